@@ -1,0 +1,1 @@
+//! Process to image: freeze, collect, refuse, copy, publish.

@@ -1,0 +1,3 @@
+//! The command `farfork`.
+
+fn main() {}

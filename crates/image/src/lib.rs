@@ -1,0 +1,1 @@
+//! A checkpoint at rest: format, builder, reader, catalog, archive.

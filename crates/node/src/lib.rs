@@ -1,0 +1,1 @@
+//! The agent of one machine: clones and their registry, pins, templates.

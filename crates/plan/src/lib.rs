@@ -1,0 +1,1 @@
+//! The flat list of system calls that makes a clone: its format, usable without std.

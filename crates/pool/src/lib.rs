@@ -1,0 +1,1 @@
+//! Memory that several nodes map: media, superblock, chunks, pins.

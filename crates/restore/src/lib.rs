@@ -1,0 +1,1 @@
+//! Image to process: the template, the container's init, the clone.

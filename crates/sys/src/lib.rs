@@ -1,0 +1,1 @@
+//! Every raw system call and kernel structure farfork uses, behind documented functions.

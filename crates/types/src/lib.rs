@@ -1,0 +1,12 @@
+//! Ids, units and wire types that every other room speaks in.
+//!
+//! Nothing here touches the operating system, and everything without the `std` feature works in
+//! a freestanding program.
+#![cfg_attr(not(feature = "std"), no_std)]
+#![forbid(unsafe_code)]
+
+mod cid;
+mod units;
+
+pub use cid::{Cid, ParseCidError};
+pub use units::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
