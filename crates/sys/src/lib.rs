@@ -1,1 +1,6 @@
 //! Every raw system call and kernel structure farfork uses, behind documented functions.
+//!
+//! Without the `std` feature only [`raw`] is there, for the restorer.
+#![cfg_attr(not(feature = "std"), no_std)]
+
+pub mod raw;
