@@ -4,3 +4,10 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 
 pub mod raw;
+
+#[cfg(feature = "std")]
+pub mod memory;
+#[cfg(feature = "std")]
+pub mod ptrace;
+#[cfg(feature = "std")]
+pub mod xstate;
