@@ -1,4 +1,7 @@
 //! A checkpoint at rest.
 
 pub mod compile;
+pub mod error;
+pub mod format;
+pub mod machine;
 pub mod model;

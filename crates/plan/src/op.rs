@@ -18,6 +18,8 @@ pub mod nr {
     pub const SOCKETPAIR: u32 = 0x8003;
     /// Creates POSIX timer number `args[0]` on clock `args[1]` with the `sigevent` at `args[2]`.
     pub const TIMER_CREATE: u32 = 0x8004;
+    /// `PR_SET_MM_MAP` with the 13 words at `args[0]` and the executable's descriptor `args[1]`.
+    pub const SET_MM_MAP: u32 = 0x8005;
 }
 
 /// What an op is about, so that a failure can be told in words.

@@ -1,1 +1,17 @@
-//! Image to process: the template, the container's init, the clone.
+//! Image to process.
+//!
+//! ```text
+//!  Template::start ── exec ──► template        (one per node agent)
+//!  Template::spawn ── Request + descriptors ──► forks the init, a child of this process
+//!  Started::next   ◄── Status ── clone: running │ init: failed, exited
+//! ```
+//! CXLfork (ASPLOS '25) §4.2 rebuilds a process inside the kernel; here the restorer runs the
+//! image's plan, and this room starts it, feeds it and listens to it.
+
+mod attach;
+mod error;
+mod template;
+
+pub use attach::{Attached, attach};
+pub use error::RestoreError;
+pub use template::{Event, Started, Template};

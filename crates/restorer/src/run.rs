@@ -97,6 +97,7 @@ impl Slots {
                     self.pair(op, k::__NR_socketpair, |out| [args[0], args[1], 0, out], end)
                 }
                 nr::TIMER_CREATE => timer_create(args[0], args[1], args[2]),
+                nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
                 number => syscall(number, args),
             }
         }
@@ -179,4 +180,14 @@ unsafe fn timer_create(id: u64, clock: u64, event: u64) -> SysResult {
 }
 
 const PR_TIMER_CREATE_RESTORE_IDS: u32 = 77;
-const _: () = assert!(prctl::PR_SET_MM == 35);
+
+/// `struct prctl_mm_map` is the plan's 13 words, the last with `exe_fd` in its upper half.
+unsafe fn set_mm_map(words: u64, exe: u64) -> SysResult {
+    // SAFETY: the plan holds 13 words there.
+    let mut map: [u64; 13] = unsafe { *(words as *const [u64; 13]) };
+    map[12] = map[12] & 0xffff_ffff | exe << 32;
+    let (option, what) = (u64::from(prctl::PR_SET_MM), u64::from(prctl::PR_SET_MM_MAP));
+    let at = map.as_ptr() as u64;
+    // SAFETY: the kernel reads `map` and the auxiliary vector it points to.
+    unsafe { syscall(k::__NR_prctl, [option, what, at, size_of_val(&map) as u64, 0]) }
+}

@@ -139,8 +139,7 @@ pub fn pending_signals(tid: i32, of_process: bool) -> io::Result<Vec<Vec<u8>>> {
         };
         let at = (&raw mut args) as usize;
         // SAFETY: the kernel reads `args` and writes at most BATCH records of 128 bytes.
-        let got =
-            unsafe { request(libc::PTRACE_PEEKSIGINFO, tid, at, batch.as_mut_ptr().cast())? };
+        let got = unsafe { request(libc::PTRACE_PEEKSIGINFO, tid, at, batch.as_mut_ptr().cast())? };
         all.extend(batch.chunks(128).take(got as usize).map(<[u8]>::to_vec));
         if (got as usize) < BATCH {
             return Ok(all);
@@ -169,9 +168,8 @@ pub fn rseq_configuration(tid: i32) -> io::Result<RseqConfiguration> {
 pub fn robust_list(tid: i32) -> io::Result<(u64, u64)> {
     let (mut head, mut length) = (0u64, 0u64);
     // SAFETY: the kernel writes two words.
-    let result = unsafe {
-        libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut length)
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut length) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok((head, length)) }
 }
 

@@ -33,3 +33,9 @@ pub fn word(area: &[u8], offset: usize) -> u64 {
         .and_then(|bytes| bytes.try_into().ok())
         .map_or(0, u64::from_le_bytes)
 }
+
+/// XCR0 of this machine: the register sets that programs may use.
+pub fn enabled() -> u64 {
+    // SAFETY: every processor that farfork runs on has XSAVE, which the kernel has enabled.
+    unsafe { std::arch::x86_64::_xgetbv(0) }
+}

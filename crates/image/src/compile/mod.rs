@@ -1,3 +1,46 @@
 //! From a model and the chunks that hold its pages to the plan.
 
 pub mod arena;
+mod frame;
+mod memory;
+mod process;
+mod threads;
+
+use farfork_plan::{PLAN_MAGIC, PlanHeader};
+use farfork_types::Cid;
+
+use crate::model::{Leads, Model};
+use arena::Arena;
+
+/// Where each stored window of a model lies in the pool, in the order of the model's windows:
+/// pool offsets, multiples of the chunk size.
+pub type Placement = [u64];
+
+/// Compiles the base plan of a model whose windows lie at `placement`.
+///
+/// The result is deterministic, so an image that moves to other chunks is compiled anew.
+pub fn compile(model: &Model, placement: &Placement, _cid: Cid) -> Vec<u8> {
+    let mut arena = Arena::new();
+    let memory = memory::compile(model, placement, &mut arena);
+    let process = process::compile(model, &mut arena);
+    let threads = threads::compile(model, &mut arena);
+    let header = PlanHeader {
+        magic: PLAN_MAGIC,
+        bytes: 0,
+        init_ops: arena.ops(&memory.ops),
+        task_ops: arena.ops(&process.ops),
+        threads: arena.table(&threads),
+        windows: arena.table(&memory.windows),
+        files: arena.table(&memory.files),
+        spare_fd: process.spare_fd,
+        is_pid_one: u32::from(model.process.pid == 1),
+        leads: match model.process.leads {
+            Leads::Session => 1,
+            Leads::Group => 2,
+            Leads::Nothing => 0,
+        },
+        external_count: process.externals.len() as u32,
+        externals: arena.table(&process.externals),
+    };
+    arena.finish(header)
+}

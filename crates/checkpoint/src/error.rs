@@ -1,0 +1,72 @@
+//! Why a checkpoint could not be made.
+
+use std::io;
+
+use farfork_image::error::ImageError;
+use farfork_pool::PoolError;
+
+use crate::refuse::Refusal;
+
+/// Why a checkpoint could not be made. Nothing is left in the pool, and the process goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// There is no such process.
+    #[error("process {pid} does not exist: check the pid, as seen in this PID namespace")]
+    NoProcess {
+        /// The pid asked for.
+        pid: i32,
+    },
+    /// The process may not be traced.
+    #[error(
+        "process {pid} may not be traced: run as root or as its owner with CAP_SYS_PTRACE, and \
+         make sure that no debugger holds it"
+    )]
+    NotPermitted {
+        /// The pid asked for.
+        pid: i32,
+    },
+    /// The process ended or executed another program meanwhile.
+    #[error("process {pid} {what} while it was being checkpointed: try again when it is settled")]
+    Changed {
+        /// The process.
+        pid: i32,
+        /// What it did.
+        what: &'static str,
+    },
+    /// Something of the process cannot be carried.
+    #[error("process cannot be checkpointed:{}", list(.0))]
+    Refused(Vec<Refusal>),
+    /// The kernel did not give what was asked.
+    #[error("cannot {doing} of process {pid}: {source}")]
+    Kernel {
+        /// The process.
+        pid: i32,
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// `/proc` does not say what it should.
+    #[error("cannot read {what} of process {pid} from /proc: mount /proc of its PID namespace")]
+    Proc {
+        /// The process.
+        pid: i32,
+        /// What was to be read.
+        what: &'static str,
+    },
+    /// The pool could not take the image.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The image could not be written.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+fn list(refusals: &[Refusal]) -> String {
+    refusals.iter().map(|refusal| format!("\n  {refusal}")).collect()
+}
+
+/// Turns an I/O error into one that says what was being done.
+pub fn doing(pid: i32, doing: &'static str) -> impl Fn(io::Error) -> CheckpointError {
+    move |source| CheckpointError::Kernel { pid, doing, source }
+}

@@ -1,0 +1,117 @@
+//! `/proc/PID/smaps`, as far as it matters here. The procfs crate leaves out flags that it does
+//! not know, and `dp` (droppable) is one that must not be missed.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::error::CheckpointError;
+
+/// One line of the address space.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// Address after the last.
+    pub end: u64,
+    /// `PROT_*` bits.
+    pub prot: u32,
+    /// Whether writes reach the object under it.
+    pub is_shared: bool,
+    /// Offset in the mapped file.
+    pub offset: u64,
+    /// Device and inode of the mapped file; inode 0 for none.
+    pub file: (u64, u64),
+    /// Path, or a name in brackets, or nothing.
+    pub name: String,
+    /// Two-letter flags, as the kernel prints them.
+    pub flags: Vec<String>,
+}
+
+impl Mapping {
+    /// Whether the kernel prints this flag.
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.iter().any(|own| own == flag)
+    }
+
+    /// Path of the mapped file, if there is one.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.name.starts_with('/').then(|| PathBuf::from(&self.name))
+    }
+
+    /// Whether the file has lost its name.
+    pub fn is_deleted(&self) -> bool {
+        self.name.ends_with(" (deleted)")
+    }
+}
+
+/// Reads all mappings of a process, in address order.
+pub fn read(pid: i32) -> Result<Vec<Mapping>, CheckpointError> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps"))
+        .map_err(|_| CheckpointError::Proc { pid, what: "the memory mappings" })?;
+    Ok(parse(&text))
+}
+
+fn parse(text: &str) -> Vec<Mapping> {
+    let mut mappings: Vec<Mapping> = Vec::new();
+    for line in text.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            if let Some(last) = mappings.last_mut() {
+                last.flags = flags.split_whitespace().map(str::to_owned).collect();
+            }
+        } else if let Some(mapping) = header(line) {
+            mappings.push(mapping);
+        }
+    }
+    mappings
+}
+
+/// `start-end perms offset major:minor inode   name`.
+fn header(line: &str) -> Option<Mapping> {
+    let (range, rest) = line.split_once(' ')?;
+    let (start, end) = range.split_once('-')?;
+    let mut fields = rest.splitn(4, ' ');
+    let (perms, offset, device) = (fields.next()?, fields.next()?, fields.next()?);
+    let (inode, name) = fields.next()?.split_once(' ').unwrap_or((rest.rsplit(' ').next()?, ""));
+    let (major, minor) = device.split_once(':')?;
+    let hex = |digits| u64::from_str_radix(digits, 16).ok();
+    let bit = |letter, bit| if perms.contains(letter) { bit } else { 0 };
+    Some(Mapping {
+        start: hex(start)?,
+        end: hex(end)?,
+        prot: bit('r', libc::PROT_READ as u32)
+            | bit('w', libc::PROT_WRITE as u32)
+            | bit('x', libc::PROT_EXEC as u32),
+        is_shared: perms.ends_with('s'),
+        offset: hex(offset)?,
+        file: (hex(major)? << 32 | hex(minor)?, inode.parse().ok()?),
+        name: name.trim_start().to_owned(),
+        flags: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+7f0000000000-7f0000021000 rw-p 00000000 00:00 0 \n\
+Size:                132 kB\n\
+VmFlags: rd wr mr mw me nr sd \n\
+7ffd00000000-7ffd00002000 r-xp 00001000 fe:01 1234                       /usr/lib/a b.so (deleted)\n\
+VmFlags: rd ex mr mw me \n\
+7ffd10000000-7ffd10001000 r--s 00000000 00:05 7                          [vvar]\n";
+
+    #[test]
+    fn lines_become_mappings() {
+        let mappings = parse(TEXT);
+        assert_eq!(mappings.len(), 3);
+        assert_eq!((mappings[0].start, mappings[0].file.1), (0x7f00_0000_0000, 0));
+        assert_eq!(mappings[0].prot, 3);
+        assert!(mappings[0].has("nr") && !mappings[0].has("ex"));
+        assert_eq!(mappings[1].name, "/usr/lib/a b.so (deleted)");
+        assert!(mappings[1].is_deleted());
+        assert_eq!((mappings[1].offset, mappings[1].file), (0x1000, (0xfe << 32 | 1, 1234)));
+        assert!(mappings[2].is_shared);
+        assert_eq!(mappings[2].name, "[vvar]");
+    }
+}

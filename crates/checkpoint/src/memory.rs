@@ -1,0 +1,208 @@
+//! The address space: which mappings there are, which can be carried, and which pages have
+//! content.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use farfork_image::model::{Backing, FileStamp, Memory, Region, RegionTraits, StoredWindow};
+use farfork_plan::window;
+use farfork_sys::memory::pages_with_content;
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
+
+use crate::error::{CheckpointError, doing};
+use crate::maps::Mapping;
+use crate::refuse::Refusals;
+
+/// Private file mappings up to this size are carried whole, larger ones where the parent has
+/// touched them: the rest is then mapped from the file itself.
+const WHOLE_FILE_BYTES: u64 = 64 << 20;
+
+/// A run of pages to copy: first address and address after the last.
+pub type Run = (u64, u64);
+
+/// Splits the kernel's own mappings (vvar, vdso) off; returns their range and the vDSO's alone.
+pub fn kernel_range(mappings: &[Mapping]) -> (Run, Run) {
+    let of = |prefix: &str| {
+        let mut own = mappings.iter().filter(|m| m.name.starts_with(prefix));
+        own.next().map(|first| (first.start, own.next_back().map_or(first.end, |last| last.end)))
+    };
+    let vdso = of("[vdso]").unwrap_or((0, 0));
+    (of("[v").filter(|_| vdso.0 != 0).map_or(vdso, |all| (all.0, vdso.1)), vdso)
+}
+
+/// Turns mappings into regions, refusing those that cannot be carried.
+pub fn regions(mappings: &[Mapping], refusals: &mut Refusals) -> Vec<Region> {
+    mappings
+        .iter()
+        .filter(|mapping| !is_kernels(mapping))
+        .filter_map(|mapping| region(mapping, refusals))
+        .flat_map(split_at_file_end)
+        .collect()
+}
+
+/// What a mapping shows beyond the end of its file faults, and must go on doing so.
+fn split_at_file_end(region: Region) -> Vec<Region> {
+    let Backing::PrivateFile(file, offset) = &region.backing else { return vec![region] };
+    let held = align_up(file.size, PAGE_BYTES).saturating_sub(*offset);
+    let end = region.start + held;
+    if end <= region.start || end >= region.end {
+        return vec![region];
+    }
+    let beyond = Backing::PrivateFile(file.clone(), offset + held);
+    let tail = Region { start: end, backing: beyond, ..region.clone() };
+    vec![Region { end, ..region }, tail]
+}
+
+fn is_kernels(mapping: &Mapping) -> bool {
+    ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"].contains(&mapping.name.as_str())
+}
+
+fn region(mapping: &Mapping, refusals: &mut Refusals) -> Option<Region> {
+    let object = format!("mapping {:x}-{:x} {}", mapping.start, mapping.end, mapping.name);
+    if let Some((reason, remedy)) = obstacle(mapping) {
+        refusals.add(object, reason, remedy);
+        return None;
+    }
+    Some(Region {
+        start: mapping.start,
+        end: mapping.end,
+        prot: mapping.prot,
+        backing: backing(mapping),
+        traits: RegionTraits {
+            grows_down: mapping.has("gd"),
+            no_reserve: !mapping.has("ac"),
+            wipe_on_fork: mapping.has("wf"),
+            droppable: mapping.has("dp"),
+            locked: mapping.has("lo"),
+            dont_fork: mapping.has("dc"),
+            dont_dump: mapping.has("dd"),
+            huge: mapping.has("hg"),
+            no_huge: mapping.has("nh"),
+        },
+    })
+}
+
+/// Why a mapping cannot be carried, and what to do.
+fn obstacle(mapping: &Mapping) -> Option<(&'static str, &'static str)> {
+    let is_window = mapping.end > window::BASE && mapping.start < window::END;
+    let is_device = mapping.has("io") || mapping.has("pf");
+    let is_shared_memory = mapping.is_shared && (mapping.has("mw") || mapping.path().is_none());
+    [
+        (is_window, "it lies where farfork keeps its own code in a clone", "map it elsewhere"),
+        (is_device, "it is memory of a device", "close the device before the checkpoint"),
+        (mapping.has("ht"), "it uses huge pages of hugetlbfs", "use transparent huge pages"),
+        (
+            mapping.has("um") || mapping.has("uw") || mapping.has("ui"),
+            "userfaultfd watches it",
+            "unregister it before the checkpoint",
+        ),
+        (mapping.has("sl"), "it is sealed", "run the program without mseal"),
+        (
+            mapping.has("ss"),
+            "it is a shadow stack",
+            "run with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off",
+        ),
+        (
+            is_shared_memory,
+            "shared writable memory is not carried yet",
+            "use private memory, or unmap it before the checkpoint",
+        ),
+    ]
+    .into_iter()
+    .find(|(applies, ..)| *applies)
+    .map(|(_, reason, remedy)| (reason, remedy))
+}
+
+fn backing(mapping: &Mapping) -> Backing {
+    let stamp = mapping.path().filter(|_| !mapping.is_deleted()).and_then(|path| stamp(&path));
+    match stamp {
+        Some(file) if mapping.is_shared => Backing::SharedReadOnlyFile(file, mapping.offset),
+        Some(file) => Backing::PrivateFile(file, mapping.offset),
+        // A file that has lost its name is carried by its contents alone.
+        None => Backing::Anonymous,
+    }
+}
+
+/// Size and time of a regular file.
+pub fn stamp(path: &Path) -> Option<FileStamp> {
+    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let mtime_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+    Some(FileStamp { path: path.to_owned(), size: metadata.size(), mtime_ns })
+}
+
+/// The pages to copy: what has content, and all of a file that is carried whole.
+pub fn runs(pid: i32, regions: &[Region]) -> Result<Vec<Run>, CheckpointError> {
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))
+        .map_err(|_| CheckpointError::Proc { pid, what: "the page map" })?;
+    let mut runs: Vec<Run> = Vec::new();
+    for region in regions {
+        match &region.backing {
+            Backing::SharedReadOnlyFile(..) => {}
+            Backing::PrivateFile(file, offset) => {
+                let held = align_up(file.size, PAGE_BYTES).saturating_sub(*offset);
+                let end = region.end.min(region.start + held);
+                if end - region.start <= WHOLE_FILE_BYTES {
+                    runs.extend((end > region.start).then_some((region.start, end)));
+                } else {
+                    let touched = touched(pid, &pagemap, region.start, end)?;
+                    runs.extend(whole_windows(&touched, region.start, end));
+                }
+            }
+            Backing::Anonymous if region.traits.droppable => {}
+            Backing::Anonymous => runs.extend(touched(pid, &pagemap, region.start, region.end)?),
+        }
+    }
+    Ok(runs)
+}
+
+fn touched(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, CheckpointError> {
+    let found = pages_with_content(pagemap, start, end)
+        .map_err(doing(pid, "find the pages in use (PAGEMAP_SCAN, Linux 6.7)"))?;
+    let mut runs: Vec<Run> = Vec::new();
+    for run in found {
+        match runs.last_mut() {
+            Some(last) if last.1 == run.start => last.1 = run.end,
+            _ => runs.push((run.start, run.end)),
+        }
+    }
+    Ok(runs)
+}
+
+/// In a stored window every byte of a file must be right, touched or not.
+fn whole_windows(runs: &[Run], start: u64, end: u64) -> Vec<Run> {
+    let mut whole: Vec<Run> = Vec::new();
+    for run in runs {
+        let from = align_down(run.0, CHUNK_BYTES).max(start);
+        let to = align_up(run.1, CHUNK_BYTES).min(end);
+        match whole.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => whole.push((from, to)),
+        }
+    }
+    whole
+}
+
+/// The windows that hold `runs`, with their pages marked.
+pub fn windows(runs: &[Run]) -> Vec<StoredWindow> {
+    let mut windows: Vec<StoredWindow> = Vec::new();
+    for (start, end) in runs {
+        for page in (*start..*end).step_by(PAGE_BYTES as usize) {
+            let address = align_down(page, CHUNK_BYTES);
+            if windows.last().is_none_or(|last| last.address != address) {
+                windows.push(StoredWindow { address, pages: Default::default() });
+            }
+            let index = ((page - address) / PAGE_BYTES) as usize;
+            if let Some(window) = windows.last_mut() {
+                window.pages[index / 64] |= 1 << (index % 64);
+            }
+        }
+    }
+    windows
+}
+
+/// An address space without its layout, which [`crate::process`] adds.
+pub fn memory(regions: Vec<Region>, windows: Vec<StoredWindow>, kernel: Run) -> Memory {
+    let vdso = (kernel.0, kernel.1 - kernel.0);
+    Memory { regions, windows, vdso, ..Memory::default() }
+}

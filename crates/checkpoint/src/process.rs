@@ -1,0 +1,240 @@
+//! What belongs to the process as a whole, besides memory and descriptors.
+
+use std::fs;
+use std::path::PathBuf;
+
+use farfork_image::model::{
+    Credentials, Leads, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers,
+};
+use farfork_sys::{memory, ptrace, xstate};
+
+use crate::error::{CheckpointError, doing};
+use crate::inject::{Injector, Lent};
+use crate::refuse::Refusals;
+use crate::status::Status;
+
+const MEMBARRIER_GET_REGISTRATIONS: u64 = 1 << 9;
+
+/// Identity and attributes.
+pub fn collect(
+    injector: &Injector<'_>,
+    pid: i32,
+    refusals: &mut Refusals,
+) -> Result<Process, CheckpointError> {
+    let status = Status::read(pid, pid)?;
+    refuse_children(pid, refusals);
+    let leader = injector.lend(pid)?;
+    let prctl =
+        |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);
+    let dumpable = leader.call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as u64, 0, 0, 0, 0, 0])?;
+    let securebits =
+        leader.call(libc::SYS_prctl, [libc::PR_GET_SECUREBITS as u64, 0, 0, 0, 0, 0])?;
+    prctl(libc::PR_GET_CHILD_SUBREAPER)?;
+    let [is_child_subreaper] = injector.words()?;
+    let membarrier =
+        leader.try_call(libc::SYS_membarrier, [MEMBARRIER_GET_REGISTRATIONS, 0, 0, 0, 0, 0])?;
+    Ok(Process {
+        pid: status.innermost_pid,
+        exe: link(pid, "exe")?,
+        command_line: command_line(pid),
+        cwd: link(pid, "cwd")?,
+        umask: status.umask,
+        personality: fs::read_to_string(format!("/proc/{pid}/personality"))
+            .ok()
+            .and_then(|text| u32::from_str_radix(text.trim(), 16).ok())
+            .unwrap_or(0),
+        dumpable: dumpable as u32,
+        is_child_subreaper: is_child_subreaper as u32 != 0,
+        leads: leads(&status),
+        credentials: credentials(&status, securebits as u32),
+        membarrier: membarrier.max(0) as u32,
+    })
+}
+
+fn leads(status: &Status) -> Leads {
+    match status.innermost_pid {
+        pid if pid == status.session => Leads::Session,
+        pid if pid == status.group => Leads::Group,
+        _ => Leads::Nothing,
+    }
+}
+
+fn credentials(status: &Status, securebits: u32) -> Credentials {
+    Credentials {
+        uids: status.uids,
+        gids: status.gids,
+        groups: status.groups.clone(),
+        capabilities: status.capabilities,
+        securebits,
+        no_new_privs: status.no_new_privs,
+    }
+}
+
+fn refuse_children(pid: i32, refusals: &mut Refusals) {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children: Vec<String> = tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    for child in children {
+        let reason = "process trees are not carried yet";
+        let remedy = "checkpoint it when its children have ended";
+        refusals.add(format!("child process {child}"), reason, remedy);
+    }
+}
+
+fn link(pid: i32, name: &'static str) -> Result<PathBuf, CheckpointError> {
+    fs::read_link(format!("/proc/{pid}/{name}"))
+        .map_err(|_| CheckpointError::Proc { pid, what: name })
+}
+
+fn command_line(pid: i32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// Where code, heap, stack, arguments and environment are, and the auxiliary vector.
+pub fn layout(
+    injector: &Injector<'_>,
+    pid: i32,
+    memory: Memory,
+) -> Result<Memory, CheckpointError> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+        .map_err(|_| CheckpointError::Proc { pid, what: "stat" })?;
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let fields: Vec<u64> =
+        after_name.split(' ').map(|field| field.trim().parse().unwrap_or(0)).collect();
+    // Numbered as in proc(5), where the state is field 3.
+    let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
+    let brk = injector.lend(pid)?.call(libc::SYS_brk, [0; 6])?;
+    let layout = [
+        field(26), // start_code
+        field(27), // end_code
+        field(45), // start_data
+        field(46), // end_data
+        field(47), // start_brk
+        brk,
+        field(28), // start_stack
+        field(48), // arg_start
+        field(49), // arg_end
+        field(50), // env_start
+        field(51), // env_end
+    ];
+    let auxv = fs::read(format!("/proc/{pid}/auxv"))
+        .map_err(|_| CheckpointError::Proc { pid, what: "the auxiliary vector" })?;
+    let auxv = auxv.chunks_exact(8).map(|word| xstate::word(word, 0)).collect();
+    Ok(Memory { layout, auxv, ..memory })
+}
+
+/// Signal actions that are not the default, and signals pending for the process.
+pub fn signals(injector: &Injector<'_>, pid: i32) -> Result<Signals, CheckpointError> {
+    let status = Status::read(pid, pid)?;
+    let leader = injector.lend(pid)?;
+    let mut signals = Signals::default();
+    for signal in (1..=64u32).filter(|s| (status.handled | status.ignored) >> (s - 1) & 1 != 0) {
+        let args = [signal.into(), 0, injector.scratch(), 8, 0, 0];
+        leader.call(libc::SYS_rt_sigaction, args)?;
+        signals.actions.push((signal, injector.words()?));
+    }
+    signals.pending =
+        ptrace::pending_signals(pid, true).map_err(doing(pid, "read the pending signals"))?;
+    Ok(signals)
+}
+
+/// Interval timers and POSIX timers.
+pub fn timers(
+    injector: &Injector<'_>,
+    pid: i32,
+    threads: &[Thread],
+) -> Result<Timers, CheckpointError> {
+    let leader = injector.lend(pid)?;
+    let mut timers = Timers::default();
+    for (which, setting) in timers.interval.iter_mut().enumerate() {
+        leader.call(libc::SYS_getitimer, [which as u64, injector.scratch(), 0, 0, 0, 0])?;
+        *setting = injector.words()?;
+    }
+    let text = fs::read_to_string(format!("/proc/{pid}/timers")).unwrap_or_default();
+    for mut timer in parse_timers(&text) {
+        timer.tid = innermost(pid, timer.tid, threads)?;
+        timer.setting = setting(injector, &leader, timer.id)?;
+        timers.posix.push(timer);
+    }
+    Ok(timers)
+}
+
+fn setting(
+    injector: &Injector<'_>,
+    leader: &Lent<'_>,
+    id: u32,
+) -> Result<[u64; 4], CheckpointError> {
+    leader.call(libc::SYS_timer_gettime, [id.into(), injector.scratch(), 0, 0, 0, 0])?;
+    injector.words()
+}
+
+/// The kernel names the thread of a timer by its id in this PID namespace.
+fn innermost(pid: i32, tid: u32, threads: &[Thread]) -> Result<u32, CheckpointError> {
+    match Status::read(pid, tid as i32) {
+        Ok(status) => Ok(status.innermost_tid),
+        Err(_) => Ok(threads.first().map_or(tid, |leader| leader.tid)),
+    }
+}
+
+/// `ID: n`, `signal: s/value`, `notify: kind/how.tid`, `ClockID: c`.
+fn parse_timers(text: &str) -> Vec<PosixTimer> {
+    const THREAD_ID: u32 = 4;
+    let mut timers: Vec<PosixTimer> = Vec::new();
+    for (key, value) in text.lines().filter_map(|line| line.split_once(": ")) {
+        if key == "ID" {
+            let id = value.trim().parse().unwrap_or(0);
+            timers.push(PosixTimer { id, ..PosixTimer::default() });
+            continue;
+        }
+        let Some(timer) = timers.last_mut() else { continue };
+        match (key, value.split_once('/')) {
+            ("signal", Some((signal, data))) => {
+                timer.signal = signal.trim().parse().unwrap_or(0);
+                timer.value = u64::from_str_radix(data.trim(), 16).unwrap_or(0);
+            }
+            ("notify", Some((kind, target))) => {
+                let (how, id) = target.split_once('.').unwrap_or((target, "0"));
+                timer.notify = match (kind.trim(), how) {
+                    (_, "tid") => THREAD_ID,
+                    ("none", _) => libc::SIGEV_NONE as u32,
+                    _ => libc::SIGEV_SIGNAL as u32,
+                };
+                timer.tid = id.trim().parse().unwrap_or(0);
+            }
+            ("ClockID", _) => timer.clock = value.trim().parse().unwrap_or(0),
+            _ => {}
+        }
+    }
+    timers
+}
+
+/// The kernel and processor that this runs on.
+pub fn made_on(pid: i32, vdso: (u64, u64), area: &[u8]) -> MadeOn {
+    let mut code = vec![0u8; (vdso.1 - vdso.0) as usize];
+    let _ = memory::read(pid, vdso.0, &mut code);
+    MadeOn {
+        xcr0: xstate::word(area, xstate::XCR0_OFFSET),
+        vdso_crc: crc32c::crc32c(&code),
+        ..farfork_image::machine::this()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_are_read_as_the_kernel_prints_them() {
+        let text = "ID: 3\nsignal: 34/00000000deadbeef\nnotify: signal/tid.77\nClockID: 1\n\
+                    ID: 4\nsignal: 14/0000000000000004\nnotify: signal/pid.70\nClockID: 0\n";
+        let timers = parse_timers(text);
+        assert_eq!(timers.len(), 2);
+        assert_eq!((timers[0].id, timers[0].signal, timers[0].value), (3, 34, 0xdead_beef));
+        assert_eq!((timers[0].notify, timers[0].tid, timers[0].clock), (4, 77, 1));
+        assert_eq!((timers[1].notify, timers[1].tid), (0, 70));
+    }
+}

@@ -1,0 +1,97 @@
+//! `/proc/PID/task/TID/status`.
+
+use std::fs;
+
+use crate::error::CheckpointError;
+
+/// The lines that matter here.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// Name of the thread.
+    pub name: String,
+    /// Id of the thread in its innermost PID namespace.
+    pub innermost_tid: u32,
+    /// Id of its process there.
+    pub innermost_pid: u32,
+    /// Nesting of PID namespaces below this one.
+    pub namespace_depth: usize,
+    /// Innermost session and process group.
+    pub session: u32,
+    /// Process group.
+    pub group: u32,
+    /// File creation mask.
+    pub umask: u32,
+    /// Real, effective, saved, file-system ids.
+    pub uids: [u32; 4],
+    /// The same for groups.
+    pub gids: [u32; 4],
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Inheritable, permitted, effective, bounding, ambient.
+    pub capabilities: [u64; 5],
+    /// Whether privileges can no longer be gained.
+    pub no_new_privs: bool,
+    /// Seccomp mode.
+    pub seccomp: u32,
+    /// Signals with handlers and ignored ones.
+    pub handled: u64,
+    /// Ignored signals.
+    pub ignored: u64,
+    /// Signals pending for the thread or the process.
+    pub pending: u64,
+    /// Whether another tracer than this process holds it.
+    pub is_ptraced_before: bool,
+}
+
+impl Status {
+    /// Reads the status of a thread.
+    pub fn read(pid: i32, tid: i32) -> Result<Status, CheckpointError> {
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))
+            .map_err(|_| CheckpointError::Proc { pid, what: "the status" })?;
+        let mut status = Status::default();
+        for line in text.lines() {
+            if let Some((key, value)) = line.split_once(':') {
+                status.take(key, value.trim());
+            }
+        }
+        Ok(status)
+    }
+
+    /// Whether a signal that the thread does not block, and the process does not ignore, waits.
+    pub fn has_deliverable_signal(&self, mask: u64) -> bool {
+        self.pending & !mask & self.handled != 0
+    }
+
+    fn take(&mut self, key: &str, value: &str) {
+        let set = || u64::from_str_radix(value, 16).unwrap_or(0);
+        let ids =
+            || value.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>();
+        let last = || ids().last().copied().unwrap_or(0);
+        let four = || ids().try_into().unwrap_or_default();
+        match key {
+            "Name" => self.name = value.to_owned(),
+            "Umask" => self.umask = u32::from_str_radix(value, 8).unwrap_or(0),
+            "NSpid" => (self.innermost_tid, self.namespace_depth) = (last(), ids().len()),
+            "NStgid" => self.innermost_pid = last(),
+            "NSsid" => self.session = last(),
+            "NSpgid" => self.group = last(),
+            "Uid" => self.uids = four(),
+            "Gid" => self.gids = four(),
+            "Groups" => self.groups = ids(),
+            "CapInh" => self.capabilities[0] = set(),
+            "CapPrm" => self.capabilities[1] = set(),
+            "CapEff" => self.capabilities[2] = set(),
+            "CapBnd" => self.capabilities[3] = set(),
+            "CapAmb" => self.capabilities[4] = set(),
+            "NoNewPrivs" => self.no_new_privs = value == "1",
+            "Seccomp" => self.seccomp = last(),
+            "SigCgt" => self.handled = set(),
+            "SigIgn" => self.ignored = set(),
+            "SigPnd" | "ShdPnd" => self.pending |= set(),
+            "TracerPid" => {
+                self.is_ptraced_before = last() != 0 && last() != std::process::id();
+            }
+            _ => {}
+        }
+    }
+}

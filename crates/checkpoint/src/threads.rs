@@ -1,0 +1,108 @@
+//! What belongs to each thread.
+
+use std::fs;
+
+use farfork_image::model::Thread;
+use farfork_sys::{ptrace, xstate};
+
+use crate::error::{CheckpointError, doing};
+use crate::inject::Injector;
+use crate::refuse::Refusals;
+use crate::status::Status;
+
+const PR_GET_TID_ADDRESS: u64 = 40;
+
+/// Results that tell the kernel to restart a call after a stop, and never reach a program.
+const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
+const EINTR: u64 = -4i64 as u64;
+
+/// Collects a stopped thread; `tid` is its id in this PID namespace.
+pub fn collect(
+    injector: &Injector<'_>,
+    pid: i32,
+    tid: i32,
+    refusals: &mut Refusals,
+) -> Result<Thread, CheckpointError> {
+    let kernel = |what| doing(pid, what);
+    let registers = ptrace::registers(tid).map_err(kernel("read the registers"))?;
+    let area = ptrace::xstate(tid).map_err(kernel("read the vector registers"))?;
+    let rseq = ptrace::rseq_configuration(tid).unwrap_or_default();
+    let pending =
+        ptrace::pending_signals(tid, false).map_err(kernel("read the pending signals"))?;
+    let mask = ptrace::signal_mask(tid).map_err(kernel("read the signal mask"))?;
+    let status = Status::read(pid, tid)?;
+    check(&status, &area, tid, refusals);
+    let (alternate_stack, clear_child_tid, parent_death_signal) = injected(injector, tid)?;
+    let has_signal = status.has_deliverable_signal(mask);
+    Ok(Thread {
+        tid: status.innermost_tid,
+        comm: fs::read(format!("/proc/{pid}/task/{tid}/comm"))
+            .map(|name| name.strip_suffix(b"\n").unwrap_or(&name).to_vec())
+            .unwrap_or_default(),
+        registers: resumable(&registers, has_signal),
+        xstate: area,
+        signal_mask: mask,
+        alternate_stack,
+        pending,
+        clear_child_tid,
+        robust_list: ptrace::robust_list(tid).map_err(kernel("read the robust list"))?,
+        rseq: (rseq.address, rseq.size, rseq.signature, rseq.flags),
+        parent_death_signal,
+        timer_slack_ns: fs::read_to_string(format!("/proc/{pid}/timerslack_ns"))
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(50_000),
+    })
+}
+
+/// Alternate stack, address cleared at exit, parent death signal.
+type Injected = ((u64, u32, u64), u64, u32);
+
+fn injected(injector: &Injector<'_>, tid: i32) -> Result<Injected, CheckpointError> {
+    let thread = injector.lend(tid)?;
+    let at = injector.scratch();
+    let prctl = |option| thread.call(libc::SYS_prctl, [option, at, 0, 0, 0, 0]);
+    thread.call(libc::SYS_sigaltstack, [0, at, 0, 0, 0, 0])?;
+    let [stack, flags, bytes] = injector.words()?;
+    prctl(PR_GET_TID_ADDRESS)?;
+    let [clear_child_tid] = injector.words()?;
+    prctl(libc::PR_GET_PDEATHSIG as u64)?;
+    let [signal] = injector.words()?;
+    // SS_ONSTACK is a report, not a setting.
+    let flags = flags as u32 & !1;
+    Ok(((stack, flags, bytes), clear_child_tid, signal as u32))
+}
+
+fn check(status: &Status, area: &[u8], tid: i32, refusals: &mut Refusals) {
+    let object = format!("thread {tid} ({})", status.name);
+    if xstate::word(area, xstate::PRESENT_OFFSET) & xstate::AMX != 0 {
+        let remedy = "checkpoint it when no matrix computation is running";
+        refusals.add(object.clone(), "its AMX tile registers are in use", remedy);
+    }
+    if status.seccomp != 0 {
+        let remedy = "run it without a seccomp filter, or confine the clone from outside";
+        refusals.add(object.clone(), "it is under a seccomp filter", remedy);
+    }
+    if status.is_ptraced_before {
+        refusals.add(object, "a debugger traces it", "detach the debugger");
+    }
+}
+
+/// Registers with which the thread goes on as if it had never stopped: an interrupted system
+/// call is made again, or reports the signal that is about to be handled.
+fn resumable(registers: &ptrace::Registers, has_signal: bool) -> Vec<u64> {
+    let mut registers = *registers;
+    let is_call = (registers.orig_rax as i64) >= 0;
+    if is_call && RESTARTS.contains(&(registers.rax as i64)) {
+        if has_signal {
+            registers.rax = EINTR;
+        } else {
+            // The instruction is two bytes long. A relative time-out starts anew, as the kernel
+            // keeps what is left of it (-516) to itself.
+            registers.rax = registers.orig_rax;
+            registers.rip -= 2;
+        }
+    }
+    registers.orig_rax = u64::MAX;
+    ptrace::words(&registers).to_vec()
+}

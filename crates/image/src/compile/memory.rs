@@ -1,0 +1,348 @@
+//! The ops that build the clone's address space.
+//!
+//! Every region is cut at the edges of 2 MiB windows into pieces of one kind, and neighbours that
+//! the kernel can map in one call are joined again:
+//!
+//! ```text
+//!  region   ├──────────────── rw, anonymous ────────────────┤├── r-x, libfoo ──┤
+//!  windows  |  stored  |  stored  |  empty   |  empty   |  stored  |  stored  |
+//!  pieces   ├─ pool, rw ──────────┤├─ anonymous, rw ──────┤├ pool ┤├ pool, r-x ┤
+//! ```
+//! In a stored window, pages that the parent never touched are zeros in the chunk, so mapping
+//! them too is right and saves mappings. Windows that follow each other in the address space
+//! follow each other in the pool wherever the pool had room, which is what lets pieces join.
+
+use std::os::unix::ffi::OsStrExt;
+
+use farfork_plan::protocol::SLOT_POOL;
+use farfork_plan::{FileRange, Op, What, Window, nr};
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
+
+use super::Placement;
+use super::arena::Arena;
+use crate::model::{Backing, FileStamp, Model, Region, StoredWindow};
+
+/// Slot for the descriptor of a mapped file; descriptors of the process are made later.
+const SLOT_FILE: u8 = 249;
+
+/// The address space in the form of a plan.
+pub struct Compiled {
+    /// In order.
+    pub ops: Vec<Op>,
+    /// Sorted by pool offset.
+    pub windows: Vec<Window>,
+    /// Sorted by address.
+    pub files: Vec<FileRange>,
+}
+
+/// What a piece of a region becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// A private mapping of the pool from this offset.
+    Pool(u64),
+    /// Anonymous memory.
+    Zeros,
+    /// The region's file from this offset.
+    File(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Piece {
+    start: u64,
+    end: u64,
+    source: Source,
+    region: usize,
+}
+
+struct Compiler<'m> {
+    model: &'m Model,
+    placement: &'m Placement,
+    ops: Vec<Op>,
+}
+
+/// Compiles the memory of `model`, whose windows lie at `placement`.
+pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Compiled {
+    let mut compiler = Compiler { model, placement, ops: Vec::new() };
+    let (start, bytes) = model.memory.vdso;
+    compiler.ops.push(Op::new(What::Vdso, nr::MOVE_VDSO, &[start, bytes]));
+    let pieces = compiler.pieces();
+    for piece in join(model, pieces) {
+        compiler.map(&piece, arena);
+    }
+    for region in &model.memory.regions {
+        compiler.fill(region);
+        compiler.advise(region);
+    }
+    compiler.describe(arena);
+    Compiled { ops: compiler.ops, windows: windows(model, placement), files: files(model, arena) }
+}
+
+fn windows(model: &Model, placement: &Placement) -> Vec<Window> {
+    let mut windows: Vec<Window> = model
+        .memory
+        .windows
+        .iter()
+        .zip(placement)
+        .map(|(window, offset)| Window { pool_offset: *offset, address: window.address })
+        .collect();
+    windows.sort_by_key(|window| window.pool_offset);
+    windows
+}
+
+fn files(model: &Model, arena: &mut Arena) -> Vec<FileRange> {
+    let mut ranges = Vec::new();
+    for region in &model.memory.regions {
+        if let Backing::PrivateFile(file, offset) = &region.backing {
+            let path = arena.text(file.path.as_os_str().as_bytes());
+            let (start, end) = (region.start, region.end);
+            ranges.push(FileRange { start, end, file_offset: *offset, path });
+        }
+    }
+    ranges
+}
+
+impl Region {
+    /// Contents of these regions cannot be shared: the kernel keeps the attribute to anonymous
+    /// memory only.
+    pub(crate) fn must_be_anonymous(&self) -> bool {
+        self.traits.wipe_on_fork || self.traits.droppable
+    }
+}
+
+impl Compiler<'_> {
+    fn pieces(&self) -> Vec<Piece> {
+        let regions = self.model.memory.regions.iter().enumerate();
+        regions.flat_map(|(index, region)| self.cut(index, region)).collect()
+    }
+
+    fn cut(&self, index: usize, region: &Region) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut at = region.start;
+        while at < region.end {
+            let window = align_down(at, CHUNK_BYTES);
+            let end = region.end.min(window + CHUNK_BYTES);
+            let next = self.stored(window).map_or_else(
+                || self.next_stored(window).min(region.end), // whole empty windows at once
+                |_| end,
+            );
+            let source = self.source(region, at, end);
+            pieces.push(Piece { start: at, end: next, source, region: index });
+            at = next;
+        }
+        if region.traits.grows_down { split_stack(self.model, pieces) } else { pieces }
+    }
+
+    fn source(&self, region: &Region, start: u64, end: u64) -> Source {
+        let window = align_down(start, CHUNK_BYTES);
+        match (&region.backing, self.stored(window)) {
+            (Backing::SharedReadOnlyFile(_, offset), _) => {
+                Source::File(offset + (start - region.start))
+            }
+            _ if region.must_be_anonymous() => Source::Zeros,
+            (_, Some(index)) if self.has_pages(index, start, end) => {
+                Source::Pool(self.placement[index] + (start - window))
+            }
+            (Backing::PrivateFile(_, offset), _) => Source::File(offset + (start - region.start)),
+            _ => Source::Zeros,
+        }
+    }
+
+    fn stored(&self, window: u64) -> Option<usize> {
+        self.model.memory.windows.binary_search_by_key(&window, |w| w.address).ok()
+    }
+
+    fn next_stored(&self, window: u64) -> u64 {
+        let windows = &self.model.memory.windows;
+        let index = windows.partition_point(|stored| stored.address <= window);
+        windows.get(index).map_or(u64::MAX, |stored| stored.address)
+    }
+
+    fn has_pages(&self, index: usize, start: u64, end: u64) -> bool {
+        let window = &self.model.memory.windows[index];
+        let page = |address: u64| ((address - window.address) / PAGE_BYTES) as usize;
+        (page(start)..page(end)).any(|page| window.holds(page))
+    }
+
+    fn map(&mut self, piece: &Piece, arena: &mut Arena) {
+        let region = &self.model.memory.regions[piece.region];
+        let (start, bytes) = (piece.start, piece.end - piece.start);
+        let prot = u64::from(region.prot);
+        let fixed = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
+        let op = |args: &[u64]| Op::new(What::Map, libc::SYS_mmap as u32, args);
+        match piece.source {
+            Source::Pool(offset) => {
+                let flags = fixed | libc::MAP_NORESERVE as u64;
+                let args = [start, bytes, prot, flags, SLOT_POOL.into(), offset];
+                self.ops.push(op(&args).slot_arg(4));
+            }
+            Source::Zeros => {
+                let flags = anonymous_flags(region);
+                self.ops.push(op(&[start, bytes, prot, flags, u64::MAX, 0]));
+            }
+            Source::File(offset) => self.map_file(region, piece, offset, arena),
+        }
+    }
+
+    fn map_file(&mut self, region: &Region, piece: &Piece, offset: u64, arena: &mut Arena) {
+        let (file, kind) = match &region.backing {
+            Backing::SharedReadOnlyFile(file, _) => (file, libc::MAP_SHARED),
+            Backing::PrivateFile(file, _) => (file, libc::MAP_PRIVATE),
+            Backing::Anonymous => return,
+        };
+        let bytes = piece.end - piece.start;
+        let flags = (kind | libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
+        let args = [piece.start, bytes, region.prot.into(), flags, SLOT_FILE.into(), offset];
+        self.ops.push(open(file, arena));
+        self.ops.push(Op::new(What::Map, libc::SYS_mmap as u32, &args).slot_arg(4));
+        let close = [SLOT_FILE.into()];
+        self.ops.push(Op::new(What::Map, libc::SYS_close as u32, &close).slot_arg(0));
+    }
+
+    /// Copies contents that the clone must own from the start.
+    fn fill(&mut self, region: &Region) {
+        if !region.traits.wipe_on_fork || region.traits.droppable {
+            return;
+        }
+        for (start, end) in self.runs(region) {
+            let window = align_down(start, CHUNK_BYTES);
+            let Some(index) = self.stored(window) else { continue };
+            let offset = self.placement[index] + (start - window);
+            let args = [SLOT_POOL.into(), start, end - start, offset];
+            self.ops.push(Op::new(What::Fill, libc::SYS_pread64 as u32, &args).slot_arg(0));
+        }
+    }
+
+    /// Runs of stored pages of a region, none crossing a window's edge.
+    fn runs(&self, region: &Region) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for address in (region.start..region.end).step_by(PAGE_BYTES as usize) {
+            let window = align_down(address, CHUNK_BYTES);
+            let page = ((address - window) / PAGE_BYTES) as usize;
+            let is_stored =
+                self.stored(window).is_some_and(|i| self.model.memory.windows[i].holds(page));
+            match runs.last_mut() {
+                _ if !is_stored => {}
+                Some(run) if run.1 == address && address != window => run.1 += PAGE_BYTES,
+                _ => runs.push((address, address + PAGE_BYTES)),
+            }
+        }
+        runs
+    }
+
+    fn advise(&mut self, region: &Region) {
+        let traits = region.traits;
+        let (start, bytes) = (region.start, region.end - region.start);
+        let advice = [
+            (traits.wipe_on_fork && !traits.droppable, libc::MADV_WIPEONFORK),
+            (traits.dont_fork, libc::MADV_DONTFORK),
+            (traits.dont_dump && !traits.droppable, libc::MADV_DONTDUMP),
+            (traits.huge, libc::MADV_HUGEPAGE),
+            (traits.no_huge, libc::MADV_NOHUGEPAGE),
+        ];
+        for (_, advice) in advice.into_iter().filter(|(is_set, _)| *is_set) {
+            let args = [start, bytes, advice as u64];
+            let op = Op::new(What::Map, libc::SYS_madvise as u32, &args);
+            let is_hint = matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE);
+            self.ops.push(if is_hint { op.may_fail() } else { op });
+        }
+        if traits.locked {
+            let args = [start, bytes, libc::MLOCK_ONFAULT as u64];
+            self.ops.push(Op::new(What::Map, libc::SYS_mlock2 as u32, &args));
+        }
+    }
+
+    /// Tells the kernel where code, heap, stack, arguments and executable are.
+    fn describe(&mut self, arena: &mut Arena) {
+        let exe = FileStamp { path: self.model.process.exe.clone(), ..FileStamp::default() };
+        self.ops.push(open(&exe, arena));
+        let auxv = arena.words(&self.model.memory.auxv);
+        let auxv_bytes = 8 * self.model.memory.auxv.len() as u64;
+        let mut map = self.model.memory.layout.to_vec(); // struct prctl_mm_map
+        map.push(auxv);
+        map.push(auxv_bytes); // auxv_size, then exe_fd, which the restorer knows
+        let map = arena.words(&map);
+        let args = [map, SLOT_FILE.into()];
+        self.ops.push(Op::new(What::MemoryLayout, nr::SET_MM_MAP, &args).slot_arg(1));
+        let close = [SLOT_FILE.into()];
+        self.ops.push(Op::new(What::MemoryLayout, libc::SYS_close as u32, &close).slot_arg(0));
+    }
+}
+
+impl StoredWindow {
+    /// Whether page number `page` of the window was copied.
+    pub fn holds(&self, page: usize) -> bool {
+        self.pages[page / 64] & (1 << (page % 64)) != 0
+    }
+}
+
+fn anonymous_flags(region: &Region) -> u64 {
+    let kind = if region.traits.droppable { MAP_DROPPABLE } else { libc::MAP_PRIVATE };
+    let reserve = if region.traits.no_reserve { libc::MAP_NORESERVE } else { 0 };
+    let stack = if region.traits.grows_down { libc::MAP_GROWSDOWN } else { 0 };
+    (kind | libc::MAP_ANONYMOUS | libc::MAP_FIXED | reserve | stack) as u64
+}
+
+/// Linux 6.11.
+const MAP_DROPPABLE: i32 = 8;
+
+fn open(file: &FileStamp, arena: &mut Arena) -> Op {
+    let path = arena.text(file.path.as_os_str().as_bytes());
+    let detail = arena.detail(&file.path.display().to_string());
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+    let args = [libc::AT_FDCWD as i64 as u64, path, flags];
+    Op::new(What::File, libc::SYS_openat as u32, &args).store(SLOT_FILE).about(detail)
+}
+
+/// The kernel refuses `MAP_GROWSDOWN` on a file: what the parent touched comes from the pool, and
+/// the rest below it is anonymous and grows.
+fn split_stack(model: &Model, pieces: Vec<Piece>) -> Vec<Piece> {
+    let Some(first) = pieces.iter().position(|p| matches!(p.source, Source::Pool(_))) else {
+        return pieces;
+    };
+    let touched = &pieces[first];
+    let window = align_down(touched.start, CHUNK_BYTES);
+    let stored = model.memory.windows.iter().find(|stored| stored.address == window);
+    let lowest = (touched.start..touched.end)
+        .step_by(PAGE_BYTES as usize)
+        .find(|at| stored.is_some_and(|s| s.holds(((at - window) / PAGE_BYTES) as usize)))
+        .unwrap_or(touched.start);
+    let region = &model.memory.regions[touched.region];
+    // A stack that is touched to its last page still needs a mapping that can grow.
+    let below = if lowest > region.start { region.start } else { region.start - PAGE_BYTES };
+    let mut split =
+        vec![Piece { start: below, end: lowest, source: Source::Zeros, region: touched.region }];
+    split.extend(pieces[first..].iter().cloned().map(|mut piece| {
+        if let Source::Pool(offset) = piece.source
+            && piece.start < lowest
+        {
+            piece.source = Source::Pool(offset + (lowest - piece.start));
+            piece.start = lowest;
+        }
+        piece
+    }));
+    split
+}
+
+/// Joins neighbours that one call can map.
+fn join(model: &Model, pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut joined: Vec<Piece> = Vec::new();
+    for piece in pieces {
+        match joined.last_mut() {
+            Some(last) if can_join(model, last, &piece) => last.end = piece.end,
+            _ => joined.push(piece),
+        }
+    }
+    joined
+}
+
+fn can_join(model: &Model, a: &Piece, b: &Piece) -> bool {
+    let (ra, rb) = (&model.memory.regions[a.region], &model.memory.regions[b.region]);
+    let bytes = a.end - a.start;
+    let continues = match (a.source, b.source) {
+        (Source::Pool(x), Source::Pool(y)) => x + bytes == y,
+        (Source::Zeros, Source::Zeros) => ra.traits == rb.traits,
+        (Source::File(x), Source::File(y)) => a.region == b.region && x + bytes == y,
+        _ => false,
+    };
+    a.end == b.start && ra.prot == rb.prot && continues
+}

@@ -1,0 +1,93 @@
+//! What each thread does to itself before it leaves for the parent's code.
+
+use farfork_plan::{Op, ThreadPlan, What};
+
+use super::arena::Arena;
+use super::{frame, process};
+use crate::model::{Model, Thread};
+
+const FS_BASE: usize = 21;
+const GS_BASE: usize = 22;
+const ARCH_SET_GS: u64 = 0x1001;
+const DEFAULT_TIMER_SLACK_NS: u64 = 50_000;
+
+/// Plans of all threads, the leader's first.
+pub fn compile(model: &Model, arena: &mut Arena) -> Vec<ThreadPlan> {
+    let is_leader = |index| index == 0;
+    let plan = |(index, thread): (usize, &Thread)| {
+        let ops = ops(model, thread, is_leader(index), arena);
+        ThreadPlan {
+            tid: thread.tid,
+            reserved: 0,
+            fs_base: thread.registers[FS_BASE],
+            frame: frame::put(thread, arena),
+            ops: arena.ops(&ops),
+        }
+    };
+    model.threads.iter().enumerate().map(plan).collect()
+}
+
+fn ops(model: &Model, thread: &Thread, is_leader: bool, arena: &mut Arena) -> Vec<Op> {
+    let mut ops = identity(thread, arena);
+    if is_leader {
+        // By now every thread that a timer may signal is there.
+        ops.extend(process::timers(model, arena));
+    }
+    ops.extend(pending(model.process.pid, thread, arena));
+    ops.extend(process::credentials(&model.process.credentials, arena));
+    ops.extend(after_credentials(thread));
+    if is_leader {
+        let args = [libc::PR_SET_DUMPABLE as u64, model.process.dumpable.into()];
+        ops.push(call(libc::SYS_prctl, &args).may_fail()); // 2 cannot be set, only inherited
+    }
+    ops
+}
+
+fn identity(thread: &Thread, arena: &mut Arena) -> Vec<Op> {
+    let mut name = thread.comm.clone();
+    name.push(0);
+    let name = arena.put(&name, 1);
+    let mut ops = vec![
+        call(libc::SYS_prctl, &[libc::PR_SET_NAME as u64, name]),
+        call(libc::SYS_set_tid_address, &[thread.clear_child_tid]),
+        call(libc::SYS_set_robust_list, &[thread.robust_list.0, 24]),
+    ];
+    if thread.robust_list.0 == 0 {
+        ops.pop();
+    }
+    let (address, length, signature, _) = thread.rseq;
+    if address != 0 {
+        ops.push(call(libc::SYS_rseq, &[address, length.into(), 0, signature.into()]));
+    }
+    if thread.registers[GS_BASE] != 0 {
+        ops.push(call(libc::SYS_arch_prctl, &[ARCH_SET_GS, thread.registers[GS_BASE]]));
+    }
+    if thread.timer_slack_ns != DEFAULT_TIMER_SLACK_NS {
+        ops.push(call(libc::SYS_prctl, &[libc::PR_SET_TIMERSLACK as u64, thread.timer_slack_ns]));
+    }
+    ops
+}
+
+fn pending(pid: u32, thread: &Thread, arena: &mut Arena) -> Vec<Op> {
+    thread
+        .pending
+        .iter()
+        .map(|info| {
+            let signal = u64::from(u32::from_le_bytes([info[0], info[1], info[2], info[3]]));
+            let info = arena.put(info, 8);
+            let args = [pid.into(), thread.tid.into(), signal, info];
+            Op::new(What::Signal, libc::SYS_rt_tgsigqueueinfo as u32, &args)
+        })
+        .collect()
+}
+
+/// Changing ids clears these attributes.
+fn after_credentials(thread: &Thread) -> Option<Op> {
+    let signal = thread.parent_death_signal;
+    let args = [libc::PR_SET_PDEATHSIG as u64, signal.into()];
+    (signal != 0).then(|| call(libc::SYS_prctl, &args))
+}
+
+fn call(nr: libc::c_long, args: &[u64]) -> Op {
+    Op::new(What::Attribute, nr as u32, args)
+}

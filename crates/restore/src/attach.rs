@@ -1,0 +1,67 @@
+//! What a node does once per image before its first clone: read it, check that it fits.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+use farfork_image::format::Image;
+use farfork_image::machine;
+use farfork_plan::protocol::{PidMode, Request};
+use farfork_pool::Pool;
+use farfork_types::Cid;
+
+use crate::error::RestoreError;
+
+/// An image that this node can start clones of.
+#[derive(Debug)]
+pub struct Attached {
+    /// The image.
+    pub image: Image,
+    pool: OwnedFd,
+    pool_device: u64,
+    pool_inode: u64,
+}
+
+/// Reads and checks the image `cid` for use on this machine.
+pub fn attach(pool: &Pool, cid: Cid) -> Result<Attached, RestoreError> {
+    let image = Image::read(pool, cid)?;
+    if let Some(reason) = machine::obstacle(&image.model.made_on, &machine::this()) {
+        return Err(RestoreError::Incompatible { cid, reason });
+    }
+    let read_only = pool.open_read_only()?;
+    let file = std::fs::File::from(read_only);
+    let metadata = file
+        .metadata()
+        .map_err(|source| RestoreError::Restorer { doing: "looking at the pool", source })?;
+    let device = metadata.dev();
+    let (major, minor) = (u64::from(libc::major(device)), u64::from(libc::minor(device)));
+    Ok(Attached {
+        image,
+        pool: file.into(),
+        pool_device: major << 32 | minor,
+        pool_inode: metadata.ino(),
+    })
+}
+
+impl Attached {
+    /// The image's id.
+    pub fn cid(&self) -> Cid {
+        self.image.extents.cid
+    }
+
+    /// The pool, open for reading only.
+    pub fn pool(&self) -> &OwnedFd {
+        &self.pool
+    }
+
+    /// The request that starts a clone.
+    pub fn request(&self, mode: PidMode, external_count: usize) -> Request {
+        Request {
+            plan_offset: self.image.plan_offset,
+            plan_bytes: self.image.plan_bytes,
+            pid_mode: mode as u32,
+            external_count: external_count as u32,
+            pool_device: self.pool_device,
+            pool_inode: self.pool_inode,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Why a clone could not be started.
+
+use std::io;
+
+use farfork_image::error::ImageError;
+use farfork_plan::What;
+use farfork_pool::PoolError;
+use farfork_types::Cid;
+
+/// Why a clone could not be started. Nothing of it is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The image could not be read.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The pool could not be used.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The image does not fit this machine.
+    #[error("image {cid} cannot run here: {reason}; run it on a node like the one it was made on")]
+    Incompatible {
+        /// The image.
+        cid: Cid,
+        /// In which respect.
+        reason: String,
+    },
+    /// Files that the process has open or mapped are not what they were.
+    #[error(
+        "image {cid} needs files that are not as they were:{}\nput them back, or make the image \
+         again",
+        list(.changes)
+    )]
+    FilesChanged {
+        /// The image.
+        cid: Cid,
+        /// One line each.
+        changes: Vec<String>,
+    },
+    /// A step of the plan failed.
+    #[error("cannot restore image {cid}: {} failed{}: {source}{}", step(.what), about(.detail), advice(.what, .source))]
+    Step {
+        /// The image.
+        cid: Cid,
+        /// Which kind of step.
+        what: Option<What>,
+        /// What it was about, empty if nothing particular.
+        detail: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The restorer did not start or went away.
+    #[error("the restorer {doing} failed: {source}; look for memory or process limits")]
+    Restorer {
+        /// In doing what.
+        doing: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The clone was killed before it ran.
+    #[error("the clone of image {cid} was killed before it ran: look for memory limits")]
+    Killed {
+        /// The image.
+        cid: Cid,
+    },
+}
+
+fn list(changes: &[String]) -> String {
+    changes.iter().map(|change| format!("\n  {change}")).collect()
+}
+
+fn about(detail: &str) -> String {
+    if detail.is_empty() { String::new() } else { format!(" for {detail}") }
+}
+
+fn step(what: &Option<What>) -> &'static str {
+    match what {
+        Some(What::Map) => "mapping memory",
+        Some(What::Fill) => "filling memory",
+        Some(What::MemoryLayout) => "describing the address space to the kernel",
+        Some(What::Vdso) => "placing the vDSO",
+        Some(What::File) => "opening a file",
+        Some(What::Descriptor) => "making a descriptor",
+        Some(What::Signal) => "restoring signals",
+        Some(What::Timer) => "restoring a timer",
+        Some(What::Directory) => "entering the working directory",
+        Some(What::Credentials) => "restoring user and group ids",
+        Some(What::Attribute) => "restoring an attribute",
+        Some(What::Thread) => "creating a thread with its id",
+        Some(What::Process) => "creating the process with its pid",
+        Some(What::Container) => "mounting /proc in the new container",
+        Some(What::Supervisor) => "installing the supervisor of memory calls",
+        None => "a step",
+    }
+}
+
+fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
+    match (what, source.raw_os_error()) {
+        (Some(What::Process | What::Thread), Some(libc::EEXIST)) => {
+            "; the pid is taken in this PID namespace: use --pid-mode new, or end that process"
+        }
+        (_, Some(libc::EPERM)) => "; run as root, or see farfork doctor for what is missing",
+        (_, Some(libc::ENOMEM | libc::EAGAIN)) => "; look for memory or process limits",
+        _ => "",
+    }
+}

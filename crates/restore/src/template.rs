@@ -1,0 +1,194 @@
+//! The template process and the clones it starts.
+
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::process::{Child, Command, Stdio};
+
+use command_fds::{CommandFdExt, FdMapping};
+use farfork_plan::What;
+use farfork_plan::protocol::{Request, Spawned, Status, StatusKind};
+use farfork_types::Cid;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
+    sendmsg, setsockopt, socketpair, sockopt,
+};
+use rustix::fs::{MemfdFlags, memfd_create};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::error::RestoreError;
+
+static RESTORER: &[u8] = include_bytes!(env!("FARFORK_RESTORER"));
+
+/// Where the template expects its control socket.
+const CONTROL_FD: RawFd = 3;
+
+/// The small process that clones are forked from. Its clones are children of this process.
+#[derive(Debug)]
+pub struct Template {
+    control: OwnedFd,
+    child: Child,
+}
+
+/// A clone on its way, or running.
+#[derive(Debug)]
+pub struct Started {
+    cid: Cid,
+    /// Pid of its init, a child of the process that holds the template.
+    pub init_pid: i32,
+    status: OwnedFd,
+}
+
+/// What a clone's init says.
+#[derive(Debug)]
+pub enum Event {
+    /// It is about to run its first instruction.
+    Running {
+        /// Its pid as seen here.
+        pid: i32,
+        /// When each phase ended: see [`Status::at_ns`].
+        at_ns: [u64; 6],
+    },
+    /// It has ended, with this wait status.
+    Exited(i32),
+}
+
+fn failed(doing: &'static str) -> impl Fn(io::Error) -> RestoreError {
+    move |source| RestoreError::Restorer { doing, source }
+}
+
+fn packet_pair() -> Result<(OwnedFd, OwnedFd), RestoreError> {
+    let kind = SockType::SeqPacket;
+    socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)
+        .map_err(|errno| failed("being given a socket")(errno.into()))
+}
+
+impl Template {
+    /// Starts the template from the program that this library carries.
+    pub fn start() -> Result<Template, RestoreError> {
+        let program = memfd_create("farfork-restorer", MemfdFlags::CLOEXEC)
+            .map_err(|errno| failed("being unpacked")(errno.into()))?;
+        let mut file = std::fs::File::from(program);
+        file.write_all(RESTORER).map_err(failed("being unpacked"))?;
+        let (control, theirs) = packet_pair()?;
+        let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        command.env_clear().current_dir("/").stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .fd_mappings(vec![FdMapping { parent_fd: theirs, child_fd: CONTROL_FD }])
+            .map_err(|_| failed("being given a socket")(io::Error::other("descriptor 3 taken")))?;
+        let child = command.spawn().map_err(failed("being started"))?;
+        Ok(Template { control, child })
+    }
+
+    /// Pid of the template.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Starts one clone. `fds` are the pool, the pin, then the external descriptors in the order
+    /// of the plan.
+    pub fn spawn(
+        &mut self,
+        cid: Cid,
+        request: &Request,
+        pool: BorrowedFd<'_>,
+        pin: BorrowedFd<'_>,
+        externals: &[OwnedFd],
+    ) -> Result<Started, RestoreError> {
+        let (status, theirs) = packet_pair()?;
+        setsockopt(&status, sockopt::PassCred, &true)
+            .map_err(|errno| failed("being given a socket")(errno.into()))?;
+        let mut fds = vec![pool.as_raw_fd(), theirs.as_raw_fd(), pin.as_raw_fd()];
+        fds.extend(externals.iter().map(AsRawFd::as_raw_fd));
+        let rights = [ControlMessage::ScmRights(&fds)];
+        let bytes = [IoSlice::new(request.as_bytes())];
+        sendmsg::<()>(self.control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None)
+            .map_err(|errno| failed("taking a request")(errno.into()))?;
+        let spawned = self.answer()?;
+        if spawned.init_pid < 0 {
+            let source = io::Error::from_raw_os_error(-spawned.init_pid as i32);
+            return Err(failed("forking the clone's init")(source));
+        }
+        Ok(Started { cid, init_pid: spawned.init_pid as i32, status })
+    }
+
+    fn answer(&self) -> Result<Spawned, RestoreError> {
+        let mut spawned = Spawned::default();
+        let read = rustix::io::read(&self.control, spawned.as_mut_bytes())
+            .map_err(|errno| failed("answering")(errno.into()))?;
+        if read == size_of::<Spawned>() {
+            Ok(spawned)
+        } else {
+            Err(failed("answering")(io::ErrorKind::UnexpectedEof.into()))
+        }
+    }
+}
+
+impl Drop for Template {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Started {
+    /// Waits for what the clone's init says next.
+    pub fn next(&self, plan: &[u8]) -> Result<Event, RestoreError> {
+        let (status, sender) = self.receive()?;
+        match status.kind {
+            kind if kind == StatusKind::Running as u32 => {
+                Ok(Event::Running { pid: sender, at_ns: status.at_ns })
+            }
+            kind if kind == StatusKind::Exited as u32 => Ok(Event::Exited(status.value as i32)),
+            _ => Err(RestoreError::Step {
+                cid: self.cid,
+                what: What::from_number(status.what as u16),
+                detail: text_at(plan, status.detail),
+                source: io::Error::from_raw_os_error(status.value as i32),
+            }),
+        }
+    }
+
+    fn receive(&self) -> Result<(Status, i32), RestoreError> {
+        let mut bytes = [0u8; size_of::<Status>()];
+        let mut vectors = [IoSliceMut::new(&mut bytes)];
+        let mut space = nix::cmsg_space!(nix::libc::ucred);
+        let fd = self.status.as_fd().as_raw_fd();
+        let message = loop {
+            match recvmsg::<()>(fd, &mut vectors, Some(&mut space), MsgFlags::empty()) {
+                Err(nix::errno::Errno::EINTR) => {}
+                other => break other.map_err(|errno| failed("reporting")(errno.into()))?,
+            }
+        };
+        let sender = message
+            .cmsgs()
+            .ok()
+            .into_iter()
+            .flatten()
+            .find_map(|control| match control {
+                ControlMessageOwned::ScmCredentials(sender) => Some(sender.pid()),
+                _ => None,
+            })
+            .unwrap_or(0);
+        match message.bytes {
+            n if n == size_of::<Status>() => {
+                let status = Status::read_from_bytes(&bytes).unwrap_or_default();
+                Ok((status, sender))
+            }
+            _ => Err(RestoreError::Killed { cid: self.cid }),
+        }
+    }
+}
+
+impl AsFd for Started {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.status.as_fd()
+    }
+}
+
+/// The NUL-terminated text at an offset of the plan; 0 means none.
+fn text_at(plan: &[u8], offset: u64) -> String {
+    let rest = plan.get(offset as usize..).filter(|_| offset != 0).unwrap_or_default();
+    let text = rest.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
