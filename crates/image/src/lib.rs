@@ -1,1 +1,3 @@
 //! A checkpoint at rest: format, builder, reader, catalog, archive.
+
+pub mod catalog;
