@@ -162,16 +162,18 @@ fn start(role: &str, pool: &Pool, step: Option<u64>) -> Child {
     command.stdout(Stdio::null()).spawn().unwrap()
 }
 
-/// Kills a role at each of its steps. Before, the name means image 1; afterwards it must mean one
-/// of `allowed`, in every way to ask, and be as usable as before.
-fn kill_at_every_step(role: &str, set_before: bool, allowed: &[Option<Cid>]) {
+fn name_image_1(pool: &Pool) {
+    Catalog::open(pool).unwrap().set(&name("a/f"), cid(1)).unwrap();
+}
+
+/// Kills a role at each of its steps, on a pool that was prepared. Afterwards the name must mean
+/// one of `allowed`, in every way to ask, and be as usable as before.
+fn kill_at_every_step(role: &str, prepare: impl Fn(&Pool), allowed: &[Option<Cid>]) {
     let mut seen = HashSet::new();
     let mut steps = 0;
     for step in 0.. {
         let (_place, pool) = pool();
-        if set_before {
-            Catalog::open(&pool).unwrap().set(&name("a/f"), cid(1)).unwrap();
-        }
+        prepare(&pool);
         let status = start(role, &pool, Some(step)).wait().unwrap();
         let killed = status.signal() == Some(9);
         assert!(killed || status.success(), "{role}, step {step}: {status}");
@@ -197,17 +199,49 @@ fn kill_at_every_step(role: &str, set_before: bool, allowed: &[Option<Cid>]) {
 
 #[test]
 fn a_move_that_dies_leaves_the_old_or_the_new() {
-    kill_at_every_step("move", true, &[Some(cid(1)), Some(cid(2))]);
+    kill_at_every_step("move", name_image_1, &[Some(cid(1)), Some(cid(2))]);
 }
 
 #[test]
 fn the_first_use_of_a_catalog_that_dies_leaves_all_or_nothing() {
-    kill_at_every_step("move", false, &[None, Some(cid(2))]);
+    kill_at_every_step("move", |_| (), &[None, Some(cid(2))]);
 }
 
 #[test]
 fn a_removal_that_dies_removes_or_leaves() {
-    kill_at_every_step("remove", true, &[Some(cid(1)), None]);
+    kill_at_every_step("remove", name_image_1, &[Some(cid(1)), None]);
+}
+
+#[test]
+fn a_removal_that_dies_after_a_move_that_died_never_falls_back_to_the_older_image() {
+    let die_with_both_entries = |pool: &Pool| {
+        name_image_1(pool);
+        let moved = |step| {
+            start("move", pool, Some(step)).wait().unwrap();
+            Catalog::open(pool).unwrap().get(&name("a/f")).unwrap() == Some(cid(2))
+        };
+        assert!((0..).any(moved));
+    };
+    kill_at_every_step("remove", die_with_both_entries, &[Some(cid(2)), None]);
+}
+
+#[test]
+fn writers_of_several_names_do_not_lose_each_others() {
+    let (_place, pool) = pool();
+    std::thread::scope(|scope| {
+        for user in 0..4u8 {
+            let pool = &pool;
+            scope.spawn(move || {
+                let catalog = Catalog::open(pool).unwrap();
+                for number in 0..100 {
+                    catalog.set(&name(&format!("u{user}/f{number}")), cid(user)).unwrap();
+                }
+            });
+        }
+    });
+    let catalog = Catalog::open(&pool).unwrap();
+    assert_eq!(catalog.list().unwrap().len(), 400);
+    assert_eq!(catalog.names_of(cid(3)).unwrap().len(), 100);
 }
 
 #[test]
