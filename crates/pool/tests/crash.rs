@@ -185,6 +185,8 @@ fn a_writer_in_another_pid_namespace_is_alive_until_it_is_killed() {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
     let mut writer = common::as_child(command, "hold", pool.path(), Cid::NIL).spawn().unwrap();
+    // Kept open: at its end the writer would give up in good order.
+    let _input = writer.stdin.take();
     let has_allocated = || pool.info().unwrap().used_bytes == 2 * CHUNK_BYTES;
     while !has_allocated() {
         if writer.try_wait().unwrap().is_some() {
