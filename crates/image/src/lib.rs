@@ -1,5 +1,6 @@
 //! A checkpoint at rest.
 
+pub mod catalog;
 pub mod compile;
 pub mod error;
 pub mod format;

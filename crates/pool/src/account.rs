@@ -41,14 +41,15 @@ impl Account {
         Account { medium, group }
     }
 
-    /// Makes the cgroup if it can be made.
-    pub(crate) fn prepare(&self) -> Result<(), String> {
-        self.group.as_ref().map_err(String::clone)?.make()
+    /// The cgroup, made if it is not there; or why there is none.
+    fn group(&self) -> Result<&Group, String> {
+        let group = self.group.as_ref().map_err(String::clone)?;
+        group.make().map(|()| group)
     }
 
     /// Gives memory to `runs` of `file`.
     pub(crate) fn reserve(&self, file: &File, runs: &[Extent]) -> io::Result<()> {
-        if let (Ok(group), Ok(())) = (&self.group, self.prepare())
+        if let Ok(group) = self.group()
             && let Some(done) = charge::reserve_in(&group.members()?, file, runs)
         {
             return done;
@@ -58,12 +59,8 @@ impl Account {
 
     /// For people: the cgroup, or that the writer pays and why.
     pub(crate) fn describe(&self) -> String {
-        match &self.group {
-            Ok(group) if group.dir.is_dir() => group.dir.display().to_string(),
-            Ok(_) => match self.prepare() {
-                Ok(()) => self.describe(),
-                Err(why) => format!("charged to the writer: {why}"),
-            },
+        match self.group() {
+            Ok(group) => group.dir.display().to_string(),
             Err(why) => format!("charged to the writer: {why}"),
         }
     }

@@ -254,6 +254,9 @@ fn hint(source: &io::Error) -> &'static str {
         io::ErrorKind::AlreadyExists => "; delete it first or give another path",
         io::ErrorKind::PermissionDenied => "; run as the owner or as root",
         io::ErrorKind::StorageFull => "; free space there or enlarge the mount",
+        io::ErrorKind::OutOfMemory => {
+            "; free memory, set more huge pages aside (vm.nr_hugepages), or make the pool smaller"
+        }
         _ => "; `farfork doctor` tells what this machine can do",
     }
 }

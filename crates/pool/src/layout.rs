@@ -124,6 +124,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farfork_types::align_down;
     use proptest::prelude::*;
     use std::mem::offset_of;
 
@@ -153,7 +154,7 @@ mod tests {
         assert!(Layout::of(Layout::SMALLEST_BYTES).is_some());
         assert!(Layout::of(Layout::SMALLEST_BYTES - CHUNK_BYTES).is_none());
         assert!(Layout::of(Layout::SMALLEST_BYTES + 4096).is_none());
-        assert!(Layout::of(u64::MAX & !(CHUNK_BYTES - 1)).is_none());
+        assert!(Layout::of(align_down(u64::MAX, CHUNK_BYTES)).is_none());
     }
 
     proptest! {

@@ -2,11 +2,12 @@
 
 mod common;
 
-use std::process::ExitStatus;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use common::{Place, is_filled, orders, publish, was_killed};
-use farfork_pool::{Finding, ImageInfo, ImageState, Pool, failpoint};
+use farfork_pool::{Finding, ImageInfo, ImageState, Pool, PoolError, failpoint};
 use farfork_types::{CHUNK_BYTES, Cid};
 
 /// What the child does under the name of a role; it may die anywhere within.
@@ -27,6 +28,13 @@ fn act(role: &str, pool: &Pool, cid: Cid) {
             writer.bytes_mut(extent).fill(7);
         }
         "remove" => pool.remove(cid).unwrap(),
+        "create" => drop(Pool::create(&new_path(pool), 4 * CHUNK_BYTES).unwrap()),
+        "hold" => {
+            let mut writer = pool.begin().unwrap();
+            writer.allocate(2).unwrap();
+            std::io::stdin().read_line(&mut String::new()).unwrap();
+            panic!("to be killed before");
+        }
         "pin" => {
             let node = pool.register_node("child").unwrap();
             pool.pin(node, cid).unwrap();
@@ -39,6 +47,10 @@ fn act(role: &str, pool: &Pool, cid: Cid) {
         },
         _ => panic!("no such role: {role}"),
     }
+}
+
+fn new_path(pool: &Pool) -> PathBuf {
+    pool.path().with_extension("new")
 }
 
 #[test]
@@ -143,6 +155,53 @@ fn the_next_writer_takes_what_a_dead_one_held_without_a_check() {
     let mut writer = pool.begin().unwrap();
     assert!(was_killed(run("checkpoint", &pool, Cid::NIL, 5)));
     assert_eq!(writer.allocate(4).unwrap()[0].chunks, 4);
+}
+
+#[test]
+fn a_pool_whose_maker_dies_is_unfinished_or_whole() {
+    // Not on tmpfs: nobody could find and delete the cgroup of a pool without a superblock.
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Pool::create(&dir.path().join("pool"), 4 * CHUNK_BYTES).unwrap();
+    let mut unfinished = 0;
+    for step in 0.. {
+        let killed = was_killed(run("create", &pool, Cid::NIL, step));
+        match Pool::open(&new_path(&pool)) {
+            Ok(new) => assert_eq!(new.check().unwrap().findings, []),
+            Err(PoolError::Unfinished { .. }) => unfinished += 1,
+            Err(error) => panic!("step {step}: {error}"),
+        }
+        std::fs::remove_file(new_path(&pool)).unwrap();
+        if !killed {
+            break;
+        }
+    }
+    assert!(unfinished > 0);
+}
+
+#[test]
+fn a_writer_in_another_pid_namespace_is_alive_until_it_is_killed() {
+    let place = Place::new();
+    let pool = place.pool(6);
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
+    let mut writer = common::as_child(command, "hold", pool.path(), Cid::NIL).spawn().unwrap();
+    // Kept open: at its end the writer would give up in good order.
+    let _input = writer.stdin.take();
+    let has_allocated = || pool.info().unwrap().used_bytes == 2 * CHUNK_BYTES;
+    while !has_allocated() {
+        if writer.try_wait().unwrap().is_some() {
+            println!("skipped: unshare(1) cannot make a PID namespace here");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(pool.check().unwrap().findings, []);
+    assert!(has_allocated());
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    await_helpers(&pool);
+    assert!(matches!(pool.check().unwrap().findings[..], [Finding::DeadWriter { .. }]));
+    assert!(!has_allocated());
 }
 
 /// A helper that still allocates for a dead writer keeps it alive for a moment.

@@ -1,6 +1,7 @@
 //! A place for pools: a tmpfs with huge pages where we may mount one, else a plain directory.
 #![allow(dead_code)] // Every test program uses a part of it.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -10,6 +11,8 @@ use farfork_types::{CHUNK_BYTES, Cid};
 pub struct Place {
     dir: tempfile::TempDir,
     pub mounted: bool,
+    /// Cgroups of the pools made here.
+    groups: RefCell<Vec<String>>,
 }
 
 impl Place {
@@ -22,7 +25,7 @@ impl Place {
                 false
             }
         };
-        Place { dir, mounted }
+        Place { dir, mounted, groups: RefCell::default() }
     }
 
     pub fn dir(&self) -> &Path {
@@ -34,13 +37,19 @@ impl Place {
     }
 
     pub fn pool(&self, chunks: u64) -> Pool {
-        Pool::create(&self.path(), chunks * CHUNK_BYTES).unwrap()
+        let pool = Pool::create(&self.path(), chunks * CHUNK_BYTES).unwrap();
+        self.groups.borrow_mut().push(pool.info().unwrap().charged_to);
+        pool
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let _ = Pool::destroy(&self.path());
+        // What a test left unreadable on purpose cannot be destroyed.
+        for group in self.groups.borrow().iter().filter(|group| group.starts_with('/')) {
+            let _ = std::fs::remove_dir(group);
+        }
         if self.mounted {
             let detach = rustix::mount::UnmountFlags::DETACH;
             let _ = rustix::mount::unmount(self.dir.path(), detach);
@@ -65,7 +74,16 @@ pub fn is_filled(pool: &Pool, extents: &[Extent], fill: u8) -> bool {
 
 /// Runs the ignored test `child` of this program in a process of its own.
 pub fn child(role: &str, pool: &Path, cid: Cid, step: Option<u64>) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let program = Command::new(std::env::current_exe().unwrap());
+    let mut command = as_child(program, role, pool, cid);
+    if let Some(step) = step {
+        command.env("FARFORK_KILL_AT_STEP", step.to_string());
+    }
+    command.spawn().unwrap()
+}
+
+/// Lets a command that ends in this program run the ignored test `child`.
+pub fn as_child(mut command: Command, role: &str, pool: &Path, cid: Cid) -> Command {
     command
         .args(["--ignored", "--exact", "child"])
         .env("ROLE", role)
@@ -73,10 +91,7 @@ pub fn child(role: &str, pool: &Path, cid: Cid, step: Option<u64>) -> Child {
         .env("CID", cid.to_string())
         .stdout(Stdio::null())
         .stdin(Stdio::piped());
-    if let Some(step) = step {
-        command.env("FARFORK_KILL_AT_STEP", step.to_string());
-    }
-    command.spawn().unwrap()
+    command
 }
 
 /// What `child` told the process that runs in its name: role, pool, image. `None` if somebody

@@ -1,0 +1,205 @@
+//! The catalog: which image a name means.
+//!
+//! ```text
+//!  words 0..8    header: magic, version, places ever used, moves so far, highest number so far
+//!  word 8 on     places of 40 words: sequence number, name's crc32c << 32 | crc32c of the entry,
+//!                id (2 words), time, name (32 words), spare (2), length of the name
+//! ```
+//!
+//! It lies in words that the pool keeps, so that every node sees it.
+//!
+//! 1. An entry counts if its sequence number is not 0. Numbers grow and are never used twice, and
+//!    an entry's words are stored before its number: that one store commits a `set`.
+//! 2. Of several entries with one name the highest number counts. A `set` commits the new entry
+//!    before it takes the old one away, so that there is one at every moment; whoever changes the
+//!    name next takes away what a writer left that died in between.
+//! 3. Before an entry is taken away, the count of moves grows. A reader looks again if the count
+//!    has changed meanwhile: the name may have moved behind its back.
+//! 4. Changes go under the lock of the area; readers take none.
+
+mod name;
+mod table;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use farfork_pool::{CatalogLock, Pool, PoolError};
+use farfork_types::Cid;
+
+pub use name::{ImageName, ParseNameError};
+use table::{Entry, Table};
+
+/// What can go wrong with a catalog.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// The pool that holds it does not answer.
+    #[error("cannot use the catalog: {0}")]
+    Pool(#[from] PoolError),
+    /// It has another format.
+    #[error(
+        "the catalog of the pool at {path} has format version {found}, this farfork reads version \
+         {known}: use the farfork that made it, or make a new pool",
+        known = table::VERSION
+    )]
+    OtherVersion {
+        /// The pool.
+        path: String,
+        /// Version of the catalog.
+        found: u64,
+    },
+    /// The words hold something else.
+    #[error("the pool at {path} holds something else in place of a catalog: make a new pool")]
+    NotACatalog {
+        /// The pool.
+        path: String,
+    },
+    /// Entries do not fit their checksum.
+    #[error(
+        "{entries} entries of the catalog in the pool at {path} are damaged, one of them may be \
+         what was asked for: run `farfork pool check`, which takes them away, and name their images \
+         anew"
+    )]
+    Damaged {
+        /// The pool.
+        path: String,
+        /// How many.
+        entries: usize,
+    },
+    /// No entry is free.
+    #[error(
+        "cannot name an image {name} in the pool at {path}: its catalog is full; remove names \
+         with `farfork images rm`"
+    )]
+    Full {
+        /// The pool.
+        path: String,
+        /// The name.
+        name: ImageName,
+    },
+}
+
+/// The names of the images of a pool.
+pub struct Catalog<'p> {
+    pool: &'p Pool,
+    table: Table<'p>,
+}
+
+impl<'p> Catalog<'p> {
+    /// Opens the catalog of `pool`; makes it if the pool is new.
+    ///
+    /// # Errors
+    /// [`CatalogError::Pool`], [`CatalogError::OtherVersion`], [`CatalogError::NotACatalog`].
+    pub fn open(pool: &'p Pool) -> Result<Catalog<'p>, CatalogError> {
+        let table = Table::new(pool.catalog_area().words()?);
+        let catalog = Catalog { pool, table };
+        if catalog.table.is_blank() {
+            let _lock = catalog.lock()?;
+            catalog.table.format();
+        }
+        let path = catalog.path();
+        match catalog.table.version() {
+            Some(table::VERSION) => Ok(catalog),
+            Some(found) => Err(CatalogError::OtherVersion { path, found }),
+            None => Err(CatalogError::NotACatalog { path }),
+        }
+    }
+
+    /// The image that `name` means.
+    ///
+    /// # Errors
+    /// [`CatalogError::Damaged`] if it is not found and an entry is damaged;
+    /// [`CatalogError::Pool`].
+    pub fn get(&self, name: &ImageName) -> Result<Option<Cid>, CatalogError> {
+        self.pool.catalog_area().words()?;
+        loop {
+            let moves = self.table.moves();
+            let newest = self.table.named(name).pop();
+            if self.table.moves() == moves {
+                return self.unless_damaged(newest);
+            }
+        }
+    }
+
+    /// Lets `name` mean `cid`, and returns what it meant before. A reader sees one of the two.
+    ///
+    /// # Errors
+    /// [`CatalogError::Full`], [`CatalogError::Pool`].
+    pub fn set(&self, name: &ImageName, cid: Cid) -> Result<Option<Cid>, CatalogError> {
+        let _lock = self.lock()?;
+        let before = self.table.named(name);
+        let entry = Entry { sequence: 0, place: 0, cid, created_unix_s: now(), name: name.clone() };
+        if !self.table.add(&entry) {
+            return Err(CatalogError::Full { path: self.path(), name: name.clone() });
+        }
+        before.iter().for_each(|old| self.table.take_away(old.place));
+        Ok(before.last().map(|old| old.cid))
+    }
+
+    /// Takes the name away, and returns what it meant. The image stays.
+    ///
+    /// # Errors
+    /// [`CatalogError::Damaged`] as for [`get`](Catalog::get), [`CatalogError::Pool`].
+    pub fn remove(&self, name: &ImageName) -> Result<Option<Cid>, CatalogError> {
+        let _lock = self.lock()?;
+        let before = self.table.named(name);
+        // The one that counts goes last: the name never falls back to an older image.
+        before.iter().for_each(|old| self.table.take_away(old.place));
+        self.unless_damaged(before.into_iter().last())
+    }
+
+    /// All names by name, the images that they mean, and when they were set (seconds since 1970).
+    ///
+    /// # Errors
+    /// [`CatalogError::Pool`]. Damaged entries are left out.
+    pub fn list(&self) -> Result<Vec<(ImageName, Cid, u64)>, CatalogError> {
+        let _lock = self.lock()?;
+        let mut entries = self.table.entries();
+        entries.sort_by(|a, b| (&a.name, b.sequence).cmp(&(&b.name, a.sequence)));
+        entries.dedup_by(|older, newer| older.name == newer.name);
+        let row = |entry: Entry| (entry.name, entry.cid, entry.created_unix_s);
+        Ok(entries.into_iter().map(row).collect())
+    }
+
+    /// The names that mean `cid`.
+    ///
+    /// # Errors
+    /// [`CatalogError::Pool`].
+    pub fn names_of(&self, cid: Cid) -> Result<Vec<ImageName>, CatalogError> {
+        let meant = self.list()?.into_iter().filter(|(_, image, _)| *image == cid);
+        Ok(meant.map(|(name, _, _)| name).collect())
+    }
+
+    /// Takes away the entries that do not fit their checksum, and returns how many there were.
+    ///
+    /// # Errors
+    /// [`CatalogError::Pool`].
+    pub fn repair(&self) -> Result<usize, CatalogError> {
+        let _lock = self.lock()?;
+        let damaged = self.table.damaged();
+        damaged.iter().for_each(|place| self.table.take_away(*place));
+        Ok(damaged.len())
+    }
+
+    /// The lock under which changes are made, on a pool that is still whole.
+    fn lock(&self) -> Result<CatalogLock, CatalogError> {
+        let area = self.pool.catalog_area();
+        area.words()?;
+        Ok(area.lock()?)
+    }
+
+    /// What was found; an entry that is damaged may be the one that was not.
+    fn unless_damaged(&self, found: Option<Entry>) -> Result<Option<Cid>, CatalogError> {
+        match (found, self.table.damaged().len()) {
+            (Some(entry), _) => Ok(Some(entry.cid)),
+            (None, 0) => Ok(None),
+            (None, entries) => Err(CatalogError::Damaged { path: self.path(), entries }),
+        }
+    }
+
+    fn path(&self) -> String {
+        self.pool.path().display().to_string()
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,263 @@
+//! Names that move under their readers and under writers that are killed.
+
+use std::collections::HashSet;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use farfork_image::catalog::{Catalog, CatalogError, ImageName};
+use farfork_pool::{Pool, failpoint};
+use farfork_types::{CHUNK_BYTES, Cid};
+
+struct Place {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn pool() -> (Place, Pool) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let pool = Pool::create(&path, 4 * CHUNK_BYTES).unwrap();
+    (Place { _dir: dir, path }, pool)
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = Pool::destroy(&self.path);
+    }
+}
+
+fn cid(number: u8) -> Cid {
+    Cid::from_bytes([number; 16])
+}
+
+fn name(text: &str) -> ImageName {
+    text.parse().unwrap()
+}
+
+#[test]
+fn names_are_set_moved_listed_and_removed() {
+    let (_place, pool) = pool();
+    let catalog = Catalog::open(&pool).unwrap();
+    assert_eq!(catalog.get(&name("a/f")).unwrap(), None);
+    assert_eq!(catalog.set(&name("a/f"), cid(1)).unwrap(), None);
+    assert_eq!(catalog.set(&name("a/f:v2"), cid(1)).unwrap(), None);
+    assert_eq!(catalog.set(&name("a/f"), cid(2)).unwrap(), Some(cid(1)));
+
+    let other = Pool::open(pool.path()).unwrap();
+    let other = Catalog::open(&other).unwrap();
+    assert_eq!(other.get(&name("a/f:latest")).unwrap(), Some(cid(2)));
+    let rows: Vec<_> = other.list().unwrap().into_iter().map(|row| (row.0, row.1)).collect();
+    assert_eq!(rows, [(name("a/f"), cid(2)), (name("a/f:v2"), cid(1))]);
+    assert_eq!(other.names_of(cid(1)).unwrap(), [name("a/f:v2")]);
+    assert_eq!(other.remove(&name("a/f")).unwrap(), Some(cid(2)));
+    assert_eq!(catalog.remove(&name("a/f")).unwrap(), None);
+    assert_eq!(catalog.list().unwrap().len(), 1);
+}
+
+#[test]
+fn a_full_catalog_says_so_and_takes_names_again_when_one_goes() {
+    let (_place, pool) = pool();
+    let catalog = Catalog::open(&pool).unwrap();
+    let mut count = 0;
+    let error = loop {
+        match catalog.set(&name(&format!("u/f{count}")), cid(1)) {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, CatalogError::Full { .. }), "{error}");
+    assert!(count > 6000, "{count}");
+    catalog.remove(&name("u/f77")).unwrap();
+    catalog.set(&name("u/more"), cid(2)).unwrap();
+    assert_eq!(catalog.list().unwrap().len(), count);
+}
+
+#[test]
+fn a_damaged_entry_is_told_and_taken_away() {
+    let (_place, pool) = pool();
+    let catalog = Catalog::open(&pool).unwrap();
+    catalog.set(&name("a/f"), cid(1)).unwrap();
+    catalog.set(&name("a/g"), cid(2)).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(pool.path()).unwrap();
+    file.write_all_at(&[0xff], CHUNK_BYTES + 8 * 8 + 16).unwrap();
+    let error = catalog.get(&name("a/f")).unwrap_err();
+    assert!(matches!(error, CatalogError::Damaged { entries: 1, .. }), "{error}");
+    assert_eq!(catalog.get(&name("a/g")).unwrap(), Some(cid(2)));
+    assert_eq!(catalog.repair().unwrap(), 1);
+    assert_eq!(catalog.get(&name("a/f")).unwrap(), None);
+}
+
+#[test]
+fn another_version_is_told_in_words() {
+    let (_place, pool) = pool();
+    Catalog::open(&pool).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(pool.path()).unwrap();
+    file.write_all_at(&[9], CHUNK_BYTES + 8).unwrap();
+    let error = Catalog::open(&pool).err().unwrap().to_string();
+    assert!(error.contains("format version 9, this farfork reads version 1"), "{error}");
+    file.write_all_at(&[9], CHUNK_BYTES).unwrap();
+    assert!(matches!(Catalog::open(&pool), Err(CatalogError::NotACatalog { .. })));
+}
+
+#[test]
+fn a_reader_of_a_moving_name_sees_one_image_and_never_none() {
+    let (_place, pool) = pool();
+    let catalog = Catalog::open(&pool).unwrap();
+    catalog.set(&name("a/f"), cid(1)).unwrap();
+    let done = AtomicBool::new(false);
+    let reads = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut reads = 0;
+            while !done.load(Ordering::Relaxed) {
+                assert!(catalog.get(&name("a/f")).unwrap().is_some());
+                reads += 1;
+            }
+            reads
+        });
+        for round in 0..4000 {
+            catalog.set(&name("a/f"), cid(round as u8)).unwrap();
+            // Another name takes the place that was left, so that places are read while written.
+            catalog.set(&name("a/g"), cid(round as u8)).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        reader.join().unwrap()
+    });
+    println!("{reads} reads while the name moved 4000 times");
+    assert!(reads > 100);
+}
+
+/// What a child does; it may die anywhere within.
+#[test]
+#[ignore = "run by the other tests in processes of its own"]
+fn child() {
+    let Ok(role) = std::env::var("ROLE") else {
+        println!("nothing to do: the other tests run this one in processes of its own");
+        return;
+    };
+    let pool = Pool::open(Path::new(&std::env::var("POOL").unwrap())).unwrap();
+    failpoint::arm();
+    let catalog = Catalog::open(&pool).unwrap();
+    match role.as_str() {
+        "move" => drop(catalog.set(&name("a/f"), cid(2)).unwrap()),
+        "remove" => drop(catalog.remove(&name("a/f")).unwrap()),
+        _ => loop {
+            for number in 1..100 {
+                catalog.set(&name("a/f"), cid(number)).unwrap();
+                catalog.set(&name("a/other"), cid(number)).unwrap();
+            }
+        },
+    }
+}
+
+fn start(role: &str, pool: &Pool, step: Option<u64>) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "child"]).env("ROLE", role).env("POOL", pool.path());
+    if let Some(step) = step {
+        command.env("FARFORK_KILL_AT_STEP", step.to_string());
+    }
+    command.stdout(Stdio::null()).spawn().unwrap()
+}
+
+fn name_image_1(pool: &Pool) {
+    Catalog::open(pool).unwrap().set(&name("a/f"), cid(1)).unwrap();
+}
+
+/// Kills a role at each of its steps, on a pool that was prepared. Afterwards the name must mean
+/// one of `allowed`, in every way to ask, and be as usable as before.
+fn kill_at_every_step(role: &str, prepare: impl Fn(&Pool), allowed: &[Option<Cid>]) {
+    let mut seen = HashSet::new();
+    let mut steps = 0;
+    for step in 0.. {
+        let (_place, pool) = pool();
+        prepare(&pool);
+        let status = start(role, &pool, Some(step)).wait().unwrap();
+        let killed = status.signal() == Some(9);
+        assert!(killed || status.success(), "{role}, step {step}: {status}");
+        let catalog = Catalog::open(&pool).unwrap();
+        let found = catalog.get(&name("a/f")).unwrap();
+        assert!(allowed.contains(&found), "{role}, step {step}: {found:?}");
+        let listed = catalog.list().unwrap();
+        assert_eq!(listed.first().map(|row| row.1), found, "{role}, step {step}");
+        assert!(listed.len() <= 1, "{role}, step {step}: {listed:?}");
+        assert_eq!(catalog.set(&name("a/f"), cid(3)).unwrap(), found, "{role}, step {step}");
+        assert_eq!(catalog.remove(&name("a/f")).unwrap(), Some(cid(3)));
+        assert_eq!(catalog.get(&name("a/f")).unwrap(), None, "{role}, step {step}");
+        assert_eq!(catalog.repair().unwrap(), 0);
+        seen.insert(found);
+        if !killed {
+            break;
+        }
+        steps += 1;
+    }
+    println!("{role}: killed at {steps} steps");
+    assert_eq!(seen.len(), allowed.len(), "{role}: only {seen:?} in {steps} steps");
+}
+
+#[test]
+fn a_move_that_dies_leaves_the_old_or_the_new() {
+    kill_at_every_step("move", name_image_1, &[Some(cid(1)), Some(cid(2))]);
+}
+
+#[test]
+fn the_first_use_of_a_catalog_that_dies_leaves_all_or_nothing() {
+    kill_at_every_step("move", |_| (), &[None, Some(cid(2))]);
+}
+
+#[test]
+fn a_removal_that_dies_removes_or_leaves() {
+    kill_at_every_step("remove", name_image_1, &[Some(cid(1)), None]);
+}
+
+#[test]
+fn a_removal_that_dies_after_a_move_that_died_never_falls_back_to_the_older_image() {
+    let die_with_both_entries = |pool: &Pool| {
+        name_image_1(pool);
+        let moved = |step| {
+            start("move", pool, Some(step)).wait().unwrap();
+            Catalog::open(pool).unwrap().get(&name("a/f")).unwrap() == Some(cid(2))
+        };
+        assert!((0..).any(moved));
+    };
+    kill_at_every_step("remove", die_with_both_entries, &[Some(cid(2)), None]);
+}
+
+#[test]
+fn writers_of_several_names_do_not_lose_each_others() {
+    let (_place, pool) = pool();
+    std::thread::scope(|scope| {
+        for user in 0..4u8 {
+            let pool = &pool;
+            scope.spawn(move || {
+                let catalog = Catalog::open(pool).unwrap();
+                for number in 0..100 {
+                    catalog.set(&name(&format!("u{user}/f{number}")), cid(user)).unwrap();
+                }
+            });
+        }
+    });
+    let catalog = Catalog::open(&pool).unwrap();
+    assert_eq!(catalog.list().unwrap().len(), 400);
+    assert_eq!(catalog.names_of(cid(3)).unwrap().len(), 100);
+}
+
+#[test]
+fn a_writer_that_is_killed_at_any_time_leaves_the_name() {
+    let (_place, pool) = pool();
+    let catalog = Catalog::open(&pool).unwrap();
+    catalog.set(&name("a/f"), cid(1)).unwrap();
+    for round in 0..40u64 {
+        let mut writer = start("loop", &pool, None);
+        std::thread::sleep(Duration::from_micros(5_000 + round * 7919 % 9_000));
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        let found = catalog.get(&name("a/f")).unwrap();
+        assert!(found.is_some(), "round {round}");
+        let listed = catalog.list().unwrap();
+        assert_eq!(Some(listed[0].1), found, "round {round}");
+        assert_eq!(catalog.repair().unwrap(), 0, "round {round}");
+    }
+}
