@@ -4,25 +4,25 @@ use crate::tree::{Complaint, File, Tree};
 use toml::{Table, Value};
 
 pub fn rule(tree: &Tree) -> Vec<Complaint> {
-    let excluded = excluded(tree);
+    let stand_alone = stand_alone(tree);
     let manifests = tree.files().filter(|file| file.path.ends_with("Cargo.toml"));
-    manifests.flat_map(|file| check(&file, &excluded)).collect()
+    manifests.flat_map(|file| check(&file, &stand_alone)).collect()
 }
 
 /// Folders of the crates that cannot inherit from the root.
-fn excluded(tree: &Tree) -> Vec<String> {
+pub fn stand_alone(tree: &Tree) -> Vec<String> {
     let root = tree.file("Cargo.toml").and_then(|file| file.text.parse::<Table>().ok());
     let list = root.as_ref().and_then(|root| root.get("workspace")?.get("exclude")?.as_array());
     list.into_iter().flatten().filter_map(|path| path.as_str().map(str::to_owned)).collect()
 }
 
-fn check(file: &File<'_>, excluded: &[String]) -> Vec<Complaint> {
+fn check(file: &File<'_>, stand_alone: &[String]) -> Vec<Complaint> {
     let manifest: Table = match file.text.parse() {
         Ok(manifest) => manifest,
         Err(error) => return vec![file.complaint(0, error.to_string())],
     };
     let stands_alone =
-        excluded.iter().any(|folder| file.path.strip_suffix("/Cargo.toml") == Some(folder));
+        stand_alone.iter().any(|folder| file.path.strip_suffix("/Cargo.toml") == Some(folder));
     let mut complaints = Vec::new();
     if let Some(package) = manifest.get("package")
         && !has_one_line_description(package)

@@ -2,15 +2,33 @@
 //!
 //! Clippy checks the second part as well, but not in crates outside the workspace.
 
+use crate::manifests::stand_alone;
 use crate::tree::{Complaint, File, Tree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
 pub fn rule(tree: &Tree) -> Vec<Complaint> {
-    tree.files().filter(|file| file.is("rs")).flat_map(|file| check(&file)).collect()
+    let free = allowed_as_a_whole(tree);
+    let is_free = |file: &File<'_>| free.iter().any(|folder| file.path.starts_with(folder));
+    let sources = tree.files().filter(|file| file.is("rs"));
+    sources.flat_map(|file| check(&file, is_free(&file))).collect()
 }
 
-fn check(file: &File<'_>) -> Vec<Complaint> {
+/// Sources of crates outside of the workspace whose root allows unsafe code to all its modules.
+fn allowed_as_a_whole(tree: &Tree) -> Vec<String> {
+    let folders = stand_alone(tree).into_iter().map(|folder| folder + "/src/");
+    let allows = |folder: &String| {
+        let root = tree.file(&format!("{folder}main.rs"));
+        root.or_else(|| tree.file(&format!("{folder}lib.rs")))
+            .is_some_and(|root| root.lines().any(|(_, line)| line.starts_with(ALLOW_ALL)))
+    };
+    folders.filter(allows).collect()
+}
+
+const ALLOW_ALL: &str = "#![allow(unsafe_code";
+const ALLOW_ITEM: &str = "#[allow(unsafe_code";
+
+fn check(file: &File<'_>, is_allowed: bool) -> Vec<Complaint> {
     // A file that does not parse is the size rule's business.
     let Ok(parsed) = syn::parse_file(file.text) else { return Vec::new() };
     let mut found = Unsafety::default();
@@ -22,13 +40,30 @@ fn check(file: &File<'_>) -> Vec<Complaint> {
         .filter(|block| !block.starts.iter().any(|&line| explained(&lines, line)))
         .map(|block| file.complaint(block.line, "no SAFETY comment above this `unsafe`"))
         .collect();
+    let allows: Vec<_> = (1..=lines.len()).filter(|&line| is_allow(lines[line - 1])).collect();
+    let without_reason = allows.iter().filter(|&&line| !has_reason(&lines, line));
+    complaints.extend(
+        without_reason.map(|&line| file.complaint(line, "`allow(unsafe_code)` without a reason")),
+    );
     if let Some(first) = found.first
-        && !allows_unsafe_with_reason(&lines)
+        && allows.is_empty()
+        && !is_allowed
     {
-        let what = "`unsafe` in a file without `#![allow(unsafe_code)]` and a reason";
-        complaints.push(file.complaint(first, what));
+        complaints.push(file.complaint(first, "`unsafe` in a file without `allow(unsafe_code)`"));
     }
     complaints
+}
+
+fn is_allow(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with(ALLOW_ALL) || line.starts_with(ALLOW_ITEM)
+}
+
+/// `reason = "…"` in the attribute, or a comment on its line or the line above.
+fn has_reason(lines: &[&str], line: usize) -> bool {
+    let attribute = lines[line - 1];
+    let above = line.checked_sub(2).map_or("", |above| lines[above].trim_start());
+    attribute.contains("reason = \"") || attribute.contains("// ") || above.starts_with("// ")
 }
 
 /// Whether the comment right above the line, or on it, gives the reason.
@@ -39,16 +74,6 @@ fn explained(lines: &[&str], line: usize) -> bool {
     };
     let above = lines[..line - 1].iter().rev().take_while(is_comment);
     above.chain([&lines[line - 1]]).any(|text| text.contains("SAFETY:"))
-}
-
-/// `reason = "…"` in the attribute, or a comment on its line or the line above.
-fn allows_unsafe_with_reason(lines: &[&str]) -> bool {
-    let allows = |line: &&str| line.starts_with("#![") && line.contains("allow(unsafe_code");
-    lines.iter().position(allows).is_some_and(|at| {
-        let above = at.checked_sub(1).map_or("", |above| lines[above]);
-        let comment_above = above.starts_with("// ");
-        lines[at].contains("reason = \"") || lines[at].contains("// ") || comment_above
-    })
 }
 
 struct Block {
@@ -165,8 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_must_say_why_it_has_unsafe_code() {
-        let words = "without `#![allow(unsafe_code)]` and a reason";
+    fn a_file_must_allow_unsafe_code() {
         for code in [
             "// SAFETY: fine.\nunsafe impl Send for A {}",
             "unsafe fn a() {}",
@@ -174,15 +198,33 @@ mod tests {
             "#[unsafe(no_mangle)]\nfn a() {}",
             "mod a { impl B { unsafe fn a() {} } }",
         ] {
-            assert_complains(rule, &[(PATH, code)], words);
-            assert_complains(rule, &[(PATH, &with("#![allow(unsafe_code)]\n", code))], words);
-            for allow in [
-                ALLOW,
-                "// Raw system calls.\n#![allow(unsafe_code)]\n",
-                "#![allow(unsafe_code, reason = \"raw system calls\")]\n",
-            ] {
-                assert_accepts(rule, &[(PATH, &with(allow, code))]);
-            }
+            assert_complains(rule, &[(PATH, code)], "in a file without `allow(unsafe_code)`");
+            assert_accepts(rule, &[(PATH, &with(ALLOW, code))]);
         }
+    }
+
+    #[test]
+    fn allowing_unsafe_code_needs_a_reason() {
+        for bare in ["#![allow(unsafe_code)]", "/// A.\n#[allow(unsafe_code)]"] {
+            let code = format!("{bare}\nunsafe fn a() {{}}");
+            assert_complains(rule, &[(PATH, &code)], "without a reason");
+        }
+        for allow in [
+            "// Raw system calls.\n#![allow(unsafe_code)]",
+            "#![allow(unsafe_code, reason = \"raw system calls\")]",
+            "// SAFETY: fine.\n#[allow(unsafe_code)]",
+        ] {
+            assert_accepts(rule, &[(PATH, &with(allow, "\nunsafe fn a() {}"))]);
+        }
+    }
+
+    #[test]
+    fn a_crate_outside_of_the_workspace_may_allow_it_for_all_its_files() {
+        let root = ("Cargo.toml", "[workspace]\nexclude = [\"crates/a\"]\n");
+        let module = ("crates/a/src/b.rs", "unsafe fn b() {}\n");
+        assert_accepts(rule, &[root, module, ("crates/a/src/main.rs", ALLOW)]);
+        let words = "in a file without `allow(unsafe_code)`";
+        assert_complains(rule, &[module, ("crates/a/src/main.rs", ALLOW)], words);
+        assert_complains(rule, &[root, module, ("crates/a/src/main.rs", "")], words);
     }
 }
