@@ -27,7 +27,9 @@ fn seccomp_user_notification() -> Finding {
     in_child(|| {
         let listener = listen_to_system_call(libc::SYS_getppid)
             .map_err(while_doing("installing a filter with a listener"))?;
-        let supervisor = std::thread::spawn(move || answer_system_call(&listener, MADE_UP));
+        let supervisor = std::thread::Builder::new()
+            .spawn(move || answer_system_call(&listener, MADE_UP))
+            .map_err(while_doing("starting a thread"))?;
         let seen = i64::from(nix::unistd::getppid().as_raw());
         match supervisor.join() {
             Ok(answered) => answered.map_err(while_doing("answering a system call"))?,

@@ -100,4 +100,37 @@ mod tests {
         assert!(!capability.available);
         assert_eq!((capability.found.as_str(), capability.advice), ("no warp drive", Some("wait")));
     }
+
+    /// Refuses each probe the system call that it is about, as a container's filter would.
+    #[test]
+    fn a_refused_system_call_is_a_no() {
+        for (id, number) in [
+            ("ptrace", libc::SYS_ptrace),
+            ("rseq_configuration", libc::SYS_ptrace),
+            ("pidfd_getfd", libc::SYS_pidfd_getfd),
+            ("kcmp", libc::SYS_kcmp),
+            ("pid_namespace", libc::SYS_unshare),
+            ("clone3_set_tid", libc::SYS_clone3),
+            ("mount_namespace", libc::SYS_unshare),
+            ("network_namespace", libc::SYS_unshare),
+            ("time_namespace", libc::SYS_unshare),
+            ("pagemap_scan", libc::SYS_ioctl),
+            ("userfaultfd", libc::SYS_userfaultfd),
+            ("userfaultfd_minor_shmem", libc::SYS_ioctl),
+            ("tmpfs_huge_pages", libc::SYS_fsopen),
+            ("unix_diag", libc::SYS_sendto),
+            ("seccomp_user_notification", libc::SYS_seccomp),
+            ("seccomp_user_notification", libc::SYS_clone3),
+            ("io_uring", libc::SYS_io_uring_setup),
+            ("cgroup_memory", libc::SYS_mkdir),
+        ] {
+            let probe = all().find(|probe| probe.id == id).expect("a probe of this name");
+            let finding = raw::in_child(|| {
+                raw::deny_system_call(number).map_err(while_doing("installing the filter"))?;
+                (probe.look)()
+            });
+            let reason = finding.expect_err(id);
+            assert!(!reason.contains("installing the filter"), "{id}: {reason}");
+        }
+    }
 }

@@ -292,25 +292,35 @@ pub(super) fn userfaultfd_features() -> io::Result<u64> {
 ///
 /// Cannot be undone: only for a child that is about to exit.
 pub(super) fn listen_to_system_call(number: libc::c_long) -> io::Result<OwnedFd> {
+    let flags =
+        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let fd = filter_system_call(number, libc::SECCOMP_RET_USER_NOTIF, flags)?;
+    // SAFETY: with that flag the call returns a new descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Refuses every call of `number` from now on. Cannot be undone.
+#[cfg(test)]
+pub(super) fn deny_system_call(number: libc::c_long) -> io::Result<()> {
+    filter_system_call(number, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0).map(drop)
+}
+
+fn filter_system_call(number: libc::c_long, action: u32, flags: u64) -> io::Result<libc::c_long> {
     let statement =
         |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut program = [
         // Offset 0 of seccomp_data is the number of the call.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number as u32, 1),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF, 0),
+        statement(libc::BPF_RET | libc::BPF_K, action, 0),
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    let flags =
-        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     // SAFETY: `program` lives across the calls, which affect this process only.
-    let fd = unsafe {
+    checked(unsafe {
         checked(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into())?;
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &program)
-    };
-    // SAFETY: the call returned this new descriptor, which nobody else owns.
-    checked(fd).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    })
 }
 
 /// Answers the next call that reaches the listener with `value`.
