@@ -1,1 +1,3 @@
 //! Process to image: freeze, collect, refuse, copy, publish.
+
+pub mod refuse;

@@ -1,1 +1,4 @@
-//! A checkpoint at rest: format, builder, reader, catalog, archive.
+//! A checkpoint at rest.
+
+pub mod compile;
+pub mod model;

@@ -1,1 +1,140 @@
-//! The flat list of system calls that makes a clone: its format, usable without std.
+//! The plan: the flat list of system calls that makes a clone.
+//!
+//! A plan is compiled once, at checkpoint, and executed in place by every node: no parsing, no
+//! relocation, no work per page. It stands in the image's metadata, which the restorer maps at
+//! [`window::PLAN`], so every pointer in it is an absolute address and already right.
+//!
+//! ```text
+//!  window::PLAN ─► PlanHeader ─┬─ init_ops   memory of the clone      run by the container's init
+//!                              ├─ task_ops   files, signals, timers   run by the clone's first thread
+//!                              ├─ threads    one ThreadPlan each      ─┬─ ops   run by that thread
+//!                              │                                       └─ frame for rt_sigreturn
+//!                              ├─ windows    pool offset → address, for the supervisor
+//!                              └─ files      private file mappings, for the supervisor
+//! ```
+//!
+//! Invariants: everything is `repr(C)`, little-endian, without pointers out of the image; an op
+//! that fails names itself by [`Op::what`] and [`Op::detail`].
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod op;
+pub mod protocol;
+pub mod window;
+
+use core::mem::size_of;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+pub use op::{Op, SLOT_NONE, What, nr};
+
+/// First word of a plan.
+pub const PLAN_MAGIC: u64 = u64::from_le_bytes(*b"ffplan01");
+
+/// Where a table stands: an absolute address in the plan's mapping and a count of elements.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Table {
+    /// Address of the first element.
+    pub address: u64,
+    /// Number of elements.
+    pub count: u64,
+}
+
+/// Start of a plan, at [`window::PLAN`] in every clone.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PlanHeader {
+    /// [`PLAN_MAGIC`].
+    pub magic: u64,
+    /// Bytes of the plan's mapping, a multiple of the page size.
+    pub bytes: u64,
+    /// Ops that build the address space.
+    pub init_ops: Table,
+    /// Ops that build what the threads of the process share besides memory.
+    pub task_ops: Table,
+    /// Threads, the first being the thread group's leader.
+    pub threads: Table,
+    /// Where each 2 MiB window of the parent's address space lies in the pool ([`Window`]).
+    pub windows: Table,
+    /// Private file mappings carried in the image ([`FileRange`]), sorted by address.
+    pub files: Table,
+    /// First descriptor number that no descriptor of the parent uses.
+    pub spare_fd: u32,
+    /// 1 if the parent was pid 1 of its namespace.
+    pub is_pid_one: u32,
+    /// 1 if the parent led its session, 2 if it led only its process group.
+    pub leads: u32,
+    /// Descriptors that the caller supplies, in the order in which the request carries them.
+    pub external_count: u32,
+    /// Target numbers of those descriptors ([`ExternalFd`]).
+    pub externals: Table,
+}
+
+/// One thread of the parent.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ThreadPlan {
+    /// Thread id inside the parent's PID namespace.
+    pub tid: u32,
+    /// Keeps the struct free of padding.
+    pub reserved: u32,
+    /// Thread-local storage: the FS base.
+    pub fs_base: u64,
+    /// Address of the `ucontext` of a signal frame, ready for `rt_sigreturn`.
+    pub frame: u64,
+    /// Ops that this thread runs on itself.
+    pub ops: Table,
+}
+
+/// A 2 MiB window of addresses and the chunk of the pool that holds it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Window {
+    /// Offset in the pool, a multiple of the chunk size; the table is sorted by it.
+    pub pool_offset: u64,
+    /// Address in the parent, a multiple of the chunk size.
+    pub address: u64,
+}
+
+/// Part of the address space that was a private mapping of a file: what it discards comes back
+/// from the file, not as zeros.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct FileRange {
+    /// First address.
+    pub start: u64,
+    /// Address after the last.
+    pub end: u64,
+    /// Offset of `start` in the file, in bytes.
+    pub file_offset: u64,
+    /// Address of the file's path, NUL-terminated.
+    pub path: u64,
+}
+
+/// A descriptor whose other end lay outside the parent.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct ExternalFd {
+    /// Number it has in the clone.
+    pub target: u32,
+    /// `O_CLOEXEC` or 0.
+    pub cloexec: u32,
+}
+
+const _: () = {
+    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 6 + 16);
+    assert!(size_of::<ThreadPlan>() == 40);
+    assert!(size_of::<Window>() == 16);
+    assert!(size_of::<FileRange>() == 32);
+    assert!(size_of::<ExternalFd>() == 8);
+    assert!(size_of::<Op>() == 64);
+};

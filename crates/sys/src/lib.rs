@@ -1,1 +1,13 @@
 //! Every raw system call and kernel structure farfork uses, behind documented functions.
+//!
+//! Without the `std` feature only [`raw`] is there, for the restorer.
+#![cfg_attr(not(feature = "std"), no_std)]
+
+pub mod raw;
+
+#[cfg(feature = "std")]
+pub mod memory;
+#[cfg(feature = "std")]
+pub mod ptrace;
+#[cfg(feature = "std")]
+pub mod xstate;

@@ -1,0 +1,359 @@
+//! What a checkpoint knows of a process: plain values, independent of the pool that holds them.
+//!
+//! The model is encoded into the image's metadata. The hot path never reads it; it serves to
+//! compile the plan, to tell a person what is in the image, and to move images between pools.
+//! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Pages per 2 MiB window, as 64-bit words of a bitmap.
+pub const WINDOW_WORDS: usize = 8;
+
+/// A process at rest.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// What the image was made on.
+    pub made_on: MadeOn,
+    /// Seconds since the epoch when it was made.
+    pub created_unix_s: u64,
+    /// Identity and attributes of the process.
+    pub process: Process,
+    /// The address space.
+    pub memory: Memory,
+    /// Threads, the leader first.
+    pub threads: Vec<Thread>,
+    /// Signal actions and pending signals.
+    pub signals: Signals,
+    /// Interval and POSIX timers.
+    pub timers: Timers,
+    /// Open descriptors, by number.
+    pub descriptors: Vec<Descriptor>,
+    /// Open file descriptions that `descriptors` refer to.
+    pub files: Vec<OpenFile>,
+}
+
+/// Kernel and processor of the parent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MadeOn {
+    /// `uname -r`.
+    pub kernel: String,
+    /// Version of farfork.
+    pub farfork: String,
+    /// XCR0: which register sets the processor saves.
+    pub xcr0: u64,
+    /// Processor features, as `/proc/cpuinfo` names them.
+    pub cpu_flags: Vec<String>,
+    /// CRC-32C of the vDSO's bytes.
+    pub vdso_crc: u32,
+}
+
+/// Identity and attributes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// Pid in its own (innermost) PID namespace.
+    pub pid: u32,
+    /// Its executable.
+    pub exe: PathBuf,
+    /// Command line, for people.
+    pub command_line: Vec<String>,
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// File creation mask.
+    pub umask: u32,
+    /// `personality(2)`.
+    pub personality: u32,
+    /// `PR_GET_DUMPABLE`.
+    pub dumpable: u32,
+    /// Whether it reaps its descendants' orphans.
+    pub is_child_subreaper: bool,
+    /// Session and group leadership.
+    pub leads: Leads,
+    /// Ids and capabilities, the same for every thread.
+    pub credentials: Credentials,
+    /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS tells them.
+    pub membarrier: u32,
+}
+
+/// What the process leads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Leads {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Its process group.
+    Group,
+    /// Its session.
+    Session,
+}
+
+/// User, groups and capabilities.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Credentials {
+    /// Real, effective, saved and file-system user id.
+    pub uids: [u32; 4],
+    /// Real, effective, saved and file-system group id.
+    pub gids: [u32; 4],
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Inheritable, permitted, effective, bounding and ambient capabilities.
+    pub capabilities: [u64; 5],
+    /// `PR_GET_SECUREBITS`.
+    pub securebits: u32,
+    /// Whether privileges can no longer be gained.
+    pub no_new_privs: bool,
+}
+
+/// The address space.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Mappings in address order, without the kernel's own.
+    pub regions: Vec<Region>,
+    /// 2 MiB windows with at least one stored page, in address order.
+    pub windows: Vec<StoredWindow>,
+    /// First address and length of vvar and vdso together.
+    pub vdso: (u64, u64),
+    /// What `PR_SET_MM_MAP` takes, in its order: start_code, end_code, start_data, end_data,
+    /// start_brk, brk, start_stack, arg_start, arg_end, env_start, env_end.
+    pub layout: [u64; 11],
+    /// The auxiliary vector.
+    pub auxv: Vec<u64>,
+}
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Region {
+    /// First address.
+    pub start: u64,
+    /// Address after the last.
+    pub end: u64,
+    /// `PROT_*` bits.
+    pub prot: u32,
+    /// What lies under it.
+    pub backing: Backing,
+    /// Attributes.
+    pub traits: RegionTraits,
+}
+
+/// What lies under a mapping.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Backing {
+    /// Anonymous private memory.
+    Anonymous,
+    /// A private mapping of a file from an offset.
+    PrivateFile(FileStamp, u64),
+    /// A shared mapping of a file that cannot be written through it.
+    SharedReadOnlyFile(FileStamp, u64),
+}
+
+/// Attributes of a mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionTraits {
+    /// `MAP_GROWSDOWN`.
+    pub grows_down: bool,
+    /// `MAP_NORESERVE`.
+    pub no_reserve: bool,
+    /// `MADV_WIPEONFORK`.
+    pub wipe_on_fork: bool,
+    /// `MAP_DROPPABLE`: contents may vanish, and are not carried.
+    pub droppable: bool,
+    /// Locked into memory.
+    pub locked: bool,
+    /// `MADV_DONTFORK`.
+    pub dont_fork: bool,
+    /// `MADV_DONTDUMP`.
+    pub dont_dump: bool,
+    /// `MADV_HUGEPAGE`.
+    pub huge: bool,
+    /// `MADV_NOHUGEPAGE`.
+    pub no_huge: bool,
+}
+
+/// A file that has to be the same on the other node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileStamp {
+    /// Absolute path.
+    pub path: PathBuf,
+    /// Size in bytes.
+    pub size: u64,
+    /// Modification time in nanoseconds since the epoch.
+    pub mtime_ns: i128,
+}
+
+/// A 2 MiB window of addresses that the image holds a chunk for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoredWindow {
+    /// First address, a multiple of 2 MiB.
+    pub address: u64,
+    /// Bit per page that was copied; the others are zeros in the chunk.
+    pub pages: [u64; WINDOW_WORDS],
+}
+
+/// One thread.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Thread {
+    /// Id in the innermost PID namespace.
+    pub tid: u32,
+    /// Name.
+    pub comm: Vec<u8>,
+    /// `user_regs_struct` in its order, 27 words, with an interrupted system call set to restart.
+    pub registers: Vec<u64>,
+    /// XSAVE area in standard format.
+    pub xstate: Vec<u8>,
+    /// Blocked signals.
+    pub signal_mask: u64,
+    /// Alternate stack: address, flags, size.
+    pub alternate_stack: (u64, u32, u64),
+    /// Signals pending for this thread, as `siginfo_t`.
+    pub pending: Vec<Vec<u8>>,
+    /// Address that is cleared when the thread ends.
+    pub clear_child_tid: u64,
+    /// Robust futex list: head and length.
+    pub robust_list: (u64, u64),
+    /// Restartable sequence: address, length, signature, flags; address 0 for none.
+    pub rseq: (u64, u32, u32, u32),
+    /// Signal sent when the parent dies.
+    pub parent_death_signal: u32,
+    /// Timer slack in nanoseconds.
+    pub timer_slack_ns: u64,
+}
+
+/// Signal state of the process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Signals {
+    /// Number and kernel `sigaction` (handler, flags, restorer, mask) where not the default.
+    pub actions: Vec<(u32, [u64; 4])>,
+    /// Signals pending for the process, as `siginfo_t`.
+    pub pending: Vec<Vec<u8>>,
+}
+
+/// Timers of the process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timers {
+    /// `ITIMER_REAL`, `_VIRTUAL`, `_PROF`: interval s, µs, value s, µs.
+    pub interval: [[u64; 4]; 3],
+    /// POSIX timers.
+    pub posix: Vec<PosixTimer>,
+}
+
+/// A POSIX timer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PosixTimer {
+    /// Kernel's number.
+    pub id: u32,
+    /// Clock.
+    pub clock: i32,
+    /// `sigev_notify`.
+    pub notify: u32,
+    /// `sigev_signo`.
+    pub signal: u32,
+    /// `sigev_value`.
+    pub value: u64,
+    /// Thread of SIGEV_THREAD_ID.
+    pub tid: u32,
+    /// Interval and time to expiry: s, ns, s, ns.
+    pub setting: [u64; 4],
+}
+
+/// One descriptor number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// Number.
+    pub fd: u32,
+    /// Index in [`Model::files`]; several descriptors share one after `dup`.
+    pub file: u32,
+    /// Whether `execve` closes it.
+    pub cloexec: bool,
+}
+
+/// One open file description.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum OpenFile {
+    /// A regular file or a device, by path.
+    Path {
+        /// Where it is.
+        path: PathBuf,
+        /// `open` flags without creation flags.
+        flags: u32,
+        /// File position.
+        offset: u64,
+        /// Present for regular files, which must not have changed.
+        stamp: Option<FileStamp>,
+    },
+    /// One end of a pipe; both ends name the same pipe.
+    Pipe {
+        /// Identity of the pipe within the image.
+        pipe: u64,
+        /// Whether this is the write end.
+        is_write_end: bool,
+        /// Status flags.
+        flags: u32,
+        /// Capacity in bytes.
+        capacity: u32,
+        /// Bytes in the pipe; only kept at the read end.
+        content: Vec<u8>,
+    },
+    /// An eventfd.
+    Event {
+        /// Counter.
+        count: u64,
+        /// Status flags.
+        flags: u32,
+        /// `EFD_SEMAPHORE`.
+        is_semaphore: bool,
+    },
+    /// A timerfd.
+    Timer {
+        /// Clock.
+        clock: i32,
+        /// Status flags.
+        flags: u32,
+        /// `timerfd_settime` flags that were used.
+        set_flags: u32,
+        /// Expirations not yet read.
+        ticks: u64,
+        /// Interval and time to expiry: s, ns, s, ns.
+        setting: [u64; 4],
+    },
+    /// An epoll instance.
+    Epoll {
+        /// Status flags.
+        flags: u32,
+        /// Watched descriptors.
+        watches: Vec<EpollWatch>,
+    },
+    /// One end of a Unix socket pair; both ends name the same pair.
+    SocketPair {
+        /// Identity of the pair within the image.
+        pair: u64,
+        /// 0 or 1.
+        end: u32,
+        /// `SOCK_STREAM`, `SOCK_DGRAM` or `SOCK_SEQPACKET`.
+        kind: u32,
+        /// Status flags.
+        flags: u32,
+        /// Messages (for a stream: bytes) waiting to be read at this end.
+        incoming: Vec<Vec<u8>>,
+        /// Bit 0: shut down for reading, bit 1: for writing.
+        shutdown: u32,
+        /// Receive and send buffer sizes as `getsockopt` gives them.
+        buffers: (u32, u32),
+    },
+    /// A file whose other end lies outside; the caller of restore supplies it.
+    External {
+        /// What it was, for messages.
+        description: String,
+    },
+}
+
+/// A descriptor watched by an epoll instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EpollWatch {
+    /// Descriptor number at the time it was added.
+    pub fd: u32,
+    /// `EPOLL*` bits.
+    pub events: u32,
+    /// User data.
+    pub data: u64,
+}

@@ -1,0 +1,138 @@
+//! One step of a plan.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Value of [`Op::store`] when the result is not kept.
+pub const SLOT_NONE: u8 = 0xff;
+
+/// Steps that are not one system call. Values are above every system call number of x86-64.
+pub mod nr {
+    /// Moves vvar and vdso to `args[0]`; together they must have `args[1]` bytes.
+    pub const MOVE_VDSO: u32 = 0x8000;
+    /// Makes descriptor `args[0]` (usually a slot) number `args[1]`; `args[2]` is `O_CLOEXEC` or 0.
+    pub const MOVE_FD: u32 = 0x8001;
+    /// `pipe2` with flags `args[0]`; the read end goes to slot `args[1]`, the write end to slot
+    /// `args[2]`.
+    pub const PIPE: u32 = 0x8002;
+    /// `socketpair` of family `args[0]`, type `args[1]`; ends go to slots `args[2]`, `args[3]`.
+    pub const SOCKETPAIR: u32 = 0x8003;
+    /// Creates POSIX timer number `args[0]` on clock `args[1]` with the `sigevent` at `args[2]`.
+    pub const TIMER_CREATE: u32 = 0x8004;
+}
+
+/// What an op is about, so that a failure can be told in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum What {
+    /// Mapping memory.
+    Map = 1,
+    /// Filling memory that cannot be shared.
+    Fill = 2,
+    /// Describing the address space to the kernel (`PR_SET_MM_MAP`).
+    MemoryLayout = 3,
+    /// Placing vdso and vvar.
+    Vdso = 4,
+    /// Opening a file.
+    File = 5,
+    /// Making a pipe, event, timer, epoll or socket descriptor.
+    Descriptor = 6,
+    /// Signal actions, masks, pending signals.
+    Signal = 7,
+    /// Timers.
+    Timer = 8,
+    /// Working directory and umask.
+    Directory = 9,
+    /// User and group ids, capabilities.
+    Credentials = 10,
+    /// Attributes of the process or one of its threads.
+    Attribute = 11,
+    /// Creating a thread with its id.
+    Thread = 12,
+    /// Creating the process with its id.
+    Process = 13,
+    /// Mounting `/proc` in the new container.
+    Container = 14,
+    /// Installing the supervisor of discarding calls.
+    Supervisor = 15,
+}
+
+impl What {
+    /// The value with this number.
+    pub fn from_number(number: u16) -> Option<What> {
+        use What::*;
+        [
+            Map,
+            Fill,
+            MemoryLayout,
+            Vdso,
+            File,
+            Descriptor,
+            Signal,
+            Timer,
+            Directory,
+            Credentials,
+            Attribute,
+            Thread,
+            Process,
+            Container,
+            Supervisor,
+        ]
+        .into_iter()
+        .find(|what| *what as u16 == number)
+    }
+}
+
+/// One system call, or one of the composite steps of [`nr`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Op {
+    /// System call number, or one of [`nr`].
+    pub nr: u32,
+    /// Slot that keeps the result, or [`SLOT_NONE`].
+    pub store: u8,
+    /// Bit i set: `args[i]` is the number of a slot, whose value is meant.
+    pub slots: u8,
+    /// A [`What`].
+    pub what: u16,
+    /// Offset of a text in the plan that names the object, 0 for none.
+    pub detail: u32,
+    /// 1 if a failure of this op does not matter.
+    pub may_fail: u32,
+    /// Arguments.
+    pub args: [u64; 6],
+}
+
+impl Op {
+    /// An op for system call `nr` about `what`.
+    pub fn new(what: What, nr: u32, args: &[u64]) -> Op {
+        let mut op = Op { nr, store: SLOT_NONE, what: what as u16, ..Op::default() };
+        op.args[..args.len()].copy_from_slice(args);
+        op
+    }
+
+    /// The same op, keeping its result in `slot`.
+    pub fn store(mut self, slot: u8) -> Op {
+        self.store = slot;
+        self
+    }
+
+    /// The same op with argument `index` read from the slot it names.
+    pub fn slot_arg(mut self, index: u32) -> Op {
+        self.slots |= 1 << index;
+        self
+    }
+
+    /// The same op with a text for messages at `detail`.
+    pub fn about(mut self, detail: u32) -> Op {
+        self.detail = detail;
+        self
+    }
+
+    /// The same op, whose failure does not stop the restore.
+    pub fn may_fail(mut self) -> Op {
+        self.may_fail = 1;
+        self
+    }
+}

@@ -1,0 +1,91 @@
+//! What the node agent and the restorer say to each other: fixed structs over Unix sockets of
+//! type `SOCK_SEQPACKET`, one per message.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Slot of the pool's descriptor in every plan.
+pub const SLOT_POOL: u8 = 0;
+/// Slot of the first external descriptor; the others follow, then the plan's own.
+pub const SLOT_EXTERNAL: u8 = 1;
+/// Number of slots.
+pub const SLOTS: usize = 250;
+/// Most descriptors that one request carries (the kernel's `SCM_MAX_FD` is 253).
+pub const MAX_REQUEST_FDS: usize = 200;
+
+/// Start one clone. Carries descriptors: pool, status socket, pin, then the external ones in the
+/// plan's order.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Request {
+    /// Offset of the plan in the pool.
+    pub plan_offset: u64,
+    /// Bytes of the plan's mapping.
+    pub plan_bytes: u64,
+    /// A [`PidMode`] as a number.
+    pub pid_mode: u32,
+    /// Number of external descriptors that follow the first three.
+    pub external_count: u32,
+    /// Device (major, minor as `makedev`) and inode of the pool, as `/proc/PID/maps` shows them.
+    pub pool_device: u64,
+    /// See `pool_device`.
+    pub pool_inode: u64,
+}
+
+/// How the clone's pid relates to the parent's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PidMode {
+    /// A PID namespace of its own, with an init.
+    New = 0,
+    /// The parent's pids in this namespace.
+    Same = 1,
+}
+
+/// Answer of the template to a [`Request`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Spawned {
+    /// Pid of the init (in the agent's namespace), or a negated errno.
+    pub init_pid: i64,
+}
+
+/// What the init says on its status socket.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Status {
+    /// A [`StatusKind`] as a number.
+    pub kind: u32,
+    /// [`StatusKind::Failed`]: a `What`.
+    pub what: u32,
+    /// [`StatusKind::Failed`]: errno. [`StatusKind::Exited`]: the wait status.
+    pub value: i64,
+    /// [`StatusKind::Failed`]: the op's `detail`.
+    pub detail: u64,
+    /// [`StatusKind::Running`]: `CLOCK_MONOTONIC` in ns at: init running, container made,
+    /// memory mapped, process made, descriptors made, last step before user code.
+    pub at_ns: [u64; 6],
+}
+
+/// Kinds of [`Status`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum StatusKind {
+    /// The clone is about to run its first instruction.
+    Running = 1,
+    /// The clone could not be made.
+    Failed = 2,
+    /// The clone's process has ended.
+    Exited = 3,
+}
+
+const _: () = {
+    assert!(size_of::<Request>() == 40);
+    assert!(size_of::<Spawned>() == 8);
+    assert!(size_of::<Status>() == 72);
+};

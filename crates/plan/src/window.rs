@@ -1,0 +1,22 @@
+//! The addresses that belong to farfork inside every clone.
+//!
+//! The window lies where no position-independent program, heap, stack or sanitizer shadow of
+//! x86-64 Linux is placed by default. A process that does map something there is refused.
+//!
+//! ```text
+//!  BASE  +0        restorer: text, constants, data, the init's stack
+//!        +64 MiB   STACKS   one small stack per thread, used until it leaves for user code
+//!        +128 MiB  PLAN     the image's metadata, read-only, from the pool
+//!        +1 GiB    END
+//! ```
+
+/// First address of the window; the restorer is linked here.
+pub const BASE: u64 = 0x1f00_0000_0000;
+/// Stacks on which the clone's threads start.
+pub const STACKS: u64 = BASE + (64 << 20);
+/// Bytes of one such stack.
+pub const STACK_BYTES: u64 = 8192;
+/// The image's metadata.
+pub const PLAN: u64 = BASE + (128 << 20);
+/// Address after the window.
+pub const END: u64 = BASE + (1 << 30);

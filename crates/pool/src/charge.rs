@@ -1,0 +1,90 @@
+//! Reserves memory of the pool in the name of a cgroup.
+//!
+//! The kernel charges a page of tmpfs to the memory cgroup of whoever first touches it; in cgroup
+//! version 1 that is the cgroup of the process, not of the thread. So a short-lived child process
+//! joins the cgroup and allocates.
+//!
+//! 1. The child runs nothing but async-signal-safe calls, with all signals blocked.
+//! 2. It has no exit signal: no SIGCHLD handler and no `wait` of the embedding program sees it.
+//! 3. It inherits the writer's lock. Should the writer be killed meanwhile, nobody takes the
+//!    chunks away before the child is done with them.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+
+use crate::ids::Extent;
+
+/// Exit status of a child that could not join the cgroup; above every errno.
+const NOT_JOINED: c_int = 255;
+
+/// Gives memory to `runs` of `file`, charged to the cgroup whose member list is `members`. `None`
+/// if the cgroup cannot be joined.
+pub(crate) fn reserve_in(members: &CStr, file: &File, runs: &[Extent]) -> Option<io::Result<()>> {
+    let mut before = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before)).ok()?;
+    // SAFETY: with no flags this is a fork without exit signal; the child only calls `child`, which
+    // neither allocates nor locks, and never returns.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+    if pid == 0 {
+        child(members, file.as_raw_fd(), runs);
+    }
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    if pid < 0 { None } else { outcome(pid as libc::pid_t) }
+}
+
+fn outcome(pid: libc::pid_t) -> Option<io::Result<()>> {
+    let mut status = 0;
+    // SAFETY: waits for the child made above; `status` is a valid place.
+    while unsafe { libc::waitpid(pid, &mut status, libc::__WCLONE) } < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Some(Err(error));
+        }
+    }
+    if !libc::WIFEXITED(status) {
+        // Only the memory limit of the cgroup kills a process that blocks every signal.
+        return Some(Err(io::Error::from_raw_os_error(libc::ENOMEM)));
+    }
+    match libc::WEXITSTATUS(status) {
+        0 => Some(Ok(())),
+        NOT_JOINED => None,
+        errno => Some(Err(io::Error::from_raw_os_error(errno))),
+    }
+}
+
+fn child(members: &CStr, file: RawFd, runs: &[Extent]) -> ! {
+    let status = if join(members) { reserve(file, runs) } else { NOT_JOINED };
+    // SAFETY: ends this process without running anything of the parent's.
+    unsafe { libc::_exit(status) }
+}
+
+fn join(members: &CStr) -> bool {
+    // SAFETY: system calls on a C string and a static byte; "0" stands for the caller.
+    unsafe {
+        let list = libc::open(members.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        list >= 0 && libc::write(list, b"0".as_ptr().cast(), 1) == 1
+    }
+}
+
+/// 0 or the errno of the first extent that got no memory.
+fn reserve(file: RawFd, runs: &[Extent]) -> c_int {
+    for run in runs {
+        let (offset, len) = (run.offset as i64, run.bytes() as i64);
+        // SAFETY: a system call on an open descriptor; the errno of this thread is read right after.
+        let errno = unsafe {
+            match libc::fallocate(file, libc::FALLOC_FL_KEEP_SIZE, offset, len) {
+                0 => 0,
+                _ => *libc::__errno_location(),
+            }
+        };
+        if errno != 0 {
+            return errno;
+        }
+    }
+    0
+}

@@ -1,0 +1,111 @@
+//! Locks between processes of one kernel: bytes of the pool's file, far beyond its end.
+//!
+//! 1. A lock belongs to an open file description of its own, so that two threads of one process
+//!    exclude each other and a holder can be seen through any other description.
+//! 2. It is dropped by hand, which also drops it for children that inherited the description,
+//!    and by the kernel when the last process that has the description dies.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use rustix::fs::{Mode, OFlags};
+
+use crate::ids::ImageSlot;
+
+/// A byte that stands for something lockable.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LockByte(i64);
+
+/// No medium has files that large.
+const LOCKS_AT: i64 = 1 << 62;
+
+impl LockByte {
+    /// Guards chunk owners, image slots and the node table.
+    pub(crate) const TABLES: LockByte = LockByte(LOCKS_AT);
+    /// Guards the catalog area.
+    pub(crate) const CATALOG: LockByte = LockByte(LOCKS_AT + 1);
+
+    /// Held by the writer of an image as long as it lives.
+    pub(crate) const fn writer(slot: ImageSlot) -> LockByte {
+        LockByte(LOCKS_AT + 4096 + slot.0 as i64)
+    }
+
+    /// A byte of a pin file, held by clones of the image.
+    pub(crate) const fn holder(slot: ImageSlot) -> LockByte {
+        LockByte(slot.0 as i64)
+    }
+
+    fn request(self, kind: i32) -> nix::libc::flock {
+        nix::libc::flock {
+            l_type: kind as i16,
+            l_whence: nix::libc::SEEK_SET as i16,
+            l_start: self.0,
+            l_len: 1,
+            l_pid: 0,
+        }
+    }
+}
+
+/// Opens what `file` is open on once more: a fresh open file description, closed on exec.
+pub(crate) fn reopen(file: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A held exclusive lock.
+#[derive(Debug)]
+pub(crate) struct HeldLock {
+    file: OwnedFd,
+    byte: LockByte,
+}
+
+impl HeldLock {
+    /// Waits for the lock.
+    pub(crate) fn take(file: &File, byte: LockByte) -> io::Result<HeldLock> {
+        let file = reopen(file, OFlags::RDWR)?;
+        let request = byte.request(nix::libc::F_WRLCK);
+        loop {
+            match fcntl(&file, FcntlArg::F_OFD_SETLKW(&request)) {
+                Ok(_) => return Ok(HeldLock { file, byte }),
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Takes the lock if nobody holds it.
+    pub(crate) fn try_take(file: &File, byte: LockByte) -> io::Result<Option<HeldLock>> {
+        let file = reopen(file, OFlags::RDWR)?;
+        match fcntl(&file, FcntlArg::F_OFD_SETLK(&byte.request(nix::libc::F_WRLCK))) {
+            Ok(_) => Ok(Some(HeldLock { file, byte })),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl Drop for HeldLock {
+    fn drop(&mut self) {
+        let request = self.byte.request(nix::libc::F_UNLCK);
+        // Closing the description, which follows, drops the lock as well.
+        let _ = fcntl(&self.file, FcntlArg::F_OFD_SETLK(&request));
+    }
+}
+
+/// Takes a shared lock on a fresh open file description and hands the description out: the lock
+/// lives as long as any copy of it.
+pub(crate) fn share(file: &File, byte: LockByte) -> io::Result<OwnedFd> {
+    let fresh = reopen(file, OFlags::RDONLY)?;
+    fcntl(&fresh, FcntlArg::F_OFD_SETLK(&byte.request(nix::libc::F_RDLCK)))?;
+    Ok(fresh)
+}
+
+/// Whether an open file description other than `file`'s own holds the lock.
+pub(crate) fn is_held(file: &File, byte: LockByte) -> io::Result<bool> {
+    let mut request = byte.request(nix::libc::F_WRLCK);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
+    Ok(i32::from(request.l_type) != nix::libc::F_UNLCK)
+}

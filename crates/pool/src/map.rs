@@ -1,0 +1,83 @@
+//! The pool's file in this process's memory.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::AtomicU64;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::ids::Extent;
+
+/// What may live in the pool's tables.
+///
+/// # Safety
+/// The type is `repr(C)`, at most 8-byte aligned, valid for every bit pattern, made of atomics
+/// only, and holds neither pointers nor file descriptors.
+pub(crate) unsafe trait Shared {}
+
+// SAFETY: an atomic integer.
+unsafe impl Shared for AtomicU64 {}
+
+/// The whole file, mapped shared and writable.
+pub(crate) struct SharedMap(MmapRaw);
+
+impl SharedMap {
+    pub(crate) fn new(file: &File, size: u64) -> io::Result<SharedMap> {
+        MmapOptions::new().len(size as usize).map_raw(file).map(SharedMap)
+    }
+
+    fn at(&self, offset: u64, len: u64) -> *mut u8 {
+        let end = offset.checked_add(len).expect("a place in the pool");
+        assert!(end <= self.0.len() as u64, "bytes {offset}+{len} lie outside of the pool");
+        // SAFETY: `offset` was just shown to lie within the mapping.
+        unsafe { self.0.as_mut_ptr().add(offset as usize) }
+    }
+
+    /// `count` records from `offset` on, a multiple of 8.
+    pub(crate) fn table<T: Shared>(&self, offset: u64, count: usize) -> &[T] {
+        let start = self.at(offset, (count * size_of::<T>()) as u64);
+        assert!(start.cast::<T>().is_aligned());
+        // SAFETY: in bounds and aligned as asserted; `Shared` says that every bit pattern is valid
+        // and that other processes change the bytes through atomics only.
+        unsafe { std::slice::from_raw_parts(start.cast::<T>(), count) }
+    }
+
+    /// Bytes that nobody writes while the reference lives: of a published image.
+    pub(crate) fn bytes(&self, offset: u64, len: u64) -> &[u8] {
+        // SAFETY: in bounds; callers hand out published ranges only, which no writer touches.
+        unsafe { std::slice::from_raw_parts(self.at(offset, len), len as usize) }
+    }
+
+    /// The bytes of an extent.
+    ///
+    /// # Safety
+    /// The extent belongs to an unpublished image of the caller, and no other reference to it
+    /// exists as long as the returned one.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn bytes_mut(&self, extent: Extent) -> &mut [u8] {
+        let start = self.at(extent.offset, extent.bytes());
+        // SAFETY: in bounds; exclusive by the contract above.
+        unsafe { std::slice::from_raw_parts_mut(start, extent.bytes() as usize) }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Safety
+    /// The place belongs to an unpublished image of the caller, and no reference to it exists.
+    pub(crate) unsafe fn write(&self, offset: u64, bytes: &[u8]) {
+        let target = self.at(offset, bytes.len() as u64);
+        // SAFETY: in bounds; exclusive by the contract above, so it cannot overlap `bytes`.
+        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Overwrites an extent with zeros.
+    ///
+    /// # Safety
+    /// No image that anybody reads or writes owns the extent.
+    pub(crate) unsafe fn zero(&self, extent: Extent) {
+        let start = self.at(extent.offset, extent.bytes());
+        // SAFETY: in bounds; unused by the contract above.
+        unsafe { start.write_bytes(0, extent.bytes() as usize) }
+    }
+}

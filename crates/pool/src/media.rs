@@ -1,0 +1,112 @@
+//! What a pool lies on, and how its bytes are emptied there.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use farfork_types::CHUNK_BYTES;
+use rustix::fs::{AtFlags, FallocateFlags, StatxAttributes, StatxFlags, fallocate};
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+use serde::Serialize;
+
+use crate::error::PoolError;
+use crate::ids::Extent;
+use crate::map::SharedMap;
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+
+/// The kind of file system that holds a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Medium {
+    /// Memory of this machine, charged to memory cgroups.
+    Tmpfs,
+    /// Huge pages that were set aside.
+    Hugetlbfs,
+    /// A file system whose files are mapped directly (fsdax, famfs).
+    Dax,
+    /// Anything else: works, through the page cache.
+    Other,
+}
+
+impl Medium {
+    /// The medium under an open file.
+    pub(crate) fn of(file: &File) -> io::Result<Medium> {
+        let kind = rustix::fs::fstatfs(file)?.f_type;
+        let attributes = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+        Ok(match kind {
+            TMPFS_MAGIC => Medium::Tmpfs,
+            HUGETLBFS_MAGIC => Medium::Hugetlbfs,
+            _ if attributes.stx_attributes.contains(StatxAttributes::DAX) => Medium::Dax,
+            _ => Medium::Other,
+        })
+    }
+
+    /// Refuses pages larger than a chunk: a chunk of them cannot be given back.
+    pub(crate) fn suits(self, file: &File, path: &Path) -> Result<(), PoolError> {
+        let pages = rustix::fs::fstatfs(file).map_err(PoolError::io("look at", path))?.f_bsize;
+        if self == Medium::Hugetlbfs && pages as u64 > CHUNK_BYTES {
+            let why = "its huge pages exceed 2 MiB; mount hugetlbfs with pagesize=2M";
+            return Err(PoolError::Unsuitable { path: path.to_owned(), why });
+        }
+        Ok(())
+    }
+
+    /// Makes an unused extent read as zeros and, where the medium can, gives its memory back.
+    pub(crate) fn wipe(self, file: &File, map: &SharedMap, run: Extent) -> io::Result<()> {
+        if self == Medium::Dax {
+            zero(map, run);
+            return Ok(());
+        }
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(file, hole, run.offset, run.bytes()) {
+            Err(Errno::OPNOTSUPP) => zero(map, run),
+            done => done?,
+        }
+        Ok(())
+    }
+}
+
+#[allow(unsafe_code)]
+fn zero(map: &SharedMap, run: Extent) {
+    // SAFETY: `wipe` is called for chunks of dead writers and removed images that nobody pins.
+    unsafe { map.zero(run) }
+}
+
+/// Gives memory to extents that read as zeros, charged to the caller. A DAX file system that
+/// cannot do it has given all memory to the file beforehand.
+pub(crate) fn reserve(medium: Medium, file: &File, runs: &[Extent]) -> io::Result<()> {
+    for run in runs {
+        match fallocate(file, FallocateFlags::KEEP_SIZE, run.offset, run.bytes()) {
+            Err(Errno::OPNOTSUPP) if medium == Medium::Dax => {}
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether the tmpfs that holds `file` was mounted with `huge=always`.
+pub(crate) fn has_huge_pages(file: &File) -> io::Result<bool> {
+    let device = file.metadata()?.dev();
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let ours = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number));
+    let options = ours.and_then(|line| line.rsplit(' ').next()).unwrap_or("");
+    Ok(options.split(',').any(|option| option == "huge=always"))
+}
+
+/// Mounts a tmpfs with huge pages for pools of at most `size` bytes on the directory `dir`. It may
+/// hold executable mappings: clones run code from the pool. Needs root.
+///
+/// # Errors
+/// [`PoolError::Io`].
+pub fn mount_tmpfs(dir: &Path, size: u64) -> Result<(), PoolError> {
+    let options = std::ffi::CString::new(format!("huge=always,mode=0700,size={size}"))
+        .expect("digits and letters");
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("farfork", dir, "tmpfs", flags, options.as_c_str())
+        .map_err(PoolError::io("mount a tmpfs on", dir))
+}

@@ -1,0 +1,207 @@
+//! A pool: made, opened, looked at, destroyed.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::account::Account;
+use crate::chunks::{ChunkTable, LockedChunks};
+use crate::error::PoolError;
+use crate::ids::{ChunkIndex, Extent};
+use crate::layout::{CHUNKS_AT, IMAGES_AT, ImageRecord, Layout};
+use crate::lock::{self, HeldLock, LockByte};
+use crate::map::SharedMap;
+use crate::media::Medium;
+use crate::superblock::Superblock;
+
+/// An open pool. Any number of threads and processes may use one pool at once.
+pub struct Pool {
+    pub(crate) path: PathBuf,
+    pub(crate) file: File,
+    pub(crate) map: SharedMap,
+    pub(crate) layout: Layout,
+    pub(crate) medium: Medium,
+    pub(crate) account: Account,
+    uuid: [u8; 16],
+}
+
+impl Pool {
+    /// Makes a pool of `size` bytes, a multiple of the chunk size, in a new file that only its
+    /// owner may use.
+    ///
+    /// # Errors
+    /// [`PoolError::BadSize`]; [`PoolError::Unsuitable`]; [`PoolError::MediumFull`] if there is no
+    /// room for the tables; [`PoolError::Io`], also if the file exists.
+    pub fn create(path: &Path, size: u64) -> Result<Pool, PoolError> {
+        let bad_size = || PoolError::BadSize { path: path.to_owned(), size };
+        let layout = Layout::of(size).ok_or_else(bad_size)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        let file = options.open(path).map_err(PoolError::io("make the pool", path))?;
+        Pool::format(path, file, layout).inspect_err(|_| {
+            let _ = fs::remove_file(path);
+        })
+    }
+
+    fn format(path: &Path, file: File, layout: Layout) -> Result<Pool, PoolError> {
+        file.set_len(layout.size()).map_err(PoolError::io("size the pool", path))?;
+        let pool = Pool::assemble(path, file, layout, random_bytes(path)?)?;
+        pool.medium.suits(&pool.file, path)?;
+        pool.reserve(&[layout.metadata()]).inspect_err(|_| {
+            let _ = pool.account.delete();
+        })?;
+        Superblock::new(&layout, pool.uuid).store(&pool.map);
+        Ok(pool)
+    }
+
+    /// Opens the pool at `path` for reading and writing.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAPool`], [`PoolError::Unfinished`], [`PoolError::OtherVersion`],
+    /// [`PoolError::DamagedSuperblock`], [`PoolError::Truncated`], [`PoolError::Io`].
+    pub fn open(path: &Path) -> Result<Pool, PoolError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(PoolError::io("open the pool", path))?;
+        let superblock = Superblock::load(&file, path)?;
+        let damaged = || PoolError::DamagedSuperblock { path: path.to_owned() };
+        let layout = Layout::of(superblock.size).ok_or_else(damaged)?;
+        Pool::assemble(path, file, layout, superblock.uuid)
+    }
+
+    fn assemble(
+        path: &Path,
+        file: File,
+        layout: Layout,
+        uuid: [u8; 16],
+    ) -> Result<Pool, PoolError> {
+        let medium = Medium::of(&file).map_err(PoolError::io("look at", path))?;
+        let map = SharedMap::new(&file, layout.size()).map_err(PoolError::io("map", path))?;
+        let path = path.canonicalize().map_err(PoolError::io("find", path))?;
+        Ok(Pool { path, file, map, layout, medium, account: Account::of(uuid, medium), uuid })
+    }
+
+    /// Deletes the pool at `path` and its cgroup. Memory that clones still map goes with them.
+    ///
+    /// # Errors
+    /// [`PoolError::InUse`] if somebody writes an image or a node pins one; what
+    /// [`open`](Pool::open) reports; [`PoolError::Io`].
+    pub fn destroy(path: &Path) -> Result<(), PoolError> {
+        let pool = Pool::open(path)?;
+        let lock = pool.lock()?;
+        let users = pool.users(&lock)?;
+        if !users.is_empty() {
+            return Err(PoolError::InUse { path: pool.path, users: users.join(", ") });
+        }
+        fs::remove_file(&pool.path).map_err(PoolError::io("delete the pool", path))?;
+        pool.account.delete().map_err(PoolError::io("delete the cgroup of the pool", path))
+    }
+
+    /// Where the pool lies; absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The pool's random name.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// Opens the pool's file once more, for reading only: what clones map.
+    ///
+    /// # Errors
+    /// [`PoolError::Gone`], [`PoolError::Truncated`], [`PoolError::Io`].
+    pub fn open_read_only(&self) -> Result<OwnedFd, PoolError> {
+        self.intact()?;
+        lock::reopen(&self.file, OFlags::RDONLY)
+            .map_err(PoolError::io("open for reading", &self.path))
+    }
+
+    /// `len` bytes at `offset` of the pool: of a published image that the caller pins, or that
+    /// nobody removes meanwhile; otherwise they may change under the reference.
+    ///
+    /// # Errors
+    /// [`PoolError::OutOfRange`] if they lie outside of the data area; [`PoolError::Gone`],
+    /// [`PoolError::Truncated`].
+    pub fn bytes(&self, offset: u64, len: u64) -> Result<&[u8], PoolError> {
+        let data = self.layout.first_data.run(self.layout.data_chunks());
+        if !data.contains(offset, len) {
+            return Err(PoolError::OutOfRange { path: self.path.clone(), offset, len });
+        }
+        self.intact()?;
+        Ok(self.map.bytes(offset, len))
+    }
+
+    /// Looks whether the file is still there in its full length, before it is touched.
+    pub(crate) fn intact(&self) -> Result<(), PoolError> {
+        let now = self.file.metadata().map_err(PoolError::io("look at", &self.path))?;
+        let (path, size) = (self.path.clone(), self.layout.size());
+        if now.nlink() == 0 {
+            return Err(PoolError::Gone { path });
+        }
+        if now.len() < size {
+            return Err(PoolError::Truncated { path, found: now.len(), size });
+        }
+        Ok(())
+    }
+
+    /// As [`intact`](Pool::intact), and the path still leads here: nobody should fill a pool that
+    /// no other process can find.
+    pub(crate) fn reachable(&self) -> Result<(), PoolError> {
+        self.intact()?;
+        let ours = self.file.metadata().map_err(PoolError::io("look at", &self.path))?;
+        match fs::metadata(&self.path) {
+            Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => Ok(()),
+            _ => Err(PoolError::Gone { path: self.path.clone() }),
+        }
+    }
+
+    /// Takes the lock of all tables.
+    pub(crate) fn lock(&self) -> Result<HeldLock, PoolError> {
+        HeldLock::take(&self.file, LockByte::TABLES).map_err(PoolError::io("lock", &self.path))
+    }
+
+    pub(crate) fn images(&self) -> &[ImageRecord] {
+        self.map.table(IMAGES_AT, crate::MAX_IMAGES)
+    }
+
+    pub(crate) fn chunks(&self) -> ChunkTable<'_> {
+        let records = self.map.table(CHUNKS_AT, self.layout.chunks as usize);
+        ChunkTable { records, first_data: self.layout.first_data }
+    }
+
+    pub(crate) fn allocator<'a>(&'a self, lock: &'a HeldLock) -> LockedChunks<'a> {
+        LockedChunks::new(self.chunks(), lock)
+    }
+
+    /// Gives memory to extents that the caller owns.
+    pub(crate) fn reserve(&self, runs: &[Extent]) -> Result<(), PoolError> {
+        let asked = runs.iter().map(|run| run.bytes()).sum();
+        let full = |source| PoolError::MediumFull { path: self.path.clone(), asked, source };
+        self.account.reserve(&self.file, runs).map_err(full)
+    }
+
+    /// Empties an extent that nobody uses any more.
+    pub(crate) fn wipe(&self, run: Extent) -> Result<(), PoolError> {
+        self.medium
+            .wipe(&self.file, &self.map, run)
+            .map_err(PoolError::io("empty chunks of", &self.path))
+    }
+
+    pub(crate) fn run_at(&self, first: u32, chunks: u32) -> Option<Extent> {
+        let run = ChunkIndex(first).run(chunks);
+        self.layout.is_data(run).then_some(run)
+    }
+}
+
+/// 16 bytes that nobody else draws.
+pub(crate) fn random_bytes(path: &Path) -> Result<[u8; 16], PoolError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(PoolError::io("draw a random name in", path))?;
+    Ok(bytes)
+}

@@ -1,0 +1,230 @@
+//! Writing an image.
+//!
+//! 1. The writer's lock is taken before its slot says Writing and dropped after it says otherwise.
+//! 2. The records of the image are complete before the one store that publishes it.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use farfork_types::{CHUNK_BYTES, Cid};
+
+use crate::chunks::ChunkAllocator;
+use crate::error::PoolError;
+use crate::failpoint::step;
+use crate::ids::{Extent, ImageSlot, Owner};
+use crate::lock::{HeldLock, LockByte};
+use crate::pool::{Pool, random_bytes};
+use crate::slots::{ImageExtents, State};
+use crate::words;
+
+/// An image that nobody sees yet. Dropped without [`publish`](ImageWriter::publish), or with its
+/// process, it gives back everything.
+pub struct ImageWriter<'p> {
+    pool: &'p Pool,
+    cid: Cid,
+    owner: Owner,
+    extents: Vec<Extent>,
+    published: bool,
+    /// Dropped after `drop` has given everything back.
+    _alive: HeldLock,
+    /// `write` takes `&self`: two threads could write one place.
+    _one_thread: PhantomData<Cell<()>>,
+}
+
+impl Pool {
+    /// Starts an image.
+    ///
+    /// # Errors
+    /// [`PoolError::TooManyImages`], [`PoolError::Gone`], [`PoolError::Truncated`],
+    /// [`PoolError::Io`].
+    pub fn begin(&self) -> Result<ImageWriter<'_>, PoolError> {
+        self.reachable()?;
+        let cid = Cid::from_bytes(random_bytes(&self.path)?);
+        let lock = self.lock()?;
+        self.sweep(&lock)?;
+        let (owner, alive) = self.take_slot(cid)?;
+        Ok(ImageWriter {
+            pool: self,
+            cid,
+            owner,
+            extents: Vec::new(),
+            published: false,
+            _alive: alive,
+            _one_thread: PhantomData,
+        })
+    }
+
+    /// Turns a free slot, whose lock is free as well, to Writing.
+    fn take_slot(&self, cid: Cid) -> Result<(Owner, HeldLock), PoolError> {
+        for (index, record) in self.images().iter().enumerate() {
+            let Some((generation, State::Free)) = State::of_word(record.state.load(SeqCst)) else {
+                continue;
+            };
+            let slot = ImageSlot(index as u32);
+            let Some(alive) = self.try_write_lock(slot)? else { continue };
+            let owner = Owner { slot, generation: generation.wrapping_add(1).max(1) };
+            words::store_bytes(&record.cid, &cid.to_bytes());
+            step();
+            record.state.store(State::Writing.word(owner.generation), SeqCst);
+            step();
+            return Ok((owner, alive));
+        }
+        Err(PoolError::TooManyImages { path: self.path.clone() })
+    }
+
+    fn try_write_lock(&self, slot: ImageSlot) -> Result<Option<HeldLock>, PoolError> {
+        HeldLock::try_take(&self.file, LockByte::writer(slot))
+            .map_err(PoolError::io("lock an image slot of", &self.path))
+    }
+
+    /// Claims chunks; if too few are free, after giving back what dead and removed images hold.
+    fn claim(&self, owner: Owner, chunks: u32) -> Result<Vec<Extent>, PoolError> {
+        let lock = self.lock()?;
+        if let Some(runs) = self.allocator(&lock).claim(owner, chunks) {
+            return Ok(runs);
+        }
+        self.sweep(&lock)?;
+        self.allocator(&lock).claim(owner, chunks).ok_or_else(|| PoolError::Full {
+            path: self.path.clone(),
+            asked: u64::from(chunks) * CHUNK_BYTES,
+            free: u64::from(self.chunks().free_chunks()) * CHUNK_BYTES,
+        })
+    }
+}
+
+impl ImageWriter<'_> {
+    /// The id that the image will have.
+    pub fn cid(&self) -> Cid {
+        self.cid
+    }
+
+    /// What has been allocated so far, in order.
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// Takes `chunks` chunks that read as zeros: one extent if at all possible, else the fewest.
+    ///
+    /// # Errors
+    /// [`PoolError::Full`] or [`PoolError::MediumFull`], and nothing is taken; [`PoolError::Gone`],
+    /// [`PoolError::Truncated`], [`PoolError::Io`].
+    pub fn allocate(&mut self, chunks: u32) -> Result<Vec<Extent>, PoolError> {
+        self.pool.intact()?;
+        if chunks == 0 {
+            return Ok(Vec::new());
+        }
+        let runs = self.pool.claim(self.owner, chunks)?;
+        if let Err(error) = self.pool.reserve(&runs) {
+            self.give_back(&runs)?;
+            return Err(error);
+        }
+        self.extents.extend(&runs);
+        Ok(runs)
+    }
+
+    fn give_back(&self, runs: &[Extent]) -> Result<(), PoolError> {
+        let lock = self.pool.lock()?;
+        runs.iter().try_for_each(|run| self.pool.give_back(&lock, *run))
+    }
+
+    /// Copies `bytes` to `offset` of the pool.
+    ///
+    /// # Panics
+    /// If the place is not within one of this writer's extents.
+    #[allow(unsafe_code)]
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
+        let len = bytes.len() as u64;
+        let ours = self.extents.iter().any(|run| run.contains(offset, len));
+        assert!(ours, "{len} bytes at {offset} are not within an extent of image {}", self.cid);
+        // SAFETY: the place is this writer's; every reference to it borrows the writer mutably,
+        // and the writer is not Sync.
+        unsafe { self.pool.map.write(offset, bytes) }
+    }
+
+    /// The bytes of an extent of this writer.
+    ///
+    /// # Panics
+    /// If `allocate` did not return `extent`.
+    #[allow(unsafe_code)]
+    pub fn bytes_mut(&mut self, extent: Extent) -> &mut [u8] {
+        assert!(self.extents.contains(&extent), "{extent:?} is no extent of image {}", self.cid);
+        // SAFETY: the extent is this writer's, which stays borrowed as long as the slice lives.
+        unsafe { self.pool.map.bytes_mut(extent) }
+    }
+
+    /// The bytes of all extents, in order; several threads can fill them at once.
+    #[allow(unsafe_code)]
+    pub fn all_bytes_mut(&mut self) -> Vec<&mut [u8]> {
+        let slice = |run: &Extent| {
+            // SAFETY: as above; extents do not overlap.
+            unsafe { self.pool.map.bytes_mut(*run) }
+        };
+        self.extents.iter().map(slice).collect()
+    }
+
+    /// Makes the image visible: its root has `root_len` bytes and starts at the first extent.
+    ///
+    /// # Errors
+    /// [`PoolError::BadRoot`], [`PoolError::SlotLost`], [`PoolError::Gone`],
+    /// [`PoolError::Truncated`]; the image is given up.
+    pub fn publish(mut self, root_len: u64) -> Result<Cid, PoolError> {
+        self.pool.intact()?;
+        let (cid, image_bytes) = (self.cid, self.extents.iter().map(|run| run.bytes()).sum());
+        if root_len > image_bytes {
+            return Err(PoolError::BadRoot { cid, root_bytes: root_len, image_bytes });
+        }
+        self.store_records(root_len);
+        self.published = self.pool.turn(self.owner, State::Writing, State::Published);
+        if !self.published {
+            return Err(PoolError::SlotLost { path: self.pool.path.clone(), cid });
+        }
+        Ok(cid)
+    }
+
+    fn store_records(&self, root_len: u64) {
+        self.chain_extents();
+        let image = ImageExtents {
+            cid: self.cid,
+            slot: self.owner.slot,
+            root_len,
+            created_unix_s: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+            extents: self.extents.clone(),
+        };
+        let record = self.pool.image(self.owner.slot);
+        record.root_bytes.store(root_len, Release);
+        record.created_unix_s.store(image.created_unix_s, Release);
+        record.first.store(self.extents.first().map_or(0, |run| run.first().0), Release);
+        record.chunks.store(self.extents.iter().map(|run| run.chunks).sum(), Release);
+        record.extents.store(self.extents.len() as u32, Release);
+        record.checksum.store(image.checksum(), Release);
+        step();
+    }
+
+    fn chain_extents(&self) {
+        let followers = self.extents.iter().skip(1).map(|run| run.first().0).chain([0]);
+        for (run, next) in self.extents.iter().zip(followers) {
+            let head = &self.pool.chunks().of_run(*run)[0];
+            head.run_chunks.store(run.chunks, Release);
+            head.next.store(next, Release);
+            step();
+        }
+    }
+}
+
+impl Drop for ImageWriter<'_> {
+    fn drop(&mut self) {
+        if self.published || self.pool.intact().is_err() {
+            return;
+        }
+        // Whatever fails here, the next sweep does again: the slot says Writing without a writer.
+        if let Ok(lock) = self.pool.lock()
+            && self.pool.state(self.owner) == Some(State::Writing)
+        {
+            let _ = self.pool.reclaim(&lock, self.owner);
+        }
+    }
+}

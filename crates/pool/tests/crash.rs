@@ -1,0 +1,181 @@
+//! Processes that are killed: at every step of what they do, and at any time.
+
+mod common;
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use common::{Place, is_filled, orders, publish, was_killed};
+use farfork_pool::{Finding, ImageInfo, ImageState, Pool, failpoint};
+use farfork_types::{CHUNK_BYTES, Cid};
+
+/// What the child does under the name of a role; it may die anywhere within.
+fn act(role: &str, pool: &Pool, cid: Cid) {
+    match role {
+        "checkpoint" => {
+            let mut writer = pool.begin().unwrap();
+            for chunks in [3, 1] {
+                for extent in writer.allocate(chunks).unwrap() {
+                    writer.bytes_mut(extent).fill(7);
+                }
+            }
+            writer.publish(100).unwrap();
+        }
+        "give up" => {
+            let mut writer = pool.begin().unwrap();
+            let extent = writer.allocate(2).unwrap()[0];
+            writer.bytes_mut(extent).fill(7);
+        }
+        "remove" => pool.remove(cid).unwrap(),
+        "pin" => {
+            let node = pool.register_node("child").unwrap();
+            pool.pin(node, cid).unwrap();
+            pool.remove(cid).unwrap();
+            pool.unpin(node, cid).unwrap();
+        }
+        "loop" => loop {
+            let cid = publish(pool, 3, 7);
+            pool.remove(cid).unwrap();
+        },
+        _ => panic!("no such role: {role}"),
+    }
+}
+
+#[test]
+#[ignore = "run by the other tests in processes of its own"]
+fn child() {
+    let Some((role, pool, cid)) = orders() else { return };
+    failpoint::arm();
+    act(&role, &pool, cid);
+}
+
+/// Kills the role at each of its steps; `verify` looks at the pool that is left, checked.
+fn kill_at_every_step(role: &str, verify: impl Fn(&Pool, Cid, bool)) {
+    let place = Place::new();
+    let pool = place.pool(12);
+    let mut steps = 0;
+    for step in 0.. {
+        let cid = publish(&pool, 2, 7);
+        let killed = was_killed(run(role, &pool, cid, step));
+        verify_all(&pool, &format!("{role}, step {step}"));
+        verify(&pool, cid, killed);
+        clear(&pool);
+        assert_eq!(pool.info().unwrap().used_bytes, 0, "{role}, step {step}: space is lost");
+        if !killed {
+            break;
+        }
+        steps += 1;
+    }
+    println!("{role}: killed at {steps} steps");
+    assert!(steps > 3, "{role}: only {steps} steps");
+}
+
+/// Runs a role to its end, or to the step at which it is killed.
+fn run(role: &str, pool: &Pool, cid: Cid, step: u64) -> ExitStatus {
+    common::child(role, pool.path(), cid, Some(step)).wait().unwrap()
+}
+
+/// What holds whatever happened: a check finds nothing but the dead, the next one nothing.
+fn verify_all(pool: &Pool, when: &str) {
+    let report = pool.check().unwrap();
+    assert!(report.is_sound(), "{when}: {:?}", report.findings);
+    let again = pool.check().unwrap().findings;
+    let stale = |finding: &Finding| matches!(finding, Finding::StalePin { .. });
+    assert!(again.iter().all(stale), "{when}: {again:?}");
+    for image in pool.info().unwrap().images {
+        let Ok(image) = pool.find(image.cid.parse().unwrap()) else { continue };
+        assert!(is_filled(pool, &image.extents, 7), "{when}");
+    }
+}
+
+/// Removes everything, also the node of a dead child.
+fn clear(pool: &Pool) {
+    if let Some(index) = pool.info().unwrap().nodes.iter().position(|name| name == "child") {
+        assert_eq!(index, 0);
+        pool.forget_node(pool.register_node("child").unwrap()).unwrap();
+    }
+    for image in pool.info().unwrap().images {
+        let _ = pool.remove(image.cid.parse().unwrap());
+    }
+}
+
+#[test]
+fn a_checkpoint_that_dies_is_invisible_and_costs_no_space() {
+    kill_at_every_step("checkpoint", |pool, cid, _| {
+        pool.find(cid).unwrap();
+        let others = pool.info().unwrap().images.len() - 1;
+        let bytes = pool.info().unwrap().used_bytes - 2 * CHUNK_BYTES;
+        assert!(others <= 1 && bytes == others as u64 * 4 * CHUNK_BYTES, "{others}, {bytes}");
+    });
+}
+
+#[test]
+fn a_checkpoint_that_dies_while_it_gives_up_costs_no_space() {
+    kill_at_every_step("give up", |pool, _, _| {
+        assert_eq!(pool.info().unwrap().used_bytes, 2 * CHUNK_BYTES);
+    });
+}
+
+#[test]
+fn a_removal_that_dies_removes_all_or_nothing() {
+    kill_at_every_step("remove", |pool, cid, killed| {
+        let used = pool.info().unwrap().used_bytes;
+        let there = pool.find(cid).is_ok();
+        assert_eq!(used, if there { 2 * CHUNK_BYTES } else { 0 });
+        assert!(!there || killed);
+    });
+}
+
+#[test]
+fn an_agent_that_dies_with_a_pin_keeps_the_image_until_it_is_forgotten() {
+    kill_at_every_step("pin", |pool, cid, _| {
+        let info = pool.info().unwrap();
+        let pinned = info.images.iter().any(|image| !image.pinned_by.is_empty());
+        let there = pool.find(cid).is_ok();
+        assert_eq!(info.used_bytes, if pinned || there { 2 * CHUNK_BYTES } else { 0 });
+    });
+}
+
+#[test]
+fn the_next_writer_takes_what_a_dead_one_held_without_a_check() {
+    let place = Place::new();
+    let pool = place.pool(6);
+    let mut writer = pool.begin().unwrap();
+    assert!(was_killed(run("checkpoint", &pool, Cid::NIL, 5)));
+    assert_eq!(writer.allocate(4).unwrap()[0].chunks, 4);
+}
+
+/// A helper that still allocates for a dead writer keeps it alive for a moment.
+fn await_helpers(pool: &Pool) {
+    let writing = |image: &ImageInfo| image.state == ImageState::Writing;
+    for _ in 0..1000 {
+        if !pool.info().unwrap().images.iter().any(writing) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("a dead writer is held to be alive");
+}
+
+#[test]
+fn writers_that_are_killed_at_any_time_lose_nothing() {
+    let place = Place::new();
+    let pool = place.pool(16);
+    let started = std::time::Instant::now();
+    for round in 0..60u64 {
+        let mut writers: Vec<_> =
+            (0..2).map(|_| common::child("loop", pool.path(), Cid::NIL, None)).collect();
+        std::thread::sleep(Duration::from_micros(8_000 + round * 7919 % 20_000));
+        for writer in &mut writers {
+            writer.kill().unwrap();
+        }
+        for writer in &mut writers {
+            assert!(was_killed(writer.wait().unwrap()));
+        }
+        await_helpers(&pool);
+        verify_all(&pool, &format!("round {round}"));
+        clear(&pool);
+        assert_eq!(pool.info().unwrap().used_bytes, 0, "round {round}");
+    }
+    println!("120 writers killed in {:?}", started.elapsed());
+}

@@ -1,0 +1,158 @@
+//! The init of a clone's container: builds the clone's address space out of its own, starts the
+//! clone in it, and stays as its reaper and supervisor.
+
+use farfork_plan::protocol::{PidMode, Request, SLOT_EXTERNAL, SLOT_POOL};
+use farfork_plan::{PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
+use linux_raw_sys::general as k;
+
+use crate::call::{self, CloneArgs, Errno, SysResult, clone3_entry, syscall};
+use crate::run::{Failure, Slots, elements};
+use crate::supervise::Supervisor;
+use crate::task;
+use crate::template::Received;
+
+/// What the template hands to the init.
+pub struct Start<'a> {
+    /// The agent's request.
+    pub request: &'a Request,
+    /// Descriptors: pool, status socket, pin, then the external ones.
+    pub received: &'a Received,
+}
+
+/// What the init and the clone's threads both need to see. One per address space.
+pub struct Shared {
+    /// Slots of the plan's ops.
+    pub slots: Slots,
+    /// The status socket.
+    pub status_fd: i32,
+    /// When each phase ended, as in `Status::at_ns`.
+    pub at_ns: [u64; 6],
+    /// 1 once every thread may leave for user code (a futex).
+    pub released: u32,
+    /// The clone has a container of its own and must mount its `/proc` itself.
+    pub mounts_proc: bool,
+}
+
+/// The one instance; the template's copy is never used.
+pub static mut SHARED: Shared =
+    Shared { slots: Slots::new(), status_fd: -1, at_ns: [0; 6], released: 0, mounts_proc: false };
+
+/// First function of the init.
+pub extern "C" fn enter(start: u64) -> ! {
+    // SAFETY: the template passes a `Start` on the stack that was copied with it.
+    let start = unsafe { &*(start as *const Start<'_>) };
+    // SAFETY: this process is the only one with this address space as yet.
+    let shared = unsafe { &mut *(&raw mut SHARED) };
+    shared.at_ns[0] = call::now_ns();
+    let [pool, status, _pin, ..] = start.received.fds() else { call::exit(call::EXIT_BUG) };
+    shared.status_fd = *status;
+    match prepare(start, *pool, shared) {
+        Ok(supervisor) => supervisor.run(),
+        Err(failure) => failure.report(shared.status_fd),
+    }
+}
+
+fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervisor, Failure> {
+    let request = start.request;
+    let plan = map_plan(request, pool).map_err(|errno| Failure::of(What::Map, errno))?;
+    let is_new = request.pid_mode == PidMode::New as u32;
+    // A parent that was pid 1 becomes pid 1: its namespace starts with it, not with this process.
+    shared.mounts_proc = is_new && plan.is_pid_one != 0;
+    if is_new && plan.is_pid_one == 0 {
+        mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
+    }
+    let fds = keep_descriptors(start, plan, shared)
+        .map_err(|errno| Failure::of(What::Descriptor, errno))?;
+    shared.at_ns[1] = call::now_ns();
+    // SAFETY: the plan is of a sealed image and this address space is to become its parent's.
+    unsafe { shared.slots.run(elements(plan.init_ops))? };
+    map_stacks(plan).map_err(|errno| Failure::of(What::Map, errno))?;
+    let supervisor = Supervisor::install(plan, request, fds)
+        .map_err(|errno| Failure::of(What::Supervisor, errno))?;
+    shared.at_ns[2] = call::now_ns();
+    let pid = start_process(plan, shared.mounts_proc)
+        .map_err(|errno| Failure::of(What::Process, errno))?;
+    Ok(supervisor.with_process(pid as i32))
+}
+
+fn map_plan(request: &Request, pool: i32) -> Result<&'static PlanHeader, Errno> {
+    let flags = k::MAP_PRIVATE | k::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing else is mapped at the plan's place.
+    unsafe {
+        call::mmap(
+            window::PLAN,
+            request.plan_bytes,
+            k::PROT_READ,
+            flags,
+            pool,
+            request.plan_offset,
+        )?;
+        let plan = &*(window::PLAN as *const PlanHeader);
+        if plan.magic == PLAN_MAGIC { Ok(plan) } else { Err(Errno(EBADMSG)) }
+    }
+}
+
+const EBADMSG: i32 = linux_raw_sys::errno::EBADMSG as i32;
+
+/// Mounts the `/proc` of this PID namespace over the one inherited.
+pub fn mount_proc() -> SysResult {
+    let (kind, at) = (b"proc\0".as_ptr() as u64, b"/proc\0".as_ptr() as u64);
+    let flags = u64::from(MS_NOSUID | MS_NODEV | MS_NOEXEC);
+    // SAFETY: changes this mount namespace only.
+    unsafe { syscall(k::__NR_mount, [kind, at, kind, flags, 0]) }
+}
+
+const MS_NOSUID: u32 = 2;
+const MS_NODEV: u32 = 4;
+const MS_NOEXEC: u32 = 8;
+
+/// Moves what is needed out of the way of the clone's numbers and closes all else. Returns the
+/// lowest number that is free for the supervisor.
+fn keep_descriptors(
+    start: &Start<'_>,
+    plan: &PlanHeader,
+    shared: &mut Shared,
+) -> Result<u32, Errno> {
+    let spare = plan.spare_fd;
+    for (index, fd) in start.received.fds().iter().enumerate() {
+        let kept = call::duplicate_above(*fd, spare)?;
+        match index {
+            0 => shared.slots.set(SLOT_POOL, kept),
+            1 => shared.status_fd = kept,
+            2 => {} // the pin: its descriptor only has to stay open
+            _ => shared.slots.set(SLOT_EXTERNAL + (index - 3) as u8, kept),
+        }
+    }
+    if spare > 0 {
+        call::close_range(0, spare - 1);
+    }
+    Ok(spare)
+}
+
+fn map_stacks(plan: &PlanHeader) -> SysResult {
+    let bytes = plan.threads.count * window::STACK_BYTES;
+    let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing else is mapped at the stacks' place.
+    unsafe { call::mmap(window::STACKS, bytes, k::PROT_READ | k::PROT_WRITE, flags, -1, 0) }
+}
+
+/// Starts the clone's first thread in this address space, with its parent's pid.
+fn start_process(plan: &'static PlanHeader, is_pid_one: bool) -> SysResult {
+    // SAFETY: the table is the plan's.
+    let [leader, ..] = (unsafe { elements::<ThreadPlan>(plan.threads) }) else {
+        return Err(Errno(EBADMSG));
+    };
+    let tid = if is_pid_one { 1 } else { leader.tid };
+    let namespaces = if is_pid_one { k::CLONE_NEWPID | k::CLONE_NEWNS } else { 0 };
+    let args = CloneArgs {
+        flags: u64::from(k::CLONE_VM | namespaces),
+        exit_signal: u64::from(k::SIGCHLD),
+        stack: window::STACKS,
+        stack_size: window::STACK_BYTES,
+        set_tid: &raw const tid as u64,
+        set_tid_size: 1,
+        ..CloneArgs::default()
+    };
+    // SAFETY: the first stack is the leader's; `lead` never returns.
+    unsafe { clone3_entry(&args, task::lead, plan as *const PlanHeader as u64) }
+}

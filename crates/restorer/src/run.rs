@@ -1,0 +1,182 @@
+//! The executor of plans.
+
+use farfork_plan::protocol::{SLOTS, Status, StatusKind};
+use farfork_plan::{Op, SLOT_NONE, Table, What, nr};
+use linux_raw_sys::{general as k, prctl};
+
+use crate::call::{self, Errno, SysResult, syscall};
+use crate::settle::VDSO;
+
+/// Descriptors that ops refer to by slot.
+pub struct Slots([i32; SLOTS]);
+
+/// An op that failed.
+pub struct Failure {
+    what: u16,
+    detail: u32,
+    errno: Errno,
+}
+
+impl Failure {
+    /// A failure of `what`, outside any op.
+    pub fn of(what: What, errno: Errno) -> Failure {
+        Failure { what: what as u16, detail: 0, errno }
+    }
+
+    /// Tells the agent on the status socket and ends this process.
+    pub fn report(&self, status_fd: i32) -> ! {
+        let status = Status {
+            kind: StatusKind::Failed as u32,
+            what: u32::from(self.what),
+            value: i64::from(self.errno.0),
+            detail: u64::from(self.detail),
+            ..Status::default()
+        };
+        let _ = call::send(status_fd, &status);
+        call::exit(call::EXIT_REPORTED)
+    }
+}
+
+/// The elements of a table of the plan.
+///
+/// # Safety
+/// The table must lie in the mapped plan and hold elements of type `T`.
+pub unsafe fn elements<T>(table: Table) -> &'static [T] {
+    if table.count == 0 {
+        return &[];
+    }
+    // SAFETY: the plan stays mapped, read-only, as long as this address space.
+    unsafe { core::slice::from_raw_parts(table.address as *const T, table.count as usize) }
+}
+
+impl Slots {
+    /// Slots that hold nothing.
+    pub const fn new() -> Slots {
+        Slots([-1; SLOTS])
+    }
+
+    /// Keeps `fd` in `slot`.
+    pub fn set(&mut self, slot: u8, fd: i32) {
+        if let Some(place) = self.0.get_mut(usize::from(slot)) {
+            *place = fd;
+        }
+    }
+
+    /// What `slot` holds.
+    pub fn get(&self, slot: u64) -> i32 {
+        self.0.get(slot as usize).copied().unwrap_or(-1)
+    }
+
+    /// Runs `ops` in order up to the first that fails.
+    ///
+    /// # Safety
+    /// The ops must come from a sealed image whose parent had this address space.
+    pub unsafe fn run(&mut self, ops: &[Op]) -> Result<(), Failure> {
+        for op in ops {
+            // SAFETY: passed on to the caller.
+            match unsafe { self.step(op) } {
+                Ok(value) if op.store != SLOT_NONE => self.set(op.store, value as i32),
+                Ok(_) => {}
+                Err(_) if op.may_fail != 0 => {}
+                Err(errno) => return Err(Failure { what: op.what, detail: op.detail, errno }),
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn step(&mut self, op: &Op) -> SysResult {
+        let args = self.arguments(op);
+        // SAFETY: passed on to the caller of `run`.
+        unsafe {
+            match op.nr {
+                nr::MOVE_VDSO => move_vdso(args[0], args[1]),
+                nr::MOVE_FD => move_fd(args[0], args[1], args[2]),
+                nr::PIPE => self.pair(op, k::__NR_pipe2, |out| [out, args[0], 0, 0], args[1]),
+                nr::SOCKETPAIR => {
+                    let end = args[2];
+                    self.pair(op, k::__NR_socketpair, |out| [args[0], args[1], 0, out], end)
+                }
+                nr::TIMER_CREATE => timer_create(args[0], args[1], args[2]),
+                number => syscall(number, args),
+            }
+        }
+    }
+
+    fn arguments(&self, op: &Op) -> [u64; 6] {
+        let mut args = op.args;
+        for (index, arg) in args.iter_mut().enumerate() {
+            if op.slots & (1 << index) != 0 {
+                *arg = self.get(*arg) as i64 as u64;
+            }
+        }
+        args
+    }
+
+    /// Makes two descriptors, kept in slot `first` and the one after it.
+    unsafe fn pair(
+        &mut self,
+        _op: &Op,
+        number: u32,
+        args: impl Fn(u64) -> [u64; 4],
+        first: u64,
+    ) -> SysResult {
+        let mut ends = [0i32; 2];
+        // SAFETY: the kernel writes two descriptor numbers to `ends`.
+        unsafe { syscall(number, args(ends.as_mut_ptr() as u64)) }?;
+        self.set(first as u8, ends[0]);
+        self.set(first as u8 + 1, ends[1]);
+        Ok(0)
+    }
+}
+
+unsafe fn move_fd(fd: u64, target: u64, cloexec: u64) -> SysResult {
+    // SAFETY: descriptors are plain numbers; the plan gives each number once.
+    unsafe {
+        if fd == target {
+            let flag = u64::from(cloexec != 0); // FD_CLOEXEC
+            return syscall(k::__NR_fcntl, [fd, u64::from(k::F_SETFD), flag]);
+        }
+        syscall(k::__NR_dup3, [fd, target, cloexec])?;
+        syscall(k::__NR_close, [fd])
+    }
+}
+
+/// Moves the kernel's user-space pages to where the parent had them. They are several adjacent
+/// mappings, moved one by one, since kernels before 6.17 refuse to move more in one call.
+unsafe fn move_vdso(to: u64, bytes: u64) -> SysResult {
+    // SAFETY: written once by `settle`, before the first fork.
+    let vdso = unsafe { &*(&raw const VDSO) };
+    if vdso.bytes() != bytes {
+        return Err(Errno(linux_raw_sys::errno::ENOSYS as i32));
+    }
+    let from = vdso.start();
+    if from == to {
+        return Ok(to);
+    }
+    if from.abs_diff(to) < bytes {
+        // Source and target overlap, which mremap refuses: go by way of the window.
+        let aside = farfork_plan::window::END - bytes;
+        // SAFETY: nothing of the restorer lies there, and none of its code uses the vdso.
+        unsafe { vdso.move_parts(from, aside)? };
+        // SAFETY: as above.
+        return unsafe { vdso.move_parts(aside, to) };
+    }
+    // SAFETY: as above; the target belongs to the parent's own vdso.
+    unsafe { vdso.move_parts(from, to) }
+}
+
+/// Makes POSIX timer number `id`, whatever numbers were used before (Linux 6.15).
+unsafe fn timer_create(id: u64, clock: u64, event: u64) -> SysResult {
+    let mut wanted = id as i32;
+    let option = u64::from(PR_TIMER_CREATE_RESTORE_IDS);
+    // SAFETY: the kernel reads the sigevent in the plan and the id here.
+    unsafe {
+        syscall(k::__NR_prctl, [option, 1])?;
+        let made = syscall(k::__NR_timer_create, [clock, event, &raw mut wanted as u64]);
+        syscall(k::__NR_prctl, [option, 0])?;
+        made
+    }
+}
+
+const PR_TIMER_CREATE_RESTORE_IDS: u32 = 77;
+const _: () = assert!(prctl::PR_SET_MM == 35);

@@ -1,0 +1,190 @@
+//! What the restorer does once, right after `execve`: it becomes a program without a file, with
+//! no memory outside its window but the kernel's vvar and vdso.
+//!
+//! Without a file, because `PR_SET_MM_MAP` gives a clone the parent's `/proc/PID/exe` only when
+//! no mapping of the old executable is left.
+
+use farfork_plan::window;
+use linux_raw_sys::general as k;
+
+use crate::call::{self, SysResult, syscall};
+
+/// Most mappings that vvar and vdso together have had in any kernel.
+const VDSO_PARTS: usize = 4;
+/// One past the highest address a process can map with four-level page tables.
+const TASK_END: u64 = 0x7fff_ffff_f000;
+
+/// The kernel's mappings in every process: vvar, vvar_vclock and vdso, adjacent in this order.
+pub struct Vdso {
+    parts: [(u64, u64); VDSO_PARTS],
+    count: usize,
+}
+
+/// Where this process, and so each of its forks, has them.
+pub static mut VDSO: Vdso = Vdso { parts: [(0, 0); VDSO_PARTS], count: 0 };
+
+impl Vdso {
+    /// First address.
+    pub fn start(&self) -> u64 {
+        self.parts[0].0
+    }
+
+    /// Length of all together.
+    pub fn bytes(&self) -> u64 {
+        self.end() - self.start()
+    }
+
+    fn end(&self) -> u64 {
+        self.parts[self.count - 1].1
+    }
+
+    fn add(&mut self, start: u64, end: u64) {
+        if self.count < VDSO_PARTS {
+            self.parts[self.count] = (start, end);
+            self.count += 1;
+        }
+    }
+
+    /// Moves every part from the group starting at `from` to the group starting at `to`.
+    ///
+    /// # Safety
+    /// The parts must be at `from`, and what is at `to` unused.
+    pub unsafe fn move_parts(&self, from: u64, to: u64) -> SysResult {
+        for (start, end) in &self.parts[..self.count] {
+            let offset = start - self.start();
+            // SAFETY: passed on to the caller.
+            unsafe { call::move_mapping(from + offset, end - start, to + offset)? };
+        }
+        Ok(to)
+    }
+}
+
+/// Entered from `_start` on the kernel's stack, which starts at `stack`.
+///
+/// # Safety
+/// Only `_start` may call this, once.
+pub unsafe extern "C" fn settle(stack: *const u64) -> u64 {
+    // SAFETY: the kernel laid out argc, argv, envp and auxv at `stack`; nothing else runs.
+    unsafe {
+        find_vdso();
+        let (headers, count) = program_headers(stack);
+        for index in 0..count {
+            detach_segment(&*headers.add(index));
+        }
+    }
+    0
+}
+
+/// Drops every mapping but the window and the kernel's own. To be called on a stack that lies in
+/// the window.
+pub fn drop_the_rest() {
+    // SAFETY: written once by `find_vdso`.
+    let vdso = unsafe { &*(&raw const VDSO) };
+    let page = farfork_types::PAGE_BYTES;
+    for (start, end) in
+        [(16 * page, window::BASE), (window::END, vdso.start()), (vdso.end(), TASK_END)]
+    {
+        // SAFETY: the restorer lives in the window alone and never calls into the vdso.
+        let _ = unsafe { call::munmap(start, end - start) };
+    }
+}
+
+#[repr(C)]
+struct ProgramHeader {
+    kind: u32,
+    flags: u32,
+    offset: u64,
+    address: u64,
+    physical: u64,
+    file_bytes: u64,
+    memory_bytes: u64,
+    align: u64,
+}
+
+unsafe fn program_headers(stack: *const u64) -> (*const ProgramHeader, usize) {
+    // SAFETY: argc, argv.., NULL, envp.., NULL, then pairs up to AT_NULL, as the ABI has it.
+    unsafe {
+        let mut at = stack.add(1 + *stack as usize + 1);
+        while *at != 0 {
+            at = at.add(1);
+        }
+        at = at.add(1);
+        let (mut headers, mut count) = (0, 0);
+        while *at != 0 {
+            match (*at) as u32 {
+                AT_PHDR => headers = *at.add(1),
+                AT_PHNUM => count = *at.add(1),
+                _ => {}
+            }
+            at = at.add(2);
+        }
+        (headers as *const ProgramHeader, count as usize)
+    }
+}
+
+const AT_PHDR: u32 = 3;
+const AT_PHNUM: u32 = 5;
+const PT_LOAD: u32 = 1;
+
+/// Replaces a segment mapped from the executable by anonymous memory with the same bytes at the
+/// same address. The call that puts it in place returns into the copy.
+unsafe fn detach_segment(header: &ProgramHeader) {
+    let page = farfork_types::PAGE_BYTES;
+    if header.kind != PT_LOAD {
+        return;
+    }
+    let start = header.address & !(page - 1);
+    let bytes = (header.address + header.memory_bytes).next_multiple_of(page) - start;
+    let prot = (header.flags & 4) >> 2 | header.flags & 2 | (header.flags & 1) << 2;
+    // SAFETY: the copy is made before anything is replaced; the segment with data is not written
+    // meanwhile, as this runs on the kernel's stack.
+    unsafe {
+        let rw = k::PROT_READ | k::PROT_WRITE;
+        let Ok(copy) = call::mmap(0, bytes, rw, k::MAP_PRIVATE | k::MAP_ANONYMOUS, -1, 0) else {
+            call::exit(call::EXIT_BUG)
+        };
+        core::ptr::copy_nonoverlapping(start as *const u8, copy as *mut u8, bytes as usize);
+        let _ = syscall(k::__NR_mprotect, [copy, bytes, u64::from(prot)]);
+        if call::move_mapping(copy, bytes, start).is_err() {
+            call::exit(call::EXIT_BUG)
+        }
+    }
+}
+
+/// Reads `/proc/self/maps` for the kernel's mappings.
+unsafe fn find_vdso() {
+    let mut text = [0u8; 8192];
+    let path = b"/proc/self/maps\0";
+    let at = k::AT_FDCWD as i64 as u64;
+    // SAFETY: reads a file into `text`; writes VDSO before any fork.
+    unsafe {
+        let Ok(fd) = syscall(k::__NR_openat, [at, path.as_ptr() as u64, 0, 0]) else {
+            call::exit(call::EXIT_BUG)
+        };
+        let mut length = 0;
+        while let Ok(read @ 1..) = syscall(
+            k::__NR_read,
+            [fd, text.as_mut_ptr() as u64 + length, text.len() as u64 - length],
+        ) {
+            length += read;
+        }
+        call::close_range(fd as u32, fd as u32);
+        for line in text[..length as usize].split(|byte| *byte == b'\n') {
+            if line.ends_with(b"[vdso]") || line.windows(5).any(|name| name == b"[vvar") {
+                let (start, end) = range(line);
+                (*(&raw mut VDSO)).add(start, end);
+            }
+        }
+    }
+}
+
+fn range(line: &[u8]) -> (u64, u64) {
+    let mut ends = line.splitn(3, |byte| *byte == b'-' || *byte == b' ').map(hexadecimal);
+    (ends.next().unwrap_or(0), ends.next().unwrap_or(0))
+}
+
+fn hexadecimal(digits: &[u8]) -> u64 {
+    digits.iter().fold(0, |value, digit| {
+        value << 4 | u64::from(char::from(*digit).to_digit(16).unwrap_or(0))
+    })
+}

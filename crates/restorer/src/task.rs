@@ -1,0 +1,125 @@
+//! The clone's own threads, from their creation to the parent's code.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use farfork_plan::protocol::{Status, StatusKind};
+use farfork_plan::{PlanHeader, ThreadPlan, What, window};
+use linux_raw_sys::general as k;
+
+use crate::call::{self, CloneArgs, SysResult, clone3_entry, sigreturn, syscall};
+use crate::init::{self, SHARED, Shared};
+use crate::run::{Failure, Slots, elements};
+
+const ARCH_SET_FS: u64 = 0x1002;
+
+/// First function of the clone's first thread.
+pub extern "C" fn lead(plan: u64) -> ! {
+    // SAFETY: the init passes its mapped plan; it does not touch SHARED after starting this thread.
+    let (plan, shared) = unsafe { (&*(plan as *const PlanHeader), &mut *(&raw mut SHARED)) };
+    shared.at_ns[3] = call::now_ns();
+    // SAFETY: the table is the plan's.
+    let threads = unsafe { elements::<ThreadPlan>(plan.threads) };
+    if let Err(failure) = build(plan, threads, shared) {
+        failure.report(shared.status_fd)
+    }
+    shared.at_ns[4] = call::now_ns();
+    release_threads(shared, threads.len());
+    announce(plan, shared);
+    // SAFETY: the frame is the leader's, complete, in the plan.
+    unsafe { sigreturn(threads[0].frame) }
+}
+
+fn build(
+    plan: &PlanHeader,
+    threads: &'static [ThreadPlan],
+    shared: &mut Shared,
+) -> Result<(), Failure> {
+    if shared.mounts_proc {
+        init::mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
+    }
+    // SAFETY: the ops are the plan's; the clone's descriptors and signals are its own.
+    unsafe { shared.slots.run(elements(plan.task_ops))? };
+    for index in 1..threads.len() {
+        start_thread(index, &threads[index]).map_err(|errno| Failure::of(What::Thread, errno))?;
+    }
+    let base = threads[0].fs_base;
+    // SAFETY: nothing here uses thread-local storage; the ops are this thread's.
+    unsafe {
+        syscall(k::__NR_arch_prctl, [ARCH_SET_FS, base])
+            .map_err(|errno| Failure::of(What::Thread, errno))?;
+        shared.slots.run(elements(threads[0].ops))
+    }
+}
+
+fn start_thread(index: usize, thread: &'static ThreadPlan) -> SysResult {
+    let args = CloneArgs {
+        flags: u64::from(
+            k::CLONE_VM
+                | k::CLONE_FS
+                | k::CLONE_FILES
+                | k::CLONE_SIGHAND
+                | k::CLONE_THREAD
+                | k::CLONE_SYSVSEM
+                | k::CLONE_SETTLS,
+        ),
+        stack: window::STACKS + index as u64 * window::STACK_BYTES,
+        stack_size: window::STACK_BYTES,
+        tls: thread.fs_base,
+        set_tid: &raw const thread.tid as u64,
+        set_tid_size: 1,
+        ..CloneArgs::default()
+    };
+    // SAFETY: the stack is this thread's alone; `follow` never returns.
+    unsafe { clone3_entry(&args, follow, thread as *const ThreadPlan as u64) }
+}
+
+/// First function of every other thread.
+extern "C" fn follow(thread: u64) -> ! {
+    // SAFETY: the leader passes an element of the plan's table.
+    let thread = unsafe { &*(thread as *const ThreadPlan) };
+    let mut slots = Slots::new();
+    // SAFETY: the ops are this thread's own.
+    if let Err(failure) = unsafe { slots.run(elements(thread.ops)) } {
+        // SAFETY: the status descriptor was set before any thread was started.
+        failure.report(unsafe { (*(&raw const SHARED)).status_fd })
+    }
+    wait_for_release();
+    // SAFETY: the frame is this thread's, complete, in the plan.
+    unsafe { sigreturn(thread.frame) }
+}
+
+fn released() -> &'static AtomicU32 {
+    // SAFETY: the word lives as long as the address space and is only used atomically.
+    unsafe { AtomicU32::from_ptr(&raw mut SHARED.released) }
+}
+
+/// No thread runs the parent's code before every thread is there to be signalled or joined.
+fn wait_for_release() {
+    while released().load(Ordering::Acquire) == 0 {
+        let at = released().as_ptr() as u64;
+        // SAFETY: waits on a word of this program.
+        let _ = unsafe { syscall(k::__NR_futex, [at, FUTEX_WAIT_PRIVATE, 0, 0]) };
+    }
+}
+
+const FUTEX_WAIT_PRIVATE: u64 = 128;
+const FUTEX_WAKE_PRIVATE: u64 = 129;
+
+fn release_threads(shared: &mut Shared, threads: usize) {
+    let _ = shared;
+    released().store(1, Ordering::Release);
+    if threads > 1 {
+        let at = released().as_ptr() as u64;
+        // SAFETY: wakes waiters on a word of this program.
+        let _ = unsafe { syscall(k::__NR_futex, [at, FUTEX_WAKE_PRIVATE, threads as u64]) };
+    }
+}
+
+/// Tells the agent, then drops every descriptor that is not the parent's.
+fn announce(plan: &PlanHeader, shared: &mut Shared) {
+    shared.at_ns[5] = call::now_ns();
+    let status =
+        Status { kind: StatusKind::Running as u32, at_ns: shared.at_ns, ..Status::default() };
+    let _ = call::send(shared.status_fd, &status);
+    call::close_range(plan.spare_fd, u32::MAX);
+}

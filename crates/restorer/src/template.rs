@@ -1,0 +1,147 @@
+//! The template: the small process that every clone on a node is forked from.
+
+use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, Spawned};
+use linux_raw_sys::general as k;
+
+use crate::call::{self, CloneArgs, SysResult, syscall};
+use crate::{init, settle};
+
+/// The socket to the node agent.
+const CONTROL_FD: i32 = 3;
+
+const SOL_SOCKET: i32 = 1;
+const SCM_RIGHTS: i32 = 1;
+const MSG_CMSG_CLOEXEC: u64 = 0x4000_0000;
+
+/// Descriptors that came with a request, in order.
+pub struct Received {
+    fds: [i32; MAX_REQUEST_FDS],
+    count: usize,
+}
+
+impl Received {
+    /// The descriptors.
+    pub fn fds(&self) -> &[i32] {
+        &self.fds[..self.count]
+    }
+}
+
+/// Serves requests until the agent closes its end.
+///
+/// # Safety
+/// Called from `_start` alone, on the stack inside the window.
+pub unsafe extern "C" fn serve(_: u64) -> ! {
+    settle::drop_the_rest();
+    block_all_signals();
+    default_all_signals();
+    if leave_shared_mounts().is_err() {
+        call::exit(call::EXIT_BUG)
+    }
+    while let Some((request, received)) = receive() {
+        let init_pid = match spawn(&request, &received) {
+            Ok(pid) => pid as i64,
+            Err(errno) => -i64::from(errno.0),
+        };
+        for fd in received.fds() {
+            call::close_range(*fd as u32, *fd as u32);
+        }
+        if call::send(CONTROL_FD, &Spawned { init_pid }).is_err() {
+            break;
+        }
+    }
+    call::exit(0)
+}
+
+/// Signals stay blocked until a clone's `rt_sigreturn` restores the parent's mask.
+fn block_all_signals() {
+    let all = u64::MAX;
+    let args = [u64::from(k::SIG_BLOCK), &raw const all as u64, 0, 8];
+    // SAFETY: the kernel reads eight bytes of mask.
+    let _ = unsafe { syscall(k::__NR_rt_sigprocmask, args) };
+}
+
+/// Plans only name signals whose action is not the default one.
+fn default_all_signals() {
+    let action = [0u64; 4]; // handler SIG_DFL, no flags, no restorer, empty mask
+    for signal in 1..=64u64 {
+        let args = [signal, action.as_ptr() as u64, 0, 8];
+        // SAFETY: the kernel reads one sigaction; SIGKILL and SIGSTOP are refused, as they should.
+        let _ = unsafe { syscall(k::__NR_rt_sigaction, args) };
+    }
+}
+
+/// A mount namespace of its own, from which nothing that containers mount spreads.
+fn leave_shared_mounts() -> SysResult {
+    let root = b"/\0".as_ptr() as u64;
+    let private = u64::from(MS_REC | MS_PRIVATE);
+    // SAFETY: both calls change only this process's view of the file system.
+    unsafe {
+        syscall(k::__NR_unshare, [u64::from(k::CLONE_NEWNS)])?;
+        syscall(k::__NR_mount, [0, root, 0, private, 0])
+    }
+}
+
+const MS_REC: u32 = 1 << 14;
+const MS_PRIVATE: u32 = 1 << 18;
+
+#[repr(C)]
+struct MessageHeader {
+    name: u64,
+    name_bytes: u64,
+    vectors: u64,
+    vector_count: u64,
+    control: u64,
+    control_bytes: u64,
+    flags: u64,
+}
+
+#[repr(C, align(8))]
+struct Control {
+    bytes: u64,
+    level: i32,
+    kind: i32,
+    fds: [i32; MAX_REQUEST_FDS],
+}
+
+/// The next request, or nothing when the agent has gone.
+fn receive() -> Option<(Request, Received)> {
+    let mut request = Request::default();
+    let mut control = Control { bytes: 0, level: 0, kind: 0, fds: [-1; MAX_REQUEST_FDS] };
+    let vector = [&raw mut request as u64, size_of::<Request>() as u64];
+    let mut header = MessageHeader {
+        name: 0,
+        name_bytes: 0,
+        vectors: vector.as_ptr() as u64,
+        vector_count: 1,
+        control: &raw mut control as u64,
+        control_bytes: size_of::<Control>() as u64,
+        flags: 0,
+    };
+    let args = [CONTROL_FD as u64, &raw mut header as u64, MSG_CMSG_CLOEXEC];
+    // SAFETY: the kernel writes into `request` and `control`, whose sizes it is told.
+    let received = loop {
+        match unsafe { syscall(k::__NR_recvmsg, args) } {
+            Err(errno) if errno.0 == linux_raw_sys::errno::EINTR as i32 => {}
+            other => break other,
+        }
+    };
+    if received != Ok(size_of::<Request>() as u64) {
+        return None;
+    }
+    let is_fds =
+        header.control_bytes >= 16 && (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
+    let count = if is_fds { (control.bytes as usize - 16) / 4 } else { 0 };
+    Some((request, Received { fds: control.fds, count: count.min(MAX_REQUEST_FDS) }))
+}
+
+/// Forks the init of a container. It becomes a child of the agent, which alone waits for it.
+fn spawn(request: &Request, received: &Received) -> SysResult {
+    let namespaces = match request.pid_mode {
+        mode if mode == PidMode::New as u32 => k::CLONE_NEWPID | k::CLONE_NEWNS,
+        _ => 0,
+    };
+    let args = CloneArgs { flags: u64::from(k::CLONE_PARENT | namespaces), ..CloneArgs::default() };
+    let start = init::Start { request, received };
+    // SAFETY: without CLONE_VM the child has its own copy of this stack.
+    unsafe { call::clone3_entry(&args, init::enter, &raw const start as u64) }
+}

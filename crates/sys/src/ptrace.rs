@@ -1,0 +1,181 @@
+//! `ptrace` requests that the common wrappers lack. All must come from the thread that seized.
+#![allow(unsafe_code)] // reason: ptrace takes untyped pointers
+
+use std::io;
+
+use libc::{c_long, c_void, pid_t};
+
+/// General registers, `struct user_regs_struct`.
+pub type Registers = libc::user_regs_struct;
+
+/// Words in [`Registers`].
+pub const REGISTER_WORDS: usize = 27;
+
+const NT_PRSTATUS: usize = 1;
+const NT_X86_XSTATE: usize = 0x202;
+const PTRACE_GETSIGMASK: u32 = 0x420a;
+const PTRACE_SETSIGMASK: u32 = 0x420b;
+const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const PTRACE_PEEKSIGINFO_SHARED: u32 = 1;
+
+/// How a thread's restartable sequence is registered (Linux 5.13).
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct RseqConfiguration {
+    /// Address of the `struct rseq`, 0 for none.
+    pub address: u64,
+    /// Its length in bytes.
+    pub size: u32,
+    /// Signature before abort handlers.
+    pub signature: u32,
+    /// Flags.
+    pub flags: u32,
+    reserved: u32,
+}
+
+unsafe fn request(what: u32, tid: i32, address: usize, data: *mut c_void) -> io::Result<c_long> {
+    // SAFETY: passed on to the caller.
+    let result = unsafe { libc::ptrace(what, tid as pid_t, address as *mut c_void, data) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+unsafe fn plain(what: u32, tid: i32, data: usize) -> io::Result<()> {
+    // SAFETY: passed on to the caller.
+    unsafe { request(what, tid, 0, data as *mut c_void) }.map(|_| ())
+}
+
+/// Becomes the tracer of a thread without stopping it.
+pub fn seize(tid: i32) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe { plain(libc::PTRACE_SEIZE, tid, 0) }
+}
+
+/// Stops a seized thread.
+pub fn interrupt(tid: i32) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe { plain(libc::PTRACE_INTERRUPT, tid, 0) }
+}
+
+/// Lets a stopped thread go on, delivering `signal` unless it is 0.
+pub fn resume(tid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe { plain(libc::PTRACE_CONT, tid, signal as usize) }
+}
+
+/// Lets a stopped thread execute one instruction.
+pub fn step(tid: i32) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe { plain(libc::PTRACE_SINGLESTEP, tid, 0) }
+}
+
+/// Lets go of a stopped thread.
+pub fn detach(tid: i32) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe { plain(libc::PTRACE_DETACH, tid, 0) }
+}
+
+/// General registers of a stopped thread.
+pub fn registers(tid: i32) -> io::Result<Registers> {
+    // SAFETY: all-zero registers are a valid value of the plain struct.
+    let mut registers: Registers = unsafe { std::mem::zeroed() };
+    let bytes = size_of::<Registers>();
+    let mut vector = libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: bytes };
+    // SAFETY: the kernel writes at most `bytes` to `registers`.
+    unsafe { request(libc::PTRACE_GETREGSET, tid, NT_PRSTATUS, (&raw mut vector).cast())? };
+    Ok(registers)
+}
+
+/// Sets the general registers of a stopped thread.
+pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
+    let mut copy = *registers;
+    let bytes = size_of::<Registers>();
+    let mut vector = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: bytes };
+    // SAFETY: the kernel reads `bytes` from `copy`.
+    unsafe { request(libc::PTRACE_SETREGSET, tid, NT_PRSTATUS, (&raw mut vector).cast()) }
+        .map(|_| ())
+}
+
+/// The words of `registers` in the kernel's order.
+pub fn words(registers: &Registers) -> [u64; REGISTER_WORDS] {
+    // SAFETY: the struct is 27 words without padding.
+    unsafe { std::mem::transmute(*registers) }
+}
+
+/// XSAVE area of a stopped thread, in standard format.
+pub fn xstate(tid: i32) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0u8; 32 << 10];
+    let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: the kernel writes at most `iov_len` and sets it to what it wrote.
+    unsafe { request(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, (&raw mut vector).cast())? };
+    bytes.truncate(vector.iov_len);
+    Ok(bytes)
+}
+
+/// Blocked signals of a stopped thread.
+pub fn signal_mask(tid: i32) -> io::Result<u64> {
+    let mut mask = 0u64;
+    // SAFETY: the kernel writes eight bytes.
+    unsafe { request(PTRACE_GETSIGMASK, tid, 8, (&raw mut mask).cast())? };
+    Ok(mask)
+}
+
+/// Sets the blocked signals of a stopped thread.
+pub fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
+    let mut mask = mask;
+    // SAFETY: the kernel reads eight bytes.
+    unsafe { request(PTRACE_SETSIGMASK, tid, 8, (&raw mut mask).cast()) }.map(|_| ())
+}
+
+/// Signals pending for one thread, or for its process, as raw `siginfo_t`; they stay pending.
+pub fn pending_signals(tid: i32, of_process: bool) -> io::Result<Vec<Vec<u8>>> {
+    const BATCH: usize = 32;
+    let mut all = Vec::new();
+    loop {
+        let mut batch = vec![0u8; BATCH * 128];
+        let mut args = PeekArgs {
+            offset: all.len() as u64,
+            flags: if of_process { PTRACE_PEEKSIGINFO_SHARED } else { 0 },
+            count: BATCH as i32,
+        };
+        let at = (&raw mut args) as usize;
+        // SAFETY: the kernel reads `args` and writes at most BATCH records of 128 bytes.
+        let got =
+            unsafe { request(libc::PTRACE_PEEKSIGINFO, tid, at, batch.as_mut_ptr().cast())? };
+        all.extend(batch.chunks(128).take(got as usize).map(<[u8]>::to_vec));
+        if (got as usize) < BATCH {
+            return Ok(all);
+        }
+    }
+}
+
+#[repr(C)]
+struct PeekArgs {
+    offset: u64,
+    flags: u32,
+    count: i32,
+}
+
+/// How the restartable sequence of a stopped thread is registered.
+pub fn rseq_configuration(tid: i32) -> io::Result<RseqConfiguration> {
+    let mut configuration = RseqConfiguration::default();
+    let bytes = size_of::<RseqConfiguration>();
+    let at = (&raw mut configuration).cast();
+    // SAFETY: the kernel writes at most `bytes`.
+    unsafe { request(PTRACE_GET_RSEQ_CONFIGURATION, tid, bytes, at)? };
+    Ok(configuration)
+}
+
+/// Head and length of a thread's robust futex list.
+pub fn robust_list(tid: i32) -> io::Result<(u64, u64)> {
+    let (mut head, mut length) = (0u64, 0u64);
+    // SAFETY: the kernel writes two words.
+    let result = unsafe {
+        libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut length)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok((head, length)) }
+}
+
+const _: () = {
+    assert!(size_of::<Registers>() == REGISTER_WORDS * 8);
+    assert!(size_of::<RseqConfiguration>() == 24);
+};
