@@ -16,13 +16,15 @@ UNITTEST = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED)(?: \((.*)\))?$"
 
 
 class Count(NamedTuple):
+    """Tests by what became of them."""
+
     passed: int = 0
     failed: int = 0
     skipped: int = 0
 
 
 def count(log: str) -> Count:
-    """Adds up the tests that a log reports."""
+    """Add up the tests that a log reports."""
     found = [Count(*map(int, numbers)) for numbers in CARGO.findall(log)]
     for text in PYTEST.findall(log):
         words = {word: int(number) for number, word in re.findall(r"(\d+) ([a-z]+)", text)}
@@ -36,7 +38,7 @@ def count(log: str) -> Count:
 
 
 def judge(log: str, status: int) -> Count:
-    """What one step adds to the sum."""
+    """Decide what one step adds to the sum."""
     counted = count(log)
     if status != 0 and counted.failed == 0:
         return counted._replace(failed=1)
@@ -44,8 +46,11 @@ def judge(log: str, status: int) -> Count:
 
 
 def main(folder: Path) -> int:
+    """Print the sum of all steps; 0 if nothing failed."""
     steps = {
-        path.stem: judge(path.with_suffix(".log").read_text(errors="replace"), int(path.read_text()))
+        path.stem: judge(
+            path.with_suffix(".log").read_text(errors="replace"), int(path.read_text())
+        )
         for path in sorted(folder.glob("*.status"))
     }
     for name, step in steps.items():
