@@ -2,7 +2,7 @@
 //!
 //! Nothing here touches the operating system, and everything without the `std` feature works in
 //! a freestanding program.
-#![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]
 
 mod cid;

@@ -1,0 +1,37 @@
+# Every target sets up what it needs; the work is in setup/.
+.POSIX:
+.PHONY: help run test test-long bench lint clean setup
+
+help:
+	@echo "make run        set up, build, and start farfork with sample functions"
+	@echo "make test       set up and run every test that fits in minutes"
+	@echo "make test-long  the same with soaks and long fuzzing"
+	@echo "make bench      measure; tables and plots go to bench/results/"
+	@echo "make lint       formatting, clippy, ruff and the style tests"
+	@echo "make clean      remove build products and the Python environment"
+
+setup:
+	@setup/all.sh
+
+run: setup
+	cargo build --release
+	.venv/bin/python -m farfork.demo
+
+test:
+	@setup/all.sh --tests
+	@setup/test.sh
+
+test-long:
+	@setup/all.sh --tests
+	@FARFORK_TEST_LONG=1 setup/test.sh
+
+bench: setup
+	cargo build --release
+	.venv/bin/python bench/run.py
+
+lint: setup
+	@setup/test.sh lint
+
+clean:
+	cargo clean
+	rm -rf .venv build crates/restorer/target

@@ -1,0 +1,93 @@
+//! Limiting and counting the memory of clones.
+
+use super::{Finding, Probe, setting, while_doing};
+use crate::Group;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub(super) const PROBES: &[Probe] = &[Probe {
+    id: "cgroup_memory",
+    group: Group::Better,
+    needed_for: "memory limits of containers",
+    advice: "run as root; in a container, mount /sys/fs/cgroup writable",
+    look: cgroup_memory,
+}];
+
+/// Where this process stands in the hierarchy that has the memory controller.
+#[derive(Debug, PartialEq)]
+struct Place {
+    layout: &'static str,
+    directory: PathBuf,
+}
+
+fn cgroup_memory() -> Finding {
+    let mounts = setting("/proc/self/mounts").ok_or("/proc/self/mounts cannot be read")?;
+    let groups = setting("/proc/self/cgroup").ok_or("this kernel has no cgroups")?;
+    let Place { layout, directory } = find(&mounts, &groups)?;
+    let trial = existing(&directory).join(format!("farfork-doctor-{}", std::process::id()));
+    fs::create_dir(&trial).map_err(while_doing(&format!("making {}", trial.display())))?;
+    let limit = ["memory.limit_in_bytes", "memory.max"].map(|name| trial.join(name).exists());
+    fs::remove_dir(&trial).map_err(while_doing(&format!("removing {}", trial.display())))?;
+    if limit.contains(&true) {
+        Ok(format!("{layout}: made a group with a memory limit"))
+    } else {
+        Err(format!("{layout}: groups below {} have no memory limit", directory.display()))
+    }
+}
+
+/// In a container the path of the host leads nowhere; then the mount point is our own group.
+fn existing(directory: &Path) -> &Path {
+    directory.ancestors().find(|path| path.is_dir()).unwrap_or(directory)
+}
+
+fn find(mounts: &str, groups: &str) -> Result<Place, String> {
+    let mount = |kind: &str, option: &str| {
+        mounts.lines().find_map(|line| {
+            let fields: Vec<_> = line.split(' ').collect();
+            let [_, target, found, options, ..] = fields[..] else { return None };
+            let fits =
+                found == kind && (option.is_empty() || options.split(',').any(|o| o == option));
+            fits.then(|| PathBuf::from(target))
+        })
+    };
+    let group = |controller: &str| {
+        groups.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            controllers.split(',').any(|c| c == controller).then(|| path.trim_start_matches('/'))
+        })
+    };
+    let join = |target: PathBuf, path: Option<&str>| target.join(path.unwrap_or_default());
+    match (mount("cgroup", "memory"), mount("cgroup2", "")) {
+        (Some(v1), v2) => Ok(Place {
+            layout: if v2.is_some() { "hybrid (memory on v1)" } else { "cgroup v1" },
+            directory: join(v1, group("memory")),
+        }),
+        (None, Some(v2)) => Ok(Place { layout: "cgroup v2", directory: join(v2, group("")) }),
+        (None, None) => Err("no cgroup hierarchy with a memory controller is mounted".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: &str = "cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0";
+    const V2: &str = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0";
+
+    fn place(layout: &'static str, directory: &str) -> Result<Place, String> {
+        Ok(Place { layout, directory: directory.into() })
+    }
+
+    #[test]
+    fn the_three_layouts_are_told_apart() {
+        let groups = "4:memory:/agent\n0::/service";
+        let hybrid = format!("{V1}\n{V2}");
+        assert_eq!(find(V1, groups), place("cgroup v1", "/sys/fs/cgroup/memory/agent"));
+        assert_eq!(
+            find(&hybrid, groups),
+            place("hybrid (memory on v1)", "/sys/fs/cgroup/memory/agent")
+        );
+        assert_eq!(find(V2, groups), place("cgroup v2", "/sys/fs/cgroup/unified/service"));
+        assert!(find("proc /proc proc rw 0 0", groups).unwrap_err().contains("no cgroup"));
+    }
+}

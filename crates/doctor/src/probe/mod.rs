@@ -1,0 +1,136 @@
+//! One file per family of probes; what needs `unsafe` is in [`raw`].
+
+mod cgroups;
+mod criu;
+mod filters;
+mod limits;
+mod machine;
+mod media;
+mod memory;
+mod namespaces;
+mod privileges;
+mod raw;
+mod sockets;
+mod tracing;
+
+use crate::{Capability, Group};
+
+pub(crate) use machine::name as machine_name;
+
+/// `Ok`: available, and what was seen. `Err`: not available, and why not. Both in words.
+type Finding = Result<String, String>;
+
+/// How to find out about one capability.
+pub(crate) struct Probe {
+    id: &'static str,
+    group: Group,
+    needed_for: &'static str,
+    /// What to do where it is missing.
+    advice: &'static str,
+    look: fn() -> Finding,
+}
+
+impl Probe {
+    pub(crate) fn run(&self) -> Capability {
+        let finding = (self.look)();
+        let available = finding.is_ok();
+        Capability {
+            id: self.id,
+            group: self.group,
+            available,
+            found: finding.unwrap_or_else(|reason| reason),
+            needed_for: self.needed_for,
+            advice: (!available).then_some(self.advice),
+        }
+    }
+}
+
+/// Every probe of every family.
+pub(crate) fn all() -> impl Iterator<Item = &'static Probe> {
+    let families: [&'static [Probe]; 11] = [
+        machine::PROBES,
+        privileges::PROBES,
+        tracing::PROBES,
+        namespaces::PROBES,
+        memory::PROBES,
+        media::PROBES,
+        sockets::PROBES,
+        filters::PROBES,
+        cgroups::PROBES,
+        limits::PROBES,
+        criu::PROBES,
+    ];
+    families.into_iter().flatten()
+}
+
+/// Reads a one-value file of `/proc` or `/sys`; `None` where the kernel does not have it.
+fn setting(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// Turns an error into "what was being done: why not".
+fn while_doing<E: std::fmt::Display>(doing: &str) -> impl FnOnce(E) -> String {
+    move |error| format!("{doing}: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_probe_has_its_own_id_and_words() {
+        let mut ids: Vec<_> = all().map(|probe| probe.id).collect();
+        ids.sort_unstable();
+        assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "two probes share an id: {ids:?}");
+        for probe in all() {
+            assert!(!probe.needed_for.is_empty() && !probe.advice.is_empty(), "{}", probe.id);
+        }
+    }
+
+    #[test]
+    fn a_failed_probe_gives_its_reason_and_the_advice() {
+        let probe = Probe {
+            id: "warp",
+            group: Group::Later,
+            needed_for: "speed",
+            advice: "wait",
+            look: || Err("no warp drive".into()),
+        };
+        let capability = probe.run();
+        assert!(!capability.available);
+        assert_eq!((capability.found.as_str(), capability.advice), ("no warp drive", Some("wait")));
+    }
+
+    /// Refuses each probe the system call that it is about, as a container's filter would.
+    #[test]
+    fn a_refused_system_call_is_a_no() {
+        for (id, number) in [
+            ("ptrace", libc::SYS_ptrace),
+            ("rseq_configuration", libc::SYS_ptrace),
+            ("pidfd_getfd", libc::SYS_pidfd_getfd),
+            ("kcmp", libc::SYS_kcmp),
+            ("pid_namespace", libc::SYS_unshare),
+            ("clone3_set_tid", libc::SYS_clone3),
+            ("mount_namespace", libc::SYS_unshare),
+            ("network_namespace", libc::SYS_unshare),
+            ("time_namespace", libc::SYS_unshare),
+            ("pagemap_scan", libc::SYS_ioctl),
+            ("userfaultfd", libc::SYS_userfaultfd),
+            ("userfaultfd_minor_shmem", libc::SYS_ioctl),
+            ("tmpfs_huge_pages", libc::SYS_fsopen),
+            ("unix_diag", libc::SYS_sendto),
+            ("seccomp_user_notification", libc::SYS_seccomp),
+            ("seccomp_user_notification", libc::SYS_clone3),
+            ("io_uring", libc::SYS_io_uring_setup),
+            ("cgroup_memory", libc::SYS_mkdir),
+        ] {
+            let probe = all().find(|probe| probe.id == id).expect("a probe of this name");
+            let finding = raw::in_child(|| {
+                raw::deny_system_call(number).map_err(while_doing("installing the filter"))?;
+                (probe.look)()
+            });
+            let reason = finding.expect_err(id);
+            assert!(!reason.contains("installing the filter"), "{id}: {reason}");
+        }
+    }
+}

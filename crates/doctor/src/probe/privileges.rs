@@ -1,0 +1,85 @@
+//! The capabilities that this process holds.
+
+use super::{Finding, Probe};
+use crate::Group;
+use caps::{CapSet, Capability};
+
+const AS_ROOT: &str = "run as root, or give the capability to the program or container";
+
+pub(super) const PROBES: &[Probe] = &[
+    Probe {
+        id: "cap_sys_admin",
+        group: Group::Required,
+        needed_for: "new namespaces and mounting a pool",
+        advice: AS_ROOT,
+        look: || held(Capability::CAP_SYS_ADMIN),
+    },
+    Probe {
+        id: "cap_sys_ptrace",
+        group: Group::Required,
+        needed_for: "freezing and reading processes of other users",
+        advice: AS_ROOT,
+        look: || held(Capability::CAP_SYS_PTRACE),
+    },
+    Probe {
+        id: "cap_checkpoint_restore",
+        group: Group::Required,
+        needed_for: "giving clones the thread ids of their parent",
+        advice: AS_ROOT,
+        look: checkpoint_restore,
+    },
+    Probe {
+        id: "cap_sys_resource",
+        group: Group::Better,
+        needed_for: "restoring limits above the hard limits of this process",
+        advice: "raise the hard limits of farfork itself: clones then stay below them",
+        look: || held(Capability::CAP_SYS_RESOURCE),
+    },
+    Probe {
+        id: "cap_net_admin",
+        group: Group::Better,
+        needed_for: "a network of its own for each container",
+        advice: AS_ROOT,
+        look: || held(Capability::CAP_NET_ADMIN),
+    },
+];
+
+fn held(capability: Capability) -> Finding {
+    match caps::has_cap(None, CapSet::Effective, capability) {
+        Ok(true) => Ok("this process holds it".into()),
+        Ok(false) => Err(not_held(capability)),
+        Err(error) => Err(format!("reading the capabilities of this process: {error}")),
+    }
+}
+
+/// Says whether the capability is only dropped, or out of reach even for root.
+fn not_held(capability: Capability) -> String {
+    match caps::has_cap(None, CapSet::Bounding, capability) {
+        Ok(false) => format!("{capability} is outside the bounding set: even root lacks it here"),
+        _ => format!("this process does not hold {capability}"),
+    }
+}
+
+/// The kernel takes CAP_SYS_ADMIN as well.
+fn checkpoint_restore() -> Finding {
+    held(Capability::CAP_CHECKPOINT_RESTORE).or_else(|reason| {
+        held(Capability::CAP_SYS_ADMIN)
+            .map(|_| "not held, but CAP_SYS_ADMIN stands in for it".to_owned())
+            .map_err(|_| reason)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::raw::in_child;
+
+    #[test]
+    fn a_dropped_capability_is_a_no() {
+        let after_dropping = in_child(|| {
+            caps::drop(None, CapSet::Effective, Capability::CAP_CHOWN).unwrap();
+            held(Capability::CAP_CHOWN)
+        });
+        assert!(after_dropping.unwrap_err().contains("CAP_CHOWN"));
+    }
+}

@@ -1,0 +1,48 @@
+//! Style is a test. Each rule reads the tracked files and complains about single lines; each is
+//! shown a bad sample of its own, so that a rule that sees nothing is noticed.
+
+#[path = "tidy/docs.rs"]
+mod docs;
+#[path = "tidy/layers.rs"]
+mod layers;
+#[path = "tidy/manifests.rs"]
+mod manifests;
+#[path = "tidy/scripts.rs"]
+mod scripts;
+#[path = "tidy/size.rs"]
+mod size;
+#[path = "tidy/tree.rs"]
+mod tree;
+#[path = "tidy/unsafety.rs"]
+mod unsafety;
+#[path = "tidy/words.rs"]
+mod words;
+
+use tree::{Rule, Tree};
+
+const RULES: &[(&str, Rule)] = &[
+    ("files and functions stay short", size::rule),
+    ("unsafe code is confined and explained", unsafety::rule),
+    ("manifests describe, pin and inherit", manifests::rule),
+    ("dependencies point down", layers::rule),
+    ("nothing unfinished is committed", words::unfinished),
+    ("nothing of the building machine is committed", words::machine),
+    ("white space is plain", words::white_space),
+    ("shell scripts stop at errors", scripts::rule),
+    ("documents name files that exist", docs::links),
+    ("the reading order names files that exist", docs::reading_order),
+    ("the changelog has an unreleased section", docs::changelog),
+];
+
+#[test]
+fn the_tree_is_tidy() {
+    let tree = Tree::tracked();
+    assert!(tree.has("Cargo.toml") && tree.files().count() > 30, "the tree was not found");
+    let mut report = String::new();
+    for (name, rule) in RULES {
+        for complaint in rule(&tree) {
+            report += &format!("\n{complaint} ({name})");
+        }
+    }
+    assert!(report.is_empty(), "{report}");
+}

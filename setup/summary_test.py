@@ -1,0 +1,68 @@
+"""Tests of the sum at the end of `make test`."""
+
+# ruff: noqa: D101, D102, PT009 (unittest, because it runs before there is an environment)
+
+import contextlib
+import io
+import tempfile
+import unittest
+from pathlib import Path
+
+from summary import Count, count, judge, main
+
+CARGO = "test result: ok. {} passed; {} failed; 1 ignored; 0 measured; 0 filtered out\n"
+
+
+class Counting(unittest.TestCase):
+    def test_cargo_reports_once_per_test_program(self) -> None:
+        log = CARGO.format(3, 0) + "noise 5 passed\n" + CARGO.format(2, 1)
+        self.assertEqual(count(log), Count(passed=5, failed=1, skipped=2))
+
+    def test_pytest_counts_errors_as_failures(self) -> None:
+        for text in ("{} in 1.20s", "===== {} in 1.20s ====="):
+            log = text.format("1 failed, 12 passed, 2 skipped, 3 errors") + "\n"
+            self.assertEqual(count(log), Count(passed=12, failed=4, skipped=2))
+
+    def test_unittest_names_only_what_did_not_pass(self) -> None:
+        self.assertEqual(count("Ran 4 tests in 0.1s\n\nOK\n"), Count(passed=4))
+        log = "Ran 6 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=1)\n"
+        self.assertEqual(count(log), Count(passed=2, failed=3, skipped=1))
+
+
+class Judging(unittest.TestCase):
+    def test_a_step_without_tests_is_one_test(self) -> None:
+        self.assertEqual(judge("all formatted\n", 0), Count(passed=1))
+        self.assertEqual(judge("a line too long\n", 1), Count(failed=1))
+
+    def test_a_test_program_that_died_is_a_failure(self) -> None:
+        self.assertEqual(judge(CARGO.format(3, 0), 101), Count(passed=3, failed=1, skipped=1))
+
+    def test_failed_tests_are_not_counted_twice(self) -> None:
+        self.assertEqual(judge(CARGO.format(3, 2), 101), Count(passed=3, failed=2, skipped=1))
+
+
+class Totals(unittest.TestCase):
+    def total(self, **steps: tuple[str, int]) -> tuple[int, str]:
+        with (
+            tempfile.TemporaryDirectory() as name,
+            contextlib.redirect_stdout(io.StringIO()) as out,
+        ):
+            for step, (log, status) in steps.items():
+                Path(name, f"{step}.log").write_text(log)
+                Path(name, f"{step}.status").write_text(f"{status}\n")
+            return main(Path(name)), out.getvalue().splitlines()[-1]
+
+    def test_everything_adds_up(self) -> None:
+        steps = {"format": ("", 0), "cargo": (CARGO.format(5, 0), 0)}
+        self.assertEqual(self.total(**steps), (0, "6 passed, 0 failed"))
+
+    def test_one_failed_step_fails_the_whole(self) -> None:
+        steps = {"format": ("", 1), "cargo": (CARGO.format(5, 0), 0)}
+        self.assertEqual(self.total(**steps), (1, "5 passed, 1 failed"))
+
+    def test_no_steps_are_a_failure(self) -> None:
+        self.assertEqual(self.total(), (1, "0 passed, 1 failed"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,39 @@
+#!/bin/bash
+set -eu
+# Installs the Debian packages that farfork needs and that are missing.
+# With --tests also what only tests need.
+
+packages=(build-essential git iproute2 libjemalloc2 libmimalloc2.0 python3 python3-venv)
+if [ "${1:-}" = --tests ]; then
+    # Runtimes whose processes are checkpointed in tests: any version will do.
+    command -v go >/dev/null || packages+=(golang-go)
+    command -v node >/dev/null || packages+=(nodejs)
+fi
+
+is_installed() {
+    [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+missing=()
+for package in "${packages[@]}"; do
+    is_installed "$package" || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+    echo "setup: this is not Debian; install by hand: ${missing[*]}" >&2
+    exit 1
+fi
+if [ "$(id -u)" -ne 0 ]; then
+    echo "setup: missing packages; run as root: apt-get install ${missing[*]}" >&2
+    exit 1
+fi
+
+echo "setup: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+if ! { apt-get -q=2 update && apt-get -q=2 install --no-install-recommends "${missing[@]}"; } >/dev/null
+then
+    echo "setup: could not install ${missing[*]}; is this machine online?" >&2
+    echo "setup: apt-get's own words are above; farfork needs these packages" >&2
+    exit 1
+fi

@@ -1,0 +1,48 @@
+#!/bin/bash
+set -euo pipefail
+# Runs every check, goes on after a failed one, and ends with "N passed, N failed".
+# With "lint" only those that run nothing of farfork. Logs are kept in build/test/.
+
+cd "$(dirname "$0")/.."
+logs=build/test
+rm -rf "$logs"
+mkdir -p "$logs"
+
+# A step is one check; where its output counts tests, these are summed up instead.
+step() {
+    local name=$1 status=0
+    shift
+    printf '\n=== %s\n' "$name"
+    "$@" 2>&1 | tee "$logs/$name.log" || status=$?
+    echo "$status" >"$logs/$name.status"
+}
+
+restorer() {
+    cargo "$1" --manifest-path crates/restorer/Cargo.toml "${@:2}"
+}
+
+step format cargo fmt --all --check
+step clippy cargo clippy --workspace --all-targets -- -D warnings
+if [ -f crates/restorer/Cargo.toml ]; then
+    step restorer-format restorer fmt --check
+    step restorer-clippy restorer clippy -- -D warnings
+fi
+if [ -d python ]; then
+    step ruff .venv/bin/ruff check python
+    step ruff-scripts .venv/bin/ruff check --config python/pyproject.toml setup functions
+    step ruff-format .venv/bin/ruff format --check --config python/pyproject.toml .
+fi
+step summary python3 -m unittest discover --start-directory setup --pattern '*_test.py'
+
+if [ "${1:-}" = lint ]; then
+    step tidy cargo test --package farfork-tidy
+else
+    step build cargo build --workspace
+    step cargo cargo test --workspace --no-fail-fast
+    if [ -d python ]; then
+        step pytest .venv/bin/python -m pytest python
+    fi
+fi
+
+echo
+exec python3 setup/summary.py "$logs"
