@@ -1,5 +1,5 @@
-// glibc's arenas of threads shrink with MADV_DONTNEED and grow again without a system call that
-// clears: calloc takes such memory for zero.
+// glibc's arenas of threads shrink with MADV_DONTNEED and grow again without any call that clears.
+// How much of that calloc clears by itself differs between versions; zero it has to be.
 #include "check.h"
 #include <malloc.h>
 #include <pthread.h>
