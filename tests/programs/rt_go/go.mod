@@ -1,0 +1,3 @@
+module farfork.test/rt_go
+
+go 1.26

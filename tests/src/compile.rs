@@ -1,0 +1,123 @@
+//! Builds the programs at test time, once each, when a source is newer than the program.
+
+use crate::program::Source;
+use crate::{Outcome, Program, Trouble};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+const CFLAGS: &[&str] =
+    &["-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"];
+
+/// The sources of the programs.
+pub fn programs_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
+}
+
+/// `target/debug` or `target/release`: the directory above the running test's own.
+pub fn profile_dir() -> Outcome<PathBuf> {
+    let exe = std::env::current_exe().map_err(|error| Trouble::during("own path", error))?;
+    let above = exe.ancestors().nth(2);
+    above.map(Path::to_path_buf).ok_or_else(|| Trouble::during("own path", exe.display()))
+}
+
+/// The command that starts `program`, compiled first if needed.
+pub fn command(program: &Program) -> Outcome<Command> {
+    let mut command = match program.source {
+        Source::C(name) => Command::new(built(name, compile_c)?),
+        Source::Go(name) => Command::new(built(name, compile_go)?),
+        Source::Script(interpreter, options, file) => {
+            let mut command = Command::new(tool(interpreter)?);
+            command.args(options).arg(programs_dir().join(file));
+            command
+        }
+    };
+    command.envs(program.env.iter().copied());
+    if let Some(library) = program.preload_path()? {
+        command.env("LD_PRELOAD", library);
+    }
+    Ok(command)
+}
+
+/// Whether all that `program` needs is installed.
+pub fn possible(program: &Program) -> Outcome {
+    let needed = match program.source {
+        Source::C(_) => "cc",
+        Source::Go(_) => "go",
+        Source::Script(interpreter, ..) => interpreter,
+    };
+    program.preload_path()?;
+    tool(needed).map(drop)
+}
+
+fn tool(name: &str) -> Outcome<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .map(|directory| directory.join(name))
+        .find(|path| path.is_file())
+        .ok_or_else(|| Trouble::Skipped(format!("{name} is not installed")))
+}
+
+/// One lock per program: several tests want the same one, others need not wait.
+fn lock_of(name: &str) -> Arc<Mutex<()>> {
+    static LOCKS: Mutex<BTreeMap<String, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(locks.entry(name.to_owned()).or_default())
+}
+
+fn built(name: &str, compile: fn(&str, &Path) -> Outcome) -> Outcome<PathBuf> {
+    let lock = lock_of(name);
+    let _one_at_a_time = lock.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory =
+        profile_dir()?.parent().map(|target| target.join("programs")).unwrap_or_default();
+    std::fs::create_dir_all(&directory)
+        .map_err(|error| Trouble::during("making target/programs", error))?;
+    let program = directory.join(name);
+    if modified(&program) < newest_source(name) {
+        // Renamed into place: another test process may be starting it.
+        let fresh = directory.join(format!("{name}.{}", std::process::id()));
+        compile(name, &fresh)?;
+        std::fs::rename(&fresh, &program)
+            .map_err(|error| Trouble::during("placing a program", error))?;
+    }
+    Ok(program)
+}
+
+fn modified(path: &Path) -> SystemTime {
+    path.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Headers count for every C program.
+fn newest_source(name: &str) -> SystemTime {
+    let mut newest = modified(&programs_dir().join(format!("{name}.c")));
+    for directory in [programs_dir(), programs_dir().join(name)] {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|ext| ext == "h" || ext == "go" || ext == "mod") {
+                newest = newest.max(modified(&path));
+            }
+        }
+    }
+    newest
+}
+
+fn compile_c(name: &str, to: &Path) -> Outcome {
+    let mut command = Command::new(tool("cc")?);
+    command.args(CFLAGS).arg(to).arg(programs_dir().join(format!("{name}.c")));
+    run(command.args(["-ldl", "-lm"]))
+}
+
+fn compile_go(name: &str, to: &Path) -> Outcome {
+    let mut command = Command::new(tool("go")?);
+    run(command.arg("build").arg("-o").arg(to).arg(".").current_dir(programs_dir().join(name)))
+}
+
+fn run(command: &mut Command) -> Outcome {
+    let what = format!("{command:?}");
+    let output = command.output().map_err(|error| Trouble::during(&what, error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Trouble::during(&what, String::from_utf8_lossy(&output.stderr)))
+}

@@ -1,0 +1,80 @@
+//! The calls of the command `farfork` that the flavours make.
+
+use crate::compile::profile_dir;
+use crate::{Outcome, Trouble};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// `$FARFORK_BIN`, or the binary beside the tests.
+pub fn binary() -> Outcome<PathBuf> {
+    let path = match std::env::var_os("FARFORK_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => profile_dir()?.join("farfork"),
+    };
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(Trouble::Skipped(format!("no {}: build farfork or set FARFORK_BIN", path.display())))
+}
+
+/// A `farfork` command line to be completed, which is ended when it hangs.
+pub fn command(arguments: &[&str]) -> Outcome<Command> {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", "60"]).arg(binary()?).args(arguments);
+    Ok(command)
+}
+
+/// What a finished command printed on both sides.
+pub fn text(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// Runs to the end.
+pub fn run(mut command: Command) -> Outcome<Output> {
+    command.output().map_err(|error| Trouble::during(&format!("{command:?}"), error))
+}
+
+/// Runs to the end and demands exit status 0.
+pub fn must_run(command: Command) -> Outcome<Output> {
+    let what = format!("{command:?}");
+    let output = run(command)?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    Err(Trouble::during(&what, format!("{}\n{}", output.status, text(&output))))
+}
+
+/// `farfork checkpoint` of `pid` as `image`, with further arguments.
+pub fn checkpoint(pool: &Path, pid: u32, image: &str, more: &[&str]) -> Outcome<Command> {
+    let mut command = command(&["checkpoint", "--json", "--name", image, "--pid"])?;
+    command.arg(pid.to_string()).arg("--pool").arg(pool).args(more);
+    Ok(command)
+}
+
+/// `farfork restore` of `image`, attached: the clone's fds 0 to 2 and exit status are its own.
+pub fn restore(pool: &Path, image: &str, more: &[&str]) -> Outcome<Command> {
+    let mut command = Command::new(binary()?);
+    command.args(["restore", "--json", "--pool"]).arg(pool).args(more).arg(image);
+    Ok(command)
+}
+
+/// What the catalog lists, as the command prints it.
+pub fn images(pool: &Path) -> Outcome<String> {
+    let mut command = command(&["images", "list", "--json", "--pool"])?;
+    command.arg(pool);
+    let output = must_run(command)?;
+    serde_json::from_slice::<serde_json::Value>(&output.stdout)
+        .map(|value| value.to_string())
+        .map_err(|error| Trouble::during("images list --json", error))
+}
+
+/// Removes an image, so that the pool lasts for the next test.
+pub fn forget(pool: &Path, image: &str) -> Outcome {
+    let mut command = command(&["images", "rm", "--pool"])?;
+    command.arg(pool).arg(image);
+    must_run(command).map(drop)
+}

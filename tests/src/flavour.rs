@@ -1,0 +1,241 @@
+//! The ways to treat a program between its `READY` and its `PASS`.
+
+use crate::program::Expect;
+use crate::subject::Subject;
+use crate::{Outcome, Program, Trouble, compile, farfork, testbed};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Output;
+
+/// One way to treat a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// No checkpoint at all: the program has to pass by itself.
+    Plain,
+    /// The program turns its own memory into a file mapping: it must not pass.
+    Naive,
+    /// One clone while the parent lives; both pass.
+    CloneBesideParent,
+    /// Two clones and the parent pass, one after the other.
+    CloneTwice,
+    /// The parent is killed by the checkpoint; the clone takes its pids here.
+    KillRestoreSamePid,
+    /// The clone runs on a node that shares only the pool with the parent's.
+    CloneOnOtherNode,
+    /// The checkpoint is refused in words, leaves nothing behind, and the program goes on.
+    Refused,
+    /// The clone needs a descriptor from its caller: refused without, passing with it.
+    Inherited,
+}
+
+impl Flavour {
+    /// The flavours of a program that can be cloned.
+    pub const CLONING: [Flavour; 4] = [
+        Flavour::CloneBesideParent,
+        Flavour::CloneTwice,
+        Flavour::KillRestoreSamePid,
+        Flavour::CloneOnOtherNode,
+    ];
+
+    /// The first part of a test's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Flavour::Plain => "plain",
+            Flavour::Naive => "naive",
+            Flavour::CloneBesideParent => "clone_beside_parent",
+            Flavour::CloneTwice => "clone_twice",
+            Flavour::KillRestoreSamePid => "kill_restore_same_pid",
+            Flavour::CloneOnOtherNode => "clone_on_other_node",
+            Flavour::Refused => "refused",
+            Flavour::Inherited => "inherited",
+        }
+    }
+
+    /// Why `program` cannot be run like this here, if it cannot.
+    pub fn missing(self, program: &Program) -> Option<String> {
+        let cloned = !matches!(self, Flavour::Plain | Flavour::Naive);
+        let pool = if cloned { testbed::possible() } else { Ok(()) };
+        match pool.and_then(|()| compile::possible(program)) {
+            Err(Trouble::Skipped(reason)) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Runs `program` in this flavour.
+    pub fn run(self, program: &Program) -> Outcome {
+        match self {
+            Flavour::Plain => start(self, program)?.must_pass(),
+            Flavour::Naive => naive(program),
+            _ => {
+                let mut stage = Stage::set(self, program)?;
+                let outcome = stage.play(self);
+                stage.strike(outcome)
+            }
+        }
+    }
+}
+
+fn start(flavour: Flavour, program: &Program) -> Outcome<Subject> {
+    let mut command = compile::command(program)?;
+    command.current_dir(testbed::work_dir(&format!("{}-{}", flavour.name(), program.name))?);
+    if flavour == Flavour::Naive {
+        command.env("FARFORK_NAIVE", "1");
+    }
+    let mut subject = Subject::start("parent", &mut command, program.timeout)?;
+    subject.await_ready()?;
+    match subject.after("NOTE UNAVAILABLE").pop() {
+        Some(reason) => Err(Trouble::Skipped(reason)),
+        None => Ok(subject),
+    }
+}
+
+fn naive(program: &Program) -> Outcome {
+    let mut subject = start(Flavour::Naive, program)?;
+    subject.send_byte();
+    let status = subject.finish()?;
+    if subject.said("PASS") {
+        return subject
+            .fail(&format!("expected anything but PASS on file-backed memory, {status}"));
+    }
+    Ok(())
+}
+
+/// A program that waits, and the pool it is going to be cloned through.
+struct Stage<'a> {
+    program: &'a Program,
+    pool: &'static Path,
+    image: String,
+    parent: Subject,
+}
+
+impl<'a> Stage<'a> {
+    fn set(flavour: Flavour, program: &'a Program) -> Outcome<Self> {
+        let pool = testbed::pool()?;
+        let image = format!("test/{}:{}", program.name, flavour.name());
+        Ok(Self { program, pool, image, parent: start(flavour, program)? })
+    }
+
+    fn play(&mut self, flavour: Flavour) -> Outcome {
+        match flavour {
+            Flavour::Plain | Flavour::Naive => Ok(()),
+            Flavour::Refused => self.refused(),
+            Flavour::CloneBesideParent => self.beside_parent(&[&[]]),
+            Flavour::CloneTwice => self.beside_parent(&[&[], &[]]),
+            Flavour::CloneOnOtherNode => {
+                testbed::other_node(self.pool)?;
+                self.beside_parent(&[&["--node", testbed::OTHER_NODE]])
+            }
+            Flavour::KillRestoreSamePid => self.kill_restore(),
+            Flavour::Inherited => self.inherited(),
+        }
+    }
+
+    /// Removes the image so that the pool lasts; the play's own failure is the one to tell.
+    fn strike(&self, outcome: Outcome) -> Outcome {
+        if matches!(self.program.expect, Expect::Refused(_)) {
+            return outcome;
+        }
+        let forgotten = farfork::forget(self.pool, &self.image);
+        outcome.and(forgotten)
+    }
+
+    fn checkpoint(&self, more: &[&str]) -> Outcome<Output> {
+        farfork::run(farfork::checkpoint(self.pool, self.parent.pid(), &self.image, more)?)
+    }
+
+    fn must_checkpoint(&mut self, more: &[&str]) -> Outcome {
+        let output = self.checkpoint(more)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        self.parent.fail(&format!("checkpoint: {}\n{}", output.status, farfork::text(&output)))
+    }
+
+    fn clone(&self, label: &str, more: &[&str]) -> Outcome<Subject> {
+        let mut command = farfork::restore(self.pool, &self.image, more)?;
+        Subject::start(label, &mut command, self.program.timeout)
+    }
+
+    /// All clones wait before the first goes on; then one after the other, the parent last.
+    fn beside_parent(&mut self, clones: &[&[&str]]) -> Outcome {
+        self.must_checkpoint(&[])?;
+        let mut started = Vec::new();
+        for (number, more) in clones.iter().enumerate() {
+            started.push(self.clone(&format!("clone {}", number + 1), more)?);
+        }
+        for clone in &mut started {
+            clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        }
+        self.parent.must_pass()?;
+        self.compare_values(&started)
+    }
+
+    fn compare_values(&self, clones: &[Subject]) -> Outcome {
+        if !self.program.values_differ {
+            return Ok(());
+        }
+        let everyone = clones.iter().chain([&self.parent]);
+        let values: Vec<String> = everyone.flat_map(|subject| subject.after("VALUE ")).collect();
+        let distinct: BTreeSet<&String> = values.iter().collect();
+        if distinct.len() == values.len() && values.len() > clones.len() {
+            return Ok(());
+        }
+        Err(Trouble::Failed(format!("expected distinct values of all, saw {values:#?}")))
+    }
+
+    fn kill_restore(&mut self) -> Outcome {
+        self.must_checkpoint(&["--kill"])?;
+        let status = self.parent.finish()?;
+        if self.parent.said("PASS") || status.code().is_some() {
+            return self.parent.fail(&format!("expected to be killed, saw {status}"));
+        }
+        self.clone("clone", &["--pid-mode", "same"])?.must_pass()
+    }
+
+    fn refused(&mut self) -> Outcome {
+        let Expect::Refused(words) = self.program.expect else { return Ok(()) };
+        for more in [&["--dry-run"][..], &[]] {
+            let output = self.checkpoint(more)?;
+            self.check_refusal(&output, words)?;
+        }
+        if farfork::images(self.pool)?.contains(self.program.name) {
+            return self.parent.fail("expected nothing in the catalog after a refusal");
+        }
+        self.parent.must_pass()
+    }
+
+    fn check_refusal(&mut self, output: &Output, words: &[&str]) -> Outcome {
+        let text = farfork::text(output);
+        let lower = text.to_lowercase();
+        if output.status.code() == Some(1) && words.iter().any(|word| lower.contains(word)) {
+            return Ok(());
+        }
+        self.parent.fail(&format!(
+            "expected exit status 1 and a message with one of {words:?}, saw {}\n{text}",
+            output.status
+        ))
+    }
+
+    fn inherited(&mut self) -> Outcome {
+        let Expect::NeedsInherit(fd, path) = self.program.expect else { return Ok(()) };
+        self.must_checkpoint(&[])?;
+        let mut without = self.clone("clone without the fd", &[])?;
+        let status = without.finish()?;
+        if status.code() != Some(1) || !without.transcript().contains(&format!("fd {fd}")) {
+            return without
+                .fail(&format!("expected exit status 1 and fd {fd} named, saw {status}"));
+        }
+        let place = testbed::work_dir("inherited")?.join(path);
+        let inherit = format!("{fd}={}", place.display());
+        self.clone("clone", &["--inherit-fd", &inherit])?.must_pass()?;
+        self.parent.must_pass()
+    }
+
+    /// A clone's failure is reported with what the parent printed.
+    fn with_parent(&self, trouble: Trouble) -> Trouble {
+        match trouble {
+            Trouble::Failed(text) => Trouble::Failed(format!("{text}{}", self.parent.transcript())),
+            skipped => skipped,
+        }
+    }
+}

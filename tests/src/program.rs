@@ -1,0 +1,136 @@
+//! What the table knows about one program.
+
+use crate::{Flavour, Outcome, Trouble};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a program comes from; paths are relative to `programs/`.
+#[derive(Clone, Copy, Debug)]
+pub enum Source {
+    /// One C file, compiled with `cc`.
+    C(&'static str),
+    /// A directory with a Go module.
+    Go(&'static str),
+    /// An interpreter, its options, and the script.
+    Script(&'static str, &'static [&'static str], &'static str),
+}
+
+/// What a checkpoint of the program leads to.
+#[derive(Clone, Copy, Debug)]
+pub enum Expect {
+    /// Every clone passes.
+    Passes,
+    /// `checkpoint` refuses; its message holds one of these words.
+    Refused(&'static [&'static str]),
+    /// `restore` refuses without `--inherit-fd N=…`, naming the fd, and passes with it.
+    NeedsInherit(u32, &'static str),
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// The name of its tests.
+    pub name: &'static str,
+    /// Where it comes from.
+    pub source: Source,
+    /// What a checkpoint of it leads to.
+    pub expect: Expect,
+    /// Its `VALUE` lines differ between the parent and all clones.
+    pub values_differ: bool,
+    /// It does not pass when its anonymous memory turns into a mapping of a file.
+    pub caught_naive: bool,
+    /// A shared library that is preloaded.
+    pub preload: Option<&'static str>,
+    /// Environment variables that are set for it.
+    pub env: &'static [(&'static str, &'static str)],
+    /// How long each wait for it may take.
+    pub timeout: Duration,
+}
+
+impl Program {
+    /// A C program whose file has its name.
+    pub const fn c(name: &'static str) -> Self {
+        Self::of(name, Source::C(name))
+    }
+
+    /// A program with a source of another name.
+    pub const fn of(name: &'static str, source: Source) -> Self {
+        Self {
+            name,
+            source,
+            expect: Expect::Passes,
+            values_differ: false,
+            caught_naive: false,
+            preload: None,
+            env: &[],
+            timeout: Duration::from_secs(60),
+        }
+    }
+
+    /// Marks a program that the naive restore does not get past.
+    pub const fn caught_naive(mut self) -> Self {
+        self.caught_naive = true;
+        self
+    }
+
+    /// Marks a program that a checkpoint refuses, naming one of `words`.
+    pub const fn refused(mut self, words: &'static [&'static str]) -> Self {
+        self.expect = Expect::Refused(words);
+        self
+    }
+
+    /// Marks a program whose `fd` the caller of `restore` has to bring.
+    pub const fn needs_inherit(mut self, fd: u32, path: &'static str) -> Self {
+        self.expect = Expect::NeedsInherit(fd, path);
+        self
+    }
+
+    /// Marks a program whose draws differ in every clone.
+    pub const fn values_differ(mut self) -> Self {
+        self.values_differ = true;
+        self
+    }
+
+    /// Preloads a library, the test being skipped where it is not installed.
+    pub const fn preload(mut self, library: &'static str) -> Self {
+        self.preload = Some(library);
+        self
+    }
+
+    /// Sets environment variables.
+    pub const fn env(mut self, env: &'static [(&'static str, &'static str)]) -> Self {
+        self.env = env;
+        self
+    }
+
+    /// Gives the program more time than the usual minute.
+    pub const fn seconds(mut self, seconds: u64) -> Self {
+        self.timeout = Duration::from_secs(seconds);
+        self
+    }
+
+    /// The flavours that this program is crossed with.
+    pub fn flavours(&self) -> Vec<Flavour> {
+        let mut all = vec![Flavour::Plain];
+        if self.caught_naive {
+            all.push(Flavour::Naive);
+        }
+        match self.expect {
+            Expect::Passes => all.extend(Flavour::CLONING),
+            Expect::Refused(_) => all.push(Flavour::Refused),
+            Expect::NeedsInherit(..) => all.push(Flavour::Inherited),
+        }
+        all
+    }
+
+    /// The path of the preloaded library, if there is one to preload.
+    pub fn preload_path(&self) -> Outcome<Option<PathBuf>> {
+        let Some(library) = self.preload else { return Ok(None) };
+        ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib"]
+            .iter()
+            .map(|directory| PathBuf::from(directory).join(library))
+            .find(|path| path.exists())
+            .map(Some)
+            .ok_or_else(|| Trouble::Skipped(format!("{library} is not installed")))
+    }
+}

@@ -1,0 +1,16 @@
+//! Open files of every kind that a clone can have.
+
+use crate::Program;
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::c("fd_regular"),
+    Program::c("fd_devices"),
+    Program::c("fd_pipes"),
+    Program::c("fd_eventfd"),
+    Program::c("fd_epoll"),
+    Program::c("fd_timerfd"),
+    Program::c("fd_socketpair"),
+    Program::c("fd_many"),
+    Program::c("fd_high_numbers"),
+    Program::c("unix_listening_external").needs_inherit(5, "clone-listening"),
+];

@@ -1,0 +1,19 @@
+//! Runtimes that nobody here wrote.
+
+use crate::Program;
+use crate::program::Source::{C, Go, Script};
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::of("rt_glibc_malloc", C("malloc_torture")).seconds(120),
+    Program::of("rt_jemalloc", C("malloc_torture"))
+        .preload("libjemalloc.so.2")
+        .caught_naive()
+        .seconds(120),
+    Program::of("rt_mimalloc", C("malloc_torture")).preload("libmimalloc.so.2").seconds(120),
+    Program::of("rt_python", Script("python3", &[], "rt_python.py")).seconds(120),
+    Program::of("rt_go", Go("rt_go")).seconds(120),
+    // libuv makes rings of its own accord; a process with a ring is refused.
+    Program::of("rt_node", Script("node", &["--expose-gc"], "rt_node.js"))
+        .env(&[("UV_USE_IO_URING", "0")])
+        .seconds(120),
+];

@@ -1,0 +1,26 @@
+//! Threads, registers, signals, clocks and identity.
+
+use crate::Program;
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::c("threads_regs"),
+    Program::c("fpu_state"),
+    Program::c("amx_tiles"),
+    Program::c("tls"),
+    Program::c("thread_exit_after"),
+    Program::c("main_thread_gone"),
+    Program::c("signals"),
+    Program::c("restart_syscalls"),
+    Program::c("timers"),
+    Program::c("rseq"),
+    Program::c("robust_list"),
+    Program::c("prctl_state"),
+    Program::c("personality"),
+    Program::c("umask_cwd"),
+    Program::c("creds"),
+    Program::c("auxv_exe"),
+    Program::c("vdso_time"),
+    Program::c("vdso_random").values_differ(),
+    Program::c("membarrier"),
+    Program::c("seccomp_none"),
+];

@@ -1,0 +1,120 @@
+//! What all tests of one test binary share: a directory, a pool on huge-page tmpfs, a second node.
+
+use crate::{Outcome, Trouble, farfork};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+const POOL_SIZE: &str = "1G";
+/// The pool and its metadata; sparse, so only what images hold is used.
+const TMPFS_OPTIONS: &str = "huge=always,size=2g,mode=0755";
+/// The name of the node that is not this one.
+pub const OTHER_NODE: &str = "n2";
+
+static MOUNTED: Mutex<Option<PathBuf>> = Mutex::new(None);
+static AGENT: Mutex<Option<Child>> = Mutex::new(None);
+
+fn base() -> PathBuf {
+    std::env::temp_dir().join(format!("farfork-tests-{}", std::process::id()))
+}
+
+/// A fresh working directory, which also a program that dropped its rights can enter.
+pub fn work_dir(test: &str) -> Outcome<PathBuf> {
+    let directory = base().join("work").join(test);
+    std::fs::create_dir_all(&directory)
+        .map_err(|error| Trouble::during("making a working directory", error))?;
+    Ok(directory)
+}
+
+/// Whether there can be a pool and something to use it.
+pub fn possible() -> Outcome {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Trouble::Skipped("mounting a tmpfs for the pool needs root".into()));
+    }
+    farfork::binary().map(drop)
+}
+
+/// The pool of this test binary, made on first use.
+pub fn pool() -> Outcome<&'static Path> {
+    static POOL: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    match POOL.get_or_init(make_pool) {
+        Ok(path) => Ok(path),
+        Err(message) => Err(Trouble::Failed(message.clone())),
+    }
+}
+
+fn make_pool() -> Result<PathBuf, String> {
+    let place = base().join("pool");
+    std::fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
+    mount(Some("farfork-tests"), &place, Some("tmpfs"), MsFlags::empty(), Some(TMPFS_OPTIONS))
+        .map_err(|error| format!("mounting tmpfs on {}: {error}", place.display()))?;
+    *MOUNTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.clone());
+    let path = place.join("pool");
+    create(&path).map_err(|trouble| format!("{trouble:?}"))?;
+    Ok(path)
+}
+
+fn create(path: &Path) -> Outcome {
+    let mut command = farfork::command(&["pool", "create"])?;
+    command.arg(path).args(["--size", POOL_SIZE]);
+    farfork::must_run(command)?;
+    if path.exists() {
+        return Ok(());
+    }
+    Err(Trouble::during("farfork pool create", format!("made no {}", path.display())))
+}
+
+/// Starts the other node once: an agent that shares the pool and nothing else with this one.
+pub fn other_node(pool: &Path) -> Outcome {
+    let mut agent = AGENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(running) = agent.as_mut()
+        && matches!(running.try_wait(), Ok(None))
+    {
+        return Ok(());
+    }
+    *agent = Some(start_agent(pool)?);
+    await_node(pool)
+}
+
+fn start_agent(pool: &Path) -> Outcome<Child> {
+    Command::new("unshare")
+        .args(["--kill-child", "-pfmn", "--mount-proc", "--"])
+        .arg(farfork::binary()?)
+        .args(["node", "--name", OTHER_NODE, "--pool"])
+        .arg(pool)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|error| Trouble::during("starting the other node", error))
+}
+
+/// The node table of the pool tells when the agent has joined.
+fn await_node(pool: &Path) -> Outcome {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let mut info = farfork::command(&["pool", "info", "--json"])?;
+        info.arg(pool);
+        let seen = farfork::text(&farfork::must_run(info)?);
+        if seen.contains(&format!("\"{OTHER_NODE}\"")) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(Trouble::during("waiting for the other node in pool info", seen));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Ends the agent, unmounts the pool, removes the directory.
+pub fn tear_down() {
+    if let Some(mut agent) = AGENT.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let _ = agent.kill();
+        let _ = agent.wait();
+    }
+    if let Some(place) = MOUNTED.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let _ = umount2(&place, MntFlags::MNT_DETACH);
+    }
+    let _ = std::fs::remove_dir_all(base());
+}
