@@ -3,11 +3,26 @@
 //! Exit status: 0 done, 1 the work failed, 2 the call was wrong. With `--json` stdout holds one
 //! JSON document and nothing else.
 
+mod checkpoint;
+mod clones;
 mod doctor;
+mod images;
+mod inherit;
+mod node;
 mod output;
+mod pool;
+mod restore;
+mod size;
 
 use clap::{Parser, Subcommand};
+use std::error::Error;
 use std::process::ExitCode;
+
+/// What a subcommand ends with.
+type CommandResult = Result<ExitCode, Box<dyn Error>>;
+
+/// Exit status of a call that was wrong.
+const USAGE: u8 = 2;
 
 /// Clones warm processes: checkpoint once into shared memory, start copies in under a millisecond.
 #[derive(Parser)]
@@ -21,14 +36,46 @@ struct Cli {
 enum Command {
     /// Tell what this machine can do: each capability yes or no, and why not.
     Doctor(doctor::Args),
+    /// Make, describe and check pools.
+    #[command(subcommand)]
+    Pool(pool::Command),
+    /// Checkpoint a running process into a pool.
+    Checkpoint(checkpoint::Args),
+    /// Start clones of an image.
+    Restore(restore::Args),
+    /// Wait for the end of a clone, and end with its exit status.
+    Wait(clones::WaitArgs),
+    /// Send a signal to a clone.
+    Kill(clones::KillArgs),
+    /// List clones.
+    Ps(clones::PsArgs),
+    /// The catalog of images.
+    #[command(subcommand)]
+    Images(images::Command),
+    /// Run the agent of this machine; other commands start it when they need it.
+    Node(node::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Doctor(args) => doctor::run(&args),
+        Command::Pool(command) => pool::run(&command),
+        Command::Checkpoint(args) => checkpoint::run(&args),
+        Command::Restore(args) => restore::run(&args),
+        Command::Wait(args) => clones::wait(&args),
+        Command::Kill(args) => clones::kill(&args),
+        Command::Ps(args) => clones::ps(&args),
+        Command::Images(command) => images::run(&command),
+        Command::Node(args) => node::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("farfork: {error}");
         ExitCode::FAILURE
     })
+}
+
+/// Refuses a call that cannot be right.
+fn usage_error(message: &str) -> ExitCode {
+    eprintln!("farfork: {message}");
+    ExitCode::from(USAGE)
 }

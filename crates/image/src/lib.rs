@@ -6,3 +6,4 @@ pub mod error;
 pub mod format;
 pub mod machine;
 pub mod model;
+pub mod verify;

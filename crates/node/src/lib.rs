@@ -1,1 +1,23 @@
-//! The agent of one machine: clones and their registry, pins, templates.
+//! The agent of one machine, and its client.
+//!
+//! ```text
+//!  client ── Call ──► session ─┬─ images: pool, pins, attached images
+//!         ◄─ Reply ──          ├─ template ──► init ──► clone
+//!                              └─ registry ◄── status ──┘   (one watcher thread)
+//! ```
+//! Invariants: an image is pinned in the pool as long as a clone of it lives on this node, the
+//! truth being a lock that the clone's init holds; a clone that was not detached dies with the
+//! connection that asked for it; the agent leaves when it has had nothing to do for a while.
+
+mod agent;
+mod channel;
+pub mod client;
+mod error;
+mod images;
+pub mod paths;
+mod registry;
+mod session;
+pub mod usage;
+
+pub use agent::serve;
+pub use error::NodeError;

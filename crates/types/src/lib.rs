@@ -7,6 +7,8 @@
 
 mod cid;
 mod units;
+#[cfg(feature = "std")]
+pub mod wire;
 
 pub use cid::{Cid, ParseCidError};
 pub use units::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};

@@ -1,0 +1,112 @@
+//! `farfork wait`, `kill` and `ps`.
+
+use std::fs;
+use std::process::ExitCode;
+
+use farfork_node::client::Client;
+use farfork_node::paths;
+use farfork_types::wire::CloneState;
+
+use crate::output::print_json;
+use crate::{CommandResult, size};
+
+/// Which clone to wait for.
+#[derive(clap::Args)]
+pub(crate) struct WaitArgs {
+    /// Its pid.
+    pid: i32,
+    /// Node it runs on.
+    #[arg(long, env = "FARFORK_NODE", default_value = paths::DEFAULT_NODE)]
+    node: String,
+}
+
+/// Which clone to signal.
+#[derive(clap::Args)]
+pub(crate) struct KillArgs {
+    /// Its pid.
+    pid: i32,
+    /// Number of the signal; SIGTERM without it.
+    #[arg(long, default_value_t = libc::SIGTERM)]
+    signal: i32,
+    /// Node it runs on.
+    #[arg(long, env = "FARFORK_NODE", default_value = paths::DEFAULT_NODE)]
+    node: String,
+}
+
+/// How to list.
+#[derive(clap::Args)]
+pub(crate) struct PsArgs {
+    /// One node; all nodes of this machine without it.
+    #[arg(long)]
+    node: Option<String>,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Waits, and ends as the clone did.
+pub(crate) fn wait(args: &WaitArgs) -> CommandResult {
+    let status = Client::connect(&args.node)?.wait(args.pid)?;
+    Ok(exit_code(status))
+}
+
+/// Signals.
+pub(crate) fn kill(args: &KillArgs) -> CommandResult {
+    Client::connect(&args.node)?.kill(args.pid, args.signal)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lists.
+pub(crate) fn ps(args: &PsArgs) -> CommandResult {
+    let mut clones = Vec::new();
+    for node in args.node.clone().map_or_else(nodes, |node| vec![node]) {
+        // A socket without an agent behind it is a node without clones.
+        if let Ok(client) = Client::connect(&node) {
+            clones.extend(client.list()?);
+        }
+    }
+    clones.sort_by(|a: &CloneState, b| (&a.node, a.pid).cmp(&(&b.node, b.pid)));
+    if args.json {
+        print_json(&clones)?;
+    } else {
+        show(&clones);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn nodes() -> Vec<String> {
+    let entries = fs::read_dir(paths::run_directory()).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".sock")?.to_owned()))
+        .collect()
+}
+
+fn show(clones: &[CloneState]) {
+    println!(
+        "{:<8} {:>7} {:<24} {:<4} {:>10} {:>10} {:>7}  CID",
+        "NODE", "PID", "IMAGE", "TIER", "LOCAL", "POOL", "FAULTS"
+    );
+    for clone in clones {
+        println!(
+            "{:<8} {:>7} {:<24} {:<4} {:>10} {:>10} {:>7}  {}",
+            clone.node,
+            clone.pid,
+            clone.image,
+            clone.tiering,
+            size::show(clone.local_bytes),
+            size::show(clone.pool_bytes),
+            clone.faults.values().sum::<u64>(),
+            clone.cid
+        );
+    }
+}
+
+/// The exit status that a shell would show for this wait status.
+pub(crate) fn exit_code(wait_status: i32) -> ExitCode {
+    let code = match wait_status & 0x7f {
+        0 => wait_status >> 8 & 0xff,
+        signal => 128 + signal,
+    };
+    ExitCode::from(code as u8)
+}
+

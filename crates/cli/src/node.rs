@@ -1,0 +1,29 @@
+//! `farfork node`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use farfork_node::paths;
+
+use crate::CommandResult;
+
+/// Which node to be.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Name of the node.
+    #[arg(long, env = "FARFORK_NODE", default_value = paths::DEFAULT_NODE)]
+    name: String,
+    /// Pools to join at once; others are joined when they are first used.
+    #[arg(long = "pool", value_name = "PATH")]
+    pools: Vec<PathBuf>,
+    /// Leave after so many seconds without a clone; without it the agent stays.
+    #[arg(long, value_name = "SECONDS")]
+    idle_exit_s: Option<u64>,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> CommandResult {
+    farfork_node::serve(&args.name, &args.pools, args.idle_exit_s.map(Duration::from_secs))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,145 @@
+//! `farfork pool`, and which pool the other commands mean.
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use farfork_image::catalog::Catalog;
+use farfork_image::format::Image;
+use farfork_pool::{Medium, Pool, mount_tmpfs};
+use farfork_types::{CHUNK_BYTES, align_down, align_up};
+
+use crate::output::print_json;
+use crate::{CommandResult, size};
+
+/// What to do with a pool.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Make a pool.
+    Create {
+        /// Where.
+        path: PathBuf,
+        /// How large, as 4G.
+        #[arg(long, value_parser = size::parse)]
+        size: u64,
+    },
+    /// Tell space, nodes, images and owners.
+    Info {
+        /// Which.
+        path: Option<PathBuf>,
+        /// Print one JSON document.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Verify every invariant and checksum, and give back what the dead hold.
+    Check {
+        /// Which.
+        path: Option<PathBuf>,
+    },
+}
+
+/// Which pool a command means.
+#[derive(clap::Args)]
+pub(crate) struct PoolArg {
+    /// The pool; without it $FARFORK_POOL, then the embedded pool.
+    #[arg(long = "pool", env = "FARFORK_POOL", value_name = "PATH")]
+    path: Option<PathBuf>,
+}
+
+impl PoolArg {
+    /// Its absolute path.
+    pub(crate) fn path(&self) -> Result<PathBuf, Box<dyn Error>> {
+        chosen(self.path.as_deref())
+    }
+
+    /// The pool, open.
+    pub(crate) fn open(&self) -> Result<Pool, Box<dyn Error>> {
+        Ok(Pool::open(&self.path()?)?)
+    }
+}
+
+fn chosen(given: Option<&Path>) -> Result<PathBuf, Box<dyn Error>> {
+    match given.map(Path::to_owned).or_else(|| env::var_os("FARFORK_POOL").map(PathBuf::from)) {
+        Some(path) => Ok(std::path::absolute(path)?),
+        None => embedded(),
+    }
+}
+
+/// The embedded pool, made when it is first asked for: a quarter of the machine's memory.
+fn embedded() -> Result<PathBuf, Box<dyn Error>> {
+    let path = farfork_node::paths::run_directory().join("pool/embedded");
+    if !path.exists() {
+        let quarter = rustix::system::sysinfo().totalram / 4;
+        create(&path, align_down(quarter, CHUNK_BYTES))?;
+    }
+    Ok(path)
+}
+
+/// Makes a pool; on a directory of its own, as root, on huge pages.
+fn create(path: &Path, bytes: u64) -> Result<Pool, Box<dyn Error>> {
+    let directory = path.parent().ok_or("a pool needs a directory: name a file in one")?;
+    fs::create_dir_all(directory)
+        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
+    if is_empty && rustix::process::geteuid().is_root() && needs_mount(directory) {
+        // Room for the file system's own pages beside the pool's.
+        mount_tmpfs(directory, bytes + (16 << 20))?;
+        eprintln!("mounted a tmpfs with huge pages on {}", directory.display());
+    }
+    Ok(Pool::create(path, bytes)?)
+}
+
+/// Whether pages of `directory` would not be huge pages of memory.
+fn needs_mount(directory: &Path) -> bool {
+    matches!(Medium::of(directory), Ok(Medium::Other) | Ok(Medium::Tmpfs { huge: false }))
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(command: &Command) -> CommandResult {
+    match command {
+        Command::Create { path, size } => {
+            let path = std::path::absolute(path)?;
+            create(&path, align_up(*size, CHUNK_BYTES))?;
+            println!("{}", path.display());
+        }
+        Command::Info { path, json } => info(path.as_deref(), *json)?,
+        Command::Check { path } => return check(path.as_deref()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn info(path: Option<&Path>, json: bool) -> Result<(), Box<dyn Error>> {
+    let info = Pool::open(&chosen(path)?)?.info()?;
+    if json {
+        return Ok(print_json(&info)?);
+    }
+    // The same facts in the same order, for people.
+    println!("{}", serde_json::to_string_pretty(&info)?.replace(['{', '}', '"', ','], ""));
+    Ok(())
+}
+
+fn check(path: Option<&Path>) -> CommandResult {
+    let pool = Pool::open(&chosen(path)?)?;
+    let report = pool.check()?;
+    let mut is_sound = report.is_sound();
+    for finding in &report.findings {
+        println!("{finding}");
+    }
+    for (name, cid, _) in Catalog::open(&pool)?.list()? {
+        match Image::read(&pool, cid).map(|image| image.damaged_windows(&pool)) {
+            Ok(Ok(damaged)) if damaged.is_empty() => {}
+            Ok(Ok(damaged)) => {
+                is_sound = false;
+                println!("image {name} ({cid}): {} chunks do not match their sums", damaged.len());
+            }
+            Ok(Err(error)) | Err(error) => {
+                is_sound = false;
+                println!("image {name} ({cid}): {error}");
+            }
+        }
+    }
+    println!("{}", if is_sound { "the pool is sound" } else { "the pool is damaged" });
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

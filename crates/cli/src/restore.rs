@@ -1,0 +1,165 @@
+//! `farfork restore`.
+
+use std::error::Error;
+use std::io::{stderr, stdin, stdout};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+
+use farfork_image::catalog::{Catalog, ImageName};
+use farfork_node::client::{Client, StartedClone};
+use farfork_node::{paths, usage};
+use farfork_pool::Pool;
+use farfork_types::Cid;
+use farfork_types::wire::{RestoreCall, Running};
+use serde::Serialize;
+
+use crate::inherit::Inherit;
+use crate::output::print_json;
+use crate::pool::PoolArg;
+use crate::{CommandResult, clones, size, usage_error};
+
+/// What to start, and how.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pool: PoolArg,
+    /// Name or id of the image.
+    image: String,
+    /// How many clones.
+    #[arg(long, default_value_t = 1)]
+    count: usize,
+    /// Leave the clones running; without it they end with this command.
+    #[arg(long)]
+    detach: bool,
+    /// When pages become local: migrate on write.
+    #[arg(long, value_enum, default_value = "mow")]
+    tiering: Tiering,
+    /// A PID namespace of its own, or the parent's pids in this one.
+    #[arg(long, value_enum, default_value = "new")]
+    pid_mode: PidMode,
+    /// Supply descriptor N: N=PATH opens PATH, or connects if it is a socket; N=listen:PATH
+    /// listens there. %i is the number of the clone.
+    #[arg(long = "inherit-fd", value_name = "N=PATH")]
+    inherit: Vec<Inherit>,
+    /// Node to start on.
+    #[arg(long, env = "FARFORK_NODE", default_value = paths::DEFAULT_NODE)]
+    node: String,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Tiering {
+    /// Migrate on write.
+    Mow,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum PidMode {
+    New,
+    Same,
+}
+
+#[derive(Serialize)]
+struct Clone<'a> {
+    cid: String,
+    #[serde(flatten)]
+    running: &'a Running,
+    vmas: u64,
+    pool_bytes: u64,
+    local_bytes: u64,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> CommandResult {
+    if args.pid_mode == PidMode::Same && args.count > 1 {
+        return Ok(usage_error(
+            "--pid-mode same takes the parent's pids, which only one process can have: leave \
+             --count out, or use --pid-mode new",
+        ));
+    }
+    let path = args.pool.path()?;
+    let cid = resolve(&Pool::open(&path)?, &args.image)?;
+    let Tiering::Mow = args.tiering;
+    let call = RestoreCall {
+        pool: path,
+        cid: cid.to_string(),
+        name: args.image.clone(),
+        detach: args.detach,
+        same_pid: args.pid_mode == PidMode::Same,
+        inherit: args.inherit.iter().map(|inherit| inherit.fd).collect(),
+        requested_ns: 0,
+    };
+    let clones = (0..args.count)
+        .map(|index| start(args, &call, index))
+        .collect::<Result<Vec<_>, _>>()?;
+    report(args, cid, &clones)?;
+    if args.detach { Ok(ExitCode::SUCCESS) } else { attend(&clones) }
+}
+
+/// The image with this name or id.
+pub(crate) fn resolve(pool: &Pool, image: &str) -> Result<Cid, Box<dyn Error>> {
+    if let Ok(cid) = image.parse() {
+        return Ok(cid);
+    }
+    let name: ImageName = image.parse()?;
+    let known = Catalog::open(pool)?.get(&name)?;
+    Ok(known.ok_or_else(|| format!("no image is named {name}: farfork images list tells which"))?)
+}
+
+fn start(args: &Args, call: &RestoreCall, index: usize) -> Result<StartedClone, Box<dyn Error>> {
+    let inherited = args
+        .inherit
+        .iter()
+        .map(|inherit| inherit.open(index))
+        .collect::<Result<Vec<OwnedFd>, _>>()?;
+    let client = Client::connect_or_start(&args.node)?;
+    let (input, output, error) = (stdin(), stdout(), stderr());
+    let mut fds: Vec<BorrowedFd<'_>> = vec![input.as_fd(), output.as_fd(), error.as_fd()];
+    fds.extend(inherited.iter().map(AsFd::as_fd));
+    let requested_ns = now_ns();
+    Ok(client.restore(RestoreCall { requested_ns, ..call.clone() }, &fds)?)
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn report(args: &Args, cid: Cid, clones: &[StartedClone]) -> Result<(), Box<dyn Error>> {
+    let usage_of = |clone: &StartedClone| usage::of(clone.running.pid);
+    if args.json {
+        let list: Vec<Clone<'_>> = clones
+            .iter()
+            .map(|clone| {
+                let usage = usage_of(clone);
+                let (vmas, pool_bytes) = (usage.vmas, usage.pool_bytes);
+                let local_bytes = usage.local_bytes;
+                let running = &clone.running;
+                Clone { cid: cid.to_string(), running, vmas, pool_bytes, local_bytes }
+            })
+            .collect();
+        return Ok(print_json(&list)?);
+    }
+    for clone in clones.iter().filter(|_| args.detach) {
+        println!("{}", clone.running.pid);
+        let us = clone.running.restore_us;
+        let local = size::show(usage_of(clone).local_bytes);
+        eprintln!("clone {} of {}: {us:.0} us, {local} local", clone.running.pid, args.image);
+    }
+    Ok(())
+}
+
+/// Waits for the clones; the first that fails gives the exit status.
+fn attend(clones: &[StartedClone]) -> CommandResult {
+    let mut first_failure = ExitCode::SUCCESS;
+    let mut has_failed = false;
+    for clone in clones {
+        let status = clone.client.ended()?;
+        if status != 0 && !has_failed {
+            (first_failure, has_failed) = (clones::exit_code(status), true);
+        }
+    }
+    Ok(first_failure)
+}

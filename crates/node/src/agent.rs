@@ -1,0 +1,100 @@
+//! The agent's main loop.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use farfork_restore::Template;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::channel::Channel;
+use crate::error::NodeError;
+use crate::images::Images;
+use crate::paths;
+use crate::registry::Registry;
+use crate::session::Node;
+
+/// Serves the node `name` until it has been idle for `idle`, if that is given.
+pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<(), NodeError> {
+    let path = paths::socket(name);
+    let (listener, _lock) = listen_at(&path)?;
+    let node = Arc::new(Node {
+        name: name.to_owned(),
+        images: Images::new(name),
+        registry: Registry::new().map_err(|source| socket_error("watch clones of", &path, source))?,
+        template: Mutex::new(Template::start()?),
+    });
+    for pool in pools {
+        node.images.pool(pool)?;
+    }
+    let watched = Arc::clone(&node);
+    thread::spawn(move || watched.registry.watch());
+    accept_all(&node, &listener, idle);
+    let _ = fs::remove_file(&path);
+    Ok(())
+}
+
+fn socket_error(doing: &'static str, path: &Path, source: io::Error) -> NodeError {
+    NodeError::Socket { doing, path: path.to_owned(), source }
+}
+
+/// Binds the socket; the lock beside it tells a living agent from a dead one's leftovers.
+fn listen_at(path: &Path) -> Result<(OwnedFd, fs::File), NodeError> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory).map_err(|e| socket_error("make the directory of", path, e))?;
+    let lock = fs::File::create(path.with_extension("lock"))
+        .map_err(|source| socket_error("lock", path, source))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| NodeError::Agent(format!("a node agent already serves {}", path.display())))?;
+    let _ = fs::remove_file(path);
+    let listener = bound(path).map_err(|errno| socket_error("listen at", path, errno.into()))?;
+    Ok((listener, lock))
+}
+
+fn bound(path: &Path) -> nix::Result<OwnedFd> {
+    let kind = SockType::SeqPacket;
+    let listener = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)?;
+    // Whoever may connect may start processes as this user: for the owner alone.
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let result = bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &UnixAddr::new(path)?);
+    rustix::process::umask(before);
+    result?;
+    listen(&listener, Backlog::MAXCONN)?;
+    Ok(listener)
+}
+
+fn accept_all(node: &Arc<Node>, listener: &OwnedFd, idle: Option<Duration>) {
+    let sessions = Arc::new(AtomicUsize::new(0));
+    loop {
+        if !is_ready(listener) {
+            let is_idle = idle.is_some_and(|idle| node.registry.idle_for() > idle);
+            if is_idle && sessions.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            continue;
+        }
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        let Ok(connection) = rustix::net::accept_with(listener, flags) else { continue };
+        node.registry.touch();
+        let (node, sessions) = (Arc::clone(node), Arc::clone(&sessions));
+        sessions.fetch_add(1, Ordering::SeqCst);
+        thread::spawn(move || {
+            // A client that has gone has nobody to tell.
+            let _ = Channel::new(connection).and_then(|channel| node.serve(&channel));
+            sessions.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+fn is_ready(listener: &OwnedFd) -> bool {
+    let mut polls = [PollFd::new(listener, PollFlags::IN)];
+    let second = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
+    poll(&mut polls, Some(&second)).is_ok_and(|ready| ready > 0)
+}

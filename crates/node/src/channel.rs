@@ -1,0 +1,130 @@
+//! Documents and descriptors over a packet socket.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use farfork_types::wire::MAX_DOCUMENT_BYTES;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, sendmsg, setsockopt,
+    sockopt,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::NodeError;
+
+const MAX_FDS: usize = 200;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Channel(OwnedFd);
+
+/// What came in.
+#[derive(Debug)]
+pub struct Received<T> {
+    /// The document.
+    pub document: T,
+    /// Descriptors beside it.
+    pub fds: Vec<OwnedFd>,
+    /// Pid in the packet's credentials, as seen here.
+    pub sender: i32,
+}
+
+impl Channel {
+    /// Wraps a connected socket.
+    pub fn new(socket: OwnedFd) -> Result<Channel, NodeError> {
+        setsockopt(&socket, sockopt::PassCred, &true).map_err(broken)?;
+        Ok(Channel(socket))
+    }
+
+    /// Sends a document and descriptors.
+    pub fn send(&self, document: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<(), NodeError> {
+        let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&fds)];
+        self.send_with(document, if fds.is_empty() { &[] } else { &rights })
+    }
+
+    /// Sends a document about the process `pid`, whose number the kernel translates for a
+    /// receiver in another PID namespace. Without the right to do so the number stays as it is.
+    pub fn send_about(&self, document: &impl Serialize, pid: i32) -> Result<(), NodeError> {
+        let about = UnixCredentials::from(libc::ucred {
+            pid,
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+        });
+        match self.send_with(document, &[ControlMessage::ScmCredentials(&about)]) {
+            Err(NodeError::Connection(error))
+                if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ESRCH)) =>
+            {
+                self.send_with(document, &[])
+            }
+            other => other,
+        }
+    }
+
+    fn send_with(
+        &self,
+        document: &impl Serialize,
+        control: &[ControlMessage<'_>],
+    ) -> Result<(), NodeError> {
+        let bytes = serde_json::to_vec(document)
+            .map_err(|error| NodeError::Language(error.to_string()))?;
+        let vectors = [IoSlice::new(&bytes)];
+        let fd = self.0.as_raw_fd();
+        sendmsg::<()>(fd, &vectors, control, MsgFlags::MSG_NOSIGNAL, None).map_err(broken)?;
+        Ok(())
+    }
+
+    /// Receives a document; nothing when the other end has closed.
+    pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<Received<T>>, NodeError> {
+        let mut bytes = vec![0u8; MAX_DOCUMENT_BYTES];
+        let mut space = nix::cmsg_space!([i32; MAX_FDS], libc::ucred);
+        let (length, fds, sender) = self.receive_raw(&mut bytes, &mut space)?;
+        if length == 0 {
+            return Ok(None);
+        }
+        let document = serde_json::from_slice(&bytes[..length])
+            .map_err(|error| NodeError::Language(error.to_string()))?;
+        Ok(Some(Received { document, fds, sender }))
+    }
+
+    #[allow(unsafe_code)] // reason: received descriptor numbers become owned descriptors
+    fn receive_raw(
+        &self,
+        bytes: &mut [u8],
+        space: &mut Vec<u8>,
+    ) -> Result<(usize, Vec<OwnedFd>, i32), NodeError> {
+        let mut vectors = [IoSliceMut::new(bytes)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = loop {
+            match recvmsg::<()>(self.0.as_raw_fd(), &mut vectors, Some(space), flags) {
+                Err(Errno::EINTR) => {}
+                Err(Errno::ECONNRESET) => return Ok((0, Vec::new(), 0)),
+                other => break other.map_err(broken)?,
+            }
+        };
+        let (mut fds, mut sender) = (Vec::new(), 0);
+        for control in message.cmsgs().map_err(broken)? {
+            match control {
+                ControlMessageOwned::ScmRights(numbers) => {
+                    // SAFETY: the kernel has just made these descriptors for this process.
+                    fds.extend(numbers.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                }
+                ControlMessageOwned::ScmCredentials(from) => sender = from.pid(),
+                _ => {}
+            }
+        }
+        Ok((message.bytes, fds, sender))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn broken(errno: Errno) -> NodeError {
+    NodeError::Connection(io::Error::from(errno))
+}

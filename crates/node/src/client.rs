@@ -1,0 +1,154 @@
+//! Calling an agent.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use farfork_types::wire::{Call, CloneState, Reply, RestoreCall, Running};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+
+use crate::channel::Channel;
+use crate::error::NodeError;
+use crate::paths;
+
+/// How long a new agent may take to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// After so long without a clone, an agent that started by itself goes.
+pub const IDLE: Duration = Duration::from_secs(60);
+
+/// A call to the agent of one node.
+#[derive(Debug)]
+pub struct Client {
+    channel: Channel,
+}
+
+/// A clone that was started.
+#[derive(Debug)]
+pub struct StartedClone {
+    /// What the agent says; its pid is as seen here.
+    pub running: Running,
+    /// The connection on which its end will be told, unless it is detached.
+    pub client: Client,
+}
+
+impl Client {
+    /// Connects to the agent of `node`, if one runs.
+    pub fn connect(node: &str) -> Result<Client, NodeError> {
+        let path = paths::socket(node);
+        let failed =
+            |errno: nix::errno::Errno| NodeError::Socket {
+                doing: "reach",
+                path: path.clone(),
+                source: io::Error::from(errno),
+            };
+        let kind = SockType::SeqPacket;
+        let socket = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)
+            .map_err(failed)?;
+        connect(socket.as_raw_fd(), &UnixAddr::new(&path).map_err(failed)?).map_err(failed)?;
+        Ok(Client { channel: Channel::new(socket)? })
+    }
+
+    /// Connects to the agent of `node`, starting one if none runs.
+    pub fn connect_or_start(node: &str) -> Result<Client, NodeError> {
+        if let Ok(client) = Client::connect(node) {
+            return Ok(client);
+        }
+        start_agent(node)?;
+        let begun = Instant::now();
+        loop {
+            match Client::connect(node) {
+                Err(_) if begun.elapsed() < START_TIMEOUT => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Starts a clone; `fds` are this process's 0, 1, 2 and one per number to inherit.
+    pub fn restore(
+        self,
+        call: RestoreCall,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<StartedClone, NodeError> {
+        self.channel.send(&Call::Restore(call), fds)?;
+        let received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
+        match received.document {
+            Reply::Running(mut running) => {
+                if received.sender != 0 {
+                    running.pid = received.sender;
+                }
+                Ok(StartedClone { running, client: self })
+            }
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Waits for the end of the clone that this connection started; its wait status.
+    pub fn ended(&self) -> Result<i32, NodeError> {
+        match self.reply()? {
+            Reply::Exited { wait_status } => Ok(wait_status),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Waits for the end of the clone with this pid; its wait status.
+    pub fn wait(&self, pid: i32) -> Result<i32, NodeError> {
+        self.channel.send(&Call::Wait { pid }, &[])?;
+        self.ended()
+    }
+
+    /// Sends a signal to the clone with this pid.
+    pub fn kill(&self, pid: i32, signal: i32) -> Result<(), NodeError> {
+        self.channel.send(&Call::Kill { pid, signal }, &[])?;
+        match self.reply()? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// The clones of the node.
+    pub fn list(&self) -> Result<Vec<CloneState>, NodeError> {
+        self.channel.send(&Call::List, &[])?;
+        let mut clones = Vec::new();
+        loop {
+            match self.reply()? {
+                Reply::Clones(part) => clones.extend(part),
+                Reply::Done => return Ok(clones),
+                other => return Err(unexpected(other)),
+            }
+        }
+    }
+
+    fn reply(&self) -> Result<Reply, NodeError> {
+        Ok(self.channel.receive::<Reply>()?.ok_or_else(gone)?.document)
+    }
+}
+
+fn gone() -> NodeError {
+    NodeError::Connection(io::ErrorKind::UnexpectedEof.into())
+}
+
+fn unexpected(reply: Reply) -> NodeError {
+    match reply {
+        Reply::Failed { message } => NodeError::Agent(message),
+        other => NodeError::Language(format!("{other:?} was not expected")),
+    }
+}
+
+/// Starts this program as an agent of its own session, which goes when it is idle.
+fn start_agent(node: &str) -> Result<(), NodeError> {
+    let failed = |source| NodeError::Socket { doing: "start", path: paths::socket(node), source };
+    let program = std::env::current_exe().map_err(failed)?;
+    let idle = IDLE.as_secs().to_string();
+    let mut command = Command::new(program);
+    command.args(["node", "--name", node, "--idle-exit-s", &idle]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.current_dir("/").process_group(0);
+    let mut child = command.spawn().map_err(failed)?;
+    // It is not waited for: a thread reaps it should it end before this process.
+    std::thread::spawn(move || child.wait());
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! Why a call to the agent failed.
+
+use std::io;
+use std::path::PathBuf;
+
+use farfork_pool::PoolError;
+use farfork_restore::RestoreError;
+
+/// Why a call to the agent failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The clone could not be started.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// The pool could not be used.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The agent said no.
+    #[error("{0}")]
+    Agent(String),
+    /// A descriptor of the image was not supplied.
+    #[error(
+        "image {name} needs descriptor {fd} ({description}) from outside: give it with \
+         --inherit-fd {fd}=PATH"
+    )]
+    MissingDescriptor {
+        /// The image.
+        name: String,
+        /// Number of the descriptor.
+        fd: u32,
+        /// What the parent had there.
+        description: String,
+    },
+    /// There is no such clone here.
+    #[error("no clone has pid {pid} on this node: farfork ps lists them")]
+    NoClone {
+        /// The pid asked for.
+        pid: i32,
+    },
+    /// The agent's socket cannot be used.
+    #[error("cannot {doing} the node agent at {}: {source}; see farfork node --help", .path.display())]
+    Socket {
+        /// What was being done.
+        doing: &'static str,
+        /// The socket.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("the node agent went away: {0}; clones go on, and farfork node starts a new one")]
+    Connection(io::Error),
+    /// What came over the connection is no known message.
+    #[error("the node agent speaks another language ({0}): is it another version of farfork?")]
+    Language(String),
+}

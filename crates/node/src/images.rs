@@ -1,0 +1,171 @@
+//! Pools and images that this node uses, and their pins.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use farfork_image::verify;
+use farfork_pool::{NodeSlot, PinFile, Pool};
+use farfork_restore::{Attached, RestoreError, attach};
+use farfork_types::Cid;
+
+use crate::error::NodeError;
+use crate::paths;
+
+/// For so long the files of an image are taken to be as they were when last looked at.
+const FILES_FRESH: Duration = Duration::from_secs(1);
+
+/// Everything this node has attached.
+#[derive(Debug)]
+pub struct Images {
+    node: String,
+    pools: Mutex<HashMap<PathBuf, Arc<NodePool>>>,
+}
+
+/// One pool as this node uses it.
+#[derive(Debug)]
+pub struct NodePool {
+    pool: Pool,
+    slot: NodeSlot,
+    pins: PinFile,
+    images: Mutex<HashMap<Cid, Arc<NodeImage>>>,
+}
+
+/// One image as this node uses it.
+#[derive(Debug)]
+pub struct NodeImage {
+    /// The image, read and checked.
+    pub attached: Attached,
+    files_seen: Mutex<Instant>,
+}
+
+/// A reason for an image to stay: held by a clone that lives, or is being started.
+#[derive(Debug)]
+pub struct Pin {
+    pool: Arc<NodePool>,
+    cid: Cid,
+    lock: Option<OwnedFd>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these guard is valid after every single step.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Images {
+    /// Nothing attached yet.
+    pub fn new(node: &str) -> Images {
+        Images { node: node.to_owned(), pools: Mutex::default() }
+    }
+
+    /// The pool at `path`, opened at its first use.
+    pub fn pool(&self, path: &Path) -> Result<Arc<NodePool>, NodeError> {
+        let mut pools = locked(&self.pools);
+        if let Some(pool) = pools.get(path).filter(|known| is_same_file(&known.pool, path)) {
+            return Ok(Arc::clone(pool));
+        }
+        let pool = Arc::new(NodePool::open(path, &self.node)?);
+        pools.insert(path.to_owned(), Arc::clone(&pool));
+        Ok(pool)
+    }
+}
+
+/// A pool may have been destroyed and made anew under the same path.
+fn is_same_file(pool: &Pool, path: &Path) -> bool {
+    Pool::open(path).is_ok_and(|now| now.uuid() == pool.uuid())
+}
+
+impl NodePool {
+    fn open(path: &Path, node: &str) -> Result<NodePool, NodeError> {
+        let pool = Pool::open(path)?;
+        let slot = pool.register_node(node)?;
+        let directory = paths::pins(node);
+        let uuid: String = pool.uuid().iter().map(|byte| format!("{byte:02x}")).collect();
+        // A directory that cannot be made shows as an error of the file in it.
+        let _ = fs::create_dir_all(&directory);
+        let pins = PinFile::open(&directory.join(uuid))?;
+        // An agent before this one may have died with clones that ended since.
+        pool.reconcile(slot, &pins)?;
+        Ok(NodePool { pool, slot, pins, images: Mutex::default() })
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Pins `cid` and reads it, once.
+    pub fn attach(self: &Arc<Self>, cid: Cid) -> Result<(Arc<NodeImage>, Pin), NodeError> {
+        let pin = self.pin(cid)?;
+        let known = locked(&self.images).get(&cid).cloned();
+        let image = match known {
+            Some(image) => image,
+            None => self.read(cid)?,
+        };
+        image.check_files(cid)?;
+        Ok((image, pin))
+    }
+
+    fn read(&self, cid: Cid) -> Result<Arc<NodeImage>, NodeError> {
+        let attached = attach(&self.pool, cid)?;
+        let never = Instant::now().checked_sub(2 * FILES_FRESH).unwrap_or_else(Instant::now);
+        let image = Arc::new(NodeImage { attached, files_seen: Mutex::new(never) });
+        locked(&self.images).insert(cid, Arc::clone(&image));
+        Ok(image)
+    }
+
+    fn pin(self: &Arc<Self>, cid: Cid) -> Result<Pin, NodeError> {
+        // Held against `unpin`, which looks whether it drops the last lock.
+        let _images = locked(&self.images);
+        self.pool.pin(self.slot, cid)?;
+        let slot = self.pool.find(cid)?.slot;
+        let lock = Some(self.pins.hold(slot)?);
+        Ok(Pin { pool: Arc::clone(self), cid, lock })
+    }
+
+    fn unpin(&self, cid: Cid) -> Result<(), NodeError> {
+        let mut images = locked(&self.images);
+        let Some(image) = images.get(&cid) else { return Ok(()) };
+        if !self.pins.is_held(image.attached.image.extents.slot)? {
+            self.pool.unpin(self.slot, cid)?;
+            images.remove(&cid);
+        }
+        Ok(())
+    }
+}
+
+impl NodeImage {
+    fn check_files(&self, cid: Cid) -> Result<(), NodeError> {
+        let mut seen = locked(&self.files_seen);
+        if seen.elapsed() < FILES_FRESH {
+            return Ok(());
+        }
+        let changes: Vec<String> = verify::changed_files(&self.attached.image.model)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        if changes.is_empty() {
+            *seen = Instant::now();
+            return Ok(());
+        }
+        Err(RestoreError::FilesChanged { cid, changes }.into())
+    }
+}
+
+impl Pin {
+    /// The lock that the clone's init holds too.
+    pub fn lock(&self) -> Option<&OwnedFd> {
+        self.lock.as_ref()
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        drop(self.lock.take());
+        // A pin word that stays is cleared by the next agent, or by `pool check`.
+        let _ = self.pool.unpin(self.cid);
+    }
+}

@@ -1,0 +1,167 @@
+//! The clones of this node.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use farfork_restore::{Event, Started};
+use farfork_types::Cid;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::images::Pin;
+
+/// Most ended clones that are remembered for `wait`.
+const REMEMBERED: usize = 4096;
+
+/// A clone that has been started.
+#[derive(Debug)]
+pub struct Clone {
+    /// Its pid as seen here.
+    pub pid: i32,
+    /// Its image.
+    pub cid: Cid,
+    /// Name it was asked for by.
+    pub name: String,
+    started: Started,
+    _pin: Pin,
+}
+
+/// Clones that live and wait statuses of those that do not.
+#[derive(Debug)]
+pub struct Registry {
+    state: Mutex<State>,
+    changed: Condvar,
+    epoll: rustix::fd::OwnedFd,
+}
+
+#[derive(Debug)]
+struct State {
+    living: HashMap<i32, Arc<Clone>>,
+    ended: BTreeMap<u64, (i32, i32)>,
+    next_end: u64,
+    idle_since: Instant,
+}
+
+impl Registry {
+    /// An empty registry.
+    pub fn new() -> std::io::Result<Registry> {
+        let state = State {
+            living: HashMap::new(),
+            ended: BTreeMap::new(),
+            next_end: 0,
+            idle_since: Instant::now(),
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Registry { state: Mutex::new(state), changed: Condvar::new(), epoll })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every step leaves the tables valid.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a running clone.
+    pub fn add(&self, pid: i32, cid: Cid, name: String, started: Started, pin: Pin) {
+        let clone = Arc::new(Clone { pid, cid, name, started, _pin: pin });
+        let mut state = self.state();
+        state.ended.retain(|_, (other, _)| *other != pid);
+        let data = EventData::new_u64(pid as u64);
+        let added = epoll::add(&self.epoll, clone.started.as_fd(), data, EventFlags::IN);
+        state.living.insert(pid, clone);
+        drop(state);
+        if added.is_err() {
+            // Without a watch its end would never be seen.
+            self.kill_and_end(pid);
+        }
+    }
+
+    fn kill_and_end(&self, pid: i32) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        self.end(pid, libc::SIGKILL);
+    }
+
+    /// Clones that live.
+    pub fn living(&self) -> Vec<Arc<Clone>> {
+        self.state().living.values().cloned().collect()
+    }
+
+    /// The living clone with this pid.
+    pub fn get(&self, pid: i32) -> Option<Arc<Clone>> {
+        self.state().living.get(&pid).cloned()
+    }
+
+    /// Waits for the end of a clone; nothing if there is none with this pid.
+    pub fn wait(&self, pid: i32) -> Option<i32> {
+        let mut state = self.state();
+        loop {
+            if let Some((_, (_, status))) = state.ended.iter().find(|(_, (p, _))| *p == pid) {
+                return Some(*status);
+            }
+            if !state.living.contains_key(&pid) {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// How long there has been no living clone.
+    pub fn idle_for(&self) -> Duration {
+        let state = self.state();
+        if state.living.is_empty() { state.idle_since.elapsed() } else { Duration::ZERO }
+    }
+
+    /// Starts the idle time anew.
+    pub fn touch(&self) {
+        self.state().idle_since = Instant::now();
+    }
+
+    /// Follows the clones' ends for ever.
+    pub fn watch(&self) {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let buffer = rustix::buffer::spare_capacity(&mut events);
+            if epoll::wait(&self.epoll, buffer, None).is_err() {
+                continue; // interrupted
+            }
+            for event in &events {
+                self.follow(event.data.u64() as i32);
+            }
+        }
+    }
+
+    fn follow(&self, pid: i32) {
+        let Some(clone) = self.get(pid) else { return };
+        let status = match clone.started.next(&[]) {
+            Ok(Event::Exited(status)) => status,
+            Ok(Event::Running { .. }) => return,
+            // The init is gone without a word: it was killed, and the clone with it.
+            Err(_) => libc::SIGKILL,
+        };
+        let _ = epoll::delete(&self.epoll, clone.started.as_fd());
+        let init = clone.started.init_pid;
+        drop(clone);
+        self.end(pid, status);
+        let _ = waitpid(Pid::from_raw(init), None);
+    }
+
+    fn end(&self, pid: i32, status: i32) {
+        let mut state = self.state();
+        let clone = state.living.remove(&pid);
+        let number = state.next_end;
+        state.next_end += 1;
+        state.ended.insert(number, (pid, status));
+        if state.ended.len() > REMEMBERED {
+            state.ended.pop_first();
+        }
+        state.idle_since = Instant::now();
+        drop(state);
+        // Drops the pin, which may give chunks back: not under the lock.
+        drop(clone);
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,224 @@
+//! One client's call, from its request to its last reply.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use farfork_image::model::OpenFile;
+use farfork_plan::protocol::PidMode;
+use farfork_restore::{Event, Started, Template};
+use farfork_types::Cid;
+use farfork_types::wire::{Call, CloneState, Reply, RestoreCall, Running};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::channel::{Channel, Received};
+use crate::error::NodeError;
+use crate::images::{Images, NodeImage};
+use crate::registry::{Clone, Registry};
+use crate::usage;
+
+/// Clones per packet of a list.
+const LIST_PART: usize = 64;
+/// Names of the phases whose ends a clone reports.
+const PHASES: [&str; 6] = ["init", "container", "memory", "process", "state", "leave"];
+
+/// What all sessions of an agent share.
+#[derive(Debug)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Images in use.
+    pub images: Images,
+    /// Its clones.
+    pub registry: Registry,
+    /// What clones are forked from.
+    pub template: Mutex<Template>,
+}
+
+impl Node {
+    /// Serves one connection.
+    pub fn serve(&self, channel: &Channel) -> Result<(), NodeError> {
+        let Some(Received { document, fds, .. }) = channel.receive::<Call>()? else {
+            return Ok(());
+        };
+        let result = match document {
+            Call::Restore(call) => self.restore(channel, &call, fds),
+            Call::Wait { pid } => self.wait(channel, pid),
+            Call::Kill { pid, signal } => self.kill(channel, pid, signal),
+            Call::List => self.list(channel),
+        };
+        match result {
+            Err(error) => channel.send(&Reply::Failed { message: error.to_string() }, &[]),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn restore(
+        &self,
+        channel: &Channel,
+        call: &RestoreCall,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), NodeError> {
+        let running = self.start(call, fds)?;
+        let pid = running.pid;
+        channel.send_about(&Reply::Running(running), pid)?;
+        if call.detach {
+            return channel.send(&Reply::Done, &[]);
+        }
+        self.attend(channel, pid)
+    }
+
+    fn start(&self, call: &RestoreCall, fds: Vec<OwnedFd>) -> Result<Running, NodeError> {
+        let cid: Cid = call
+            .cid
+            .parse()
+            .map_err(|_| NodeError::Language(format!("{} is no image id", call.cid)))?;
+        let pool = self.images.pool(&call.pool)?;
+        let (image, pin) = pool.attach(cid)?;
+        let externals = externals(&image, call, fds)?;
+        let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
+        let request = image.attached.request(mode, externals.len());
+        let lock = pin.lock().unwrap_or(image.attached.pool());
+        let pool_fd = image.attached.pool().as_fd();
+        let started = {
+            let mut template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
+            template.spawn(cid, &request, pool_fd, lock.as_fd(), &externals)?
+        };
+        let read = &image.attached.image;
+        let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
+        match started.next(plan) {
+            Ok(Event::Running { pid, at_ns }) => {
+                self.registry.add(pid, cid, call.name.clone(), started, pin);
+                Ok(running(pid, call.requested_ns, at_ns))
+            }
+            Ok(Event::Exited(_)) => {
+                reap(&started);
+                Err(farfork_restore::RestoreError::Killed { cid }.into())
+            }
+            Err(error) => {
+                let _ = kill(Pid::from_raw(started.init_pid), Signal::SIGKILL);
+                reap(&started);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Tells the end of a clone to its caller, and ends the clone when the caller goes first.
+    fn attend(&self, channel: &Channel, pid: i32) -> Result<(), NodeError> {
+        let Some(clone) = self.registry.get(pid) else { return self.wait(channel, pid) };
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| self.wait(channel, pid));
+            while !waiter.is_finished() {
+                if has_hung_up(channel) {
+                    end(&clone, Signal::SIGKILL);
+                    break;
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn wait(&self, channel: &Channel, pid: i32) -> Result<(), NodeError> {
+        let wait_status = self.registry.wait(pid).ok_or(NodeError::NoClone { pid })?;
+        channel.send(&Reply::Exited { wait_status }, &[])
+    }
+
+    fn kill(&self, channel: &Channel, pid: i32, signal: i32) -> Result<(), NodeError> {
+        let clone = self.registry.get(pid).ok_or(NodeError::NoClone { pid })?;
+        let signal = Signal::try_from(signal)
+            .map_err(|_| NodeError::Agent(format!("{signal} is no signal number")))?;
+        end(&clone, signal);
+        channel.send(&Reply::Done, &[])
+    }
+
+    fn list(&self, channel: &Channel) -> Result<(), NodeError> {
+        let states: Vec<CloneState> =
+            self.registry.living().iter().map(|clone| self.describe(clone)).collect();
+        for part in states.chunks(LIST_PART) {
+            channel.send(&Reply::Clones(part.to_vec()), &[])?;
+        }
+        channel.send(&Reply::Done, &[])
+    }
+
+    fn describe(&self, clone: &Clone) -> CloneState {
+        let usage = usage::of(clone.pid);
+        CloneState {
+            pid: clone.pid,
+            node: self.name.clone(),
+            cid: clone.cid.to_string(),
+            image: clone.name.clone(),
+            tiering: "mow".to_owned(),
+            local_bytes: usage.local_bytes,
+            pool_bytes: usage.pool_bytes,
+            vmas: usage.vmas,
+            faults: usage.faults,
+        }
+    }
+}
+
+fn end(clone: &Clone, signal: Signal) {
+    // The pid is the clone's as long as its init has not been reaped, which the registry does
+    // after it has forgotten the clone.
+    let _ = kill(Pid::from_raw(clone.pid), signal);
+}
+
+fn reap(started: &Started) {
+    let _ = waitpid(Pid::from_raw(started.init_pid), None);
+}
+
+/// Whether the client has closed its end, looked at for a moment.
+fn has_hung_up(channel: &Channel) -> bool {
+    let mut polls = [PollFd::new(channel, PollFlags::RDHUP)];
+    let moment = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
+    let hung_up = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    poll(&mut polls, Some(&moment)).is_ok_and(|_| polls[0].revents().intersects(hung_up))
+}
+
+/// The descriptors that the plan wants from outside, in its order.
+fn externals(
+    image: &NodeImage,
+    call: &RestoreCall,
+    fds: Vec<OwnedFd>,
+) -> Result<Vec<OwnedFd>, NodeError> {
+    let numbers = [0, 1, 2].into_iter().chain(call.inherit.iter().copied());
+    let mut supplied: BTreeMap<u32, OwnedFd> = numbers.zip(fds).collect();
+    let model = &image.attached.image.model;
+    let mut chosen = Vec::new();
+    let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
+    for descriptor in &model.descriptors {
+        let Some(OpenFile::External { description }) = model.files.get(descriptor.file as usize)
+        else {
+            continue;
+        };
+        // A second number for the same open file shares what was supplied for the first.
+        if seen.contains_key(&descriptor.file) && !supplied.contains_key(&descriptor.fd) {
+            continue;
+        }
+        let missing = || NodeError::MissingDescriptor {
+            name: call.name.clone(),
+            fd: descriptor.fd,
+            description: description.clone(),
+        };
+        seen.insert(descriptor.file, chosen.len());
+        chosen.push(supplied.remove(&descriptor.fd).ok_or_else(missing)?);
+    }
+    Ok(chosen)
+}
+
+fn running(pid: i32, requested_ns: u64, at_ns: [u64; 6]) -> Running {
+    let mut before = requested_ns;
+    let mut phases_us = BTreeMap::new();
+    for (phase, at) in PHASES.iter().zip(at_ns) {
+        phases_us.insert((*phase).to_owned(), microseconds(at.saturating_sub(before)));
+        before = at;
+    }
+    let total = at_ns[5].saturating_sub(requested_ns);
+    Running { pid, restore_us: microseconds(total), phases_us }
+}
+
+fn microseconds(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}

@@ -1,0 +1,111 @@
+//! What the node agent and its clients say to each other: one JSON document per packet on a Unix
+//! socket of type `SOCK_SEQPACKET`, descriptors beside it.
+//!
+//! A client sends one [`Call`] and receives [`Reply`]s until the one that ends the call, or closes
+//! the socket first; an attached restore ends its clones with the connection.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of one document.
+pub const MAX_DOCUMENT_BYTES: usize = 64 << 10;
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Call {
+    /// Start one clone. Carries descriptors: the caller's 0, 1, 2, then one per entry of
+    /// `inherit`.
+    Restore(RestoreCall),
+    /// Wait for the end of a clone.
+    Wait {
+        /// Its pid, as the agent sees it.
+        pid: i32,
+    },
+    /// Send a signal to a clone.
+    Kill {
+        /// Its pid, as the agent sees it.
+        pid: i32,
+        /// Signal number.
+        signal: i32,
+    },
+    /// List clones.
+    List,
+}
+
+/// Start one clone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoreCall {
+    /// Path of the pool.
+    pub pool: PathBuf,
+    /// Id of the image, 32 hexadecimal digits.
+    pub cid: String,
+    /// Name it was asked for by, for lists.
+    pub name: String,
+    /// Whether the clone outlives this connection.
+    pub detach: bool,
+    /// Whether it keeps the parent's pids in the agent's PID namespace.
+    pub same_pid: bool,
+    /// Numbers that the descriptors after the first three get.
+    pub inherit: Vec<u32>,
+    /// `CLOCK_MONOTONIC` in ns when the user asked.
+    pub requested_ns: u64,
+}
+
+/// What the agent answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// A clone runs. The sender's pid in the packet's credentials is the clone's.
+    Running(Running),
+    /// A clone has ended with this wait status; ends the call.
+    Exited {
+        /// As `waitpid` gives it.
+        wait_status: i32,
+    },
+    /// Part of the list; [`Reply::Done`] follows the last.
+    Clones(Vec<CloneState>),
+    /// Done; ends the call.
+    Done,
+    /// The call failed; ends it.
+    Failed {
+        /// What to tell the user.
+        message: String,
+    },
+}
+
+/// A clone that runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Running {
+    /// Its pid, as the agent sees it.
+    pub pid: i32,
+    /// Microseconds from the request to its first instruction.
+    pub restore_us: f64,
+    /// How they were spent, by phase.
+    pub phases_us: BTreeMap<String, f64>,
+}
+
+/// A clone in a list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CloneState {
+    /// Its pid.
+    pub pid: i32,
+    /// Node it runs on.
+    pub node: String,
+    /// Its image.
+    pub cid: String,
+    /// Name it was started by.
+    pub image: String,
+    /// Tiering policy.
+    pub tiering: String,
+    /// Anonymous memory and page tables, in bytes.
+    pub local_bytes: u64,
+    /// Bytes mapped from the pool and present.
+    pub pool_bytes: u64,
+    /// Mappings.
+    pub vmas: u64,
+    /// Page faults without (`minor`) and with (`major`) I/O.
+    pub faults: BTreeMap<String, u64>,
+}
