@@ -3,10 +3,10 @@
 mod common;
 
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use common::{Place, is_filled, publish};
-use farfork_pool::{PinFile, PoolError};
+use farfork_pool::{ImageSlot, PinFile, PoolError};
 use farfork_types::CHUNK_BYTES;
 
 #[test]
@@ -63,26 +63,41 @@ fn the_clones_of_a_dead_agent_keep_their_image_until_the_last_is_gone() {
     let image = pool.find(cid).unwrap();
     let pins = PinFile::open(&place.dir().join("pins")).unwrap();
     pool.pin(node, cid).unwrap();
-    let hold = pins.hold(image.slot).unwrap();
-    // A clone: it inherits the description as its standard input, and lives on when we let go.
-    let mut clone = Command::new("sh")
+    let (first, second) = (start_clone(&pins, image.slot), start_clone(&pins, image.slot));
+    pool.remove(cid).unwrap();
+    drop(first);
+    assert!(pins.is_held(image.slot).unwrap());
+    assert_eq!(pool.reconcile(node, &pins).unwrap(), []);
+    assert!(is_filled(&pool, &image.extents, 7));
+
+    drop(second);
+    assert!(!pins.is_held(image.slot).unwrap());
+    assert_eq!(pool.info().unwrap().used_bytes, 3 * CHUNK_BYTES);
+    assert_eq!(pool.reconcile(node, &pins).unwrap(), [image.slot]);
+    assert_eq!(pool.info().unwrap().used_bytes, 0);
+}
+
+/// A process that holds an image; killed when dropped.
+struct Clone(Child);
+
+/// The clone inherits the description as its standard input, and lives on when we let go of it.
+fn start_clone(pins: &PinFile, slot: ImageSlot) -> Clone {
+    let hold = pins.hold(slot).unwrap();
+    let mut process = Command::new("sh")
         .args(["-c", "echo up; exec sleep 600"])
         .stdin(Stdio::from(hold))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    clone.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
-    pool.remove(cid).unwrap();
-    assert!(pins.is_held(image.slot).unwrap());
-    assert_eq!(pool.reconcile(node, &pins).unwrap(), []);
-    assert!(is_filled(&pool, &image.extents, 7));
+    process.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
+    Clone(process)
+}
 
-    clone.kill().unwrap();
-    clone.wait().unwrap();
-    assert!(!pins.is_held(image.slot).unwrap());
-    assert_eq!(pool.info().unwrap().used_bytes, 3 * CHUNK_BYTES);
-    assert_eq!(pool.reconcile(node, &pins).unwrap(), [image.slot]);
-    assert_eq!(pool.info().unwrap().used_bytes, 0);
+impl Drop for Clone {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 #[test]
