@@ -80,7 +80,6 @@ pub enum CatalogError {
 /// The names of the images of a pool.
 pub struct Catalog<'p> {
     pool: &'p Pool,
-    table: Table<'p>,
 }
 
 impl<'p> Catalog<'p> {
@@ -89,14 +88,14 @@ impl<'p> Catalog<'p> {
     /// # Errors
     /// [`CatalogError::Pool`], [`CatalogError::OtherVersion`], [`CatalogError::NotACatalog`].
     pub fn open(pool: &'p Pool) -> Result<Catalog<'p>, CatalogError> {
-        let table = Table::new(pool.catalog_area().words()?);
-        let catalog = Catalog { pool, table };
-        if catalog.table.is_blank() {
-            let _lock = catalog.lock()?;
-            catalog.table.format();
+        let catalog = Catalog { pool };
+        let table = catalog.table()?;
+        if table.is_blank() {
+            let _lock = pool.catalog_area().lock()?;
+            table.format();
         }
         let path = catalog.path();
-        match catalog.table.version() {
+        match table.version() {
             Some(table::VERSION) => Ok(catalog),
             Some(found) => Err(CatalogError::OtherVersion { path, found }),
             None => Err(CatalogError::NotACatalog { path }),
@@ -109,12 +108,12 @@ impl<'p> Catalog<'p> {
     /// [`CatalogError::Damaged`] if it is not found and an entry is damaged;
     /// [`CatalogError::Pool`].
     pub fn get(&self, name: &ImageName) -> Result<Option<Cid>, CatalogError> {
-        self.pool.catalog_area().words()?;
+        let table = self.table()?;
         loop {
-            let moves = self.table.moves();
-            let newest = self.table.named(name).pop();
-            if self.table.moves() == moves {
-                return self.unless_damaged(newest);
+            let moves = table.moves();
+            let newest = table.named(name).pop();
+            if table.moves() == moves {
+                return self.unless_damaged(&table, newest);
             }
         }
     }
@@ -124,13 +123,13 @@ impl<'p> Catalog<'p> {
     /// # Errors
     /// [`CatalogError::Full`], [`CatalogError::Pool`].
     pub fn set(&self, name: &ImageName, cid: Cid) -> Result<Option<Cid>, CatalogError> {
-        let _lock = self.lock()?;
-        let before = self.table.named(name);
+        let (table, _lock) = self.locked()?;
+        let before = table.named(name);
         let entry = Entry { sequence: 0, place: 0, cid, created_unix_s: now(), name: name.clone() };
-        if !self.table.add(&entry) {
+        if !table.add(&entry) {
             return Err(CatalogError::Full { path: self.path(), name: name.clone() });
         }
-        before.iter().for_each(|old| self.table.take_away(old.place));
+        before.iter().for_each(|old| table.take_away(old.place));
         Ok(before.last().map(|old| old.cid))
     }
 
@@ -139,11 +138,11 @@ impl<'p> Catalog<'p> {
     /// # Errors
     /// [`CatalogError::Damaged`] as for [`get`](Catalog::get), [`CatalogError::Pool`].
     pub fn remove(&self, name: &ImageName) -> Result<Option<Cid>, CatalogError> {
-        let _lock = self.lock()?;
-        let before = self.table.named(name);
+        let (table, _lock) = self.locked()?;
+        let before = table.named(name);
         // The one that counts goes last: the name never falls back to an older image.
-        before.iter().for_each(|old| self.table.take_away(old.place));
-        self.unless_damaged(before.into_iter().last())
+        before.iter().for_each(|old| table.take_away(old.place));
+        self.unless_damaged(&table, before.into_iter().last())
     }
 
     /// All names by name, the images that they mean, and when they were set (seconds since 1970).
@@ -151,8 +150,8 @@ impl<'p> Catalog<'p> {
     /// # Errors
     /// [`CatalogError::Pool`]. Damaged entries are left out.
     pub fn list(&self) -> Result<Vec<(ImageName, Cid, u64)>, CatalogError> {
-        let _lock = self.lock()?;
-        let mut entries = self.table.entries();
+        let (table, _lock) = self.locked()?;
+        let mut entries = table.entries();
         entries.sort_by(|a, b| (&a.name, b.sequence).cmp(&(&b.name, a.sequence)));
         entries.dedup_by(|older, newer| older.name == newer.name);
         let row = |entry: Entry| (entry.name, entry.cid, entry.created_unix_s);
@@ -173,25 +172,35 @@ impl<'p> Catalog<'p> {
     /// # Errors
     /// [`CatalogError::Pool`].
     pub fn repair(&self) -> Result<usize, CatalogError> {
-        let _lock = self.lock()?;
-        let damaged = self.table.damaged();
-        damaged.iter().for_each(|place| self.table.take_away(*place));
+        let (table, _lock) = self.locked()?;
+        let damaged = table.damaged();
+        damaged.iter().for_each(|place| table.take_away(*place));
         Ok(damaged.len())
     }
 
-    /// The lock under which changes are made, on a pool that is still whole.
-    fn lock(&self) -> Result<CatalogLock, CatalogError> {
-        let area = self.pool.catalog_area();
-        area.words()?;
-        Ok(area.lock()?)
+    /// The words, of a pool that is still whole.
+    fn table(&self) -> Result<Table<'p>, CatalogError> {
+        Ok(Table::new(self.pool.catalog_area().words()?))
     }
 
-    /// What was found; an entry that is damaged may be the one that was not.
-    fn unless_damaged(&self, found: Option<Entry>) -> Result<Option<Cid>, CatalogError> {
-        match (found, self.table.damaged().len()) {
-            (Some(entry), _) => Ok(Some(entry.cid)),
-            (None, 0) => Ok(None),
-            (None, entries) => Err(CatalogError::Damaged { path: self.path(), entries }),
+    /// The words, and the lock under which they may be changed.
+    fn locked(&self) -> Result<(Table<'p>, CatalogLock), CatalogError> {
+        let lock = self.pool.catalog_area().lock()?;
+        Ok((self.table()?, lock))
+    }
+
+    /// What was found; if nothing was, an entry that is damaged may be the one.
+    fn unless_damaged(
+        &self,
+        table: &Table<'_>,
+        found: Option<Entry>,
+    ) -> Result<Option<Cid>, CatalogError> {
+        if let Some(entry) = found {
+            return Ok(Some(entry.cid));
+        }
+        match table.damaged().len() {
+            0 => Ok(None),
+            entries => Err(CatalogError::Damaged { path: self.path(), entries }),
         }
     }
 

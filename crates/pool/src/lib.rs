@@ -12,7 +12,9 @@
 //! 4. The chunks of a removed image are given back only when no node's word pins it. A pin is
 //!    written first and the image's state read afterwards; a removal does it the other way round.
 //! 5. Locks are byte ranges of open file descriptions far beyond the end of the file: the kernel
-//!    drops them when the last holder dies. No process id is ever written down.
+//!    drops them when the last holder dies. No process id is ever written down. A lock reaches the
+//!    processes of one kernel, in whatever namespaces: writers of several kernels need another
+//!    [`ChunkAllocator`](chunks::ChunkAllocator) and another proof of life.
 //!
 //! What remains of a file that is truncated under its users: every call looks at the length first
 //! and says so, but a truncation between that look and the access ends in SIGBUS. A process that

@@ -30,6 +30,7 @@ impl Pool {
         self.intact()?;
         let owner = self.lookup(cid, &[State::Published]).ok_or_else(|| self.no_image(cid))?;
         let word = &self.pin_words(node)[owner.slot.index()];
+        step();
         let before = word.swap(owner.generation.into(), SeqCst);
         step();
         if self.state(owner) == Some(State::Published) {

@@ -1,6 +1,6 @@
 //! A pool: made, opened, looked at, destroyed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -138,23 +138,20 @@ impl Pool {
     }
 
     /// Looks whether the file is still there in its full length, before it is touched.
-    pub(crate) fn intact(&self) -> Result<(), PoolError> {
+    pub(crate) fn intact(&self) -> Result<Metadata, PoolError> {
         let now = self.file.metadata().map_err(PoolError::io("look at", &self.path))?;
         let (path, size) = (self.path.clone(), self.layout.size());
-        if now.nlink() == 0 {
-            return Err(PoolError::Gone { path });
+        match now.nlink() {
+            0 => Err(PoolError::Gone { path }),
+            _ if now.len() < size => Err(PoolError::Truncated { path, found: now.len(), size }),
+            _ => Ok(now),
         }
-        if now.len() < size {
-            return Err(PoolError::Truncated { path, found: now.len(), size });
-        }
-        Ok(())
     }
 
     /// As [`intact`](Pool::intact), and the path still leads here: nobody should fill a pool that
     /// no other process can find.
     pub(crate) fn reachable(&self) -> Result<(), PoolError> {
-        self.intact()?;
-        let ours = self.file.metadata().map_err(PoolError::io("look at", &self.path))?;
+        let ours = self.intact()?;
         match fs::metadata(&self.path) {
             Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => Ok(()),
             _ => Err(PoolError::Gone { path: self.path.clone() }),

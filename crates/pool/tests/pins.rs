@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::fs::OpenOptions;
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
 
 use common::{Place, is_filled, publish};
-use farfork_pool::{PinFile, PoolError};
+use farfork_pool::{Finding, ImageSlot, PinFile, Pool, PoolError, failpoint};
 use farfork_types::CHUNK_BYTES;
 
 #[test]
@@ -63,26 +65,41 @@ fn the_clones_of_a_dead_agent_keep_their_image_until_the_last_is_gone() {
     let image = pool.find(cid).unwrap();
     let pins = PinFile::open(&place.dir().join("pins")).unwrap();
     pool.pin(node, cid).unwrap();
-    let hold = pins.hold(image.slot).unwrap();
-    // A clone: it inherits the description as its standard input, and lives on when we let go.
-    let mut clone = Command::new("sh")
+    let (first, second) = (start_clone(&pins, image.slot), start_clone(&pins, image.slot));
+    pool.remove(cid).unwrap();
+    drop(first);
+    assert!(pins.is_held(image.slot).unwrap());
+    assert_eq!(pool.reconcile(node, &pins).unwrap(), []);
+    assert!(is_filled(&pool, &image.extents, 7));
+
+    drop(second);
+    assert!(!pins.is_held(image.slot).unwrap());
+    assert_eq!(pool.info().unwrap().used_bytes, 3 * CHUNK_BYTES);
+    assert_eq!(pool.reconcile(node, &pins).unwrap(), [image.slot]);
+    assert_eq!(pool.info().unwrap().used_bytes, 0);
+}
+
+/// A process that holds an image; killed when dropped.
+struct Clone(Child);
+
+/// The clone inherits the description as its standard input, and lives on when we let go of it.
+fn start_clone(pins: &PinFile, slot: ImageSlot) -> Clone {
+    let hold = pins.hold(slot).unwrap();
+    let mut process = Command::new("sh")
         .args(["-c", "echo up; exec sleep 600"])
         .stdin(Stdio::from(hold))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    clone.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
-    pool.remove(cid).unwrap();
-    assert!(pins.is_held(image.slot).unwrap());
-    assert_eq!(pool.reconcile(node, &pins).unwrap(), []);
-    assert!(is_filled(&pool, &image.extents, 7));
+    process.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
+    Clone(process)
+}
 
-    clone.kill().unwrap();
-    clone.wait().unwrap();
-    assert!(!pins.is_held(image.slot).unwrap());
-    assert_eq!(pool.info().unwrap().used_bytes, 3 * CHUNK_BYTES);
-    assert_eq!(pool.reconcile(node, &pins).unwrap(), [image.slot]);
-    assert_eq!(pool.info().unwrap().used_bytes, 0);
+impl Drop for Clone {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 #[test]
@@ -104,6 +121,51 @@ fn pin_and_remove_race_and_one_of_them_wins() {
         }
         assert_eq!(pool.info().unwrap().used_bytes, 0, "round {round}");
     }
+}
+
+#[test]
+fn a_removal_at_any_step_of_a_pin_refuses_the_pin_and_gives_back() {
+    let place = Place::new();
+    let pool = place.pool(8);
+    let node = pool.register_node("n").unwrap();
+    for step in 0.. {
+        let cid = publish(&pool, 1, 7);
+        let path = place.path();
+        let removal = move || Pool::open(&path).unwrap().remove(cid).unwrap();
+        failpoint::happen_after(step, Some(Box::new(removal)));
+        let pinned = pool.pin(node, cid);
+        if failpoint::happen_after(0, None) {
+            assert_eq!((step, pinned.is_ok()), (2, true));
+            pool.unpin(node, cid).unwrap();
+            return;
+        }
+        assert!(matches!(pinned, Err(PoolError::NoImage { .. })), "step {step}");
+        assert_eq!(pool.info().unwrap().used_bytes, 0, "step {step}");
+        assert_eq!(pool.check().unwrap().findings, [], "step {step}");
+    }
+}
+
+#[test]
+fn the_word_of_an_image_that_is_gone_pins_nothing() {
+    let place = Place::new();
+    let pool = place.pool(8);
+    let node = pool.register_node("n").unwrap();
+    pool.remove(publish(&pool, 1, 7)).unwrap();
+    let cid = publish(&pool, 1, 7);
+    let slot = pool.find(cid).unwrap().slot;
+    // An agent that was killed between its word and its second look, when the first image was
+    // there, left this.
+    let word = 0x13000 + (node.index() * farfork_pool::MAX_IMAGES + slot.index()) as u64 * 8;
+    let file = OpenOptions::new().write(true).open(place.path()).unwrap();
+    file.write_all_at(&1u64.to_le_bytes(), word).unwrap();
+    let report = pool.check().unwrap();
+    assert_eq!(report.findings, [Finding::StalePin { node, slot }]);
+    assert!(report.is_sound());
+    pool.remove(cid).unwrap();
+    assert_eq!(pool.info().unwrap().used_bytes, 0);
+    let pins = PinFile::open(&place.dir().join("pins")).unwrap();
+    assert_eq!(pool.reconcile(node, &pins).unwrap(), [slot]);
+    assert_eq!(pool.check().unwrap().findings, []);
 }
 
 #[test]
