@@ -5,7 +5,7 @@ pid, so nothing that detects a fork by pid notices. `renew()` reseeds:
 
 - `random`'s global generator and `numpy.random`'s legacy global one;
 - `uuid.uuid1`: node, last timestamp, and libuuid's private state (by-passed);
-- `tempfile`'s generator of names, and the two that `multiprocessing` keeps;
+- `tempfile`'s generator of names, and the one of `multiprocessing`'s semaphores;
 - OpenSSL's generators (`ssl.RAND_bytes`, TLS keys), in every thread.
 
 Out of reach; a function that needs these distinct registers an after-restore hook:
@@ -76,14 +76,8 @@ def _renew_uuid() -> None:
 def _renew_names() -> None:
     if tempfile := sys.modules.get("tempfile"):
         tempfile._name_sequence = None  # made anew at the next name
-    _renew_name_sequence("multiprocessing.synchronize", "SemLock")
-    _renew_name_sequence("multiprocessing.heap", "Arena")
-
-
-def _renew_name_sequence(module_name: str, class_name: str) -> None:
-    owner = getattr(sys.modules.get(module_name), class_name, None)
-    if sequence := getattr(owner, "_rand", None):
-        owner._rand = type(sequence)()
+    if semaphores := sys.modules.get("multiprocessing.synchronize"):
+        semaphores.SemLock._rand = type(semaphores.SemLock._rand)()
 
 
 def _renew_openssl() -> None:

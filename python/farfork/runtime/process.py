@@ -10,7 +10,7 @@ pid = os.getpid
 def usage() -> dict[str, int | None]:
     """Return `threads` and `rss_bytes`; None each where /proc is not mounted."""
     try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
             fields = dict(line.split(":", 1) for line in status)
     except OSError:
         return {"threads": None, "rss_bytes": None}
