@@ -24,7 +24,8 @@ def _resolve(requirements: Path) -> list[dict[str, Any]]:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--report", "-"]
     pip += ["--no-deps", "--ignore-installed", "--only-binary", ":all:", "-r", str(requirements)]
     report = subprocess.run(pip, check=True, capture_output=True, text=True).stdout
-    return json.loads(report)["install"]
+    packages: list[dict[str, Any]] = json.loads(report)["install"]
+    return packages
 
 
 def _line(package: dict[str, Any]) -> str:

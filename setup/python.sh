@@ -21,7 +21,7 @@ step() {
 }
 
 is_python_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
-has_venv() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
+has_venv() { "$1" -c 'import ensurepip, venv; ensurepip.version()' 2>/dev/null; }
 
 # Prints each Python 3.11 there is: Debian's, what PATH has, pyenv's own.
 pythons() {

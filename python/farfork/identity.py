@@ -20,8 +20,10 @@ Out of reach; a function that needs these distinct registers an after-restore ho
 
 import os
 import sys
+from typing import Any
 
 _SEED_BYTES = 64
+_MT19937_WORDS = 624
 _MULTICAST_BIT = 1 << 40
 
 
@@ -40,6 +42,10 @@ def renew() -> None:
     _renew_openssl()
 
 
+def _loaded(name: str) -> Any:
+    return sys.modules.get(name)
+
+
 def _libcrypto_is_mapped() -> bool:
     try:
         with open("/proc/self/maps", "rb") as maps:
@@ -49,23 +55,25 @@ def _libcrypto_is_mapped() -> bool:
 
 
 def _renew_random() -> None:
-    if random := sys.modules.get("random"):
+    if random := _loaded("random"):
         random.seed()
 
 
 def _renew_numpy() -> None:
-    random = sys.modules.get("numpy.random")
+    random = _loaded("numpy.random")
     if random is None:
         return
     generator = random.get_bit_generator()
     if type(generator).__name__ == "MT19937":
-        random.seed()
-    else:  # seed() refuses what set_bit_generator() put there
+        # numpy.random.seed() does the same through Python code that costs five times as much.
+        key = _loaded("numpy").frombuffer(os.urandom(4 * _MT19937_WORDS), "uint32")
+        random.set_state(("MT19937", key, _MT19937_WORDS))
+    else:  # set_bit_generator() put it there
         random.set_bit_generator(type(generator)())
 
 
 def _renew_uuid() -> None:
-    if uuid := sys.modules.get("uuid"):
+    if uuid := _loaded("uuid"):
         # RFC 4122, 4.5: a random node has the multicast bit set. Clones on one
         # machine share its MAC address, and libuuid keeps node and clock in C.
         uuid._node = int.from_bytes(os.urandom(6), "big") | _MULTICAST_BIT
@@ -74,14 +82,14 @@ def _renew_uuid() -> None:
 
 
 def _renew_names() -> None:
-    if tempfile := sys.modules.get("tempfile"):
+    if tempfile := _loaded("tempfile"):
         tempfile._name_sequence = None  # made anew at the next name
-    if semaphores := sys.modules.get("multiprocessing.synchronize"):
+    if semaphores := _loaded("multiprocessing.synchronize"):
         semaphores.SemLock._rand = type(semaphores.SemLock._rand)()
 
 
 def _renew_openssl() -> None:
-    if ssl := sys.modules.get("_ssl"):
+    if ssl := _loaded("_ssl"):
         # This reseeds the primary generator; each thread's public and private
         # ones see its new reseed count at their next draw and follow.
         ssl.RAND_add(os.urandom(_SEED_BYTES), float(_SEED_BYTES))

@@ -95,11 +95,11 @@ class Listener:
 
     def close(self) -> None:
         """Close the socket; remove its path if this process still has the socket it bound."""
-        own_path = None if self.is_other() else self.identity()["socket_path"]
+        address = None if self.is_other() else self._sock.getsockname()
         self._sock.close()
-        if own_path:
+        if address:
             with suppress(FileNotFoundError):
-                os.unlink(own_path)
+                os.unlink(address)
 
     def _cookie_address_boot(self) -> tuple[int, str | bytes, bytes]:
         cookie = self._sock.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8)

@@ -1,6 +1,6 @@
 """Prints what COUNT twins of one warm process draw: draws.py FUNCTION renew|keep COUNT.
 
-A program of its own, so that the twins are twins of a process with one thread.
+A program of its own: only the thread that calls clone3 goes on in a twin.
 """
 
 import json
@@ -11,6 +11,7 @@ import sys
 from ctypes import CDLL, create_string_buffer
 from typing import Any
 
+import numpy as np
 import twins
 
 from farfork import identity
@@ -35,6 +36,7 @@ def draw() -> dict[str, Any]:
         **function.call({}, None),
         "ssl_private": private_bytes(),
         "gauss": random.gauss(0, 1),
+        "numpy_normal": np.random.standard_normal(),
         "semaphore_name": next(multiprocessing.synchronize.SemLock._rand),
     }
 

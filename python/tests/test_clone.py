@@ -17,7 +17,7 @@ from conftest import Serve
 from farfork.client import CallError, Client
 
 CLONABLE = """
-    import os, random, signal, socket, sys
+    import gc, os, random, signal, socket, sys
     import farfork
     events = []
 
@@ -38,7 +38,8 @@ CLONABLE = """
             raise OSError("database is gone")
 
     def main(args):
-        return {"events": events, "draw": random.random(), "modules": len(sys.modules)}
+        state = {"modules": len(sys.modules), "frozen": gc.get_freeze_count()}
+        return {"events": events, "draw": random.random(), **state}
 """
 UNRENEWED_DRAW = 0.13436424411240122  # what random.seed(1) is followed by
 
@@ -79,6 +80,7 @@ def test_a_clone_renews_itself_once_before_its_first_request(clonable: Clonable)
     assert (first["generation"], second["generation"]) == (1, 1)
     assert first["result"]["events"] == second["result"]["events"] == ["before", "after"]
     assert first["result"]["draw"] != UNRENEWED_DRAW
+    assert first["result"]["frozen"] > parent["frozen"] == 0
     assert first["result"]["modules"] == parent["modules"]  # nothing was imported late
 
 

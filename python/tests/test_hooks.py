@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-import snapshot_restore_py as aws
 
 import farfork
+import snapshot_restore_py as aws
 from farfork import hooks
 
 
@@ -54,7 +54,7 @@ def test_a_failing_hook_is_named_and_ends_the_run() -> None:
     farfork.before_checkpoint(ran.append, "first registered, never reached")
     farfork.before_checkpoint(close_database)
     with pytest.raises(
-        hooks.HookError, match="before-checkpoint hook .*close_database: ValueError"
+        hooks.HookError, match=r"before-checkpoint hook .*close_database: ValueError"
     ):
         hooks.run_before()
     assert ran == []

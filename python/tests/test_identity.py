@@ -114,7 +114,7 @@ def test_renewal_imports_nothing() -> None:
 class _Param(ctypes.Structure):
     """OSSL_PARAM of <openssl/core.h>."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("key", ctypes.c_char_p),
         ("data_type", ctypes.c_uint),
         ("data", ctypes.c_void_p),

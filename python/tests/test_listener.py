@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -89,5 +90,7 @@ def test_a_non_blocking_listener_waits_all_the_same(tmp_path: Path) -> None:
     listener.start()
     os.set_blocking(listener.fd, False)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.connect(str(tmp_path / "a"))
+        late = threading.Timer(0.05, client.connect, [str(tmp_path / "a")])
+        late.start()
         assert listener.accept().getblocking()
+        late.join()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -125,9 +126,37 @@ def test_a_client_that_goes_in_mid_request_harms_nobody(serve: Serve) -> None:
     assert client.run()["greeting"] == "Hello, world!"
 
 
+def test_what_follows_a_prepare_is_dropped_and_harms_nobody(serve: Serve) -> None:
+    client = serve(ROOT / "functions/hello")
+    with connected(client) as raw, raw.makefile("rb") as answers:
+        raw.sendall(b'{"op": "prepare"}\n' + b'{"op": "run", "args": {}}\n' * 3)
+        assert json.loads(answers.readline())["ok"]
+        assert answers.readline() == b""
+    client.close()
+    assert client.run()["greeting"] == "Hello, world!"
+
+
+def test_a_prepare_drops_requests_that_wait_on_other_connections(serve: Serve) -> None:
+    client = serve(ROOT / "functions/hello")
+    pid = client.status()["pid"]
+    with connected(client) as first, connected(client) as second:
+        for raw in (first, second):  # both must be accepted, and polled in one round
+            raw.sendall(b'{"op": "status"}\n')
+            assert raw.recv(1 << 16)
+        os.kill(pid, signal.SIGSTOP)
+        first.sendall(b'{"op": "prepare"}\n')
+        second.sendall(b'{"op": "prepare"}\n')
+        os.kill(pid, signal.SIGCONT)
+        assert sorted([received(first), received(second)]) == [False, True]
+    client.close()
+    assert client.status()["prepared"]
+
+
 def test_stop_ends_the_process_and_removes_its_path(serve: Serve) -> None:
     client = serve(ROOT / "functions/hello")
+    pid = client.status()["pid"]
     client.stop()
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     impatient = Client(client._path, connect_timeout_s=0.05)
     with pytest.raises(NoAnswerError, match=r"connecting to .*is its runtime up"):
         impatient.run()
@@ -182,3 +211,11 @@ def connected(client: Client) -> socket.socket:
     raw.settimeout(10)
     raw.connect(client._path)
     return raw
+
+
+def received(raw: socket.socket) -> bool:
+    """Tell whether an answer comes before the connection ends."""
+    try:
+        return bool(raw.recv(1 << 16))
+    except ConnectionResetError:
+        return False

@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _CloneArgs(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in _FIELDS.split()]  # noqa: RUF012
+    _fields_ = [(name, ctypes.c_uint64) for name in _FIELDS.split()]
 
 
 def allowed() -> bool:
