@@ -3,6 +3,9 @@
 It has `main(args: dict) -> dict` (OpenWhisk's convention) or `handler(event,
 context)` (AWS Lambda's). In a zip or folder it lies in `__main__.py`, `main.py` or
 `handler.py`, the first that exists, with its own modules beside it.
+
+A zip is unpacked into a temporary folder of this machine. Clones elsewhere lack that
+folder: what they need of it must be imported or read before the checkpoint.
 """
 
 import atexit
@@ -48,6 +51,15 @@ def load(path: str | Path) -> Function:
     return _wrap(source.stem, _import_file(_module_name(source), file), source)
 
 
+def keep_files() -> None:
+    """Leave an unpacked zip where it is when this process ends: its clones read it, too."""
+    atexit.unregister(_remove_unpacked)
+
+
+def _remove_unpacked(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _entry_file(source: Path) -> Path:
     if not source.exists():
         raise LoadError(f"loading {source}: no such file; give a .py file, a zip or a folder")
@@ -70,7 +82,7 @@ def _entry_in(folder: Path, source: Path) -> Path:
 def _unpack(source: Path) -> Path:
     # Unpacked, not zipimport: functions read data files and native modules next to their code.
     folder = tempfile.mkdtemp(prefix="farfork-function-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove_unpacked, folder)
     with zipfile.ZipFile(source) as archive:
         archive.extractall(folder)
     return Path(folder)

@@ -7,6 +7,7 @@ accept(), which then goes on with what is under the fd now, as in a restored pro
 import os
 import signal
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +137,23 @@ def test_a_clone_whose_hook_fails_serves_nothing(clonable: Clonable) -> None:
         with pytest.raises(CallError, match="after-restore hook after: OSError: database is gone"):
             clone.run()
     assert clone.status()["generation"] == 1
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_an_unpacked_zip_outlives_its_process_once_there_may_be_clones(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepared: bool
+) -> None:
+    with zipfile.ZipFile(tmp_path / "function.zip", "w") as archive:
+        archive.writestr("main.py", "def main(args): return {'file': __file__}")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    client = serve(tmp_path / "function.zip")
+    file, pid = Path(client.run()["file"]), client.status()["pid"]
+    assert file.is_relative_to(tmp_path)
+    if prepared:
+        client.prepare()
+    client.stop()
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert file.exists() == prepared
 
 
 def test_a_failing_before_hook_fails_prepare_and_not_the_process(

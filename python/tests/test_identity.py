@@ -56,8 +56,17 @@ def test_a_fork_child_can_renew_itself() -> None:
 
 
 def test_uuid1_node_is_marked_as_random() -> None:
+    for _ in range(32):  # by chance, half of all nodes have the bit
+        identity.renew()
+        assert uuid.uuid1().node & (1 << 40)
+
+
+def test_uuid1_forgets_its_parents_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clones on a machine whose clock is behind would all go on from one timestamp."""
+    future = uuid.uuid1().time + 10**12
+    monkeypatch.setattr(uuid, "_last_timestamp", future, raising=False)
     identity.renew()
-    assert uuid.uuid1().node & (1 << 40)
+    assert uuid.uuid1().time < future
 
 
 def test_a_replaced_numpy_generator_is_renewed_too() -> None:

@@ -16,9 +16,8 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
-from farfork import hooks, identity
+from farfork import hooks, identity, loader
 from farfork.listener import Listener
-from farfork.loader import Function
 from farfork.protocol import LineBuffer, Message, ProtocolError, decode, encode
 from farfork.runtime import process
 
@@ -28,7 +27,7 @@ _READ_BYTES = 1 << 16
 class Runtime:
     """One process serving one function."""
 
-    def __init__(self, function: Function, listener: Listener) -> None:
+    def __init__(self, function: loader.Function, listener: Listener) -> None:
         self.generation = 0
         self._function = function
         self._listener = listener
@@ -74,6 +73,7 @@ class Runtime:
         if self._listener.is_other():
             self._listener.remember()
             self.generation += 1
+            loader.keep_files()
             self._prepared = False
             self._attempt("becoming a clone", identity.renew, hooks.run_after)
 
@@ -160,6 +160,7 @@ class Runtime:
         except hooks.HookError as error:
             return failure(error)
         identity.get_ready()
+        loader.keep_files()
         process.flush_output()  # each clone would print what is still buffered
         self._prepared = True
         # Frozen objects are never traversed again: a clone's collections write
