@@ -174,17 +174,27 @@ def test_a_failing_before_hook_fails_prepare_and_not_the_process(
     assert client.run() == {}
 
 
+PRINTING = """
+    import os, sys
+    sys.stdout = open(os.path.join(os.path.dirname(__file__), "log"), "w")
+    import farfork
+    farfork.before_checkpoint(print, "closing")
+    def main(args):
+        print("failing")
+        raise ValueError
+"""
+
+
 def test_what_was_printed_is_not_printed_by_each_clone(
     serve: Serve, write_function: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    client = serve(
-        write_function("""
-            import os, sys
-            sys.stdout = open(os.path.join(os.path.dirname(__file__), "log"), "w")
-            import farfork
-            farfork.before_checkpoint(print, "closing")
-            def main(args): return {}
-        """)
-    )
-    client.prepare()
+    serve(write_function(PRINTING)).prepare()
     assert (tmp_path / "log").read_text() == "closing\n"
+
+
+def test_what_a_call_prints_is_out_before_its_answer(
+    serve: Serve, write_function: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(CallError):
+        serve(write_function(PRINTING)).run()
+    assert (tmp_path / "log").read_text() == "failing\n"

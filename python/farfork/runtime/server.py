@@ -143,16 +143,17 @@ class Runtime:
         try:
             result = self._function.call(args, request_id)
         except (Exception, SystemExit) as error:
-            return failure(error)
-        run_us = (time.perf_counter_ns() - start_ns) / 1000
-        process.flush_output()
-        return {
-            "ok": True,
-            "result": result,
-            "run_us": run_us,
-            "pid": process.pid(),
-            "generation": self.generation,
-        }
+            answer = failure(error)
+        else:
+            answer = {
+                "ok": True,
+                "result": result,
+                "run_us": (time.perf_counter_ns() - start_ns) / 1000,
+                "pid": process.pid(),
+                "generation": self.generation,
+            }
+        process.flush_output()  # its log is complete before its answer is out
+        return answer
 
     def _prepare(self, _message: Message) -> Message:
         try:
