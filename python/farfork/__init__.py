@@ -1,0 +1,9 @@
+"""farfork for Python functions: hooks around a checkpoint, and the runtime.
+
+`python -m farfork.runtime FUNCTION` serves a function; `farfork.client` calls it.
+"""
+
+from farfork.hooks import after_restore, before_checkpoint
+
+__all__ = ["__version__", "after_restore", "before_checkpoint"]
+__version__ = "0.1.0"

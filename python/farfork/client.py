@@ -1,0 +1,148 @@
+"""Calls a function's runtime over its Unix socket.
+
+with Client("/run/embed.sock") as client:
+    client.run({"texts": ["hello"]})["embeddings"]
+"""
+
+import math
+import socket
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from farfork.protocol import LineBuffer, Message, ProtocolError, decode, encode
+
+_RETRY_S = 0.001
+_READ_BYTES = 1 << 16
+
+
+class NoAnswerError(ConnectionError):
+    """The runtime could not be reached, took too long, or hung up."""
+
+
+class CallError(RuntimeError):
+    """The runtime answered that the call failed; `trace` is the function's traceback."""
+
+    def __init__(self, answer: Message) -> None:
+        super().__init__(answer.get("error", "failed without a reason"))
+        self.trace: str | None = answer.get("trace")
+
+
+class Client:
+    """A connection to one runtime; opens at the first call and again after `prepare`."""
+
+    def __init__(self, path: str, timeout_s: float = 30.0, connect_timeout_s: float = 2.0) -> None:
+        """Talk to `path`; a call may take `timeout_s`, the runtime may start that much later."""
+        self._path = path
+        self._timeout_s = timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._socket: socket.socket | None = None
+        self._lines = LineBuffer()
+        self._next_id = 0
+
+    def run(self, args: dict[str, Any] | None = None) -> Any:
+        """Return the function's result; raises CallError or NoAnswerError."""
+        return self.call("run", args=args or {})["result"]
+
+    def prepare(self) -> Message:
+        """Make the process ready for a checkpoint; all its connections end."""
+        return self._last_call("prepare")
+
+    def status(self) -> Message:
+        """Return pid, generation, threads, rss_bytes and the listener's identity."""
+        return self.call("status")
+
+    def stop(self) -> None:
+        """End the process."""
+        self._last_call("stop")
+
+    def call(self, op: str, **fields: Any) -> Message:
+        """Return the whole answer to operation `op`; raises CallError or NoAnswerError."""
+        answer = self._exchange({"id": self._next_id, "op": op, **fields})
+        if not answer.get("ok"):
+            raise CallError(answer)
+        return answer
+
+    def connect(self) -> None:
+        """Connect now; waits up to `connect_timeout_s` for the runtime to listen."""
+        deadline = time.monotonic() + self._connect_timeout_s
+        while self._socket is None:
+            try:
+                self._socket = self._connect_once(deadline)
+            except (FileNotFoundError, ConnectionRefusedError, BlockingIOError) as error:
+                if time.monotonic() >= deadline:
+                    reason = f"connecting to {self._path}: {error.strerror}; is its runtime up?"
+                    raise NoAnswerError(reason) from error
+                time.sleep(_RETRY_S)
+
+    def close(self) -> None:
+        """Hang up; a later call connects again."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            self._lines = LineBuffer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _connect_once(self, deadline: float) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(max(deadline - time.monotonic(), _RETRY_S))
+            sock.connect(self._path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _last_call(self, op: str) -> Message:
+        answer = self.call(op)
+        self.close()
+        return answer
+
+    def _exchange(self, message: Message) -> Message:
+        self._next_id += 1
+        self.connect()
+        try:
+            return self._send_and_receive(message)
+        except (OSError, ProtocolError) as error:
+            self.close()  # a late answer must not be taken for the next one
+            if isinstance(error, NoAnswerError):
+                raise
+            reason = f"calling {self._path} ({message['op']}): {error}; see the runtime's stderr"
+            raise NoAnswerError(reason) from error
+
+    def _send_and_receive(self, message: Message) -> Message:
+        assert self._socket is not None
+        deadline = time.monotonic() + self._timeout_s
+        self._socket.settimeout(self._timeout_s)
+        self._socket.sendall(encode(message))
+        while True:
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise NoAnswerError(f"calling {self._path} ({message['op']}): it hung up")
+            if lines := self._lines.feed(data):
+                return decode(lines[0])
+            self._socket.settimeout(max(deadline - time.monotonic(), _RETRY_S))
+
+
+def compare_embeddings(
+    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], tolerance: float = 1e-5
+) -> bool:
+    """Tell whether both hold the same vectors, each number within `tolerance`; NaN never is."""
+    if [len(vector) for vector in a] != [len(vector) for vector in b]:
+        return False
+    return all(
+        math.fabs(x - y) <= tolerance
+        for left, right in zip(a, b, strict=True)
+        for x, y in zip(left, right, strict=True)
+    )

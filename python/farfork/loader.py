@@ -1,0 +1,128 @@
+"""Loads a function: a Python file, a zip, or a folder.
+
+It has `main(args: dict) -> dict` (OpenWhisk's convention) or `handler(event,
+context)` (AWS Lambda's). In a zip or folder it lies in `__main__.py`, `main.py` or
+`handler.py`, the first that exists, with its own modules beside it.
+
+A zip is unpacked into a temporary folder of this machine. Clones elsewhere lack that
+folder: what they need of it must be imported or read before the checkpoint.
+"""
+
+import atexit
+import importlib.util
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ENTRY_FILES = ("__main__.py", "main.py", "handler.py")
+
+
+class LoadError(RuntimeError):
+    """A function could not be loaded; the message says which and what to do."""
+
+
+@dataclass(slots=True)
+class Context:
+    """What `handler` gets beside its event; the names are AWS Lambda's."""
+
+    function_name: str
+    aws_request_id: str
+
+
+@dataclass(slots=True)
+class Function:
+    """A loaded function: `call(args, request_id)` returns its JSON value."""
+
+    name: str
+    call: Callable[[dict[str, Any], Any], Any]
+
+
+def load(path: str | Path) -> Function:
+    """Import the function at `path`; raises LoadError, or what its import raises."""
+    source = Path(path).resolve()
+    file = _entry_file(source)
+    sys.path.insert(0, str(file.parent))
+    return _wrap(source.stem, _import_file(_module_name(source), file), source)
+
+
+def keep_files() -> None:
+    """Leave an unpacked zip where it is when this process ends: its clones read it, too."""
+    atexit.unregister(_remove_unpacked)
+
+
+def _remove_unpacked(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _entry_file(source: Path) -> Path:
+    if not source.exists():
+        raise LoadError(f"loading {source}: no such file; give a .py file, a zip or a folder")
+    if source.is_dir():
+        return _entry_in(source, source)
+    if zipfile.is_zipfile(source):
+        return _entry_in(_unpack(source), source)
+    if source.suffix != ".py":
+        raise LoadError(f"loading {source}: neither .py, zip nor folder; give one of these")
+    return source
+
+
+def _entry_in(folder: Path, source: Path) -> Path:
+    for name in ENTRY_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise LoadError(f"loading {source}: no {', '.join(ENTRY_FILES)} in it; add one of these")
+
+
+def _unpack(source: Path) -> Path:
+    # Unpacked, not zipimport: functions read data files and native modules next to their code.
+    folder = tempfile.mkdtemp(prefix="farfork-function-")
+    atexit.register(_remove_unpacked, folder)
+    with zipfile.ZipFile(source) as archive:
+        archive.extractall(folder)
+    return Path(folder)
+
+
+def _module_name(source: Path) -> str:
+    # A function folder called "random" must not shadow the library's module.
+    return f"farfork_function_{source.stem.replace('-', '_')}"
+
+
+def _import_file(name: str, file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"loading {file}: Python cannot import it; give it the suffix .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _wrap(name: str, module: ModuleType, source: Path) -> Function:
+    if callable(main := getattr(module, "main", None)):
+        return Function(name, _openwhisk_call(main))
+    if callable(handler := getattr(module, "handler", None)):
+        return Function(name, _lambda_call(handler, name))
+    raise LoadError(f"loading {source}: no main(args) and no handler(event, context); define one")
+
+
+def _openwhisk_call(main: Callable[..., Any]) -> Callable[[dict[str, Any], Any], Any]:
+    def call(args: dict[str, Any], _request_id: Any) -> dict[str, Any]:
+        result = main(args)
+        if not isinstance(result, dict):
+            raise TypeError(f"main returned {type(result).__name__}; return a dict")
+        return result
+
+    return call
+
+
+def _lambda_call(handler: Callable[..., Any], name: str) -> Callable[[dict[str, Any], Any], Any]:
+    def call(args: dict[str, Any], request_id: Any) -> Any:
+        return handler(args, Context(name, str(request_id)))
+
+    return call

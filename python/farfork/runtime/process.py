@@ -1,0 +1,27 @@
+"""What the runtime asks about its own process."""
+
+import os
+import sys
+from contextlib import suppress
+
+pid = os.getpid
+
+
+def usage() -> dict[str, int | None]:
+    """Return `threads` and `rss_bytes`; None each where /proc is not mounted."""
+    try:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
+            fields = dict(line.split(":", 1) for line in status)
+    except OSError:
+        return {"threads": None, "rss_bytes": None}
+    return {
+        "threads": int(fields["Threads"]),
+        "rss_bytes": int(fields["VmRSS"].split()[0]) * 1024,
+    }
+
+
+def flush_output() -> None:
+    """Write out what the function printed; a closed stdout is the caller's affair."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()

@@ -1,0 +1,45 @@
+"""Starts runtimes as processes of their own and ends them after the test."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from farfork.client import Client
+
+ROOT = Path(__file__).resolve().parents[2]
+Serve = Callable[..., Client]
+
+
+@pytest.fixture
+def write_function(tmp_path: Path) -> Callable[[str], Path]:
+    def write(source: str) -> Path:
+        path = tmp_path / "function.py"
+        path.write_text(dedent(source))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Return `serve(function, *options)`: a client of a new runtime."""
+    processes: list[subprocess.Popen[bytes]] = []
+    clients: list[Client] = []
+
+    def start(function: Path, *options: str) -> Client:
+        path = str(tmp_path / f"runtime-{len(processes)}.sock")
+        command = [sys.executable, "-m", "farfork.runtime", str(function), "--socket", path]
+        processes.append(subprocess.Popen([*command, *options]))
+        clients.append(Client(path, connect_timeout_s=20))
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.close()
+    for process in processes:
+        process.kill()
+        process.wait()

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Makes .venv and build/models. Does nothing when they are up to date, says nothing
+# unless a step fails. Needs Python 3.11; as root, installs Debian's venv module if missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=.venv
+model=build/models/all-MiniLM-L6-v2
+inputs=(setup/python.sh setup/requirements.lock setup/embed_model.py python/pyproject.toml)
+log=build/setup-python.log
+
+# Runs a step; shows its output only when it fails.
+step() {
+    local what=$1
+    shift
+    if ! "$@" >"$log" 2>&1; then
+        cat "$log" >&2
+        echo "setup/python.sh: $what failed (see above)" >&2
+        exit 1
+    fi
+}
+
+is_python_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
+has_venv() { "$1" -c 'import ensurepip, venv; ensurepip.version()' 2>/dev/null; }
+
+# Prints each Python 3.11 there is: Debian's, what PATH has, pyenv's own.
+pythons() {
+    local candidate
+    for candidate in /usr/bin/python3.11 "$(command -v python3.11 || true)" \
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.11*/bin/python3.11; do
+        if [[ -x $candidate ]] && is_python_311 "$candidate"; then echo "$candidate"; fi
+    done
+}
+
+# Prints the first Python 3.11 that can make virtual environments.
+find_python() {
+    local candidate
+    for candidate in $(pythons); do
+        if has_venv "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+}
+
+install_venv() {
+    if [[ -z $(pythons) ]]; then
+        echo "setup/python.sh: no Python 3.11 found; install python3.11 and run this again" >&2
+        exit 1
+    fi
+    step "apt-get update" apt-get -qq update
+    step "installing python3-venv" env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq install --no-install-recommends python3-venv
+}
+
+make_venv() {
+    local python
+    [[ -n $(find_python) ]] || install_venv
+    python=$(find_python)
+    if [[ -z $python ]]; then
+        echo "setup/python.sh: Python 3.11 cannot make a venv; install python3.11-venv" >&2
+        exit 1
+    fi
+    rm -rf "$venv"
+    step "making $venv" "$python" -m venv "$venv"
+}
+
+# The lock is a closed list: --no-deps keeps out what it leaves out on purpose.
+install_packages() {
+    local pip=("$venv/bin/python" -m pip install --quiet --no-deps --disable-pip-version-check
+        --root-user-action=ignore)
+    step "installing setup/requirements.lock" "${pip[@]}" --require-hashes --only-binary :all: \
+        -r setup/requirements.lock
+    step "installing the package farfork" "${pip[@]}" --no-build-isolation -e python
+}
+
+mkdir -p build
+exec 9>build/setup-python.lock
+flock 9
+
+wanted=$(cat "${inputs[@]}" | sha256sum)
+stamp=$venv/farfork-stamp
+if [[ $(cat "$stamp" 2>/dev/null) == "$wanted" && -s $model/model.onnx ]] \
+    && "$venv/bin/python" -c 'import farfork' 2>/dev/null; then
+    exit 0
+fi
+
+rm -f "$stamp"
+is_python_311 "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
+install_packages
+step "building the model of functions/embed" "$venv/bin/python" setup/embed_model.py "$model"
+echo "$wanted" >"$stamp"
