@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
-use farfork_pool::{Medium, Pool, mount_tmpfs};
+use farfork_pool::{Pool, maps_huge_pages, mount_tmpfs};
 use farfork_types::{CHUNK_BYTES, align_down, align_up};
 
 use crate::output::print_json;
@@ -83,17 +83,12 @@ fn create(path: &Path, bytes: u64) -> Result<Pool, Box<dyn Error>> {
     fs::create_dir_all(directory)
         .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
     let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
-    if is_empty && rustix::process::geteuid().is_root() && needs_mount(directory) {
+    if is_empty && rustix::process::geteuid().is_root() && !maps_huge_pages(directory) {
         // Room for the file system's own pages beside the pool's.
         mount_tmpfs(directory, bytes + (16 << 20))?;
         eprintln!("mounted a tmpfs with huge pages on {}", directory.display());
     }
     Ok(Pool::create(path, bytes)?)
-}
-
-/// Whether pages of `directory` would not be huge pages of memory.
-fn needs_mount(directory: &Path) -> bool {
-    matches!(Medium::of(directory), Ok(Medium::Other) | Ok(Medium::Tmpfs { huge: false }))
 }
 
 /// Runs the subcommand.

@@ -98,6 +98,18 @@ pub(crate) fn has_huge_pages(file: &File) -> io::Result<bool> {
     Ok(options.split(',').any(|option| option == "huge=always"))
 }
 
+/// Whether a pool in the directory `dir` could be mapped by huge pages as it is.
+pub fn maps_huge_pages(dir: &Path) -> bool {
+    let look = || -> io::Result<bool> {
+        let file = File::open(dir)?;
+        match Medium::of(&file)? {
+            Medium::Tmpfs => has_huge_pages(&file),
+            medium => Ok(medium != Medium::Other),
+        }
+    };
+    look().unwrap_or(false)
+}
+
 /// Mounts a tmpfs with huge pages for pools of at most `size` bytes on the directory `dir`. It may
 /// hold executable mappings: clones run code from the pool. Needs root.
 ///

@@ -28,6 +28,12 @@ pub struct Pool {
     uuid: [u8; 16],
 }
 
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 impl Pool {
     /// Makes a pool of `size` bytes, a multiple of the chunk size, in a new file that only its
     /// owner may use.
