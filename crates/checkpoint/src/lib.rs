@@ -8,6 +8,7 @@
 //! only it can ask the kernel is asked by system calls made on its behalf.
 
 mod copy;
+pub mod descriptors;
 mod error;
 mod freeze;
 mod inject;

@@ -51,9 +51,12 @@ pub fn is_watching(pid: i32, epoll: u32, watched: u32, nth: u32) -> Result<bool,
 unsafe fn kcmp(pid: i32, other: i32, kind: u64, left: u64, right: u64) -> Result<i64, Errno> {
     // SAFETY: numbers, and the one address the caller vouches for.
     let answer = unsafe { libc::syscall(libc::SYS_kcmp, pid, other, kind, left, right) };
-    if answer >= 0 { Ok(answer) } else { Err(Errno::from_raw_os_error(nix::errno::Errno::last_raw())) }
+    if answer >= 0 {
+        Ok(answer)
+    } else {
+        Err(Errno::from_raw_os_error(nix::errno::Errno::last_raw()))
+    }
 }
-
 
 #[cfg(test)]
 mod tests {

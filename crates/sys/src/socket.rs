@@ -47,9 +47,5 @@ pub fn set_peek_offset(socket: BorrowedFd<'_>, offset: i32) -> Result<(), Errno>
 }
 
 fn check(result: i32) -> Result<(), Errno> {
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(Errno::from_raw_os_error(nix::errno::Errno::last_raw()))
-    }
+    if result == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(nix::errno::Errno::last_raw())) }
 }

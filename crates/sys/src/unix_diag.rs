@@ -40,9 +40,7 @@ pub struct UnixSocket {
 }
 
 /// All Unix sockets of the network namespace `namespace`, or of the caller's, by inode.
-pub fn unix_sockets(
-    namespace: Option<BorrowedFd<'_>>,
-) -> Result<HashMap<u32, UnixSocket>, Errno> {
+pub fn unix_sockets(namespace: Option<BorrowedFd<'_>>) -> Result<HashMap<u32, UnixSocket>, Errno> {
     let socket = match namespace {
         None => open_diag()?,
         Some(namespace) => open_diag_in(namespace)?,
@@ -92,10 +90,7 @@ fn request() -> [u8; 40] {
 }
 
 /// Takes the messages of one datagram; true once the kernel has told all.
-fn take_messages(
-    mut bytes: &[u8],
-    found: &mut HashMap<u32, UnixSocket>,
-) -> Result<bool, Errno> {
+fn take_messages(mut bytes: &[u8], found: &mut HashMap<u32, UnixSocket>) -> Result<bool, Errno> {
     while let (Some(length), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) {
         let Some(body) = bytes.get(16..length as usize) else { return Err(Errno::BADMSG) };
         match kind {
