@@ -38,7 +38,7 @@ pub fn capture(
         end: u32::from(peer != 0 && peer < inode),
         kind: known.kind,
         flags: entry.info.status_flags(),
-        incoming: incoming(entry, subject, socket, known.kind)?,
+        incoming: incoming(entry, subject, socket, known)?,
         shutdown: known.shutdown,
         buffers: (receive as u32, send as u32),
     })
@@ -52,14 +52,14 @@ fn incoming(
     entry: &Entry,
     subject: &Subject,
     socket: &OwnedFd,
-    kind: u32,
+    known: &UnixSocket,
 ) -> Result<Vec<Vec<u8>>, Stop> {
     if entry.info.value("scm_fds").is_some_and(|count| count != "0") {
         return Err(refuse("descriptors wait in it to be received (SCM_RIGHTS)"));
     }
-    let peeked = match kind as i32 {
+    let peeked = match known.kind as i32 {
         libc::SOCK_STREAM => stream(socket),
-        _ => messages(socket),
+        _ => messages(socket, has_end(known)),
     };
     match peeked {
         Ok(Peeked::Whole(messages)) => Ok(messages),
@@ -94,38 +94,38 @@ fn stream(socket: &OwnedFd) -> Result<Peeked, Errno> {
     })
 }
 
+/// Whether reading past the last message gives nothing instead of failing: an empty message
+/// would look the same.
+fn has_end(known: &UnixSocket) -> bool {
+    known.kind == libc::SOCK_SEQPACKET as u32 && known.shutdown & 1 != 0
+}
+
 /// Messages, one after the other: the socket's peek offset walks along the queue and is then put
 /// back to where the process had it.
-fn messages(socket: &OwnedFd) -> Result<Peeked, Errno> {
+fn messages(socket: &OwnedFd, has_end: bool) -> Result<Peeked, Errno> {
     let before = peek_offset(socket.as_fd())?;
     set_peek_offset(socket.as_fd(), 0)?;
-    let peeked = walk(socket);
+    let peeked = walk(socket, has_end);
     set_peek_offset(socket.as_fd(), before)?;
     peeked
 }
 
-fn walk(socket: &OwnedFd) -> Result<Peeked, Errno> {
+fn walk(socket: &OwnedFd, has_end: bool) -> Result<Peeked, Errno> {
     let mut messages = Vec::new();
     let longest = sockopt::socket_recv_buffer_size(socket)?.max(MESSAGE_BYTES);
     let mut bytes = vec![0; longest];
     loop {
-        let (length, flags) = match peek(socket, &mut bytes) {
+        match peek(socket, &mut bytes) {
             Err(Errno::AGAIN) => return Ok(Peeked::Whole(messages)),
-            peeked => peeked?,
-        };
-        if flags.contains(ReturnFlags::CTRUNC) {
-            return Ok(Peeked::WithRights);
+            Ok((0, _)) if has_end => return Ok(Peeked::Whole(messages)),
+            Ok((_, flags)) if flags.contains(ReturnFlags::CTRUNC) => return Ok(Peeked::WithRights),
+            // The kernel does not step past an empty message twice.
+            Ok((0, _)) => return Ok(Peeked::Partly),
+            Ok((_, flags)) if flags.contains(ReturnFlags::TRUNC) => return Ok(Peeked::Partly),
+            Ok((length, _)) => messages.push(bytes[..length].to_vec()),
+            Err(errno) => return Err(errno),
         }
-        // An empty message and the end of the queue look alike, and it cannot be walked past.
-        if flags.contains(ReturnFlags::TRUNC) || length == 0 {
-            return end_of_walk(length, messages);
-        }
-        messages.push(bytes[..length].to_vec());
     }
-}
-
-fn end_of_walk(length: usize, messages: Vec<Vec<u8>>) -> Result<Peeked, Errno> {
-    Ok(if length == 0 { Peeked::Whole(messages) } else { Peeked::Partly })
 }
 
 /// Without room for control data, so that descriptors in flight are told of and not received.
