@@ -8,6 +8,8 @@ pub mod raw;
 #[cfg(feature = "std")]
 pub mod kcmp;
 #[cfg(feature = "std")]
+pub mod inherited;
+#[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
 pub mod ptrace;
