@@ -9,6 +9,8 @@ use crate::error::CheckpointError;
 pub struct Status {
     /// Name of the thread.
     pub name: String,
+    /// `R`, `S`, `T` (stopped), `Z` (ended) and the like.
+    pub state: Option<char>,
     /// Id of the thread in its innermost PID namespace.
     pub innermost_tid: u32,
     /// Id of its process there.
@@ -70,6 +72,7 @@ impl Status {
         let four = || ids().try_into().unwrap_or_default();
         match key {
             "Name" => self.name = value.to_owned(),
+            "State" => self.state = value.chars().next(),
             "Umask" => self.umask = u32::from_str_radix(value, 8).unwrap_or(0),
             "NSpid" => (self.innermost_tid, self.namespace_depth) = (last(), ids().len()),
             "NStgid" => self.innermost_pid = last(),
