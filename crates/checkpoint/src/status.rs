@@ -33,6 +33,8 @@ pub struct Status {
     pub capabilities: [u64; 5],
     /// Whether privileges can no longer be gained.
     pub no_new_privs: bool,
+    /// `PR_SET_THP_DISABLE`.
+    pub is_thp_disabled: bool,
     /// Seccomp mode.
     pub seccomp: u32,
     /// Signals with handlers and ignored ones.
@@ -87,6 +89,7 @@ impl Status {
             "CapBnd" => self.capabilities[3] = set(),
             "CapAmb" => self.capabilities[4] = set(),
             "NoNewPrivs" => self.no_new_privs = value == "1",
+            "THP_enabled" => self.is_thp_disabled = value == "0",
             "Seccomp" => self.seccomp = last(),
             "SigCgt" => self.handled = set(),
             "SigIgn" => self.ignored = set(),

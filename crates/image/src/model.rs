@@ -74,6 +74,10 @@ pub struct Process {
     pub credentials: Credentials,
     /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS tells them.
     pub membarrier: u32,
+    /// `PR_SET_THP_DISABLE`.
+    pub is_thp_disabled: bool,
+    /// Soft and hard limit of every resource, in the kernel's order.
+    pub limits: Vec<(u64, u64)>,
 }
 
 /// What the process leads.

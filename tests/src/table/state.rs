@@ -6,7 +6,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("threads_regs"),
     Program::c("fpu_state"),
     // Refused while tiles are in use: their state is not carried.
-    Program::c("amx_tiles").refused(&["AMX"]),
+    Program::c("amx_tiles").refused(&["amx"]),
     Program::c("tls"),
     Program::c("thread_exit_after"),
     // The kernel neither stops nor describes a process whose main thread has ended.

@@ -29,6 +29,7 @@ pub fn compile(model: &Model, arena: &mut Arena) -> Compiled {
     ops.extend(descriptors.ops);
     ops.extend(signals(model, arena));
     ops.extend(attributes(model));
+    ops.extend(limits(model, arena));
     let (spare_fd, spare_count) = (descriptors.spare_fd, descriptors.spare_count);
     Compiled { ops, externals: descriptors.externals, spare_fd, spare_count }
 }
@@ -101,6 +102,10 @@ fn attributes(model: &Model) -> Vec<Op> {
     if process.personality != 0 {
         ops.push(call(What::Attribute, libc::SYS_personality, &[process.personality.into()]));
     }
+    if process.is_thp_disabled {
+        let args = [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0];
+        ops.push(call(What::Attribute, libc::SYS_prctl, &args));
+    }
     if process.is_child_subreaper {
         let args = [libc::PR_SET_CHILD_SUBREAPER as u64, 1];
         ops.push(call(What::Attribute, libc::SYS_prctl, &args));
@@ -111,6 +116,17 @@ fn attributes(model: &Model) -> Vec<Op> {
         }
     }
     ops
+}
+
+/// Limits above those of the new node need a right that not even every root has; the clone then
+/// keeps the node's.
+fn limits(model: &Model, arena: &mut Arena) -> Vec<Op> {
+    let limits = model.process.limits.iter().enumerate();
+    let op = |(resource, (soft, hard)): (usize, &(u64, u64))| {
+        let at = arena.words(&[*soft, *hard]);
+        call(What::Attribute, libc::SYS_prlimit64, &[0, resource as u64, at, 0]).may_fail()
+    };
+    limits.map(op).collect()
 }
 
 /// Ops that give the calling thread `credentials`; none where they are the restorer's own.
