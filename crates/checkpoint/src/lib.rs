@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farfork_image::error::ImageError;
 use farfork_image::format;
-use farfork_image::model::{Descriptor, Model, OpenFile};
+use farfork_image::model::Model;
 use farfork_pool::{ImageWriter, Pool};
 use farfork_types::{CHUNK_BYTES, Cid};
 
@@ -135,6 +135,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, Checkp
         .map(|tid| threads::collect(&injector, pid, *tid, refusals))
         .collect::<Result<Vec<_>, _>>()?;
     let memory = memory::memory(regions, memory::windows(&runs), kernel);
+    let descriptors = descriptors::collect(pid, refusals)?;
     let model = Model {
         made_on: process::made_on(pid, vdso, &threads[0].xstate),
         created_unix_s: 0,
@@ -143,8 +144,8 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, Checkp
         signals: process::signals(&injector, pid)?,
         timers: process::timers(&injector, pid, &threads)?,
         threads,
-        descriptors: (0..3).map(|fd| Descriptor { fd, file: fd, cloexec: false }).collect(),
-        files: (0..3).map(|fd| OpenFile::External { description: format!("fd {fd}") }).collect(),
+        descriptors: descriptors.descriptors,
+        files: descriptors.files,
     };
     Ok(Collected { model, runs })
 }
