@@ -15,6 +15,10 @@
 mod epoll;
 mod make;
 mod pair;
+#[cfg(test)]
+mod simulate;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
