@@ -142,7 +142,8 @@ struct Handed {
 impl Handed {
     fn of(request: &Request, shared: &Shared) -> Handed {
         let mut handed = Handed { fds: [-1; MAX_REQUEST_FDS], count: 0 };
-        let externals = (0..u64::from(request.external_count)).map(|i| u64::from(SLOT_EXTERNAL) + i);
+        let externals =
+            (0..u64::from(request.external_count)).map(|i| u64::from(SLOT_EXTERNAL) + i);
         for (place, slot) in handed.fds.iter_mut().zip(externals.chain([u64::from(SLOT_POOL)])) {
             *place = shared.slots.get(slot);
             handed.count += 1;
