@@ -93,7 +93,7 @@ impl Channel {
     fn receive_raw(
         &self,
         bytes: &mut [u8],
-        space: &mut Vec<u8>,
+        space: &mut [u8],
     ) -> Result<(usize, Vec<OwnedFd>, i32), NodeError> {
         let mut vectors = [IoSliceMut::new(bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
