@@ -32,6 +32,8 @@ fn finish(name: &str, outcome: Outcome) -> Result<(), Failed> {
 }
 
 fn main() {
+    // What this program inherited must not become an external descriptor of the subjects.
+    farfork_sys::inherited::close_on_exec_from(3).expect("Linux 5.11");
     let arguments = Arguments::from_args();
     let mut reasons = BTreeMap::new();
     let mut trials = Vec::new();

@@ -5,6 +5,7 @@ use std::io;
 use farfork_image::error::ImageError;
 use farfork_pool::PoolError;
 
+use crate::descriptors::DescriptorError;
 use crate::refuse::Refusal;
 
 /// Why a checkpoint could not be made. Nothing is left in the pool, and the process goes on.
@@ -54,6 +55,9 @@ pub enum CheckpointError {
         /// What was to be read.
         what: &'static str,
     },
+    /// The descriptors could not be looked at.
+    #[error(transparent)]
+    Descriptors(#[from] DescriptorError),
     /// The pool could not take the image.
     #[error(transparent)]
     Pool(#[from] PoolError),

@@ -8,6 +8,7 @@
 //! only it can ask the kernel is asked by system calls made on its behalf.
 
 mod copy;
+mod descriptors;
 mod error;
 mod freeze;
 mod inject;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farfork_image::error::ImageError;
 use farfork_image::format;
-use farfork_image::model::{Descriptor, Model, OpenFile};
+use farfork_image::model::{Model, OpenFile};
 use farfork_pool::{ImageWriter, Pool};
 use farfork_types::{CHUNK_BYTES, Cid};
 
@@ -134,6 +135,8 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, Checkp
         .map(|tid| threads::collect(&injector, pid, *tid, refusals))
         .collect::<Result<Vec<_>, _>>()?;
     let memory = memory::memory(regions, memory::windows(&runs), kernel);
+    let mut open = descriptors::collect(pid, refusals)?;
+    separate_standard_streams(&mut open);
     let model = Model {
         made_on: process::made_on(pid, vdso, &threads[0].xstate),
         created_unix_s: 0,
@@ -142,8 +145,21 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, Checkp
         signals: process::signals(&injector, pid)?,
         timers: process::timers(&injector, pid, &threads)?,
         threads,
-        descriptors: (0..3).map(|fd| Descriptor { fd, file: fd, cloexec: false }).collect(),
-        files: (0..3).map(|fd| OpenFile::External { description: format!("fd {fd}") }).collect(),
+        descriptors: open.descriptors,
+        files: open.files,
     };
     Ok(Collected { model, runs })
+}
+
+/// The caller of restore supplies 0, 1 and 2 one by one, though the parent may have had one
+/// terminal for all three.
+fn separate_standard_streams(open: &mut descriptors::Collected) {
+    for descriptor in open.descriptors.iter_mut().filter(|descriptor| descriptor.fd < 3) {
+        let file = &open.files[descriptor.file as usize];
+        if matches!(file, OpenFile::External { .. }) {
+            let own = file.clone();
+            descriptor.file = open.files.len() as u32;
+            open.files.push(own);
+        }
+    }
 }

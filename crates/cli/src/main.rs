@@ -57,6 +57,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // An agent that this command starts must not keep the caller's pipes open. Without the call
+    // (Linux before 5.11) it does.
+    let _ = farfork_sys::inherited::close_on_exec_from(3);
     let result = match Cli::parse().command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Pool(command) => pool::run(&command),

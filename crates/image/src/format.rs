@@ -49,7 +49,7 @@ const _: () = assert!(size_of::<ImageHeader>() == 88);
 /// `sums` the checksum of its chunk.
 pub fn encode(model: &Model, cid: Cid, placement: &[u64], sums: &[u32]) -> Vec<u8> {
     let encoded = postcard::to_stdvec(model).unwrap_or_default();
-    let plan = compile(model, placement, cid);
+    let plan = compile(model, placement);
     let mut bytes = vec![0u8; size_of::<ImageHeader>()];
     let model_offset = append(&mut bytes, &encoded, 8);
     let sums_offset = append(&mut bytes, sums.as_bytes(), 8);

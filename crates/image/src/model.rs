@@ -303,17 +303,25 @@ pub enum OpenFile {
         /// `EFD_SEMAPHORE`.
         is_semaphore: bool,
     },
+    /// A signalfd.
+    Signal {
+        /// Signals it accepts.
+        mask: u64,
+        /// Status flags.
+        flags: u32,
+    },
     /// A timerfd.
     Timer {
         /// Clock.
         clock: i32,
         /// Status flags.
         flags: u32,
-        /// `timerfd_settime` flags that were used.
+        /// `timerfd_settime` flags to set it with: absolute on the wall clock only, since other
+        /// clocks differ between nodes.
         set_flags: u32,
         /// Expirations not yet read.
         ticks: u64,
-        /// Interval and time to expiry: s, ns, s, ns.
+        /// Interval and expiry, absolute if `set_flags` says so: s, ns, s, ns.
         setting: [u64; 4],
     },
     /// An epoll instance.

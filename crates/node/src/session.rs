@@ -187,23 +187,16 @@ fn externals(
     let mut supplied: BTreeMap<u32, OwnedFd> = numbers.zip(fds).collect();
     let model = &image.attached.image.model;
     let mut chosen = Vec::new();
-    let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
-    for descriptor in &model.descriptors {
-        let Some(OpenFile::External { description }) = model.files.get(descriptor.file as usize)
-        else {
-            continue;
-        };
-        // A second number for the same open file shares what was supplied for the first.
-        if seen.contains_key(&descriptor.file) && !supplied.contains_key(&descriptor.fd) {
-            continue;
-        }
+    for (index, file) in model.files.iter().enumerate() {
+        let OpenFile::External { description } = file else { continue };
+        let first = model.descriptors.iter().find(|own| own.file as usize == index);
+        let Some(fd) = first.map(|descriptor| descriptor.fd) else { continue };
         let missing = || NodeError::MissingDescriptor {
             name: call.name.clone(),
-            fd: descriptor.fd,
+            fd,
             description: description.clone(),
         };
-        seen.insert(descriptor.file, chosen.len());
-        chosen.push(supplied.remove(&descriptor.fd).ok_or_else(missing)?);
+        chosen.push(supplied.remove(&fd).ok_or_else(missing)?);
     }
     Ok(chosen)
 }

@@ -6,8 +6,18 @@
 pub mod raw;
 
 #[cfg(feature = "std")]
+pub mod kcmp;
+#[cfg(feature = "std")]
+pub mod inherited;
+#[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
 pub mod ptrace;
+#[cfg(feature = "std")]
+pub mod socket;
+#[cfg(feature = "std")]
+pub mod unix_diag;
+#[cfg(feature = "std")]
+pub mod words;
 #[cfg(feature = "std")]
 pub mod xstate;

@@ -1,13 +1,13 @@
 //! From a model and the chunks that hold its pages to the plan.
 
 pub mod arena;
+mod descriptors;
 mod frame;
 mod memory;
 mod process;
 mod threads;
 
 use farfork_plan::{PLAN_MAGIC, PlanHeader};
-use farfork_types::Cid;
 
 use crate::model::{Leads, Model};
 use arena::Arena;
@@ -19,7 +19,7 @@ pub type Placement = [u64];
 /// Compiles the base plan of a model whose windows lie at `placement`.
 ///
 /// The result is deterministic, so an image that moves to other chunks is compiled anew.
-pub fn compile(model: &Model, placement: &Placement, _cid: Cid) -> Vec<u8> {
+pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
     let mut arena = Arena::new();
     let memory = memory::compile(model, placement, &mut arena);
     let process = process::compile(model, &mut arena);

@@ -2,10 +2,10 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use farfork_plan::protocol::SLOT_EXTERNAL;
 use farfork_plan::{ExternalFd, Op, What, nr};
 
 use super::arena::Arena;
+use super::descriptors;
 use crate::model::{Credentials, Leads, Model, PosixTimer};
 
 /// Ops of the process and what they need from the restorer.
@@ -23,25 +23,11 @@ pub fn compile(model: &Model, arena: &mut Arena) -> Compiled {
     let mut ops = Vec::new();
     ops.extend(leadership(model.process.leads));
     ops.extend(directory(model, arena));
-    let descriptors = descriptors(model);
+    let descriptors = descriptors::ops(model, arena);
     ops.extend(descriptors.ops);
     ops.extend(signals(model, arena));
     ops.extend(attributes(model));
     Compiled { ops, externals: descriptors.externals, spare_fd: descriptors.spare_fd }
-}
-
-/// Placeholder until descriptors are carried: externals only.
-fn descriptors(model: &Model) -> Compiled {
-    let mut compiled = Compiled { ops: Vec::new(), externals: Vec::new(), spare_fd: 3 };
-    for (slot, descriptor) in model.descriptors.iter().enumerate() {
-        let cloexec = if descriptor.cloexec { libc::O_CLOEXEC as u32 } else { 0 };
-        let slot = u64::from(SLOT_EXTERNAL) + slot as u64;
-        let args = [slot, descriptor.fd.into(), cloexec.into()];
-        compiled.ops.push(Op::new(What::Descriptor, nr::MOVE_FD, &args).slot_arg(0));
-        compiled.externals.push(ExternalFd { target: descriptor.fd, cloexec });
-        compiled.spare_fd = compiled.spare_fd.max(descriptor.fd + 1);
-    }
-    compiled
 }
 
 fn leadership(leads: Leads) -> Option<Op> {

@@ -1,0 +1,103 @@
+//! Why a descriptor, or all of them, could not be collected.
+
+use farfork_image::model::OpenFile;
+use farfork_sys::words::words;
+use rustix::io::Errno;
+
+/// Why descriptors could not be collected.
+#[derive(Debug, thiserror::Error)]
+pub enum DescriptorError {
+    /// `/proc` does not tell.
+    #[error(
+        "cannot read {what} of process {pid} from /proc ({reason}): run as root or as the \
+         process's owner, with the /proc of its PID namespace mounted"
+    )]
+    Proc {
+        /// The process.
+        pid: i32,
+        /// What was to be read.
+        what: String,
+        /// The kernel's answer.
+        reason: &'static str,
+    },
+    /// A question to the kernel was refused.
+    #[error(
+        "cannot ask of process {pid} {what} ({reason}): run as root, on a kernel with \
+         CONFIG_KCMP and CONFIG_UNIX_DIAG"
+    )]
+    Asking {
+        /// The process.
+        pid: i32,
+        /// The question.
+        what: String,
+        /// The kernel's answer.
+        reason: &'static str,
+    },
+}
+
+/// Turns a failure of a system call into the question that stays unanswered.
+pub fn asking(pid: i32, what: impl Into<String>) -> impl FnOnce(Errno) -> DescriptorError {
+    let what = what.into();
+    move |errno| DescriptorError::Asking { pid, what, reason: words(errno.raw_os_error()) }
+}
+
+/// Turns a failure to read `/proc` into words.
+pub fn reading(
+    pid: i32,
+    what: impl Into<String>,
+) -> impl FnOnce(std::io::Error) -> DescriptorError {
+    let what = what.into();
+    move |error| {
+        let reason = error.raw_os_error().map_or("it is not as expected", words);
+        DescriptorError::Proc { pid, what, reason }
+    }
+}
+
+/// `/proc` has it, but not in the form that this program knows.
+pub fn unexpected(pid: i32, what: impl Into<String>) -> DescriptorError {
+    DescriptorError::Proc { pid, what: what.into(), reason: "it is not as expected" }
+}
+
+/// One description that cannot be carried.
+#[derive(Debug)]
+pub struct Refused {
+    /// What it is, beyond its link in `/proc`; may be empty.
+    pub detail: String,
+    /// Why.
+    pub reason: String,
+    /// What the user can do.
+    pub remedy: String,
+}
+
+/// Why the capture of one description ended without a file.
+#[derive(Debug)]
+pub enum Stop {
+    /// It cannot be carried.
+    Refused(Refused),
+    /// It could not be looked at.
+    Failed(DescriptorError),
+}
+
+impl From<DescriptorError> for Stop {
+    fn from(error: DescriptorError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// What the capture of one description gives.
+pub type Capture = Result<OpenFile, Stop>;
+
+/// A refusal of what its link in `/proc` already names.
+pub fn refuse(reason: impl Into<String>, remedy: impl Into<String>) -> Stop {
+    refuse_detail("", reason, remedy)
+}
+
+/// A refusal that says more of what it is about.
+pub fn refuse_detail(
+    detail: impl Into<String>,
+    reason: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Stop {
+    let (detail, reason, remedy) = (detail.into(), reason.into(), remedy.into());
+    Stop::Refused(Refused { detail, reason, remedy })
+}

@@ -1,0 +1,103 @@
+//! `/proc/PID/fdinfo/FD`.
+
+use super::error::{Stop, refuse, refuse_detail};
+
+/// `O_PATH`: the descriptor names a place and cannot be read.
+pub const O_PATH: u32 = libc::O_PATH as u32;
+const CLOEXEC: u32 = libc::O_CLOEXEC as u32;
+
+/// What the kernel tells of a descriptor: common lines parsed, those of its kind as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FdInfo {
+    /// File position.
+    pub position: u64,
+    /// `open` flags, with `O_CLOEXEC` if the descriptor has it.
+    pub flags: u32,
+    /// All lines.
+    text: String,
+}
+
+impl FdInfo {
+    /// Takes the file's text.
+    pub fn parse(text: String) -> Option<FdInfo> {
+        let mut info = FdInfo { text, ..FdInfo::default() };
+        info.position = info.value("pos")?.parse().ok()?;
+        info.flags = u32::from_str_radix(info.value("flags")?, 8).ok()?;
+        Some(info)
+    }
+
+    /// The value of the first line that starts with `key` and a colon.
+    pub fn value(&self, key: &str) -> Option<&str> {
+        self.text.lines().find_map(|line| value(line, key))
+    }
+
+    /// The values of all lines that start with `key` and a colon.
+    pub fn values<'s>(&'s self, key: &'s str) -> impl Iterator<Item = &'s str> {
+        self.text.lines().filter_map(move |line| value(line, key))
+    }
+
+    /// Whether `execve` closes the descriptor.
+    pub fn is_cloexec(&self) -> bool {
+        self.flags & CLOEXEC != 0
+    }
+
+    /// Flags of the open file description, which does not know `O_CLOEXEC`.
+    pub fn status_flags(&self) -> u32 {
+        self.flags & !CLOEXEC
+    }
+
+    /// Refuses what the description carries besides its kind.
+    pub fn obstacle(&self) -> Result<(), Stop> {
+        if let Some(lock) = self.value("lock") {
+            return Err(refuse_lock(lock));
+        }
+        if self.flags & libc::O_ASYNC as u32 != 0 {
+            return Err(refuse(
+                "it signals its owner when it becomes ready (O_ASYNC)",
+                "clear O_ASYNC before the checkpoint",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn value<'l>(line: &'l str, key: &str) -> Option<&'l str> {
+    line.strip_prefix(key)?.strip_prefix(':').map(str::trim)
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 853 fe:00:9977976 0 EOF`.
+fn refuse_lock(line: &str) -> Stop {
+    let mut words = line.split_whitespace().skip(1);
+    let (kind, mode) = (words.next().unwrap_or(""), words.nth(1).unwrap_or(""));
+    let kind = match kind {
+        "FLOCK" => "an flock lock",
+        "POSIX" => "a POSIX record lock",
+        "OFDLCK" => "an open-file-description lock",
+        "LEASE" | "DELEG" => "a lease",
+        _ => "a lock",
+    };
+    refuse_detail(
+        format!("{kind}, {}", mode.to_lowercase()),
+        "a lock holds on one node only, and every clone would believe it has it",
+        "release the lock before the checkpoint",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "pos:\t126\nflags:\t02100001\nmnt_id:\t27\n\
+        lock:\t1: FLOCK  ADVISORY  WRITE 853 fe:00:9977976 0 EOF\n";
+
+    #[test]
+    fn common_lines_are_parsed_and_the_others_found() {
+        let info = FdInfo::parse(TEXT.to_owned()).unwrap();
+        assert_eq!((info.position, info.flags), (126, 0o2100001));
+        assert!(info.is_cloexec());
+        assert_eq!(info.status_flags(), 0o100001);
+        assert_eq!(info.value("mnt_id"), Some("27"));
+        assert!(matches!(info.obstacle(), Err(Stop::Refused(refused))
+            if refused.detail == "an flock lock, write"));
+    }
+}

@@ -1,0 +1,125 @@
+//! The open descriptors of a stopped process.
+//!
+//! ```text
+//!  /proc/PID/fd, fdinfo ─► table ─► share (kcmp) ─► one capture per open file description
+//!                                                   ├─ OpenFile      carried, or supplied later
+//!                                                   └─ refusal       in words
+//! ```
+//! Invariants: nothing of the process changes (pipes are read by `tee`, sockets by `MSG_PEEK`);
+//! descriptors made by `dup` stay one file; whatever is not known to be carried whole is refused;
+//! the files come in the order of their first descriptors.
+
+mod anonymous;
+mod epoll;
+mod error;
+mod event;
+mod external;
+mod fdinfo;
+mod pair;
+mod path;
+mod pipe;
+mod share;
+mod socket;
+mod subject;
+mod table;
+mod timer;
+
+use farfork_image::model::{Descriptor, OpenFile};
+use farfork_plan::protocol::MAX_REQUEST_FDS;
+
+use crate::refuse::Refusals;
+pub use error::DescriptorError;
+use error::{Capture, Refused, Stop};
+use fdinfo::O_PATH;
+use subject::Subject;
+use table::{Entry, Kind};
+
+/// Descriptors that a request to start a clone carries for itself: pool, status socket, pin.
+const REQUEST_FDS: usize = 3;
+
+/// Descriptors of a process and the open file descriptions behind them.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// By number.
+    pub descriptors: Vec<Descriptor>,
+    /// What they refer to.
+    pub files: Vec<OpenFile>,
+}
+
+/// Collects the descriptors of process `pid`, which is stopped and stays so. What cannot be
+/// carried goes to `refusals` and is left out.
+pub fn collect(pid: i32, refusals: &mut Refusals) -> Result<Collected, DescriptorError> {
+    let entries = table::read(pid)?;
+    refuse_private_tables(pid, refusals)?;
+    let groups = share::groups(pid, &entries)?;
+    let subject = Subject::of(pid, &entries, &groups)?;
+    let mut collected = Collected::default();
+    for group in &groups {
+        let first = &entries[group[0]];
+        match capture(first, &subject) {
+            Ok(file) => collected.add(file, group.iter().map(|index| &entries[*index])),
+            Err(Stop::Refused(Refused { detail, reason, remedy })) => {
+                refusals.add(first.object(&detail), reason, remedy);
+            }
+            Err(Stop::Failed(error)) => return Err(error),
+        }
+    }
+    collected.descriptors.sort_by_key(|descriptor| descriptor.fd);
+    refuse_too_many_externals(&collected.files, refusals);
+    Ok(collected)
+}
+
+impl Collected {
+    fn add<'e>(&mut self, file: OpenFile, entries: impl Iterator<Item = &'e Entry>) {
+        let index = self.files.len() as u32;
+        self.files.push(file);
+        self.descriptors.extend(entries.map(|entry| Descriptor {
+            fd: entry.fd,
+            file: index,
+            cloexec: entry.info.is_cloexec(),
+        }));
+    }
+}
+
+fn capture(entry: &Entry, subject: &Subject) -> Capture {
+    entry.info.obstacle()?;
+    if entry.info.flags & O_PATH != 0 {
+        return path::capture(entry, subject);
+    }
+    match entry.kind() {
+        Kind::Anonymous(name) => anonymous::capture(name, entry, subject),
+        Kind::Pipe => pipe::capture(entry, subject),
+        Kind::Socket => socket::capture(entry, subject),
+        Kind::Terminal => Ok(external::of(format!("terminal {}", entry.link))),
+        Kind::Device => path::device(entry, subject),
+        Kind::Path => path::capture(entry, subject),
+    }
+}
+
+/// Threads that have left the common table (`unshare(CLONE_FILES)`) have descriptors of their own.
+fn refuse_private_tables(pid: i32, refusals: &mut Refusals) -> Result<(), DescriptorError> {
+    for tid in table::threads(pid)? {
+        let is_shared = farfork_sys::kcmp::shares_table(pid, tid)
+            .map_err(error::asking(pid, "which threads share its descriptors"))?;
+        if !is_shared {
+            refusals.add(
+                format!("descriptors of thread {tid}"),
+                "the thread has a descriptor table of its own",
+                "run the program without unshare(CLONE_FILES)",
+            );
+        }
+    }
+    Ok(())
+}
+
+fn refuse_too_many_externals(files: &[OpenFile], refusals: &mut Refusals) {
+    let externals = files.iter().filter(|file| matches!(file, OpenFile::External { .. })).count();
+    let most = MAX_REQUEST_FDS - REQUEST_FDS;
+    if externals > most {
+        refusals.add(
+            "descriptors",
+            format!("{externals} lead out of the process, and a clone can be given {most}"),
+            "close connections before the checkpoint",
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! Pipes: both ends in the process, or one whose other end is held by nobody. Everything else
+//! leads out of the process.
+
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+use farfork_image::model::OpenFile;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::pipe::{
+    PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, tee,
+};
+
+use super::error::{Capture, DescriptorError, Stop, asking, refuse};
+use super::external;
+use super::subject::{PipeEnds, Subject};
+use super::table::Entry;
+
+/// One end of a pipe.
+pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+    let is_write_end = entry.info.flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
+    if !entry.link.starts_with("pipe:[") {
+        return Ok(external::of(format!("named pipe {}", entry.link)));
+    }
+    let pipe = subject.open(entry)?;
+    if leads_outside(entry, subject, &pipe)? {
+        return Ok(external::of(format!("{} end of a pipe", side(is_write_end))));
+    }
+    check_ends(subject.pipe_ends(entry), entry)?;
+    let failed = || asking(subject.pid, format!("for the capacity of pipe {}", entry.fd));
+    let capacity = fcntl_getpipe_size(&pipe).map_err(failed())?;
+    let content = if is_write_end { Vec::new() } else { content(entry, subject, &pipe, capacity)? };
+    Ok(OpenFile::Pipe {
+        pipe: entry.inode.ino(),
+        is_write_end,
+        flags: entry.info.status_flags(),
+        capacity: capacity as u32,
+        content,
+    })
+}
+
+fn side(is_write_end: bool) -> &'static str {
+    if is_write_end { "write" } else { "read" }
+}
+
+fn leads_outside(
+    entry: &Entry,
+    subject: &Subject,
+    pipe: &OwnedFd,
+) -> Result<bool, DescriptorError> {
+    let PipeEnds { readers, writers } = subject.pipe_ends(entry);
+    if subject.is_shared(&entry.link) {
+        return Ok(true);
+    }
+    if readers > 0 && writers > 0 {
+        return Ok(false);
+    }
+    // A standard stream came from outside even if its other end is gone by now. For the others
+    // the kernel tells whether anyone, seen or not, has the other end.
+    Ok(entry.is_standard() || !is_hung_up(entry, subject, pipe)?)
+}
+
+fn is_hung_up(entry: &Entry, subject: &Subject, pipe: &OwnedFd) -> Result<bool, DescriptorError> {
+    let mut asked = [PollFd::new(pipe, PollFlags::empty())];
+    poll(&mut asked, Some(&Timespec::default()))
+        .map_err(asking(subject.pid, format!("whether pipe {} is hung up", entry.fd)))?;
+    Ok(asked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR))
+}
+
+fn check_ends(ends: PipeEnds, entry: &Entry) -> Result<(), Stop> {
+    if entry.info.flags & libc::O_ACCMODE as u32 == libc::O_RDWR as u32 {
+        return Err(refuse(
+            "the pipe was opened for reading and writing at once",
+            "open its ends separately",
+        ));
+    }
+    if ends.readers > 1 || ends.writers > 1 {
+        return Err(refuse(
+            "the same end of the pipe was opened again by way of /proc",
+            "use dup instead of opening /proc/self/fd or /dev/fd",
+        ));
+    }
+    Ok(())
+}
+
+/// The bytes in the pipe, read without taking them out.
+fn content(
+    entry: &Entry,
+    subject: &Subject,
+    pipe: &OwnedFd,
+    capacity: usize,
+) -> Result<Vec<u8>, Stop> {
+    let failed = || asking(subject.pid, format!("what is in pipe {}", entry.fd));
+    let waiting = ioctl_fionread(pipe).map_err(failed())? as usize;
+    if waiting == 0 {
+        return Ok(Vec::new());
+    }
+    if entry.info.flags & libc::O_DIRECT as u32 != 0 {
+        return Err(refuse(
+            "packets wait in the pipe (O_DIRECT), and their bounds are not carried",
+            "read them before the checkpoint",
+        ));
+    }
+    let bytes = peek(pipe, waiting, capacity).map_err(failed())?;
+    if bytes.len() == waiting {
+        return Ok(bytes);
+    }
+    Err(refuse(
+        format!("only {} of its {waiting} bytes can be read without taking them", bytes.len()),
+        "read them before the checkpoint, or make its capacity at most fs.pipe-max-size",
+    ))
+}
+
+fn peek(pipe: &OwnedFd, waiting: usize, capacity: usize) -> Result<Vec<u8>, Errno> {
+    let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    // As many buffers as the other has: each may hold less than a page. A failure shows in how
+    // much can be copied.
+    let _ = fcntl_setpipe_size(&write_end, capacity);
+    let copied = tee(pipe, &write_end, waiting, SpliceFlags::NONBLOCK)?;
+    drop(write_end);
+    let mut bytes = Vec::with_capacity(copied);
+    match std::fs::File::from(read_end).read_to_end(&mut bytes) {
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+}

@@ -1,0 +1,144 @@
+//! The process and what its descriptors meet outside of it.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use farfork_sys::unix_diag::{UnixSocket, unix_sockets};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::error::{DescriptorError, asking, reading, unexpected};
+use super::table::{Entry, Kind};
+
+/// How often each end of a pipe is open in the process, as separate descriptions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PipeEnds {
+    /// Descriptions that read.
+    pub readers: u32,
+    /// Descriptions that write.
+    pub writers: u32,
+}
+
+/// The process whose descriptors are captured.
+pub struct Subject {
+    /// Its id here.
+    pub pid: i32,
+    /// Its id in its innermost PID namespace.
+    pub inner_pid: u32,
+    pidfd: OwnedFd,
+    pipes: HashMap<u64, PipeEnds>,
+    sockets: HashSet<u64>,
+    shared: HashSet<String>,
+    unix: HashMap<u32, UnixSocket>,
+}
+
+impl Subject {
+    /// Looks around process `pid`, whose descriptors are `entries` in `groups`.
+    pub fn of(
+        pid: i32,
+        entries: &[Entry],
+        groups: &[Vec<usize>],
+    ) -> Result<Subject, DescriptorError> {
+        let leaders: Vec<&Entry> = groups.iter().map(|group| &entries[group[0]]).collect();
+        let sockets = inodes(&leaders, Kind::Socket);
+        let unix = if sockets.is_empty() { HashMap::new() } else { unix_of(pid)? };
+        // Looked at before this process opens any of them itself.
+        let shared = links_elsewhere(pid, &leaders);
+        let pidfd = Pid::from_raw(pid)
+            .ok_or(rustix::io::Errno::SRCH)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
+            .map_err(asking(pid, "for a handle"))?;
+        let inner_pid = inner_pid(pid)?;
+        Ok(Subject { pid, inner_pid, pidfd, pipes: pipe_ends(&leaders), sockets, shared, unix })
+    }
+
+    /// A descriptor of this process for the description behind `entry`.
+    pub fn open(&self, entry: &Entry) -> Result<OwnedFd, DescriptorError> {
+        pidfd_getfd(&self.pidfd, entry.fd as i32, PidfdGetfdFlags::empty())
+            .map_err(asking(self.pid, format!("for descriptor {}", entry.fd)))
+    }
+
+    /// How often the pipe behind `entry` is open in the process.
+    pub fn pipe_ends(&self, entry: &Entry) -> PipeEnds {
+        self.pipes.get(&entry.inode.ino()).copied().unwrap_or_default()
+    }
+
+    /// Whether another process has the pipe or socket with this link in `/proc`.
+    pub fn is_shared(&self, link: &str) -> bool {
+        self.shared.contains(link)
+    }
+
+    /// Whether the process itself has the socket with this inode.
+    pub fn has_socket(&self, inode: u32) -> bool {
+        self.sockets.contains(&u64::from(inode))
+    }
+
+    /// What the kernel tells of the Unix socket with this inode.
+    pub fn unix_socket(&self, inode: u32) -> Option<&UnixSocket> {
+        self.unix.get(&inode)
+    }
+}
+
+fn inodes(entries: &[&Entry], kind: Kind<'_>) -> HashSet<u64> {
+    entries.iter().filter(|entry| entry.kind() == kind).map(|entry| entry.inode.ino()).collect()
+}
+
+fn pipe_ends(entries: &[&Entry]) -> HashMap<u64, PipeEnds> {
+    let mut pipes: HashMap<u64, PipeEnds> = HashMap::new();
+    for entry in entries.iter().filter(|entry| entry.kind() == Kind::Pipe) {
+        let ends = pipes.entry(entry.inode.ino()).or_default();
+        let access = entry.info.flags & libc::O_ACCMODE as u32;
+        ends.readers += u32::from(access != libc::O_WRONLY as u32);
+        ends.writers += u32::from(access != libc::O_RDONLY as u32);
+    }
+    pipes
+}
+
+/// Pipes and sockets of the process that another process has open as well. A process that may
+/// not be looked into counts as one that has none.
+fn links_elsewhere(pid: i32, entries: &[&Entry]) -> HashSet<String> {
+    let own: HashSet<&str> = entries
+        .iter()
+        .filter(|entry| matches!(entry.kind(), Kind::Pipe | Kind::Socket))
+        .map(|entry| entry.link.as_str())
+        .collect();
+    let mut found = HashSet::new();
+    if own.is_empty() {
+        return found;
+    }
+    for other in processes().filter(|other| *other != pid) {
+        found.extend(links(other).filter(|link| own.contains(link.as_str())));
+    }
+    found
+}
+
+fn processes() -> impl Iterator<Item = i32> {
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
+    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn links(pid: i32) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| fs::read_link(entry.path()).ok()?.into_os_string().into_string().ok())
+}
+
+/// Unix sockets of the network namespace that the process is in.
+fn unix_of(pid: i32) -> Result<HashMap<u32, UnixSocket>, DescriptorError> {
+    let failed = || reading(pid, "the network namespace");
+    let theirs = File::open(format!("/proc/{pid}/ns/net")).map_err(failed())?;
+    let ours = fs::metadata("/proc/self/ns/net").map_err(failed())?;
+    let is_ours = theirs.metadata().map_err(failed())?.ino() == ours.ino();
+    unix_sockets((!is_ours).then_some(theirs.as_fd()))
+        .map_err(asking(pid, "which Unix sockets are connected"))
+}
+
+fn inner_pid(pid: i32) -> Result<u32, DescriptorError> {
+    let failed = || reading(pid, "the status");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(failed())?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok())
+        .ok_or_else(|| unexpected(pid, "the status"))
+}

@@ -1,0 +1,125 @@
+//! The descriptor table as `/proc` shows it.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use super::error::{DescriptorError, reading, unexpected};
+use super::fdinfo::FdInfo;
+
+/// One descriptor.
+#[derive(Debug)]
+pub struct Entry {
+    /// Number.
+    pub fd: u32,
+    /// Where its link in `/proc` leads; not a path for what has none.
+    pub link: String,
+    /// Whether the link was text; a path that is not UTF-8 cannot be written into an image.
+    pub is_text: bool,
+    /// Its line in `fdinfo`.
+    pub info: FdInfo,
+    /// Attributes of the inode behind it.
+    pub inode: Metadata,
+}
+
+/// Who captures a descriptor.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Kind<'e> {
+    /// An inode without a name; the kernel's word for it.
+    Anonymous(&'e str),
+    /// A pipe or a named pipe.
+    Pipe,
+    /// A socket.
+    Socket,
+    /// A character device that is a terminal.
+    Terminal,
+    /// Any other device.
+    Device,
+    /// A file or directory.
+    Path,
+}
+
+impl Entry {
+    fn read(pid: i32, fd: u32) -> Result<Entry, DescriptorError> {
+        let at = format!("/proc/{pid}/fd/{fd}");
+        let failed = || reading(pid, format!("descriptor {fd}"));
+        let link = fs::read_link(&at).map_err(failed())?;
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).map_err(failed())?;
+        let info = FdInfo::parse(info).ok_or_else(|| unexpected(pid, format!("fdinfo of {fd}")))?;
+        let inode = fs::metadata(&at).map_err(failed())?;
+        let is_text = link.to_str().is_some();
+        Ok(Entry { fd, link: link.to_string_lossy().into_owned(), is_text, info, inode })
+    }
+
+    /// Names the descriptor in messages: `fd 7 (socket:[123], TCP 127.0.0.1:80 listening)`.
+    pub fn object(&self, detail: &str) -> String {
+        let (fd, link) = (self.fd, &self.link);
+        if detail.is_empty() {
+            format!("fd {fd} ({link})")
+        } else {
+            format!("fd {fd} ({link}, {detail})")
+        }
+    }
+
+    /// Who captures it.
+    pub fn kind(&self) -> Kind<'_> {
+        let file_type = self.inode.file_type();
+        if let Some(name) = self.anonymous_name() {
+            Kind::Anonymous(name)
+        } else if file_type.is_fifo() {
+            Kind::Pipe
+        } else if file_type.is_socket() {
+            Kind::Socket
+        } else if file_type.is_char_device() && is_terminal(self.inode.rdev()) {
+            Kind::Terminal
+        } else if file_type.is_char_device() || file_type.is_block_device() {
+            Kind::Device
+        } else {
+            Kind::Path
+        }
+    }
+
+    /// `anon_inode:[eventfd]` is `eventfd`, `net:[4026531840]` is `net`, `/memfd:x` is `memfd`.
+    fn anonymous_name(&self) -> Option<&str> {
+        if let Some(name) = self.link.strip_prefix("anon_inode:") {
+            return Some(name.trim_matches(['[', ']']));
+        }
+        if let Some(rest) = self.link.strip_prefix('/') {
+            return rest.starts_with("memfd:").then_some("memfd");
+        }
+        self.link.split_once(':').map(|(kind, _)| kind).filter(|k| !["pipe", "socket"].contains(k))
+    }
+
+    /// Whether it is one of the three that a caller of restore supplies by default.
+    pub fn is_standard(&self) -> bool {
+        self.fd <= 2
+    }
+}
+
+/// Majors of terminals: consoles and serial lines (4, 188, 204, 229), pseudo-terminals; of major 5
+/// all but the master of pseudo-terminals.
+fn is_terminal(device: u64) -> bool {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    matches!(major, 4 | 136..=143 | 188 | 204 | 229) || (major == 5 && minor != 2)
+}
+
+/// All descriptors of process `pid`, by number.
+pub fn read(pid: i32) -> Result<Vec<Entry>, DescriptorError> {
+    let mut fds = numbers(pid, "fd")?;
+    fds.sort_unstable();
+    fds.into_iter().map(|fd| Entry::read(pid, fd as u32)).collect()
+}
+
+/// Ids of its threads.
+pub fn threads(pid: i32) -> Result<Vec<i32>, DescriptorError> {
+    numbers(pid, "task")
+}
+
+fn numbers(pid: i32, directory: &str) -> Result<Vec<i32>, DescriptorError> {
+    let failed = || reading(pid, format!("the directory {directory}"));
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/{directory}")).map_err(failed())? {
+        let name = entry.map_err(failed())?.file_name();
+        numbers.extend(name.to_str().and_then(|digits| digits.parse::<i32>().ok()));
+    }
+    Ok(numbers)
+}

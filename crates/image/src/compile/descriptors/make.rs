@@ -1,0 +1,95 @@
+//! Files that one call makes.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use farfork_plan::{Op, What};
+
+use super::Compiler;
+use crate::model::OpenFile;
+
+/// `TFD_IOC_SET_TICKS` (Linux 3.17, `CONFIG_CHECKPOINT_RESTORE`, which the address space needs
+/// as well).
+const SET_TICKS: u64 = 0x4008_5400;
+/// Bytes of the kernel's `sigset_t`.
+const SIGNAL_SET_BYTES: u64 = 8;
+const NONBLOCK: u32 = libc::O_NONBLOCK as u32;
+/// Flags that matter only when a file is made.
+const CREATION: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC;
+
+impl Compiler<'_> {
+    /// Makes a file of its own, in the slot for it.
+    pub fn make(&mut self, file: &OpenFile) {
+        match file {
+            OpenFile::Path { path, flags, offset, .. } => self.path(path, *flags, *offset),
+            OpenFile::Event { count, flags, is_semaphore } => {
+                self.event(*count, *flags, *is_semaphore);
+            }
+            OpenFile::Signal { mask, flags } => self.signals(*mask, *flags),
+            OpenFile::Timer { clock, flags, set_flags, ticks, setting } => {
+                self.create(libc::SYS_timerfd_create, &[*clock as u64, (flags & NONBLOCK).into()]);
+                self.set_timer(*set_flags, *ticks, setting);
+            }
+            OpenFile::Epoll { flags, .. } => {
+                self.create(libc::SYS_epoll_create1, &[0]);
+                self.set_flags(self.slots.made, *flags);
+            }
+            OpenFile::Pipe { .. } | OpenFile::SocketPair { .. } | OpenFile::External { .. } => {}
+        }
+    }
+
+    fn create(&mut self, number: i64, args: &[u64]) {
+        let op = self.op(number, args).store(self.slots.made);
+        self.ops.push(op);
+    }
+
+    fn path(&mut self, path: &Path, flags: u32, offset: u64) {
+        let at = self.arena.text(path.as_os_str().as_bytes());
+        let args = [libc::AT_FDCWD as i64 as u64, at, open_flags(flags)];
+        let open = Op::new(What::File, libc::SYS_openat as u32, &args);
+        self.ops.push(open.store(self.slots.made).about(self.detail));
+        if offset != 0 {
+            self.push_on(self.slots.made, libc::SYS_lseek, &[offset, libc::SEEK_SET as u64]);
+        }
+    }
+
+    fn event(&mut self, count: u64, flags: u32, is_semaphore: bool) {
+        let semaphore = if is_semaphore { libc::EFD_SEMAPHORE as u32 } else { 0 };
+        let flags = u64::from(flags & NONBLOCK | semaphore);
+        // The call takes 32 bits of a counter that has 64.
+        let initial = u32::try_from(count).unwrap_or(0);
+        self.create(libc::SYS_eventfd2, &[initial.into(), flags]);
+        if u64::from(initial) != count {
+            let at = self.arena.words(&[count]);
+            self.push_on(self.slots.made, libc::SYS_write, &[at, size_of::<u64>() as u64]);
+        }
+    }
+
+    fn signals(&mut self, mask: u64, flags: u32) {
+        let at = self.arena.words(&[mask]);
+        let flags = u64::from(flags & NONBLOCK);
+        self.create(libc::SYS_signalfd4, &[-1i64 as u64, at, SIGNAL_SET_BYTES, flags]);
+    }
+
+    /// Arms the timer first, which clears its ticks, and then gives it those that the parent had
+    /// not read: it is readable at once, with the parent's count.
+    fn set_timer(&mut self, set_flags: u32, ticks: u64, setting: &[u64; 4]) {
+        let made = self.slots.made;
+        if setting.iter().any(|part| *part != 0) {
+            let at = self.arena.words(setting);
+            self.push_on(made, libc::SYS_timerfd_settime, &[set_flags.into(), at, 0]);
+        }
+        if ticks != 0 {
+            let at = self.arena.words(&[ticks]);
+            self.push_on(made, libc::SYS_ioctl, &[SET_TICKS, at]);
+        }
+    }
+}
+
+/// A terminal must not become the clone's controlling one by being opened, and the flag of
+/// unnamed files asks for a directory.
+fn open_flags(flags: u32) -> u64 {
+    let unnamed = libc::O_TMPFILE as u32;
+    let flags = if flags & unnamed == unnamed { flags & !unnamed } else { flags };
+    u64::from(flags & !(CREATION as u32) | libc::O_NOCTTY as u32)
+}

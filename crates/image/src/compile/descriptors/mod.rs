@@ -1,0 +1,185 @@
+//! Descriptors in the form of a plan.
+//!
+//! ```text
+//!  numbers   0 ....................... spare_fd ...................
+//!            closed at the start       the restorer's own, the external ones
+//!
+//!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
+//!  two ends    create ─► second end ─► F_DUPFD above spare_fd ─► each placed like one file
+//!  last        epoll_ctl, when every number that is watched stands for its file
+//! ```
+//! Invariant: below `spare_fd` nothing is open but descriptors in their final place and the one
+//! in the making. A number is free until its own descriptor is placed, so whatever is created
+//! lands at or below the number it is meant for, and no move overwrites anything.
+
+mod epoll;
+mod make;
+mod pair;
+
+use std::collections::BTreeMap;
+
+use farfork_plan::protocol::SLOT_EXTERNAL;
+use farfork_plan::{ExternalFd, Op, What, nr};
+
+use super::arena::Arena;
+use crate::model::{Descriptor, Model, OpenFile};
+
+/// Descriptors of the parent and what they need from the restorer.
+pub struct CompiledDescriptors {
+    /// In order.
+    pub ops: Vec<Op>,
+    /// Descriptors that the caller supplies.
+    pub externals: Vec<ExternalFd>,
+    /// First number that no descriptor of the parent uses, at least 3.
+    pub spare_fd: u32,
+}
+
+struct Compiler<'m> {
+    model: &'m Model,
+    arena: &'m mut Arena,
+    /// Descriptors of each file, by number.
+    numbers: BTreeMap<u32, Vec<&'m Descriptor>>,
+    ops: Vec<Op>,
+    externals: Vec<ExternalFd>,
+    spare_fd: u32,
+    slots: Temporaries,
+    /// Text that names the descriptor in the making.
+    detail: u32,
+}
+
+/// Slots for what is in the making.
+#[derive(Clone, Copy)]
+struct Temporaries {
+    /// The file, or the first of two ends.
+    made: u8,
+    /// The second end, where the kernel put it.
+    second: u8,
+    /// The second end, out of the way.
+    aside: u8,
+}
+
+/// Compiles the descriptors of `model`; they must be made after memory and before threads.
+pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
+    let highest = model.descriptors.iter().map(|descriptor| descriptor.fd).max();
+    let mut compiler = Compiler {
+        model,
+        arena,
+        numbers: numbers(model),
+        ops: Vec::new(),
+        externals: Vec::new(),
+        spare_fd: highest.map_or(3, |fd| (fd + 1).max(3)),
+        slots: temporaries(model),
+        detail: 0,
+    };
+    for file in 0..model.files.len() as u32 {
+        if compiler.numbers.contains_key(&file) {
+            compiler.file(file);
+        }
+    }
+    compiler.watches();
+    let Compiler { ops, externals, spare_fd, .. } = compiler;
+    CompiledDescriptors { ops, externals, spare_fd }
+}
+
+fn numbers(model: &Model) -> BTreeMap<u32, Vec<&Descriptor>> {
+    let mut numbers: BTreeMap<u32, Vec<&Descriptor>> = BTreeMap::new();
+    for descriptor in &model.descriptors {
+        numbers.entry(descriptor.file).or_default().push(descriptor);
+    }
+    numbers.values_mut().for_each(|own| own.sort_by_key(|descriptor| descriptor.fd));
+    numbers
+}
+
+/// The slots after those of the external descriptors.
+fn temporaries(model: &Model) -> Temporaries {
+    let externals = model.files.iter().filter(|file| matches!(file, OpenFile::External { .. }));
+    let made = SLOT_EXTERNAL + externals.count() as u8;
+    Temporaries { made, second: made + 1, aside: made + 2 }
+}
+
+impl Compiler<'_> {
+    /// The first number of a file that has one.
+    fn first(&self, file: u32) -> Option<u32> {
+        self.numbers.get(&file).map(|own| own[0].fd)
+    }
+
+    fn file(&mut self, index: u32) {
+        let model = self.model;
+        let file = &model.files[index as usize];
+        self.name(index, file);
+        match file {
+            OpenFile::External { .. } => self.external(index),
+            OpenFile::Pipe { pipe, .. } => self.pipe(index, *pipe),
+            OpenFile::SocketPair { pair, .. } => self.socket_pair(index, *pair),
+            single => {
+                self.make(single);
+                self.place(self.slots.made, index);
+            }
+        }
+    }
+
+    fn name(&mut self, index: u32, file: &OpenFile) {
+        let number = self.first(index).unwrap_or(0);
+        self.detail = self.arena.detail(&format!("fd {number} ({})", noun(file)));
+    }
+
+    fn external(&mut self, file: u32) {
+        let slot = SLOT_EXTERNAL + self.externals.len() as u8;
+        let first = self.numbers[&file][0];
+        self.externals.push(ExternalFd { target: first.fd, cloexec: cloexec(first) as u32 });
+        self.place(slot, file);
+    }
+
+    /// Moves what is in `slot` to the numbers of `file`.
+    fn place(&mut self, slot: u8, file: u32) {
+        let Some(own) = self.numbers.get(&file).cloned() else { return };
+        let (first, others) = (own[0], &own[1..]);
+        let args = [slot.into(), first.fd.into(), cloexec(first)];
+        let moved = Op::new(What::Descriptor, nr::MOVE_FD, &args).slot_arg(0);
+        self.ops.push(moved.about(self.detail));
+        for other in others {
+            self.push(libc::SYS_dup3, &[first.fd.into(), other.fd.into(), cloexec(other)]);
+        }
+    }
+
+    /// An op about the descriptor in the making.
+    fn op(&self, number: i64, args: &[u64]) -> Op {
+        Op::new(What::Descriptor, number as u32, args).about(self.detail)
+    }
+
+    fn push(&mut self, number: i64, args: &[u64]) {
+        self.ops.push(self.op(number, args));
+    }
+
+    /// A call whose first argument is the descriptor in `slot`.
+    fn push_on(&mut self, slot: u8, number: i64, args: &[u64]) {
+        let args = [&[slot.into()], args].concat();
+        self.ops.push(self.op(number, &args).slot_arg(0));
+    }
+
+    /// Sets those status flags that can be set later and are not zero.
+    fn set_flags(&mut self, slot: u8, flags: u32) {
+        const LATER: i32 = libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O_NOATIME;
+        let flags = flags & LATER as u32;
+        if flags != 0 {
+            self.push_on(slot, libc::SYS_fcntl, &[libc::F_SETFL as u64, flags.into()]);
+        }
+    }
+}
+
+fn cloexec(descriptor: &Descriptor) -> u64 {
+    if descriptor.cloexec { libc::O_CLOEXEC as u64 } else { 0 }
+}
+
+fn noun(file: &OpenFile) -> String {
+    match file {
+        OpenFile::Path { path, .. } => path.display().to_string(),
+        OpenFile::Pipe { .. } => "pipe".to_owned(),
+        OpenFile::Event { .. } => "eventfd".to_owned(),
+        OpenFile::Signal { .. } => "signalfd".to_owned(),
+        OpenFile::Timer { .. } => "timerfd".to_owned(),
+        OpenFile::Epoll { .. } => "epoll".to_owned(),
+        OpenFile::SocketPair { .. } => "Unix socket pair".to_owned(),
+        OpenFile::External { description } => description.clone(),
+    }
+}

@@ -1,0 +1,176 @@
+//! Files that come in twos: pipes and Unix socket pairs. An end that the parent did not have is
+//! closed once what waits at the other has been written through it.
+
+use farfork_plan::{Op, What, nr};
+
+use super::Compiler;
+use crate::model::OpenFile;
+
+/// What a pipe has unless it was changed.
+const PIPE_BYTES: u32 = 64 << 10;
+/// What a socket's buffers have unless `net.core.[rw]mem_default` was changed.
+const SOCKET_BYTES: u32 = 212_992;
+/// Bytes of a stream that are sent in one call: the kernel takes all of them or none.
+const STREAM_BYTES: usize = 16 << 10;
+/// What the kernel counts for a message besides its bytes, at most.
+const MESSAGE_OVERHEAD_BYTES: usize = 2 << 10;
+
+/// Options that set a buffer's size: within the system's limit, and beyond it.
+const SEND: [i32; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
+const RECEIVE: [i32; 2] = [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE];
+
+impl Compiler<'_> {
+    /// Makes both ends of a pipe when the first of them is met.
+    pub fn pipe(&mut self, file: u32, identity: u64) {
+        let partner = self.partner(file, |other| is_pipe(other, identity));
+        if partner.is_some_and(|partner| partner < file) {
+            return;
+        }
+        let is_write_end =
+            matches!(self.model.files[file as usize], OpenFile::Pipe { is_write_end: true, .. });
+        let (read, write) =
+            if is_write_end { (partner, Some(file)) } else { (Some(file), partner) };
+        self.make_pair(nr::PIPE, &[0]);
+        self.fill_pipe(read, write);
+        self.place_pair(read, write);
+    }
+
+    fn partner(&self, file: u32, is_same: impl Fn(&OpenFile) -> bool) -> Option<u32> {
+        let files = self.numbers.keys().copied();
+        files
+            .filter(|other| *other != file)
+            .find(|other| is_same(&self.model.files[*other as usize]))
+    }
+
+    fn make_pair(&mut self, number: u32, args: &[u64]) {
+        let slots = [self.slots.made.into(), self.slots.second.into()];
+        let op = Op::new(What::Descriptor, number, &[args, &slots].concat());
+        self.ops.push(op.about(self.detail));
+    }
+
+    fn fill_pipe(&mut self, read: Option<u32>, write: Option<u32>) {
+        let model = self.model;
+        for (end, slot) in [(read, self.slots.made), (write, self.slots.second)] {
+            let Some(OpenFile::Pipe { flags, capacity, content, .. }) =
+                end.map(|end| &model.files[end as usize])
+            else {
+                continue;
+            };
+            if *capacity != PIPE_BYTES {
+                let args = [libc::F_SETPIPE_SZ as u64, (*capacity).into()];
+                self.push_on(slot, libc::SYS_fcntl, &args);
+            }
+            if !content.is_empty() {
+                let at = self.arena.put(content, 1);
+                self.push_on(self.slots.second, libc::SYS_write, &[at, content.len() as u64]);
+            }
+            self.set_flags(slot, *flags);
+        }
+    }
+
+    /// Puts both ends in place. The second goes above all numbers first, since the kernel may
+    /// have given it the number that is meant for the first, or the other way round.
+    fn place_pair(&mut self, first: Option<u32>, second: Option<u32>) {
+        let (made, from, aside) = (self.slots.made, self.slots.second, self.slots.aside);
+        if let Some(second) = second {
+            let args = [from.into(), libc::F_DUPFD_CLOEXEC as u64, self.spare_fd.into()];
+            let op = self.op(libc::SYS_fcntl, &args).slot_arg(0).store(aside);
+            self.ops.push(op);
+            self.push_on(from, libc::SYS_close, &[]);
+            self.place_or_close(made, first);
+            self.place_or_close(aside, Some(second));
+        } else {
+            self.push_on(from, libc::SYS_close, &[]);
+            self.place_or_close(made, first);
+        }
+    }
+
+    fn place_or_close(&mut self, slot: u8, file: Option<u32>) {
+        match file {
+            Some(file) => self.place(slot, file),
+            None => self.push_on(slot, libc::SYS_close, &[]),
+        }
+    }
+
+    /// Makes both ends of a socket pair when the first of them is met.
+    pub fn socket_pair(&mut self, file: u32, identity: u64) {
+        let partner = self.partner(file, |other| is_pair(other, identity));
+        if partner.is_some_and(|partner| partner < file) {
+            return;
+        }
+        let model = self.model;
+        let OpenFile::SocketPair { kind, .. } = &model.files[file as usize] else { return };
+        self.make_pair(nr::SOCKETPAIR, &[libc::AF_UNIX as u64, (*kind).into()]);
+        let (made, second) = (self.slots.made, self.slots.second);
+        let ends = [(Some(file), made, second), (partner, second, made)];
+        let ends = ends
+            .map(|(end, slot, writer)| (end.map(|end| &model.files[end as usize]), slot, writer));
+        for (end, _, writer) in ends {
+            if let Some(OpenFile::SocketPair { incoming, .. }) = end {
+                self.send(writer, incoming, *kind);
+            }
+        }
+        for (end, slot, _) in ends {
+            end.inspect(|end| self.settle(slot, end));
+        }
+        self.place_pair(Some(file), partner);
+    }
+
+    /// Writes what waits at one end through the other, `writer`.
+    fn send(&mut self, writer: u8, waiting: &[Vec<u8>], kind: u32) {
+        let longest = if kind == libc::SOCK_STREAM as u32 { STREAM_BYTES } else { usize::MAX };
+        let messages: Vec<&[u8]> = waiting.iter().flat_map(|bytes| bytes.chunks(longest)).collect();
+        let counted: usize = messages.iter().map(|m| 2 * m.len() + MESSAGE_OVERHEAD_BYTES).sum();
+        let is_large = counted > SOCKET_BYTES as usize;
+        if is_large {
+            self.set_buffer(writer, SEND, 2 * counted as u32);
+        }
+        // Not waiting: a message that has no room must fail, for nobody is there to take it out.
+        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
+        for message in messages {
+            let at = self.arena.put(message, 1);
+            let args = [at, message.len() as u64, flags, 0, 0];
+            self.push_on(writer, libc::SYS_sendto, &args);
+        }
+        if is_large {
+            self.set_buffer(writer, SEND, SOCKET_BYTES);
+        }
+    }
+
+    /// Gives an end its attributes, after everything was written.
+    fn settle(&mut self, slot: u8, file: &OpenFile) {
+        let OpenFile::SocketPair { flags, shutdown, buffers: (receive, send), .. } = file else {
+            return;
+        };
+        for (options, bytes) in [(RECEIVE, *receive), (SEND, *send)] {
+            if bytes != SOCKET_BYTES {
+                self.set_buffer(slot, options, bytes);
+            }
+        }
+        if let Some(how) = shutdown.checked_sub(1) {
+            self.push_on(slot, libc::SYS_shutdown, &[how.into()]);
+        }
+        self.set_flags(slot, *flags);
+    }
+
+    /// Sets a buffer to `bytes` as the kernel tells it: as far as everyone may, then beyond the
+    /// system's limit if the restorer may.
+    fn set_buffer(&mut self, slot: u8, [plain, forced]: [i32; 2], bytes: u32) {
+        // The kernel doubles what it is told, and tells it doubled.
+        let at = self.arena.words(&[u64::from(bytes / 2)]);
+        let length = size_of::<i32>() as u64;
+        for option in [plain, forced] {
+            let args = [slot.into(), libc::SOL_SOCKET as u64, option as u64, at, length];
+            let op = self.op(libc::SYS_setsockopt, &args).slot_arg(0);
+            self.ops.push(if option == forced { op.may_fail() } else { op });
+        }
+    }
+}
+
+fn is_pipe(file: &OpenFile, identity: u64) -> bool {
+    matches!(file, OpenFile::Pipe { pipe, .. } if *pipe == identity)
+}
+
+fn is_pair(file: &OpenFile, identity: u64) -> bool {
+    matches!(file, OpenFile::SocketPair { pair, .. } if *pair == identity)
+}
