@@ -184,9 +184,11 @@ impl Registry {
         };
         let _ = epoll::delete(&self.epoll, clone.started.as_fd());
         let init = clone.started.init_pid;
-        drop(clone);
         self.end(pid, status);
         let _ = waitpid(Pid::from_raw(init), None);
+        // Drops the pin, which may give chunks back: not under the lock of the tables, and not
+        // before the init has let go of its copy of the pin's lock.
+        drop(clone);
     }
 
     fn end(&self, pid: i32, status: i32) {
@@ -201,8 +203,6 @@ impl Registry {
         }
         state.idle_since = Instant::now();
         drop(state);
-        // Drops the pin, which may give chunks back: not under the lock.
-        drop(clone);
         self.changed.notify_all();
     }
 }
