@@ -6,12 +6,11 @@ Exit status: 0 all answers were right, 1 one was wrong or the work failed, 2 wro
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
-from types import FrameType
 
 from farfork.client import CallError, NoAnswerError
+from farfork.demo import interrupts
 from farfork.demo.command import CommandError, MissingError
 from farfork.demo.nodes import NodeError
 from farfork.demo.play import FUNCTION, play
@@ -37,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if os.geteuid() != 0:
         return _fail("it mounts a pool and makes namespaces, which needs root; run it as root")
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupts.raise_once()
     print(f"farfork: a demonstration with {FUNCTION.name}, a sentence model", file=sys.stderr)
     try:
         seen = play(Progress())
@@ -60,10 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _fail(reason: str) -> int:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[3]
 _TIMEOUT_S = 120
@@ -56,11 +56,17 @@ class Farfork:
         """Let every later call mean this pool."""
         self.environment["FARFORK_POOL"] = str(path)
 
-    def popen(self, *arguments: object, prefix: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
-        """Start a call that goes on; Ctrl-C does not reach it."""
-        command = [*prefix, str(self.binary), *map(str, arguments)]
+    def popen(
+        self, *arguments: object, words: IO[str], prefix: tuple[str, ...] = ()
+    ) -> "subprocess.Popen[bytes]":
+        """Start a call that goes on, with its words in a file; Ctrl-C does not reach it."""
         return subprocess.Popen(
-            command, env=self.environment, stdin=subprocess.DEVNULL, process_group=0
+            [*prefix, str(self.binary), *map(str, arguments)],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=words,
+            process_group=0,
         )
 
     def run(self, *arguments: object) -> "subprocess.CompletedProcess[str]":

@@ -3,16 +3,22 @@
 They share the pool with everybody else, and nothing that is a node's own.
 """
 
+import os
+import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from farfork.demo.command import Farfork
 
 _JOIN_TIMEOUT_S = 20
+_END_TIMEOUT_S = 10
 _NAMESPACES = ("unshare", "--pid", "--mount", "--net", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -24,28 +30,57 @@ class NodeError(RuntimeError):
 def emulated_nodes(farfork: Farfork, names: list[str]) -> Iterator[None]:
     """Run an agent per name until the end; each has joined the pool when this begins."""
     pool = farfork.environment["FARFORK_POOL"]
-    arguments = [("node", "--name", name, "--pool", pool) for name in names]
-    agents: list[subprocess.Popen[bytes]] = []
-    try:
-        agents.extend(farfork.popen(*call, prefix=(*_NAMESPACES, "--")) for call in arguments)
-        for name, agent in zip(names, agents, strict=True):
-            _await_joined(farfork, name, agent)
-        yield
-    finally:
+    with ExitStack() as stack:
+        agents = [stack.enter_context(_agent(farfork, name, pool)) for name in names]
         for agent in agents:
-            agent.kill()  # its namespace's first process, and so all in it, goes along
-            agent.wait()
+            _await_joined(farfork, agent)
+        yield
 
 
-def _await_joined(farfork: Farfork, name: str, agent: "subprocess.Popen[bytes]") -> None:
+@dataclass(frozen=True)
+class _Agent:
+    name: str
+    process: "subprocess.Popen[bytes]"
+    words: IO[str]
+
+
+@contextmanager
+def _agent(farfork: Farfork, name: str, pool: str) -> Iterator[_Agent]:
+    call = ("node", "--name", name, "--pool", pool)
+    with tempfile.TemporaryFile("w+") as words:
+        process = farfork.popen(*call, words=words, prefix=(*_NAMESPACES, "--"))
+        try:
+            yield _Agent(name, process, words)
+        finally:
+            try:
+                end_clones(farfork, name)
+            finally:
+                _end(process)
+
+
+def _await_joined(farfork: Farfork, agent: _Agent) -> None:
     deadline = time.monotonic() + _JOIN_TIMEOUT_S
-    path = Path(farfork.environment["FARFORK_RUN"]) / f"{name}.sock"
-    while not (_listens(path) and name in farfork.json("pool", "info")["nodes"]):
-        if agent.poll() is not None:
-            raise NodeError(f"starting {name}: it ended with status {agent.returncode}")
+    path = Path(farfork.environment["FARFORK_RUN"]) / f"{agent.name}.sock"
+    while not (_listens(path) and agent.name in farfork.json("pool", "info")["nodes"]):
+        if agent.process.poll() is not None:
+            agent.words.seek(0)
+            raise NodeError(f"starting {agent.name}: its agent ended: {agent.words.read().strip()}")
         if time.monotonic() > deadline:
-            raise NodeError(f"starting {name}: not in the pool after {_JOIN_TIMEOUT_S} s")
+            raise NodeError(f"starting {agent.name}: not in the pool after {_JOIN_TIMEOUT_S} s")
         time.sleep(0.02)
+
+
+def _end(agent: "subprocess.Popen[bytes]") -> None:
+    """End the first process of its PID namespace; unshare ends once all in there are gone."""
+    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for pid in children.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+    try:
+        agent.wait(_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        agent.kill()
+        agent.wait()
 
 
 def _listens(path: Path) -> bool:
@@ -59,6 +94,8 @@ def _listens(path: Path) -> bool:
 
 
 def end_clones(farfork: Farfork, node: str) -> None:
-    """Kill every clone on a node."""
-    for clone in farfork.json("ps", "--node", node):
-        farfork.run("kill", clone["pid"], "--signal", 9, "--node", node)
+    """Kill every clone on a node and wait until they are gone."""
+    while clones := farfork.json("ps", "--node", node):
+        for clone in clones:
+            farfork.run("kill", clone["pid"], "--signal", 9, "--node", node)
+            farfork.run("wait", clone["pid"], "--node", node)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from farfork.client import Client, compare_embeddings
-from farfork.demo import forked
+from farfork.demo import forked, interrupts
 from farfork.demo.command import ROOT, Farfork
-from farfork.demo.nodes import emulated_nodes, end_clones
+from farfork.demo.nodes import emulated_nodes
 from farfork.demo.progress import Progress
 from farfork.demo.runtimes import Runtime, await_ready, local_bytes, runtime, threads, timed_run
 
@@ -65,7 +65,7 @@ def play(progress: Progress) -> Measured:
     """Run every act; whatever it makes is gone when this returns or raises."""
     seen = Measured()
     with ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farfork-demo-")))
+        place = stack.enter_context(work_directory())
         with progress.step("making a pool"):
             farfork = stack.enter_context(pool(place))
         with progress.step("warming the sample function"):
@@ -80,12 +80,21 @@ def play(progress: Progress) -> Measured:
         with progress.step(f"starting {len(NODES)} emulated nodes"):
             stack.enter_context(emulated_nodes(farfork, NODES))
         with progress.step(f"starting {len(REQUESTS)} clones, one request each"):
-            run_clones(farfork, stack, place, listen_fd, seen)
+            run_clones(farfork, place, listen_fd, seen)
         with progress.step("forking a warm process locally, to compare with"):
             seen.forks = forked.measure(FUNCTION, WARM, REQUESTS)
         check_all(seen, fresh)
+        interrupts.ignore()
         progress.cleaning_up()
     return seen
+
+
+@contextmanager
+def work_directory() -> Iterator[Path]:
+    """Make a directory that goes when the demonstration ends."""
+    # What cannot be removed must not hide why.
+    with tempfile.TemporaryDirectory(prefix="farfork-demo-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 @contextmanager
@@ -130,12 +139,9 @@ def checkpoint(farfork: Farfork, parent: Runtime, seen: Measured) -> int:
     return int(listen_fd)
 
 
-def run_clones(
-    farfork: Farfork, stack: ExitStack, place: Path, listen_fd: int, seen: Measured
-) -> None:
+def run_clones(farfork: Farfork, place: Path, listen_fd: int, seen: Measured) -> None:
     """Start clones on every node, send each its request, then look at their memory."""
     for number, node in enumerate(NODES):
-        stack.callback(end_clones, farfork, node)
         sockets = f"{place}/{node}-%i.sock"
         inherit = ("--inherit-fd", f"{listen_fd}=listen:{sockets}", "--count", CLONES_PER_NODE)
         started = farfork.json("restore", "--node", node, "--detach", *inherit, IMAGE)
