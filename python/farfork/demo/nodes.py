@@ -29,11 +29,19 @@ class NodeError(RuntimeError):
 @contextmanager
 def emulated_nodes(farfork: Farfork, names: list[str]) -> Iterator[None]:
     """Run an agent per name until the end; each has joined the pool when this begins."""
-    pool = farfork.environment["FARFORK_POOL"]
     with ExitStack() as stack:
-        agents = [stack.enter_context(_agent(farfork, name, pool)) for name in names]
+        prefix = (*_NAMESPACES, "--")
+        agents = [stack.enter_context(_agent(farfork, name, prefix)) for name in names]
         for agent in agents:
             _await_joined(farfork, agent)
+        yield
+
+
+@contextmanager
+def plain_node(farfork: Farfork, name: str) -> Iterator[None]:
+    """Run an agent in the caller's namespaces until the end."""
+    with _agent(farfork, name, ()) as agent:
+        _await_joined(farfork, agent)
         yield
 
 
@@ -45,17 +53,17 @@ class _Agent:
 
 
 @contextmanager
-def _agent(farfork: Farfork, name: str, pool: str) -> Iterator[_Agent]:
-    call = ("node", "--name", name, "--pool", pool)
+def _agent(farfork: Farfork, name: str, prefix: tuple[str, ...]) -> Iterator[_Agent]:
+    call = ("node", "--name", name, "--pool", farfork.environment["FARFORK_POOL"])
     with tempfile.TemporaryFile("w+") as words:
-        process = farfork.popen(*call, words=words, prefix=(*_NAMESPACES, "--"))
+        process = farfork.popen(*call, words=words, prefix=prefix)
         try:
             yield _Agent(name, process, words)
         finally:
             try:
                 end_clones(farfork, name)
             finally:
-                _end(process)
+                (_end_namespace if prefix else _end)(process)
 
 
 def _await_joined(farfork: Farfork, agent: _Agent) -> None:
@@ -71,6 +79,11 @@ def _await_joined(farfork: Farfork, agent: _Agent) -> None:
 
 
 def _end(agent: "subprocess.Popen[bytes]") -> None:
+    agent.kill()
+    agent.wait()
+
+
+def _end_namespace(agent: "subprocess.Popen[bytes]") -> None:
     """End the first process of its PID namespace; unshare ends once all in there are gone."""
     children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
     with suppress(FileNotFoundError, ProcessLookupError):
@@ -79,8 +92,7 @@ def _end(agent: "subprocess.Popen[bytes]") -> None:
     try:
         agent.wait(_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        agent.kill()
-        agent.wait()
+        _end(agent)
 
 
 def _listens(path: Path) -> bool:
