@@ -48,6 +48,8 @@ pub fn collect(
         leads: leads(&status),
         credentials: credentials(&status, securebits as u32),
         membarrier: membarrier.max(0) as u32,
+        is_thp_disabled: status.is_thp_disabled,
+        limits: limits(pid),
     })
 }
 
@@ -69,6 +71,14 @@ fn credentials(status: &Status, securebits: u32) -> Credentials {
         no_new_privs: status.no_new_privs,
     }
 }
+
+/// Soft and hard limit of every resource, in the kernel's order.
+fn limits(pid: i32) -> Vec<(u64, u64)> {
+    (0..RESOURCES).map_while(|resource| farfork_sys::limits::of(pid, resource).ok()).collect()
+}
+
+/// `RLIM_NLIMITS`.
+const RESOURCES: u32 = 16;
 
 fn refuse_children(pid: i32, refusals: &mut Refusals) {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -152,7 +162,7 @@ pub fn timers(
     let mut timers = Timers::default();
     for (which, setting) in timers.interval.iter_mut().enumerate() {
         leader.call(libc::SYS_getitimer, [which as u64, injector.scratch(), 0, 0, 0, 0])?;
-        *setting = injector.words()?;
+        *setting = rearmed(injector.words()?);
     }
     let text = fs::read_to_string(format!("/proc/{pid}/timers")).unwrap_or_default();
     for mut timer in parse_timers(&text) {
@@ -161,6 +171,15 @@ pub fn timers(
         timers.posix.push(timer);
     }
     Ok(timers)
+}
+
+/// A periodic timer whose signal has not been delivered yet stands still at zero, and setting it
+/// to zero would stop it for good: it starts with a whole period.
+fn rearmed([interval_s, interval_us, value_s, value_us]: [u64; 4]) -> [u64; 4] {
+    match (value_s, value_us) {
+        (0, 0) => [interval_s, interval_us, interval_s, interval_us],
+        _ => [interval_s, interval_us, value_s, value_us],
+    }
 }
 
 fn setting(

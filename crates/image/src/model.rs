@@ -74,6 +74,10 @@ pub struct Process {
     pub credentials: Credentials,
     /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS tells them.
     pub membarrier: u32,
+    /// `PR_SET_THP_DISABLE`.
+    pub is_thp_disabled: bool,
+    /// Soft and hard limit of every resource, in the kernel's order.
+    pub limits: Vec<(u64, u64)>,
 }
 
 /// What the process leads.
@@ -112,6 +116,8 @@ pub struct Memory {
     pub regions: Vec<Region>,
     /// 2 MiB windows with at least one stored page, in address order.
     pub windows: Vec<StoredWindow>,
+    /// Guard regions (`MADV_GUARD_INSTALL`): first address and address after the last.
+    pub guards: Vec<(u64, u64)>,
     /// First address and length of vvar and vdso together.
     pub vdso: (u64, u64),
     /// What `PR_SET_MM_MAP` takes, in its order: start_code, end_code, start_data, end_data,
@@ -143,8 +149,15 @@ pub enum Backing {
     Anonymous,
     /// A private mapping of a file from an offset.
     PrivateFile(FileStamp, u64),
-    /// A shared mapping of a file that cannot be written through it.
-    SharedReadOnlyFile(FileStamp, u64),
+    /// A shared mapping of a file: parent and clones see the same file, as after a fork.
+    SharedFile {
+        /// The file.
+        file: FileStamp,
+        /// Offset in it.
+        offset: u64,
+        /// Whether it was opened for writing, so that it may change at any time.
+        is_writable: bool,
+    },
 }
 
 /// Attributes of a mapping.
@@ -168,6 +181,8 @@ pub struct RegionTraits {
     pub huge: bool,
     /// `MADV_NOHUGEPAGE`.
     pub no_huge: bool,
+    /// `mseal`.
+    pub sealed: bool,
 }
 
 /// A file that has to be the same on the other node.

@@ -1,15 +1,16 @@
 //! Descriptors in the form of a plan.
 //!
 //! ```text
-//!  numbers   0 ....................... spare_fd ...................
-//!            closed at the start       the restorer's own, the external ones
+//!  numbers   0 ............. spare_fd .. + spare_count ............
+//!            free at the     the restorer's own,        free too
+//!            start           the external ones
 //!
 //!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
-//!  two ends    create ─► second end ─► F_DUPFD above spare_fd ─► each placed like one file
+//!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  last        epoll_ctl, when every number that is watched stands for its file
 //! ```
-//! Invariant: below `spare_fd` nothing is open but descriptors in their final place and the one
-//! in the making. A number is free until its own descriptor is placed, so whatever is created
+//! Invariant: outside the spare run nothing is open but descriptors in their final place and the
+//! one in the making; the run holds no number of the parent. A number is free until its own descriptor is placed, so whatever is created
 //! lands at or below the number it is meant for, and no move overwrites anything.
 
 mod epoll;
@@ -30,8 +31,10 @@ pub struct CompiledDescriptors {
     pub ops: Vec<Op>,
     /// Descriptors that the caller supplies.
     pub externals: Vec<ExternalFd>,
-    /// First number that no descriptor of the parent uses, at least 3.
+    /// First of a run of numbers that no descriptor of the parent has, at least 3.
     pub spare_fd: u32,
+    /// Length of that run.
+    pub spare_count: u32,
 }
 
 struct Compiler<'m> {
@@ -60,14 +63,14 @@ struct Temporaries {
 
 /// Compiles the descriptors of `model`; they must be made after memory and before threads.
 pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
-    let highest = model.descriptors.iter().map(|descriptor| descriptor.fd).max();
+    let spare_count = spare_count(model);
     let mut compiler = Compiler {
         model,
         arena,
         numbers: numbers(model),
         ops: Vec::new(),
         externals: Vec::new(),
-        spare_fd: highest.map_or(3, |fd| (fd + 1).max(3)),
+        spare_fd: spare_run(model, spare_count),
         slots: temporaries(model),
         detail: 0,
     };
@@ -78,7 +81,23 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
     }
     compiler.watches();
     let Compiler { ops, externals, spare_fd, .. } = compiler;
-    CompiledDescriptors { ops, externals, spare_fd }
+    CompiledDescriptors { ops, externals, spare_fd, spare_count }
+}
+
+/// Numbers that the restorer needs: each descriptor of a request twice while it is moved, and
+/// those of the init and of ends put aside.
+fn spare_count(model: &Model) -> u32 {
+    const OWN: u32 = 24;
+    let externals = model.files.iter().filter(|file| matches!(file, OpenFile::External { .. }));
+    2 * externals.count() as u32 + OWN
+}
+
+/// The lowest run of `count` numbers from 3 on that the parent left free: it may have used the
+/// highest number there is.
+fn spare_run(model: &Model, count: u32) -> u32 {
+    let mut taken: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
+    taken.sort_unstable();
+    taken.into_iter().fold(3, |start, fd| if fd < start + count { start.max(fd + 1) } else { start })
 }
 
 fn numbers(model: &Model) -> BTreeMap<u32, Vec<&Descriptor>> {
