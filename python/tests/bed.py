@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from farfork.client import Client
-from farfork.demo.command import Farfork, MissingError
+from farfork.demo.command import Farfork, MissingError, find_binary
 from farfork.demo.nodes import emulated_nodes, end_clones, plain_node
 from farfork.demo.runtimes import Runtime, await_ready, runtime
 
@@ -24,7 +24,7 @@ def why_not() -> str | None:
     if os.geteuid() != 0:
         return "cloning needs root: it mounts a pool and makes namespaces"
     try:
-        Farfork(Path("/nowhere"))
+        find_binary()
     except MissingError as error:
         return str(error)
     return None

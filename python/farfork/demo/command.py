@@ -50,6 +50,8 @@ class Farfork:
     def __init__(self, run_directory: Path) -> None:
         """Keep sockets, pins and, unless $FARFORK_POOL names one, the pool in `run_directory`."""
         self.binary = find_binary()
+        self._log = run_directory / "farfork.log"
+        run_directory.mkdir(parents=True, exist_ok=True)
         self.environment = {**os.environ, "FARFORK_RUN": str(run_directory)}
 
     def use_pool(self, path: Path) -> None:
@@ -71,8 +73,10 @@ class Farfork:
 
     def run(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
         """Run a call to its end, whatever its exit status."""
-        # Not pipes: a detached clone inherits them and would keep them open.
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        # Not pipes: a detached clone inherits them and would keep them open. And what it
+        # inherits as stderr has a name, so that it can be checkpointed in its turn.
+        with tempfile.TemporaryFile("w+") as out, self._log.open("a+") as err:
+            said_before = err.tell()
             process = subprocess.run(
                 [str(self.binary), *map(str, arguments)],
                 env=self.environment,
@@ -84,7 +88,7 @@ class Farfork:
                 check=False,
             )
             out.seek(0)
-            err.seek(0)
+            err.seek(said_before)
             return subprocess.CompletedProcess(
                 process.args, process.returncode, out.read(), err.read()
             )
