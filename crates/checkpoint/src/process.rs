@@ -23,6 +23,7 @@ pub fn collect(
 ) -> Result<Process, CheckpointError> {
     let status = Status::read(pid, pid)?;
     refuse_children(pid, refusals);
+    refuse_mixed_credentials(pid, &status, refusals);
     let leader = injector.lend(pid)?;
     let prctl =
         |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);
@@ -68,7 +69,6 @@ fn credentials(status: &Status, securebits: u32) -> Credentials {
         groups: status.groups.clone(),
         capabilities: status.capabilities,
         securebits,
-        no_new_privs: status.no_new_privs,
     }
 }
 
@@ -79,6 +79,19 @@ fn limits(pid: i32) -> Vec<(u64, u64)> {
 
 /// `RLIM_NLIMITS`.
 const RESOURCES: u32 = 16;
+
+fn refuse_mixed_credentials(pid: i32, leader: &Status, refusals: &mut Refusals) {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok());
+    for other in tids.filter_map(|tid| Status::read(pid, tid).ok()) {
+        let own = |s: &Status| (s.uids, s.gids, s.groups.clone(), s.capabilities);
+        if own(&other) != own(leader) {
+            let reason = "it has other user ids or capabilities than the main thread";
+            let remedy = "checkpoint it before its threads change their ids";
+            refusals.add(format!("thread {}", other.name), reason, remedy);
+        }
+    }
+}
 
 fn refuse_children(pid: i32, refusals: &mut Refusals) {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

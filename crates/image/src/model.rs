@@ -105,8 +105,6 @@ pub struct Credentials {
     pub capabilities: [u64; 5],
     /// `PR_GET_SECUREBITS`.
     pub securebits: u32,
-    /// Whether privileges can no longer be gained.
-    pub no_new_privs: bool,
 }
 
 /// The address space.
@@ -232,6 +230,8 @@ pub struct Thread {
     pub parent_death_signal: u32,
     /// Timer slack in nanoseconds.
     pub timer_slack_ns: u64,
+    /// Whether it can no longer gain privileges.
+    pub no_new_privs: bool,
 }
 
 /// Signal state of the process.

@@ -145,9 +145,6 @@ pub fn credentials(credentials: &Credentials, arena: &mut Arena) -> Vec<Op> {
     // The only one of the bits that a process without CAP_SETPCAP may have set.
     let keeps = u64::from(credentials.securebits & KEEP_CAPS != 0);
     ops.push(about(prctl, &[libc::PR_SET_KEEPCAPS as u64, keeps]));
-    if credentials.no_new_privs {
-        ops.push(about(prctl, &[libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0]));
-    }
     ops
 }
 
