@@ -8,6 +8,7 @@ import math
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -106,6 +107,10 @@ class Client:
 
     def _last_call(self, op: str) -> Message:
         answer = self.call(op)
+        # The other end hangs up after its answer: only then is it done.
+        with suppress(OSError):
+            while self._socket is not None and self._socket.recv(_READ_BYTES):
+                pass
         self.close()
         return answer
 
