@@ -195,3 +195,13 @@ fn a_table_without_gaps_needs_no_number_in_between() {
     let files = (0..32).flat_map(|id| files(2 + (id % 2) as u8, id, b"bytes")).collect();
     check(&Model { files, descriptors: descriptors.collect(), ..Model::default() }, 0);
 }
+
+#[test]
+fn standard_streams_are_asked_for_one_by_one_and_others_once() {
+    let descriptors = [(1, 0), (2, 0), (5, 0), (7, 1), (8, 1), (9, 2)];
+    let descriptors = descriptors.map(|(fd, file)| Descriptor { fd, file, cloexec: false });
+    let files = [5, 5, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
+    let model = Model { files, descriptors: descriptors.to_vec(), ..Model::default() };
+    assert_eq!(external_numbers(&model), [1, 2, 7]);
+    check(&model, 0);
+}
