@@ -162,3 +162,23 @@ stop()
         &[("descriptors of thread", "of its own")],
     );
 }
+
+#[test]
+fn a_name_that_leads_to_another_file_is_told() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: mounting needs root");
+        return;
+    }
+    check(
+        "
+import tempfile
+dir = tempfile.mkdtemp().encode()
+assert libc.unshare(0x20000) == 0 and libc.mount(b'none', b'/', None, 0x44000, None) == 0
+a = open(dir + b'/a', 'w'); b = open(dir + b'/b', 'w')
+assert libc.mount(b'none', dir, b'tmpfs', 0, None) == 0
+open(dir + b'/a', 'w')
+stop()
+",
+        &[("/a", "another file has this name"), ("/b", "no file has this name")],
+    );
+}
