@@ -73,7 +73,7 @@ open(path, 'w').write('0123456789')
 a = os.open(path, os.O_RDONLY); os.lseek(a, 4, 0)
 b = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
 assert (a, b) == (3, 4)
-os.dup2(a, 9, inheritable=True)
+os.dup2(a, 9, inheritable=True); os.dup2(b, 900)
 c = os.open(path, os.O_RDONLY); os.lseek(c, 4, 0)
 os.open(dir, os.O_RDONLY | os.O_DIRECTORY)
 os.open('/dev/zero', os.O_RDWR); os.open('/dev/urandom', os.O_RDONLY)
@@ -272,7 +272,8 @@ fn piped_standard_streams_are_external_and_files_are_not() {
 
 #[test]
 fn a_clone_is_given_its_external_descriptors() {
-    let subject = Subject::start_with("os.dup2(0, 7); os.eventfd(3); stop()", Stdio::piped);
+    let subject =
+        Subject::start_with("os.dup2(0, 7); os.dup2(os.eventfd(3), 90); stop()", Stdio::piped);
     let parent = carried(subject.pid());
     let (descriptors, files) = (parent.descriptors, parent.files);
     let clone = Clone::make(&Model { descriptors, files, ..Model::default() }, null);

@@ -11,6 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+/// Number above all that this program has open.
+const ASIDE: libc::c_int = 700;
+
 /// A stopped process with the descriptors of a model, killed when dropped.
 pub struct Clone(Pid);
 
@@ -50,7 +53,7 @@ impl Drop for Clone {
 /// Only for a process with one thread, which has nothing else to do.
 unsafe fn become_clone(compiled: &CompiledDescriptors, plan: &[u8], supplied: &[OwnedFd]) -> ! {
     let mut slots = [-1i64; SLOTS];
-    let spare = compiled.spare_fd as libc::c_int;
+    let spare = compiled.spare_fd;
     // SAFETY: plain system calls on this process's own descriptors and on a fresh mapping.
     unsafe {
         let at = libc::mmap(
@@ -65,11 +68,16 @@ unsafe fn become_clone(compiled: &CompiledDescriptors, plan: &[u8], supplied: &[
             libc::_exit(1);
         }
         std::ptr::copy_nonoverlapping(plan.as_ptr(), at.cast(), plan.len());
-        for (index, fd) in supplied.iter().enumerate() {
-            let kept = libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, spare + 100);
+        for fd in supplied {
+            libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, ASIDE);
+        }
+        libc::close_range(0, ASIDE as u32 - 1, 0);
+        for index in 0..supplied.len() {
+            let kept = spare as i32 + index as i32;
+            libc::dup2(ASIDE + index as i32, kept);
             slots[usize::from(SLOT_EXTERNAL) + index] = kept.into();
         }
-        libc::close_range(0, compiled.spare_fd + 99, 0);
+        libc::close_range(ASIDE as u32, u32::MAX, 0);
         for (index, op) in compiled.ops.iter().enumerate() {
             let result = step(op, &mut slots);
             if result < 0 && op.may_fail == 0 {
@@ -79,7 +87,7 @@ unsafe fn become_clone(compiled: &CompiledDescriptors, plan: &[u8], supplied: &[
                 slots[usize::from(op.store)] = result;
             }
         }
-        libc::close_range(compiled.spare_fd, u32::MAX, 0);
+        libc::close_range(spare, spare + compiled.spare_count - 1, 0);
         libc::raise(libc::SIGSTOP);
         libc::_exit(0)
     }

@@ -10,8 +10,13 @@ use super::{external_numbers, ops};
 use crate::compile::arena::Arena;
 use crate::model::{Descriptor, EpollWatch, Model, OpenFile};
 
-/// Numbers are drawn from `0..NUMBERS`, so that gaps and collisions are common.
+/// So few numbers that gaps and collisions are common.
 const NUMBERS: u32 = 24;
+
+/// Numbers from half of them on may lie further up, which leaves the restorer's in between.
+fn number(drawn: u32, further: u32) -> u32 {
+    if drawn < NUMBERS / 2 { drawn } else { drawn + further }
+}
 
 fn pipe(pipe: u64, is_write_end: bool, content: &[u8]) -> OpenFile {
     let content = if is_write_end { Vec::new() } else { content.to_vec() };
@@ -51,11 +56,13 @@ fn models() -> impl Strategy<Value = Model> {
     let files = files.prop_flat_map(|files| Just(files).prop_shuffle());
     let numbers = prop::collection::btree_map(0..NUMBERS, (any::<u32>(), any::<bool>()), 0..20);
     let watches = prop::collection::vec((any::<usize>(), any::<usize>()), 0..6);
-    (files, numbers, watches).prop_map(|(files, numbers, watches)| {
+    let further = prop_oneof![Just(0u32), Just(20), Just(500)];
+    (files, numbers, watches, further).prop_map(|(files, numbers, watches, further)| {
         let count = files.len() as u32;
         let descriptors = numbers
             .into_iter()
-            .map(|(fd, (file, cloexec))| Descriptor { fd, file: file % count, cloexec })
+            .map(|(fd, (file, cloexec))| (number(fd, further), file % count, cloexec))
+            .map(|(fd, file, cloexec)| Descriptor { fd, file, cloexec })
             .collect();
         with_watches(Model { files, descriptors, ..Model::default() }, &watches)
     })
