@@ -8,7 +8,7 @@
 //! only it can ask the kernel is asked by system calls made on its behalf.
 
 mod copy;
-mod descriptors;
+pub mod descriptors;
 mod error;
 mod freeze;
 mod inject;
