@@ -71,11 +71,11 @@ pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, Check
     let begun = Instant::now();
     let frozen = Frozen::freeze(pid)?;
     let mut refusals = refusals_of(pid)?;
-    let Collected { mut model, runs } = collect(&frozen, &mut refusals)?;
+    let collected = collect(&frozen, &mut refusals)?;
     let refusals = refusals.into_list();
-    if !refusals.is_empty() {
+    let Some(Collected { mut model, runs }) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));
-    }
+    };
     let mut writer = pool.begin()?;
     let meta = reserve_metadata(&mut writer, &model)?;
     let extents = writer.allocate(model.memory.windows.len() as u32)?;
@@ -122,8 +122,12 @@ fn refusals_of(pid: i32) -> Result<Refusals, CheckpointError> {
     Ok(Refusals::of(format!("process {pid} ({})", status.name)))
 }
 
-fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, CheckpointError> {
+/// Everything about the process; nothing if it cannot even be asked, which is among the refusals.
+fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>, CheckpointError> {
     let pid = frozen.pid();
+    if !threads::can_call(pid, frozen.tids(), refusals)? {
+        return Ok(None);
+    }
     let mappings = maps::read(pid)?;
     let (kernel, vdso) = memory::kernel_range(&mappings);
     let regions = memory::regions(&mappings, refusals);
@@ -138,7 +142,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, Checkp
     let mut open = descriptors::collect(pid, refusals)?;
     separate_standard_streams(&mut open);
     let model = Model {
-        made_on: process::made_on(pid, vdso, &threads[0].xstate),
+        made_on: process::made_on(injector.vdso(), &threads[0].xstate),
         created_unix_s: 0,
         process: process::collect(&injector, pid, refusals)?,
         memory: process::layout(&injector, pid, memory)?,
@@ -148,7 +152,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, Checkp
         descriptors: open.descriptors,
         files: open.files,
     };
-    Ok(Collected { model, runs })
+    Ok(Some(Collected { model, runs }))
 }
 
 /// The caller of restore supplies 0, 1 and 2 one by one, though the parent may have had one
