@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use farfork_image::error::ImageError;
 use farfork_image::format;
 use farfork_image::model::{Model, OpenFile};
-use farfork_pool::{ImageWriter, Pool};
+use farfork_pool::{Held, ImageWriter, Pool};
 use farfork_types::{CHUNK_BYTES, Cid};
 
 pub use error::CheckpointError;
@@ -49,6 +49,25 @@ pub struct Checkpoint {
     pub copying: Duration,
     /// How long the whole took.
     pub total: Duration,
+    held: Unsettled,
+}
+
+/// What waits for the image to get its name.
+#[derive(Debug)]
+struct Unsettled {
+    _image: Held,
+    process: Option<Frozen>,
+}
+
+impl Checkpoint {
+    /// To be called once the image has a name. Before, nothing is lost whoever dies: an image
+    /// without a name is given back by `farfork pool check`, and the process still lives.
+    pub fn settle(&self) {
+        if let Some(frozen) = &self.held.process {
+            let pid = nix::unistd::Pid::from_raw(frozen.pid());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
 }
 
 /// A process as it was found: what goes into the model, and the pages to copy.
@@ -65,8 +84,8 @@ pub fn dry_run(pid: i32) -> Result<Vec<Refusal>, CheckpointError> {
     Ok(refusals.into_list())
 }
 
-/// Checkpoints `pid` into `pool`; `publish_as` names the image once it is published. With `kill`
-/// the process never runs again after the moment that the image shows.
+/// Checkpoints `pid` into `pool`. With `kill` the process never runs again after the moment that
+/// the image shows, unless the checkpoint is dropped without being settled.
 pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
     let frozen = Frozen::freeze(pid)?;
@@ -82,14 +101,9 @@ pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, Check
     let copying = Instant::now();
     let copied_bytes = copy::copy(pid, &runs, &model.memory.windows, &mut writer, &extents)?;
     let copying = copying.elapsed();
-    if kill {
-        let _ = nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(pid),
-            nix::sys::signal::Signal::SIGKILL,
-        );
-    }
-    drop(frozen);
-    let frozen = begun.elapsed();
+    // One that is to be killed stands still until its image is there to take its place.
+    let frozen_for = begun.elapsed();
+    let frozen = Some(frozen).filter(|_| kill);
     model.created_unix_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let placement = format::chunk_offsets(&extents);
@@ -97,9 +111,10 @@ pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, Check
     let bytes = format::encode(&model, writer.cid(), &placement, &sums);
     writer.write(meta, &bytes);
     let pool_bytes = writer.extents().iter().map(|extent| extent.bytes()).sum();
-    let cid = writer.publish(bytes.len() as u64)?;
+    let (cid, held) = writer.publish_held(bytes.len() as u64)?;
     let total = begun.elapsed();
-    Ok(Checkpoint { cid, copied_bytes, pool_bytes, frozen, copying, total })
+    let held = Unsettled { _image: held, process: frozen };
+    Ok(Checkpoint { cid, copied_bytes, pool_bytes, frozen: frozen_for, copying, total, held })
 }
 
 fn chunk_sum(writer: &mut ImageWriter<'_>, extents: &[farfork_pool::Extent], at: u64) -> u32 {
