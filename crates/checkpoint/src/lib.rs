@@ -21,11 +21,12 @@ mod threads;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farfork_image::error::ImageError;
-use farfork_image::format;
-use farfork_image::model::{Model, OpenFile};
-use farfork_pool::{Held, ImageWriter, Pool};
-use farfork_types::{CHUNK_BYTES, Cid};
+use farfork_image::model::Model;
+use farfork_image::store::Draft;
+use farfork_pool::{Held, Pool};
+use farfork_types::Cid;
+use nix::sys::signal::{Signal, kill as kill_process};
+use nix::unistd::Pid;
 
 pub use error::CheckpointError;
 use freeze::Frozen;
@@ -64,8 +65,7 @@ impl Checkpoint {
     /// without a name is given back by `farfork pool check`, and the process still lives.
     pub fn settle(&self) {
         if let Some(frozen) = &self.held.process {
-            let pid = nix::unistd::Pid::from_raw(frozen.pid());
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            let _ = kill_process(Pid::from_raw(frozen.pid()), Signal::SIGKILL);
         }
     }
 }
@@ -78,6 +78,7 @@ struct Collected {
 
 /// Lists everything that keeps `pid` from being checkpointed.
 pub fn dry_run(pid: i32) -> Result<Vec<Refusal>, CheckpointError> {
+    look_at(pid)?;
     let frozen = Frozen::freeze(pid)?;
     let mut refusals = refusals_of(pid)?;
     collect(&frozen, &mut refusals)?;
@@ -88,47 +89,50 @@ pub fn dry_run(pid: i32) -> Result<Vec<Refusal>, CheckpointError> {
 /// the image shows, unless the checkpoint is dropped without being settled.
 pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
-    let frozen = Frozen::freeze(pid)?;
+    look_at(pid)?;
+    let stopped = Frozen::freeze(pid)?;
     let mut refusals = refusals_of(pid)?;
-    let collected = collect(&frozen, &mut refusals)?;
+    let collected = collect(&stopped, &mut refusals)?;
     let refusals = refusals.into_list();
     let Some(Collected { mut model, runs }) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));
     };
-    let mut writer = pool.begin()?;
-    let meta = reserve_metadata(&mut writer, &model)?;
-    let extents = writer.allocate(model.memory.windows.len() as u32)?;
-    let copying = Instant::now();
-    let copied_bytes = copy::copy(pid, &runs, &model.memory.windows, &mut writer, &extents)?;
-    let copying = copying.elapsed();
+    let mut draft = Draft::begin(pool, &model)?;
+    let copy_begun = Instant::now();
+    let (writer, extents) = draft.chunks();
+    let copied_bytes = copy::copy(pid, &runs, &model.memory.windows, writer, extents)?;
+    let copying = copy_begun.elapsed();
     // One that is to be killed stands still until its image is there to take its place.
-    let frozen_for = begun.elapsed();
-    let frozen = Some(frozen).filter(|_| kill);
+    let frozen = begun.elapsed();
+    let process = Some(stopped).filter(|_| kill);
     model.created_unix_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let placement = format::chunk_offsets(&extents);
-    let sums: Vec<u32> = placement.iter().map(|at| chunk_sum(&mut writer, &extents, *at)).collect();
-    let bytes = format::encode(&model, writer.cid(), &placement, &sums);
-    writer.write(meta, &bytes);
-    let pool_bytes = writer.extents().iter().map(|extent| extent.bytes()).sum();
-    let (cid, held) = writer.publish_held(bytes.len() as u64)?;
+    let pool_bytes = draft.bytes();
+    let (cid, image) = draft.publish(&model)?;
     let total = begun.elapsed();
-    let held = Unsettled { _image: held, process: frozen };
-    Ok(Checkpoint { cid, copied_bytes, pool_bytes, frozen: frozen_for, copying, total, held })
+    let held = Unsettled { _image: image, process };
+    Ok(Checkpoint { cid, copied_bytes, pool_bytes, frozen, copying, total, held })
 }
 
-fn chunk_sum(writer: &mut ImageWriter<'_>, extents: &[farfork_pool::Extent], at: u64) -> u32 {
-    extents.iter().find(|run| run.offset <= at && at < run.end()).map_or(0, |run| {
-        let from = (at - run.offset) as usize;
-        crc32c::crc32c(&writer.bytes_mut(*run)[from..from + CHUNK_BYTES as usize])
-    })
-}
-
-fn reserve_metadata(writer: &mut ImageWriter<'_>, model: &Model) -> Result<u64, CheckpointError> {
-    let chunks = format::meta_chunks(format::bytes_bound(model));
-    match writer.allocate(chunks)?.as_slice() {
-        [extent] => Ok(extent.offset),
-        _ => Err(ImageError::Scattered { cid: writer.cid(), chunks }.into()),
+/// Refuses what cannot even be stopped.
+fn look_at(pid: i32) -> Result<(), CheckpointError> {
+    let status = Status::read(pid, pid).map_err(|_| CheckpointError::NoProcess { pid })?;
+    let mut refusals = refusals_of(pid)?;
+    match status.state {
+        Some('Z') => refusals.add(
+            "main thread",
+            "it has ended, so that the process can be neither stopped nor described",
+            "keep the main thread until the checkpoint",
+        ),
+        Some('T') => refusals.add("process", "it is stopped", "continue it with SIGCONT"),
+        _ if status.is_ptraced_before => {
+            refusals.add("process", "a debugger traces it", "detach the debugger");
+        }
+        _ => {}
+    }
+    match refusals.into_list() {
+        none if none.is_empty() => Ok(()),
+        some => Err(CheckpointError::Refused(some)),
     }
 }
 
@@ -153,9 +157,9 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         .iter()
         .map(|tid| threads::collect(&injector, pid, *tid, refusals))
         .collect::<Result<Vec<_>, _>>()?;
-    let memory = memory::memory(regions, memory::windows(&runs), kernel);
-    let mut open = descriptors::collect(pid, refusals)?;
-    separate_standard_streams(&mut open);
+    let guards = memory::guards(pid, &regions)?;
+    let memory = memory::memory(regions, memory::windows(&runs), guards, kernel);
+    let open = descriptors::collect(pid, refusals)?;
     let model = Model {
         made_on: process::made_on(injector.vdso(), &threads[0].xstate),
         created_unix_s: 0,
@@ -168,17 +172,4 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         files: open.files,
     };
     Ok(Some(Collected { model, runs }))
-}
-
-/// The caller of restore supplies 0, 1 and 2 one by one, though the parent may have had one
-/// terminal for all three.
-fn separate_standard_streams(open: &mut descriptors::Collected) {
-    for descriptor in open.descriptors.iter_mut().filter(|descriptor| descriptor.fd < 3) {
-        let file = &open.files[descriptor.file as usize];
-        if matches!(file, OpenFile::External { .. }) {
-            let own = file.clone();
-            descriptor.file = open.files.len() as u32;
-            open.files.push(own);
-        }
-    }
 }
