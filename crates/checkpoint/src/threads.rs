@@ -6,14 +6,14 @@ use farfork_image::model::Thread;
 use farfork_sys::{ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
-use crate::inject::Injector;
+use crate::inject::{Injector, RESTARTS};
 use crate::refuse::Refusals;
 use crate::status::Status;
 
 const PR_GET_TID_ADDRESS: u64 = 40;
+/// Code segment of 64-bit programs.
+const CODE_64: u64 = 0x33;
 
-/// Results that tell the kernel to restart a call after a stop, and never reach a program.
-const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
 const EINTR: u64 = -4i64 as u64;
 
 /// Collects a stopped thread; `tid` is its id in this PID namespace.
@@ -80,15 +80,32 @@ fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
     })
 }
 
+/// Whether the threads can make calls for the checkpoint; refuses those that cannot. A seccomp
+/// filter might kill the process for a call that it does not expect.
+pub fn can_call(pid: i32, tids: &[i32], refusals: &mut Refusals) -> Result<bool, CheckpointError> {
+    let mut can_call = true;
+    for tid in tids {
+        let status = Status::read(pid, *tid)?;
+        let object = format!("thread {tid} ({})", status.name);
+        let registers = ptrace::registers(*tid).map_err(doing(pid, "read the registers"))?;
+        if status.seccomp != 0 {
+            let remedy = "run it without a seccomp filter, or confine the clone from outside";
+            refusals.add(object, "it is under a seccomp filter", remedy);
+        } else if registers.cs != CODE_64 {
+            refusals.add(object, "it runs 32-bit code", "use a 64-bit build of the program");
+        } else {
+            continue;
+        }
+        can_call = false;
+    }
+    Ok(can_call)
+}
+
 fn check(status: &Status, area: &[u8], tid: i32, refusals: &mut Refusals) {
     let object = format!("thread {tid} ({})", status.name);
     if xstate::word(area, xstate::PRESENT_OFFSET) & xstate::AMX != 0 {
         let remedy = "checkpoint it when no matrix computation is running";
         refusals.add(object.clone(), "its AMX tile registers are in use", remedy);
-    }
-    if status.seccomp != 0 {
-        let remedy = "run it without a seccomp filter, or confine the clone from outside";
-        refusals.add(object.clone(), "it is under a seccomp filter", remedy);
     }
     if status.is_ptraced_before {
         refusals.add(object, "a debugger traces it", "detach the debugger");
