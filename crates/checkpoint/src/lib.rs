@@ -7,6 +7,7 @@
 //! CXLfork (ASPLOS '25) §4.1 does this inside the kernel; here the process is traced, and what
 //! only it can ask the kernel is asked by system calls made on its behalf.
 
+mod ancestor;
 mod copy;
 mod descriptors;
 mod error;
@@ -29,6 +30,7 @@ use farfork_types::{CHUNK_BYTES, Cid};
 use nix::sys::signal::{Signal, kill as kill_process};
 use nix::unistd::Pid;
 
+use ancestor::Ancestor;
 pub use error::CheckpointError;
 use freeze::Frozen;
 use inject::Injector;
@@ -186,16 +188,18 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, Checkp
     let pid = frozen.pid();
     let mappings = maps::read(pid)?;
     let (kernel, vdso) = memory::kernel_range(&mappings);
-    let regions = memory::regions(&mappings, refusals);
+    let ancestor = Ancestor::of(&mappings)?;
+    let own_filters = u32::from(ancestor.is_some());
+    let regions = memory::regions(&mappings, ancestor.as_ref(), refusals);
     let runs = memory::runs(pid, &regions)?;
     let injector = Injector::new(frozen, vdso)?;
     let threads = frozen
         .tids()
         .iter()
-        .map(|tid| threads::collect(&injector, pid, *tid, refusals))
+        .map(|tid| threads::collect(&injector, pid, *tid, own_filters, refusals))
         .collect::<Result<Vec<_>, _>>()?;
-    let guards = memory::guards(pid, &regions)?;
-    let memory = memory::memory(regions, memory::windows(&runs), guards, kernel);
+    let guards = memory::guards(pid, &regions.all)?;
+    let memory = memory::memory(regions.all, memory::windows(&runs), guards, kernel);
     let mut open = descriptors::collect(pid, refusals)?;
     separate_standard_streams(&mut open);
     let model = Model {

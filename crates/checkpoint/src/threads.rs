@@ -16,11 +16,13 @@ const PR_GET_TID_ADDRESS: u64 = 40;
 const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
 const EINTR: u64 = -4i64 as u64;
 
-/// Collects a stopped thread; `tid` is its id in this PID namespace.
+/// Collects a stopped thread; `tid` is its id in this PID namespace. Clones are under one seccomp
+/// filter of farfork's own, which is made anew.
 pub fn collect(
     injector: &Injector<'_>,
     pid: i32,
     tid: i32,
+    own_filters: u32,
     refusals: &mut Refusals,
 ) -> Result<Thread, CheckpointError> {
     let kernel = |what| doing(pid, what);
@@ -31,7 +33,7 @@ pub fn collect(
         ptrace::pending_signals(tid, false).map_err(kernel("read the pending signals"))?;
     let mask = ptrace::signal_mask(tid).map_err(kernel("read the signal mask"))?;
     let status = Status::read(pid, tid)?;
-    check(&status, &area, tid, refusals);
+    check(&status, &area, tid, own_filters, refusals);
     let asked = ask(injector, tid)?;
     let has_signal = status.has_deliverable_signal(mask);
     Ok(Thread {
@@ -80,13 +82,13 @@ fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
     })
 }
 
-fn check(status: &Status, area: &[u8], tid: i32, refusals: &mut Refusals) {
+fn check(status: &Status, area: &[u8], tid: i32, own_filters: u32, refusals: &mut Refusals) {
     let object = format!("thread {tid} ({})", status.name);
     if xstate::word(area, xstate::PRESENT_OFFSET) & xstate::AMX != 0 {
         let remedy = "checkpoint it when no matrix computation is running";
         refusals.add(object.clone(), "its AMX tile registers are in use", remedy);
     }
-    if status.seccomp != 0 {
+    if status.seccomp != 0 && status.seccomp_filters != Some(own_filters) {
         let remedy = "run it without a seccomp filter, or confine the clone from outside";
         refusals.add(object.clone(), "it is under a seccomp filter", remedy);
     }
