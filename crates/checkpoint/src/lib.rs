@@ -9,7 +9,7 @@
 
 mod ancestor;
 mod copy;
-mod descriptors;
+pub mod descriptors;
 mod error;
 mod freeze;
 mod inject;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farfork_image::error::ImageError;
 use farfork_image::format;
-use farfork_image::model::{Model, OpenFile};
+use farfork_image::model::Model;
 use farfork_pool::{Extent, ImageWriter, Pool};
 use farfork_types::{CHUNK_BYTES, Cid};
 use nix::sys::signal::{Signal, kill as kill_process};
@@ -200,8 +200,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, Checkp
         .collect::<Result<Vec<_>, _>>()?;
     let guards = memory::guards(pid, &regions.all)?;
     let memory = memory::memory(regions.all, memory::windows(&runs), guards, kernel);
-    let mut open = descriptors::collect(pid, refusals)?;
-    separate_standard_streams(&mut open);
+    let open = descriptors::collect(pid, refusals)?;
     let model = Model {
         made_on: process::made_on(pid, vdso, &threads[0].xstate),
         created_unix_s: 0,
@@ -214,17 +213,4 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, Checkp
         files: open.files,
     };
     Ok(Collected { model, runs })
-}
-
-/// The caller of restore supplies 0, 1 and 2 one by one, though the parent may have had one
-/// terminal for all three.
-fn separate_standard_streams(open: &mut descriptors::Collected) {
-    for descriptor in open.descriptors.iter_mut().filter(|descriptor| descriptor.fd < 3) {
-        let file = &open.files[descriptor.file as usize];
-        if matches!(file, OpenFile::External { .. }) {
-            let own = file.clone();
-            descriptor.file = open.files.len() as u32;
-            open.files.push(own);
-        }
-    }
 }

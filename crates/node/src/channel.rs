@@ -73,8 +73,8 @@ impl Channel {
         document: &impl Serialize,
         control: &[ControlMessage<'_>],
     ) -> Result<(), NodeError> {
-        let bytes = serde_json::to_vec(document)
-            .map_err(|error| NodeError::Language(error.to_string()))?;
+        let bytes =
+            serde_json::to_vec(document).map_err(|error| NodeError::Language(error.to_string()))?;
         let vectors = [IoSlice::new(&bytes)];
         let fd = self.socket.as_raw_fd();
         sendmsg::<()>(fd, &vectors, control, MsgFlags::MSG_NOSIGNAL, None).map_err(broken)?;
@@ -100,7 +100,7 @@ impl Channel {
     fn receive_raw(
         &self,
         bytes: &mut [u8],
-        space: &mut Vec<u8>,
+        space: &mut [u8],
     ) -> Result<(usize, Vec<OwnedFd>, i32), NodeError> {
         let mut vectors = [IoSliceMut::new(bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;

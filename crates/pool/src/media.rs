@@ -72,7 +72,7 @@ impl Medium {
     }
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code)] // reason: see SAFETY
 fn zero(map: &SharedMap, run: Extent) {
     // SAFETY: `wipe` is called for chunks of dead writers and removed images that nobody pins.
     unsafe { map.zero(run) }

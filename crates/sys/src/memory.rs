@@ -76,11 +76,8 @@ pub fn pages_with_content(pagemap: &File, start: u64, end: u64) -> io::Result<Ve
 
 /// Runs of guard pages; none on kernels that do not tell.
 pub fn guards(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
-    let query = ScanArgs {
-        category_mask: PAGE_GUARD,
-        return_mask: PAGE_GUARD,
-        ..ScanArgs::default()
-    };
+    let query =
+        ScanArgs { category_mask: PAGE_GUARD, return_mask: PAGE_GUARD, ..ScanArgs::default() };
     match scan(pagemap, start, end, query) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(Vec::new()),
         other => other,

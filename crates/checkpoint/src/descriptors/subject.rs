@@ -18,6 +18,8 @@ pub struct PipeEnds {
     pub readers: u32,
     /// Descriptions that write.
     pub writers: u32,
+    /// Whether what is written stays in packets (`O_DIRECT`).
+    pub is_packetized: bool,
 }
 
 /// The process whose descriptors are captured.
@@ -90,6 +92,7 @@ fn pipe_ends(entries: &[&Entry]) -> HashMap<u64, PipeEnds> {
         let ends = pipes.entry(entry.inode.ino()).or_default();
         let access = entry.info.flags & libc::O_ACCMODE as u32;
         ends.readers += u32::from(access != libc::O_WRONLY as u32);
+        ends.is_packetized |= entry.info.flags & libc::O_DIRECT as u32 != 0;
         ends.writers += u32::from(access != libc::O_RDONLY as u32);
     }
     pipes

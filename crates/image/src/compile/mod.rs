@@ -1,7 +1,7 @@
 //! From a model and the chunks that hold its pages to the plan.
 
 pub mod arena;
-mod descriptors;
+pub mod descriptors;
 mod frame;
 mod memory;
 mod process;
@@ -11,6 +11,7 @@ use farfork_plan::{PLAN_MAGIC, PlanHeader};
 
 use crate::model::Model;
 use arena::Arena;
+pub use descriptors::external_numbers;
 
 /// Where each stored window of a model lies in the pool, in the order of the model's windows:
 /// pool offsets, multiples of the chunk size.

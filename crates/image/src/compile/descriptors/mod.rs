@@ -9,13 +9,18 @@
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  last        epoll_ctl, when every number that is watched stands for its file
 //! ```
-//! Invariant: outside the spare run nothing is open but descriptors in their final place and the
-//! one in the making; the run holds no number of the parent. A number is free until its own descriptor is placed, so whatever is created
-//! lands at or below the number it is meant for, and no move overwrites anything.
+//! Invariant: outside the spare run, which holds no number of the parent, nothing is open but
+//! descriptors in their final place and the one in the making. A number is free until its own
+//! descriptor is placed, so whatever is created lands in the run, or at or below the number it is
+//! meant for, and no move overwrites anything.
 
 mod epoll;
 mod make;
 mod pair;
+#[cfg(test)]
+mod simulate;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -43,7 +48,8 @@ struct Compiler<'m> {
     /// Descriptors of each file, by number.
     numbers: BTreeMap<u32, Vec<&'m Descriptor>>,
     ops: Vec<Op>,
-    externals: Vec<ExternalFd>,
+    /// Numbers that the caller supplies, in the order of their slots.
+    external: Vec<u32>,
     spare_fd: u32,
     slots: Temporaries,
     /// Text that names the descriptor in the making.
@@ -63,15 +69,16 @@ struct Temporaries {
 
 /// Compiles the descriptors of `model`; they must be made after memory and before threads.
 pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
-    let spare_count = spare_count(model);
+    let external = external_numbers(model);
+    let spare_count = spare_count(external.len());
     let mut compiler = Compiler {
         model,
         arena,
         numbers: numbers(model),
         ops: Vec::new(),
-        externals: Vec::new(),
+        slots: temporaries(external.len()),
+        external,
         spare_fd: spare_run(model, spare_count),
-        slots: temporaries(model),
         detail: 0,
     };
     for file in 0..model.files.len() as u32 {
@@ -80,16 +87,19 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
         }
     }
     compiler.watches();
-    let Compiler { ops, externals, spare_fd, .. } = compiler;
+    let Compiler { ops, external, spare_fd, .. } = compiler;
+    let supplied = |descriptor: &&Descriptor| external.binary_search(&descriptor.fd).is_ok();
+    let mut externals: Vec<ExternalFd> =
+        model.descriptors.iter().filter(supplied).map(target).collect();
+    externals.sort_unstable_by_key(|external| external.target);
     CompiledDescriptors { ops, externals, spare_fd, spare_count }
 }
 
 /// Numbers that the restorer needs: each descriptor of a request twice while it is moved, and
 /// those of the init and of ends put aside.
-fn spare_count(model: &Model) -> u32 {
+fn spare_count(externals: usize) -> u32 {
     const OWN: u32 = 24;
-    let externals = model.files.iter().filter(|file| matches!(file, OpenFile::External { .. }));
-    2 * externals.count() as u32 + OWN
+    2 * externals as u32 + OWN
 }
 
 /// The lowest run of `count` numbers from 3 on that the parent left free: it may have used the
@@ -97,7 +107,27 @@ fn spare_count(model: &Model) -> u32 {
 fn spare_run(model: &Model, count: u32) -> u32 {
     let mut taken: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
     taken.sort_unstable();
-    taken.into_iter().fold(3, |start, fd| if fd < start + count { start.max(fd + 1) } else { start })
+    taken
+        .into_iter()
+        .fold(3, |start, fd| if fd < start + count { start.max(fd + 1) } else { start })
+}
+
+/// Numbers that the caller of restore supplies, ascending: of each external file the first, and
+/// each standard stream for itself, since a caller's may be three files where the parent's were
+/// one.
+pub fn external_numbers(model: &Model) -> Vec<u32> {
+    let mut external: Vec<u32> = numbers(model)
+        .into_iter()
+        .filter(|(file, _)| matches!(model.files[*file as usize], OpenFile::External { .. }))
+        .flat_map(|(_, own)| own.into_iter().enumerate().filter(|(n, d)| *n == 0 || d.fd <= 2))
+        .map(|(_, descriptor)| descriptor.fd)
+        .collect();
+    external.sort_unstable();
+    external
+}
+
+fn target(descriptor: &Descriptor) -> ExternalFd {
+    ExternalFd { target: descriptor.fd, cloexec: cloexec(descriptor) as u32 }
 }
 
 fn numbers(model: &Model) -> BTreeMap<u32, Vec<&Descriptor>> {
@@ -110,9 +140,8 @@ fn numbers(model: &Model) -> BTreeMap<u32, Vec<&Descriptor>> {
 }
 
 /// The slots after those of the external descriptors.
-fn temporaries(model: &Model) -> Temporaries {
-    let externals = model.files.iter().filter(|file| matches!(file, OpenFile::External { .. }));
-    let made = SLOT_EXTERNAL + externals.count() as u8;
+fn temporaries(externals: usize) -> Temporaries {
+    let made = SLOT_EXTERNAL + externals as u8;
     Temporaries { made, second: made + 1, aside: made + 2 }
 }
 
@@ -143,22 +172,32 @@ impl Compiler<'_> {
     }
 
     fn external(&mut self, file: u32) {
-        let slot = SLOT_EXTERNAL + self.externals.len() as u8;
-        let first = self.numbers[&file][0];
-        self.externals.push(ExternalFd { target: first.fd, cloexec: cloexec(first) as u32 });
-        self.place(slot, file);
+        let own = self.numbers[&file].clone();
+        for descriptor in &own {
+            match self.external.binary_search(&descriptor.fd) {
+                Ok(index) => self.move_to(SLOT_EXTERNAL + index as u8, descriptor),
+                Err(_) => self.duplicate(own[0], descriptor),
+            }
+        }
     }
 
     /// Moves what is in `slot` to the numbers of `file`.
     fn place(&mut self, slot: u8, file: u32) {
-        let Some(own) = self.numbers.get(&file).cloned() else { return };
-        let (first, others) = (own[0], &own[1..]);
-        let args = [slot.into(), first.fd.into(), cloexec(first)];
+        let own = self.numbers[&file].clone();
+        self.move_to(slot, own[0]);
+        for other in &own[1..] {
+            self.duplicate(own[0], other);
+        }
+    }
+
+    fn move_to(&mut self, slot: u8, to: &Descriptor) {
+        let args = [slot.into(), to.fd.into(), cloexec(to)];
         let moved = Op::new(What::Descriptor, nr::MOVE_FD, &args).slot_arg(0);
         self.ops.push(moved.about(self.detail));
-        for other in others {
-            self.push(libc::SYS_dup3, &[first.fd.into(), other.fd.into(), cloexec(other)]);
-        }
+    }
+
+    fn duplicate(&mut self, from: &Descriptor, to: &Descriptor) {
+        self.push(libc::SYS_dup3, &[from.fd.into(), to.fd.into(), cloexec(to)]);
     }
 
     /// An op about the descriptor in the making.
