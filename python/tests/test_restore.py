@@ -1,5 +1,6 @@
 """The runtime under the real checkpoint and restore: who a clone is, and what it answers."""
 
+import signal
 import uuid
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from conftest import ROOT
 from farfork.client import compare_embeddings
 
 CLONES = 100
+SIGNALLED = 128
 EVERYTHING = Path(__file__).parent / "functions/everything.py"
 BEFORE = ["before second", "before first"]
 AFTER = ["after first", "after second"]
@@ -90,6 +92,17 @@ def test_a_clone_of_a_clone_is_one_generation_on(bed: Bed, parent: Parent, node:
     assert clone.client.call("run")["generation"] == 1
 
 
+def test_a_clone_is_cloned_though_its_own_image_was_removed(bed: Bed, parent: Parent) -> None:
+    (clone,) = bed.clones(parent.image, parent.listen_fd)
+    bed.farfork.do("images", "rm", parent.image)
+    listen_fd = clone.client.prepare()["listen_fd"]  # its first request: little is local yet
+    bed.farfork.do("checkpoint", "--kill", "--pid", clone.pid, "--name", "test/second")
+    assert bed.farfork.run("wait", clone.pid).returncode == SIGNALLED + signal.SIGKILL
+    (grandchild,) = bed.clones("test/second", listen_fd)
+    assert grandchild.client.call("run")["generation"] == 2
+    assert "is sound" in bed.farfork.do("pool", "check")
+
+
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Compare answers; embeddings may differ in their last digits."""
     if "embeddings" in one:
@@ -112,7 +125,10 @@ def test_clones_on_every_node_answer_as_a_fresh_process(
     path = ROOT / "functions" / function
     parent = bed.parent(path, "--warm", '{"texts": ["warm"]}')
     fresh = bed.start(path)
-    for node in (LOCAL, *NODES):
-        (clone,) = bed.clones(parent.image, parent.listen_fd, node=node)
+    clones = [bed.clones(parent.image, parent.listen_fd, node=node)[0] for node in (LOCAL, *NODES)]
+    listen_fd = clones[1].client.prepare()["listen_fd"]
+    bed.farfork.do("checkpoint", "--pid", clones[1].pid, "--name", "test/second")
+    clones += bed.clones("test/second", listen_fd, node=NODES[1])
+    for clone in [*clones, parent]:
         for request in requests:
-            assert same(clone.client.run(request), fresh.client.run(request)), (node, request)
+            assert same(clone.client.run(request), fresh.client.run(request)), (clone, request)

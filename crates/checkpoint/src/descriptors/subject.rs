@@ -127,14 +127,19 @@ fn links(pid: i32) -> impl Iterator<Item = String> {
         .filter_map(|entry| fs::read_link(entry.path()).ok()?.into_os_string().into_string().ok())
 }
 
-/// Unix sockets of the network namespace that the process is in.
+/// Unix sockets of the network namespace that the process is in, and of this process's own: from
+/// there a clone was given its descriptors.
 fn unix_of(pid: i32) -> Result<HashMap<u32, UnixSocket>, DescriptorError> {
     let failed = || reading(pid, "the network namespace");
     let theirs = File::open(format!("/proc/{pid}/ns/net")).map_err(failed())?;
     let ours = fs::metadata("/proc/self/ns/net").map_err(failed())?;
     let is_ours = theirs.metadata().map_err(failed())?.ino() == ours.ino();
-    unix_sockets((!is_ours).then_some(theirs.as_fd()))
-        .map_err(asking(pid, "which Unix sockets are connected"))
+    let failed = || asking(pid, "which Unix sockets are connected");
+    let mut sockets = unix_sockets(None).map_err(failed())?;
+    if !is_ours {
+        sockets.extend(unix_sockets(Some(theirs.as_fd())).map_err(failed())?);
+    }
+    Ok(sockets)
 }
 
 fn inner_pid(pid: i32) -> Result<u32, DescriptorError> {
