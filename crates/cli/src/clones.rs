@@ -109,4 +109,3 @@ pub(crate) fn exit_code(wait_status: i32) -> ExitCode {
     };
     ExitCode::from(code as u8)
 }
-

@@ -123,9 +123,8 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
     let image = Image::read(pool, cid)?;
     let names = Catalog::open(pool)?.names_of(cid)?;
     let model = &image.model;
-    let is_external = |index: u32| {
-        matches!(model.files.get(index as usize), Some(OpenFile::External { .. }))
-    };
+    let is_external =
+        |index: u32| matches!(model.files.get(index as usize), Some(OpenFile::External { .. }));
     let windows = &model.memory.windows;
     let bits = windows.iter().flat_map(|window| window.pages);
     let stored_pages: u64 = bits.map(|word| u64::from(word.count_ones())).sum();

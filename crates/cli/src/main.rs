@@ -3,6 +3,7 @@
 //! Exit status: 0 done, 1 the work failed, 2 the call was wrong. With `--json` stdout holds one
 //! JSON document and nothing else.
 
+mod bench;
 mod checkpoint;
 mod clones;
 mod doctor;
@@ -52,6 +53,8 @@ enum Command {
     /// The catalog of images.
     #[command(subcommand)]
     Images(images::Command),
+    /// Run a benchmark.
+    Bench(bench::Args),
     /// Run the agent of this machine; other commands start it when they need it.
     Node(node::Args),
 }
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Kill(args) => clones::kill(&args),
         Command::Ps(args) => clones::ps(&args),
         Command::Images(command) => images::run(&command),
+        Command::Bench(args) => bench::run(&args),
         Command::Node(args) => node::run(&args),
     };
     result.unwrap_or_else(|error| {

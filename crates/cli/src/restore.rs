@@ -91,9 +91,8 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         inherit: args.inherit.iter().map(|inherit| inherit.fd).collect(),
         requested_ns: 0,
     };
-    let clones = (0..args.count)
-        .map(|index| start(args, &call, index))
-        .collect::<Result<Vec<_>, _>>()?;
+    let clones =
+        (0..args.count).map(|index| start(args, &call, index)).collect::<Result<Vec<_>, _>>()?;
     report(args, cid, &clones)?;
     if args.detach { Ok(ExitCode::SUCCESS) } else { attend(&clones) }
 }

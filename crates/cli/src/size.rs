@@ -12,9 +12,10 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         unit => return Err(format!("'{unit}' is no unit: use K, M, G or T, as in 512M")),
     };
     let number: u64 = digits.parse().map_err(|_| format!("'{text}' is no size, as 512M is"))?;
-    number.checked_shl(shift).filter(|bytes| bytes >> shift == number).ok_or_else(|| {
-        format!("'{text}' is more than any machine has")
-    })
+    number
+        .checked_shl(shift)
+        .filter(|bytes| bytes >> shift == number)
+        .ok_or_else(|| format!("'{text}' is more than any machine has"))
 }
 
 /// A size for people.

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use farfork_restore::Template;
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
 
@@ -28,7 +30,8 @@ pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<()
     let node = Arc::new(Node {
         name: name.to_owned(),
         images: Images::new(name),
-        registry: Registry::new().map_err(|source| socket_error("watch clones of", &path, source))?,
+        registry: Registry::new()
+            .map_err(|source| socket_error("watch clones of", &path, source))?,
         template: Mutex::new(Template::start()?),
     });
     for pool in pools {

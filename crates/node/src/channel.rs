@@ -68,8 +68,8 @@ impl Channel {
         document: &impl Serialize,
         control: &[ControlMessage<'_>],
     ) -> Result<(), NodeError> {
-        let bytes = serde_json::to_vec(document)
-            .map_err(|error| NodeError::Language(error.to_string()))?;
+        let bytes =
+            serde_json::to_vec(document).map_err(|error| NodeError::Language(error.to_string()))?;
         let vectors = [IoSlice::new(&bytes)];
         let fd = self.0.as_raw_fd();
         sendmsg::<()>(fd, &vectors, control, MsgFlags::MSG_NOSIGNAL, None).map_err(broken)?;

@@ -37,15 +37,14 @@ impl Client {
     /// Connects to the agent of `node`, if one runs.
     pub fn connect(node: &str) -> Result<Client, NodeError> {
         let path = paths::socket(node);
-        let failed =
-            |errno: nix::errno::Errno| NodeError::Socket {
-                doing: "reach",
-                path: path.clone(),
-                source: io::Error::from(errno),
-            };
+        let failed = |errno: nix::errno::Errno| NodeError::Socket {
+            doing: "reach",
+            path: path.clone(),
+            source: io::Error::from(errno),
+        };
         let kind = SockType::SeqPacket;
-        let socket = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)
-            .map_err(failed)?;
+        let socket =
+            socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None).map_err(failed)?;
         connect(socket.as_raw_fd(), &UnixAddr::new(&path).map_err(failed)?).map_err(failed)?;
         Ok(Client { channel: Channel::new(socket)? })
     }

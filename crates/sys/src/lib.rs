@@ -6,9 +6,9 @@
 pub mod raw;
 
 #[cfg(feature = "std")]
-pub mod kcmp;
-#[cfg(feature = "std")]
 pub mod inherited;
+#[cfg(feature = "std")]
+pub mod kcmp;
 #[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
