@@ -226,7 +226,7 @@ impl<'a> Stage<'a> {
                 .fail(&format!("expected exit status 1 and fd {fd} named, saw {status}"));
         }
         let place = testbed::work_dir("inherited")?.join(path);
-        let inherit = format!("{fd}={}", place.display());
+        let inherit = format!("{fd}=listen:{}", place.display());
         self.clone("clone", &["--inherit-fd", &inherit])?.must_pass()?;
         self.parent.must_pass()
     }

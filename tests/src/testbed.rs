@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-const POOL_SIZE: &str = "1G";
+const POOL_SIZE: &str = "6G";
 /// The pool and its metadata; sparse, so only what images hold is used.
-const TMPFS_OPTIONS: &str = "huge=always,size=2g,mode=0755";
+const TMPFS_OPTIONS: &str = "huge=always,size=7g,mode=0755";
 /// The name of the node that is not this one.
 pub const OTHER_NODE: &str = "n2";
 

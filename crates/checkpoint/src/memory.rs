@@ -7,7 +7,7 @@ use std::path::Path;
 
 use farfork_image::model::{Backing, FileStamp, Memory, Region, RegionTraits, StoredWindow};
 use farfork_plan::window;
-use farfork_sys::memory::pages_with_content;
+use farfork_sys::memory;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
 use crate::error::{CheckpointError, doing};
@@ -79,6 +79,7 @@ fn region(mapping: &Mapping, refusals: &mut Refusals) -> Option<Region> {
             dont_dump: mapping.has("dd"),
             huge: mapping.has("hg"),
             no_huge: mapping.has("nh"),
+            sealed: mapping.has("sl"),
         },
     })
 }
@@ -87,7 +88,8 @@ fn region(mapping: &Mapping, refusals: &mut Refusals) -> Option<Region> {
 fn obstacle(mapping: &Mapping) -> Option<(&'static str, &'static str)> {
     let is_window = mapping.end > window::BASE && mapping.start < window::END;
     let is_device = mapping.has("io") || mapping.has("pf");
-    let is_shared_memory = mapping.is_shared && (mapping.has("mw") || mapping.path().is_none());
+    let is_shared_memory = mapping.is_shared && (mapping.path().is_none() || mapping.is_deleted());
+    let is_unnamed = !mapping.is_shared && mapping.path().is_some() && mapping.is_deleted();
     [
         (is_window, "it lies where farfork keeps its own code in a clone", "map it elsewhere"),
         (is_device, "it is memory of a device", "close the device before the checkpoint"),
@@ -97,15 +99,19 @@ fn obstacle(mapping: &Mapping) -> Option<(&'static str, &'static str)> {
             "userfaultfd watches it",
             "unregister it before the checkpoint",
         ),
-        (mapping.has("sl"), "it is sealed", "run the program without mseal"),
         (
             mapping.has("ss"),
             "it is a shadow stack",
             "run with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off",
         ),
         (
+            is_unnamed,
+            "its file has been deleted, and a clone could not come back to it",
+            "keep the file, or restart the program with the new one",
+        ),
+        (
             is_shared_memory,
-            "shared writable memory is not carried yet",
+            "shared memory without a file is not carried yet",
             "use private memory, or unmap it before the checkpoint",
         ),
     ]
@@ -117,9 +123,10 @@ fn obstacle(mapping: &Mapping) -> Option<(&'static str, &'static str)> {
 fn backing(mapping: &Mapping) -> Backing {
     let stamp = mapping.path().filter(|_| !mapping.is_deleted()).and_then(|path| stamp(&path));
     match stamp {
-        Some(file) if mapping.is_shared => Backing::SharedReadOnlyFile(file, mapping.offset),
+        Some(file) if mapping.is_shared => {
+            Backing::SharedFile { file, offset: mapping.offset, is_writable: mapping.has("mw") }
+        }
         Some(file) => Backing::PrivateFile(file, mapping.offset),
-        // A file that has lost its name is carried by its contents alone.
         None => Backing::Anonymous,
     }
 }
@@ -131,14 +138,30 @@ pub fn stamp(path: &Path) -> Option<FileStamp> {
     Some(FileStamp { path: path.to_owned(), size: metadata.size(), mtime_ns })
 }
 
+/// Guard regions of the process.
+pub fn guards(pid: i32, regions: &[Region]) -> Result<Vec<Run>, CheckpointError> {
+    let pagemap = open_pagemap(pid)?;
+    let mut guards = Vec::new();
+    for region in regions {
+        let found = memory::guards(&pagemap, region.start, region.end)
+            .map_err(doing(pid, "find the guard pages"))?;
+        guards.extend(found.iter().map(|run| (run.start, run.end)));
+    }
+    Ok(guards)
+}
+
+fn open_pagemap(pid: i32) -> Result<File, CheckpointError> {
+    File::open(format!("/proc/{pid}/pagemap"))
+        .map_err(|_| CheckpointError::Proc { pid, what: "the page map" })
+}
+
 /// The pages to copy: what has content, and all of a file that is carried whole.
 pub fn runs(pid: i32, regions: &[Region]) -> Result<Vec<Run>, CheckpointError> {
-    let pagemap = File::open(format!("/proc/{pid}/pagemap"))
-        .map_err(|_| CheckpointError::Proc { pid, what: "the page map" })?;
+    let pagemap = open_pagemap(pid)?;
     let mut runs: Vec<Run> = Vec::new();
     for region in regions {
         match &region.backing {
-            Backing::SharedReadOnlyFile(..) => {}
+            Backing::SharedFile { .. } => {}
             Backing::PrivateFile(file, offset) => {
                 let held = align_up(file.size, PAGE_BYTES).saturating_sub(*offset);
                 let end = region.end.min(region.start + held);
@@ -157,7 +180,7 @@ pub fn runs(pid: i32, regions: &[Region]) -> Result<Vec<Run>, CheckpointError> {
 }
 
 fn touched(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, CheckpointError> {
-    let found = pages_with_content(pagemap, start, end)
+    let found = memory::pages_with_content(pagemap, start, end)
         .map_err(doing(pid, "find the pages in use (PAGEMAP_SCAN, Linux 6.7)"))?;
     let mut runs: Vec<Run> = Vec::new();
     for run in found {
@@ -202,7 +225,12 @@ pub fn windows(runs: &[Run]) -> Vec<StoredWindow> {
 }
 
 /// An address space without its layout, which [`crate::process`] adds.
-pub fn memory(regions: Vec<Region>, windows: Vec<StoredWindow>, kernel: Run) -> Memory {
+pub fn memory(
+    regions: Vec<Region>,
+    windows: Vec<StoredWindow>,
+    guards: Vec<Run>,
+    kernel: Run,
+) -> Memory {
     let vdso = (kernel.0, kernel.1 - kernel.0);
-    Memory { regions, windows, vdso, ..Memory::default() }
+    Memory { regions, windows, guards, vdso, ..Memory::default() }
 }

@@ -23,6 +23,7 @@ pub fn collect(
 ) -> Result<Process, CheckpointError> {
     let status = Status::read(pid, pid)?;
     refuse_children(pid, refusals);
+    refuse_mixed_credentials(pid, &status, refusals);
     let leader = injector.lend(pid)?;
     let prctl =
         |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);
@@ -48,6 +49,8 @@ pub fn collect(
         leads: leads(&status),
         credentials: credentials(&status, securebits as u32),
         membarrier: membarrier.max(0) as u32,
+        is_thp_disabled: status.is_thp_disabled,
+        limits: limits(pid),
     })
 }
 
@@ -66,7 +69,27 @@ fn credentials(status: &Status, securebits: u32) -> Credentials {
         groups: status.groups.clone(),
         capabilities: status.capabilities,
         securebits,
-        no_new_privs: status.no_new_privs,
+    }
+}
+
+/// Soft and hard limit of every resource, in the kernel's order.
+fn limits(pid: i32) -> Vec<(u64, u64)> {
+    (0..RESOURCES).map_while(|resource| farfork_sys::limits::of(pid, resource).ok()).collect()
+}
+
+/// `RLIM_NLIMITS`.
+const RESOURCES: u32 = 16;
+
+fn refuse_mixed_credentials(pid: i32, leader: &Status, refusals: &mut Refusals) {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok());
+    for other in tids.filter_map(|tid| Status::read(pid, tid).ok()) {
+        let own = |s: &Status| (s.uids, s.gids, s.groups.clone(), s.capabilities);
+        if own(&other) != own(leader) {
+            let reason = "it has other user ids or capabilities than the main thread";
+            let remedy = "checkpoint it before its threads change their ids";
+            refusals.add(format!("thread {}", other.name), reason, remedy);
+        }
     }
 }
 
@@ -152,7 +175,7 @@ pub fn timers(
     let mut timers = Timers::default();
     for (which, setting) in timers.interval.iter_mut().enumerate() {
         leader.call(libc::SYS_getitimer, [which as u64, injector.scratch(), 0, 0, 0, 0])?;
-        *setting = injector.words()?;
+        *setting = rearmed(injector.words()?);
     }
     let text = fs::read_to_string(format!("/proc/{pid}/timers")).unwrap_or_default();
     for mut timer in parse_timers(&text) {
@@ -161,6 +184,15 @@ pub fn timers(
         timers.posix.push(timer);
     }
     Ok(timers)
+}
+
+/// A periodic timer whose signal has not been delivered yet stands still at zero, and setting it
+/// to zero would stop it for good: it starts with a whole period.
+fn rearmed([interval_s, interval_us, value_s, value_us]: [u64; 4]) -> [u64; 4] {
+    match (value_s, value_us) {
+        (0, 0) => [interval_s, interval_us, interval_s, interval_us],
+        _ => [interval_s, interval_us, value_s, value_us],
+    }
 }
 
 fn setting(

@@ -9,6 +9,8 @@ use crate::error::CheckpointError;
 pub struct Status {
     /// Name of the thread.
     pub name: String,
+    /// `R`, `S`, `T` (stopped), `Z` (ended) and the like.
+    pub state: Option<char>,
     /// Id of the thread in its innermost PID namespace.
     pub innermost_tid: u32,
     /// Id of its process there.
@@ -31,6 +33,8 @@ pub struct Status {
     pub capabilities: [u64; 5],
     /// Whether privileges can no longer be gained.
     pub no_new_privs: bool,
+    /// `PR_SET_THP_DISABLE`.
+    pub is_thp_disabled: bool,
     /// Seccomp mode.
     pub seccomp: u32,
     /// Signals with handlers and ignored ones.
@@ -70,6 +74,7 @@ impl Status {
         let four = || ids().try_into().unwrap_or_default();
         match key {
             "Name" => self.name = value.to_owned(),
+            "State" => self.state = value.chars().next(),
             "Umask" => self.umask = u32::from_str_radix(value, 8).unwrap_or(0),
             "NSpid" => (self.innermost_tid, self.namespace_depth) = (last(), ids().len()),
             "NStgid" => self.innermost_pid = last(),
@@ -84,6 +89,7 @@ impl Status {
             "CapBnd" => self.capabilities[3] = set(),
             "CapAmb" => self.capabilities[4] = set(),
             "NoNewPrivs" => self.no_new_privs = value == "1",
+            "THP_enabled" => self.is_thp_disabled = value == "0",
             "Seccomp" => self.seccomp = last(),
             "SigCgt" => self.handled = set(),
             "SigIgn" => self.ignored = set(),

@@ -32,7 +32,7 @@ pub fn collect(
     let mask = ptrace::signal_mask(tid).map_err(kernel("read the signal mask"))?;
     let status = Status::read(pid, tid)?;
     check(&status, &area, tid, refusals);
-    let (alternate_stack, clear_child_tid, parent_death_signal) = injected(injector, tid)?;
+    let asked = ask(injector, tid)?;
     let has_signal = status.has_deliverable_signal(mask);
     Ok(Thread {
         tid: status.innermost_tid,
@@ -42,23 +42,26 @@ pub fn collect(
         registers: resumable(&registers, has_signal),
         xstate: area,
         signal_mask: mask,
-        alternate_stack,
+        alternate_stack: asked.alternate_stack,
         pending,
-        clear_child_tid,
+        clear_child_tid: asked.clear_child_tid,
         robust_list: ptrace::robust_list(tid).map_err(kernel("read the robust list"))?,
         rseq: (rseq.address, rseq.size, rseq.signature, rseq.flags),
-        parent_death_signal,
-        timer_slack_ns: fs::read_to_string(format!("/proc/{pid}/timerslack_ns"))
-            .ok()
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(50_000),
+        parent_death_signal: asked.parent_death_signal,
+        timer_slack_ns: asked.timer_slack_ns,
+        no_new_privs: status.no_new_privs,
     })
 }
 
-/// Alternate stack, address cleared at exit, parent death signal.
-type Injected = ((u64, u32, u64), u64, u32);
+/// What only the thread itself is told.
+struct Asked {
+    alternate_stack: (u64, u32, u64),
+    clear_child_tid: u64,
+    parent_death_signal: u32,
+    timer_slack_ns: u64,
+}
 
-fn injected(injector: &Injector<'_>, tid: i32) -> Result<Injected, CheckpointError> {
+fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
     let thread = injector.lend(tid)?;
     let at = injector.scratch();
     let prctl = |option| thread.call(libc::SYS_prctl, [option, at, 0, 0, 0, 0]);
@@ -68,9 +71,13 @@ fn injected(injector: &Injector<'_>, tid: i32) -> Result<Injected, CheckpointErr
     let [clear_child_tid] = injector.words()?;
     prctl(libc::PR_GET_PDEATHSIG as u64)?;
     let [signal] = injector.words()?;
-    // SS_ONSTACK is a report, not a setting.
-    let flags = flags as u32 & !1;
-    Ok(((stack, flags, bytes), clear_child_tid, signal as u32))
+    Ok(Asked {
+        // SS_ONSTACK is a report, not a setting.
+        alternate_stack: (stack, flags as u32 & !1, bytes),
+        clear_child_tid,
+        parent_death_signal: signal as u32,
+        timer_slack_ns: prctl(libc::PR_GET_TIMERSLACK as u64)?,
+    })
 }
 
 fn check(status: &Status, area: &[u8], tid: i32, refusals: &mut Refusals) {

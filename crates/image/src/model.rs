@@ -74,6 +74,10 @@ pub struct Process {
     pub credentials: Credentials,
     /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS tells them.
     pub membarrier: u32,
+    /// `PR_SET_THP_DISABLE`.
+    pub is_thp_disabled: bool,
+    /// Soft and hard limit of every resource, in the kernel's order.
+    pub limits: Vec<(u64, u64)>,
 }
 
 /// What the process leads.
@@ -101,8 +105,6 @@ pub struct Credentials {
     pub capabilities: [u64; 5],
     /// `PR_GET_SECUREBITS`.
     pub securebits: u32,
-    /// Whether privileges can no longer be gained.
-    pub no_new_privs: bool,
 }
 
 /// The address space.
@@ -112,6 +114,8 @@ pub struct Memory {
     pub regions: Vec<Region>,
     /// 2 MiB windows with at least one stored page, in address order.
     pub windows: Vec<StoredWindow>,
+    /// Guard regions (`MADV_GUARD_INSTALL`): first address and address after the last.
+    pub guards: Vec<(u64, u64)>,
     /// First address and length of vvar and vdso together.
     pub vdso: (u64, u64),
     /// What `PR_SET_MM_MAP` takes, in its order: start_code, end_code, start_data, end_data,
@@ -143,8 +147,15 @@ pub enum Backing {
     Anonymous,
     /// A private mapping of a file from an offset.
     PrivateFile(FileStamp, u64),
-    /// A shared mapping of a file that cannot be written through it.
-    SharedReadOnlyFile(FileStamp, u64),
+    /// A shared mapping of a file: parent and clones see the same file, as after a fork.
+    SharedFile {
+        /// The file.
+        file: FileStamp,
+        /// Offset in it.
+        offset: u64,
+        /// Whether it was opened for writing, so that it may change at any time.
+        is_writable: bool,
+    },
 }
 
 /// Attributes of a mapping.
@@ -168,6 +179,8 @@ pub struct RegionTraits {
     pub huge: bool,
     /// `MADV_NOHUGEPAGE`.
     pub no_huge: bool,
+    /// `mseal`.
+    pub sealed: bool,
 }
 
 /// A file that has to be the same on the other node.
@@ -217,6 +230,8 @@ pub struct Thread {
     pub parent_death_signal: u32,
     /// Timer slack in nanoseconds.
     pub timer_slack_ns: u64,
+    /// Whether it can no longer gain privileges.
+    pub no_new_privs: bool,
 }
 
 /// Signal state of the process.

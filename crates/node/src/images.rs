@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ pub struct NodePool {
     pool: Pool,
     slot: NodeSlot,
     pins: PinFile,
+    /// Device and inode.
+    file: (u64, u64),
     images: Mutex<HashMap<Cid, Arc<NodeImage>>>,
 }
 
@@ -64,7 +67,7 @@ impl Images {
     /// The pool at `path`, opened at its first use.
     pub fn pool(&self, path: &Path) -> Result<Arc<NodePool>, NodeError> {
         let mut pools = locked(&self.pools);
-        if let Some(pool) = pools.get(path).filter(|known| is_same_file(&known.pool, path)) {
+        if let Some(pool) = pools.get(path).filter(|known| known.is_at(path)) {
             return Ok(Arc::clone(pool));
         }
         let pool = Arc::new(NodePool::open(path, &self.node)?);
@@ -73,14 +76,10 @@ impl Images {
     }
 }
 
-/// A pool may have been destroyed and made anew under the same path.
-fn is_same_file(pool: &Pool, path: &Path) -> bool {
-    Pool::open(path).is_ok_and(|now| now.uuid() == pool.uuid())
-}
-
 impl NodePool {
     fn open(path: &Path, node: &str) -> Result<NodePool, NodeError> {
         let pool = Pool::open(path)?;
+        let file = fs::metadata(path).map_or((0, 0), |now| (now.dev(), now.ino()));
         let slot = pool.register_node(node)?;
         let directory = paths::pins(node);
         let uuid: String = pool.uuid().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -89,7 +88,13 @@ impl NodePool {
         let pins = PinFile::open(&directory.join(uuid))?;
         // An agent before this one may have died with clones that ended since.
         pool.reconcile(slot, &pins)?;
-        Ok(NodePool { pool, slot, pins, images: Mutex::default() })
+        Ok(NodePool { pool, slot, pins, file, images: Mutex::default() })
+    }
+
+    /// Whether the pool is still the file at `path`: it may have been made anew.
+    fn is_at(&self, path: &Path) -> bool {
+        let identity = |m: fs::Metadata| (m.dev(), m.ino());
+        fs::metadata(path).is_ok_and(|now| identity(now) == self.file)
     }
 
     /// The pool.

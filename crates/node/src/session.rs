@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-use farfork_image::model::OpenFile;
+use farfork_image::compile::external_numbers;
+use farfork_image::model::{Model, OpenFile};
 use farfork_plan::protocol::PidMode;
 use farfork_restore::{Event, Started, Template};
 use farfork_types::Cid;
@@ -186,19 +187,24 @@ fn externals(
     let numbers = [0, 1, 2].into_iter().chain(call.inherit.iter().copied());
     let mut supplied: BTreeMap<u32, OwnedFd> = numbers.zip(fds).collect();
     let model = &image.attached.image.model;
-    let mut chosen = Vec::new();
-    for (index, file) in model.files.iter().enumerate() {
-        let OpenFile::External { description } = file else { continue };
-        let first = model.descriptors.iter().find(|own| own.file as usize == index);
-        let Some(fd) = first.map(|descriptor| descriptor.fd) else { continue };
-        let missing = || NodeError::MissingDescriptor {
-            name: call.name.clone(),
-            fd,
-            description: description.clone(),
-        };
-        chosen.push(supplied.remove(&fd).ok_or_else(missing)?);
+    let missing = |fd: u32| NodeError::MissingDescriptor {
+        name: call.name.clone(),
+        fd,
+        description: description(model, fd),
+    };
+    external_numbers(model)
+        .into_iter()
+        .map(|fd| supplied.remove(&fd).ok_or_else(|| missing(fd)))
+        .collect()
+}
+
+/// What a descriptor from outside was.
+fn description(model: &Model, fd: u32) -> String {
+    let file = model.descriptors.iter().find(|descriptor| descriptor.fd == fd);
+    match file.and_then(|descriptor| model.files.get(descriptor.file as usize)) {
+        Some(OpenFile::External { description }) => description.clone(),
+        _ => String::new(),
     }
-    Ok(chosen)
 }
 
 fn running(pid: i32, requested_ns: u64, at_ns: [u64; 6]) -> Running {

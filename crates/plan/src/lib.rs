@@ -61,12 +61,12 @@ pub struct PlanHeader {
     pub windows: Table,
     /// Private file mappings carried in the image ([`FileRange`]), sorted by address.
     pub files: Table,
-    /// First descriptor number that no descriptor of the parent uses.
+    /// First of a run of numbers that no descriptor of the parent has, for the restorer's own.
     pub spare_fd: u32,
+    /// Length of that run.
+    pub spare_count: u32,
     /// 1 if the parent was pid 1 of its namespace.
     pub is_pid_one: u32,
-    /// 1 if the parent led its session, 2 if it led only its process group.
-    pub leads: u32,
     /// Descriptors that the caller supplies, in the order in which the request carries them.
     pub external_count: u32,
     /// Target numbers of those descriptors ([`ExternalFd`]).

@@ -1,7 +1,7 @@
 //! The init of a clone's container: builds the clone's address space out of its own, starts the
 //! clone in it, and stays as its reaper and supervisor.
 
-use farfork_plan::protocol::{PidMode, Request, SLOT_EXTERNAL, SLOT_POOL};
+use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, SLOT_EXTERNAL, SLOT_POOL};
 use farfork_plan::{PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
@@ -9,7 +9,7 @@ use crate::call::{self, CloneArgs, Errno, SysResult, clone3_entry, syscall};
 use crate::run::{Failure, Slots, elements};
 use crate::supervise::Supervisor;
 use crate::task;
-use crate::template::Received;
+use crate::template::{CONTROL_FD, Received};
 
 /// What the template hands to the init.
 pub struct Start<'a> {
@@ -70,8 +70,10 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     let supervisor = Supervisor::install(plan, request, fds)
         .map_err(|errno| Failure::of(What::Supervisor, errno))?;
     shared.at_ns[2] = call::now_ns();
+    let handed = Handed::of(request, shared);
     let pid = start_process(plan, shared.mounts_proc)
         .map_err(|errno| Failure::of(What::Process, errno))?;
+    handed.close();
     Ok(supervisor.with_process(pid as i32))
 }
 
@@ -123,10 +125,37 @@ fn keep_descriptors(
             _ => shared.slots.set(SLOT_EXTERNAL + (index - 3) as u8, kept),
         }
     }
-    if spare > 0 {
-        call::close_range(0, spare - 1);
+    for fd in start.received.fds() {
+        call::close_range(*fd as u32, *fd as u32);
     }
+    call::close_range(0, CONTROL_FD as u32);
     Ok(spare)
+}
+
+/// Descriptors that only the clone needs. The init closes them once the clone has copies: a pipe
+/// that it held open would never end, and nobody but the plan may see the pool.
+struct Handed {
+    fds: [i32; MAX_REQUEST_FDS],
+    count: usize,
+}
+
+impl Handed {
+    fn of(request: &Request, shared: &Shared) -> Handed {
+        let mut handed = Handed { fds: [-1; MAX_REQUEST_FDS], count: 0 };
+        let externals =
+            (0..u64::from(request.external_count)).map(|i| u64::from(SLOT_EXTERNAL) + i);
+        for (place, slot) in handed.fds.iter_mut().zip(externals.chain([u64::from(SLOT_POOL)])) {
+            *place = shared.slots.get(slot);
+            handed.count += 1;
+        }
+        handed
+    }
+
+    fn close(&self) {
+        for fd in &self.fds[..self.count] {
+            call::close_range(*fd as u32, *fd as u32);
+        }
+    }
 }
 
 fn map_stacks(plan: &PlanHeader) -> SysResult {

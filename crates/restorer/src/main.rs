@@ -55,6 +55,12 @@ struct Stack([u8; STACK_BYTES]);
 
 static mut STACK: Stack = Stack([0; STACK_BYTES]);
 
+/// Address after the stack, on which the template and the init run; free for use in a process
+/// that a clone has forked.
+fn stack_top() -> u64 {
+    &raw const STACK as u64 + STACK_BYTES as u64
+}
+
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
     call::exit(call::EXIT_BUG)

@@ -14,6 +14,7 @@ mod filter;
 mod notify;
 mod remap;
 mod target;
+mod visit;
 
 use farfork_plan::protocol::{Request, Status, StatusKind};
 use farfork_plan::{FileRange, PlanHeader, Window};
@@ -29,18 +30,22 @@ pub struct Supervisor {
     listener: i32,
     child_events: i32,
     maps: AddressSpace,
-    pool: PoolIdentity,
-    windows: &'static [Window],
-    files: &'static [FileRange],
+    context: Context,
     process: i32,
 }
 
-/// How a mapping of the pool is told from any other.
+/// What is known of the image: how a mapping of it is told from any other, and what lay where in
+/// the parent.
 #[derive(Clone, Copy)]
-struct PoolIdentity {
+struct Context {
     device: u64,
     inode: u64,
+    windows: &'static [Window],
+    files: &'static [FileRange],
 }
+
+/// The init's context, where forked processes find their copy.
+static mut CONTEXT: Context = Context { device: 0, inode: 0, windows: &[], files: &[] };
 
 #[repr(C)]
 struct PollFd {
@@ -66,10 +71,17 @@ impl Supervisor {
         call::close_range(events as u32, events as u32);
         let maps = AddressSpace::open_above(b"/proc/self/maps\0", spare_fd)?;
         let listener = filter::install(spare_fd)?;
-        // SAFETY: the tables are the plan's.
-        let (windows, files) = unsafe { (elements(plan.windows), elements(plan.files)) };
-        let pool = PoolIdentity { device: request.pool_device, inode: request.pool_inode };
-        Ok(Supervisor { listener, child_events, maps, pool, windows, files, process: 0 })
+        // SAFETY: the tables are the plan's; no other thread is there yet.
+        let context = unsafe {
+            CONTEXT = Context {
+                device: request.pool_device,
+                inode: request.pool_inode,
+                windows: elements(plan.windows),
+                files: elements(plan.files),
+            };
+            *(&raw const CONTEXT)
+        };
+        Ok(Supervisor { listener, child_events, maps, context, process: 0 })
     }
 
     /// The same, for the clone with this pid.
@@ -130,6 +142,6 @@ impl Supervisor {
 
     /// Whether `mapping` still shows bytes of the image.
     fn is_image(&self, mapping: &Mapping) -> bool {
-        mapping.inode == self.pool.inode && mapping.device == self.pool.device
+        mapping.inode == self.context.inode && mapping.device == self.context.device
     }
 }

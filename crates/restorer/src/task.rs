@@ -121,5 +121,5 @@ fn announce(plan: &PlanHeader, shared: &mut Shared) {
     let status =
         Status { kind: StatusKind::Running as u32, at_ns: shared.at_ns, ..Status::default() };
     let _ = call::send(shared.status_fd, &status);
-    call::close_range(plan.spare_fd, u32::MAX);
+    call::close_range(plan.spare_fd, plan.spare_fd + plan.spare_count - 1);
 }

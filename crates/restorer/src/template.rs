@@ -7,7 +7,7 @@ use crate::call::{self, CloneArgs, SysResult, syscall};
 use crate::{init, settle};
 
 /// The socket to the node agent.
-const CONTROL_FD: i32 = 3;
+pub const CONTROL_FD: i32 = 3;
 
 const SOL_SOCKET: i32 = 1;
 const SCM_RIGHTS: i32 = 1;

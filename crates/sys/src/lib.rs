@@ -10,6 +10,8 @@ pub mod inherited;
 #[cfg(feature = "std")]
 pub mod kcmp;
 #[cfg(feature = "std")]
+pub mod limits;
+#[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
 pub mod ptrace;

@@ -28,7 +28,7 @@ pub const PAGE_SWAPPED: u64 = 1 << 4;
 pub const PAGE_ZERO: u64 = 1 << 5;
 
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct ScanArgs {
     size: u64,
     flags: u64,
@@ -52,9 +52,39 @@ const _: () = {
     assert!(size_of::<PageRun>() == 24);
 };
 
-/// Runs of pages of `start..end` that are in memory or swap and are not the zero page.
-/// `pagemap` is `/proc/PID/pagemap`.
+/// The page is a guard (Linux 6.15, which has guards since 6.13).
+pub const PAGE_GUARD: u64 = 1 << 8;
+
+/// Runs of pages of `start..end` that are in memory or swap, and are neither the zero page nor a
+/// guard. `pagemap` is `/proc/PID/pagemap`.
 pub fn pages_with_content(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
+    let scan = |without| {
+        let query = ScanArgs {
+            category_inverted: without,
+            category_mask: without,
+            category_anyof_mask: PAGE_PRESENT | PAGE_SWAPPED,
+            return_mask: PAGE_PRESENT | PAGE_SWAPPED | PAGE_FILE,
+            ..ScanArgs::default()
+        };
+        scan(pagemap, start, end, query)
+    };
+    match scan(PAGE_ZERO | PAGE_GUARD) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => scan(PAGE_ZERO),
+        other => other,
+    }
+}
+
+/// Runs of guard pages; none on kernels that do not tell.
+pub fn guards(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
+    let query =
+        ScanArgs { category_mask: PAGE_GUARD, return_mask: PAGE_GUARD, ..ScanArgs::default() };
+    match scan(pagemap, start, end, query) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+fn scan(pagemap: &File, start: u64, end: u64, query: ScanArgs) -> io::Result<Vec<PageRun>> {
     let mut all = Vec::new();
     let mut at = start;
     while at < end {
@@ -65,11 +95,7 @@ pub fn pages_with_content(pagemap: &File, start: u64, end: u64) -> io::Result<Ve
             end,
             vec: batch.as_mut_ptr() as u64,
             vec_len: batch.len() as u64,
-            category_inverted: PAGE_ZERO,
-            category_mask: PAGE_ZERO,
-            category_anyof_mask: PAGE_PRESENT | PAGE_SWAPPED,
-            return_mask: PAGE_PRESENT | PAGE_SWAPPED | PAGE_FILE,
-            ..ScanArgs::default()
+            ..query
         };
         // SAFETY: the kernel reads `args`, writes at most `vec_len` runs to `batch`, and sets
         // `walk_end`.

@@ -18,9 +18,9 @@ pub fn bytes_for(features: u64) -> usize {
     (2..63)
         .filter(|set| features & (1 << set) != 0)
         .map(|set| {
+            #[allow(unused_unsafe)] // reason: the intrinsic is safe in newer compilers
             // SAFETY: every x86-64 processor with XSAVE has leaf 0xd, and those without have no
             // bits here.
-            #[allow(unused_unsafe)] // reason: the intrinsic is safe in newer compilers
             let leaf = unsafe { __cpuid_count(0xd, set) };
             leaf.ebx as usize + leaf.eax as usize
         })

@@ -5,10 +5,12 @@ use crate::Program;
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("threads_regs"),
     Program::c("fpu_state"),
-    Program::c("amx_tiles"),
+    // Refused while tiles are in use: their state is not carried.
+    Program::c("amx_tiles").refused(&["amx"]),
     Program::c("tls"),
     Program::c("thread_exit_after"),
-    Program::c("main_thread_gone"),
+    // The kernel neither stops nor describes a process whose main thread has ended.
+    Program::c("main_thread_gone").refused(&["main thread"]),
     Program::c("signals"),
     Program::c("restart_syscalls"),
     Program::c("timers"),

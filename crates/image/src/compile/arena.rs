@@ -9,6 +9,12 @@ pub struct Arena {
     bytes: Vec<u8>,
 }
 
+impl Default for Arena {
+    fn default() -> Arena {
+        Arena::new()
+    }
+}
+
 impl Arena {
     /// An arena that starts with room for the header.
     pub fn new() -> Arena {

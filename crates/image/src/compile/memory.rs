@@ -35,6 +35,8 @@ pub struct Compiled {
     pub files: Vec<FileRange>,
 }
 
+const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+
 /// What a piece of a region becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -73,6 +75,7 @@ pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Compi
         compiler.fill(region);
         compiler.advise(region);
     }
+    compiler.guard_and_seal();
     compiler.describe(arena);
     Compiled { ops: compiler.ops, windows: windows(model, placement), files: files(model, arena) }
 }
@@ -102,10 +105,19 @@ fn files(model: &Model, arena: &mut Arena) -> Vec<FileRange> {
 }
 
 impl Region {
-    /// Contents of these regions cannot be shared: the kernel keeps the attribute to anonymous
-    /// memory only.
+    /// Contents of these regions are copied, not shared: the kernel allows the attribute on
+    /// anonymous memory only (`MADV_WIPEONFORK`, `MAP_DROPPABLE`, `MAP_GROWSDOWN`), or the
+    /// supervisor could not replace the mapping later (`mseal`). The stack is among them also
+    /// because `/proc/PID/cmdline` is read from anonymous memory only.
     pub(crate) fn must_be_anonymous(&self) -> bool {
-        self.traits.wipe_on_fork || self.traits.droppable
+        let traits = self.traits;
+        traits.wipe_on_fork || traits.droppable || traits.grows_down || traits.sealed
+    }
+
+    /// Whether it can only be written before it gets its protection.
+    fn is_filled_first(&self) -> bool {
+        let is_writable = self.prot & libc::PROT_WRITE as u32 != 0;
+        self.must_be_anonymous() && !self.traits.droppable && !is_writable
     }
 }
 
@@ -129,13 +141,13 @@ impl Compiler<'_> {
             pieces.push(Piece { start: at, end: next, source, region: index });
             at = next;
         }
-        if region.traits.grows_down { split_stack(self.model, pieces) } else { pieces }
+        pieces
     }
 
     fn source(&self, region: &Region, start: u64, end: u64) -> Source {
         let window = align_down(start, CHUNK_BYTES);
         match (&region.backing, self.stored(window)) {
-            (Backing::SharedReadOnlyFile(_, offset), _) => {
+            (Backing::SharedFile { offset, .. }, _) => {
                 Source::File(offset + (start - region.start))
             }
             _ if region.must_be_anonymous() => Source::Zeros,
@@ -177,6 +189,7 @@ impl Compiler<'_> {
             }
             Source::Zeros => {
                 let flags = anonymous_flags(region);
+                let prot = if region.is_filled_first() { READ_WRITE } else { prot };
                 self.ops.push(op(&[start, bytes, prot, flags, u64::MAX, 0]));
             }
             Source::File(offset) => self.map_file(region, piece, offset, arena),
@@ -184,15 +197,18 @@ impl Compiler<'_> {
     }
 
     fn map_file(&mut self, region: &Region, piece: &Piece, offset: u64, arena: &mut Arena) {
-        let (file, kind) = match &region.backing {
-            Backing::SharedReadOnlyFile(file, _) => (file, libc::MAP_SHARED),
-            Backing::PrivateFile(file, _) => (file, libc::MAP_PRIVATE),
+        let (file, kind, access) = match &region.backing {
+            Backing::SharedFile { file, is_writable: true, .. } => {
+                (file, libc::MAP_SHARED, libc::O_RDWR)
+            }
+            Backing::SharedFile { file, .. } => (file, libc::MAP_SHARED, libc::O_RDONLY),
+            Backing::PrivateFile(file, _) => (file, libc::MAP_PRIVATE, libc::O_RDONLY),
             Backing::Anonymous => return,
         };
         let bytes = piece.end - piece.start;
         let flags = (kind | libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
         let args = [piece.start, bytes, region.prot.into(), flags, SLOT_FILE.into(), offset];
-        self.ops.push(open(file, arena));
+        self.ops.push(open(file, access, arena));
         self.ops.push(Op::new(What::Map, libc::SYS_mmap as u32, &args).slot_arg(4));
         let close = [SLOT_FILE.into()];
         self.ops.push(Op::new(What::Map, libc::SYS_close as u32, &close).slot_arg(0));
@@ -200,7 +216,7 @@ impl Compiler<'_> {
 
     /// Copies contents that the clone must own from the start.
     fn fill(&mut self, region: &Region) {
-        if !region.traits.wipe_on_fork || region.traits.droppable {
+        if !region.must_be_anonymous() || region.traits.droppable {
             return;
         }
         for (start, end) in self.runs(region) {
@@ -209,6 +225,10 @@ impl Compiler<'_> {
             let offset = self.placement[index] + (start - window);
             let args = [SLOT_POOL.into(), start, end - start, offset];
             self.ops.push(Op::new(What::Fill, libc::SYS_pread64 as u32, &args).slot_arg(0));
+        }
+        if region.is_filled_first() {
+            let args = [region.start, region.end - region.start, region.prot.into()];
+            self.ops.push(Op::new(What::Fill, libc::SYS_mprotect as u32, &args));
         }
     }
 
@@ -251,10 +271,22 @@ impl Compiler<'_> {
         }
     }
 
+    /// What nothing else may come after.
+    fn guard_and_seal(&mut self) {
+        for (start, end) in &self.model.memory.guards {
+            let args = [*start, end - start, MADV_GUARD_INSTALL];
+            self.ops.push(Op::new(What::Map, libc::SYS_madvise as u32, &args));
+        }
+        for region in self.model.memory.regions.iter().filter(|region| region.traits.sealed) {
+            let args = [region.start, region.end - region.start, 0];
+            self.ops.push(Op::new(What::Map, SYS_MSEAL, &args));
+        }
+    }
+
     /// Tells the kernel where code, heap, stack, arguments and executable are.
     fn describe(&mut self, arena: &mut Arena) {
         let exe = FileStamp { path: self.model.process.exe.clone(), ..FileStamp::default() };
-        self.ops.push(open(&exe, arena));
+        self.ops.push(open(&exe, libc::O_RDONLY, arena));
         let auxv = arena.words(&self.model.memory.auxv);
         let auxv_bytes = 8 * self.model.memory.auxv.len() as u64;
         let mut map = self.model.memory.layout.to_vec(); // struct prctl_mm_map
@@ -282,45 +314,19 @@ fn anonymous_flags(region: &Region) -> u64 {
     (kind | libc::MAP_ANONYMOUS | libc::MAP_FIXED | reserve | stack) as u64
 }
 
+/// Linux 6.13.
+const MADV_GUARD_INSTALL: u64 = 102;
+/// Linux 6.10.
+const SYS_MSEAL: u32 = 462;
 /// Linux 6.11.
 const MAP_DROPPABLE: i32 = 8;
 
-fn open(file: &FileStamp, arena: &mut Arena) -> Op {
+fn open(file: &FileStamp, access: i32, arena: &mut Arena) -> Op {
     let path = arena.text(file.path.as_os_str().as_bytes());
     let detail = arena.detail(&file.path.display().to_string());
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+    let flags = (access | libc::O_CLOEXEC) as u64;
     let args = [libc::AT_FDCWD as i64 as u64, path, flags];
     Op::new(What::File, libc::SYS_openat as u32, &args).store(SLOT_FILE).about(detail)
-}
-
-/// The kernel refuses `MAP_GROWSDOWN` on a file: what the parent touched comes from the pool, and
-/// the rest below it is anonymous and grows.
-fn split_stack(model: &Model, pieces: Vec<Piece>) -> Vec<Piece> {
-    let Some(first) = pieces.iter().position(|p| matches!(p.source, Source::Pool(_))) else {
-        return pieces;
-    };
-    let touched = &pieces[first];
-    let window = align_down(touched.start, CHUNK_BYTES);
-    let stored = model.memory.windows.iter().find(|stored| stored.address == window);
-    let lowest = (touched.start..touched.end)
-        .step_by(PAGE_BYTES as usize)
-        .find(|at| stored.is_some_and(|s| s.holds(((at - window) / PAGE_BYTES) as usize)))
-        .unwrap_or(touched.start);
-    let region = &model.memory.regions[touched.region];
-    // A stack that is touched to its last page still needs a mapping that can grow.
-    let below = if lowest > region.start { region.start } else { region.start - PAGE_BYTES };
-    let mut split =
-        vec![Piece { start: below, end: lowest, source: Source::Zeros, region: touched.region }];
-    split.extend(pieces[first..].iter().cloned().map(|mut piece| {
-        if let Source::Pool(offset) = piece.source
-            && piece.start < lowest
-        {
-            piece.source = Source::Pool(offset + (lowest - piece.start));
-            piece.start = lowest;
-        }
-        piece
-    }));
-    split
 }
 
 /// Joins neighbours that one call can map.

@@ -9,8 +9,9 @@ mod threads;
 
 use farfork_plan::{PLAN_MAGIC, PlanHeader};
 
-use crate::model::{Leads, Model};
+use crate::model::Model;
 use arena::Arena;
+pub use descriptors::external_numbers;
 
 /// Where each stored window of a model lies in the pool, in the order of the model's windows:
 /// pool offsets, multiples of the chunk size.
@@ -33,12 +34,8 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         windows: arena.table(&memory.windows),
         files: arena.table(&memory.files),
         spare_fd: process.spare_fd,
+        spare_count: process.spare_count,
         is_pid_one: u32::from(model.process.pid == 1),
-        leads: match model.process.leads {
-            Leads::Session => 1,
-            Leads::Group => 2,
-            Leads::Nothing => 0,
-        },
         external_count: process.externals.len() as u32,
         externals: arena.table(&process.externals),
     };

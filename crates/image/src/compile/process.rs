@@ -14,8 +14,10 @@ pub struct Compiled {
     pub ops: Vec<Op>,
     /// Descriptors that the caller supplies.
     pub externals: Vec<ExternalFd>,
-    /// First number that no descriptor of the parent uses.
+    /// First of a run of numbers that no descriptor of the parent has.
     pub spare_fd: u32,
+    /// Length of that run.
+    pub spare_count: u32,
 }
 
 /// Compiles everything that the threads of the process share besides memory.
@@ -27,7 +29,9 @@ pub fn compile(model: &Model, arena: &mut Arena) -> Compiled {
     ops.extend(descriptors.ops);
     ops.extend(signals(model, arena));
     ops.extend(attributes(model));
-    Compiled { ops, externals: descriptors.externals, spare_fd: descriptors.spare_fd }
+    ops.extend(limits(model, arena));
+    let (spare_fd, spare_count) = (descriptors.spare_fd, descriptors.spare_count);
+    Compiled { ops, externals: descriptors.externals, spare_fd, spare_count }
 }
 
 fn leadership(leads: Leads) -> Option<Op> {
@@ -98,6 +102,10 @@ fn attributes(model: &Model) -> Vec<Op> {
     if process.personality != 0 {
         ops.push(call(What::Attribute, libc::SYS_personality, &[process.personality.into()]));
     }
+    if process.is_thp_disabled {
+        let args = [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0];
+        ops.push(call(What::Attribute, libc::SYS_prctl, &args));
+    }
     if process.is_child_subreaper {
         let args = [libc::PR_SET_CHILD_SUBREAPER as u64, 1];
         ops.push(call(What::Attribute, libc::SYS_prctl, &args));
@@ -108,6 +116,17 @@ fn attributes(model: &Model) -> Vec<Op> {
         }
     }
     ops
+}
+
+/// Limits above those of the new node need a right that not even every root has; the clone then
+/// keeps the node's.
+fn limits(model: &Model, arena: &mut Arena) -> Vec<Op> {
+    let limits = model.process.limits.iter().enumerate();
+    let op = |(resource, (soft, hard)): (usize, &(u64, u64))| {
+        let at = arena.words(&[*soft, *hard]);
+        call(What::Attribute, libc::SYS_prlimit64, &[0, resource as u64, at, 0]).may_fail()
+    };
+    limits.map(op).collect()
 }
 
 /// Ops that give the calling thread `credentials`; none where they are the restorer's own.
@@ -123,9 +142,9 @@ pub fn credentials(credentials: &Credentials, arena: &mut Arena) -> Vec<Op> {
         ops.extend(ids(credentials, arena));
     }
     ops.push(capability_set(credentials, arena));
-    if credentials.no_new_privs {
-        ops.push(about(prctl, &[libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0]));
-    }
+    // The only one of the bits that a process without CAP_SETPCAP may have set.
+    let keeps = u64::from(credentials.securebits & KEEP_CAPS != 0);
+    ops.push(about(prctl, &[libc::PR_SET_KEEPCAPS as u64, keeps]));
     ops
 }
 
@@ -144,6 +163,8 @@ fn ids(credentials: &Credentials, arena: &mut Arena) -> [Op; 5] {
     ]
 }
 
+/// `SECBIT_KEEP_CAPS`.
+const KEEP_CAPS: u32 = 1 << 4;
 /// Index in [`Credentials::capabilities`].
 const BOUNDING: usize = 3;
 /// `CAP_CHECKPOINT_RESTORE`.

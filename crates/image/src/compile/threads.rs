@@ -35,6 +35,10 @@ fn ops(model: &Model, thread: &Thread, is_leader: bool, arena: &mut Arena) -> Ve
     }
     ops.extend(pending(model.process.pid, thread, arena));
     ops.extend(process::credentials(&model.process.credentials, arena));
+    if thread.no_new_privs {
+        let args = [libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0];
+        ops.push(Op::new(What::Credentials, libc::SYS_prctl as u32, &args));
+    }
     ops.extend(after_credentials(thread));
     if is_leader {
         let args = [libc::PR_SET_DUMPABLE as u64, model.process.dumpable.into()];

@@ -5,6 +5,7 @@ use linux_raw_sys::general as k;
 use super::Supervisor;
 use super::filter::{CALLS, CALLS_I386};
 use super::target::Target;
+use super::visit::Visitor;
 use crate::call::{self, Errno, syscall};
 use crate::settle;
 
@@ -68,6 +69,12 @@ impl Supervisor {
             return; // the caller was killed meanwhile
         }
         let nr = native_number(call.nr);
+        if self.needs_visit(nr, call.tid, call.args)
+            && let Some(visitor) = Visitor::seize(call.tid)
+        {
+            self.send(call.id, Answer::Done(0));
+            return visitor.perform(nr, call.args);
+        }
         let answer = self.decide(nr, call.tid, call.args);
         self.send(call.id, answer);
         if matches!(nr, k::__NR_execve | k::__NR_execveat) {
@@ -79,15 +86,22 @@ impl Supervisor {
         if matches!(nr, k::__NR_execve | k::__NR_execveat) {
             return Answer::Kernel;
         }
-        let target = self.target(tid);
-        match (nr, target) {
-            (k::__NR_madvise, Target::Own) => self.advise(args[0], args[1], args[2] as u32),
-            (k::__NR_mremap, Target::Own) => self.remap(args),
-            (k::__NR_process_madvise, Target::Own) => self.advise_process(tid, args),
+        match (nr, self.target(tid)) {
+            (_, Target::Own) => self.decide_own(nr, tid, args),
             (k::__NR_madvise, Target::Other(other)) => {
                 other.advise(self, args[0], args[1], args[2] as u32)
             }
             (k::__NR_mremap, Target::Other(other)) => other.remap(self, args),
+            _ => Answer::Kernel,
+        }
+    }
+
+    /// What becomes of a call on this address space.
+    pub(super) fn decide_own(&self, nr: u32, tid: u32, args: [u64; 6]) -> Answer {
+        match nr {
+            k::__NR_madvise => self.advise(args[0], args[1], args[2] as u32),
+            k::__NR_mremap => self.remap(args),
+            k::__NR_process_madvise => self.advise_process(tid, args),
             _ => Answer::Kernel,
         }
     }

@@ -51,10 +51,10 @@ impl Supervisor {
     pub(super) fn file_of(&self, piece: &Piece) -> Option<(&'static FileRange, u64)> {
         let offset = piece.offset();
         let window = align_down(offset, CHUNK_BYTES);
-        let index = self.windows.binary_search_by_key(&window, |w| w.pool_offset).ok()?;
-        let address = self.windows[index].address + (offset - window);
-        let after = self.files.partition_point(|file| file.start <= address);
-        let file = self.files[..after].last().filter(|file| address < file.end)?;
+        let index = self.context.windows.binary_search_by_key(&window, |w| w.pool_offset).ok()?;
+        let address = self.context.windows[index].address + (offset - window);
+        let after = self.context.files.partition_point(|file| file.start <= address);
+        let file = self.context.files[..after].last().filter(|file| address < file.end)?;
         Some((file, file.file_offset + (address - file.start)))
     }
 }

@@ -1,8 +1,9 @@
 //! Whose memory a call is about, and answers for those who do not share it with the init.
 //!
-//! A child that the clone forks has its own copy of the mappings. Nothing can be mapped there
-//! from outside, so what must read as zeros is overwritten with zeros: right, at the price of
-//! the memory that the call was meant to save.
+//! A child that the clone forks has its own copy of the mappings, and answers its calls itself
+//! (see `visit`). Where it cannot be traced, what must read as zeros is overwritten with zeros
+//! from here: right, at the price of the memory that the call was meant to save; and what would
+//! have to grow is told that there is no memory.
 
 use farfork_types::{PAGE_BYTES, align_up};
 use linux_raw_sys::errno as e;
@@ -76,6 +77,16 @@ impl Supervisor {
     pub(super) fn target(&self, tid: u32) -> Target {
         if self.shares_memory(tid) { Target::Own } else { Target::Other(Forked { tid }) }
     }
+
+    /// Whether a forked process has called about memory of the image.
+    pub(super) fn needs_visit(&self, nr: u32, tid: u32, args: [u64; 6]) -> bool {
+        let Target::Other(other) = self.target(tid) else { return false };
+        match nr {
+            k::__NR_process_madvise => ADVICE.contains(&(args[3] as u32)),
+            k::__NR_madvise | k::__NR_mremap => other.holds_image(self, args[0], args[1]),
+            _ => false,
+        }
+    }
 }
 
 impl Forked {
@@ -96,15 +107,19 @@ impl Forked {
     pub fn remap(&self, init: &Supervisor, args: [u64; 6]) -> Answer {
         let [start, old_bytes, new_bytes, flags, ..] = args;
         let needs_anonymous = new_bytes > old_bytes || flags & u64::from(k::MREMAP_DONTUNMAP) != 0;
-        let end = align_up(start.saturating_add(old_bytes), PAGE_BYTES);
-        match self.maps() {
-            Ok(maps) => {
-                let is_image = first_image(init, maps, start, end).is_some();
-                maps.close();
-                if needs_anonymous && is_image { Answer::Fail(NO_MEMORY) } else { Answer::Kernel }
-            }
-            Err(_) => Answer::Kernel,
+        if needs_anonymous && self.holds_image(init, start, old_bytes) {
+            return Answer::Fail(NO_MEMORY);
         }
+        Answer::Kernel
+    }
+
+    fn holds_image(&self, init: &Supervisor, start: u64, bytes: u64) -> bool {
+        let end = align_up(start.saturating_add(bytes), PAGE_BYTES);
+        self.maps().is_ok_and(|maps| {
+            let is_held = first_image(init, maps, start, end).is_some();
+            maps.close();
+            is_held
+        })
     }
 
     fn maps(&self) -> Result<AddressSpace, Errno> {

@@ -1,20 +1,25 @@
 //! Descriptors in the form of a plan.
 //!
 //! ```text
-//!  numbers   0 ....................... spare_fd ...................
-//!            closed at the start       the restorer's own, the external ones
+//!  numbers   0 ............. spare_fd .. + spare_count ............
+//!            free at the     the restorer's own,        free too
+//!            start           the external ones
 //!
 //!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
-//!  two ends    create ─► second end ─► F_DUPFD above spare_fd ─► each placed like one file
+//!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  last        epoll_ctl, when every number that is watched stands for its file
 //! ```
-//! Invariant: below `spare_fd` nothing is open but descriptors in their final place and the one
-//! in the making. A number is free until its own descriptor is placed, so whatever is created
+//! Invariant: outside the spare run nothing is open but descriptors in their final place and the
+//! one in the making; the run holds no number of the parent. A number is free until its own descriptor is placed, so whatever is created
 //! lands at or below the number it is meant for, and no move overwrites anything.
 
 mod epoll;
 mod make;
 mod pair;
+#[cfg(test)]
+mod simulate;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -30,8 +35,10 @@ pub struct CompiledDescriptors {
     pub ops: Vec<Op>,
     /// Descriptors that the caller supplies.
     pub externals: Vec<ExternalFd>,
-    /// First number that no descriptor of the parent uses, at least 3.
+    /// First of a run of numbers that no descriptor of the parent has, at least 3.
     pub spare_fd: u32,
+    /// Length of that run.
+    pub spare_count: u32,
 }
 
 struct Compiler<'m> {
@@ -40,7 +47,8 @@ struct Compiler<'m> {
     /// Descriptors of each file, by number.
     numbers: BTreeMap<u32, Vec<&'m Descriptor>>,
     ops: Vec<Op>,
-    externals: Vec<ExternalFd>,
+    /// Numbers that the caller supplies, in the order of their slots.
+    external: Vec<u32>,
     spare_fd: u32,
     slots: Temporaries,
     /// Text that names the descriptor in the making.
@@ -60,15 +68,16 @@ struct Temporaries {
 
 /// Compiles the descriptors of `model`; they must be made after memory and before threads.
 pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
-    let highest = model.descriptors.iter().map(|descriptor| descriptor.fd).max();
+    let external = external_numbers(model);
+    let spare_count = spare_count(external.len());
     let mut compiler = Compiler {
         model,
         arena,
         numbers: numbers(model),
         ops: Vec::new(),
-        externals: Vec::new(),
-        spare_fd: highest.map_or(3, |fd| (fd + 1).max(3)),
-        slots: temporaries(model),
+        slots: temporaries(external.len()),
+        external,
+        spare_fd: spare_run(model, spare_count),
         detail: 0,
     };
     for file in 0..model.files.len() as u32 {
@@ -77,8 +86,47 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
         }
     }
     compiler.watches();
-    let Compiler { ops, externals, spare_fd, .. } = compiler;
-    CompiledDescriptors { ops, externals, spare_fd }
+    let Compiler { ops, external, spare_fd, .. } = compiler;
+    let supplied = |descriptor: &&Descriptor| external.binary_search(&descriptor.fd).is_ok();
+    let mut externals: Vec<ExternalFd> =
+        model.descriptors.iter().filter(supplied).map(target).collect();
+    externals.sort_unstable_by_key(|external| external.target);
+    CompiledDescriptors { ops, externals, spare_fd, spare_count }
+}
+
+/// Numbers that the restorer needs: each descriptor of a request twice while it is moved, and
+/// those of the init and of ends put aside.
+fn spare_count(externals: usize) -> u32 {
+    const OWN: u32 = 24;
+    2 * externals as u32 + OWN
+}
+
+/// The lowest run of `count` numbers from 3 on that the parent left free: it may have used the
+/// highest number there is.
+fn spare_run(model: &Model, count: u32) -> u32 {
+    let mut taken: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
+    taken.sort_unstable();
+    taken
+        .into_iter()
+        .fold(3, |start, fd| if fd < start + count { start.max(fd + 1) } else { start })
+}
+
+/// Numbers that the caller of restore supplies, ascending: of each external file the first, and
+/// each standard stream for itself, since a caller's may be three files where the parent's were
+/// one.
+pub fn external_numbers(model: &Model) -> Vec<u32> {
+    let mut external: Vec<u32> = numbers(model)
+        .into_iter()
+        .filter(|(file, _)| matches!(model.files[*file as usize], OpenFile::External { .. }))
+        .flat_map(|(_, own)| own.into_iter().enumerate().filter(|(n, d)| *n == 0 || d.fd <= 2))
+        .map(|(_, descriptor)| descriptor.fd)
+        .collect();
+    external.sort_unstable();
+    external
+}
+
+fn target(descriptor: &Descriptor) -> ExternalFd {
+    ExternalFd { target: descriptor.fd, cloexec: cloexec(descriptor) as u32 }
 }
 
 fn numbers(model: &Model) -> BTreeMap<u32, Vec<&Descriptor>> {
@@ -91,9 +139,8 @@ fn numbers(model: &Model) -> BTreeMap<u32, Vec<&Descriptor>> {
 }
 
 /// The slots after those of the external descriptors.
-fn temporaries(model: &Model) -> Temporaries {
-    let externals = model.files.iter().filter(|file| matches!(file, OpenFile::External { .. }));
-    let made = SLOT_EXTERNAL + externals.count() as u8;
+fn temporaries(externals: usize) -> Temporaries {
+    let made = SLOT_EXTERNAL + externals as u8;
     Temporaries { made, second: made + 1, aside: made + 2 }
 }
 
@@ -124,22 +171,32 @@ impl Compiler<'_> {
     }
 
     fn external(&mut self, file: u32) {
-        let slot = SLOT_EXTERNAL + self.externals.len() as u8;
-        let first = self.numbers[&file][0];
-        self.externals.push(ExternalFd { target: first.fd, cloexec: cloexec(first) as u32 });
-        self.place(slot, file);
+        let own = self.numbers[&file].clone();
+        for descriptor in &own {
+            match self.external.binary_search(&descriptor.fd) {
+                Ok(index) => self.move_to(SLOT_EXTERNAL + index as u8, descriptor),
+                Err(_) => self.duplicate(own[0], descriptor),
+            }
+        }
     }
 
     /// Moves what is in `slot` to the numbers of `file`.
     fn place(&mut self, slot: u8, file: u32) {
-        let Some(own) = self.numbers.get(&file).cloned() else { return };
-        let (first, others) = (own[0], &own[1..]);
-        let args = [slot.into(), first.fd.into(), cloexec(first)];
+        let own = self.numbers[&file].clone();
+        self.move_to(slot, own[0]);
+        for other in &own[1..] {
+            self.duplicate(own[0], other);
+        }
+    }
+
+    fn move_to(&mut self, slot: u8, to: &Descriptor) {
+        let args = [slot.into(), to.fd.into(), cloexec(to)];
         let moved = Op::new(What::Descriptor, nr::MOVE_FD, &args).slot_arg(0);
         self.ops.push(moved.about(self.detail));
-        for other in others {
-            self.push(libc::SYS_dup3, &[first.fd.into(), other.fd.into(), cloexec(other)]);
-        }
+    }
+
+    fn duplicate(&mut self, from: &Descriptor, to: &Descriptor) {
+        self.push(libc::SYS_dup3, &[from.fd.into(), to.fd.into(), cloexec(to)]);
     }
 
     /// An op about the descriptor in the making.

@@ -1,0 +1,217 @@
+//! A descriptor table that runs ops, and fails where one would harm what is already in place.
+
+use std::collections::BTreeMap;
+
+use farfork_plan::protocol::{SLOT_EXTERNAL, SLOTS};
+use farfork_plan::{Op, SLOT_NONE, nr, window};
+
+use super::CompiledDescriptors;
+
+/// What a description is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Thing {
+    /// The restorer's own.
+    Restorer,
+    /// Supplied for this number.
+    External(u32),
+    /// An opened path and its offset.
+    Path(String, u64),
+    /// An eventfd with its counter.
+    Event(u64),
+    /// An end of a pair made by the call that was `0`th; `1` is 0 for the first end.
+    Pair(usize, u32),
+    /// Watches: number, description watched, events, data.
+    Epoll(Vec<(u32, usize, u32, u64)>),
+}
+
+/// A number that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Index in [`Table::things`].
+    pub thing: usize,
+    /// Whether `execve` closes it.
+    pub cloexec: bool,
+}
+
+/// The table of the clone.
+pub struct Table<'m> {
+    /// Open numbers.
+    pub fds: BTreeMap<u32, Open>,
+    /// Descriptions, also closed ones.
+    pub things: Vec<Thing>,
+    /// Bytes written through the second end of each pair, and through the first.
+    pub written: BTreeMap<(usize, u32), Vec<u8>>,
+    slots: [u64; SLOTS],
+    memory: &'m [u8],
+    spare_fd: u32,
+    pairs: usize,
+}
+
+impl<'m> Table<'m> {
+    /// The table as the restorer leaves it for the ops, its own numbers `gap` apart.
+    pub fn new(compiled: &CompiledDescriptors, memory: &'m [u8], gap: u32) -> Table<'m> {
+        let mut table = Table {
+            fds: BTreeMap::new(),
+            things: Vec::new(),
+            written: BTreeMap::new(),
+            slots: [u64::MAX; SLOTS],
+            memory,
+            spare_fd: compiled.spare_fd,
+            pairs: 0,
+        };
+        table.open_at(compiled.spare_fd, Thing::Restorer);
+        for (index, external) in compiled.externals.iter().enumerate() {
+            let fd = compiled.spare_fd + (index as u32 + 1) * (gap + 1);
+            table.open_at(fd, Thing::External(external.target));
+            table.slots[usize::from(SLOT_EXTERNAL) + index] = fd.into();
+        }
+        table
+    }
+
+    /// Runs all ops, then closes what is the restorer's.
+    pub fn run(&mut self, compiled: &CompiledDescriptors) {
+        for op in &compiled.ops {
+            let result = self.step(op);
+            if op.store != SLOT_NONE {
+                self.slots[usize::from(op.store)] = result;
+            }
+        }
+        self.fds.retain(|fd, _| *fd < compiled.spare_fd);
+    }
+
+    fn open_at(&mut self, fd: u32, thing: Thing) {
+        self.things.push(thing);
+        self.fds.insert(fd, Open { thing: self.things.len() - 1, cloexec: false });
+    }
+
+    fn lowest(&self, from: u32) -> u32 {
+        (from..).find(|fd| !self.fds.contains_key(fd)).unwrap()
+    }
+
+    fn open(&mut self, thing: Thing) -> u64 {
+        let fd = self.lowest(0);
+        self.open_at(fd, thing);
+        fd.into()
+    }
+
+    fn step(&mut self, op: &Op) -> u64 {
+        let mut a = op.args;
+        for (index, arg) in a.iter_mut().enumerate() {
+            if op.slots & (1 << index) != 0 {
+                *arg = self.slots[*arg as usize];
+            }
+        }
+        match (op.nr, i64::from(op.nr)) {
+            (nr::PIPE, _) => self.pair(a[1], a[2]),
+            (nr::SOCKETPAIR, _) => self.pair(a[2], a[3]),
+            (nr::MOVE_FD, _) => self.move_fd(a[0] as u32, a[1] as u32, a[2] != 0),
+            (_, libc::SYS_dup3) => self.dup3(a[0] as u32, a[1] as u32, a[2] != 0),
+            (_, libc::SYS_close) => self.close(a[0] as u32),
+            (_, libc::SYS_fcntl) => self.fcntl(a[0] as u32, a[1] as i32, a[2] as u32),
+            (_, libc::SYS_openat) => {
+                let path = self.text(a[1]);
+                self.open(Thing::Path(path, 0))
+            }
+            (_, libc::SYS_lseek) => self.seek(a[0] as u32, a[1]),
+            (_, libc::SYS_eventfd2) => self.open(Thing::Event(a[0])),
+            (_, libc::SYS_epoll_create1) => self.open(Thing::Epoll(Vec::new())),
+            (_, libc::SYS_epoll_ctl) => self.watch(a[0] as u32, a[2] as u32, a[3]),
+            (_, libc::SYS_write | libc::SYS_sendto) => self.write(a[0] as u32, a[1], a[2]),
+            (_, libc::SYS_setsockopt | libc::SYS_shutdown) => {
+                assert!(self.fds.contains_key(&(a[0] as u32)));
+                0
+            }
+            other => panic!("op {other:?} is not simulated"),
+        }
+    }
+
+    fn pair(&mut self, first: u64, second: u64) -> u64 {
+        // The executor puts the second end into the slot after the first.
+        assert_eq!(second, first + 1);
+        self.pairs += 1;
+        self.slots[first as usize] = self.open(Thing::Pair(self.pairs, 0));
+        self.slots[second as usize] = self.open(Thing::Pair(self.pairs, 1));
+        0
+    }
+
+    fn move_fd(&mut self, fd: u32, target: u32, cloexec: bool) -> u64 {
+        if fd == target {
+            self.fds.get_mut(&fd).expect("open").cloexec = cloexec;
+            return 0;
+        }
+        self.dup3(fd, target, cloexec);
+        self.close(fd)
+    }
+
+    fn dup3(&mut self, fd: u32, target: u32, cloexec: bool) -> u64 {
+        let thing = self.fds[&fd].thing;
+        assert!(target < self.spare_fd, "{target} is the restorer's");
+        let before = self.fds.insert(target, Open { thing, cloexec });
+        assert_eq!(before, None, "dup3 closed what was at {target}");
+        target.into()
+    }
+
+    fn close(&mut self, fd: u32) -> u64 {
+        self.fds.remove(&fd).unwrap_or_else(|| panic!("close of {fd}, which is not open"));
+        0
+    }
+
+    fn fcntl(&mut self, fd: u32, command: i32, argument: u32) -> u64 {
+        let thing = self.fds[&fd].thing;
+        if command != libc::F_DUPFD_CLOEXEC {
+            return 0;
+        }
+        let made = self.lowest(argument);
+        self.fds.insert(made, Open { thing, cloexec: true });
+        made.into()
+    }
+
+    fn seek(&mut self, fd: u32, to: u64) -> u64 {
+        let thing = self.fds[&fd].thing;
+        match &mut self.things[thing] {
+            Thing::Path(_, offset) => *offset = to,
+            other => panic!("seek on {other:?}"),
+        }
+        to
+    }
+
+    fn watch(&mut self, epoll: u32, fd: u32, event: u64) -> u64 {
+        let watched = self.fds[&fd].thing;
+        let event: [u8; 12] = self.bytes(event, 12).try_into().unwrap();
+        let (events, data) = event.split_at(4);
+        let watch = (
+            fd,
+            watched,
+            u32::from_le_bytes(events.try_into().unwrap()),
+            u64::from_le_bytes(data.try_into().unwrap()),
+        );
+        let instance = self.fds[&epoll].thing;
+        match &mut self.things[instance] {
+            Thing::Epoll(watches) => watches.push(watch),
+            other => panic!("watch by {other:?}"),
+        }
+        0
+    }
+
+    fn write(&mut self, fd: u32, at: u64, length: u64) -> u64 {
+        let bytes = self.bytes(at, length).to_vec();
+        let thing = self.fds[&fd].thing;
+        match &mut self.things[thing] {
+            Thing::Event(count) => *count = u64::from_le_bytes(bytes.try_into().unwrap()),
+            Thing::Pair(pair, end) => self.written.entry((*pair, *end)).or_default().extend(bytes),
+            other => panic!("write to {other:?}"),
+        }
+        length
+    }
+
+    fn bytes(&self, at: u64, length: u64) -> &'m [u8] {
+        let start = (at - window::PLAN) as usize;
+        &self.memory[start..start + length as usize]
+    }
+
+    fn text(&self, at: u64) -> String {
+        let rest = &self.memory[(at - window::PLAN) as usize..];
+        let end = rest.iter().position(|byte| *byte == 0).unwrap();
+        String::from_utf8(rest[..end].to_vec()).unwrap()
+    }
+}

@@ -1,0 +1,197 @@
+//! Whatever descriptors a process has, the ops make just these.
+
+use std::collections::BTreeMap;
+
+use farfork_plan::PlanHeader;
+use proptest::prelude::*;
+
+use super::simulate::{Open, Table, Thing};
+use super::{external_numbers, ops};
+use crate::compile::arena::Arena;
+use crate::model::{Descriptor, EpollWatch, Model, OpenFile};
+
+/// Numbers are drawn from `0..NUMBERS`, so that gaps and collisions are common.
+const NUMBERS: u32 = 24;
+
+fn pipe(pipe: u64, is_write_end: bool, content: &[u8]) -> OpenFile {
+    let content = if is_write_end { Vec::new() } else { content.to_vec() };
+    OpenFile::Pipe { pipe, is_write_end, flags: 0, capacity: 4096, content }
+}
+
+fn end(pair: u64, end: u32, waiting: &[u8]) -> OpenFile {
+    let (incoming, buffers) = (vec![waiting.to_vec(), vec![end as u8 + 1]], (4096, 212_992));
+    OpenFile::SocketPair { pair, end, kind: 1, flags: 0, incoming, shutdown: 1, buffers }
+}
+
+/// The files of one kind, with an identity that no other has.
+fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
+    match kind {
+        0 => vec![OpenFile::Path {
+            path: format!("/file/{id}").into(),
+            flags: 0,
+            offset: id,
+            stamp: None,
+        }],
+        1 => vec![OpenFile::Event { count: id << 33 | 1, flags: 0, is_semaphore: false }],
+        2 => vec![pipe(id, false, content), pipe(id, true, content)],
+        3 => vec![end(id, 0, content), end(id, 1, content)],
+        4 => vec![OpenFile::Epoll { flags: 0, watches: Vec::new() }],
+        _ => vec![OpenFile::External { description: format!("outside {id}") }],
+    }
+}
+
+/// Files of all kinds in any order, at numbers in any order; an end without a number is one that
+/// the parent had closed.
+fn models() -> impl Strategy<Value = Model> {
+    let kinds = prop::collection::vec((0u8..6, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
+    let files = kinds.prop_map(|kinds| {
+        let kinds = kinds.iter().enumerate();
+        kinds.flat_map(|(id, (kind, bytes))| files(*kind, id as u64 + 1, bytes)).collect::<Vec<_>>()
+    });
+    let files = files.prop_flat_map(|files| Just(files).prop_shuffle());
+    let numbers = prop::collection::btree_map(0..NUMBERS, (any::<u32>(), any::<bool>()), 0..20);
+    let watches = prop::collection::vec((any::<usize>(), any::<usize>()), 0..6);
+    (files, numbers, watches).prop_map(|(files, numbers, watches)| {
+        let count = files.len() as u32;
+        let descriptors = numbers
+            .into_iter()
+            .map(|(fd, (file, cloexec))| Descriptor { fd, file: file % count, cloexec })
+            .collect();
+        with_watches(Model { files, descriptors, ..Model::default() }, &watches)
+    })
+}
+
+fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
+    let numbers: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
+    let epolls: Vec<usize> = (0..model.files.len())
+        .filter(|file| matches!(model.files[*file], OpenFile::Epoll { .. }))
+        .collect();
+    if numbers.is_empty() || epolls.is_empty() {
+        return model;
+    }
+    for (epoll, watched) in pairs {
+        let fd = numbers[watched % numbers.len()];
+        let added = EpollWatch { fd, events: fd + 1, data: u64::from(fd) << 32 };
+        if let OpenFile::Epoll { watches, .. } = &mut model.files[epolls[epoll % epolls.len()]] {
+            watches.push(added);
+        }
+    }
+    model
+}
+
+fn check(model: &Model, gap: u32) {
+    let mut arena = Arena::new();
+    let compiled = ops(model, &mut arena);
+    let memory = arena.finish(PlanHeader::default());
+    let targets: Vec<u32> = compiled.externals.iter().map(|external| external.target).collect();
+    assert_eq!(targets, external_numbers(model));
+    let mut table = Table::new(&compiled, &memory, gap);
+    table.run(&compiled);
+    let numbers: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
+    assert_eq!(table.fds.keys().copied().collect::<Vec<_>>(), numbers);
+    check_sharing(model, &table);
+    for descriptor in &model.descriptors {
+        let open = table.fds[&descriptor.fd];
+        assert_eq!(open.cloexec, descriptor.cloexec);
+        check_thing(model, &table, descriptor, open);
+    }
+}
+
+/// Two numbers are one description exactly if they were, except for standard streams.
+fn check_sharing(model: &Model, table: &Table<'_>) {
+    let mut described: BTreeMap<usize, u32> = BTreeMap::new();
+    for descriptor in &model.descriptors {
+        let file = descriptor.file;
+        let thing = table.fds[&descriptor.fd].thing;
+        assert_eq!(*described.entry(thing).or_insert(file), file);
+        let is_external = matches!(model.files[file as usize], OpenFile::External { .. });
+        let first = model.descriptors.iter().find(|other| other.file == file).unwrap();
+        if !is_external || descriptor.fd > 2 {
+            assert_eq!(table.fds[&first.fd].thing, thing);
+        }
+    }
+}
+
+fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: Open) {
+    match (&model.files[descriptor.file as usize], &table.things[open.thing]) {
+        (OpenFile::Path { path, offset, .. }, Thing::Path(opened, at)) => {
+            assert_eq!((path.to_str().unwrap(), offset), (opened.as_str(), at));
+        }
+        (OpenFile::Event { count, .. }, Thing::Event(counted)) => assert_eq!(count, counted),
+        (OpenFile::External { .. }, Thing::External(number)) => {
+            assert_eq!(
+                model.descriptors.iter().find(|d| d.fd == *number).unwrap().file,
+                descriptor.file
+            );
+        }
+        (OpenFile::Pipe { pipe, is_write_end, content, .. }, Thing::Pair(made, end)) => {
+            assert_eq!(*end, u32::from(*is_write_end));
+            check_partner(model, table, *made, |file| is_of_pipe(file, *pipe));
+            check_written(table, (*made, 1), content, *is_write_end);
+        }
+        (OpenFile::SocketPair { pair, incoming, .. }, Thing::Pair(made, end)) => {
+            check_partner(model, table, *made, |file| is_of_pair(file, *pair));
+            check_written(table, (*made, 1 - end), &incoming.concat(), false);
+        }
+        (OpenFile::Epoll { watches, .. }, Thing::Epoll(added)) => {
+            let expected = |watch: &EpollWatch| {
+                (watch.fd, table.fds[&watch.fd].thing, watch.events, watch.data)
+            };
+            assert_eq!(&watches.iter().map(expected).collect::<Vec<_>>(), added);
+        }
+        (file, thing) => panic!("{file:?} became {thing:?}"),
+    }
+}
+
+fn is_of_pipe(file: &OpenFile, identity: u64) -> bool {
+    matches!(file, OpenFile::Pipe { pipe, .. } if *pipe == identity)
+}
+
+fn is_of_pair(file: &OpenFile, identity: u64) -> bool {
+    matches!(file, OpenFile::SocketPair { pair, .. } if *pair == identity)
+}
+
+/// Every number of the same pair was made by the same call.
+fn check_partner(
+    model: &Model,
+    table: &Table<'_>,
+    made: usize,
+    is_same: impl Fn(&OpenFile) -> bool,
+) {
+    for other in model.descriptors.iter().filter(|d| is_same(&model.files[d.file as usize])) {
+        let thing = &table.things[table.fds[&other.fd].thing];
+        assert!(matches!(thing, Thing::Pair(call, _) if *call == made));
+    }
+}
+
+fn check_written(table: &Table<'_>, through: (usize, u32), content: &[u8], is_exempt: bool) {
+    let written = table.written.get(&through).map_or(&[][..], Vec::as_slice);
+    assert!(is_exempt || written == content, "{written:?} instead of {content:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn the_clone_gets_the_parents_table(model in models(), gap in 0u32..3) {
+        check(&model, gap);
+    }
+}
+
+#[test]
+fn ends_that_want_each_others_numbers_are_not_lost() {
+    for (read, write) in [(0, 1), (1, 0), (1, 2), (2, 1), (5, 0)] {
+        let descriptor = |fd, file| Descriptor { fd, file, cloexec: false };
+        let mut descriptors = vec![descriptor(read, 0), descriptor(write, 1)];
+        descriptors.sort_by_key(|descriptor| descriptor.fd);
+        let files = vec![pipe(1, false, b"waiting"), pipe(1, true, b"")];
+        check(&Model { files, descriptors, ..Model::default() }, 0);
+    }
+}
+
+#[test]
+fn a_table_without_gaps_needs_no_number_in_between() {
+    let descriptors = (0..64).map(|fd| Descriptor { fd, file: 63 - fd, cloexec: fd % 2 == 0 });
+    let files = (0..32).flat_map(|id| files(2 + (id % 2) as u8, id, b"bytes")).collect();
+    check(&Model { files, descriptors: descriptors.collect(), ..Model::default() }, 0);
+}
