@@ -13,7 +13,7 @@ pub struct Goal {
     pub limit: f64,
     /// What was measured.
     pub value: Option<f64>,
-    /// Its 95 % interval.
+    /// Its 95 % interval; an end that is `null` in JSON is unbounded.
     pub ci: Option<[f64; 2]>,
     /// Whether it was reached.
     pub verdict: Verdict,

@@ -60,7 +60,7 @@ mod tests {
     fn what_this_process_touches_is_counted() {
         let pid = std::process::id() as i32;
         let before = of(pid);
-        let block = vec![1u8; 32 << 20];
+        let block = std::hint::black_box(vec![1u8; 32 << 20]);
         let after = of(pid);
         assert!(after.anonymous >= before.anonymous + (31 << 20), "{before:?} {after:?}");
         assert!(after.private >= before.private + (31 << 20), "{before:?} {after:?}");

@@ -10,7 +10,7 @@ const OLDEST_MAJOR: u32 = 4;
 /// A row for each subject that says why CRIU was not measured.
 pub fn note(lanes: &[Lane], samples: &mut Samples) -> Option<String> {
     let note = match find() {
-        Err(reason) => format!("no CRIU of version {OLDEST_MAJOR} or later works here: {reason}"),
+        Err(reason) => format!("no CRIU from version {OLDEST_MAJOR} on works here: {reason}"),
         Ok(version) => format!("CRIU {version} works here but this benchmark cannot drive it yet"),
     };
     for lane in lanes {
@@ -35,7 +35,7 @@ fn output(arguments: &[&str]) -> Result<String, String> {
     let output = Command::new("criu")
         .args(arguments)
         .output()
-        .map_err(|error| format!("criu cannot be started ({error})"))?;
+        .map_err(|_| "the command criu is not installed".to_owned())?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

@@ -1,14 +1,20 @@
 //! Many clones at once: what each costs in memory after one call, and how many a second come to
 //! a right answer.
 
+use std::time::Duration;
+
 use super::clone::{Asked, ask, end};
 use super::{Bench, Lane, metric};
 use crate::error::BenchError;
 use crate::exchange::{now_ns, us_since};
 use crate::usage;
 
+const GRACE: Duration = Duration::from_millis(100);
+
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>, count: usize) -> Result<(), BenchError> {
     let case = lane.subject.case("herd");
+    // What the herd before this one left to the kernel is freed after a grace period.
+    std::thread::sleep(GRACE);
     let kernel_before = bench.testbed.cgroup.as_ref().and_then(|group| group.kernel_bytes());
     let numbers: Vec<u64> = (0..count).map(|_| lane.number()).collect();
     let started = now_ns();
@@ -31,7 +37,12 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>, count: usize) -> Result<(
     if let (Some(before), Some(now)) = (kernel_before, kernel) {
         let each = now.saturating_sub(before) as f64 / count as f64;
         bench.samples.add(&case, metric::KERNEL, "bytes", each);
-        bench.samples.note(&case, metric::KERNEL, "bytes", "mean of the herd; with page tables");
+        bench.samples.note(
+            &case,
+            metric::KERNEL,
+            "bytes",
+            "mean of a herd, page tables included; counted in batches, so good to some 20 kB",
+        );
     } else {
         let note = "no memory cgroup could be made here";
         bench.samples.note(&case, metric::KERNEL, "bytes", note);

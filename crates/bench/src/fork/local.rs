@@ -39,6 +39,6 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
     samples.add(&case, metric::WARM, "us", again);
     samples.add(&case, metric::EXCESS, "us", response - again);
     samples.add(&case, metric::LOCAL, "bytes", (used.private + used.page_tables) as f64);
-    samples.add(&case, "page faults", "count", used.faults as f64);
+    samples.add(&case, metric::FAULTS, "count", used.faults as f64);
     Ok(())
 }

@@ -48,13 +48,15 @@ mod metric {
     pub const EXCESS: &str = "excess of first call";
     pub const LOCAL: &str = "local memory after one call";
     pub const KERNEL: &str = "kernel memory";
-    pub const FAULTS: &str = "page faults of first call";
+    pub const FAULTS: &str = "page faults of both calls";
 }
 
 /// How much is measured.
 struct Scale {
     rounds: usize,
     checkpoints: usize,
+    herds: usize,
+    /// Clones of a herd.
     herd: usize,
 }
 
@@ -111,9 +113,9 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
 
 fn scale(options: &Options) -> Scale {
     if options.quick {
-        Scale { rounds: 6, checkpoints: 1, herd: 8 }
+        Scale { rounds: 6, checkpoints: 1, herds: 1, herd: 8 }
     } else {
-        Scale { rounds: 31, checkpoints: 7, herd: 48 }
+        Scale { rounds: 31, checkpoints: 7, herds: 7, herd: 24 }
     }
 }
 
@@ -185,12 +187,14 @@ fn measure(lanes: &mut [Lane], bench: &mut Bench<'_>, scale: &Scale) -> Result<(
             one_round(lane, &mut Bench { testbed: bench.testbed, samples })?;
         }
     }
-    for lane in &mut *lanes {
-        progress(&format!("{} clones of {}", scale.herd, lane.subject.name));
-        herd::measure(lane, bench, scale.herd)?;
+    for round in 1..=scale.herds {
+        progress(&format!("herds of {} clones, round {round} of {}", scale.herd, scale.herds));
+        for lane in &mut *lanes {
+            herd::measure(lane, bench, scale.herd)?;
+        }
     }
-    for round in 0..scale.checkpoints {
-        progress(&format!("checkpoints, round {} of {}", round + 1, scale.checkpoints));
+    for round in 1..=scale.checkpoints {
+        progress(&format!("checkpoints, round {round} of {}", scale.checkpoints));
         for lane in &mut *lanes {
             checkpoint::measure(lane, bench)?;
         }
