@@ -1,4 +1,5 @@
 //! Runs compiled ops for real, in a process of its own, as the restorer would.
+#![allow(unsafe_code)] // reason: a forked child may only make raw calls
 
 use std::os::fd::{AsRawFd, OwnedFd};
 

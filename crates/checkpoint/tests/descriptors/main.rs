@@ -1,6 +1,5 @@
 //! Descriptors of real processes: what is captured, what is refused, and whether a clone that is
 //! made from it has the same.
-#![allow(unsafe_code)] // reason: the clone in these tests is a forked child that runs raw calls
 
 mod carried;
 mod clone;
