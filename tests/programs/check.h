@@ -75,12 +75,14 @@ fail_at(const char *file, int line, const char *format, ...) {
 
 static inline void pretend_naive_restore(void);
 
-static inline void ready_and_wait(void) {
+// The byte that arrived.
+static inline char ready_and_wait(void) {
     if (getenv("FARFORK_NAIVE")) pretend_naive_restore();
-    char byte;
+    char byte = 0;
     if (write(1, "READY\n", 6) != 6) _exit(3);
     ssize_t got = read(0, &byte, 1);
     CHECK(got == 1, "read of one byte from fd 0: expected 1, saw %zd (%s)", got, strerror(errno));
+    return byte;
 }
 
 __attribute__((noreturn)) static inline void pass(void) {

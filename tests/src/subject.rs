@@ -45,24 +45,38 @@ impl Subject {
 
     /// Waits for the line `READY`.
     pub fn await_ready(&mut self) -> Outcome {
+        self.await_line("READY")
+    }
+
+    /// Waits for this line to be printed once more on stdout.
+    pub fn await_line(&mut self, wanted: &str) -> Outcome {
         let deadline = Instant::now() + self.timeout;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Line::Out(line)) if line == "READY" => {
+                Ok(Line::Out(line)) if line == wanted => {
                     self.record(Line::Out(line));
                     return Ok(());
                 }
                 Ok(line) => self.record(line),
-                Err(RecvTimeoutError::Timeout) => return self.fail("no READY in time"),
-                Err(RecvTimeoutError::Disconnected) => return self.fail("ended before READY"),
+                Err(RecvTimeoutError::Timeout) => {
+                    return self.fail(&format!("no {wanted} in time"));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return self.fail(&format!("ended before {wanted}"));
+                }
             }
         }
     }
 
     /// Sends the byte that lets the program go on. One that is dead already is found out later.
     pub fn send_byte(&mut self) {
+        self.send(b"\n");
+    }
+
+    /// Sends commands to a program that takes some.
+    pub fn send(&mut self, bytes: &[u8]) {
         if let Some(mut stdin) = self.stdin.take() {
-            let _ = stdin.write_all(b"\n");
+            let _ = stdin.write_all(bytes);
             self.stdin = Some(stdin);
         }
     }

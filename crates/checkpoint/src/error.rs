@@ -47,6 +47,15 @@ pub enum CheckpointError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// There is no room for the instructions that ask the kernel.
+    #[error(
+        "process {pid} has no vDSO with room for farfork's instructions: checkpoint 64-bit \
+         programs on a kernel that was not started with vdso=0"
+    )]
+    NoVdso {
+        /// The process.
+        pid: i32,
+    },
     /// `/proc` does not say what it should.
     #[error("cannot read {what} of process {pid} from /proc: mount /proc of its PID namespace")]
     Proc {

@@ -22,11 +22,10 @@ mod threads;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farfork_image::error::ImageError;
-use farfork_image::format;
 use farfork_image::model::Model;
-use farfork_pool::{Extent, ImageWriter, Pool};
-use farfork_types::{CHUNK_BYTES, Cid};
+use farfork_image::store::Draft;
+use farfork_pool::{Held, Pool};
+use farfork_types::Cid;
 use nix::sys::signal::{Signal, kill as kill_process};
 use nix::unistd::Pid;
 
@@ -53,6 +52,24 @@ pub struct Checkpoint {
     pub copying: Duration,
     /// How long the whole took.
     pub total: Duration,
+    held: Unsettled,
+}
+
+/// What waits for the image to get its name.
+#[derive(Debug)]
+struct Unsettled {
+    _image: Held,
+    process: Option<Frozen>,
+}
+
+impl Checkpoint {
+    /// To be called once the image has a name. Before, nothing is lost whoever dies: an image
+    /// without a name is given back by `farfork pool check`, and the process still lives.
+    pub fn settle(&self) {
+        if let Some(frozen) = &self.held.process {
+            let _ = kill_process(Pid::from_raw(frozen.pid()), Signal::SIGKILL);
+        }
+    }
 }
 
 /// A process as it was found: what goes into the model, and the pages to copy.
@@ -70,34 +87,33 @@ pub fn dry_run(pid: i32) -> Result<Vec<Refusal>, CheckpointError> {
     Ok(refusals.into_list())
 }
 
-/// Checkpoints `pid` into `pool`. With `kill` the process does not run again after the moment
-/// that the image shows, once the image is published.
+/// Checkpoints `pid` into `pool`. With `kill` the process never runs again after the moment that
+/// the image shows, unless the checkpoint is dropped without being settled.
 pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
     look_at(pid)?;
     let stopped = Frozen::freeze(pid)?;
     let mut refusals = refusals_of(pid)?;
-    let Collected { model, runs } = collect(&stopped, &mut refusals)?;
+    let collected = collect(&stopped, &mut refusals)?;
     let refusals = refusals.into_list();
-    if !refusals.is_empty() {
+    let Some(Collected { mut model, runs }) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));
-    }
-    let copied = Copied::of(pool, pid, model, &runs)?;
-    let (copied_bytes, copying) = (copied.bytes, copied.took);
-    let (published, frozen) = if kill {
-        let published = copied.publish()?;
-        // The process is stopped: the signal is all that it will ever see.
-        let _ = kill_process(Pid::from_raw(pid), Signal::SIGKILL);
-        drop(stopped);
-        (published, begun.elapsed())
-    } else {
-        drop(stopped);
-        let frozen = begun.elapsed();
-        (copied.publish()?, frozen)
     };
-    let (cid, pool_bytes) = published;
+    let mut draft = Draft::begin(pool, &model)?;
+    let copy_begun = Instant::now();
+    let (writer, extents) = draft.chunks();
+    let copied_bytes = copy::copy(pid, &runs, &model.memory.windows, writer, extents)?;
+    let copying = copy_begun.elapsed();
+    // One that is to be killed stands still until its image is there to take its place.
+    let frozen = begun.elapsed();
+    let process = Some(stopped).filter(|_| kill);
+    model.created_unix_s =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let pool_bytes = draft.bytes();
+    let (cid, image) = draft.publish(&model)?;
     let total = begun.elapsed();
-    Ok(Checkpoint { cid, copied_bytes, pool_bytes, frozen, copying, total })
+    let held = Unsettled { _image: image, process };
+    Ok(Checkpoint { cid, copied_bytes, pool_bytes, frozen, copying, total, held })
 }
 
 /// Refuses what cannot even be stopped.
@@ -122,87 +138,34 @@ fn look_at(pid: i32) -> Result<(), CheckpointError> {
     }
 }
 
-/// A model and the chunks that hold its pages; nobody sees them yet.
-struct Copied<'p> {
-    writer: ImageWriter<'p>,
-    model: Model,
-    metadata_offset: u64,
-    extents: Vec<Extent>,
-    bytes: u64,
-    took: Duration,
-}
-
-impl<'p> Copied<'p> {
-    fn of(
-        pool: &'p Pool,
-        pid: i32,
-        model: Model,
-        runs: &[Run],
-    ) -> Result<Copied<'p>, CheckpointError> {
-        let mut writer = pool.begin()?;
-        let metadata_offset = reserve_metadata(&mut writer, &model)?;
-        let windows = &model.memory.windows;
-        let extents = writer.allocate(windows.len() as u32)?;
-        let begun = Instant::now();
-        let bytes = copy::copy(pid, runs, windows, &mut writer, &extents)?;
-        Ok(Copied { writer, model, metadata_offset, extents, bytes, took: begun.elapsed() })
-    }
-
-    /// Writes the metadata and makes the image visible; its id and its bytes of the pool.
-    fn publish(mut self) -> Result<(Cid, u64), CheckpointError> {
-        self.model.created_unix_s =
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let placement = format::chunk_offsets(&self.extents);
-        let sums: Vec<u32> = placement
-            .iter()
-            .map(|offset| chunk_sum(&mut self.writer, &self.extents, *offset))
-            .collect();
-        let bytes = format::encode(&self.model, self.writer.cid(), &placement, &sums);
-        self.writer.write(self.metadata_offset, &bytes);
-        let pool_bytes = self.writer.extents().iter().map(|extent| extent.bytes()).sum();
-        Ok((self.writer.publish(bytes.len() as u64)?, pool_bytes))
-    }
-}
-
-fn chunk_sum(writer: &mut ImageWriter<'_>, extents: &[Extent], at: u64) -> u32 {
-    extents.iter().find(|run| run.offset <= at && at < run.end()).map_or(0, |run| {
-        let from = (at - run.offset) as usize;
-        crc32c::crc32c(&writer.bytes_mut(*run)[from..from + CHUNK_BYTES as usize])
-    })
-}
-
-fn reserve_metadata(writer: &mut ImageWriter<'_>, model: &Model) -> Result<u64, CheckpointError> {
-    let chunks = format::meta_chunks(format::bytes_bound(model));
-    match writer.allocate(chunks)?.as_slice() {
-        [extent] => Ok(extent.offset),
-        _ => Err(ImageError::Scattered { cid: writer.cid(), chunks }.into()),
-    }
-}
-
 fn refusals_of(pid: i32) -> Result<Refusals, CheckpointError> {
     let status = Status::read(pid, pid)?;
     Ok(Refusals::of(format!("process {pid} ({})", status.name)))
 }
 
-fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, CheckpointError> {
+/// Everything about the process; nothing if it cannot even be asked, which is among the refusals.
+fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>, CheckpointError> {
     let pid = frozen.pid();
     let mappings = maps::read(pid)?;
     let (kernel, vdso) = memory::kernel_range(&mappings);
     let ancestor = Ancestor::of(&mappings)?;
     let own_filters = u32::from(ancestor.is_some());
+    if !threads::can_call(pid, frozen.tids(), own_filters, refusals)? {
+        return Ok(None);
+    }
     let regions = memory::regions(&mappings, ancestor.as_ref(), refusals);
     let runs = memory::runs(pid, &regions)?;
     let injector = Injector::new(frozen, vdso)?;
     let threads = frozen
         .tids()
         .iter()
-        .map(|tid| threads::collect(&injector, pid, *tid, own_filters, refusals))
+        .map(|tid| threads::collect(&injector, pid, *tid, refusals))
         .collect::<Result<Vec<_>, _>>()?;
     let guards = memory::guards(pid, &regions.all)?;
     let memory = memory::memory(regions.all, memory::windows(&runs), guards, kernel);
     let open = descriptors::collect(pid, refusals)?;
     let model = Model {
-        made_on: process::made_on(pid, vdso, &threads[0].xstate),
+        made_on: process::made_on(injector.vdso(), &threads[0].xstate),
         created_unix_s: 0,
         process: process::collect(&injector, pid, refusals)?,
         memory: process::layout(&injector, pid, memory)?,
@@ -212,5 +175,5 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Collected, Checkp
         descriptors: open.descriptors,
         files: open.files,
     };
-    Ok(Collected { model, runs })
+    Ok(Some(Collected { model, runs }))
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use farfork_image::model::{
     Credentials, Leads, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers,
 };
-use farfork_sys::{memory, ptrace, xstate};
+use farfork_sys::{ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
 use crate::inject::{Injector, Lent};
@@ -245,12 +245,10 @@ fn parse_timers(text: &str) -> Vec<PosixTimer> {
 }
 
 /// The kernel and processor that this runs on.
-pub fn made_on(pid: i32, vdso: (u64, u64), area: &[u8]) -> MadeOn {
-    let mut code = vec![0u8; (vdso.1 - vdso.0) as usize];
-    let _ = memory::read(pid, vdso.0, &mut code);
+pub fn made_on(vdso: &[u8], area: &[u8]) -> MadeOn {
     MadeOn {
         xcr0: xstate::word(area, xstate::XCR0_OFFSET),
-        vdso_crc: crc32c::crc32c(&code),
+        vdso_crc: crc32c::crc32c(vdso),
         ..farfork_image::machine::this()
     }
 }

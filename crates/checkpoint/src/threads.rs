@@ -6,23 +6,21 @@ use farfork_image::model::Thread;
 use farfork_sys::{ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
-use crate::inject::Injector;
+use crate::inject::{Injector, RESTARTS};
 use crate::refuse::Refusals;
 use crate::status::Status;
 
 const PR_GET_TID_ADDRESS: u64 = 40;
+/// Code segment of 64-bit programs.
+const CODE_64: u64 = 0x33;
 
-/// Results that tell the kernel to restart a call after a stop, and never reach a program.
-const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
 const EINTR: u64 = -4i64 as u64;
 
-/// Collects a stopped thread; `tid` is its id in this PID namespace. Clones are under one seccomp
-/// filter of farfork's own, which is made anew.
+/// Collects a stopped thread; `tid` is its id in this PID namespace.
 pub fn collect(
     injector: &Injector<'_>,
     pid: i32,
     tid: i32,
-    own_filters: u32,
     refusals: &mut Refusals,
 ) -> Result<Thread, CheckpointError> {
     let kernel = |what| doing(pid, what);
@@ -33,7 +31,7 @@ pub fn collect(
         ptrace::pending_signals(tid, false).map_err(kernel("read the pending signals"))?;
     let mask = ptrace::signal_mask(tid).map_err(kernel("read the signal mask"))?;
     let status = Status::read(pid, tid)?;
-    check(&status, &area, tid, own_filters, refusals);
+    check(&status, &area, tid, refusals);
     let asked = ask(injector, tid)?;
     let has_signal = status.has_deliverable_signal(mask);
     Ok(Thread {
@@ -82,15 +80,38 @@ fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
     })
 }
 
-fn check(status: &Status, area: &[u8], tid: i32, own_filters: u32, refusals: &mut Refusals) {
+/// Whether the threads can make calls for the checkpoint; refuses those that cannot. A seccomp
+/// filter might kill the process for a call that it does not expect. A clone is under one filter
+/// of farfork's own (`own_filters`), which is made anew.
+pub fn can_call(
+    pid: i32,
+    tids: &[i32],
+    own_filters: u32,
+    refusals: &mut Refusals,
+) -> Result<bool, CheckpointError> {
+    let mut can_call = true;
+    for tid in tids {
+        let status = Status::read(pid, *tid)?;
+        let object = format!("thread {tid} ({})", status.name);
+        let registers = ptrace::registers(*tid).map_err(doing(pid, "read the registers"))?;
+        if status.seccomp != 0 && status.seccomp_filters != Some(own_filters) {
+            let remedy = "run it without a seccomp filter, or confine the clone from outside";
+            refusals.add(object, "it is under a seccomp filter", remedy);
+        } else if registers.cs != CODE_64 {
+            refusals.add(object, "it runs 32-bit code", "use a 64-bit build of the program");
+        } else {
+            continue;
+        }
+        can_call = false;
+    }
+    Ok(can_call)
+}
+
+fn check(status: &Status, area: &[u8], tid: i32, refusals: &mut Refusals) {
     let object = format!("thread {tid} ({})", status.name);
     if xstate::word(area, xstate::PRESENT_OFFSET) & xstate::AMX != 0 {
         let remedy = "checkpoint it when no matrix computation is running";
         refusals.add(object.clone(), "its AMX tile registers are in use", remedy);
-    }
-    if status.seccomp != 0 && status.seccomp_filters != Some(own_filters) {
-        let remedy = "run it without a seccomp filter, or confine the clone from outside";
-        refusals.add(object.clone(), "it is under a seccomp filter", remedy);
     }
     if status.is_ptraced_before {
         refusals.add(object, "a debugger traces it", "detach the debugger");

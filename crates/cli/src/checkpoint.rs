@@ -68,6 +68,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         other => other?,
     };
     publish(&pool, name, made.cid)?;
+    made.settle();
     report(name, &made, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -87,7 +88,7 @@ fn dry_run(args: &Args) -> CommandResult {
 }
 
 /// Gives the image its name; an image that loses its last name goes.
-fn publish(pool: &Pool, name: &ImageName, cid: Cid) -> Result<(), Box<dyn Error>> {
+pub(crate) fn publish(pool: &Pool, name: &ImageName, cid: Cid) -> Result<(), Box<dyn Error>> {
     let catalog = Catalog::open(pool)?;
     let Some(old) = catalog.set(name, cid)?.filter(|old| *old != cid) else { return Ok(()) };
     if catalog.names_of(old)?.is_empty() {

@@ -1,6 +1,7 @@
 //! `farfork images`.
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use farfork_image::catalog::{Catalog, ImageName};
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, checkpoint, restore, size};
+use crate::{CommandResult, archive, checkpoint, restore, size};
 
 /// What to do with images.
 #[derive(clap::Subcommand)]
@@ -43,6 +44,26 @@ pub(crate) enum Command {
         /// Names or ids.
         #[arg(required = true)]
         images: Vec<String>,
+    },
+    /// Write an image to a file, from which any pool can take it.
+    Export {
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Name or id.
+        image: String,
+        /// Where to; - for stdout. A file there is replaced once the new one is whole.
+        file: PathBuf,
+    },
+    /// Take an image from a file that `export` wrote, and print its id. It is a new image with an
+    /// id of its own, also where the exported one still is.
+    Import {
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Where from; - for stdin.
+        file: PathBuf,
+        /// USER/FUNCTION[:TAG]; an existing name moves to the new image. Without it, import/FILE.
+        #[arg(long)]
+        name: Option<ImageName>,
     },
 }
 
@@ -81,6 +102,10 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         Command::Rm { pool, images } => {
             let pool = pool.open()?;
             images.iter().try_for_each(|image| remove(&pool, image))?;
+        }
+        Command::Export { pool, image, file } => archive::export(&pool.open()?, image, file)?,
+        Command::Import { pool, file, name } => {
+            archive::import(&pool.open()?, file, name.as_ref())?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 //! Exit status: 0 done, 1 the work failed, 2 the call was wrong. With `--json` stdout holds one
 //! JSON document and nothing else.
 
+mod archive;
 mod checkpoint;
 mod clones;
 mod doctor;
@@ -11,6 +12,7 @@ mod inherit;
 mod node;
 mod output;
 mod pool;
+mod progress;
 mod restore;
 mod size;
 

@@ -8,11 +8,11 @@ use std::process::ExitCode;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
-use farfork_pool::{Pool, maps_huge_pages, mount_tmpfs, unmount_tmpfs};
-use farfork_types::{CHUNK_BYTES, align_down, align_up};
+use farfork_pool::{ImageState, Pool, maps_huge_pages, mount_tmpfs, unmount_tmpfs};
+use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
 use crate::output::print_json;
-use crate::{CommandResult, size};
+use crate::{CommandResult, checkpoint, size};
 
 /// What to do with a pool.
 #[derive(clap::Subcommand)]
@@ -134,6 +134,7 @@ fn check(path: Option<&Path>) -> CommandResult {
     for finding in &report.findings {
         println!("{finding}");
     }
+    remove_unnamed(&pool)?;
     for (name, cid, _) in Catalog::open(&pool)?.list()? {
         match Image::read(&pool, cid).map(|image| image.damaged_windows(&pool)) {
             Ok(Ok(damaged)) if damaged.is_empty() => {}
@@ -149,4 +150,23 @@ fn check(path: Option<&Path>) -> CommandResult {
     }
     println!("{}", if is_sound { "the pool is sound" } else { "the pool is damaged" });
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Removes images whose checkpointer was killed before it could name them: nobody would find them.
+fn remove_unnamed(pool: &Pool) -> Result<(), Box<dyn Error>> {
+    let catalog = Catalog::open(pool)?;
+    let images = pool.info()?.images.into_iter();
+    for image in images.filter(|image| image.state == ImageState::Published) {
+        let cid: Cid = image.cid.parse()?;
+        // In this order: whoever holds it may name it, and only then lets go.
+        if pool.is_held(cid).unwrap_or(true) || !catalog.names_of(cid)?.is_empty() {
+            continue;
+        }
+        checkpoint::remove(pool, cid)?;
+        println!(
+            "image {cid} had no name, its checkpoint was killed: {} bytes given back",
+            image.bytes
+        );
+    }
+    Ok(())
 }

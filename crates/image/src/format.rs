@@ -13,6 +13,7 @@
 //! Invariants: nothing is written after publication; the metadata's chunks are contiguous; the
 //! checksum covers the metadata with the checksum itself as zero.
 
+use farfork_plan::{PLAN_MAGIC, PlanHeader};
 use farfork_pool::{Extent, ImageExtents, Pool};
 use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES, align_up};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -137,30 +138,14 @@ impl Image {
             return Err(damaged("metadata is not in one piece"));
         }
         let bytes = pool.bytes(first.offset, extents.root_len)?;
-        let header = checked_header(bytes, cid)?;
-        let part = |offset: u64, len: u64| {
-            let end = offset.checked_add(len)?;
-            bytes.get(offset as usize..end as usize)
-        };
-        let model = part(header.model_offset, header.model_bytes)
-            .and_then(|encoded| postcard::from_bytes::<Model>(encoded).ok())
-            .ok_or(damaged("the model cannot be read"))?;
-        let sums = header
-            .sums_count
-            .checked_mul(4)
-            .and_then(|len| part(header.sums_offset, len))
-            .ok_or(damaged("the checksums lie outside"))?
-            .chunks_exact(4)
-            .map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]))
-            .collect();
-        part(header.plan_offset, header.plan_bytes).ok_or(damaged("the plan lies outside"))?;
+        let Metadata { model, plan_offset, plan_bytes, sums } = Metadata::parse(bytes, cid)?;
         let meta = meta_chunks(extents.root_len) as usize;
         let placement: Vec<u64> = chunk_offsets(&extents.extents).into_iter().skip(meta).collect();
-        if placement.len() < model.memory.windows.len() {
-            return Err(damaged("chunks are missing"));
+        if placement.len() != model.memory.windows.len() {
+            return Err(damaged("chunks are missing, or too many"));
         }
-        let plan_offset = first.offset + header.plan_offset;
-        Ok(Image { extents, model, plan_offset, plan_bytes: header.plan_bytes, sums, placement })
+        let plan_offset = first.offset + plan_offset;
+        Ok(Image { extents, model, plan_offset, plan_bytes, sums, placement })
     }
 
     /// Verifies the checksum of every data chunk; the addresses of windows that do not match.
@@ -173,6 +158,66 @@ impl Image {
             }
         }
         Ok(damaged)
+    }
+}
+
+/// The metadata of an image, apart from where the image lies.
+#[derive(Debug)]
+pub struct Metadata {
+    /// What the image holds.
+    pub model: Model,
+    /// Where the plan begins in the metadata.
+    pub plan_offset: u64,
+    /// Bytes of the plan.
+    pub plan_bytes: u64,
+    /// Checksums of the data chunks.
+    pub sums: Vec<u32>,
+}
+
+impl Metadata {
+    /// Reads and verifies the metadata of the image `cid`.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`], [`ImageError::Version`].
+    pub fn parse(bytes: &[u8], cid: Cid) -> Result<Metadata, ImageError> {
+        let damaged = |what| ImageError::Damaged { cid, what };
+        let header = checked_header(bytes, cid)?;
+        let part = |offset: u64, len: u64| {
+            let end = offset.checked_add(len)?;
+            bytes.get(usize::try_from(offset).ok()?..usize::try_from(end).ok()?)
+        };
+        let model = part(header.model_offset, header.model_bytes)
+            .and_then(|encoded| postcard::from_bytes::<Model>(encoded).ok())
+            .ok_or(damaged("the model cannot be read"))?;
+        model.validate().map_err(damaged)?;
+        let sums: Vec<u32> = header
+            .sums_count
+            .checked_mul(4)
+            .and_then(|len| part(header.sums_offset, len))
+            .ok_or(damaged("the checksums lie outside"))?
+            .chunks_exact(4)
+            .map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]))
+            .collect();
+        if sums.len() != model.memory.windows.len() {
+            return Err(damaged("another number of checksums than of windows"));
+        }
+        let (plan_offset, plan_bytes) = (header.plan_offset, header.plan_bytes);
+        let plan = part(plan_offset, plan_bytes).ok_or(damaged("the plan lies outside"))?;
+        let (plan, _) =
+            PlanHeader::read_from_prefix(plan).map_err(|_| damaged("no room for a plan"))?;
+        let is_plan = plan.magic == PLAN_MAGIC && plan.bytes == plan_bytes;
+        if !is_plan || !(plan_offset | plan_bytes).is_multiple_of(PAGE_BYTES) {
+            return Err(damaged("the plan is none"));
+        }
+        Ok(Metadata { model, plan_offset, plan_bytes, sums })
+    }
+}
+
+/// Makes the checksum of metadata right again that a test has changed.
+#[doc(hidden)]
+pub fn reseal(bytes: &mut [u8]) {
+    if let Ok((header, _)) = ImageHeader::read_from_prefix(bytes) {
+        seal(bytes, ImageHeader { checksum: 0, ..header });
     }
 }
 

@@ -1,9 +1,12 @@
 //! A checkpoint at rest.
 
+pub mod archive;
 pub mod catalog;
 pub mod compile;
 pub mod error;
 pub mod format;
 pub mod machine;
 pub mod model;
+pub mod store;
+mod validate;
 pub mod verify;

@@ -54,4 +54,4 @@ pub use media::{Medium, maps_huge_pages, mount_tmpfs, unmount_tmpfs};
 pub use pinfile::PinFile;
 pub use pool::Pool;
 pub use slots::ImageExtents;
-pub use writer::ImageWriter;
+pub use writer::{Held, ImageWriter};

@@ -28,12 +28,27 @@ pub struct ImageWriter<'p> {
     extents: Vec<Extent>,
     published: bool,
     /// Dropped after `drop` has given everything back.
-    _alive: HeldLock,
+    alive: Option<HeldLock>,
     /// `write` takes `&self`: two threads could write one place.
     _one_thread: PhantomData<Cell<()>>,
 }
 
+/// The proof that the writer of a published image lives.
+#[derive(Debug)]
+pub struct Held {
+    _alive: Option<HeldLock>,
+}
+
 impl Pool {
+    /// Whether the writer of the published image `cid` holds it still.
+    ///
+    /// # Errors
+    /// [`PoolError::NoImage`], [`PoolError::Io`].
+    pub fn is_held(&self, cid: Cid) -> Result<bool, PoolError> {
+        let owner = self.lookup(cid, &[State::Published]).ok_or_else(|| self.no_image(cid))?;
+        self.has_writer(owner.slot)
+    }
+
     /// Starts an image.
     ///
     /// # Errors
@@ -51,7 +66,7 @@ impl Pool {
             owner,
             extents: Vec::new(),
             published: false,
-            _alive: alive,
+            alive: Some(alive),
             _one_thread: PhantomData,
         })
     }
@@ -169,7 +184,16 @@ impl ImageWriter<'_> {
     /// # Errors
     /// [`PoolError::BadRoot`], [`PoolError::SlotLost`], [`PoolError::Gone`],
     /// [`PoolError::Truncated`]; the image is given up.
-    pub fn publish(mut self, root_len: u64) -> Result<Cid, PoolError> {
+    pub fn publish(self, root_len: u64) -> Result<Cid, PoolError> {
+        self.publish_held(root_len).map(|(cid, _)| cid)
+    }
+
+    /// As [`publish`](ImageWriter::publish); until the second value is dropped, or its process
+    /// dies, the image counts as one that its writer has still to do something with.
+    ///
+    /// # Errors
+    /// As [`publish`](ImageWriter::publish).
+    pub fn publish_held(mut self, root_len: u64) -> Result<(Cid, Held), PoolError> {
         self.pool.intact()?;
         let (cid, image_bytes) = (self.cid, self.extents.iter().map(|run| run.bytes()).sum());
         if root_len > image_bytes {
@@ -180,7 +204,7 @@ impl ImageWriter<'_> {
         if !self.published {
             return Err(PoolError::SlotLost { path: self.pool.path.clone(), cid });
         }
-        Ok(cid)
+        Ok((cid, Held { _alive: self.alive.take() }))
     }
 
     fn store_records(&self, root_len: u64) {

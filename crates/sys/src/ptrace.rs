@@ -44,10 +44,11 @@ unsafe fn plain(what: u32, tid: i32, data: usize) -> io::Result<()> {
     unsafe { request(what, tid, 0, data as *mut c_void) }.map(|_| ())
 }
 
-/// Becomes the tracer of a thread without stopping it.
+/// Becomes the tracer of a thread without stopping it. Stops at system calls will be told from
+/// those at signals.
 pub fn seize(tid: i32) -> io::Result<()> {
     // SAFETY: no memory is involved.
-    unsafe { plain(libc::PTRACE_SEIZE, tid, 0) }
+    unsafe { plain(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACESYSGOOD as usize) }
 }
 
 /// Stops a seized thread.
@@ -62,10 +63,23 @@ pub fn resume(tid: i32, signal: i32) -> io::Result<()> {
     unsafe { plain(libc::PTRACE_CONT, tid, signal as usize) }
 }
 
-/// Lets a stopped thread execute one instruction.
-pub fn step(tid: i32) -> io::Result<()> {
+/// Lets a stopped thread go on up to the next entry to or exit from a system call, delivering
+/// `signal` unless it is 0.
+pub fn to_system_call(tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: no memory is involved.
-    unsafe { plain(libc::PTRACE_SINGLESTEP, tid, 0) }
+    unsafe { plain(libc::PTRACE_SYSCALL, tid, signal as usize) }
+}
+
+/// Writes whole words to the memory of a stopped thread, also where its protection forbids it, in
+/// a private copy then.
+pub fn poke(tid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
+    for (index, word) in bytes.chunks_exact(8).enumerate() {
+        let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        let to = address as usize + 8 * index;
+        // SAFETY: the memory is the other process's, and the kernel checks the address.
+        unsafe { request(libc::PTRACE_POKEDATA, tid, to, word as usize as *mut c_void)? };
+    }
+    Ok(())
 }
 
 /// Lets go of a stopped thread.

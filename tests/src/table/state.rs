@@ -13,6 +13,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("main_thread_gone").refused(&["main thread"]),
     Program::c("signals"),
     Program::c("restart_syscalls"),
+    Program::c("steady"),
     Program::c("timers"),
     Program::c("rseq"),
     Program::c("robust_list"),

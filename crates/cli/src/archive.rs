@@ -1,0 +1,93 @@
+//! `farfork images export` and `import`.
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use farfork_image::archive;
+use farfork_image::catalog::ImageName;
+use farfork_image::format::Image;
+use farfork_pool::Pool;
+
+use crate::progress::Progress;
+use crate::{checkpoint, restore};
+
+/// What stands for stdin and stdout.
+const STANDARD: &str = "-";
+
+/// Writes an image to a file, which is there as a whole or not at all.
+pub(crate) fn export(pool: &Pool, image: &str, file: &Path) -> Result<(), Box<dyn Error>> {
+    let image = Image::read(pool, restore::resolve(pool, image)?)?;
+    let failed =
+        |error: &dyn std::fmt::Display| format!("cannot export to {}: {error}", file.display());
+    if file == Path::new(STANDARD) {
+        if io::stdout().is_terminal() {
+            return Err("an archive is not for a terminal: redirect stdout, or name a file".into());
+        }
+        return write(pool, &image, io::stdout().lock()).map_err(|error| failed(&error).into());
+    }
+    let unfinished = Unfinished::beside(file);
+    let made = File::create(&unfinished.0).map_err(|error| failed(&error))?;
+    write(pool, &image, &made).map_err(|error| failed(&error))?;
+    made.sync_all().map_err(|error| failed(&error))?;
+    fs::rename(&unfinished.0, file).map_err(|error| failed(&error))?;
+    let directory = file.parent().filter(|path| !path.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| failed(&error).into())
+}
+
+/// A file that is removed unless it has got its name.
+struct Unfinished(PathBuf);
+
+impl Unfinished {
+    fn beside(file: &Path) -> Unfinished {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Unfinished(file.with_file_name(format!(".{name}.{}.unfinished", std::process::id())))
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn write(pool: &Pool, image: &Image, out: impl io::Write) -> Result<(), archive::ArchiveError> {
+    let mut progress = Progress::new("exporting");
+    archive::write(pool, image, BufWriter::new(out), &mut |done, all| progress.windows(done, all))
+}
+
+/// Takes an image from a file and names it.
+pub(crate) fn import(
+    pool: &Pool,
+    file: &Path,
+    name: Option<&ImageName>,
+) -> Result<(), Box<dyn Error>> {
+    let name = name.map_or_else(|| name_of(file), |name| Ok(name.clone()))?;
+    let failed =
+        |error: &dyn std::fmt::Display| format!("cannot import {}: {error}", file.display());
+    let input: Box<dyn io::Read> = if file == Path::new(STANDARD) {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(file).map_err(|error| failed(&error))?)
+    };
+    let mut progress = Progress::new("importing");
+    let input = BufReader::with_capacity(1 << 20, input);
+    let (cid, _held) = archive::read(pool, input, &mut |done, all| progress.windows(done, all))
+        .map_err(|error| failed(&error))?;
+    drop(progress);
+    checkpoint::publish(pool, &name, cid)?;
+    println!("{cid}");
+    eprintln!("{name}");
+    Ok(())
+}
+
+/// `import/FILE` without its extension.
+fn name_of(file: &Path) -> Result<ImageName, Box<dyn Error>> {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    format!("import/{stem}").parse().map_err(|_| {
+        format!("cannot name an image after {}: give --name USER/FUNCTION", file.display()).into()
+    })
+}

@@ -1,0 +1,364 @@
+//! An image in a file: what a pool on tmpfs forgets with the machine's memory.
+//!
+//! ```text
+//!  header    magic, version, bytes and windows of the model, checksum of these and the model
+//!  model     as in the pool: which windows there are, and which of their pages are stored
+//!  windows   one record each, in address order: bytes that follow, CRC-32C of the whole 2 MiB
+//!            as they lie in a chunk, then the stored pages one after the other (zstd)
+//!  end       magic, CRC-32C of everything before
+//! ```
+//! Written and read in one pass with the memory of one window. Nothing of the pool it came from is
+//! in it: places and plan are made anew where it is read.
+
+use std::io::{self, Read, Write};
+
+use farfork_pool::{Held, Pool};
+use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zstd::bulk::{Compressor, Decompressor};
+
+use crate::error::ImageError;
+use crate::format::Image;
+use crate::model::{Model, StoredWindow};
+use crate::store::Draft;
+
+/// Version of the format.
+pub const VERSION: u32 = 1;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"farfarch");
+const END: u64 = u64::from_le_bytes(*b"farfend\0");
+/// Fast enough to keep up with a disk.
+const LEVEL: i32 = 1;
+/// A process with more mappings, threads and buffers than this is none.
+const MODEL_BYTES: u64 = 256 << 20;
+
+/// Why an archive could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// The operating system refused.
+    #[error(
+        "cannot {doing} the archive: {source}; look at the file, its directory and their space"
+    )]
+    Io {
+        /// What was tried, as a verb.
+        doing: &'static str,
+        /// The reason.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("it is no archive of a farfork image: name a file that `farfork images export` wrote")]
+    NotAnArchive,
+    /// It has another format.
+    #[error(
+        "it is of format {found}, this farfork reads {VERSION}: import it with the farfork that \
+         wrote it, or export the image again"
+    )]
+    OtherVersion {
+        /// Its format.
+        found: u32,
+    },
+    /// It ends too early.
+    #[error("it is cut off: copy or export it again")]
+    CutOff,
+    /// It does not fit its checksums.
+    #[error("it is damaged ({what}): copy or export it again")]
+    Damaged {
+        /// What does not hold.
+        what: &'static str,
+    },
+    /// The image or the pool is not as it should be.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+impl From<farfork_pool::PoolError> for ArchiveError {
+    fn from(error: farfork_pool::PoolError) -> ArchiveError {
+        ArchiveError::Image(error.into())
+    }
+}
+
+/// Told after each window: windows done, and all of them.
+pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
+
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Header {
+    magic: u64,
+    version: u32,
+    checksum: u32,
+    model_bytes: u64,
+    windows: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Record {
+    bytes: u32,
+    sum: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct End {
+    magic: u64,
+    checksum: u32,
+    reserved: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Header>() == 32);
+    assert!(size_of::<Record>() == 8);
+    assert!(size_of::<End>() == 16);
+};
+
+/// Writes `image` of `pool`, chunks verified.
+///
+/// # Errors
+/// [`ArchiveError::Io`]; [`ArchiveError::Image`] if the image is damaged, or was removed meanwhile.
+pub fn write(
+    pool: &Pool,
+    image: &Image,
+    out: impl Write,
+    progress: Progress<'_>,
+) -> Result<(), ArchiveError> {
+    let mut out = Summed::new(out);
+    let windows = &image.model.memory.windows;
+    let cid = image.extents.cid;
+    let model = postcard::to_stdvec(&image.model)
+        .map_err(|_| ImageError::Damaged { cid, what: "the model cannot be written" })?;
+    out.put(&[header(&model, windows.len()).as_bytes(), &model])?;
+    let mut compressor = Compressor::new(LEVEL).map_err(writing)?;
+    let mut pages = Vec::with_capacity(CHUNK_BYTES as usize);
+    for (done, ((window, offset), sum)) in
+        windows.iter().zip(&image.placement).zip(&image.sums).enumerate()
+    {
+        pages.clear();
+        let chunk = pool.bytes(*offset, CHUNK_BYTES)?;
+        if crc32c::crc32c(chunk) != *sum {
+            pool.find(cid)?; // it may have been removed, and its chunks given to another
+            return Err(ImageError::Damaged { cid, what: "a chunk does not match its sum" }.into());
+        }
+        for (start, end) in runs(window) {
+            pages.extend_from_slice(&chunk[start..end]);
+        }
+        let payload = compressor.compress(&pages).map_err(writing)?;
+        out.put(&[Record { bytes: payload.len() as u32, sum: *sum }.as_bytes(), &payload])?;
+        progress(done as u64 + 1, windows.len() as u64);
+    }
+    let end = End { magic: END, checksum: out.sum, reserved: 0 };
+    out.put(&[end.as_bytes()])?;
+    out.inner.flush().map_err(writing)
+}
+
+fn header(model: &[u8], windows: usize) -> Header {
+    let header = Header {
+        magic: MAGIC,
+        version: VERSION,
+        checksum: 0,
+        model_bytes: model.len() as u64,
+        windows: windows as u64,
+    };
+    Header { checksum: header_sum(&header, model), ..header }
+}
+
+fn header_sum(header: &Header, model: &[u8]) -> u32 {
+    let without = Header { checksum: 0, ..*header };
+    crc32c::crc32c_append(crc32c::crc32c(without.as_bytes()), model)
+}
+
+/// Runs of stored pages, as ranges of bytes of the chunk.
+fn runs(window: &StoredWindow) -> Vec<(usize, usize)> {
+    let page = PAGE_BYTES as usize;
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for index in (0..(CHUNK_BYTES / PAGE_BYTES) as usize).filter(|index| window.holds(*index)) {
+        match runs.last_mut() {
+            Some(last) if last.1 == index * page => last.1 += page,
+            _ => runs.push((index * page, (index + 1) * page)),
+        }
+    }
+    runs
+}
+
+/// Reads an archive into `pool` as a new image. Whatever is wrong, nothing of it stays there.
+///
+/// # Errors
+/// Any of [`ArchiveError`].
+pub fn read(
+    pool: &Pool,
+    input: impl Read,
+    progress: Progress<'_>,
+) -> Result<(Cid, Held), ArchiveError> {
+    let mut reader = Reader::open(input)?;
+    let model = reader.model().clone();
+    let mut draft = Draft::begin(pool, &model)?;
+    let (writer, extents) = draft.chunks();
+    let mut windows = model.memory.windows.iter();
+    let (mut done, all) = (0, windows.len() as u64);
+    for extent in extents {
+        let chunks = writer.bytes_mut(*extent).chunks_mut(CHUNK_BYTES as usize);
+        for (chunk, window) in chunks.zip(windows.by_ref()) {
+            reader.window(window, chunk)?;
+            done += 1;
+            progress(done, all);
+        }
+    }
+    reader.finish()?;
+    Ok(draft.publish(&model)?)
+}
+
+/// Reads an archive part by part: the model, each of its windows, the end.
+pub struct Reader<R> {
+    input: Summed<R>,
+    model: Model,
+    decompressor: Decompressor<'static>,
+    payload: Vec<u8>,
+    pages: Vec<u8>,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the header and the model, and verifies both.
+    ///
+    /// # Errors
+    /// Any of [`ArchiveError`] but [`ArchiveError::Image`].
+    pub fn open(input: R) -> Result<Reader<R>, ArchiveError> {
+        let mut input = Summed::new(input);
+        let mut header = Header::default();
+        input.get(header.as_mut_bytes()).map_err(|error| match error {
+            ArchiveError::CutOff => ArchiveError::NotAnArchive,
+            other => other,
+        })?;
+        if header.magic != MAGIC {
+            return Err(ArchiveError::NotAnArchive);
+        }
+        if header.version != VERSION {
+            return Err(ArchiveError::OtherVersion { found: header.version });
+        }
+        let model = read_model(&mut input, &header)?;
+        Ok(Reader {
+            input,
+            model,
+            decompressor: Decompressor::new().map_err(reading)?,
+            payload: Vec::new(),
+            pages: Vec::with_capacity(CHUNK_BYTES as usize),
+        })
+    }
+
+    /// What the image holds.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Reads the next window, which is `window` of the model, to `chunk`, which is all zeros.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Damaged`], [`ArchiveError::CutOff`], [`ArchiveError::Io`].
+    pub fn window(&mut self, window: &StoredWindow, chunk: &mut [u8]) -> Result<(), ArchiveError> {
+        let damaged = |what| ArchiveError::Damaged { what };
+        let mut record = Record::default();
+        self.input.get(record.as_mut_bytes())?;
+        if record.bytes as usize > zstd::zstd_safe::compress_bound(CHUNK_BYTES as usize) {
+            return Err(damaged("a window of too many bytes"));
+        }
+        self.payload.resize(record.bytes as usize, 0);
+        self.input.get(&mut self.payload)?;
+        self.pages.clear();
+        self.decompressor
+            .decompress_to_buffer(&self.payload, &mut self.pages)
+            .map_err(|_| damaged("the pages of a window"))?;
+        let mut rest = self.pages.as_slice();
+        for (start, end) in runs(window) {
+            let (run, more) =
+                rest.split_at_checked(end - start).ok_or(damaged("pages are missing"))?;
+            chunk[start..end].copy_from_slice(run);
+            rest = more;
+        }
+        if !rest.is_empty() || crc32c::crc32c(chunk) != record.sum {
+            return Err(damaged("a window does not match its sum"));
+        }
+        Ok(())
+    }
+
+    /// Reads the end, and sees that nothing follows.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Damaged`], [`ArchiveError::CutOff`], [`ArchiveError::Io`].
+    pub fn finish(mut self) -> Result<(), ArchiveError> {
+        let expected = self.input.sum;
+        let mut end = End::default();
+        self.input.get(end.as_mut_bytes())?;
+        if end.magic != END || end.checksum != expected {
+            return Err(ArchiveError::Damaged { what: "its end" });
+        }
+        match self.input.get(&mut [0]) {
+            Err(ArchiveError::CutOff) => Ok(()),
+            Ok(()) => Err(ArchiveError::Damaged { what: "more follows its end" }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn read_model(input: &mut Summed<impl Read>, header: &Header) -> Result<Model, ArchiveError> {
+    let damaged = |what| ArchiveError::Damaged { what };
+    if header.model_bytes > MODEL_BYTES {
+        return Err(damaged("a model of too many bytes"));
+    }
+    let mut bytes = Vec::new();
+    // As much as there is: a length that is wrong must not take the memory.
+    let limited = (&mut input.inner).take(header.model_bytes);
+    io::copy(&mut { limited }, &mut bytes).map_err(reading)?;
+    if bytes.len() as u64 != header.model_bytes {
+        return Err(ArchiveError::CutOff);
+    }
+    input.sum = crc32c::crc32c_append(input.sum, &bytes);
+    if header_sum(header, &bytes) != header.checksum {
+        return Err(damaged("the checksum of its header does not match"));
+    }
+    let model: Model =
+        postcard::from_bytes(&bytes).map_err(|_| damaged("the model cannot be read"))?;
+    model.validate().map_err(damaged)?;
+    if model.memory.windows.len() as u64 != header.windows {
+        return Err(damaged("another number of windows"));
+    }
+    Ok(model)
+}
+
+/// A stream and the checksum of what went through it.
+struct Summed<S> {
+    inner: S,
+    sum: u32,
+}
+
+impl<S> Summed<S> {
+    fn new(inner: S) -> Summed<S> {
+        Summed { inner, sum: 0 }
+    }
+}
+
+impl<W: Write> Summed<W> {
+    fn put(&mut self, parts: &[&[u8]]) -> Result<(), ArchiveError> {
+        for part in parts {
+            self.inner.write_all(part).map_err(writing)?;
+            self.sum = crc32c::crc32c_append(self.sum, part);
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Summed<R> {
+    fn get(&mut self, to: &mut [u8]) -> Result<(), ArchiveError> {
+        self.inner.read_exact(to).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => ArchiveError::CutOff,
+            _ => reading(error),
+        })?;
+        self.sum = crc32c::crc32c_append(self.sum, to);
+        Ok(())
+    }
+}
+
+fn writing(source: io::Error) -> ArchiveError {
+    ArchiveError::Io { doing: "write", source }
+}
+
+fn reading(source: io::Error) -> ArchiveError {
+    ArchiveError::Io { doing: "read", source }
+}

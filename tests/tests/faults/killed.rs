@@ -1,0 +1,119 @@
+//! A checkpointer that is killed: at every step of its work, and at any moment. The process that
+//! it held goes on as if nothing had happened.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+use farfork_pool::{Pool, failpoint};
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, farfork};
+
+use crate::scene::{Scene, demand, during};
+use crate::{Case, again};
+
+pub const CASES: &[Case] = &[("at_every_step", at_every_step), ("at_any_moment", at_any_moment)];
+
+/// Checkpoints in the name of another test, if this process was started for that.
+pub fn act() -> Option<ExitCode> {
+    let pid = std::env::var("FARFORK_CHECKPOINT_PID").ok()?.parse().ok()?;
+    let pool = PathBuf::from(std::env::var_os("FARFORK_POOL")?);
+    let pool = Pool::open(&pool).ok()?;
+    failpoint::arm();
+    Some(match farfork_checkpoint::checkpoint(&pool, pid, false) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn checkpointer(scene: &Scene, subject: &Subject, step: Option<u64>) -> Outcome<Child> {
+    let mut command = again()?;
+    command.env("FARFORK_CHECKPOINT_PID", subject.pid().to_string());
+    command.env("FARFORK_POOL", scene.pool_path()).stdin(Stdio::null());
+    if let Some(step) = step {
+        command.env("FARFORK_KILL_AT_STEP", step.to_string());
+    }
+    command.spawn().map_err(during("starting a checkpointer"))
+}
+
+fn was_killed(status: ExitStatus, step: u64) -> Outcome<bool> {
+    let killed = status.signal() == Some(9);
+    demand(
+        killed || status.success(),
+        format!("step {step}: the checkpointer ended with {status}"),
+    )?;
+    Ok(killed)
+}
+
+fn verify(subject: &mut Subject, step: u64) -> Outcome {
+    subject.send(b"v");
+    subject.await_line("OK").map_err(|trouble| match trouble {
+        farfork_tests::Trouble::Failed(why) => {
+            farfork_tests::Trouble::Failed(format!("killed at step {step}: {why}"))
+        }
+        skipped => skipped,
+    })
+}
+
+/// What a checkpointer may leave: pages that it had mapped when it was killed.
+fn mapped_bytes(subject: &Subject) -> u64 {
+    let maps =
+        std::fs::read_to_string(format!("/proc/{}/statm", subject.pid())).unwrap_or_default();
+    maps.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
+fn at_every_step() -> Outcome {
+    let scene = Scene::set(32)?;
+    let free = scene.free_bytes()?;
+    let mut subject = scene.subject("steady")?;
+    let before = mapped_bytes(&subject);
+    for step in 0.. {
+        let mut child = checkpointer(&scene, &subject, Some(step))?;
+        let status = child.wait().map_err(during("waiting for a checkpointer"))?;
+        let killed = was_killed(status, step)?;
+        verify(&mut subject, step)?;
+        if !killed {
+            println!("{step} steps");
+            break;
+        }
+    }
+    // Within the calls that map and unmap the scratch page nobody knows whether it is there.
+    let pages = (mapped_bytes(&subject) - before) / 4096;
+    demand(pages <= 10, format!("{pages} scratch pages are left behind"))?;
+    // Killed after the image was published and before it had a name.
+    let checked = scene.works(&["pool", "check"])?;
+    demand(checked.contains("had no name") && checked.ends_with("the pool is sound"), checked)?;
+    demand(scene.free_bytes()? == free, "space is lost")?;
+    subject.must_pass()?;
+    scene.strike()
+}
+
+fn at_any_moment() -> Outcome {
+    let scene = Scene::set(32)?;
+    let free = scene.free_bytes()?;
+    let mut subject = scene.subject("steady")?;
+    let pid = subject.pid().to_string();
+    for round in 0..50u64 {
+        let mut command = std::process::Command::new(farfork::binary()?);
+        command.args(["checkpoint", "--name", "a/b", "--pid", &pid, "--pool"]);
+        command.arg(scene.pool_path()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(during("starting a checkpoint"))?;
+        std::thread::sleep(Duration::from_micros(1_000 + round * 7_919 % 30_000));
+        let _ = child.kill();
+        child.wait().map_err(during("waiting for a checkpoint"))?;
+        verify(&mut subject, round)?;
+        let listed = scene.works(&["images", "list"])?;
+        if listed.contains("a/b") {
+            scene.works(&["images", "rm", "a/b"])?;
+        }
+    }
+    let checked = scene.works(&["pool", "check"])?;
+    demand(checked.ends_with("the pool is sound"), checked)?;
+    demand(scene.free_bytes()? == free, "space is lost")?;
+    subject.must_pass()?;
+    scene.strike()
+}

@@ -1,0 +1,61 @@
+//! What goes wrong, one test each: the exit status and the words are those that users are
+//! promised, and nothing half-made stays behind. Tests are named `MODULE::WHAT`.
+
+mod killed;
+mod scene;
+
+use std::process::{Command, ExitCode};
+
+use farfork_tests::{Outcome, Trouble, testbed};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// A test of this program.
+type Case = (&'static str, fn() -> Outcome);
+
+const CASES: &[(&str, &[Case])] = &[("killed", killed::CASES)];
+
+fn finish(name: &str, outcome: Outcome) -> Result<(), Failed> {
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(Trouble::Skipped(reason)) => {
+            eprintln!("SKIPPED {name}: {reason}");
+            Ok(())
+        }
+        Err(Trouble::Failed(report)) => Err(Failed::from(report)),
+    }
+}
+
+fn trials(reason: Option<&str>) -> Vec<Trial> {
+    let all =
+        CASES.iter().flat_map(|(module, cases)| cases.iter().map(move |case| (*module, *case)));
+    all.map(|(module, (what, run))| {
+        let name = format!("{module}::{what}");
+        let shown = name.clone();
+        Trial::test(name, move || finish(&shown, run())).with_ignored_flag(reason.is_some())
+    })
+    .collect()
+}
+
+fn main() -> ExitCode {
+    // What this program inherited must not become an external descriptor of the subjects.
+    farfork_sys::inherited::close_on_exec_from(3).expect("Linux 5.11");
+    if let Some(status) = killed::act() {
+        return status;
+    }
+    let missing = match testbed::possible() {
+        Err(Trouble::Skipped(reason)) => Some(reason),
+        _ => None,
+    };
+    if let Some(reason) = &missing {
+        eprintln!("SKIPPED all tests: {reason}");
+    }
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials(missing.as_deref()));
+    testbed::tear_down();
+    conclusion.exit_code()
+}
+
+/// This program once more, in another role.
+fn again() -> Outcome<Command> {
+    let own = std::env::current_exe().map_err(|error| Trouble::during("own path", error))?;
+    Ok(Command::new(own))
+}

@@ -1,0 +1,218 @@
+//! A place of its own for each test: a pool, a run directory, an agent. Struck, it has to be as
+//! empty as it was.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farfork_pool::{Pool, mount_tmpfs};
+use farfork_tests::program::Program;
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, Trouble, compile, farfork};
+use farfork_types::CHUNK_BYTES;
+use rustix::mount::{UnmountFlags, unmount};
+
+/// How long anything may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The place.
+pub struct Scene {
+    directory: PathBuf,
+    agents: Vec<Child>,
+}
+
+/// Fails with words.
+pub fn fail<T>(what: impl std::fmt::Display) -> Outcome<T> {
+    Err(Trouble::Failed(what.to_string()))
+}
+
+/// For `map_err`: what was being done.
+pub fn during<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> Trouble {
+    move |error| Trouble::during(what, error)
+}
+
+/// Demands a condition.
+pub fn demand(condition: bool, what: impl std::fmt::Display) -> Outcome {
+    if condition { Ok(()) } else { fail(what) }
+}
+
+/// Waits until `condition` holds.
+pub fn await_until(what: &str, mut condition: impl FnMut() -> bool) -> Outcome {
+    let begun = Instant::now();
+    while !condition() {
+        if begun.elapsed() > PATIENCE {
+            return fail(format!("waited in vain: {what}"));
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+impl Scene {
+    /// A place with a pool of `chunks` chunks.
+    pub fn set(chunks: u64) -> Outcome<Scene> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("farfork-faults-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir_all(&directory).map_err(during("making a directory"))?;
+        mount_tmpfs(&directory, (chunks + 32) * CHUNK_BYTES).map_err(during("mounting a tmpfs"))?;
+        let scene = Scene { directory, agents: Vec::new() };
+        fs::create_dir(scene.run_directory()).map_err(during("making a directory"))?;
+        Pool::create(&scene.pool_path(), chunks * CHUNK_BYTES).map_err(during("making a pool"))?;
+        Ok(scene)
+    }
+
+    /// Everything of this test lies here.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where the pool is.
+    pub fn pool_path(&self) -> PathBuf {
+        self.directory.join("pool")
+    }
+
+    /// The pool, open.
+    pub fn pool(&self) -> Outcome<Pool> {
+        Pool::open(&self.pool_path()).map_err(during("opening the pool"))
+    }
+
+    fn run_directory(&self) -> PathBuf {
+        self.directory.join("run")
+    }
+
+    /// A `farfork` command line in this place.
+    pub fn command(&self, arguments: &[&str]) -> Outcome<Command> {
+        let mut command = farfork::command(arguments)?;
+        command.env("FARFORK_RUN", self.run_directory()).env("FARFORK_POOL", self.pool_path());
+        Ok(command)
+    }
+
+    /// Starts the agent, or another after it has gone.
+    pub fn agent(&mut self) -> Outcome<u32> {
+        let mut command = Command::new(farfork::binary()?);
+        command.arg("node").env("FARFORK_RUN", self.run_directory());
+        command.arg("--pool").arg(self.pool_path()).stdin(Stdio::null()).stdout(Stdio::null());
+        let agent = command.spawn().map_err(during("starting an agent"))?;
+        let pid = agent.id();
+        self.agents.push(agent);
+        let socket = self.run_directory().join("local.sock");
+        await_until("the agent listens", || {
+            std::os::unix::net::UnixStream::connect(&socket)
+                .is_err_and(|error| error.raw_os_error() == Some(nix::libc::EPROTOTYPE))
+        })?;
+        Ok(pid)
+    }
+
+    /// Kills the agent that was started last.
+    pub fn kill_agent(&mut self) {
+        if let Some(mut agent) = self.agents.pop() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+
+    /// Runs a command that has to work; what it prints on stdout.
+    pub fn works(&self, arguments: &[&str]) -> Outcome<String> {
+        let output = farfork::must_run(self.command(arguments)?)?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// Runs a command that has to fail in words, with this exit status.
+    pub fn fails(&self, arguments: &[&str], status: i32, words: &[&str]) -> Outcome {
+        let output = farfork::run(self.command(arguments)?)?;
+        failed_in_words(&format!("{arguments:?}"), &output, status, words)
+    }
+
+    /// Starts a program in this place and waits until it is ready.
+    pub fn subject(&self, name: &'static str) -> Outcome<Subject> {
+        let mut command = compile::command(&Program::c(name))?;
+        command.current_dir("/");
+        let mut subject = Subject::start(name, &mut command, PATIENCE)?;
+        subject.await_ready()?;
+        Ok(subject)
+    }
+
+    /// Checkpoints a subject.
+    pub fn checkpoint(&self, subject: &Subject, name: &str) -> Outcome<String> {
+        self.works(&["checkpoint", "--pid", &subject.pid().to_string(), "--name", name])
+    }
+
+    /// Free bytes of the pool.
+    pub fn free_bytes(&self) -> Outcome<u64> {
+        let info = self.pool()?.info().map_err(during("looking at the pool"))?;
+        Ok(info.free_bytes)
+    }
+
+    /// Demands that `pool check` finds nothing to complain about.
+    pub fn check(&self) -> Outcome {
+        let said = self.works(&["pool", "check"])?;
+        demand(said == "the pool is sound", format!("pool check: {said}"))
+    }
+
+    /// Demands that nothing of this place is left but the place, and removes that.
+    pub fn strike(mut self) -> Outcome {
+        while !self.agents.is_empty() {
+            self.kill_agent();
+        }
+        let trace = self.directory.display().to_string();
+        let outcome = await_until("processes of this test are gone", || users(&trace).is_empty())
+            .map_err(|_| Trouble::Failed(format!("processes stay behind: {:?}", users(&trace))));
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let count = mounts.lines().filter(|line| line.contains(&trace)).count();
+        outcome.and(demand(count == 1, format!("mounts stay behind:\n{mounts}")))
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        while !self.agents.is_empty() {
+            self.kill_agent();
+        }
+        for pid in users(&self.directory.display().to_string()) {
+            let _ = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(pid),
+                nix::sys::signal::Signal::SIGKILL,
+            );
+        }
+        let _ = Pool::destroy(&self.pool_path());
+        let _ = unmount(&self.directory, UnmountFlags::DETACH);
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// Processes that map or have open something whose path contains `trace`.
+pub fn users(trace: &str) -> Vec<i32> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| *pid != std::process::id() as i32 && uses(*pid, trace)).collect()
+}
+
+fn uses(pid: i32, trace: &str) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut targets = fds.filter_map(|fd| fs::read_link(fd.path()).ok());
+    maps.contains(trace) || targets.any(|target| target.to_string_lossy().contains(trace))
+}
+
+/// Demands an exit status and a message that a person understands.
+pub fn failed_in_words(what: &str, output: &Output, status: i32, words: &[&str]) -> Outcome {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report = || format!("{what}: {}\n{}", output.status, farfork::text(output));
+    demand(
+        output.status.code() == Some(status),
+        format!("expected status {status}; {}", report()),
+    )?;
+    for word in words {
+        demand(said.contains(word), format!("expected '{word}'; {}", report()))?;
+    }
+    for dump in ["panicked", "Some(", "None", "Err(", " { ", "unwrap"] {
+        demand(!said.contains(dump), format!("saw '{dump}'; {}", report()))?;
+    }
+    let is_told = status == 2 || said.starts_with("farfork: ");
+    demand(is_told, format!("expected a message of farfork; {}", report()))
+}
