@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,14 +28,26 @@ pub struct Clone {
     /// Name it was asked for by.
     pub name: String,
     seen: AtomicI32,
+    has_ended: AtomicBool,
     started: Started,
-    _pin: Pin,
+    pin: Mutex<Option<Pin>>,
 }
 
 impl Clone {
     /// Its pid as seen by whoever started it, perhaps from another PID namespace.
     pub fn seen(&self) -> i32 {
         self.seen.load(Ordering::SeqCst)
+    }
+
+    /// Whether it is only listed until its image is unpinned; its pid may be another's by now.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
+    }
+
+    /// Drops the pin, which may give chunks back: never under the lock of the tables.
+    fn unpin(&self) {
+        let pin = self.pin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(pin);
     }
 }
 
@@ -84,7 +96,8 @@ impl Registry {
     /// Adds a running clone.
     pub fn add(&self, pid: i32, cid: Cid, name: String, started: Started, pin: Pin) {
         let seen = AtomicI32::new(pid);
-        let clone = Arc::new(Clone { pid, cid, name, seen, started, _pin: pin });
+        let (has_ended, pin) = (AtomicBool::new(false), Mutex::new(Some(pin)));
+        let clone = Arc::new(Clone { pid, cid, name, seen, has_ended, started, pin });
         let mut state = self.state();
         state.ended.retain(|_, ended| ended.pid != pid);
         let data = EventData::new_u64(pid as u64);
@@ -182,13 +195,14 @@ impl Registry {
             // The init is gone without a word: it was killed, and the clone with it.
             Err(_) => libc::SIGKILL,
         };
+        clone.has_ended.store(true, Ordering::SeqCst);
         let _ = epoll::delete(&self.epoll, clone.started.as_fd());
-        let init = clone.started.init_pid;
-        self.end(pid, status);
-        let _ = waitpid(Pid::from_raw(init), None);
-        // Drops the pin, which may give chunks back: not under the lock of the tables, and not
-        // before the init has let go of its copy of the pin's lock.
+        // The init holds a copy of the pin's lock until it has gone, and whoever waits for the
+        // clone may go on to remove the pool: first the init, then the pin, then the news.
+        let _ = waitpid(Pid::from_raw(clone.started.init_pid), None);
+        clone.unpin();
         drop(clone);
+        self.end(pid, status);
     }
 
     fn end(&self, pid: i32, status: i32) {

@@ -174,9 +174,9 @@ impl Node {
 }
 
 fn end(clone: &Clone, signal: Signal) {
-    // The pid is the clone's as long as its init has not been reaped, which the registry does
-    // after it has forgotten the clone.
-    let _ = kill(Pid::from_raw(clone.pid), signal);
+    if !clone.has_ended() {
+        let _ = kill(Pid::from_raw(clone.pid), signal);
+    }
 }
 
 fn reap(started: &Started) {
