@@ -95,6 +95,20 @@ fn an_image_whose_chunk_changed_is_not_exported() {
     assert!(result.unwrap_err().to_string().contains("does not match its sum"));
 }
 
+#[test]
+fn seeds_for_the_fuzzer() {
+    let Some(corpus) = std::env::var_os("FARFORK_FUZZ_SEEDS").map(std::path::PathBuf::from) else {
+        println!("nothing to do: FARFORK_FUZZ_SEEDS names no directory");
+        return;
+    };
+    for (target, bytes) in
+        [("metadata", metadata(&common::model())), ("archive", common::archive().clone())]
+    {
+        std::fs::create_dir_all(corpus.join(target)).unwrap();
+        std::fs::write(corpus.join(target).join("whole"), bytes).unwrap();
+    }
+}
+
 /// Each breaks one invariant.
 fn broken() -> Vec<(&'static str, fn(&mut Model))> {
     vec![

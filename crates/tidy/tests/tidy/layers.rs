@@ -14,7 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["checkpoint", "restore", "doctor"],
     &["node"],
     &["cli"],
-    &["tests", "tidy"],
+    &["tests", "tidy", "fuzz"],
 ];
 
 fn layer(name: &str) -> Option<usize> {
