@@ -17,6 +17,12 @@ pub enum CheckpointError {
         /// The pid asked for.
         pid: i32,
     },
+    /// The process is the one that checkpoints.
+    #[error("process {pid} is this farfork itself: name the process to be checkpointed")]
+    Itself {
+        /// The pid asked for.
+        pid: i32,
+    },
     /// The process may not be traced.
     #[error(
         "process {pid} may not be traced: run as root or as its owner with CAP_SYS_PTRACE, and \

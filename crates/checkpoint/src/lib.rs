@@ -118,6 +118,9 @@ pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, Check
 
 /// Refuses what cannot even be stopped.
 fn look_at(pid: i32) -> Result<(), CheckpointError> {
+    if pid == std::process::id() as i32 {
+        return Err(CheckpointError::Itself { pid });
+    }
     let status = Status::read(pid, pid).map_err(|_| CheckpointError::NoProcess { pid })?;
     let mut refusals = refusals_of(pid)?;
     match status.state {

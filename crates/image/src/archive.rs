@@ -286,7 +286,7 @@ impl<R: Read> Reader<R> {
         let expected = self.input.sum;
         let mut end = End::default();
         self.input.get(end.as_mut_bytes())?;
-        if end.magic != END || end.checksum != expected {
+        if (end.magic, end.checksum, end.reserved) != (END, expected, 0) {
             return Err(ArchiveError::Damaged { what: "its end" });
         }
         match self.input.get(&mut [0]) {

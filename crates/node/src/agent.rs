@@ -77,6 +77,7 @@ fn accept_all(node: &Arc<Node>, listener: &OwnedFd, idle: Option<Duration>) {
     let sessions = Arc::new(AtomicUsize::new(0));
     loop {
         if !is_ready(listener) {
+            node.images.reconcile();
             let is_idle = idle.is_some_and(|idle| node.registry.idle_for() > idle);
             if is_idle && sessions.load(Ordering::SeqCst) == 0 {
                 return;

@@ -76,6 +76,19 @@ impl Images {
     }
 }
 
+impl Images {
+    /// Lets go of images whose last clone has ended without this agent's knowledge: clones that
+    /// an agent before it had started.
+    pub fn reconcile(&self) {
+        let pools: Vec<Arc<NodePool>> = locked(&self.pools).values().cloned().collect();
+        for pool in pools {
+            let _images = locked(&pool.images);
+            // A pool that is gone has nothing to be let go of.
+            let _ = pool.pool.reconcile(pool.slot, &pool.pins);
+        }
+    }
+}
+
 impl NodePool {
     fn open(path: &Path, node: &str) -> Result<NodePool, NodeError> {
         let pool = Pool::open(path)?;

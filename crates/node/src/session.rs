@@ -40,8 +40,10 @@ pub struct Node {
 impl Node {
     /// Serves one connection.
     pub fn serve(&self, channel: &Channel) -> Result<(), NodeError> {
-        let Some(Received { document, fds, about }) = channel.receive::<Call>()? else {
-            return Ok(());
+        let Received { document, fds, about } = match channel.receive::<Call>() {
+            Ok(Some(call)) => call,
+            Ok(None) => return Ok(()),
+            Err(error) => return channel.send(&Reply::Failed { message: error.to_string() }, &[]),
         };
         let result = match document {
             Call::Restore(call) => self.restore(channel, &call, fds),
@@ -88,7 +90,13 @@ impl Node {
         let pool_fd = image.attached.pool().as_fd();
         let started = {
             let mut template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
-            template.spawn(cid, &request, pool_fd, lock.as_fd(), &externals)?
+            let first = template.spawn(cid, &request, pool_fd, lock.as_fd(), &externals);
+            if first.is_err() && template.has_ended() {
+                *template = Template::start()?;
+                template.spawn(cid, &request, pool_fd, lock.as_fd(), &externals)?
+            } else {
+                first?
+            }
         };
         let read = &image.attached.image;
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;

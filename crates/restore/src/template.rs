@@ -12,6 +12,7 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
     sendmsg, setsockopt, socketpair, sockopt,
 };
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -83,6 +84,13 @@ impl Template {
     /// Pid of the template.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether somebody has killed it; then another has to be started.
+    pub fn has_ended(&self) -> bool {
+        let mut polls = [PollFd::new(&self.control, PollFlags::empty())];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut polls, Some(&now)).is_ok_and(|ended| ended > 0)
     }
 
     /// Starts one clone. `fds` are the pool, the pin, then the external descriptors in the order

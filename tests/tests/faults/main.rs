@@ -1,7 +1,11 @@
 //! What goes wrong, one test each: the exit status and the words are those that users are
 //! promised, and nothing half-made stays behind. Tests are named `MODULE::WHAT`.
 
+mod agent;
+mod checkpoint;
 mod killed;
+mod removal;
+mod restore;
 mod scene;
 
 use std::process::{Command, ExitCode};
@@ -12,7 +16,13 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// A test of this program.
 type Case = (&'static str, fn() -> Outcome);
 
-const CASES: &[(&str, &[Case])] = &[("killed", killed::CASES)];
+const CASES: &[(&str, &[Case])] = &[
+    ("agent", agent::CASES),
+    ("checkpoint", checkpoint::CASES),
+    ("killed", killed::CASES),
+    ("removal", removal::CASES),
+    ("restore", restore::CASES),
+];
 
 fn finish(name: &str, outcome: Outcome) -> Result<(), Failed> {
     match outcome {

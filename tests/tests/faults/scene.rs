@@ -81,6 +81,11 @@ impl Scene {
         Pool::open(&self.pool_path()).map_err(during("opening the pool"))
     }
 
+    /// What the path of everything in here begins with.
+    fn trace(&self) -> String {
+        format!("{}/", self.directory.display())
+    }
+
     fn run_directory(&self) -> PathBuf {
         self.directory.join("run")
     }
@@ -159,11 +164,13 @@ impl Scene {
         while !self.agents.is_empty() {
             self.kill_agent();
         }
-        let trace = self.directory.display().to_string();
+        let trace = self.trace();
         let outcome = await_until("processes of this test are gone", || users(&trace).is_empty())
             .map_err(|_| Trouble::Failed(format!("processes stay behind: {:?}", users(&trace))));
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let count = mounts.lines().filter(|line| line.contains(&trace)).count();
+        let own = self.directory.display().to_string();
+        let count =
+            mounts.split(' ').filter(|word| *word == own || word.starts_with(&trace)).count();
         outcome.and(demand(count == 1, format!("mounts stay behind:\n{mounts}")))
     }
 }
@@ -173,7 +180,7 @@ impl Drop for Scene {
         while !self.agents.is_empty() {
             self.kill_agent();
         }
-        for pid in users(&self.directory.display().to_string()) {
+        for pid in users(&self.trace()) {
             let _ = nix::sys::signal::kill(
                 nix::unistd::Pid::from_raw(pid),
                 nix::sys::signal::Signal::SIGKILL,

@@ -234,16 +234,19 @@ impl Compiler<'_> {
 
     /// Runs of stored pages of a region, none crossing a window's edge.
     fn runs(&self, region: &Region) -> Vec<(u64, u64)> {
+        let windows = &self.model.memory.windows;
+        let first = windows.partition_point(|w| w.address + CHUNK_BYTES <= region.start);
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        for address in (region.start..region.end).step_by(PAGE_BYTES as usize) {
-            let window = align_down(address, CHUNK_BYTES);
-            let page = ((address - window) / PAGE_BYTES) as usize;
-            let is_stored =
-                self.stored(window).is_some_and(|i| self.model.memory.windows[i].holds(page));
-            match runs.last_mut() {
-                _ if !is_stored => {}
-                Some(run) if run.1 == address && address != window => run.1 += PAGE_BYTES,
-                _ => runs.push((address, address + PAGE_BYTES)),
+        for window in windows[first..].iter().take_while(|w| w.address < region.end) {
+            let pages = (0..CHUNK_BYTES / PAGE_BYTES).filter(|page| window.holds(*page as usize));
+            let stored = pages.map(|page| window.address + page * PAGE_BYTES);
+            for address in stored.filter(|at| (region.start..region.end).contains(at)) {
+                match runs.last_mut() {
+                    Some(run) if run.1 == address && address != window.address => {
+                        run.1 += PAGE_BYTES;
+                    }
+                    _ => runs.push((address, address + PAGE_BYTES)),
+                }
             }
         }
         runs

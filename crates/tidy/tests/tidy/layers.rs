@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["node"],
     &["bench"],
     &["cli"],
-    &["tests", "tidy"],
+    &["tests", "tidy", "fuzz"],
 ];
 
 fn layer(name: &str) -> Option<usize> {

@@ -1,5 +1,7 @@
 //! Watches of epoll instances.
 
+use std::collections::BTreeMap;
+
 use super::Compiler;
 use crate::model::{EpollWatch, OpenFile};
 
@@ -11,11 +13,9 @@ impl Compiler<'_> {
     /// look through an unfinished one.
     pub fn watches(&mut self) {
         let model = self.model;
-        let mut instances: Vec<(u32, u32)> = (0..model.files.len() as u32)
-            .filter(|file| self.numbers.contains_key(file))
-            .filter(|file| matches!(model.files[*file as usize], OpenFile::Epoll { .. }))
-            .map(|file| (self.depth(file, DEEPEST), file))
-            .collect();
+        let depths = self.depths();
+        let mut instances: Vec<(u32, u32)> =
+            depths.into_iter().map(|(file, depth)| (depth, file)).collect();
         instances.sort_unstable();
         for (_, file) in instances {
             if let OpenFile::Epoll { watches, .. } = &model.files[file as usize] {
@@ -24,19 +24,26 @@ impl Compiler<'_> {
         }
     }
 
-    /// How many instances deep the watches of `file` go.
-    fn depth(&self, file: u32, left: u32) -> u32 {
-        let OpenFile::Epoll { watches, .. } = &self.model.files[file as usize] else { return 0 };
-        if left == 0 {
-            return 0;
+    /// How many instances deep the watches of each instance go.
+    fn depths(&self) -> BTreeMap<u32, u32> {
+        let files: BTreeMap<u32, u32> =
+            self.model.descriptors.iter().map(|own| (own.fd, own.file)).collect();
+        let watches = |file: u32| match &self.model.files[file as usize] {
+            OpenFile::Epoll { watches, .. } => Some(watches),
+            _ => None,
+        };
+        let instances = self.numbers.keys().copied().filter(|file| watches(*file).is_some());
+        let mut depths: BTreeMap<u32, u32> = instances.map(|file| (file, 1)).collect();
+        // Each round sees one level more.
+        for _ in 1..DEEPEST {
+            let before = depths.clone();
+            for (file, depth) in &mut depths {
+                let below = watches(*file).into_iter().flatten();
+                let below = below.filter_map(|watch| before.get(files.get(&watch.fd)?));
+                *depth = 1 + below.max().copied().unwrap_or(0);
+            }
         }
-        let below = watches.iter().filter_map(|watch| self.file_of(watch.fd));
-        1 + below.map(|file| self.depth(file, left - 1)).max().unwrap_or(0)
-    }
-
-    fn file_of(&self, fd: u32) -> Option<u32> {
-        let found = self.model.descriptors.iter().find(|descriptor| descriptor.fd == fd);
-        found.map(|descriptor| descriptor.file)
+        depths
     }
 
     /// Events are given as the kernel kept them. One that was told already and disarmed itself

@@ -1,0 +1,104 @@
+//! A small model with something of everything.
+#![allow(dead_code)] // Every test program uses a part of it.
+
+use std::sync::OnceLock;
+
+use farfork_image::archive;
+use farfork_image::format::{self, Image};
+use farfork_image::model::*;
+use farfork_image::store::Draft;
+use farfork_pool::Pool;
+use farfork_types::{CHUNK_BYTES, Cid};
+
+const AT: u64 = 0x5555_5540_0000;
+
+/// Two windows with a page each.
+pub fn model() -> Model {
+    let file = FileStamp { path: "/bin/true".into(), size: 9000, mtime_ns: 1 };
+    let region = |start: u64, pages: u64, backing| Region {
+        start,
+        end: start + pages * 4096,
+        prot: 3,
+        backing,
+        traits: RegionTraits::default(),
+    };
+    let window = |address, word: usize| {
+        let mut pages = [0; WINDOW_WORDS];
+        pages[word] = 2;
+        StoredWindow { address, pages }
+    };
+    let mut model = Model::default();
+    model.process.exe = "/bin/true".into();
+    model.process.cwd = "/".into();
+    model.process.pid = 42;
+    model.memory.regions = vec![
+        region(AT, 4, Backing::Anonymous),
+        region(AT + CHUNK_BYTES, 8, Backing::PrivateFile(file, 4096)),
+        region(AT + 3 * CHUNK_BYTES, 512, Backing::Anonymous),
+    ];
+    model.memory.regions[2].traits.wipe_on_fork = true;
+    model.memory.windows = vec![window(AT, 0), window(AT + 3 * CHUNK_BYTES, 7)];
+    model.memory.vdso = (0x7fff_0000_0000, 0x4000);
+    model.threads = vec![Thread {
+        tid: 42,
+        comm: b"true".to_vec(),
+        registers: vec![1; 27],
+        xstate: vec![0; 2696],
+        pending: vec![vec![10; 128]],
+        ..Thread::default()
+    }];
+    model.signals.actions = vec![(10, [1, 2, 3, 4])];
+    model.descriptors = (0..4).map(|fd| Descriptor { fd, file: fd, cloexec: false }).collect();
+    let external = || OpenFile::External { description: "a terminal".into() };
+    let watches = vec![EpollWatch { fd: 1, events: 1, data: 2 }];
+    let epoll = OpenFile::Epoll { flags: 2, watches };
+    model.files = vec![external(), external(), external(), epoll];
+    model
+}
+
+/// Publishes a model whose stored pages have content.
+pub fn publish(pool: &Pool, model: &Model) -> Cid {
+    let mut draft = Draft::begin(pool, model).unwrap();
+    let (writer, extents) = draft.chunks();
+    let mut windows = model.memory.windows.iter();
+    for extent in extents {
+        for (chunk, window) in
+            writer.bytes_mut(*extent).chunks_mut(CHUNK_BYTES as usize).zip(windows.by_ref())
+        {
+            for page in (0..512).filter(|page| window.holds(*page)) {
+                chunk[page * 4096..][..4096].fill(page as u8 | 1);
+            }
+        }
+    }
+    draft.publish(model).unwrap().0
+}
+
+/// The model as an archive.
+pub fn archive() -> &'static Vec<u8> {
+    static ARCHIVE: OnceLock<Vec<u8>> = OnceLock::new();
+    ARCHIVE.get_or_init(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = Pool::create(&directory.path().join("pool"), 12 * CHUNK_BYTES).unwrap();
+        let image = Image::read(&pool, publish(&pool, &model())).unwrap();
+        let mut bytes = Vec::new();
+        archive::write(&pool, &image, &mut bytes, &mut |_, _| ()).unwrap();
+        bytes
+    })
+}
+
+/// Puts another model into metadata, behind all else, and makes the checksum right.
+pub fn replace_model(metadata: &mut Vec<u8>, model: &Model) -> bool {
+    const META_BYTES: usize = 32;
+    const MODEL_OFFSET: usize = 40;
+    const MODEL_BYTES: usize = 48;
+    let encoded = postcard::to_stdvec(model).unwrap();
+    let offset = metadata.len();
+    metadata.extend(&encoded);
+    let length = metadata.len();
+    for (at, value) in [(META_BYTES, length), (MODEL_OFFSET, offset), (MODEL_BYTES, encoded.len())]
+    {
+        metadata[at..at + 8].copy_from_slice(&(value as u64).to_le_bytes());
+    }
+    format::reseal(metadata);
+    true
+}

@@ -1,0 +1,225 @@
+//! Bytes that nobody wrote on purpose, or somebody did: reading them ends in words.
+
+mod common;
+
+use farfork_image::archive::{self, ArchiveError, Reader};
+use farfork_image::format::{self, Metadata};
+use farfork_image::model::*;
+use farfork_pool::Pool;
+use farfork_types::{CHUNK_BYTES, Cid};
+use proptest::prelude::*;
+
+const CID: Cid = Cid::from_bytes([7; 16]);
+
+fn metadata(model: &Model) -> Vec<u8> {
+    let windows = model.memory.windows.len();
+    let placement: Vec<u64> = (1..=windows as u64).map(|i| i * CHUNK_BYTES).collect();
+    format::encode(model, CID, &placement, &vec![0; windows])
+}
+
+/// Reads an archive without a pool, as far as it goes.
+fn read_archive(bytes: &[u8]) -> Result<(), ArchiveError> {
+    let mut reader = Reader::open(bytes)?;
+    let windows = reader.model().memory.windows.clone();
+    for window in &windows {
+        reader.window(window, &mut vec![0; CHUNK_BYTES as usize])?;
+    }
+    reader.finish()
+}
+
+fn small_pool(directory: &tempfile::TempDir) -> Pool {
+    Pool::create(&directory.path().join("pool"), 12 * CHUNK_BYTES).unwrap()
+}
+
+/// A pool with one image, and that image as an archive.
+fn exported(pool: &Pool) -> (Cid, Vec<u8>) {
+    let cid = common::publish(pool, &common::model());
+    let image = format::Image::read(pool, cid).unwrap();
+    let mut bytes = Vec::new();
+    archive::write(pool, &image, &mut bytes, &mut |_, _| ()).unwrap();
+    (cid, bytes)
+}
+
+#[test]
+fn an_archive_brings_back_every_byte() {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = small_pool(&directory);
+    let (old, bytes) = exported(&pool);
+    let mut steps = Vec::new();
+    let (new, _held) =
+        archive::read(&pool, bytes.as_slice(), &mut |done, all| steps.push((done, all))).unwrap();
+    assert_ne!(old, new);
+    assert_eq!(steps, [(1, 2), (2, 2)]);
+    let (a, b) =
+        (format::Image::read(&pool, old).unwrap(), format::Image::read(&pool, new).unwrap());
+    assert_eq!((&a.model, &a.sums), (&b.model, &b.sums));
+    assert_eq!(b.damaged_windows(&pool).unwrap(), []);
+    for (old, new) in a.placement.iter().zip(&b.placement) {
+        assert_eq!(pool.bytes(*old, CHUNK_BYTES).unwrap(), pool.bytes(*new, CHUNK_BYTES).unwrap());
+    }
+    // Two pages of 4 KiB and a model, not two windows of 2 MiB.
+    assert!(bytes.len() < 64 << 10, "{} bytes", bytes.len());
+}
+
+#[test]
+fn an_archive_that_is_cut_off_or_changed_anywhere_leaves_nothing_in_the_pool() {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = small_pool(&directory);
+    let (cid, bytes) = exported(&pool);
+    pool.remove(cid).unwrap();
+    for at in (0..bytes.len()).step_by(61).chain(bytes.len() - 20..bytes.len()) {
+        let cut = archive::read(&pool, &bytes[..at], &mut |_, _| ());
+        assert!(
+            matches!(cut, Err(ArchiveError::CutOff | ArchiveError::NotAnArchive)),
+            "cut at {at}"
+        );
+        let mut changed = bytes.clone();
+        changed[at] ^= 0x10;
+        assert!(archive::read(&pool, changed.as_slice(), &mut |_, _| ()).is_err(), "bit at {at}");
+        assert_eq!(pool.info().unwrap().used_bytes, 0, "byte {at}");
+    }
+    let longer = [bytes.as_slice(), b"x"].concat();
+    assert!(archive::read(&pool, longer.as_slice(), &mut |_, _| ()).is_err());
+    assert_eq!(pool.check().unwrap().findings, []);
+}
+
+#[test]
+fn an_image_whose_chunk_changed_is_not_exported() {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = small_pool(&directory);
+    let cid = common::publish(&pool, &common::model());
+    let image = format::Image::read(&pool, cid).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(pool.path()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"!", image.placement[1] + 9).unwrap();
+    let result = archive::write(&pool, &image, std::io::sink(), &mut |_, _| ());
+    assert!(result.unwrap_err().to_string().contains("does not match its sum"));
+}
+
+#[test]
+fn seeds_for_the_fuzzer() {
+    let Some(corpus) = std::env::var_os("FARFORK_FUZZ_SEEDS").map(std::path::PathBuf::from) else {
+        println!("nothing to do: FARFORK_FUZZ_SEEDS names no directory");
+        return;
+    };
+    for (target, bytes) in
+        [("metadata", metadata(&common::model())), ("archive", common::archive().clone())]
+    {
+        std::fs::create_dir_all(corpus.join(target)).unwrap();
+        std::fs::write(corpus.join(target).join("whole"), bytes).unwrap();
+    }
+}
+
+/// Each breaks one invariant.
+fn broken() -> Vec<(&'static str, fn(&mut Model))> {
+    vec![
+        ("no threads", |m| m.threads.clear()),
+        ("registers", |m| m.threads[0].registers.truncate(26)),
+        ("vector registers", |m| m.threads[0].xstate.truncate(500)),
+        ("comm", |m| m.threads[0].comm = vec![b'a'; 16]),
+        ("pending", |m| m.threads[0].pending.push(vec![1, 2])),
+        ("process pending", |m| m.signals.pending.push(Vec::new())),
+        ("signal", |m| m.signals.actions.push((65, [0; 4]))),
+        ("relative exe", |m| m.process.exe = "a".into()),
+        ("NUL in cwd", |m| m.process.cwd = "/a\0b".into()),
+        ("region order", |m| m.memory.regions.reverse()),
+        ("region overlap", |m| m.memory.regions[0].end = m.memory.regions[1].start + 4096),
+        ("region alignment", |m| m.memory.regions[0].start += 1),
+        ("region end", |m| m.memory.regions[1].end = !0xfff),
+        ("empty region", |m| m.memory.regions[0].end = m.memory.regions[0].start),
+        ("window order", |m| m.memory.windows.reverse()),
+        ("window alignment", |m| m.memory.windows[0].address += 4096),
+        ("window address", |m| m.memory.windows[1].address = u64::MAX << 21),
+        ("guard", |m| m.memory.guards.push((8192, 4096))),
+        ("vdso", |m| m.memory.vdso = (u64::MAX - 4095, 8192)),
+        ("auxv", |m| m.memory.auxv = vec![0; 4096]),
+        ("file index", |m| m.descriptors[0].file = 9),
+        ("fd", |m| m.descriptors[0].fd = u32::MAX),
+        ("fd order", |m| m.descriptors.push(m.descriptors[0].clone())),
+        ("file offset", |m| {
+            let file = FileStamp { path: "/a".into(), ..FileStamp::default() };
+            m.memory.regions[0].backing = Backing::PrivateFile(file, u64::MAX & !0xfff);
+        }),
+    ]
+}
+
+#[test]
+fn a_model_that_breaks_an_invariant_is_damaged() {
+    assert_eq!(common::model().validate(), Ok(()));
+    let whole = metadata(&common::model());
+    assert!(Metadata::parse(&whole, CID).is_ok());
+    for (what, change) in broken() {
+        let mut model = common::model();
+        change(&mut model);
+        assert!(model.validate().is_err(), "{what}");
+        // As it would stand in an image, with every checksum right.
+        let mut bytes = metadata(&common::model());
+        assert!(common::replace_model(&mut bytes, &model), "{what}");
+        let error = Metadata::parse(&bytes, CID).unwrap_err().to_string();
+        assert!(error.contains("is damaged"), "{what}: {error}");
+    }
+}
+
+#[test]
+fn a_model_that_is_large_only_in_words_is_compiled_at_once() {
+    let mut model = common::model();
+    model.memory.regions.truncate(2);
+    let all = Region { start: 1 << 47, end: 1 << 56, ..model.memory.regions[0].clone() };
+    let traits = RegionTraits { wipe_on_fork: true, ..RegionTraits::default() };
+    model.memory.regions.push(Region { traits, ..all });
+    // Instances that all watch each other.
+    let fds = 4..400u32;
+    let watches: Vec<_> = fds.clone().map(|fd| EpollWatch { fd, events: 1, data: 0 }).collect();
+    for fd in fds {
+        model.descriptors.push(Descriptor { fd, file: fd, cloexec: false });
+        model.files.push(OpenFile::Epoll { flags: 2, watches: watches.clone() });
+    }
+    assert_eq!(model.validate(), Ok(()));
+    let begun = std::time::Instant::now();
+    metadata(&model);
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if long() { 200_000 } else { 3_000 }))]
+
+    #[test]
+    fn metadata_with_changed_bytes_is_read_or_refused(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+        sealed in any::<bool>(),
+    ) {
+        let mut bytes = metadata(&common::model());
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        for (at, value) in changes.iter().take(bytes.len()) {
+            let at = at.index(bytes.len());
+            bytes[at] = *value;
+        }
+        if sealed {
+            format::reseal(&mut bytes);
+        }
+        if let Ok(read) = Metadata::parse(&bytes, CID) {
+            // What is read can be compiled: that is what an import does with it.
+            let _ = metadata(&read.model);
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_no_image(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
+        prop_assert!(Metadata::parse(&bytes, CID).is_err());
+        prop_assert!(read_archive(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_changed_archive_is_refused(at in any::<prop::sample::Index>(), bits in 1..=255u8) {
+        let mut bytes = common::archive().clone();
+        let at = at.index(bytes.len());
+        bytes[at] ^= bits;
+        prop_assert!(read_archive(&bytes).is_err(), "byte {}", at);
+    }
+}
+
+fn long() -> bool {
+    std::env::var_os("FARFORK_TEST_LONG").is_some()
+}

@@ -1,0 +1,17 @@
+//! An archive, read part by part to its end.
+#![no_main]
+
+use farfork_image::archive::Reader;
+use farfork_types::CHUNK_BYTES;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(mut reader) = Reader::open(bytes) else { return };
+    let windows = reader.model().memory.windows.clone();
+    for window in &windows {
+        if reader.window(window, &mut vec![0; CHUNK_BYTES as usize]).is_err() {
+            return;
+        }
+    }
+    let _ = reader.finish();
+});

@@ -1,0 +1,20 @@
+//! The metadata of an image in the pool, also where its checksum is right, and the plan that an
+//! import would compile from it.
+#![no_main]
+
+use farfork_image::format::{self, Metadata};
+use farfork_types::{CHUNK_BYTES, Cid};
+use libfuzzer_sys::fuzz_target;
+
+const CID: Cid = Cid::from_bytes([7; 16]);
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = Metadata::parse(bytes, CID);
+    let mut sealed = bytes.to_vec();
+    format::reseal(&mut sealed);
+    if let Ok(read) = Metadata::parse(&sealed, CID) {
+        let windows = read.model.memory.windows.len();
+        let placement: Vec<u64> = (1..=windows as u64).map(|i| i * CHUNK_BYTES).collect();
+        format::encode(&read.model, CID, &placement, &read.sums);
+    }
+});

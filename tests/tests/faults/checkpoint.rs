@@ -1,0 +1,254 @@
+//! Processes that cannot be checkpointed, or not just now.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, Trouble, farfork};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::Case;
+use crate::scene::{Scene, await_until, demand, during, failed_in_words};
+
+pub const CASES: &[Case] = &[
+    ("of_no_process", of_no_process),
+    ("of_a_kernel_thread", of_a_kernel_thread),
+    ("of_itself", of_itself),
+    ("of_a_zombie", of_a_zombie),
+    ("of_a_stopped_process", of_a_stopped_process),
+    ("of_a_traced_process", of_a_traced_process),
+    ("without_permission", without_permission),
+    ("without_a_pool", without_a_pool),
+    ("into_a_full_pool", into_a_full_pool),
+    ("into_a_full_pool_with_kill", into_a_full_pool_with_kill),
+    ("into_a_deleted_pool", into_a_deleted_pool),
+    ("of_processes_that_exit", of_processes_that_exit),
+    ("of_processes_that_exec", of_processes_that_exec),
+    ("of_processes_that_fork", of_processes_that_fork),
+];
+
+fn refused(scene: &Scene, pid: &str, words: &[&str]) -> Outcome {
+    let free = scene.free_bytes()?;
+    scene.fails(&["checkpoint", "--pid", pid, "--name", "a/b"], 1, words)?;
+    scene.fails(&["checkpoint", "--pid", pid, "--name", "a/b", "--kill"], 1, words)?;
+    demand(scene.free_bytes()? == free, "space is lost")?;
+    demand(scene.works(&["images", "list"])?.is_empty(), "an image is listed")?;
+    scene.check()
+}
+
+fn of_no_process() -> Outcome {
+    let scene = Scene::set(8)?;
+    refused(&scene, "99999999", &["process 99999999 does not exist"])?;
+    scene.fails(&["checkpoint", "--pid", "x", "--name", "a/b"], 2, &["invalid value"])?;
+    scene.fails(&["checkpoint", "--pid", "0", "--name", "a/b"], 1, &["process 0"])?;
+    scene.fails(&["checkpoint", "--pid=-1", "--name", "a/b"], 1, &["process -1"])?;
+    scene.fails(&["checkpoint", "--pid", "1", "--name", "nonsense"], 2, &["nonsense"])?;
+    scene.strike()
+}
+
+fn of_a_kernel_thread() -> Outcome {
+    if std::fs::read_to_string("/proc/2/comm").unwrap_or_default().trim() != "kthreadd" {
+        return Err(Trouble::Skipped("no kernel thread is seen in this PID namespace".into()));
+    }
+    let scene = Scene::set(8)?;
+    refused(&scene, "2", &["2"])?;
+    scene.strike()
+}
+
+fn of_itself() -> Outcome {
+    let scene = Scene::set(8)?;
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!(
+        "exec {} checkpoint --pool {} --name a/b --pid $$",
+        farfork::binary()?.display(),
+        scene.pool_path().display()
+    ));
+    failed_in_words("checkpoint of itself", &farfork::run(command)?, 1, &["itself"])?;
+    scene.check()?;
+    scene.strike()
+}
+
+fn of_a_zombie() -> Outcome {
+    let scene = Scene::set(8)?;
+    let mut child = Command::new("true").spawn().map_err(during("starting true"))?;
+    let stat = format!("/proc/{}/stat", child.id());
+    await_until("true has ended", || {
+        std::fs::read_to_string(&stat).is_ok_and(|text| text.contains(") Z "))
+    })?;
+    refused(&scene, &child.id().to_string(), &["ended"])?;
+    child.wait().map_err(during("waiting"))?;
+    scene.strike()
+}
+
+fn state(pid: u32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").map_or(String::new(), |(_, rest)| rest[..1].to_owned())
+}
+
+fn signal(subject: &Subject, signal: Signal) -> Outcome {
+    kill(Pid::from_raw(subject.pid() as i32), signal).map_err(during("sending a signal"))
+}
+
+fn of_a_stopped_process() -> Outcome {
+    let scene = Scene::set(16)?;
+    let mut subject = scene.subject("steady")?;
+    signal(&subject, Signal::SIGSTOP)?;
+    await_until("the process is stopped", || state(subject.pid()) == "T")?;
+    refused(&scene, &subject.pid().to_string(), &["stopped", "SIGCONT"])?;
+    demand(state(subject.pid()) == "T", "it is no longer stopped")?;
+    signal(&subject, Signal::SIGCONT)?;
+    subject.must_pass()?;
+    scene.strike()
+}
+
+fn of_a_traced_process() -> Outcome {
+    let scene = Scene::set(16)?;
+    let mut subject = scene.subject("steady")?;
+    let pid = Pid::from_raw(subject.pid() as i32);
+    nix::sys::ptrace::seize(pid, nix::sys::ptrace::Options::empty()).map_err(during("tracing"))?;
+    refused(&scene, &subject.pid().to_string(), &["debugger"])?;
+    nix::sys::ptrace::interrupt(pid).map_err(during("stopping"))?;
+    nix::sys::wait::waitpid(pid, None).map_err(during("waiting"))?;
+    nix::sys::ptrace::detach(pid, None).map_err(during("letting go"))?;
+    subject.must_pass()?;
+    scene.strike()
+}
+
+/// An unprivileged user with a pool of his own.
+fn without_permission() -> Outcome {
+    let scene = Scene::set(16)?;
+    let mut subject = scene.subject("steady")?;
+    let pid = subject.pid().to_string();
+    let as_nobody = |arguments: &[&str]| -> Outcome<Command> {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(farfork::binary()?).args(arguments);
+        command.env("FARFORK_RUN", scene.directory()).env("FARFORK_POOL", scene.pool_path());
+        Ok(command)
+    };
+    let output = farfork::run(as_nobody(&["images", "list"])?)?;
+    failed_in_words(
+        "another user's pool",
+        &output,
+        1,
+        &["open the pool", "as the owner or as root"],
+    )?;
+    let output = farfork::run(as_nobody(&["checkpoint", "--dry-run", "--pid", &pid])?)?;
+    failed_in_words("another user's process", &output, 1, &["may not be traced"])?;
+    subject.must_pass()?;
+    scene.strike()
+}
+
+fn without_a_pool() -> Outcome {
+    let scene = Scene::set(16)?;
+    let mut subject = scene.subject("steady")?;
+    let pid = subject.pid().to_string();
+    let call = ["checkpoint", "--name", "a/b", "--pid", &pid, "--pool"];
+    scene.fails(
+        &[&call[..], &["/nowhere/pool"]].concat(),
+        1,
+        &["/nowhere/pool", "check the path"],
+    )?;
+    scene.fails(&[&call[..], &["/bin/true"]].concat(), 1, &["not a farfork pool"])?;
+    subject.must_pass()?;
+    scene.strike()
+}
+
+fn into_a_full_pool() -> Outcome {
+    let scene = Scene::set(6)?;
+    let mut subject = scene.subject("steady")?;
+    refused_by_pool(&scene, &mut subject, &[])?;
+    subject.must_pass()?;
+    scene.strike()
+}
+
+/// The process must not be lost for an image that is not there.
+fn into_a_full_pool_with_kill() -> Outcome {
+    let scene = Scene::set(6)?;
+    let mut subject = scene.subject("steady")?;
+    refused_by_pool(&scene, &mut subject, &["--kill"])?;
+    subject.must_pass()?;
+    scene.strike()
+}
+
+fn refused_by_pool(scene: &Scene, subject: &mut Subject, more: &[&str]) -> Outcome {
+    let free = scene.free_bytes()?;
+    let pid = subject.pid().to_string();
+    let call = [&["checkpoint", "--name", "a/b", "--pid", &pid], more].concat();
+    scene.fails(&call, 1, &["no space", "images rm"])?;
+    demand(scene.free_bytes()? == free, "space is lost")?;
+    scene.check()
+}
+
+fn into_a_deleted_pool() -> Outcome {
+    let scene = Scene::set(16)?;
+    let mut subject = scene.subject("steady")?;
+    let pid = subject.pid().to_string();
+    std::fs::rename(scene.pool_path(), scene.directory().join("aside"))
+        .map_err(during("moving"))?;
+    let call = ["checkpoint", "--name", "a/b", "--pid", &pid];
+    scene.fails(&call, 1, &["cannot open the pool", "check the path"])?;
+    subject.must_pass()?;
+    std::fs::rename(scene.directory().join("aside"), scene.pool_path())
+        .map_err(during("moving"))?;
+    scene.check()?;
+    scene.strike()
+}
+
+/// Checkpoints short-lived processes many times: each ends well or is refused in words, and
+/// nobody is left behind.
+fn race(script: &str, after: Duration) -> Outcome {
+    let scene = Scene::set(64)?;
+    let free = scene.free_bytes()?;
+    let (mut made, mut refused) = (0, 0);
+    let begun = Instant::now();
+    for round in 0..40u32 {
+        let mut child = Command::new("bash")
+            .args(["-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(during("starting a shell"))?;
+        std::thread::sleep(after + Duration::from_micros(u64::from(round) * 397 % 9_000));
+        let pid = child.id().to_string();
+        let mut call = scene.command(&["checkpoint", "--name", "a/b", "--pid", &pid])?;
+        let output = call.output().map_err(during("checkpointing"))?;
+        if output.status.success() {
+            made += 1;
+            scene.works(&["images", "rm", "a/b"])?;
+        } else {
+            refused += 1;
+            failed_in_words(script, &output, 1, &[])?;
+        }
+        ends_well(&mut child, script)?;
+    }
+    println!("{script}: {made} made, {refused} refused in {:?}", begun.elapsed());
+    demand(scene.free_bytes()? == free, "space is lost")?;
+    scene.check()?;
+    scene.strike()
+}
+
+/// The process that was checkpointed is unharmed.
+fn ends_well(child: &mut Child, script: &str) -> Outcome {
+    let mut status = None;
+    await_until(&format!("{script} ends"), || {
+        status = child.try_wait().ok().flatten();
+        status.is_some()
+    })?;
+    let status = status.map(|status| status.to_string()).unwrap_or_default();
+    demand(status == "exit status: 7", format!("{script}: ended with {status}"))
+}
+
+fn of_processes_that_exit() -> Outcome {
+    race("for i in {1..2000}; do :; done; exit 7", Duration::ZERO)
+}
+
+fn of_processes_that_exec() -> Outcome {
+    let again = "n=${0#bash}; [ ${n:-0} -ge 30 ] && exit 7; exec bash -c \"$BASH_EXECUTION_STRING\" $((${n:-0} + 1))";
+    race(again, Duration::ZERO)
+}
+
+fn of_processes_that_fork() -> Outcome {
+    race("for i in {1..40}; do (:); done; exit 7", Duration::ZERO)
+}

@@ -1,0 +1,64 @@
+//! Images that go while clones of them run.
+
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, farfork};
+
+use crate::Case;
+use crate::scene::{PATIENCE, Scene, await_until, demand};
+
+pub const CASES: &[Case] = &[("under_running_clones", under_running_clones)];
+
+fn clone(scene: &Scene, number: usize) -> Outcome<Subject> {
+    let mut command = scene.command(&["restore", "a/b"])?;
+    let mut clone = Subject::start(&format!("clone {number}"), &mut command, PATIENCE)?;
+    clone.send(b"v");
+    Ok(clone)
+}
+
+fn running(scene: &Scene) -> usize {
+    scene.works(&["ps", "--json"]).map_or(0, |text| text.matches("\"pid\"").count())
+}
+
+/// The chunks come back when the last clone has gone, and not before: other images that are
+/// written all the while never show in a clone.
+fn under_running_clones() -> Outcome {
+    let mut scene = Scene::set(48)?;
+    let free = scene.free_bytes()?;
+    scene.agent()?;
+    let mut parent = scene.subject("watcher")?;
+    scene.checkpoint(&parent, "a/b")?;
+    let held = free - scene.free_bytes()?;
+    let mut clones = (0..3).map(|i| clone(&scene, i)).collect::<Outcome<Vec<_>>>()?;
+    await_until("three clones run", || running(&scene) == 3)?;
+    scene.works(&["images", "rm", "a/b"])?;
+    scene.fails(&["restore", "a/b"], 1, &["no image is named a/b"])?;
+    let mut other = scene.subject("steady")?;
+    for round in 0..25 {
+        // Up to the last chunk, and beyond.
+        let pid = other.pid().to_string();
+        for number in 0.. {
+            let name = format!("x/n{number}");
+            let mut call = scene.command(&["checkpoint", "--name", &name, "--pid", &pid])?;
+            if !call.output().is_ok_and(|output| output.status.success()) {
+                demand(number > 0, format!("round {round}: no image fits beside the removed one"))?;
+                break;
+            }
+        }
+        demand(free - scene.free_bytes()? >= held, "chunks of running clones were given back")?;
+        let listed = scene.works(&["images", "list"])?;
+        for name in listed.split_whitespace().filter(|word| word.starts_with("x/")) {
+            scene.works(&["images", "rm", name])?;
+        }
+    }
+    for (number, clone) in clones.iter_mut().enumerate() {
+        demand(free - scene.free_bytes()? == held, format!("clone {number}: space"))?;
+        clone.must_pass()?;
+    }
+    parent.must_pass()?;
+    other.must_pass()?;
+    await_until("the space is back", || scene.free_bytes().is_ok_and(|now| now == free))?;
+    scene.check()?;
+    let output = farfork::run(scene.command(&["images", "list"])?)?;
+    demand(output.stdout.is_empty(), farfork::text(&output))?;
+    scene.strike()
+}

@@ -1,0 +1,265 @@
+//! Images that cannot be restored here, or not like this.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use farfork_image::format::{self, Image};
+use farfork_image::model::Model;
+use farfork_image::store::Draft;
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, compile, farfork, program::Program};
+use farfork_types::{CHUNK_BYTES, Cid};
+
+use crate::Case;
+use crate::scene::{PATIENCE, Scene, demand, during};
+
+pub const CASES: &[Case] = &[
+    ("of_no_image", of_no_image),
+    ("two_with_the_same_pid", two_with_the_same_pid),
+    ("with_a_taken_pid", with_a_taken_pid),
+    ("of_damaged_metadata", of_damaged_metadata),
+    ("of_damaged_pages", of_damaged_pages),
+    ("of_another_version", of_another_version),
+    ("from_a_truncated_pool", from_a_truncated_pool),
+    ("made_on_another_kernel", made_on_another_kernel),
+    ("made_on_another_processor", made_on_another_processor),
+    ("with_a_missing_file", with_a_missing_file),
+    ("with_a_changed_file", with_a_changed_file),
+    ("import_of_damaged_files", import_of_damaged_files),
+];
+
+/// A place with an agent and an image `a/b` of a program that goes on.
+fn stage(chunks: u64) -> Outcome<(Scene, Subject, u32)> {
+    let mut scene = Scene::set(chunks)?;
+    let agent = scene.agent()?;
+    let subject = scene.subject("steady")?;
+    scene.checkpoint(&subject, "a/b")?;
+    Ok((scene, subject, agent))
+}
+
+/// Ends the test: a clone of a sound image still passes, the parent too, nothing is left.
+fn finish(scene: Scene, mut subject: Subject) -> Outcome {
+    subject.must_pass()?;
+    scene.strike()
+}
+
+fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// Fails several times, and the agent has as many descriptors as before.
+fn refused(scene: &Scene, agent: u32, image: &str, words: &[&str]) -> Outcome {
+    let call = ["restore", image];
+    scene.fails(&call, 1, words)?;
+    let before = descriptors(agent);
+    for _ in 0..3 {
+        scene.fails(&call, 1, words)?;
+    }
+    // Sessions end a moment after their clients.
+    crate::scene::await_until("the agent closes its descriptors", || descriptors(agent) <= before)?;
+    let clones = scene.works(&["ps", "--json"])?;
+    demand(clones == "[]", format!("expected no clones, saw {clones}"))
+}
+
+fn of_no_image() -> Outcome {
+    let (scene, subject, _) = stage(24)?;
+    scene.fails(&["restore", "a/nothing"], 1, &["no image is named a/nothing", "images list"])?;
+    let cid = "00112233445566778899aabbccddeeff";
+    scene.fails(&["restore", cid], 1, &["no image", cid])?;
+    scene.fails(&["restore", "nonsense"], 1, &["nonsense"])?;
+    scene.fails(&["images", "show", "a/nothing"], 1, &["a/nothing"])?;
+    scene.fails(&["images", "rm", "a/nothing"], 1, &["a/nothing"])?;
+    scene.fails(&["images", "export", "a/nothing", "/tmp/x"], 1, &["a/nothing"])?;
+    scene.fails(&["restore"], 2, &["IMAGE"])?;
+    scene.fails(&["restore", "a/b", "--count", "x"], 2, &["invalid value"])?;
+    finish(scene, subject)
+}
+
+fn two_with_the_same_pid() -> Outcome {
+    let (scene, subject, _) = stage(24)?;
+    let call = ["restore", "a/b", "--pid-mode", "same", "--count", "2"];
+    scene.fails(&call, 2, &["only one process"])?;
+    finish(scene, subject)
+}
+
+fn with_a_taken_pid() -> Outcome {
+    let (scene, subject, _) = stage(24)?;
+    for _ in 0..3 {
+        let call = ["restore", "a/b", "--pid-mode", "same"];
+        scene.fails(&call, 1, &["pid is taken", "--pid-mode new"])?;
+    }
+    demand(scene.works(&["ps", "--json"])? == "[]", "a clone is left")?;
+    finish(scene, subject)
+}
+
+fn image(scene: &Scene) -> Outcome<(Cid, Image)> {
+    let shown = scene.works(&["images", "list"])?;
+    let cid = shown.split_whitespace().next().unwrap_or_default();
+    let cid = cid.parse().map_err(during("reading an id"))?;
+    let image = Image::read(&scene.pool()?, cid).map_err(during("reading the image"))?;
+    Ok((cid, image))
+}
+
+/// Overwrites bytes of the pool's file, behind everybody's back.
+fn scribble(scene: &Scene, offset: u64, bytes: &[u8]) -> Outcome {
+    let file = OpenOptions::new().write(true).open(scene.pool_path());
+    let file = file.map_err(during("opening the pool's file"))?;
+    file.write_all_at(bytes, offset).map_err(during("writing to the pool's file"))
+}
+
+fn of_damaged_metadata() -> Outcome {
+    let (scene, subject, agent) = stage(24)?;
+    let (_, image) = image(&scene)?;
+    let at = image.extents.extents[0].offset;
+    for offset in [at + 200, image.plan_offset + 4000] {
+        let pool = scene.pool()?;
+        let before = pool.bytes(offset, 1).map_err(during("reading"))?[0];
+        scribble(&scene, offset, &[!before])?;
+        refused(&scene, agent, "a/b", &["is damaged", "make it again"])?;
+        scene.fails(&["images", "export", "a/b", "/tmp/farfork-x"], 1, &["is damaged"])?;
+        let output = farfork::run(scene.command(&["pool", "check"])?)?;
+        demand(output.status.code() == Some(1), "pool check found nothing")?;
+        scribble(&scene, offset, &[before])?;
+    }
+    scene.check()?;
+    finish(scene, subject)
+}
+
+/// Chunks are verified by `pool check` and `export`, not by each restore.
+fn of_damaged_pages() -> Outcome {
+    let (scene, subject, _) = stage(24)?;
+    let (_, image) = image(&scene)?;
+    scribble(&scene, image.placement[1] + 12_345, b"!")?;
+    scene.fails(&["images", "export", "a/b", "/tmp/farfork-x"], 1, &["does not match its sum"])?;
+    let leftover = fs::read_dir("/tmp").into_iter().flatten().flatten();
+    let mut leftover = leftover.filter(|e| e.file_name().to_string_lossy().contains("farfork-x"));
+    demand(leftover.next().is_none(), "an unfinished export is left")?;
+    let output = farfork::run(scene.command(&["pool", "check"])?)?;
+    let said = farfork::text(&output);
+    demand(output.status.code() == Some(1) && said.contains("1 chunks do not match"), said)?;
+    scene.works(&["images", "rm", "a/b"])?;
+    scene.check()?;
+    finish(scene, subject)
+}
+
+fn of_another_version() -> Outcome {
+    let (scene, subject, agent) = stage(24)?;
+    let (_, image) = image(&scene)?;
+    scribble(&scene, image.extents.extents[0].offset + 8, &(format::VERSION + 1).to_le_bytes())?;
+    refused(&scene, agent, "a/b", &["is of format", "this farfork reads"])?;
+    finish(scene, subject)
+}
+
+fn from_a_truncated_pool() -> Outcome {
+    let (scene, subject, agent) = stage(24)?;
+    let file = OpenOptions::new().write(true).open(scene.pool_path());
+    let file = file.map_err(during("opening the pool's file"))?;
+    file.set_len(20 * CHUNK_BYTES).map_err(during("truncating"))?;
+    refused(&scene, agent, "a/b", &["is cut off", "make a new pool"])?;
+    scene.fails(&["pool", "check"], 1, &["is cut off"])?;
+    scene.fails(&["pool", "info"], 1, &["is cut off"])?;
+    finish(scene, subject)
+}
+
+/// Publishes the image once more with another model, under another name.
+fn with_model(scene: &Scene, change: impl FnOnce(&mut Model)) -> Outcome {
+    let (_, image) = image(scene)?;
+    let pool = scene.pool()?;
+    let mut model = image.model.clone();
+    change(&mut model);
+    let mut draft = Draft::begin(&pool, &model).map_err(during("drafting"))?;
+    let (writer, extents) = draft.chunks();
+    let to = format::chunk_offsets(extents);
+    for (from, to) in image.placement.iter().zip(to) {
+        writer.write(to, pool.bytes(*from, CHUNK_BYTES).map_err(during("reading"))?);
+    }
+    let (cid, _held) = draft.publish(&model).map_err(during("publishing"))?;
+    let name = "a/other".parse().map_err(during("naming"))?;
+    let catalog = farfork_image::catalog::Catalog::open(&pool).map_err(during("naming"))?;
+    catalog.set(&name, cid).map_err(during("naming")).map(drop)
+}
+
+fn made_on_another_kernel() -> Outcome {
+    let (scene, subject, agent) = stage(40)?;
+    with_model(&scene, |model| model.made_on.kernel = "5.4.0-other".into())?;
+    refused(&scene, agent, "a/other", &["cannot run here", "Linux 5.4.0-other"])?;
+    finish(scene, subject)
+}
+
+fn made_on_another_processor() -> Outcome {
+    let (scene, subject, agent) = stage(40)?;
+    with_model(&scene, |model| model.made_on.cpu_flags.push("avx1024".into()))?;
+    refused(&scene, agent, "a/other", &["cannot run here", "lacks avx1024"])?;
+    finish(scene, subject)
+}
+
+/// The program runs from a copy of itself, which is a file that its clones need.
+fn stage_with_own_file() -> Outcome<(Scene, Subject, u32)> {
+    let mut scene = Scene::set(24)?;
+    let agent = scene.agent()?;
+    let built = compile::command(&Program::c("steady"))?;
+    let copy = std::env::temp_dir().join(format!("farfork-steady-{agent}"));
+    fs::copy(built.get_program(), &copy).map_err(during("copying a program"))?;
+    let mut command = Command::new(&copy);
+    let mut subject = Subject::start("steady", command.current_dir("/"), PATIENCE)?;
+    subject.await_ready()?;
+    scene.checkpoint(&subject, "a/b")?;
+    Ok((scene, subject, agent))
+}
+
+fn copy_of(agent: u32) -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("farfork-steady-{agent}"))
+}
+
+fn with_a_missing_file() -> Outcome {
+    let (scene, subject, agent) = stage_with_own_file()?;
+    let copy = copy_of(agent);
+    fs::remove_file(&copy).map_err(during("removing"))?;
+    let path = copy.display().to_string();
+    refused(&scene, agent, "a/b", &[&path, "is missing", "put them back"])?;
+    finish(scene, subject)
+}
+
+fn with_a_changed_file() -> Outcome {
+    let (scene, mut subject, agent) = stage_with_own_file()?;
+    subject.must_pass()?;
+    let copy = copy_of(agent);
+    let file = OpenOptions::new().append(true).open(&copy).map_err(during("opening"))?;
+    file.write_at(b"!", 0).map_err(during("changing"))?;
+    let path = copy.display().to_string();
+    refused(&scene, agent, "a/b", &[&path, "put them back"])?;
+    fs::remove_file(&copy).map_err(during("removing"))?;
+    scene.strike()
+}
+
+fn import_of_damaged_files() -> Outcome {
+    let (scene, subject, _) = stage(40)?;
+    let file = scene.directory().join("a.ff");
+    let path = file.display().to_string();
+    scene.works(&["images", "export", "a/b", &path])?;
+    let whole = fs::read(&file).map_err(during("reading"))?;
+    scene.works(&["images", "import", &path, "--name", "c/d"])?;
+    scene.works(&["images", "rm", "c/d"])?;
+    let free = scene.free_bytes()?;
+    let call = ["images", "import", &path, "--name", "c/d"];
+    for (bytes, words) in [
+        (whole[..whole.len() / 2].to_vec(), "is cut off"),
+        (b"hello".to_vec(), "no archive"),
+        (Vec::new(), "no archive"),
+        (changed(&whole, whole.len() / 2), "is damaged"),
+        (changed(&whole, 9), "is of format"),
+    ] {
+        fs::write(&file, bytes).map_err(during("writing"))?;
+        scene.fails(&call, 1, &[&path, words])?;
+        demand(scene.free_bytes()? == free, "space is lost")?;
+    }
+    scene.check()?;
+    finish(scene, subject)
+}
+
+fn changed(bytes: &[u8], at: usize) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[at] ^= 1;
+    bytes
+}
