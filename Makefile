@@ -26,7 +26,7 @@ test-long:
 	@FARFORK_TEST_LONG=1 setup/test.sh
 
 bench: setup
-	cargo build --release
+	@setup/bench.sh
 	.venv/bin/python bench/run.py
 
 lint: setup

@@ -1,4 +1,4 @@
-"""Pins setup/requirements.in into setup/requirements.lock, with hashes.
+"""Pins each setup/requirements*.in into the .lock beside it, with hashes.
 
 Run it with the pip of Python 3.11 on x86-64 Linux, the platform the hashes are for:
     .venv/bin/python setup/lock.py
@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-HEADER = "# Written by setup/lock.py from requirements.in; do not edit.\n"
+HEADER = "# Written by setup/lock.py from {}; do not edit.\n"
 
 
 def main() -> None:
-    """Write the lock file."""
-    lines = sorted(_line(package) for package in _resolve(HERE / "requirements.in"))
-    (HERE / "requirements.lock").write_text(HEADER + "".join(lines))
+    """Write the lock files, or those of the lists named on the command line."""
+    names = sys.argv[1:] or ["requirements.in", "requirements-bench.in"]
+    for path in (HERE / name for name in names):
+        lines = sorted(_line(package) for package in _resolve(path))
+        path.with_suffix(".lock").write_text(HEADER.format(path.name) + "".join(lines))
 
 
 def _resolve(requirements: Path) -> list[dict[str, Any]]:

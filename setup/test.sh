@@ -29,7 +29,7 @@ if [ -f crates/restorer/Cargo.toml ]; then
 fi
 if [ -d python ]; then
     step ruff .venv/bin/ruff check python
-    step ruff-scripts .venv/bin/ruff check --config python/pyproject.toml setup functions
+    step ruff-scripts .venv/bin/ruff check --config python/pyproject.toml setup functions bench
     step ruff-format .venv/bin/ruff format --check --config python/pyproject.toml .
 fi
 step summary python3 -m unittest discover --start-directory setup --pattern '*_test.py'

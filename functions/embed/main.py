@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 NAME = "all-MiniLM-L6-v2"
 MAX_TOKENS = 256
-THREADS = 2
+THREADS = int(os.environ.get("FARFORK_EMBED_THREADS", "2"))
 
 _MODELS = os.environ.get("FARFORK_MODELS") or Path(__file__).resolve().parents[2] / "build/models"
 _FOLDER = Path(_MODELS) / NAME

@@ -2,12 +2,18 @@
 
 with Client("/run/embed.sock") as client:
     client.run({"texts": ["hello"]})["embeddings"]
+
+In a shell: `python -m farfork.client /run/embed.sock run '{"texts": ["hello"]}'`.
 """
 
+import argparse
+import json
 import math
 import socket
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -106,6 +112,10 @@ class Client:
 
     def _last_call(self, op: str) -> Message:
         answer = self.call(op)
+        # The other end hangs up after its answer: only then is it done.
+        with suppress(OSError):
+            while self._socket is not None and self._socket.recv(_READ_BYTES):
+                pass
         self.close()
         return answer
 
@@ -146,3 +156,28 @@ def compare_embeddings(
         for left, right in zip(a, b, strict=True)
         for x, y in zip(left, right, strict=True)
     )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make one call and print its answer as JSON; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m farfork.client", description="Call a function."
+    )
+    parser.add_argument("socket", help="where its runtime listens")
+    parser.add_argument("op", choices=["run", "prepare", "status", "stop"])
+    parser.add_argument("args", nargs="?", type=json.loads, default={}, help="for run: JSON")
+    options = parser.parse_args(argv)
+    with Client(options.socket) as client:
+        do = {"prepare": client.prepare, "status": client.status, "stop": client.stop}.get(
+            options.op
+        )
+        try:
+            print(json.dumps(do() if do else client.run(options.args)))
+        except (CallError, NoAnswerError) as error:
+            print(f"farfork.client: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

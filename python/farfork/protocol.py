@@ -14,8 +14,9 @@ way, answered in order.
 - `id` is any JSON value and comes back unchanged; it may be left out.
 - `run_us` is the time inside the function, in microseconds.
 - `generation` counts the restores in a process's ancestry: 0 in the first parent.
-- `prepare` drops every connection, requests on their way included. After its
-  answer the process waits in accept() on `listen_fd` and can be checkpointed.
+- `prepare` drops every connection, requests on their way included, and the one it
+  came on last. After that EOF the process waits in accept() on `listen_fd` and can be
+  checkpointed.
 """
 
 import json

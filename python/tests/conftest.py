@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from bed import Bed, make_bed, why_not
 
 from farfork.client import Client
 
@@ -43,3 +44,18 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     for process in processes:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def made_bed() -> Iterator[Bed]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with make_bed() as bed:
+        yield bed
+
+
+@pytest.fixture
+def bed(made_bed: Bed) -> Iterator[Bed]:
+    """Return where to checkpoint and clone; nothing of it is left after the test."""
+    yield made_bed
+    made_bed.tidy()

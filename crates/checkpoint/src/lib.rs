@@ -7,8 +7,9 @@
 //! CXLfork (ASPLOS '25) §4.1 does this inside the kernel; here the process is traced, and what
 //! only it can ask the kernel is asked by system calls made on its behalf.
 
+mod ancestor;
 mod copy;
-mod descriptors;
+pub mod descriptors;
 mod error;
 mod freeze;
 mod inject;
@@ -28,6 +29,7 @@ use farfork_types::Cid;
 use nix::sys::signal::{Signal, kill as kill_process};
 use nix::unistd::Pid;
 
+use ancestor::Ancestor;
 pub use error::CheckpointError;
 use freeze::Frozen;
 use inject::Injector;
@@ -147,12 +149,14 @@ fn refusals_of(pid: i32) -> Result<Refusals, CheckpointError> {
 /// Everything about the process; nothing if it cannot even be asked, which is among the refusals.
 fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>, CheckpointError> {
     let pid = frozen.pid();
-    if !threads::can_call(pid, frozen.tids(), refusals)? {
-        return Ok(None);
-    }
     let mappings = maps::read(pid)?;
     let (kernel, vdso) = memory::kernel_range(&mappings);
-    let regions = memory::regions(&mappings, refusals);
+    let ancestor = Ancestor::of(&mappings)?;
+    let own_filters = u32::from(ancestor.is_some());
+    if !threads::can_call(pid, frozen.tids(), own_filters, refusals)? {
+        return Ok(None);
+    }
+    let regions = memory::regions(&mappings, ancestor.as_ref(), refusals);
     let runs = memory::runs(pid, &regions)?;
     let injector = Injector::new(frozen, vdso)?;
     let threads = frozen
@@ -160,8 +164,8 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         .iter()
         .map(|tid| threads::collect(&injector, pid, *tid, refusals))
         .collect::<Result<Vec<_>, _>>()?;
-    let guards = memory::guards(pid, &regions)?;
-    let memory = memory::memory(regions, memory::windows(&runs), guards, kernel);
+    let guards = memory::guards(pid, &regions.all)?;
+    let memory = memory::memory(regions.all, memory::windows(&runs), guards, kernel);
     let open = descriptors::collect(pid, refusals)?;
     let model = Model {
         made_on: process::made_on(injector.vdso(), &threads[0].xstate),

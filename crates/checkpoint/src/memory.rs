@@ -10,6 +10,7 @@ use farfork_plan::window;
 use farfork_sys::memory;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
+use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
 use crate::refuse::Refusals;
@@ -31,14 +32,43 @@ pub fn kernel_range(mappings: &[Mapping]) -> (Run, Run) {
     (of("[v").filter(|_| vdso.0 != 0).map_or(vdso, |all| (all.0, vdso.1)), vdso)
 }
 
-/// Turns mappings into regions, refusing those that cannot be carried.
-pub fn regions(mappings: &[Mapping], refusals: &mut Refusals) -> Vec<Region> {
-    mappings
-        .iter()
-        .filter(|mapping| !is_kernels(mapping))
-        .filter_map(|mapping| region(mapping, refusals))
-        .flat_map(split_at_file_end)
-        .collect()
+/// Regions, and those among them that are carried whole, as they are mapped from a pool.
+#[derive(Default)]
+pub struct Regions {
+    /// All of them, in address order.
+    pub all: Vec<Region>,
+    whole: Vec<Run>,
+}
+
+/// Turns mappings into regions, refusing those that cannot be carried. A clone's mappings of its
+/// `ancestor` are what they were to the parent.
+pub fn regions(
+    mappings: &[Mapping],
+    ancestor: Option<&Ancestor>,
+    refusals: &mut Refusals,
+) -> Regions {
+    let mut regions = Regions::default();
+    let is_program = |mapping: &&Mapping| {
+        !is_kernels(mapping) && ancestor.is_none_or(|ancestor| !ancestor.owns(mapping))
+    };
+    for mapping in mappings.iter().filter(is_program) {
+        let Some(region) = region(mapping, refusals) else { continue };
+        match ancestor.filter(|ancestor| ancestor.backs(mapping)) {
+            Some(ancestor) => {
+                regions.whole.push((region.start, region.end));
+                regions.all.extend(ancestor.regions(&region, mapping.offset));
+            }
+            None => regions.all.extend(split_at_file_end(region)),
+        }
+    }
+    regions
+}
+
+impl Regions {
+    fn is_whole(&self, region: &Region) -> bool {
+        let after = self.whole.partition_point(|run| run.1 <= region.start);
+        self.whole.get(after).is_some_and(|run| run.0 <= region.start)
+    }
 }
 
 /// What a mapping shows beyond the end of its file faults, and must go on doing so.
@@ -156,10 +186,14 @@ fn open_pagemap(pid: i32) -> Result<File, CheckpointError> {
 }
 
 /// The pages to copy: what has content, and all of a file that is carried whole.
-pub fn runs(pid: i32, regions: &[Region]) -> Result<Vec<Run>, CheckpointError> {
+pub fn runs(pid: i32, regions: &Regions) -> Result<Vec<Run>, CheckpointError> {
     let pagemap = open_pagemap(pid)?;
     let mut runs: Vec<Run> = Vec::new();
-    for region in regions {
+    for region in &regions.all {
+        if regions.is_whole(region) {
+            runs.push((region.start, region.end));
+            continue;
+        }
         match &region.backing {
             Backing::SharedFile { .. } => {}
             Backing::PrivateFile(file, offset) => {

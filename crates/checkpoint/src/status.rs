@@ -37,6 +37,8 @@ pub struct Status {
     pub is_thp_disabled: bool,
     /// Seccomp mode.
     pub seccomp: u32,
+    /// Seccomp filters (Linux 5.9).
+    pub seccomp_filters: Option<u32>,
     /// Signals with handlers and ignored ones.
     pub handled: u64,
     /// Ignored signals.
@@ -91,6 +93,7 @@ impl Status {
             "NoNewPrivs" => self.no_new_privs = value == "1",
             "THP_enabled" => self.is_thp_disabled = value == "0",
             "Seccomp" => self.seccomp = last(),
+            "Seccomp_filters" => self.seccomp_filters = Some(last()),
             "SigCgt" => self.handled = set(),
             "SigIgn" => self.ignored = set(),
             "SigPnd" | "ShdPnd" => self.pending |= set(),

@@ -81,14 +81,20 @@ fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
 }
 
 /// Whether the threads can make calls for the checkpoint; refuses those that cannot. A seccomp
-/// filter might kill the process for a call that it does not expect.
-pub fn can_call(pid: i32, tids: &[i32], refusals: &mut Refusals) -> Result<bool, CheckpointError> {
+/// filter might kill the process for a call that it does not expect. A clone is under one filter
+/// of farfork's own (`own_filters`), which is made anew.
+pub fn can_call(
+    pid: i32,
+    tids: &[i32],
+    own_filters: u32,
+    refusals: &mut Refusals,
+) -> Result<bool, CheckpointError> {
     let mut can_call = true;
     for tid in tids {
         let status = Status::read(pid, *tid)?;
         let object = format!("thread {tid} ({})", status.name);
         let registers = ptrace::registers(*tid).map_err(doing(pid, "read the registers"))?;
-        if status.seccomp != 0 {
+        if status.seccomp != 0 && status.seccomp_filters != Some(own_filters) {
             let remedy = "run it without a seccomp filter, or confine the clone from outside";
             refusals.add(object, "it is under a seccomp filter", remedy);
         } else if registers.cs != CODE_64 {

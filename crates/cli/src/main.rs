@@ -4,6 +4,7 @@
 //! JSON document and nothing else.
 
 mod archive;
+mod bench;
 mod checkpoint;
 mod clones;
 mod doctor;
@@ -54,6 +55,8 @@ enum Command {
     /// The catalog of images.
     #[command(subcommand)]
     Images(images::Command),
+    /// Run a benchmark.
+    Bench(bench::Args),
     /// Run the agent of this machine; other commands start it when they need it.
     Node(node::Args),
 }
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Kill(args) => clones::kill(&args),
         Command::Ps(args) => clones::ps(&args),
         Command::Images(command) => images::run(&command),
+        Command::Bench(args) => bench::run(&args),
         Command::Node(args) => node::run(&args),
     };
     result.unwrap_or_else(|error| {

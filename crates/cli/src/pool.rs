@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
-use farfork_pool::{ImageState, Pool, maps_huge_pages, mount_tmpfs};
+use farfork_pool::{ImageState, Pool, maps_huge_pages, mount_tmpfs, unmount_tmpfs};
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
 use crate::output::print_json;
@@ -37,6 +37,11 @@ pub(crate) enum Command {
     Check {
         /// Which.
         path: Option<PathBuf>,
+    },
+    /// Delete a pool that nobody uses, with its images, and the tmpfs mounted for it.
+    Destroy {
+        /// Which.
+        path: PathBuf,
     },
 }
 
@@ -101,8 +106,15 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         }
         Command::Info { path, json } => info(path.as_deref(), *json)?,
         Command::Check { path } => return check(path.as_deref()),
+        Command::Destroy { path } => destroy(path)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn destroy(path: &Path) -> Result<(), Box<dyn Error>> {
+    let path = std::path::absolute(path)?;
+    Pool::destroy(&path)?;
+    Ok(unmount_tmpfs(path.parent().unwrap_or(Path::new("/")))?)
 }
 
 fn info(path: Option<&Path>, json: bool) -> Result<(), Box<dyn Error>> {

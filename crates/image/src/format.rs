@@ -126,7 +126,12 @@ pub struct Image {
 impl Image {
     /// Reads the image `cid` and verifies its metadata.
     pub fn read(pool: &Pool, cid: Cid) -> Result<Image, ImageError> {
-        let extents = pool.find(cid)?;
+        Image::read_at(pool, pool.find(cid)?)
+    }
+
+    /// Reads the image in `extents` and verifies its metadata.
+    pub fn read_at(pool: &Pool, extents: ImageExtents) -> Result<Image, ImageError> {
+        let cid = extents.cid;
         let damaged = |what| ImageError::Damaged { cid, what };
         let first = extents.extents.first().ok_or(damaged("no chunks"))?;
         if extents.root_len > first.bytes() {

@@ -132,7 +132,6 @@ fn a_reader_of_a_moving_name_sees_one_image_and_never_none() {
 
 /// What a child does; it may die anywhere within.
 #[test]
-#[ignore = "run by the other tests in processes of its own"]
 fn child() {
     let Ok(role) = std::env::var("ROLE") else {
         println!("nothing to do: the other tests run this one in processes of its own");
@@ -155,7 +154,7 @@ fn child() {
 
 fn start(role: &str, pool: &Pool, step: Option<u64>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "child"]).env("ROLE", role).env("POOL", pool.path());
+    command.args(["--exact", "child"]).env("ROLE", role).env("POOL", pool.path());
     if let Some(step) = step {
         command.env("FARFORK_KILL_AT_STEP", step.to_string());
     }

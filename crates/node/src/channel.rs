@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use farfork_types::wire::MAX_DOCUMENT_BYTES;
 use nix::errno::Errno;
 use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, sendmsg, setsockopt,
-    sockopt,
+    ControlMessage, ControlMessageOwned, MsgFlags, UnixCredentials, getsockopt, recvmsg, sendmsg,
+    setsockopt, sockopt,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,7 +18,10 @@ const MAX_FDS: usize = 200;
 
 /// One end of a connection.
 #[derive(Debug)]
-pub struct Channel(OwnedFd);
+pub struct Channel {
+    socket: OwnedFd,
+    peer: i32,
+}
 
 /// What came in.
 #[derive(Debug)]
@@ -27,15 +30,16 @@ pub struct Received<T> {
     pub document: T,
     /// Descriptors beside it.
     pub fds: Vec<OwnedFd>,
-    /// Pid in the packet's credentials, as seen here.
-    pub sender: i32,
+    /// Pid of the process that this is about, as seen here, if the other end could tell.
+    pub about: Option<i32>,
 }
 
 impl Channel {
     /// Wraps a connected socket.
     pub fn new(socket: OwnedFd) -> Result<Channel, NodeError> {
         setsockopt(&socket, sockopt::PassCred, &true).map_err(broken)?;
-        Ok(Channel(socket))
+        let peer = getsockopt(&socket, sockopt::PeerCredentials).map_err(broken)?.pid();
+        Ok(Channel { socket, peer })
     }
 
     /// Sends a document and descriptors.
@@ -46,7 +50,8 @@ impl Channel {
     }
 
     /// Sends a document about the process `pid`, whose number the kernel translates for a
-    /// receiver in another PID namespace. Without the right to do so the number stays as it is.
+    /// receiver in another PID namespace. Without the right to do so, or when there is no such
+    /// process any more, the receiver learns no more than the document says.
     pub fn send_about(&self, document: &impl Serialize, pid: i32) -> Result<(), NodeError> {
         let about = UnixCredentials::from(libc::ucred {
             pid,
@@ -71,7 +76,7 @@ impl Channel {
         let bytes =
             serde_json::to_vec(document).map_err(|error| NodeError::Language(error.to_string()))?;
         let vectors = [IoSlice::new(&bytes)];
-        let fd = self.0.as_raw_fd();
+        let fd = self.socket.as_raw_fd();
         sendmsg::<()>(fd, &vectors, control, MsgFlags::MSG_NOSIGNAL, None).map_err(broken)?;
         Ok(())
     }
@@ -86,19 +91,21 @@ impl Channel {
         }
         let document = serde_json::from_slice(&bytes[..length])
             .map_err(|error| NodeError::Language(error.to_string()))?;
-        Ok(Some(Received { document, fds, sender }))
+        // The kernel adds the sender's own pid where none was given.
+        let about = Some(sender).filter(|pid| ![0, self.peer].contains(pid));
+        Ok(Some(Received { document, fds, about }))
     }
 
     #[allow(unsafe_code)] // reason: received descriptor numbers become owned descriptors
     fn receive_raw(
         &self,
         bytes: &mut [u8],
-        space: &mut Vec<u8>,
+        space: &mut [u8],
     ) -> Result<(usize, Vec<OwnedFd>, i32), NodeError> {
         let mut vectors = [IoSliceMut::new(bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let message = loop {
-            match recvmsg::<()>(self.0.as_raw_fd(), &mut vectors, Some(space), flags) {
+            match recvmsg::<()>(self.socket.as_raw_fd(), &mut vectors, Some(space), flags) {
                 Err(Errno::EINTR) => {}
                 Err(Errno::ECONNRESET) => return Ok((0, Vec::new(), 0)),
                 other => break other.map_err(broken)?,
@@ -121,7 +128,7 @@ impl Channel {
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 

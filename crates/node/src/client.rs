@@ -76,9 +76,8 @@ impl Client {
         let received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
         match received.document {
             Reply::Running(mut running) => {
-                if received.sender != 0 {
-                    running.pid = received.sender;
-                }
+                running.pid = received.about.unwrap_or(running.pid);
+                self.channel.send(&Call::Seen { pid: running.pid }, &[])?;
                 Ok(StartedClone { running, client: self })
             }
             other => Err(unexpected(other)),
@@ -95,13 +94,13 @@ impl Client {
 
     /// Waits for the end of the clone with this pid; its wait status.
     pub fn wait(&self, pid: i32) -> Result<i32, NodeError> {
-        self.channel.send(&Call::Wait { pid }, &[])?;
+        self.channel.send_about(&Call::Wait { pid }, pid)?;
         self.ended()
     }
 
     /// Sends a signal to the clone with this pid.
     pub fn kill(&self, pid: i32, signal: i32) -> Result<(), NodeError> {
-        self.channel.send(&Call::Kill { pid, signal }, &[])?;
+        self.channel.send_about(&Call::Kill { pid, signal }, pid)?;
         match self.reply()? {
             Reply::Done => Ok(()),
             other => Err(unexpected(other)),
@@ -113,8 +112,11 @@ impl Client {
         self.channel.send(&Call::List, &[])?;
         let mut clones = Vec::new();
         loop {
-            match self.reply()? {
-                Reply::Clones(part) => clones.extend(part),
+            let received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
+            match received.document {
+                Reply::Clone(clone) => {
+                    clones.push(CloneState { pid: received.about.unwrap_or(clone.pid), ..clone });
+                }
                 Reply::Done => return Ok(clones),
                 other => return Err(unexpected(other)),
             }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,8 +27,36 @@ pub struct Clone {
     pub cid: Cid,
     /// Name it was asked for by.
     pub name: String,
+    seen: AtomicI32,
+    has_ended: AtomicBool,
     started: Started,
-    _pin: Pin,
+    pin: Mutex<Option<Pin>>,
+}
+
+impl Clone {
+    /// Its pid as seen by whoever started it, perhaps from another PID namespace.
+    pub fn seen(&self) -> i32 {
+        self.seen.load(Ordering::SeqCst)
+    }
+
+    /// Whether it is only listed until its image is unpinned; its pid may be another's by now.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
+    }
+
+    /// Drops the pin, which may give chunks back: never under the lock of the tables.
+    fn unpin(&self) {
+        let pin = self.pin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(pin);
+    }
+}
+
+/// What is remembered of a clone that has ended.
+#[derive(Debug)]
+struct Ended {
+    pid: i32,
+    seen: i32,
+    wait_status: i32,
 }
 
 /// Clones that live and wait statuses of those that do not.
@@ -41,7 +70,7 @@ pub struct Registry {
 #[derive(Debug)]
 struct State {
     living: HashMap<i32, Arc<Clone>>,
-    ended: BTreeMap<u64, (i32, i32)>,
+    ended: BTreeMap<u64, Ended>,
     next_end: u64,
     idle_since: Instant,
 }
@@ -66,9 +95,11 @@ impl Registry {
 
     /// Adds a running clone.
     pub fn add(&self, pid: i32, cid: Cid, name: String, started: Started, pin: Pin) {
-        let clone = Arc::new(Clone { pid, cid, name, started, _pin: pin });
+        let seen = AtomicI32::new(pid);
+        let (has_ended, pin) = (AtomicBool::new(false), Mutex::new(Some(pin)));
+        let clone = Arc::new(Clone { pid, cid, name, seen, has_ended, started, pin });
         let mut state = self.state();
-        state.ended.retain(|_, (other, _)| *other != pid);
+        state.ended.retain(|_, ended| ended.pid != pid);
         let data = EventData::new_u64(pid as u64);
         let added = epoll::add(&self.epoll, clone.started.as_fd(), data, EventFlags::IN);
         state.living.insert(pid, clone);
@@ -94,12 +125,34 @@ impl Registry {
         self.state().living.get(&pid).cloned()
     }
 
+    /// Notes how whoever started a clone sees it.
+    pub fn seen(&self, pid: i32, seen: i32) {
+        let mut state = self.state();
+        // A number that comes again means the younger clone.
+        state.ended.retain(|_, ended| ended.seen != seen || ended.pid == pid);
+        if let Some(clone) = state.living.get(&pid) {
+            clone.seen.store(seen, Ordering::SeqCst);
+        } else if let Some(ended) = state.ended.values_mut().find(|ended| ended.pid == pid) {
+            ended.seen = seen;
+        }
+    }
+
+    /// The pid here of the clone that the kernel says a call is `about`, or else of the one that
+    /// was started as `seen`, be it alive or not.
+    pub fn pid_of(&self, about: Option<i32>, seen: i32) -> Option<i32> {
+        let state = self.state();
+        let living = about.filter(|pid| state.living.contains_key(pid));
+        let by_name = || state.living.values().find(|clone| clone.seen() == seen);
+        let ended = || state.ended.values().find(|ended| ended.seen == seen);
+        living.or_else(|| Some(by_name()?.pid)).or_else(|| Some(ended()?.pid))
+    }
+
     /// Waits for the end of a clone; nothing if there is none with this pid.
     pub fn wait(&self, pid: i32) -> Option<i32> {
         let mut state = self.state();
         loop {
-            if let Some((_, (_, status))) = state.ended.iter().find(|(_, (p, _))| *p == pid) {
-                return Some(*status);
+            if let Some(ended) = state.ended.values().find(|ended| ended.pid == pid) {
+                return Some(ended.wait_status);
             }
             if !state.living.contains_key(&pid) {
                 return None;
@@ -142,11 +195,14 @@ impl Registry {
             // The init is gone without a word: it was killed, and the clone with it.
             Err(_) => libc::SIGKILL,
         };
+        clone.has_ended.store(true, Ordering::SeqCst);
         let _ = epoll::delete(&self.epoll, clone.started.as_fd());
-        let init = clone.started.init_pid;
+        // The init holds a copy of the pin's lock until it has gone, and whoever waits for the
+        // clone may go on to remove the pool: first the init, then the pin, then the news.
+        let _ = waitpid(Pid::from_raw(clone.started.init_pid), None);
+        clone.unpin();
         drop(clone);
         self.end(pid, status);
-        let _ = waitpid(Pid::from_raw(init), None);
     }
 
     fn end(&self, pid: i32, status: i32) {
@@ -154,14 +210,13 @@ impl Registry {
         let clone = state.living.remove(&pid);
         let number = state.next_end;
         state.next_end += 1;
-        state.ended.insert(number, (pid, status));
+        let seen = clone.as_ref().map_or(pid, |clone| clone.seen());
+        state.ended.insert(number, Ended { pid, seen, wait_status: status });
         if state.ended.len() > REMEMBERED {
             state.ended.pop_first();
         }
         state.idle_since = Instant::now();
         drop(state);
-        // Drops the pin, which may give chunks back: not under the lock.
-        drop(clone);
         self.changed.notify_all();
     }
 }

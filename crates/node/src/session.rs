@@ -21,8 +21,6 @@ use crate::images::{Images, NodeImage};
 use crate::registry::{Clone, Registry};
 use crate::usage;
 
-/// Clones per packet of a list.
-const LIST_PART: usize = 64;
 /// Names of the phases whose ends a clone reports.
 const PHASES: [&str; 6] = ["init", "container", "memory", "process", "state", "leave"];
 
@@ -42,15 +40,16 @@ pub struct Node {
 impl Node {
     /// Serves one connection.
     pub fn serve(&self, channel: &Channel) -> Result<(), NodeError> {
-        let Received { document, fds, .. } = match channel.receive::<Call>() {
+        let Received { document, fds, about } = match channel.receive::<Call>() {
             Ok(Some(call)) => call,
             Ok(None) => return Ok(()),
             Err(error) => return channel.send(&Reply::Failed { message: error.to_string() }, &[]),
         };
         let result = match document {
             Call::Restore(call) => self.restore(channel, &call, fds),
-            Call::Wait { pid } => self.wait(channel, pid),
-            Call::Kill { pid, signal } => self.kill(channel, pid, signal),
+            Call::Seen { .. } => Err(NodeError::Language("nothing was started".to_owned())),
+            Call::Wait { pid } => self.wait(channel, about, pid),
+            Call::Kill { pid, signal } => self.kill(channel, about, pid, signal),
             Call::List => self.list(channel),
         };
         match result {
@@ -68,6 +67,9 @@ impl Node {
         let running = self.start(call, fds)?;
         let pid = running.pid;
         channel.send_about(&Reply::Running(running), pid)?;
+        if let Some(Received { document: Call::Seen { pid: seen }, .. }) = channel.receive()? {
+            self.registry.seen(pid, seen);
+        }
         if call.detach {
             return channel.send(&Reply::Done, &[]);
         }
@@ -117,9 +119,9 @@ impl Node {
 
     /// Tells the end of a clone to its caller, and ends the clone when the caller goes first.
     fn attend(&self, channel: &Channel, pid: i32) -> Result<(), NodeError> {
-        let Some(clone) = self.registry.get(pid) else { return self.wait(channel, pid) };
+        let Some(clone) = self.registry.get(pid) else { return self.tell_end(channel, pid) };
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| self.wait(channel, pid));
+            let waiter = scope.spawn(|| self.tell_end(channel, pid));
             while !waiter.is_finished() {
                 if has_hung_up(channel) {
                     end(&clone, Signal::SIGKILL);
@@ -130,13 +132,26 @@ impl Node {
         Ok(())
     }
 
-    fn wait(&self, channel: &Channel, pid: i32) -> Result<(), NodeError> {
+    fn tell_end(&self, channel: &Channel, pid: i32) -> Result<(), NodeError> {
         let wait_status = self.registry.wait(pid).ok_or(NodeError::NoClone { pid })?;
         channel.send(&Reply::Exited { wait_status }, &[])
     }
 
-    fn kill(&self, channel: &Channel, pid: i32, signal: i32) -> Result<(), NodeError> {
-        let clone = self.registry.get(pid).ok_or(NodeError::NoClone { pid })?;
+    fn wait(&self, channel: &Channel, about: Option<i32>, seen: i32) -> Result<(), NodeError> {
+        let no_clone = NodeError::NoClone { pid: seen };
+        let pid = self.registry.pid_of(about, seen).ok_or(no_clone)?;
+        self.tell_end(channel, pid)
+    }
+
+    fn kill(
+        &self,
+        channel: &Channel,
+        about: Option<i32>,
+        seen: i32,
+        signal: i32,
+    ) -> Result<(), NodeError> {
+        let living = self.registry.pid_of(about, seen).and_then(|pid| self.registry.get(pid));
+        let clone = living.ok_or(NodeError::NoClone { pid: seen })?;
         let signal = Signal::try_from(signal)
             .map_err(|_| NodeError::Agent(format!("{signal} is no signal number")))?;
         end(&clone, signal);
@@ -144,10 +159,8 @@ impl Node {
     }
 
     fn list(&self, channel: &Channel) -> Result<(), NodeError> {
-        let states: Vec<CloneState> =
-            self.registry.living().iter().map(|clone| self.describe(clone)).collect();
-        for part in states.chunks(LIST_PART) {
-            channel.send(&Reply::Clones(part.to_vec()), &[])?;
+        for clone in self.registry.living() {
+            channel.send_about(&Reply::Clone(self.describe(&clone)), clone.pid)?;
         }
         channel.send(&Reply::Done, &[])
     }
@@ -155,7 +168,7 @@ impl Node {
     fn describe(&self, clone: &Clone) -> CloneState {
         let usage = usage::of(clone.pid);
         CloneState {
-            pid: clone.pid,
+            pid: clone.seen(),
             node: self.name.clone(),
             cid: clone.cid.to_string(),
             image: clone.name.clone(),
@@ -169,9 +182,9 @@ impl Node {
 }
 
 fn end(clone: &Clone, signal: Signal) {
-    // The pid is the clone's as long as its init has not been reaped, which the registry does
-    // after it has forgotten the clone.
-    let _ = kill(Pid::from_raw(clone.pid), signal);
+    if !clone.has_ended() {
+        let _ = kill(Pid::from_raw(clone.pid), signal);
+    }
 }
 
 fn reap(started: &Started) {

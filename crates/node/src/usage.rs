@@ -59,7 +59,7 @@ mod tests {
     fn own_usage_is_there_and_grows_with_a_touch() {
         let pid = std::process::id() as i32;
         let before = of(pid);
-        let block = vec![1u8; 32 << 20];
+        let block = std::hint::black_box(vec![1u8; 32 << 20]);
         let after = of(pid);
         assert!(before.vmas > 5 && before.faults["minor"] > 0);
         assert!(after.local_bytes >= before.local_bytes + (31 << 20), "{before:?} {after:?}");

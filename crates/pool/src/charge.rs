@@ -8,7 +8,7 @@
 //! 2. It has no exit signal: no SIGCHLD handler and no `wait` of the embedding program sees it.
 //! 3. It inherits the writer's lock. Should the writer be killed meanwhile, nobody takes the
 //!    chunks away before the child is done with them.
-#![allow(unsafe_code)]
+#![allow(unsafe_code)] // reason: forks a child that only makes system calls
 
 use std::ffi::{CStr, c_int};
 use std::fs::File;

@@ -50,7 +50,7 @@ pub use error::PoolError;
 pub use ids::{Extent, ImageSlot, NodeSlot};
 pub use info::{ImageInfo, ImageState, PoolInfo};
 pub use layout::{MAX_IMAGES, MAX_NODE_NAME_BYTES, MAX_NODES};
-pub use media::{Medium, maps_huge_pages, mount_tmpfs};
+pub use media::{Medium, maps_huge_pages, mount_tmpfs, unmount_tmpfs};
 pub use pinfile::PinFile;
 pub use pool::Pool;
 pub use slots::ImageExtents;

@@ -1,5 +1,5 @@
 //! The pool's file in this process's memory.
-#![allow(unsafe_code)]
+#![allow(unsafe_code)] // reason: hands out memory that other processes map
 
 use std::fs::File;
 use std::io;

@@ -8,7 +8,7 @@ use std::path::Path;
 use farfork_types::CHUNK_BYTES;
 use rustix::fs::{AtFlags, FallocateFlags, StatxAttributes, StatxFlags, fallocate};
 use rustix::io::Errno;
-use rustix::mount::MountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use serde::Serialize;
 
 use crate::error::PoolError;
@@ -17,6 +17,8 @@ use crate::map::SharedMap;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+/// What stands as the source of our mounts.
+const MOUNT_NAME: &str = "farfork";
 
 /// The kind of file system that holds a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -70,7 +72,7 @@ impl Medium {
     }
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code)] // reason: see SAFETY
 fn zero(map: &SharedMap, run: Extent) {
     // SAFETY: `wipe` is called for chunks of dead writers and removed images that nobody pins.
     unsafe { map.zero(run) }
@@ -119,8 +121,25 @@ pub fn mount_tmpfs(dir: &Path, size: u64) -> Result<(), PoolError> {
     let options = std::ffi::CString::new(format!("huge=always,mode=0700,size={size}"))
         .expect("digits and letters");
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    rustix::mount::mount("farfork", dir, "tmpfs", flags, options.as_c_str())
+    rustix::mount::mount(MOUNT_NAME, dir, "tmpfs", flags, options.as_c_str())
         .map_err(PoolError::io("mount a tmpfs on", dir))
+}
+
+/// Unmounts what [`mount_tmpfs`] mounted on `dir`, once nothing lies there; nothing else.
+///
+/// # Errors
+/// [`PoolError::Io`].
+pub fn unmount_tmpfs(dir: &Path) -> Result<(), PoolError> {
+    let look = PoolError::io("read the mounts on", dir);
+    let mounts = std::fs::read_to_string("/proc/self/mounts").map_err(look)?;
+    let is_ours = |line: &str| line.starts_with(&format!("{MOUNT_NAME} {} tmpfs ", dir.display()));
+    let is_empty = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
+    if !is_empty || !mounts.lines().any(is_ours) {
+        return Ok(());
+    }
+    // Agents may still have the deleted pool open: the mount goes now, its memory with them.
+    rustix::mount::unmount(dir, UnmountFlags::DETACH)
+        .map_err(PoolError::io("unmount the tmpfs on", dir))
 }
 
 #[cfg(test)]

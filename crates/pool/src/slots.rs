@@ -108,6 +108,24 @@ impl Pool {
         image.ok_or_else(|| PoolError::DamagedImage { path: self.path.clone(), cid })
     }
 
+    /// The image that holds the chunk at `offset`, published or removed. For who knows that it
+    /// stays: a process that maps it is stopped, and its node pins it.
+    ///
+    /// # Errors
+    /// [`PoolError::Gone`], [`PoolError::Truncated`].
+    pub fn image_at(&self, offset: u64) -> Result<Option<ImageExtents>, PoolError> {
+        self.intact()?;
+        let holds = |(index, record): (usize, &ImageRecord)| {
+            let (generation, state) = State::of_word(record.state.load(SeqCst))?;
+            let is_whole = matches!(state, State::Published | State::Removed);
+            let owner = Owner { slot: ImageSlot(index as u32), generation };
+            let image = is_whole.then(|| self.read_image(owner))??;
+            let is_there = |run: &Extent| run.offset <= offset && offset < run.end();
+            image.extents.iter().any(is_there).then_some(image)
+        };
+        Ok(self.images().iter().enumerate().find_map(holds))
+    }
+
     /// Makes the image invisible at once; its chunks come back when no node pins it any more.
     ///
     /// # Errors

@@ -148,7 +148,7 @@ impl ImageWriter<'_> {
     ///
     /// # Panics
     /// If the place is not within one of this writer's extents.
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code)] // reason: memory that other processes map
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let len = bytes.len() as u64;
         let ours = self.extents.iter().any(|run| run.contains(offset, len));
@@ -162,7 +162,7 @@ impl ImageWriter<'_> {
     ///
     /// # Panics
     /// If `allocate` did not return `extent`.
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code)] // reason: memory that other processes map
     pub fn bytes_mut(&mut self, extent: Extent) -> &mut [u8] {
         assert!(self.extents.contains(&extent), "{extent:?} is no extent of image {}", self.cid);
         // SAFETY: the extent is this writer's, which stays borrowed as long as the slice lives.
@@ -170,7 +170,7 @@ impl ImageWriter<'_> {
     }
 
     /// The bytes of all extents, in order; several threads can fill them at once.
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code)] // reason: memory that other processes map
     pub fn all_bytes_mut(&mut self) -> Vec<&mut [u8]> {
         let slice = |run: &Extent| {
             // SAFETY: as above; extents do not overlap.

@@ -12,7 +12,6 @@ use farfork_types::CHUNK_BYTES;
 const CHUNKS: u32 = 16;
 
 #[test]
-#[ignore = "run by the other tests in processes of its own"]
 fn child() {
     let Some((role, pool, _)) = orders() else { return };
     if role == "write without children" {
@@ -24,7 +23,7 @@ fn child() {
 }
 
 /// From now on the kernel reaps what `wait` would wait for.
-#[allow(unsafe_code)]
+#[allow(unsafe_code)] // reason: see SAFETY
 fn ignore_children() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: installs no handler.

@@ -54,7 +54,6 @@ fn new_path(pool: &Pool) -> PathBuf {
 }
 
 #[test]
-#[ignore = "run by the other tests in processes of its own"]
 fn child() {
     let Some((role, pool, cid)) = orders() else { return };
     failpoint::arm();

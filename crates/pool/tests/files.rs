@@ -17,7 +17,7 @@ fn scribble(path: &Path, offset: u64, bytes: &[u8]) {
 }
 
 fn open_error(path: &Path) -> PoolError {
-    Pool::open(path).err().expect("the pool must not open")
+    Pool::open(path).expect_err("the pool must not open")
 }
 
 #[test]

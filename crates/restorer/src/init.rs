@@ -6,6 +6,7 @@ use farfork_plan::{PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, Errno, SysResult, clone3_entry, syscall};
+use crate::cell::ProcessCell;
 use crate::run::{Failure, Slots, elements};
 use crate::supervise::Supervisor;
 use crate::task;
@@ -34,15 +35,20 @@ pub struct Shared {
 }
 
 /// The one instance; the template's copy is never used.
-pub static mut SHARED: Shared =
-    Shared { slots: Slots::new(), status_fd: -1, at_ns: [0; 6], released: 0, mounts_proc: false };
+pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
+    slots: Slots::new(),
+    status_fd: -1,
+    at_ns: [0; 6],
+    released: 0,
+    mounts_proc: false,
+});
 
 /// First function of the init.
 pub extern "C" fn enter(start: u64) -> ! {
     // SAFETY: the template passes a `Start` on the stack that was copied with it.
     let start = unsafe { &*(start as *const Start<'_>) };
     // SAFETY: this process is the only one with this address space as yet.
-    let shared = unsafe { &mut *(&raw mut SHARED) };
+    let shared = unsafe { SHARED.get_mut() };
     shared.at_ns[0] = call::now_ns();
     let [pool, status, _pin, ..] = start.received.fds() else { call::exit(call::EXIT_BUG) };
     shared.status_fd = *status;
@@ -98,7 +104,7 @@ const EBADMSG: i32 = linux_raw_sys::errno::EBADMSG as i32;
 
 /// Mounts the `/proc` of this PID namespace over the one inherited.
 pub fn mount_proc() -> SysResult {
-    let (kind, at) = (b"proc\0".as_ptr() as u64, b"/proc\0".as_ptr() as u64);
+    let (kind, at) = (c"proc".as_ptr() as u64, c"/proc".as_ptr() as u64);
     let flags = u64::from(MS_NOSUID | MS_NODEV | MS_NOEXEC);
     // SAFETY: changes this mount namespace only.
     unsafe { syscall(k::__NR_mount, [kind, at, kind, flags, 0]) }

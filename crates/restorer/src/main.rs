@@ -17,6 +17,7 @@
 #![allow(unsafe_code)] // reason: every line here acts on the address space it runs in
 
 mod call;
+mod cell;
 mod init;
 mod maps;
 mod memory;

@@ -146,7 +146,7 @@ unsafe fn move_fd(fd: u64, target: u64, cloexec: u64) -> SysResult {
 /// mappings, moved one by one, since kernels before 6.17 refuse to move more in one call.
 unsafe fn move_vdso(to: u64, bytes: u64) -> SysResult {
     // SAFETY: written once by `settle`, before the first fork.
-    let vdso = unsafe { &*(&raw const VDSO) };
+    let vdso = unsafe { VDSO.get() };
     if vdso.bytes() != bytes {
         return Err(Errno(linux_raw_sys::errno::ENOSYS as i32));
     }

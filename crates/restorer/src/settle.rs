@@ -8,6 +8,7 @@ use farfork_plan::window;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, SysResult, syscall};
+use crate::cell::ProcessCell;
 
 /// Most mappings that vvar and vdso together have had in any kernel.
 const VDSO_PARTS: usize = 4;
@@ -21,7 +22,8 @@ pub struct Vdso {
 }
 
 /// Where this process, and so each of its forks, has them.
-pub static mut VDSO: Vdso = Vdso { parts: [(0, 0); VDSO_PARTS], count: 0 };
+pub static VDSO: ProcessCell<Vdso> =
+    ProcessCell::new(Vdso { parts: [(0, 0); VDSO_PARTS], count: 0 });
 
 impl Vdso {
     /// First address.
@@ -79,7 +81,7 @@ pub unsafe extern "C" fn settle(stack: *const u64) -> u64 {
 /// the window.
 pub fn drop_the_rest() {
     // SAFETY: written once by `find_vdso`.
-    let vdso = unsafe { &*(&raw const VDSO) };
+    let vdso = unsafe { VDSO.get() };
     let page = farfork_types::PAGE_BYTES;
     for (start, end) in
         [(16 * page, window::BASE), (window::END, vdso.start()), (vdso.end(), TASK_END)]
@@ -172,7 +174,7 @@ unsafe fn find_vdso() {
         for line in text[..length as usize].split(|byte| *byte == b'\n') {
             if line.ends_with(b"[vdso]") || line.windows(5).any(|name| name == b"[vvar") {
                 let (start, end) = range(line);
-                (*(&raw mut VDSO)).add(start, end);
+                VDSO.get_mut().add(start, end);
             }
         }
     }

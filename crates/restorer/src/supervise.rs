@@ -21,6 +21,7 @@ use farfork_plan::{FileRange, PlanHeader, Window};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
+use crate::cell::ProcessCell;
 use crate::init::SHARED;
 use crate::maps::{AddressSpace, Mapping};
 use crate::run::elements;
@@ -45,7 +46,8 @@ struct Context {
 }
 
 /// The init's context, where forked processes find their copy.
-static mut CONTEXT: Context = Context { device: 0, inode: 0, windows: &[], files: &[] };
+static CONTEXT: ProcessCell<Context> =
+    ProcessCell::new(Context { device: 0, inode: 0, windows: &[], files: &[] });
 
 #[repr(C)]
 struct PollFd {
@@ -73,13 +75,13 @@ impl Supervisor {
         let listener = filter::install(spare_fd)?;
         // SAFETY: the tables are the plan's; no other thread is there yet.
         let context = unsafe {
-            CONTEXT = Context {
+            *CONTEXT.get_mut() = Context {
                 device: request.pool_device,
                 inode: request.pool_inode,
                 windows: elements(plan.windows),
                 files: elements(plan.files),
             };
-            *(&raw const CONTEXT)
+            *CONTEXT.get()
         };
         Ok(Supervisor { listener, child_events, maps, context, process: 0 })
     }
@@ -136,7 +138,7 @@ impl Supervisor {
             ..Status::default()
         };
         // SAFETY: set before the clone was started and not changed since.
-        let _ = call::send(unsafe { (*(&raw const SHARED)).status_fd }, &status);
+        let _ = call::send(unsafe { SHARED.get() }.status_fd, &status);
         call::exit(0)
     }
 

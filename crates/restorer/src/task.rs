@@ -15,7 +15,7 @@ const ARCH_SET_FS: u64 = 0x1002;
 /// First function of the clone's first thread.
 pub extern "C" fn lead(plan: u64) -> ! {
     // SAFETY: the init passes its mapped plan; it does not touch SHARED after starting this thread.
-    let (plan, shared) = unsafe { (&*(plan as *const PlanHeader), &mut *(&raw mut SHARED)) };
+    let (plan, shared) = unsafe { (&*(plan as *const PlanHeader), SHARED.get_mut()) };
     shared.at_ns[3] = call::now_ns();
     // SAFETY: the table is the plan's.
     let threads = unsafe { elements::<ThreadPlan>(plan.threads) };
@@ -23,7 +23,7 @@ pub extern "C" fn lead(plan: u64) -> ! {
         failure.report(shared.status_fd)
     }
     shared.at_ns[4] = call::now_ns();
-    release_threads(shared, threads.len());
+    release_threads(threads.len());
     announce(plan, shared);
     // SAFETY: the frame is the leader's, complete, in the plan.
     unsafe { sigreturn(threads[0].frame) }
@@ -39,8 +39,8 @@ fn build(
     }
     // SAFETY: the ops are the plan's; the clone's descriptors and signals are its own.
     unsafe { shared.slots.run(elements(plan.task_ops))? };
-    for index in 1..threads.len() {
-        start_thread(index, &threads[index]).map_err(|errno| Failure::of(What::Thread, errno))?;
+    for (index, thread) in threads.iter().enumerate().skip(1) {
+        start_thread(index, thread).map_err(|errno| Failure::of(What::Thread, errno))?;
     }
     let base = threads[0].fs_base;
     // SAFETY: nothing here uses thread-local storage; the ops are this thread's.
@@ -81,7 +81,7 @@ extern "C" fn follow(thread: u64) -> ! {
     // SAFETY: the ops are this thread's own.
     if let Err(failure) = unsafe { slots.run(elements(thread.ops)) } {
         // SAFETY: the status descriptor was set before any thread was started.
-        failure.report(unsafe { (*(&raw const SHARED)).status_fd })
+        failure.report(unsafe { SHARED.get() }.status_fd)
     }
     wait_for_release();
     // SAFETY: the frame is this thread's, complete, in the plan.
@@ -90,7 +90,7 @@ extern "C" fn follow(thread: u64) -> ! {
 
 fn released() -> &'static AtomicU32 {
     // SAFETY: the word lives as long as the address space and is only used atomically.
-    unsafe { AtomicU32::from_ptr(&raw mut SHARED.released) }
+    unsafe { AtomicU32::from_ptr(&raw mut (*SHARED.as_ptr()).released) }
 }
 
 /// No thread runs the parent's code before every thread is there to be signalled or joined.
@@ -105,8 +105,7 @@ fn wait_for_release() {
 const FUTEX_WAIT_PRIVATE: u64 = 128;
 const FUTEX_WAKE_PRIVATE: u64 = 129;
 
-fn release_threads(shared: &mut Shared, threads: usize) {
-    let _ = shared;
+fn release_threads(threads: usize) {
     released().store(1, Ordering::Release);
     if threads > 1 {
         let at = released().as_ptr() as u64;

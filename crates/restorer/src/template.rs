@@ -72,7 +72,7 @@ fn default_all_signals() {
 
 /// A mount namespace of its own, from which nothing that containers mount spreads.
 fn leave_shared_mounts() -> SysResult {
-    let root = b"/\0".as_ptr() as u64;
+    let root = c"/".as_ptr() as u64;
     let private = u64::from(MS_REC | MS_PRIVATE);
     // SAFETY: both calls change only this process's view of the file system.
     unsafe {
@@ -118,8 +118,8 @@ fn receive() -> Option<(Request, Received)> {
         flags: 0,
     };
     let args = [CONTROL_FD as u64, &raw mut header as u64, MSG_CMSG_CLOEXEC];
-    // SAFETY: the kernel writes into `request` and `control`, whose sizes it is told.
     let received = loop {
+        // SAFETY: the kernel writes into `request` and `control`, whose sizes it is told.
         match unsafe { syscall(k::__NR_recvmsg, args) } {
             Err(errno) if errno.0 == linux_raw_sys::errno::EINTR as i32 => {}
             other => break other,

@@ -3,6 +3,10 @@
 //!
 //! A client sends one [`Call`] and receives [`Reply`]s until the one that ends the call, or closes
 //! the socket first; an attached restore ends its clones with the connection.
+//!
+//! Agent and client may be in different PID namespaces. A packet about a living clone carries the
+//! clone's pid in its credentials, where the kernel translates it. A clone that has ended has no
+//! pid to translate: the agent remembers how whoever started it saw it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,14 +23,19 @@ pub enum Call {
     /// Start one clone. Carries descriptors: the caller's 0, 1, 2, then one per entry of
     /// `inherit`.
     Restore(RestoreCall),
+    /// Follows [`Reply::Running`]: how the client sees the clone.
+    Seen {
+        /// Its pid, as the client sees it.
+        pid: i32,
+    },
     /// Wait for the end of a clone.
     Wait {
-        /// Its pid, as the agent sees it.
+        /// Its pid, as the client sees it.
         pid: i32,
     },
     /// Send a signal to a clone.
     Kill {
-        /// Its pid, as the agent sees it.
+        /// Its pid, as the client sees it.
         pid: i32,
         /// Signal number.
         signal: i32,
@@ -65,8 +74,8 @@ pub enum Reply {
         /// As `waitpid` gives it.
         wait_status: i32,
     },
-    /// Part of the list; [`Reply::Done`] follows the last.
-    Clones(Vec<CloneState>),
+    /// One of the list; [`Reply::Done`] follows the last.
+    Clone(CloneState),
     /// Done; ends the call.
     Done,
     /// The call failed; ends it.

@@ -122,6 +122,8 @@ class Runtime:
             return
         connection.sendall(_encode_answer(self.handle(message)))
         if self._prepared and message.get("op") == "prepare":
+            # Who asked sees its end last: then no connection is left.
+            self._connections[connection.fileno()] = self._connections.pop(connection.fileno())
             self._drop_all()
 
     def _run(self, message: Message) -> Message:

@@ -1,7 +1,6 @@
 //! Pipes: both ends in the process, or one whose other end is held by nobody. Everything else
 //! leads out of the process.
 
-use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -49,7 +48,7 @@ fn leads_outside(
     subject: &Subject,
     pipe: &OwnedFd,
 ) -> Result<bool, DescriptorError> {
-    let PipeEnds { readers, writers } = subject.pipe_ends(entry);
+    let PipeEnds { readers, writers, .. } = subject.pipe_ends(entry);
     if subject.is_shared(&entry.link) {
         return Ok(true);
     }
@@ -96,13 +95,13 @@ fn content(
     if waiting == 0 {
         return Ok(Vec::new());
     }
-    if entry.info.flags & libc::O_DIRECT as u32 != 0 {
+    let (copied, bytes) = peek(pipe, waiting, capacity).map_err(failed())?;
+    if subject.pipe_ends(entry).is_packetized || bytes.len() < copied {
         return Err(refuse(
             "packets wait in the pipe (O_DIRECT), and their bounds are not carried",
             "read them before the checkpoint",
         ));
     }
-    let bytes = peek(pipe, waiting, capacity).map_err(failed())?;
     if bytes.len() == waiting {
         return Ok(bytes);
     }
@@ -112,16 +111,16 @@ fn content(
     ))
 }
 
-fn peek(pipe: &OwnedFd, waiting: usize, capacity: usize) -> Result<Vec<u8>, Errno> {
+/// How many bytes could be looked at, and those that one read takes: all, unless they stand in
+/// packets.
+fn peek(pipe: &OwnedFd, waiting: usize, capacity: usize) -> Result<(usize, Vec<u8>), Errno> {
     let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     // As many buffers as the other has: each may hold less than a page. A failure shows in how
     // much can be copied.
     let _ = fcntl_setpipe_size(&write_end, capacity);
     let copied = tee(pipe, &write_end, waiting, SpliceFlags::NONBLOCK)?;
-    drop(write_end);
-    let mut bytes = Vec::with_capacity(copied);
-    match std::fs::File::from(read_end).read_to_end(&mut bytes) {
-        Ok(_) => Ok(bytes),
-        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-    }
+    let mut bytes = vec![0; copied];
+    let length = rustix::io::read(&read_end, &mut bytes[..])?;
+    bytes.truncate(length);
+    Ok((copied, bytes))
 }

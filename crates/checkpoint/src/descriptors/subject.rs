@@ -18,6 +18,8 @@ pub struct PipeEnds {
     pub readers: u32,
     /// Descriptions that write.
     pub writers: u32,
+    /// Whether what is written stays in packets (`O_DIRECT`).
+    pub is_packetized: bool,
 }
 
 /// The process whose descriptors are captured.
@@ -90,6 +92,7 @@ fn pipe_ends(entries: &[&Entry]) -> HashMap<u64, PipeEnds> {
         let ends = pipes.entry(entry.inode.ino()).or_default();
         let access = entry.info.flags & libc::O_ACCMODE as u32;
         ends.readers += u32::from(access != libc::O_WRONLY as u32);
+        ends.is_packetized |= entry.info.flags & libc::O_DIRECT as u32 != 0;
         ends.writers += u32::from(access != libc::O_RDONLY as u32);
     }
     pipes
@@ -124,14 +127,19 @@ fn links(pid: i32) -> impl Iterator<Item = String> {
         .filter_map(|entry| fs::read_link(entry.path()).ok()?.into_os_string().into_string().ok())
 }
 
-/// Unix sockets of the network namespace that the process is in.
+/// Unix sockets of the network namespace that the process is in, and of this process's own: from
+/// there a clone was given its descriptors.
 fn unix_of(pid: i32) -> Result<HashMap<u32, UnixSocket>, DescriptorError> {
     let failed = || reading(pid, "the network namespace");
     let theirs = File::open(format!("/proc/{pid}/ns/net")).map_err(failed())?;
     let ours = fs::metadata("/proc/self/ns/net").map_err(failed())?;
     let is_ours = theirs.metadata().map_err(failed())?.ino() == ours.ino();
-    unix_sockets((!is_ours).then_some(theirs.as_fd()))
-        .map_err(asking(pid, "which Unix sockets are connected"))
+    let failed = || asking(pid, "which Unix sockets are connected");
+    let mut sockets = unix_sockets(None).map_err(failed())?;
+    if !is_ours {
+        sockets.extend(unix_sockets(Some(theirs.as_fd())).map_err(failed())?);
+    }
+    Ok(sockets)
 }
 
 fn inner_pid(pid: i32) -> Result<u32, DescriptorError> {

@@ -1,7 +1,7 @@
 //! From a model and the chunks that hold its pages to the plan.
 
 pub mod arena;
-mod descriptors;
+pub mod descriptors;
 mod frame;
 mod memory;
 mod process;

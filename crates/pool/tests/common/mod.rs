@@ -72,7 +72,7 @@ pub fn is_filled(pool: &Pool, extents: &[Extent], fill: u8) -> bool {
     extents.iter().all(|run| bytes(run).iter().all(|byte| *byte == fill))
 }
 
-/// Runs the ignored test `child` of this program in a process of its own.
+/// Runs the test `child` of this program in a process of its own.
 pub fn child(role: &str, pool: &Path, cid: Cid, step: Option<u64>) -> Child {
     let program = Command::new(std::env::current_exe().unwrap());
     let mut command = as_child(program, role, pool, cid);
@@ -82,10 +82,10 @@ pub fn child(role: &str, pool: &Path, cid: Cid, step: Option<u64>) -> Child {
     command.spawn().unwrap()
 }
 
-/// Lets a command that ends in this program run the ignored test `child`.
+/// Lets a command that ends in this program run the test `child`.
 pub fn as_child(mut command: Command, role: &str, pool: &Path, cid: Cid) -> Command {
     command
-        .args(["--ignored", "--exact", "child"])
+        .args(["--exact", "child"])
         .env("ROLE", role)
         .env("POOL", pool)
         .env("CID", cid.to_string())

@@ -125,7 +125,7 @@ extern "C" fn perform(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64) -> ! {
     let result = match AddressSpace::open(b"/proc/self/maps\0") {
         Ok(maps) => {
             // SAFETY: set by the init before the clone was started, copied with the fork.
-            let context = unsafe { *(&raw const CONTEXT) };
+            let context = unsafe { *CONTEXT.get() };
             let own = Supervisor { listener: -1, child_events: -1, maps, context, process: 0 };
             let result = own.perform(nr as u32, args);
             maps.close();
@@ -133,7 +133,7 @@ extern "C" fn perform(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64) -> ! {
         }
         Err(errno) => Err(errno),
     };
-    let value = result.map_or_else(|errno| -i64::from(errno.0) as u64, |value| value);
+    let value = result.unwrap_or_else(|errno| -i64::from(errno.0) as u64);
     // SAFETY: stops for the init, which sets all registers before it lets the thread go.
     unsafe { asm!("int3", "ud2", in("rax") value, options(noreturn)) }
 }

@@ -13,6 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["image"],
     &["checkpoint", "restore", "doctor"],
     &["node"],
+    &["bench"],
     &["cli"],
     &["tests", "tidy", "fuzz"],
 ];

@@ -9,9 +9,10 @@
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  last        epoll_ctl, when every number that is watched stands for its file
 //! ```
-//! Invariant: outside the spare run nothing is open but descriptors in their final place and the
-//! one in the making; the run holds no number of the parent. A number is free until its own descriptor is placed, so whatever is created
-//! lands at or below the number it is meant for, and no move overwrites anything.
+//! Invariant: outside the spare run, which holds no number of the parent, nothing is open but
+//! descriptors in their final place and the one in the making. A number is free until its own
+//! descriptor is placed, so whatever is created lands in the run, or at or below the number it is
+//! meant for, and no move overwrites anything.
 
 mod epoll;
 mod make;

@@ -1,6 +1,7 @@
 //! A descriptor table that runs ops, and fails where one would harm what is already in place.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use farfork_plan::protocol::{SLOT_EXTERNAL, SLOTS};
 use farfork_plan::{Op, SLOT_NONE, nr, window};
@@ -43,7 +44,7 @@ pub struct Table<'m> {
     pub written: BTreeMap<(usize, u32), Vec<u8>>,
     slots: [u64; SLOTS],
     memory: &'m [u8],
-    spare_fd: u32,
+    spare: Range<u32>,
     pairs: usize,
 }
 
@@ -56,12 +57,13 @@ impl<'m> Table<'m> {
             written: BTreeMap::new(),
             slots: [u64::MAX; SLOTS],
             memory,
-            spare_fd: compiled.spare_fd,
+            spare: compiled.spare_fd..compiled.spare_fd + compiled.spare_count,
             pairs: 0,
         };
         table.open_at(compiled.spare_fd, Thing::Restorer);
         for (index, external) in compiled.externals.iter().enumerate() {
             let fd = compiled.spare_fd + (index as u32 + 1) * (gap + 1);
+            assert!(table.spare.contains(&fd), "the run is too short for the restorer's own");
             table.open_at(fd, Thing::External(external.target));
             table.slots[usize::from(SLOT_EXTERNAL) + index] = fd.into();
         }
@@ -76,7 +78,7 @@ impl<'m> Table<'m> {
                 self.slots[usize::from(op.store)] = result;
             }
         }
-        self.fds.retain(|fd, _| *fd < compiled.spare_fd);
+        self.fds.retain(|fd, _| !self.spare.contains(fd));
     }
 
     fn open_at(&mut self, fd: u32, thing: Thing) {
@@ -145,7 +147,7 @@ impl<'m> Table<'m> {
 
     fn dup3(&mut self, fd: u32, target: u32, cloexec: bool) -> u64 {
         let thing = self.fds[&fd].thing;
-        assert!(target < self.spare_fd, "{target} is the restorer's");
+        assert!(!self.spare.contains(&target), "{target} is the restorer's");
         let before = self.fds.insert(target, Open { thing, cloexec });
         assert_eq!(before, None, "dup3 closed what was at {target}");
         target.into()

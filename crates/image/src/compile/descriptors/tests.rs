@@ -10,8 +10,13 @@ use super::{external_numbers, ops};
 use crate::compile::arena::Arena;
 use crate::model::{Descriptor, EpollWatch, Model, OpenFile};
 
-/// Numbers are drawn from `0..NUMBERS`, so that gaps and collisions are common.
+/// So few numbers that gaps and collisions are common.
 const NUMBERS: u32 = 24;
+
+/// Numbers from half of them on may lie further up, which leaves the restorer's in between.
+fn number(drawn: u32, further: u32) -> u32 {
+    if drawn < NUMBERS / 2 { drawn } else { drawn + further }
+}
 
 fn pipe(pipe: u64, is_write_end: bool, content: &[u8]) -> OpenFile {
     let content = if is_write_end { Vec::new() } else { content.to_vec() };
@@ -51,11 +56,13 @@ fn models() -> impl Strategy<Value = Model> {
     let files = files.prop_flat_map(|files| Just(files).prop_shuffle());
     let numbers = prop::collection::btree_map(0..NUMBERS, (any::<u32>(), any::<bool>()), 0..20);
     let watches = prop::collection::vec((any::<usize>(), any::<usize>()), 0..6);
-    (files, numbers, watches).prop_map(|(files, numbers, watches)| {
+    let further = prop_oneof![Just(0u32), Just(20), Just(500)];
+    (files, numbers, watches, further).prop_map(|(files, numbers, watches, further)| {
         let count = files.len() as u32;
         let descriptors = numbers
             .into_iter()
-            .map(|(fd, (file, cloexec))| Descriptor { fd, file: file % count, cloexec })
+            .map(|(fd, (file, cloexec))| (number(fd, further), file % count, cloexec))
+            .map(|(fd, file, cloexec)| Descriptor { fd, file, cloexec })
             .collect();
         with_watches(Model { files, descriptors, ..Model::default() }, &watches)
     })
@@ -194,4 +201,14 @@ fn a_table_without_gaps_needs_no_number_in_between() {
     let descriptors = (0..64).map(|fd| Descriptor { fd, file: 63 - fd, cloexec: fd % 2 == 0 });
     let files = (0..32).flat_map(|id| files(2 + (id % 2) as u8, id, b"bytes")).collect();
     check(&Model { files, descriptors: descriptors.collect(), ..Model::default() }, 0);
+}
+
+#[test]
+fn standard_streams_are_asked_for_one_by_one_and_others_once() {
+    let descriptors = [(1, 0), (2, 0), (5, 0), (7, 1), (8, 1), (9, 2)];
+    let descriptors = descriptors.map(|(fd, file)| Descriptor { fd, file, cloexec: false });
+    let files = [5, 5, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
+    let model = Model { files, descriptors: descriptors.to_vec(), ..Model::default() };
+    assert_eq!(external_numbers(&model), [1, 2, 7]);
+    check(&model, 0);
 }

@@ -1,0 +1,68 @@
+"""Builds farfork, runs its benchmarks, writes tables and plots to bench/results/.
+
+usage: bench/run.py [--quick] [NAME ...]
+
+For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and NAME.svg and
+NAME.png. Every figure in them is a median with its 95 % interval.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import plots
+import table
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench/results"
+BENCHMARKS = ["fork"]
+
+
+def main() -> int:
+    """Run what the command line names; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Run benchmarks; write bench/results/.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--quick", action="store_true", help="few rounds: good for trying out only")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(BENCHMARKS):
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    program = _build()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for name in options.names or BENCHMARKS:
+        report = _run(program, name, options.quick)
+        _write(name, report)
+    return 0
+
+
+def _build() -> Path:
+    subprocess.run(
+        ["cargo", "build", "--release", "--package", "farfork-cli"], cwd=ROOT, check=True
+    )
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+    return target / "release/farfork"
+
+
+def _run(program: Path, name: str, quick: bool) -> dict[str, Any]:
+    command = [program, "bench", name, "--json", *(["--quick"] if quick else [])]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        sys.exit(f"bench/run.py: farfork bench {name} failed; its own words are above")
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def _write(name: str, report: dict[str, Any]) -> None:
+    (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
+    text = table.markdown(report, plot=f"{name}.svg")
+    (RESULTS / f"{name}.md").write_text(text)
+    plots.draw(report, [RESULTS / f"{name}.svg", RESULTS / f"{name}.png"])
+    print(text.split("\n## Everything", 1)[0])
+    print(f"more in {(RESULTS / name).relative_to(ROOT)}.md")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Reports of benchmarks as Markdown."""
+
+from typing import Any
+
+STARTS = {
+    "cold": "cold start",
+    "local-fork": "local fork",
+    "clone": "clone",
+    "warm": "warm, back to back",
+    "warm-idle-10ms": "warm, idle 10 ms",
+    "criu": "CRIU",
+}
+COLUMNS = [
+    "request to first instruction",
+    "request to response",
+    "warm call after it",
+    "excess of first call",
+    "local memory after one call",
+]
+
+
+def markdown(report: dict[str, Any], plot: str) -> str:
+    """Return the whole page; `plot` is the picture's file name."""
+    lines = [f"# farfork bench {report['benchmark']}", "", _machine(report), ""]
+    if report["quick"]:
+        lines += ["**A quick run: it shows that everything works, and decides little.**", ""]
+    lines += ["## Goals", "", *_goals(report["goals"]), ""]
+    lines += ["## First calls", "", *_starts(report["rows"]), ""]
+    lines += [f"![first calls, excess and local memory]({plot})", ""]
+    lines += ["How each case is measured, and what is not comparable: docs/benchmarks.md.", ""]
+    for note in report["notes"]:
+        lines += [note, ""]
+    lines += ["## Everything", "", *_rows(report["rows"]), ""]
+    return "\n".join(lines)
+
+
+def show(value: float | None, unit: str) -> str:
+    """Return a figure with three digits and a unit that people read easily."""
+    if value is None:
+        return "-"
+    scales = [*_SCALES.get(unit, []), (1.0, "" if unit == "count" else unit)]
+    fitting = (scale for scale in scales if abs(value) >= scale[0])
+    factor, name = next(fitting, scales[-1])
+    return f"{_digits(value / factor)} {name}".strip()
+
+
+_SCALES = {
+    "us": [(1e6, "s"), (1e3, "ms")],
+    "bytes": [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")],
+    "bytes/s": [(1e9, "GB/s"), (1e6, "MB/s")],
+}
+
+
+def _digits(value: float) -> str:
+    """Three digits, or all that stand before the point."""
+    whole = len(f"{abs(value):.0f}")
+    return f"{value:.{max(0, 3 - whole)}f}"
+
+
+def _machine(report: dict[str, Any]) -> str:
+    machine = report["machine"]
+    guest = f" virtual machine ({machine['virtualised']})," if machine["virtualised"] else ""
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores,{guest} "
+        f"{show(machine['memory_bytes'], 'bytes')}, Linux {machine['kernel']}, "
+        f"transparent huge pages `{machine['huge_pages']}`, "
+        f"load {' '.join(str(load) for load in machine['load'])} at the start; "
+        f"farfork {report['version']}. Medians [95 % intervals]."
+    )
+
+
+def _goals(goals: list[dict[str, Any]]) -> list[str]:
+    lines = ["| goal | at most | is | verdict |", "| --- | --- | --- | --- |"]
+    for goal in goals:
+        value = _share(goal["value"])
+        if goal["ci"]:
+            value += f" [{', '.join(map(_share, goal['ci']))}]"
+        lines.append(f"| {goal['goal']} | {goal['limit']:g} | {value} | {goal['verdict']} |")
+    return lines
+
+
+def _share(value: float | None) -> str:
+    return "unbounded" if value is None else f"{value:.3g}" if value < 1 else _digits(value)
+
+
+def _starts(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [f"| subject | start | {' | '.join(COLUMNS)} |", "| --- " * (len(COLUMNS) + 2) + "|"]
+    by_key = {(row["case"], row["metric"]): row for row in rows}
+    subjects = dict.fromkeys(row["case"].split("/")[0] for row in rows)
+    for subject in subjects:
+        for start, words in STARTS.items():
+            cells = [_cell(by_key.get((f"{subject}/{start}", column))) for column in COLUMNS]
+            if any(cells):
+                lines.append(f"| {subject} | {words} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if row["n"] == 0:
+        return f"not measured: {row.get('note', 'no reason given')}"
+    return show(row["median"], row["unit"]) + _interval(row)
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if row["ci_low"] is None:
+        return ""
+    return f" [{show(row['ci_low'], row['unit'])}, {show(row['ci_high'], row['unit'])}]"
+
+
+def _rows(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["| case | metric | median [95 %] | min | max | n | note |", "| --- " * 7 + "|"]
+    for row in rows:
+        low, high = show(row["min"], row["unit"]), show(row["max"], row["unit"])
+        median = show(row["median"], row["unit"]) + _interval(row)
+        cells = [row["case"], row["metric"], median, low, high, str(row["n"]), row.get("note", "")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines

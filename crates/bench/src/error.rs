@@ -1,0 +1,59 @@
+//! Why a benchmark could not be run.
+
+use std::io;
+use std::path::PathBuf;
+
+use farfork_checkpoint::CheckpointError;
+use farfork_node::NodeError;
+use farfork_pool::PoolError;
+
+/// Why a benchmark could not be run to its end. What it had started is gone.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The machine lacks something.
+    #[error("cannot {doing}: {reason}; {remedy}")]
+    Lacking {
+        /// In doing what.
+        doing: String,
+        /// Why.
+        reason: String,
+        /// What the user can do.
+        remedy: &'static str,
+    },
+    /// The system refused something.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io {
+        /// In doing what.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A subject gave no answer, or a wrong one.
+    #[error("{case}: {reason}; figures of a process that answers wrongly would mean nothing")]
+    Answer {
+        /// Subject and way to start it.
+        case: String,
+        /// What was wrong.
+        reason: String,
+    },
+    /// The pool could not be used.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The agent could not start a clone.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// A subject could not be checkpointed.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+}
+
+/// Names what was being done to what.
+pub(crate) fn io(
+    doing: &'static str,
+    path: impl Into<PathBuf>,
+) -> impl FnOnce(io::Error) -> BenchError {
+    let path = path.into();
+    move |source| BenchError::Io { doing, path, source }
+}

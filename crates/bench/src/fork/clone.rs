@@ -1,0 +1,100 @@
+//! A clone from scratch, asked of the agent as any client asks.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use farfork_node::client::{Client, StartedClone};
+use farfork_types::wire::RestoreCall;
+use nix::sys::signal::Signal;
+
+use super::{Bench, Lane, metric};
+use crate::error::{BenchError, io};
+use crate::exchange::{Connection, now_ns, us_since};
+use crate::protocol::Answerer;
+use crate::subject::LISTEN_FD;
+use crate::testbed::Testbed;
+use crate::usage;
+
+/// A clone with a request on its way to it.
+pub struct Asked {
+    pub connection: Connection,
+    pub clone: StartedClone,
+}
+
+pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
+    let case = lane.subject.case("clone");
+    let (first, second) = (lane.number(), lane.number());
+    let subject = &lane.subject;
+    let wrong = |error: std::io::Error| subject.wrong("clone", &error);
+    let started = now_ns();
+    let Asked { mut connection, clone } = ask(lane, bench.testbed, first, "clone.sock")?;
+    connection.receive(&*subject.protocol).map_err(wrong)?;
+    let response = us_since(started);
+    subject.check(&connection, first, "clone")?;
+    let started = now_ns();
+    connection.send(&*subject.protocol, second, Answerer::Itself).map_err(wrong)?;
+    connection.receive(&*subject.protocol).map_err(wrong)?;
+    let again = us_since(started);
+    subject.check(&connection, second, "clone")?;
+    let faults = usage::of(clone.running.pid).faults;
+    let samples = &mut *bench.samples;
+    samples.add(&case, metric::RESTORE, "us", clone.running.restore_us);
+    for (phase, us) in &clone.running.phases_us {
+        samples.add(&case, phase_metric(phase), "us", *us);
+    }
+    samples.add(&case, metric::RESPONSE, "us", response);
+    samples.add(&case, metric::WARM, "us", again);
+    samples.add(&case, metric::EXCESS, "us", response - again);
+    samples.add(&case, metric::FAULTS, "count", faults as f64);
+    drop(connection);
+    end(clone, bench.testbed)
+}
+
+/// The agent's names of the phases before the first instruction.
+fn phase_metric(phase: &str) -> &'static str {
+    match phase {
+        "init" => "restore phase: fork of the init",
+        "container" => "restore phase: container",
+        "memory" => "restore phase: memory",
+        "process" => "restore phase: process",
+        "state" => "restore phase: state and threads",
+        _ => "restore phase: leaving",
+    }
+}
+
+/// Sends request `number` to a socket whose accepting end goes to a new clone.
+pub fn ask(lane: &Lane, testbed: &Testbed, number: u64, socket: &str) -> Result<Asked, BenchError> {
+    let (subject, socket) = (&lane.subject, testbed.path(socket));
+    let (listener, mut connection) =
+        Connection::with_listener(&socket).map_err(io("listen at", &socket))?;
+    connection
+        .send(&*subject.protocol, number, Answerer::Itself)
+        .map_err(|error| subject.wrong("clone", &error))?;
+    let clone = start(lane, testbed, &listener)?;
+    Ok(Asked { connection, clone })
+}
+
+fn start(lane: &Lane, testbed: &Testbed, listener: &OwnedFd) -> Result<StartedClone, BenchError> {
+    let null = File::open("/dev/null").map_err(io("open", "/dev/null"))?;
+    let call = RestoreCall {
+        pool: testbed.pool.path().to_owned(),
+        cid: lane.warm.cid.to_string(),
+        name: lane.subject.name.clone(),
+        detach: false,
+        same_pid: false,
+        inherit: vec![LISTEN_FD as u32],
+        requested_ns: now_ns(),
+    };
+    let fds = [null.as_fd(), null.as_fd(), null.as_fd(), listener.as_fd()];
+    Ok(Client::connect(&testbed.node)?.restore(call, &fds)?)
+}
+
+/// Ends a clone and waits until it has gone.
+pub fn end(clone: StartedClone, testbed: &Testbed) -> Result<(), BenchError> {
+    let pid = clone.running.pid;
+    // One that has ended by itself has been waited for by then.
+    let _ = Client::connect(&testbed.node)?.kill(pid, Signal::SIGKILL as i32);
+    clone.client.ended()?;
+    usage::await_end(pid);
+    Ok(())
+}

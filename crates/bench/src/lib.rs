@@ -1,0 +1,55 @@
+//! Benchmarks of farfork against what one would do without it.
+//!
+//! ```text
+//!  fork ── cases ──► samples ── stats ──► rows ┐
+//!    │                          goals ◄────────┴─► report
+//!  testbed (pool, agent, cgroup)   subject (processes, their protocol)
+//! ```
+//! Invariants of every benchmark: what is compared runs interleaved in one run; every answer is
+//! checked and a wrong one ends the run; what could not be measured has a row that says why; a
+//! goal is judged by the whole interval of what was measured.
+
+mod cgroup;
+mod error;
+mod exchange;
+mod fork;
+mod goals;
+mod machine;
+mod protocol;
+mod report;
+mod samples;
+mod stats;
+mod subject;
+mod testbed;
+mod usage;
+
+pub use error::BenchError;
+pub use goals::{Goal, Verdict};
+pub use report::Report;
+pub use samples::Row;
+
+/// How a benchmark is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Few rounds: enough to see that everything works, and too few to decide much.
+    pub quick: bool,
+}
+
+/// What can be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Benchmark {
+    /// Cold start, local fork and clone.
+    Fork,
+}
+
+/// Runs a benchmark.
+pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError> {
+    match benchmark {
+        Benchmark::Fork => fork::run(options),
+    }
+}
+
+/// Tells people how far it is.
+fn progress(what: &str) {
+    eprintln!("{what}");
+}

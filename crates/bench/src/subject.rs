@@ -1,0 +1,268 @@
+//! The processes that are measured: how each is started, spoken to and checkpointed.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use command_fds::{CommandFdExt, FdMapping};
+use farfork_types::Cid;
+
+use crate::error::{BenchError, io};
+use crate::exchange::Connection;
+use crate::protocol::{Answerer, Footprint, Protocol, Runtime, Touches};
+
+/// Number under which every subject finds its listening socket.
+pub const LISTEN_FD: i32 = 3;
+/// Calls before a subject counts as warm, the same for all.
+pub const WARM_CALLS: u64 = 8;
+
+const FOOTPRINT_SOURCE: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/programs/footprint.c"));
+
+/// A kind of process.
+pub struct Subject {
+    /// Its name in reports.
+    pub name: String,
+    /// Its footprint in megabytes, about.
+    pub megabytes: u64,
+    /// Its language.
+    pub protocol: Box<dyn Protocol>,
+    /// How a local fork of it is made.
+    pub forking: Forking,
+    /// The operation that makes it ready for a checkpoint, if it wants to know.
+    prepare: Option<Vec<u8>>,
+    arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+}
+
+/// How a local fork of a subject is made.
+pub enum Forking {
+    /// The warm process forks a child when a request says so.
+    OnRequest,
+    /// A second warm process, started by these arguments, forks a child for each connection.
+    Server(Vec<String>),
+    /// It cannot be forked, for this reason.
+    Impossible(&'static str),
+}
+
+/// A running process of a subject.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    /// Where it listens.
+    pub socket: PathBuf,
+}
+
+/// The warm process of a subject, and what came of it.
+#[derive(Debug)]
+pub struct Warm {
+    /// The process itself, which goes on living.
+    pub parent: Server,
+    /// Its second self that forks, where that is another process.
+    pub forker: Option<Server>,
+    /// Its image.
+    pub cid: Cid,
+}
+
+impl Subject {
+    /// A C program of this size.
+    pub fn footprint(program: &Path, megabytes: u64, touches: Touches) -> Subject {
+        let suffix = if touches == Touches::Scattered { "-scattered" } else { "" };
+        let program = program.display().to_string();
+        let words = [LISTEN_FD.to_string(), megabytes.to_string(), touches.word().to_owned()];
+        Subject {
+            name: format!("c-{megabytes}M{suffix}"),
+            megabytes,
+            protocol: Box::new(Footprint { megabytes, touches }),
+            forking: Forking::OnRequest,
+            prepare: None,
+            arguments: [program].into_iter().chain(words).collect(),
+            environment: Vec::new(),
+        }
+    }
+
+    /// The sample function `embed` below `root`, computing in so many threads.
+    pub fn embed(root: &Path, threads: usize) -> Subject {
+        let path = |relative: &str| root.join(relative).display().to_string();
+        let (python, function) = (path(".venv/bin/python"), path("functions/embed"));
+        let fd = LISTEN_FD.to_string();
+        let module = ["-m", "farfork.runtime"].map(str::to_owned);
+        let serve = [function.clone(), "--listen-fd".to_owned(), fd.clone()];
+        let warm = Runtime::arguments(0).to_string();
+        let forker = [python.clone(), path("bench/programs/fork_server.py"), function, fd, warm];
+        Subject {
+            name: format!("embed-{threads}t"),
+            megabytes: EMBED_MEGABYTES,
+            protocol: Box::new(Runtime::default()),
+            forking: match threads {
+                1 => Forking::Server(forker.into()),
+                _ => Forking::Impossible("a fork drops the threads that the function computes in"),
+            },
+            prepare: Some(Runtime::operation("prepare")),
+            arguments: [python].into_iter().chain(module).chain(serve).collect(),
+            environment: vec![
+                ("FARFORK_EMBED_THREADS", threads.to_string()),
+                ("ORT_DISABLE_TELEMETRY", "1".to_owned()),
+            ],
+        }
+    }
+
+    /// Starts a process of this subject that accepts on `listener`.
+    pub fn start(&self, listener: OwnedFd, socket: &Path) -> Result<Server, BenchError> {
+        self.run(&self.arguments, listener, socket)
+    }
+
+    fn run(&self, words: &[String], fd: OwnedFd, socket: &Path) -> Result<Server, BenchError> {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(self.environment.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mapping = FdMapping { parent_fd: fd, child_fd: LISTEN_FD };
+        command.fd_mappings(vec![mapping]).map_err(|_| BenchError::Lacking {
+            doing: format!("start {}", words[0]),
+            reason: "its listening socket cannot be given to it".to_owned(),
+            remedy: "raise the limit of open files",
+        })?;
+        let child = command.spawn().map_err(io("start", &words[0]))?;
+        Ok(Server { child, socket: socket.to_owned() })
+    }
+
+    /// Starts the warm process and its forking twin.
+    pub fn warm(&self, directory: &Path) -> Result<(Server, Option<Server>), BenchError> {
+        let parent = self.start_warm(&self.arguments, &directory.join("warm.sock"))?;
+        let forker = match &self.forking {
+            Forking::Server(words) => Some(self.start_warm(words, &directory.join("forker.sock"))?),
+            _ => None,
+        };
+        Ok((parent, forker))
+    }
+
+    fn start_warm(&self, words: &[String], socket: &Path) -> Result<Server, BenchError> {
+        let (listener, mut connection) =
+            Connection::with_listener(socket).map_err(io("listen at", socket))?;
+        let server = self.run(words, listener, socket)?;
+        for number in 0..WARM_CALLS {
+            self.call(&mut connection, number, "warm", Answerer::Itself)?;
+        }
+        Ok(server)
+    }
+
+    /// Has the warm process wait in `accept` with no connection, as an image wants it.
+    pub fn settle(&self, server: &Server) -> Result<(), BenchError> {
+        if let Some(prepare) = &self.prepare {
+            let connecting = io("connect to", &server.socket);
+            let mut connection = Connection::open(&server.socket).map_err(connecting)?;
+            let done = connection
+                .send_bytes(prepare)
+                .and_then(|()| connection.receive(&*self.protocol))
+                .and_then(|()| connection.wait_for_end());
+            done.map_err(|error| self.wrong("prepare", &error))?;
+        }
+        await_no_connection(server.pid());
+        Ok(())
+    }
+
+    /// One request and its answer, checked; the pid that answered, as it sees itself.
+    pub fn call(
+        &self,
+        connection: &mut Connection,
+        number: u64,
+        case: &str,
+        answerer: Answerer,
+    ) -> Result<i32, BenchError> {
+        connection
+            .send(&*self.protocol, number, answerer)
+            .and_then(|()| connection.receive(&*self.protocol))
+            .map_err(|error| self.wrong(case, &error))?;
+        self.check(connection, number, case)
+    }
+
+    /// Checks the last answer on a connection.
+    pub fn check(
+        &self,
+        connection: &Connection,
+        number: u64,
+        case: &str,
+    ) -> Result<i32, BenchError> {
+        let result = self.protocol.check(number, connection.answer());
+        result.map_err(|reason| self.wrong(case, &reason))
+    }
+
+    /// An error of this subject.
+    pub fn wrong(&self, case: &str, reason: &dyn std::fmt::Display) -> BenchError {
+        BenchError::Answer { case: self.case(case), reason: reason.to_string() }
+    }
+
+    /// Name of a case in reports.
+    pub fn case(&self, start: &str) -> String {
+        format!("{}/{start}", self.name)
+    }
+}
+
+/// For room in memory; the exact size is measured.
+const EMBED_MEGABYTES: u64 = 350;
+
+/// A subject notices after a moment that its client has gone.
+fn await_no_connection(pid: i32) {
+    let begun = Instant::now();
+    let sockets = || -> usize {
+        let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    };
+    while sockets() > 1 && begun.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+impl Server {
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+/// Compiles the C subject to `program`.
+pub fn compile_footprint(program: &Path) -> Result<(), BenchError> {
+    let lacking = |reason: String| BenchError::Lacking {
+        doing: "compile the C subject with cc".to_owned(),
+        reason,
+        remedy: "install a C compiler (Debian: build-essential)",
+    };
+    let mut cc = Command::new("cc")
+        .args(["-O2", "-x", "c", "-", "-o"])
+        .arg(program)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| lacking(error.to_string()))?;
+    let mut input = cc.stdin.take();
+    let written = input.as_mut().map(|input| input.write_all(FOOTPRINT_SOURCE.as_bytes()));
+    drop(input);
+    let output = cc.wait_with_output().map_err(|error| lacking(error.to_string()))?;
+    if output.status.success() && matches!(written, Some(Ok(()))) {
+        return Ok(());
+    }
+    Err(lacking(String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+/// The directory at or above the current one that holds the sample function, set up.
+pub fn source_root() -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    let is_root = |path: &&Path| {
+        ["functions/embed/main.py", "bench/programs/fork_server.py", ".venv/bin/python"]
+            .iter()
+            .all(|needed| path.join(needed).exists())
+    };
+    here.ancestors().find(is_root).map(Path::to_owned)
+}

@@ -1,0 +1,118 @@
+//! Where a benchmark runs: a directory, a pool on huge pages and an agent, all its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use farfork_node::client::Client;
+use farfork_node::paths;
+use farfork_pool::{Pool, mount_tmpfs};
+use farfork_types::{CHUNK_BYTES, align_up};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::cgroup::Cgroup;
+use crate::error::{BenchError, io};
+
+/// How long the agent may take to listen.
+const AGENT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Everything that a benchmark needs around its subjects. Dropped, all of it goes.
+#[derive(Debug)]
+pub struct Testbed {
+    /// The agent's name.
+    pub node: String,
+    /// The pool.
+    pub pool: Pool,
+    /// The agent's cgroup, where there is one.
+    pub cgroup: Option<Cgroup>,
+    agent: Child,
+    mounted: PathBuf,
+    directory: TempDir,
+}
+
+impl Testbed {
+    /// Makes a pool of `pool_bytes` and starts an agent, a child of this process.
+    pub fn new(pool_bytes: u64) -> Result<Testbed, BenchError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(BenchError::Lacking {
+                doing: "run a benchmark".to_owned(),
+                reason: "a pool on huge pages is mounted and PID namespaces are made".to_owned(),
+                remedy: "run it as root",
+            });
+        }
+        let directory =
+            TempDir::with_prefix("farfork-bench-").map_err(io("make", std::env::temp_dir()))?;
+        let mounted = directory.path().join("pool");
+        fs::create_dir(&mounted).map_err(io("make", &mounted))?;
+        let bytes = align_up(pool_bytes, CHUNK_BYTES);
+        mount_tmpfs(&mounted, bytes + (16 << 20))?;
+        let node = format!("bench-{}", std::process::id());
+        let cgroup = Cgroup::new(&format!("farfork-{node}"));
+        // From here on, dropping unmounts and removes what was made.
+        let started = Pool::create(&mounted.join("pool"), bytes)
+            .map_err(BenchError::from)
+            .and_then(|pool| Ok((pool, start_agent(&node, cgroup.as_ref())?)));
+        match started {
+            Ok((pool, agent)) => Ok(Testbed { node, pool, cgroup, agent, mounted, directory }),
+            Err(error) => {
+                let _ = umount2(&mounted, MntFlags::MNT_DETACH);
+                Err(error)
+            }
+        }
+    }
+
+    /// A path for a socket or a program.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+/// Starts this program as the agent, inside the cgroup from its first moment on.
+fn start_agent(node: &str, cgroup: Option<&Cgroup>) -> Result<Child, BenchError> {
+    let program = std::env::current_exe().map_err(io("find", "this program"))?;
+    let entrance = cgroup.map_or(PathBuf::from("/dev/null"), Cgroup::entrance);
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo $$ >\"$1\"; shift; exec \"$@\"", "sh"]);
+    command.arg(entrance).arg(&program).args(["node", "--name", node]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut agent = command.spawn().map_err(io("start", program))?;
+    match await_agent(node) {
+        Ok(()) => Ok(agent),
+        Err(error) => {
+            let _ = agent.kill();
+            let _ = agent.wait();
+            Err(error)
+        }
+    }
+}
+
+fn await_agent(node: &str) -> Result<(), BenchError> {
+    let begun = Instant::now();
+    loop {
+        match Client::connect(node) {
+            Ok(_) => return Ok(()),
+            Err(error) if begun.elapsed() > AGENT_PATIENCE => return Err(error.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        let _ = kill(Pid::from_raw(self.agent.id() as i32), Signal::SIGTERM);
+        let _ = self.agent.wait();
+        let _ = umount2(&self.mounted, MntFlags::MNT_DETACH);
+        forget(&paths::socket(&self.node));
+        let _ = fs::remove_dir_all(paths::pins(&self.node));
+    }
+}
+
+/// Removes the agent's socket and the lock beside it.
+fn forget(socket: &Path) {
+    let _ = fs::remove_file(socket);
+    let _ = fs::remove_file(socket.with_extension("lock"));
+}

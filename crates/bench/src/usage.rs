@@ -1,0 +1,71 @@
+//! Memory of a process, from `/proc`.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What a process uses, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Anonymous memory: what a clone of an image does not share with the pool.
+    pub anonymous: u64,
+    /// Memory that this process alone maps: what a forked child does not share with its parent.
+    pub private: u64,
+    /// Page tables.
+    pub page_tables: u64,
+    /// All that is mapped and present.
+    pub resident: u64,
+    /// Page faults so far; a count.
+    pub faults: u64,
+}
+
+/// Looks at a process that lives.
+pub fn of(pid: i32) -> Usage {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let (rollup, status) = (read("smaps_rollup"), read("status"));
+    Usage {
+        anonymous: bytes(&rollup, "Anonymous:"),
+        private: bytes(&rollup, "Private_Dirty:") + bytes(&rollup, "Private_Clean:"),
+        page_tables: bytes(&status, "VmPTE:"),
+        resident: bytes(&rollup, "Rss:"),
+        faults: minor_faults(&read("stat")),
+    }
+}
+
+/// Waits until a process has gone, its memory with it.
+pub fn await_end(pid: i32) {
+    let begun = Instant::now();
+    let path = format!("/proc/{pid}");
+    while Path::new(&path).exists() && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn bytes(text: &str, key: &str) -> u64 {
+    let rest = text.lines().find_map(|line| line.strip_prefix(key));
+    rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0) << 10
+}
+
+/// Field 10 of proc(5), the state being field 3.
+fn minor_faults(stat: &str) -> u64 {
+    let rest = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    rest.and_then(|rest| rest.split(' ').nth(7)?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_process_touches_is_counted() {
+        let pid = std::process::id() as i32;
+        let before = of(pid);
+        let block = std::hint::black_box(vec![1u8; 32 << 20]);
+        let after = of(pid);
+        assert!(after.anonymous >= before.anonymous + (31 << 20), "{before:?} {after:?}");
+        assert!(after.private >= before.private + (31 << 20), "{before:?} {after:?}");
+        assert!(after.resident > after.anonymous && after.page_tables > 0 && after.faults > 0);
+        drop(block);
+        await_end(i32::MAX);
+    }
+}

@@ -1,0 +1,154 @@
+//! A process that is itself a clone: what of it is farfork's, and what its parent had there.
+//!
+//! ```text
+//!  clone's mapping of the pool ─► chunk ─► window of the parent's image ─► parent's region
+//! ```
+//! Memory that a clone maps from the pool is anonymous memory or a file's to the program, and so
+//! it is to clones of the clone. All of it is carried: what the clone has not touched is not
+//! present in its page tables, but is there all the same.
+
+use std::collections::HashMap;
+
+use farfork_image::format::Image;
+use farfork_image::model::{Backing, Region};
+use farfork_plan::window;
+use farfork_pool::Pool;
+use farfork_types::{CHUNK_BYTES, align_down};
+
+use crate::error::CheckpointError;
+use crate::maps::Mapping;
+
+/// The image that a clone was made from.
+pub struct Ancestor {
+    /// Device and inode of its pool.
+    pool: (u64, u64),
+    /// The parent's regions.
+    regions: Vec<Region>,
+    /// Address of the window whose chunk lies at an offset of the pool.
+    windows: HashMap<u64, u64>,
+}
+
+impl Ancestor {
+    /// The ancestor of the process with these mappings, if it is a clone.
+    pub fn of(mappings: &[Mapping]) -> Result<Option<Ancestor>, CheckpointError> {
+        let Some(plan) = mappings.iter().find(|mapping| mapping.start == window::PLAN) else {
+            return Ok(None);
+        };
+        let Some(path) = plan.path().filter(|_| !plan.is_deleted()) else { return Ok(None) };
+        let pool = Pool::open(&path)?;
+        let Some(extents) = pool.image_at(plan.offset)? else { return Ok(None) };
+        let image = Image::read_at(&pool, extents)?;
+        let addresses = image.model.memory.windows.iter().map(|window| window.address);
+        let windows = image.placement.iter().copied().zip(addresses).collect();
+        Ok(Some(Ancestor { pool: plan.file, regions: image.model.memory.regions, windows }))
+    }
+
+    /// Whether `mapping` belongs to the clone's init, which shares the address space.
+    pub fn owns(&self, mapping: &Mapping) -> bool {
+        mapping.start >= window::BASE && mapping.end <= window::END
+    }
+
+    /// Whether `mapping` shows the parent's image.
+    pub fn backs(&self, mapping: &Mapping) -> bool {
+        mapping.file == self.pool
+    }
+
+    /// `region`, which is mapped from `offset` of the pool, as the parent had it: cut where the
+    /// parent's regions were, each with its backing and what never changes in a region.
+    pub fn regions(&self, region: &Region, offset: u64) -> Vec<Region> {
+        let mut pieces: Vec<Region> = Vec::new();
+        let mut at = region.start;
+        while at < region.end {
+            let piece = self.piece(region, at, offset + (at - region.start));
+            at = piece.end;
+            match pieces.last_mut().filter(|last| continues(last, &piece)) {
+                Some(last) => last.end = piece.end,
+                None => pieces.push(piece),
+            }
+        }
+        pieces
+    }
+
+    /// The piece from `at`, which lies at `offset` of the pool, within one chunk and one region.
+    fn piece(&self, region: &Region, at: u64, offset: u64) -> Region {
+        let chunk = align_down(offset, CHUNK_BYTES);
+        let end = region.end.min(at + (chunk + CHUNK_BYTES - offset));
+        let whole = Region { start: at, end, backing: Backing::Anonymous, ..region.clone() };
+        let Some(window) = self.windows.get(&chunk) else { return whole };
+        let original = window + (offset - chunk);
+        let after = self.regions.partition_point(|known| known.end <= original);
+        let Some(known) = self.regions.get(after) else { return whole };
+        if original < known.start {
+            // Between two of the parent's regions.
+            return Region { end: end.min(at + (known.start - original)), ..whole };
+        }
+        let mut traits = region.traits;
+        traits.no_reserve = known.traits.no_reserve;
+        let end = end.min(at + (known.end - original));
+        let backing = backing_from(&known.backing, original - known.start);
+        Region { end, backing, traits, ..whole }
+    }
+}
+
+fn backing_from(backing: &Backing, skipped: u64) -> Backing {
+    match backing {
+        Backing::PrivateFile(file, offset) => Backing::PrivateFile(file.clone(), offset + skipped),
+        // A shared file is never in the pool.
+        Backing::Anonymous | Backing::SharedFile { .. } => Backing::Anonymous,
+    }
+}
+
+fn continues(last: &Region, next: &Region) -> bool {
+    let length = last.end - last.start;
+    last.traits == next.traits && backing_from(&last.backing, length) == next.backing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farfork_image::model::{FileStamp, RegionTraits};
+
+    fn region(start: u64, end: u64, backing: Backing) -> Region {
+        Region { start, end, prot: 3, backing, traits: RegionTraits::default() }
+    }
+
+    /// Two neighbouring windows whose chunks lie the other way round.
+    fn ancestor() -> (Ancestor, Backing) {
+        let c = CHUNK_BYTES;
+        let file = Backing::PrivateFile(FileStamp::default(), 4096);
+        let regions = vec![
+            region(c, c + 8192, Backing::Anonymous),
+            region(c + 8192, 2 * c + 4096, file.clone()),
+            region(2 * c + 8192, 3 * c, Backing::Anonymous),
+        ];
+        let windows = HashMap::from([(70 * c, c), (60 * c, 2 * c)]);
+        (Ancestor { pool: (1, 2), regions, windows }, file)
+    }
+
+    fn ends(pieces: &[Region]) -> Vec<(u64, u64)> {
+        pieces.iter().map(|piece| (piece.start, piece.end)).collect()
+    }
+
+    #[test]
+    fn a_mapping_of_the_pool_is_cut_where_the_parents_regions_were() {
+        let (ancestor, file) = ancestor();
+        let c = CHUNK_BYTES;
+        let first = ancestor.regions(&region(c, 2 * c, Backing::Anonymous), 70 * c);
+        assert_eq!(ends(&first), [(c, c + 8192), (c + 8192, 2 * c)]);
+        assert_eq!((&first[0].backing, &first[1].backing), (&Backing::Anonymous, &file));
+        // The rest of the file goes on in the next window, wherever that lies in the pool.
+        let second = ancestor.regions(&region(2 * c, 3 * c, Backing::Anonymous), 60 * c);
+        assert_eq!(ends(&second), [(2 * c, 2 * c + 4096), (2 * c + 4096, 3 * c)]);
+        let Backing::PrivateFile(_, offset) = second[0].backing else { unreachable!() };
+        assert_eq!(offset, 4096 + c - 8192);
+    }
+
+    #[test]
+    fn a_mapping_that_the_clone_has_moved_keeps_what_it_was() {
+        let (ancestor, file) = ancestor();
+        let at = 0x7000_0000_0000;
+        let moved = region(at, at + 4096, Backing::Anonymous);
+        let pieces = ancestor.regions(&moved, 70 * CHUNK_BYTES + 8192);
+        assert_eq!((pieces.len(), &pieces[0].backing), (1, &file));
+    }
+}

@@ -1,0 +1,184 @@
+//! What is refused, and in which words.
+
+use farfork_checkpoint::refuse::Refusal;
+
+use crate::look;
+use crate::subject::Subject;
+
+fn refusals(script: &str) -> Vec<Refusal> {
+    let subject = Subject::start(script);
+    look(subject.pid()).1
+}
+
+/// Each line of `expected` names a refusal's object and part of its reason, in the order of
+/// descriptors.
+fn check(script: &str, expected: &[(&str, &str)]) {
+    let found = refusals(script);
+    let told: Vec<String> = found.iter().map(|refusal| format!("{refusal}")).collect();
+    assert_eq!(found.len(), expected.len(), "{told:#?}");
+    for (refusal, (object, reason)) in found.iter().zip(expected) {
+        assert!(refusal.object.contains(object), "{refusal} is not about {object}");
+        assert!(refusal.reason.contains(reason), "{refusal} does not say {reason}");
+        assert!(!refusal.remedy.is_empty() && !format!("{refusal}").contains("os error"));
+    }
+}
+
+#[test]
+fn sockets_to_other_machines_are_told_by_protocol_and_address() {
+    check(
+        "
+s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname())
+u = socket.socket(type=socket.SOCK_DGRAM); u.bind(('127.0.0.1', 0))
+v = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+n = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+stop()
+",
+        &[
+            ("TCP 127.0.0.1:", "stay on this machine"),
+            ("TCP 127.0.0.1:", "stay on this machine"),
+            ("UDP 127.0.0.1:", "stay on this machine"),
+            ("TCP [::]:0", "stay on this machine"),
+            ("netlink", "stay on this machine"),
+        ],
+    );
+}
+
+#[test]
+fn a_listening_socket_is_told_to_listen() {
+    let found = refusals("s = socket.create_server(('127.0.0.1', 0)); stop()");
+    assert!(found[0].object.starts_with("fd 3 (socket:["), "{}", found[0]);
+    assert!(found[0].object.ends_with(" listening)"), "{}", found[0]);
+}
+
+#[test]
+fn kernel_objects_are_told_one_by_one() {
+    check(
+        "
+libc.inotify_init1(0); os.pidfd_open(os.getpid()); os.memfd_create('x')
+os.open('/proc/self/ns/net', os.O_RDONLY); os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY)
+os.open('/proc/1/status', os.O_RDONLY)
+stop()
+",
+        &[
+            ("inotify", "watches files"),
+            ("pidfd", "stands for a process"),
+            ("memfd", "shared memory"),
+            ("net:[", "namespace"),
+            ("ptmx", "terminal"),
+            ("process 1)", "does not have"),
+        ],
+    );
+}
+
+#[test]
+fn files_that_are_gone_replaced_or_locked_are_told() {
+    check(
+        "
+import tempfile
+dir = tempfile.mkdtemp()
+a, b, c, d, e, f = [open(f'{dir}/{name}', 'w+') for name in 'abcdef']
+os.unlink(f'{dir}/a'); open(f'{dir}/new', 'w'); os.rename(f'{dir}/new', f'{dir}/b')
+fcntl.flock(c, fcntl.LOCK_EX); fcntl.lockf(d, fcntl.LOCK_EX)
+fcntl.fcntl(e, 1024, fcntl.F_WRLCK)
+os.rename(f'{dir}/f', f'{dir}/g')
+r, w = os.pipe(); fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)
+stop()
+",
+        &[
+            ("(deleted)", "was deleted"),
+            ("(deleted)", "was deleted"),
+            ("an flock lock, write", "one node only"),
+            ("a POSIX record lock, write", "one node only"),
+            ("a lease, write", "one node only"),
+            ("pipe:[", "O_ASYNC"),
+        ],
+    );
+}
+
+#[test]
+fn a_stale_watch_is_told() {
+    check(
+        "
+p = select.epoll(); r, w = os.pipe(); p.register(r, select.EPOLLIN)
+os.dup2(r, 20); os.close(r)
+q = select.epoll(); e = os.eventfd(0); q.register(e, select.EPOLLIN)
+os.dup2(e, 21); os.dup2(os.open('/dev/null', os.O_RDONLY), e)
+stop()
+",
+        &[("watching fd 4", "closed or reused"), ("watching fd", "closed or reused")],
+    );
+}
+
+#[test]
+fn descriptors_in_flight_and_odd_sockets_are_told() {
+    check(
+        "
+a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [0])
+c = socket.socket(socket.AF_UNIX)
+d = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); d.bind('')
+e, f = socket.socketpair(); f.setsockopt(1, 16, 1)
+g, h = socket.socketpair(type=socket.SOCK_DGRAM); g.send(b'')
+stop()
+",
+        &[
+            ("Unix socket pair", "SCM_RIGHTS"),
+            ("Unix socket, not connected", "neither connected"),
+            ("Unix socket at @", "neither connected"),
+            ("Unix socket pair", "SO_PASSCRED"),
+            ("Unix socket pair", "without taking it"),
+        ],
+    );
+}
+
+#[test]
+fn odd_pipes_are_told() {
+    check(
+        "
+r, w = os.pipe(); os.open(f'/proc/self/fd/{r}', os.O_RDONLY)
+x, y = os.pipe2(os.O_DIRECT); os.write(y, b'packet')
+stop()
+",
+        &[
+            ("pipe:[", "opened again"),
+            ("pipe:[", "opened again"),
+            ("pipe:[", "opened again"),
+            ("pipe:[", "packets"),
+        ],
+    );
+}
+
+#[test]
+fn a_thread_with_a_table_of_its_own_is_told() {
+    check(
+        "
+import threading
+ready = threading.Event()
+def own():
+    assert libc.unshare(0x400) == 0
+    ready.set(); threading.Event().wait()
+threading.Thread(target=own, daemon=True).start(); ready.wait()
+stop()
+",
+        &[("descriptors of thread", "of its own")],
+    );
+}
+
+#[test]
+fn a_name_that_leads_to_another_file_is_told() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: mounting needs root");
+        return;
+    }
+    check(
+        "
+import tempfile
+dir = tempfile.mkdtemp().encode()
+assert libc.unshare(0x20000) == 0 and libc.mount(b'none', b'/', None, 0x44000, None) == 0
+a = open(dir + b'/a', 'w'); b = open(dir + b'/b', 'w')
+assert libc.mount(b'none', dir, b'tmpfs', 0, None) == 0
+open(dir + b'/a', 'w')
+stop()
+",
+        &[("/a", "another file has this name"), ("/b", "no file has this name")],
+    );
+}

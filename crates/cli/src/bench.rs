@@ -1,0 +1,40 @@
+//! `farfork bench`.
+
+use std::process::ExitCode;
+
+use farfork_bench::{Benchmark, Options};
+
+use crate::CommandResult;
+use crate::output::print_json;
+
+/// What to measure.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which benchmark.
+    #[arg(value_enum)]
+    name: Name,
+    /// Few rounds: shows that everything works, decides little.
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Name {
+    /// Cold start, local fork and clone: latency, memory, throughput.
+    Fork,
+}
+
+/// Runs the subcommand. A goal that is missed is a result, not a failure.
+pub(crate) fn run(args: &Args) -> CommandResult {
+    let Name::Fork = args.name;
+    let report = farfork_bench::run(Benchmark::Fork, &Options { quick: args.quick })?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print!("{}", report.text());
+    }
+    Ok(ExitCode::SUCCESS)
+}

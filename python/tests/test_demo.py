@@ -1,0 +1,72 @@
+"""The demonstration sees a wrong answer, says so, and leaves nothing behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bed import why_not
+
+from farfork.demo import __main__ as demo
+from farfork.demo import command, play, table
+from farfork.demo.forked import Child
+
+ANSWER = {"embeddings": [[0.5, 0.25]], "tokens": 3, "model": "m"}
+
+
+def seen(**changed: Any) -> play.Measured:
+    """Return what one clone, one child and one cold start would leave."""
+    clone = play.Clone("node1", 7, 0.5, 5.0, {**ANSWER, **changed}, 1, 3_000_000, 130_000_000)
+    child = Child(3.0, 16.0, 3_100_000, ANSWER)
+    return play.Measured(3, 300, 310, 131_000_000, 4, [child], [clone], 240_000_000)
+
+
+def test_right_answers_make_a_table_of_three_rows() -> None:
+    measured = seen()
+    play.check_all(measured, [ANSWER])
+    assert measured.wrong == []
+    lines = table.for_people(measured).splitlines()
+    assert [line[:10] for line in lines[1:4]] == ["cold start", "local fork", "clone     "]
+    assert "62 times sooner" in table.meaning(measured)
+    assert json.loads(json.dumps(table.for_programs(measured)))["rows"][2]["start_ms"] == 0.5
+
+
+@pytest.mark.parametrize("changed", [{"embeddings": [[0.5, 0.26]]}, {"tokens": 4}])
+def test_a_wrong_answer_is_noted_and_ends_with_status_1(
+    changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = seen(**changed)
+    play.check_all(measured, [ANSWER])
+    monkeypatch.setattr(demo, "play", lambda _progress: measured)
+    monkeypatch.setattr(demo.os, "geteuid", lambda: 0)
+    assert demo.main([]) == 1
+    said = capsys.readouterr()
+    assert "mean nothing" in said.out
+    assert "clone 7 on node1 answered" in said.err
+
+
+def test_a_binary_that_is_not_there_is_missed_in_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FARFORK_BIN", str(tmp_path / "farfork"))
+    with pytest.raises(command.MissingError, match="run cargo build"):
+        command.find_binary()
+
+
+@pytest.mark.needs_farfork
+def test_the_whole_demonstration_passes_and_cleans_up(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    pytest.importorskip("onnxruntime", reason="the sample functions' packages are missing")
+    environment = {**command.os.environ, "TMPDIR": str(tmp_path)}
+    call = [sys.executable, "-m", "farfork.demo", "--json"]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["wrong"] == []
+    assert [row["case"] for row in document["rows"]] == ["cold start", "local fork", "clone"]
+    assert [clone["node"] for clone in document["clones"]] == ["node1"] * 4 + ["node2"] * 4
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
