@@ -10,7 +10,7 @@ use farfork_pool::{Pool, failpoint};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, farfork};
 
-use crate::scene::{Scene, demand, during};
+use crate::scene::{Scene, await_until, demand, during};
 use crate::{Case, again};
 
 pub const CASES: &[Case] = &[("at_every_step", at_every_step), ("at_any_moment", at_any_moment)];
@@ -111,9 +111,11 @@ fn at_any_moment() -> Outcome {
             scene.works(&["images", "rm", "a/b"])?;
         }
     }
-    let checked = scene.works(&["pool", "check"])?;
-    demand(checked.ends_with("the pool is sound"), checked)?;
-    demand(scene.free_bytes()? == free, "space is lost")?;
+    // A helper that was giving memory to the pool's cgroup may outlive its checkpointer a moment.
+    await_until("all space is back", || {
+        let checked = scene.works(&["pool", "check"]).unwrap_or_default();
+        checked.ends_with("the pool is sound") && scene.free_bytes().is_ok_and(|now| now == free)
+    })?;
     subject.must_pass()?;
     scene.strike()
 }

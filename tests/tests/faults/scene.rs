@@ -186,9 +186,15 @@ impl Drop for Scene {
                 nix::sys::signal::Signal::SIGKILL,
             );
         }
+        let group = self.pool().and_then(|pool| pool.info().map_err(during("looking")));
+        let group = group.map(|info| info.charged_to).unwrap_or_default();
         let _ = Pool::destroy(&self.pool_path());
         let _ = unmount(&self.directory, UnmountFlags::DETACH);
         let _ = fs::remove_dir(&self.directory);
+        // A pool that a killed agent pins is not destroyed: its cgroup stays when it is unmounted.
+        if group.starts_with('/') {
+            let _ = fs::remove_dir(group);
+        }
     }
 }
 
