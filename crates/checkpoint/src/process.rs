@@ -249,7 +249,7 @@ pub fn made_on(vdso: &[u8], area: &[u8]) -> MadeOn {
     MadeOn {
         xcr0: xstate::word(area, xstate::XCR0_OFFSET),
         vdso_crc: crc32c::crc32c(vdso),
-        ..farfork_image::machine::this()
+        ..farfork_image::machine::this().clone()
     }
 }
 

@@ -1,13 +1,19 @@
 //! What an image was made on, and whether it runs here.
 
 use std::fs;
+use std::sync::OnceLock;
 
 use farfork_sys::xstate;
 
 use crate::model::MadeOn;
 
-/// This machine, without the vDSO, which differs by process.
-pub fn this() -> MadeOn {
+/// This machine, without the vDSO, which differs by process. It is looked at once.
+pub fn this() -> &'static MadeOn {
+    static THIS: OnceLock<MadeOn> = OnceLock::new();
+    THIS.get_or_init(look)
+}
+
+fn look() -> MadeOn {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let flags = cpu.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or("");

@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farfork_image::verify;
-use farfork_pool::{NodeSlot, PinFile, Pool};
+use farfork_pool::{ImageExtents, ImageSlot, NodeSlot, PinFile, Pool};
 use farfork_restore::{Attached, RestoreError, attach};
 use farfork_types::Cid;
 
 use crate::error::NodeError;
 use crate::paths;
 
+/// Images whose metadata is kept at hand.
+const KEPT_IMAGES: usize = 256;
 /// For so long the files of an image are taken to be as they were when last looked at.
 const FILES_FRESH: Duration = Duration::from_secs(1);
 
@@ -34,7 +36,9 @@ pub struct NodePool {
     pins: PinFile,
     /// Device and inode.
     file: (u64, u64),
+    /// Images that were read, whether clones of them live or not.
     images: Mutex<HashMap<Cid, Arc<NodeImage>>>,
+    pinning: Mutex<()>,
 }
 
 /// One image as this node uses it.
@@ -50,6 +54,7 @@ pub struct NodeImage {
 pub struct Pin {
     pool: Arc<NodePool>,
     cid: Cid,
+    slot: ImageSlot,
     lock: Option<OwnedFd>,
 }
 
@@ -101,7 +106,7 @@ impl NodePool {
         let pins = PinFile::open(&directory.join(uuid))?;
         // An agent before this one may have died with clones that ended since.
         pool.reconcile(slot, &pins)?;
-        Ok(NodePool { pool, slot, pins, file, images: Mutex::default() })
+        Ok(NodePool { pool, slot, pins, file, images: Mutex::default(), pinning: Mutex::default() })
     }
 
     /// Whether the pool is still the file at `path`: it may have been made anew.
@@ -115,11 +120,12 @@ impl NodePool {
         &self.pool
     }
 
-    /// Pins `cid` and reads it, once.
+    /// Pins `cid` and reads it, unless it was read before.
     pub fn attach(self: &Arc<Self>, cid: Cid) -> Result<(Arc<NodeImage>, Pin), NodeError> {
-        let pin = self.pin(cid)?;
+        let (extents, pin) = self.pin(cid)?;
+        // An image that was removed and imported again has its id, but lies elsewhere.
         let known = locked(&self.images).get(&cid).cloned();
-        let image = match known {
+        let image = match known.filter(|known| known.attached.image.extents == extents) {
             Some(image) => image,
             None => self.read(cid)?,
         };
@@ -131,25 +137,28 @@ impl NodePool {
         let attached = attach(&self.pool, cid)?;
         let never = Instant::now().checked_sub(2 * FILES_FRESH).unwrap_or_else(Instant::now);
         let image = Arc::new(NodeImage { attached, files_seen: Mutex::new(never) });
-        locked(&self.images).insert(cid, Arc::clone(&image));
+        let mut images = locked(&self.images);
+        if images.len() >= KEPT_IMAGES {
+            images.clear(); // clones hold what they use themselves
+        }
+        images.insert(cid, Arc::clone(&image));
         Ok(image)
     }
 
-    fn pin(self: &Arc<Self>, cid: Cid) -> Result<Pin, NodeError> {
+    fn pin(self: &Arc<Self>, cid: Cid) -> Result<(ImageExtents, Pin), NodeError> {
         // Held against `unpin`, which looks whether it drops the last lock.
-        let _images = locked(&self.images);
+        let _pinning = locked(&self.pinning);
         self.pool.pin(self.slot, cid)?;
-        let slot = self.pool.find(cid)?.slot;
-        let lock = Some(self.pins.hold(slot)?);
-        Ok(Pin { pool: Arc::clone(self), cid, lock })
+        let extents = self.pool.find(cid)?;
+        let lock = Some(self.pins.hold(extents.slot)?);
+        let slot = extents.slot;
+        Ok((extents, Pin { pool: Arc::clone(self), cid, slot, lock }))
     }
 
-    fn unpin(&self, cid: Cid) -> Result<(), NodeError> {
-        let mut images = locked(&self.images);
-        let Some(image) = images.get(&cid) else { return Ok(()) };
-        if !self.pins.is_held(image.attached.image.extents.slot)? {
+    fn unpin(&self, cid: Cid, slot: ImageSlot) -> Result<(), NodeError> {
+        let _pinning = locked(&self.pinning);
+        if !self.pins.is_held(slot)? {
             self.pool.unpin(self.slot, cid)?;
-            images.remove(&cid);
         }
         Ok(())
     }
@@ -184,6 +193,6 @@ impl Drop for Pin {
     fn drop(&mut self) {
         drop(self.lock.take());
         // A pin word that stays is cleared by the next agent, or by `pool check`.
-        let _ = self.pool.unpin(self.cid);
+        let _ = self.pool.unpin(self.cid, self.slot);
     }
 }

@@ -24,7 +24,7 @@ pub struct Attached {
 /// Reads and checks the image `cid` for use on this machine.
 pub fn attach(pool: &Pool, cid: Cid) -> Result<Attached, RestoreError> {
     let image = Image::read(pool, cid)?;
-    if let Some(reason) = machine::obstacle(&image.model.made_on, &machine::this()) {
+    if let Some(reason) = machine::obstacle(&image.model.made_on, machine::this()) {
         return Err(RestoreError::Incompatible { cid, reason });
     }
     let read_only = pool.open_read_only()?;

@@ -24,6 +24,7 @@ pub extern "C" fn lead(plan: u64) -> ! {
     }
     shared.at_ns[4] = call::now_ns();
     release_threads(threads.len());
+    default_slice();
     announce(plan, shared);
     // SAFETY: the frame is the leader's, complete, in the plan.
     unsafe { sigreturn(threads[0].frame) }
@@ -84,8 +85,19 @@ extern "C" fn follow(thread: u64) -> ! {
         failure.report(unsafe { SHARED.get() }.status_fd)
     }
     wait_for_release();
+    default_slice();
     // SAFETY: the frame is this thread's, complete, in the plan.
     unsafe { sigreturn(thread.frame) }
+}
+
+/// Gives back the short time slices that the agent has asked for itself and its children.
+fn default_slice() {
+    // SAFETY: reads the nice value, which would be reset; the kernel gives 20 - nice.
+    let nice = unsafe { syscall(k::__NR_getpriority, [0, 0]) }.map_or(0, |value| 20 - value as i32);
+    // struct sched_attr: size and policy, flags, nice and priority, runtime, deadline, period.
+    let attributes = [48u64, 0, u64::from(nice as u32), 0, 0, 0];
+    // SAFETY: the kernel reads 48 bytes.
+    let _ = unsafe { syscall(k::__NR_sched_setattr, [0, attributes.as_ptr() as u64, 0]) };
 }
 
 fn released() -> &'static AtomicU32 {

@@ -99,11 +99,13 @@ fn pipe_ends(entries: &[&Entry]) -> HashMap<u64, PipeEnds> {
 }
 
 /// Pipes and sockets of the process that another process has open as well. A process that may
-/// not be looked into counts as one that has none.
+/// not be looked into counts as one that has none. Standard streams come from the caller of
+/// restore anyway, and to look for their other ends takes longer than all else, with the process
+/// standing still.
 fn links_elsewhere(pid: i32, entries: &[&Entry]) -> HashSet<String> {
     let own: HashSet<&str> = entries
         .iter()
-        .filter(|entry| matches!(entry.kind(), Kind::Pipe | Kind::Socket))
+        .filter(|entry| entry.fd > 2 && matches!(entry.kind(), Kind::Pipe | Kind::Socket))
         .map(|entry| entry.link.as_str())
         .collect();
     let mut found = HashSet::new();
