@@ -4,24 +4,22 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farfork_restore::Template;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::images::Images;
 use crate::paths;
 use crate::registry::Registry;
 use crate::session::Node;
+use crate::workers::Workers;
 
 /// The shortest slice that the scheduler grants.
 const SLICE_NS: u64 = 100_000;
@@ -45,7 +43,7 @@ pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<()
     }
     let watched = Arc::clone(&node);
     thread::spawn(move || watched.registry.watch());
-    accept_all(&node, &listener, idle);
+    serve_all(&node, listener, idle);
     let _ = fs::remove_file(&path);
     Ok(())
 }
@@ -79,32 +77,21 @@ fn bound(path: &Path) -> nix::Result<OwnedFd> {
     Ok(listener)
 }
 
-fn accept_all(node: &Arc<Node>, listener: &OwnedFd, idle: Option<Duration>) {
-    let sessions = Arc::new(AtomicUsize::new(0));
+fn serve_all(node: &Arc<Node>, listener: OwnedFd, idle: Option<Duration>) {
+    let workers = Workers::new(Arc::clone(node), listener);
+    let mut looked = Instant::now();
     loop {
-        if !is_ready(listener) {
-            node.images.reconcile();
-            let is_idle = idle.is_some_and(|idle| node.registry.idle_for() > idle);
-            if is_idle && sessions.load(Ordering::SeqCst) == 0 {
-                return;
-            }
+        let is_quiet = workers.supervise(HOUSEKEEPING);
+        if looked.elapsed() < HOUSEKEEPING {
             continue;
         }
-        let flags = rustix::net::SocketFlags::CLOEXEC;
-        let Ok(connection) = rustix::net::accept_with(listener, flags) else { continue };
-        node.registry.touch();
-        let (node, sessions) = (Arc::clone(node), Arc::clone(&sessions));
-        sessions.fetch_add(1, Ordering::SeqCst);
-        thread::spawn(move || {
-            // A client that has gone has nobody to tell.
-            let _ = Channel::new(connection).and_then(|channel| node.serve(&channel));
-            sessions.fetch_sub(1, Ordering::SeqCst);
-        });
+        looked = Instant::now();
+        node.images.reconcile();
+        if is_quiet && idle.is_some_and(|idle| node.registry.idle_for() > idle) {
+            return;
+        }
     }
 }
 
-fn is_ready(listener: &OwnedFd) -> bool {
-    let mut polls = [PollFd::new(listener, PollFlags::IN)];
-    let second = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
-    poll(&mut polls, Some(&second)).is_ok_and(|ready| ready > 0)
-}
+/// How often the agent looks after itself.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);

@@ -18,6 +18,7 @@ pub mod paths;
 mod registry;
 mod session;
 pub mod usage;
+mod workers;
 
 pub use agent::serve;
 pub use error::NodeError;
