@@ -22,6 +22,9 @@ pub enum Flavour {
     KillRestoreSamePid,
     /// The clone runs on a node that shares only the pool with the parent's.
     CloneOnOtherNode,
+    /// The clone is checkpointed too, under the same name: the parent's image goes while a clone
+    /// of it lives. Then a clone of the clone passes, the clone, and the parent.
+    CloneOfClone,
     /// The checkpoint is refused in words, leaves nothing behind, and the program goes on.
     Refused,
     /// The clone needs a descriptor from its caller: refused without, passing with it.
@@ -30,11 +33,12 @@ pub enum Flavour {
 
 impl Flavour {
     /// The flavours of a program that can be cloned.
-    pub const CLONING: [Flavour; 4] = [
+    pub const CLONING: [Flavour; 5] = [
         Flavour::CloneBesideParent,
         Flavour::CloneTwice,
         Flavour::KillRestoreSamePid,
         Flavour::CloneOnOtherNode,
+        Flavour::CloneOfClone,
     ];
 
     /// The first part of a test's name.
@@ -46,6 +50,7 @@ impl Flavour {
             Flavour::CloneTwice => "clone_twice",
             Flavour::KillRestoreSamePid => "kill_restore_same_pid",
             Flavour::CloneOnOtherNode => "clone_on_other_node",
+            Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
             Flavour::Inherited => "inherited",
         }
@@ -126,6 +131,7 @@ impl<'a> Stage<'a> {
                 self.beside_parent(&[&["--node", testbed::OTHER_NODE]])
             }
             Flavour::KillRestoreSamePid => self.kill_restore(),
+            Flavour::CloneOfClone => self.clone_of_clone(),
             Flavour::Inherited => self.inherited(),
         }
     }
@@ -190,6 +196,23 @@ impl<'a> Stage<'a> {
             return self.parent.fail(&format!("expected to be killed, saw {status}"));
         }
         self.clone("clone", &["--pid-mode", "same"])?.must_pass()
+    }
+
+    fn clone_of_clone(&mut self) -> Outcome {
+        self.must_checkpoint(&[])?;
+        let mut first = self.clone("clone", &[])?;
+        first.await_line("]")?; // the end of what restore tells of the clone
+        let told = first.after("    \"pid\": ").pop().unwrap_or_default();
+        let Ok(pid) = told.trim_end_matches(',').parse() else {
+            return first.fail("expected restore to tell the clone's pid");
+        };
+        farfork::must_run(farfork::checkpoint(self.pool, pid, &self.image, &[])?)?;
+        let mut second = self.clone("clone of the clone", &[])?;
+        for clone in [&mut second, &mut first] {
+            clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        }
+        self.parent.must_pass()?;
+        self.compare_values(&[first, second])
     }
 
     fn refused(&mut self) -> Outcome {

@@ -81,18 +81,34 @@ struct Collected {
 /// Lists everything that keeps `pid` from being checkpointed.
 pub fn dry_run(pid: i32) -> Result<Vec<Refusal>, CheckpointError> {
     look_at(pid)?;
-    let frozen = Frozen::freeze(pid)?;
+    let frozen = freeze(pid)?;
     let mut refusals = refusals_of(pid)?;
     collect(&frozen, &mut refusals)?;
     Ok(refusals.into_list())
 }
+
+/// Stops the process in its own code: a clone that has only just been started may still be on
+/// its way there.
+fn freeze(pid: i32) -> Result<Frozen, CheckpointError> {
+    for _ in 0..ARRIVAL_CHECKS {
+        let frozen = Frozen::freeze(pid)?;
+        if !threads::is_any_in_window(&frozen)? {
+            return Ok(frozen);
+        }
+        drop(frozen);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(CheckpointError::Changed { pid, what: "was still being restored" })
+}
+
+const ARRIVAL_CHECKS: usize = 200;
 
 /// Checkpoints `pid` into `pool`. With `kill` the process never runs again after the moment that
 /// the image shows, unless the checkpoint is dropped without being settled.
 pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
     look_at(pid)?;
-    let stopped = Frozen::freeze(pid)?;
+    let stopped = freeze(pid)?;
     let mut refusals = refusals_of(pid)?;
     let collected = collect(&stopped, &mut refusals)?;
     let refusals = refusals.into_list();
@@ -157,14 +173,15 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         return Ok(None);
     }
     let regions = memory::regions(&mappings, ancestor.as_ref(), refusals);
-    let runs = memory::runs(pid, &regions)?;
+    let guards = memory::guards(pid, &regions.all)?;
+    let runs = memory::runs(pid, &regions, &guards)?;
     let injector = Injector::new(frozen, vdso)?;
+    let signals = process::signals(&injector, pid)?;
     let threads = frozen
         .tids()
         .iter()
-        .map(|tid| threads::collect(&injector, pid, *tid, refusals))
+        .map(|tid| threads::collect(&injector, pid, *tid, &signals, refusals))
         .collect::<Result<Vec<_>, _>>()?;
-    let guards = memory::guards(pid, &regions.all)?;
     let memory = memory::memory(regions.all, memory::windows(&runs), guards, kernel);
     let open = descriptors::collect(pid, refusals)?;
     let model = Model {
@@ -172,7 +189,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         created_unix_s: 0,
         process: process::collect(&injector, pid, refusals)?,
         memory: process::layout(&injector, pid, memory)?,
-        signals: process::signals(&injector, pid)?,
+        signals,
         timers: process::timers(&injector, pid, &threads)?,
         threads,
         descriptors: open.descriptors,

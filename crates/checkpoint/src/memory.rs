@@ -186,7 +186,7 @@ fn open_pagemap(pid: i32) -> Result<File, CheckpointError> {
 }
 
 /// The pages to copy: what has content, and all of a file that is carried whole.
-pub fn runs(pid: i32, regions: &Regions) -> Result<Vec<Run>, CheckpointError> {
+pub fn runs(pid: i32, regions: &Regions, guards: &[Run]) -> Result<Vec<Run>, CheckpointError> {
     let pagemap = open_pagemap(pid)?;
     let mut runs: Vec<Run> = Vec::new();
     for region in &regions.all {
@@ -210,7 +210,22 @@ pub fn runs(pid: i32, regions: &Regions) -> Result<Vec<Run>, CheckpointError> {
             Backing::Anonymous => runs.extend(touched(pid, &pagemap, region.start, region.end)?),
         }
     }
-    Ok(runs)
+    Ok(without(runs, guards))
+}
+
+/// Takes the guard pages, which cannot be read, out of sorted runs.
+fn without(runs: Vec<Run>, guards: &[Run]) -> Vec<Run> {
+    let mut left = Vec::new();
+    for (start, end) in runs {
+        let mut at = start;
+        let first = guards.partition_point(|guard| guard.1 <= start);
+        for guard in guards[first..].iter().take_while(|guard| guard.0 < end) {
+            left.extend((guard.0 > at).then_some((at, guard.0)));
+            at = guard.1;
+        }
+        left.extend((at < end).then_some((at, end)));
+    }
+    left
 }
 
 fn touched(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, CheckpointError> {
@@ -267,4 +282,20 @@ pub fn memory(
 ) -> Memory {
     let vdso = (kernel.0, kernel.1 - kernel.0);
     Memory { regions, windows, guards, vdso, ..Memory::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_are_cut_out_of_runs() {
+        let guards = [(2, 3), (5, 6), (9, 12)];
+        assert_eq!(without(vec![(0, 10)], &guards), [(0, 2), (3, 5), (6, 9)]);
+        assert_eq!(
+            without(vec![(2, 3), (4, 5), (6, 8), (11, 13)], &guards),
+            [(4, 5), (6, 8), (12, 13)]
+        );
+        assert_eq!(without(vec![(0, 1)], &[]), [(0, 1)]);
+    }
 }

@@ -63,11 +63,6 @@ impl Status {
         Ok(status)
     }
 
-    /// Whether a signal that the thread does not block, and the process does not ignore, waits.
-    pub fn has_deliverable_signal(&self, mask: u64) -> bool {
-        self.pending & !mask & self.handled != 0
-    }
-
     fn take(&mut self, key: &str, value: &str) {
         let set = || u64::from_str_radix(value, 16).unwrap_or(0);
         let ids =

@@ -2,10 +2,12 @@
 
 use std::fs;
 
-use farfork_image::model::Thread;
+use farfork_image::model::{Signals, Thread};
+use farfork_plan::window;
 use farfork_sys::{ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
+use crate::freeze::Frozen;
 use crate::inject::{Injector, RESTARTS};
 use crate::refuse::Refusals;
 use crate::status::Status;
@@ -15,12 +17,17 @@ const PR_GET_TID_ADDRESS: u64 = 40;
 const CODE_64: u64 = 0x33;
 
 const EINTR: u64 = -4i64 as u64;
+/// Restarted after a handler with `SA_RESTART`.
+const ERESTARTSYS: i64 = -512;
+/// Restarted after any handler.
+const ERESTARTNOINTR: i64 = -513;
 
 /// Collects a stopped thread; `tid` is its id in this PID namespace.
 pub fn collect(
     injector: &Injector<'_>,
     pid: i32,
     tid: i32,
+    signals: &Signals,
     refusals: &mut Refusals,
 ) -> Result<Thread, CheckpointError> {
     let kernel = |what| doing(pid, what);
@@ -33,13 +40,13 @@ pub fn collect(
     let status = Status::read(pid, tid)?;
     check(&status, &area, tid, refusals);
     let asked = ask(injector, tid)?;
-    let has_signal = status.has_deliverable_signal(mask);
+    let handler_restarts = about_to_handle(&status, mask, signals);
     Ok(Thread {
         tid: status.innermost_tid,
         comm: fs::read(format!("/proc/{pid}/task/{tid}/comm"))
             .map(|name| name.strip_suffix(b"\n").unwrap_or(&name).to_vec())
             .unwrap_or_default(),
-        registers: resumable(&registers, has_signal),
+        registers: resumable(&registers, handler_restarts),
         xstate: area,
         signal_mask: mask,
         alternate_stack: asked.alternate_stack,
@@ -51,6 +58,18 @@ pub fn collect(
         timer_slack_ns: asked.timer_slack_ns,
         no_new_privs: status.no_new_privs,
     })
+}
+
+/// Whether a thread runs the restorer's code instead of its own.
+pub fn is_any_in_window(frozen: &Frozen) -> Result<bool, CheckpointError> {
+    for tid in frozen.tids() {
+        let registers =
+            ptrace::registers(*tid).map_err(doing(frozen.pid(), "read the registers"))?;
+        if (window::BASE..window::END).contains(&registers.rip) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What only the thread itself is told.
@@ -118,13 +137,30 @@ fn check(status: &Status, area: &[u8], tid: i32, refusals: &mut Refusals) {
     }
 }
 
+/// The signal that a thread is about to handle, if any: whether its handler lets calls restart.
+fn about_to_handle(status: &Status, mask: u64, signals: &Signals) -> Option<bool> {
+    let deliverable = status.pending & !mask;
+    let first = signals.actions.iter().find(|(signal, [handler, ..])| {
+        let is_handled = *handler != libc::SIG_DFL as u64 && *handler != libc::SIG_IGN as u64;
+        is_handled && deliverable >> (signal - 1) & 1 != 0
+    })?;
+    Some(first.1[1] & libc::SA_RESTART as u64 != 0)
+}
+
 /// Registers with which the thread goes on as if it had never stopped: an interrupted system
-/// call is made again, or reports the signal that is about to be handled.
-fn resumable(registers: &ptrace::Registers, has_signal: bool) -> Vec<u64> {
+/// call is made again, or reports the signal that is about to be handled, as the kernel would
+/// have it.
+fn resumable(registers: &ptrace::Registers, handler_restarts: Option<bool>) -> Vec<u64> {
     let mut registers = *registers;
+    let result = registers.rax as i64;
     let is_call = (registers.orig_rax as i64) >= 0;
-    if is_call && RESTARTS.contains(&(registers.rax as i64)) {
-        if has_signal {
+    if is_call && RESTARTS.contains(&result) {
+        let is_interrupted = match (result, handler_restarts) {
+            (_, None) | (ERESTARTNOINTR, _) => false,
+            (ERESTARTSYS, Some(restarts)) => !restarts,
+            _ => true,
+        };
+        if is_interrupted {
             registers.rax = EINTR;
         } else {
             // The instruction is two bytes long. A relative time-out starts anew, as the kernel
