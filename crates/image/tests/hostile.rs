@@ -109,8 +109,11 @@ fn seeds_for_the_fuzzer() {
     }
 }
 
+/// What is broken, and how.
+type Break = (&'static str, fn(&mut Model));
+
 /// Each breaks one invariant.
-fn broken() -> Vec<(&'static str, fn(&mut Model))> {
+fn broken() -> Vec<Break> {
     vec![
         ("no threads", |m| m.threads.clear()),
         ("registers", |m| m.threads[0].registers.truncate(26)),
@@ -137,7 +140,7 @@ fn broken() -> Vec<(&'static str, fn(&mut Model))> {
         ("fd order", |m| m.descriptors.push(m.descriptors[0].clone())),
         ("file offset", |m| {
             let file = FileStamp { path: "/a".into(), ..FileStamp::default() };
-            m.memory.regions[0].backing = Backing::PrivateFile(file, u64::MAX & !0xfff);
+            m.memory.regions[0].backing = Backing::PrivateFile(file, !0xfff);
         }),
     ]
 }
