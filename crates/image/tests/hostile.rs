@@ -109,10 +109,11 @@ fn seeds_for_the_fuzzer() {
     }
 }
 
-type Spoil = fn(&mut Model);
+/// What is broken, and how.
+type Break = (&'static str, fn(&mut Model));
 
 /// Each breaks one invariant.
-fn broken() -> Vec<(&'static str, Spoil)> {
+fn broken() -> Vec<Break> {
     vec![
         ("no threads", |m| m.threads.clear()),
         ("registers", |m| m.threads[0].registers.truncate(26)),
@@ -182,7 +183,11 @@ fn a_model_that_is_large_only_in_words_is_compiled_at_once() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if long() { 200_000 } else { 3_000 }))]
+    #![proptest_config(ProptestConfig {
+        cases: if long() { 200_000 } else { 3_000 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn metadata_with_changed_bytes_is_read_or_refused(

@@ -1,7 +1,7 @@
 //! The clones of this node.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::images::Pin;
 
@@ -30,6 +32,8 @@ pub struct Clone {
     seen: AtomicI32,
     has_ended: AtomicBool,
     started: Started,
+    /// Reaches the clone even when its init, whose child it is, has gone.
+    process: Option<OwnedFd>,
     pin: Mutex<Option<Pin>>,
 }
 
@@ -42,6 +46,15 @@ impl Clone {
     /// Whether it is only listed until its image is unpinned; its pid may be another's by now.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
+    }
+
+    /// Kills the clone of an init that was killed, as nobody is left to answer its memory calls,
+    /// and waits until it maps nothing any more. Where the init was pid 1 the kernel does both.
+    fn follow_init(&self) {
+        if let Some(process) = &self.process {
+            let _ = pidfd_send_signal(process, rustix::process::Signal::KILL);
+            let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], None);
+        }
     }
 
     /// Drops the pin, which may give chunks back: never under the lock of the tables.
@@ -97,7 +110,9 @@ impl Registry {
     pub fn add(&self, pid: i32, cid: Cid, name: String, started: Started, pin: Pin) {
         let seen = AtomicI32::new(pid);
         let (has_ended, pin) = (AtomicBool::new(false), Mutex::new(Some(pin)));
-        let clone = Arc::new(Clone { pid, cid, name, seen, has_ended, started, pin });
+        let process = rustix::process::Pid::from_raw(pid)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let clone = Arc::new(Clone { pid, cid, name, seen, has_ended, started, process, pin });
         let mut state = self.state();
         state.ended.retain(|_, ended| ended.pid != pid);
         let data = EventData::new_u64(pid as u64);
@@ -192,8 +207,11 @@ impl Registry {
         let status = match clone.started.next(&[]) {
             Ok(Event::Exited(status)) => status,
             Ok(Event::Running { .. }) => return,
-            // The init is gone without a word: it was killed, and the clone with it.
-            Err(_) => libc::SIGKILL,
+            // The init is gone without a word: it was killed.
+            Err(_) => {
+                clone.follow_init();
+                libc::SIGKILL
+            }
         };
         clone.has_ended.store(true, Ordering::SeqCst);
         let _ = epoll::delete(&self.epoll, clone.started.as_fd());
