@@ -87,6 +87,7 @@ fn serve_all(node: &Arc<Node>, listener: OwnedFd, idle: Option<Duration>) {
         }
         looked = Instant::now();
         node.images.reconcile();
+        node.images.refresh();
         if is_quiet && idle.is_some_and(|idle| node.registry.idle_for() > idle) {
             return;
         }
