@@ -5,7 +5,7 @@ use crate::subject::Subject;
 use crate::{Outcome, Program, Trouble, compile, farfork, testbed};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 /// One way to treat a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum Flavour {
     KillRestoreSamePid,
     /// The clone runs on a node that shares only the pool with the parent's.
     CloneOnOtherNode,
+    /// The parent is pid 1 of a PID namespace, and so are two clones, each of one of its own.
+    PidOne,
     /// The clone is checkpointed too, under the same name: the parent's image goes while a clone
     /// of it lives. Then a clone of the clone passes, the clone, and the parent.
     CloneOfClone,
@@ -50,6 +52,7 @@ impl Flavour {
             Flavour::CloneTwice => "clone_twice",
             Flavour::KillRestoreSamePid => "kill_restore_same_pid",
             Flavour::CloneOnOtherNode => "clone_on_other_node",
+            Flavour::PidOne => "pid_one",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
             Flavour::Inherited => "inherited",
@@ -82,6 +85,9 @@ impl Flavour {
 
 fn start(flavour: Flavour, program: &Program) -> Outcome<Subject> {
     let mut command = compile::command(program)?;
+    if flavour == Flavour::PidOne {
+        command = in_new_pid_namespace(&command);
+    }
     command.current_dir(testbed::work_dir(&format!("{}-{}", flavour.name(), program.name))?);
     if flavour == Flavour::Naive {
         command.env("FARFORK_NAIVE", "1");
@@ -92,6 +98,15 @@ fn start(flavour: Flavour, program: &Program) -> Outcome<Subject> {
         Some(reason) => Err(Trouble::Skipped(reason)),
         None => Ok(subject),
     }
+}
+
+/// The same command as pid 1; the started process is its parent, outside.
+fn in_new_pid_namespace(command: &Command) -> Command {
+    let mut outer = Command::new("unshare");
+    outer.args(["--kill-child", "-pf", "--mount-proc", "--"]);
+    outer.arg(command.get_program()).args(command.get_args());
+    outer.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    outer
 }
 
 fn naive(program: &Program) -> Outcome {
@@ -125,7 +140,7 @@ impl<'a> Stage<'a> {
             Flavour::Plain | Flavour::Naive => Ok(()),
             Flavour::Refused => self.refused(),
             Flavour::CloneBesideParent => self.beside_parent(&[&[]]),
-            Flavour::CloneTwice => self.beside_parent(&[&[], &[]]),
+            Flavour::CloneTwice | Flavour::PidOne => self.beside_parent(&[&[], &[]]),
             Flavour::CloneOnOtherNode => {
                 testbed::other_node(self.pool)?;
                 self.beside_parent(&[&["--node", testbed::OTHER_NODE]])
@@ -146,7 +161,19 @@ impl<'a> Stage<'a> {
     }
 
     fn checkpoint(&self, more: &[&str]) -> Outcome<Output> {
-        farfork::run(farfork::checkpoint(self.pool, self.parent.pid(), &self.image, more)?)
+        farfork::run(farfork::checkpoint(self.pool, self.subject_pid()?, &self.image, more)?)
+    }
+
+    /// The program's pid, which is that of the started process or of its only child.
+    fn subject_pid(&self) -> Outcome<u32> {
+        let started = self.parent.pid();
+        if !self.image.ends_with(Flavour::PidOne.name()) {
+            return Ok(started);
+        }
+        let children = format!("/proc/{started}/task/{started}/children");
+        let text = std::fs::read_to_string(children)
+            .map_err(|error| Trouble::during("looking for pid 1", error))?;
+        text.trim().parse().map_err(|_| Trouble::Failed(format!("no pid 1 among '{text}'")))
     }
 
     fn must_checkpoint(&mut self, more: &[&str]) -> Outcome {

@@ -43,6 +43,8 @@ pub struct Program {
     pub preload: Option<&'static str>,
     /// Environment variables that are set for it.
     pub env: &'static [(&'static str, &'static str)],
+    /// It is also cloned as pid 1 of a PID namespace.
+    pub as_pid_one: bool,
     /// How long each wait for it may take.
     pub timeout: Duration,
 }
@@ -63,6 +65,7 @@ impl Program {
             caught_naive: false,
             preload: None,
             env: &[],
+            as_pid_one: false,
             timeout: Duration::from_secs(60),
         }
     }
@@ -103,6 +106,12 @@ impl Program {
         self
     }
 
+    /// Marks a program that is also cloned as pid 1 of a PID namespace.
+    pub const fn as_pid_one(mut self) -> Self {
+        self.as_pid_one = true;
+        self
+    }
+
     /// Gives the program more time than the usual minute.
     pub const fn seconds(mut self, seconds: u64) -> Self {
         self.timeout = Duration::from_secs(seconds);
@@ -114,6 +123,9 @@ impl Program {
         let mut all = vec![Flavour::Plain];
         if self.caught_naive {
             all.push(Flavour::Naive);
+        }
+        if self.as_pid_one {
+            all.push(Flavour::PidOne);
         }
         match self.expect {
             Expect::Passes => all.extend(Flavour::CLONING),

@@ -62,9 +62,10 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     let request = start.request;
     let plan = map_plan(request, pool).map_err(|errno| Failure::of(What::Map, errno))?;
     let is_new = request.pid_mode == PidMode::New as u32;
-    // A parent that was pid 1 becomes pid 1: its namespace starts with it, not with this process.
+    // A parent that was pid 1 becomes pid 1: a namespace starts with it too, and needs a `/proc` of
+    // its own beside the one by which this process looks at the clone's children.
     shared.mounts_proc = is_new && plan.is_pid_one != 0;
-    if is_new && plan.is_pid_one == 0 {
+    if is_new {
         mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
     }
     let fds = keep_descriptors(start, plan, shared)

@@ -5,9 +5,9 @@ use crate::Program;
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_regular"),
     Program::c("fd_devices"),
-    Program::c("fd_pipes"),
+    Program::c("fd_pipes").as_pid_one(),
     Program::c("fd_eventfd"),
-    Program::c("fd_epoll"),
+    Program::c("fd_epoll").as_pid_one(),
     Program::c("fd_timerfd"),
     Program::c("fd_socketpair"),
     Program::c("fd_many"),

@@ -3,7 +3,7 @@
 use crate::Program;
 
 pub(super) const PROGRAMS: &[Program] = &[
-    Program::c("dontneed").caught_naive(),
+    Program::c("dontneed").as_pid_one().caught_naive(),
     Program::c("dontneed_locked").caught_naive(),
     Program::c("dontneed_after_munlock").caught_naive(),
     Program::c("process_madvise_self").caught_naive(),
@@ -18,10 +18,10 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("mremap_dontunmap").caught_naive(),
     Program::c("mmap_over"),
     Program::c("realloc_grow"),
-    Program::c("brk_grow").caught_naive(),
+    Program::c("brk_grow").as_pid_one().caught_naive(),
     Program::c("stack_growth"),
     Program::c("grows_down").caught_naive(),
-    Program::c("fork_after").caught_naive(),
+    Program::c("fork_after").as_pid_one().caught_naive(),
     Program::c("fork_exec_after"),
     Program::c("exec_self_after"),
     Program::c("mprotect_patterns").caught_naive(),

@@ -3,11 +3,11 @@
 use crate::Program;
 
 pub(super) const PROGRAMS: &[Program] = &[
-    Program::c("threads_regs"),
+    Program::c("threads_regs").as_pid_one(),
     Program::c("fpu_state"),
     // Refused while tiles are in use: their state is not carried.
     Program::c("amx_tiles").refused(&["amx"]),
-    Program::c("tls"),
+    Program::c("tls").as_pid_one(),
     Program::c("thread_exit_after"),
     // The kernel neither stops nor describes a process whose main thread has ended.
     Program::c("main_thread_gone").refused(&["main thread"]),
@@ -21,7 +21,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("personality"),
     Program::c("umask_cwd"),
     Program::c("creds"),
-    Program::c("auxv_exe"),
+    Program::c("auxv_exe").as_pid_one(),
     Program::c("vdso_time"),
     Program::c("vdso_random").values_differ(),
     Program::c("membarrier"),
