@@ -91,10 +91,10 @@ impl Slots {
             match op.nr {
                 nr::MOVE_VDSO => move_vdso(args[0], args[1]),
                 nr::MOVE_FD => move_fd(args[0], args[1], args[2]),
-                nr::PIPE => self.pair(op, k::__NR_pipe2, |out| [out, args[0], 0, 0], args[1]),
+                nr::PIPE => self.pair(k::__NR_pipe2, |out| [out, args[0], 0, 0], args[1]),
                 nr::SOCKETPAIR => {
                     let end = args[2];
-                    self.pair(op, k::__NR_socketpair, |out| [args[0], args[1], 0, out], end)
+                    self.pair(k::__NR_socketpair, |out| [args[0], args[1], 0, out], end)
                 }
                 nr::TIMER_CREATE => timer_create(args[0], args[1], args[2]),
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
@@ -116,7 +116,6 @@ impl Slots {
     /// Makes two descriptors, kept in slot `first` and the one after it.
     unsafe fn pair(
         &mut self,
-        _op: &Op,
         number: u32,
         args: impl Fn(u64) -> [u64; 4],
         first: u64,
