@@ -22,7 +22,7 @@ use crate::registry::{Clone, Registry};
 use crate::usage;
 
 /// Names of the phases whose ends a clone reports.
-const PHASES: [&str; 6] = ["init", "container", "memory", "process", "state", "leave"];
+const PHASES: [&str; 6] = ["init", "container", "process", "memory", "state", "leave"];
 
 /// What all sessions of an agent share.
 #[derive(Debug)]

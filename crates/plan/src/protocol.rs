@@ -68,7 +68,7 @@ pub struct Status {
     /// [`StatusKind::Failed`]: the op's `detail`.
     pub detail: u64,
     /// [`StatusKind::Running`]: `CLOCK_MONOTONIC` in ns at: init running, container made,
-    /// memory mapped, process made, descriptors made, last step before user code.
+    /// process forked, memory mapped, descriptors made, last step before user code.
     pub at_ns: [u64; 6],
 }
 

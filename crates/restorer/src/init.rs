@@ -1,5 +1,5 @@
-//! The init of a clone's container: builds the clone's address space out of its own, starts the
-//! clone in it, and stays as its reaper and supervisor.
+//! The init of a clone's container: makes the container, forks the clone in it, and stays as its
+//! reaper and supervisor.
 
 use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, SLOT_EXTERNAL, SLOT_POOL};
 use farfork_plan::{PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
@@ -20,7 +20,7 @@ pub struct Start<'a> {
     pub received: &'a Received,
 }
 
-/// What the init and the clone's threads both need to see. One per address space.
+/// What the init leaves to the clone, and what the clone's threads share.
 pub struct Shared {
     /// Slots of the plan's ops.
     pub slots: Slots,
@@ -34,7 +34,7 @@ pub struct Shared {
     pub mounts_proc: bool,
 }
 
-/// The one instance; the template's copy is never used.
+/// One instance per process; the template's is never used.
 pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     slots: Slots::new(),
     status_fd: -1,
@@ -70,13 +70,9 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     }
     let fds = keep_descriptors(start, plan, shared)
         .map_err(|errno| Failure::of(What::Descriptor, errno))?;
-    shared.at_ns[1] = call::now_ns();
-    // SAFETY: the plan is of a sealed image and this address space is to become its parent's.
-    unsafe { shared.slots.run(elements(plan.init_ops))? };
-    map_stacks(plan).map_err(|errno| Failure::of(What::Map, errno))?;
     let supervisor = Supervisor::install(plan, request, fds)
         .map_err(|errno| Failure::of(What::Supervisor, errno))?;
-    shared.at_ns[2] = call::now_ns();
+    shared.at_ns[1] = call::now_ns();
     let handed = Handed::of(request, shared);
     let pid = start_process(plan, shared.mounts_proc)
         .map_err(|errno| Failure::of(What::Process, errno))?;
@@ -165,14 +161,8 @@ impl Handed {
     }
 }
 
-fn map_stacks(plan: &PlanHeader) -> SysResult {
-    let bytes = plan.threads.count * window::STACK_BYTES;
-    let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE;
-    // SAFETY: nothing else is mapped at the stacks' place.
-    unsafe { call::mmap(window::STACKS, bytes, k::PROT_READ | k::PROT_WRITE, flags, -1, 0) }
-}
-
-/// Starts the clone's first thread in this address space, with its parent's pid.
+/// Forks the clone's first thread, with its parent's pid. It goes on with a copy of this memory,
+/// stack and all, and makes the parent's out of it.
 fn start_process(plan: &'static PlanHeader, is_pid_one: bool) -> SysResult {
     // SAFETY: the table is the plan's.
     let [leader, ..] = (unsafe { elements::<ThreadPlan>(plan.threads) }) else {
@@ -181,14 +171,12 @@ fn start_process(plan: &'static PlanHeader, is_pid_one: bool) -> SysResult {
     let tid = if is_pid_one { 1 } else { leader.tid };
     let namespaces = if is_pid_one { k::CLONE_NEWPID | k::CLONE_NEWNS } else { 0 };
     let args = CloneArgs {
-        flags: u64::from(k::CLONE_VM | namespaces),
+        flags: u64::from(namespaces),
         exit_signal: u64::from(k::SIGCHLD),
-        stack: window::STACKS,
-        stack_size: window::STACK_BYTES,
         set_tid: &raw const tid as u64,
         set_tid_size: 1,
         ..CloneArgs::default()
     };
-    // SAFETY: the first stack is the leader's; `lead` never returns.
+    // SAFETY: without CLONE_VM the child has its own copy of this stack; `lead` never returns.
     unsafe { clone3_entry(&args, task::lead, plan as *const PlanHeader as u64) }
 }

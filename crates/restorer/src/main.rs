@@ -4,14 +4,10 @@
 //! One program, three lives, each a `fork` or `clone3` of the one before:
 //!
 //! 1. the **template** ([`template`]) waits on a socket for requests of the node agent;
-//! 2. the **init** ([`init`]) is forked for each request. It is pid 1 of the clone's container,
-//!    turns its own address space into the clone's by running the plan's first part, and stays
-//!    as reaper and supervisor ([`supervise`]);
-//! 3. the **clone** ([`task`]) shares that address space (`CLONE_VM`), runs the rest of the plan
-//!    and leaves for the parent's code by `rt_sigreturn`.
-//!
-//! Sharing the address space saves the clone a second one and lets the init map memory on its
-//! behalf. It gives the init no more rights than the clone: see `docs/design.md`.
+//! 2. the **init** ([`init`]) is forked for each request. It is pid 1 of the clone's container and
+//!    stays as reaper and supervisor ([`supervise`]);
+//! 3. the **clone** ([`task`]) is the init's child. It turns its address space into the parent's
+//!    by running the plan, and leaves for the parent's code by `rt_sigreturn`.
 #![no_std]
 #![no_main]
 #![allow(unsafe_code)] // reason: every line here acts on the address space it runs in
@@ -55,12 +51,6 @@ const STACK_BYTES: usize = 64 << 10;
 struct Stack([u8; STACK_BYTES]);
 
 static mut STACK: Stack = Stack([0; STACK_BYTES]);
-
-/// Address after the stack, on which the template and the init run; free for use in a process
-/// that a clone has forked.
-fn stack_top() -> u64 {
-    &raw const STACK as u64 + STACK_BYTES as u64
-}
 
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {

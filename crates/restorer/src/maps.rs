@@ -72,14 +72,6 @@ impl AddressSpace {
         Ok(AddressSpace { fd: fd as i32 })
     }
 
-    /// The same, keeping its descriptor at `lowest` or above.
-    pub fn open_above(path: &[u8], lowest: u32) -> Result<AddressSpace, Errno> {
-        let space = AddressSpace::open(path)?;
-        let fd = call::duplicate_above(space.fd, lowest)?;
-        space.close();
-        Ok(AddressSpace { fd })
-    }
-
     /// Closes the descriptor.
     pub fn close(self) {
         call::close_range(self.fd as u32, self.fd as u32);

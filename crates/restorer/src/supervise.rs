@@ -3,51 +3,40 @@
 //! image and the anonymous memory that the parent had.
 //!
 //! Discarding private pages of a file brings the file's bytes back; for anonymous memory it must
-//! bring zeros. A seccomp filter hands those calls to this process, which shares the clone's
-//! address space and turns the range into anonymous memory by `mmap`. Only ranges that are still
-//! mapped from the pool are touched: the kernel is asked what lies where at every call, so
-//! whatever the clone has mapped itself is left to the kernel. Calls from the window (this
-//! program's own) pass the filter.
+//! bring zeros. A seccomp filter hands those calls to this process, which looks what is mapped
+//! where *now*: whatever the clone has mapped itself is left to the kernel. For the rest, nothing
+//! can be mapped in another address space from outside, so the calling thread is sent, by
+//! `ptrace`, through the calls that put anonymous memory in the range's place ([`visit`]).
+//!
+//! This process keeps its rights when the clone gives up its own, which is sound because they
+//! share nothing: not memory, nor descriptors. What it reads of the clone's it takes for hostile.
 
+mod caller;
 mod discard;
 mod filter;
+mod image;
 mod notify;
+mod outside;
+mod reap;
 mod remap;
-mod target;
 mod visit;
 
-use farfork_plan::protocol::{Request, Status, StatusKind};
-use farfork_plan::{FileRange, PlanHeader, Window};
+use farfork_plan::PlanHeader;
+use farfork_plan::protocol::{PidMode, Request};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
-use crate::cell::ProcessCell;
-use crate::init::SHARED;
-use crate::maps::{AddressSpace, Mapping};
-use crate::run::elements;
+use image::Image;
 
 /// The init's view of its clone.
 pub struct Supervisor {
     listener: i32,
     child_events: i32,
-    maps: AddressSpace,
-    context: Context,
+    image: Image,
+    /// Whether the kernel ends the clone's descendants with the init.
+    has_namespace: bool,
     process: i32,
 }
-
-/// What is known of the image: how a mapping of it is told from any other, and what lay where in
-/// the parent.
-#[derive(Clone, Copy)]
-struct Context {
-    device: u64,
-    inode: u64,
-    windows: &'static [Window],
-    files: &'static [FileRange],
-}
-
-/// The init's context, where forked processes find their copy.
-static CONTEXT: ProcessCell<Context> =
-    ProcessCell::new(Context { device: 0, inode: 0, windows: &[], files: &[] });
 
 #[repr(C)]
 struct PollFd {
@@ -71,19 +60,13 @@ impl Supervisor {
         let events = unsafe { syscall(k::__NR_signalfd4, args) }? as i32;
         let child_events = call::duplicate_above(events, spare_fd)?;
         call::close_range(events as u32, events as u32);
-        let maps = AddressSpace::open_above(b"/proc/self/maps\0", spare_fd)?;
         let listener = filter::install(spare_fd)?;
-        // SAFETY: the tables are the plan's; no other thread is there yet.
-        let context = unsafe {
-            *CONTEXT.get_mut() = Context {
-                device: request.pool_device,
-                inode: request.pool_inode,
-                windows: elements(plan.windows),
-                files: elements(plan.files),
-            };
-            *CONTEXT.get()
-        };
-        Ok(Supervisor { listener, child_events, maps, context, process: 0 })
+        let has_namespace = request.pid_mode == PidMode::New as u32;
+        if !has_namespace {
+            reap::adopt_descendants()?;
+        }
+        let image = Image::of(plan, request);
+        Ok(Supervisor { listener, child_events, image, has_namespace, process: 0 })
     }
 
     /// The same, for the clone with this pid.
@@ -108,42 +91,5 @@ impl Supervisor {
                 self.reap();
             }
         }
-    }
-
-    fn drain_child_events(&self) {
-        let mut info = [0u8; 128];
-        let args = [self.child_events as u64, info.as_mut_ptr() as u64, 128];
-        // SAFETY: the kernel writes one record of 128 bytes.
-        let _ = unsafe { syscall(k::__NR_read, args) };
-    }
-
-    /// Reaps whoever has ended; the clone's own end is this process's end too.
-    fn reap(&self) {
-        loop {
-            let mut status = 0i32;
-            let args = [u64::MAX, &raw mut status as u64, u64::from(k::WNOHANG), 0];
-            // SAFETY: the kernel writes the wait status.
-            match unsafe { syscall(k::__NR_wait4, args) } {
-                Ok(0) | Err(_) => return,
-                Ok(pid) if pid as i32 == self.process => self.finish(status),
-                Ok(_) => {}
-            }
-        }
-    }
-
-    fn finish(&self, wait_status: i32) -> ! {
-        let status = Status {
-            kind: StatusKind::Exited as u32,
-            value: i64::from(wait_status),
-            ..Status::default()
-        };
-        // SAFETY: set before the clone was started and not changed since.
-        let _ = call::send(unsafe { SHARED.get() }.status_fd, &status);
-        call::exit(0)
-    }
-
-    /// Whether `mapping` still shows bytes of the image.
-    fn is_image(&self, mapping: &Mapping) -> bool {
-        mapping.inode == self.context.inode && mapping.device == self.context.device
     }
 }

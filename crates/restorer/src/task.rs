@@ -1,4 +1,5 @@
-//! The clone's own threads, from their creation to the parent's code.
+//! The clone, from its fork to the parent's code: its first thread builds memory and all else
+//! that the threads share, then starts the others.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,9 +15,9 @@ const ARCH_SET_FS: u64 = 0x1002;
 
 /// First function of the clone's first thread.
 pub extern "C" fn lead(plan: u64) -> ! {
-    // SAFETY: the init passes its mapped plan; it does not touch SHARED after starting this thread.
+    // SAFETY: the init passes its mapped plan; this process has but this thread as yet.
     let (plan, shared) = unsafe { (&*(plan as *const PlanHeader), SHARED.get_mut()) };
-    shared.at_ns[3] = call::now_ns();
+    shared.at_ns[2] = call::now_ns();
     // SAFETY: the table is the plan's.
     let threads = unsafe { elements::<ThreadPlan>(plan.threads) };
     if let Err(failure) = build(plan, threads, shared) {
@@ -35,6 +36,10 @@ fn build(
     threads: &'static [ThreadPlan],
     shared: &mut Shared,
 ) -> Result<(), Failure> {
+    // SAFETY: the plan is of a sealed image and this address space is to become its parent's.
+    unsafe { shared.slots.run(elements(plan.init_ops))? };
+    map_stacks(threads.len() as u64).map_err(|errno| Failure::of(What::Map, errno))?;
+    shared.at_ns[3] = call::now_ns();
     if shared.mounts_proc {
         init::mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
     }
@@ -52,6 +57,17 @@ fn build(
     }
 }
 
+/// Stacks for all threads but the first, which goes on with the init's.
+fn map_stacks(threads: u64) -> SysResult {
+    if threads == 1 {
+        return Ok(0);
+    }
+    let bytes = (threads - 1) * window::STACK_BYTES;
+    let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing else is mapped at the stacks' place.
+    unsafe { call::mmap(window::STACKS, bytes, k::PROT_READ | k::PROT_WRITE, flags, -1, 0) }
+}
+
 fn start_thread(index: usize, thread: &'static ThreadPlan) -> SysResult {
     let args = CloneArgs {
         flags: u64::from(
@@ -63,7 +79,7 @@ fn start_thread(index: usize, thread: &'static ThreadPlan) -> SysResult {
                 | k::CLONE_SYSVSEM
                 | k::CLONE_SETTLS,
         ),
-        stack: window::STACKS + index as u64 * window::STACK_BYTES,
+        stack: window::STACKS + (index as u64 - 1) * window::STACK_BYTES,
         stack_size: window::STACK_BYTES,
         tls: thread.fs_base,
         set_tid: &raw const thread.tid as u64,

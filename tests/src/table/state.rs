@@ -21,6 +21,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("personality"),
     Program::c("umask_cwd"),
     Program::c("creds"),
+    Program::c("rights_apart"),
     Program::c("auxv_exe").as_pid_one(),
     Program::c("vdso_time"),
     Program::c("vdso_random").values_differ(),

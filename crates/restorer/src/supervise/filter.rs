@@ -55,11 +55,9 @@ pub const ADVICE: [u32; 6] = [
 pub const MADV_GUARD_INSTALL: u32 = 102;
 
 /// Numbers of the same calls for 32-bit programs, in the order of [`CALLS`].
-pub const CALLS_I386: [u32; 5] = [219, 163, 440, 11, 358];
-/// The calls that are handed over: those on memory, and `execve`, after which the old address
-/// space is only held by the init.
-pub const CALLS: [u32; 5] =
-    [k::__NR_madvise, k::__NR_mremap, k::__NR_process_madvise, k::__NR_execve, k::__NR_execveat];
+pub const CALLS_I386: [u32; 3] = [219, 163, 440];
+/// The calls that are handed over.
+pub const CALLS: [u32; 3] = [k::__NR_madvise, k::__NR_mremap, k::__NR_process_madvise];
 
 const fn instruction(code: u16, if_true: u8, if_false: u8, operand: u32) -> Instruction {
     Instruction { code, if_true, if_false, operand }
@@ -79,34 +77,30 @@ const fn done(verdict: u32) -> Instruction {
 
 /// io_uring performs `madvise` behind any filter's back, so a clone gets none: the same EPERM as
 /// with `kernel.io_uring_disabled`, which programs know from container runtimes.
-const FILTER: [Instruction; 30] = [
+const FILTER: [Instruction; 26] = [
     load(ARCH),
-    equal(ARCH_X86_64, 0, 17),
+    equal(ARCH_X86_64, 0, 15),
     load(INSTRUCTION_POINTER_HIGH),
-    equal((window::BASE >> 32) as u32, 14, 0),
+    equal((window::BASE >> 32) as u32, 12, 0),
     load(NR),
-    equal(k::__NR_io_uring_setup, 23, 0),
-    equal(CALLS[1], 21, 0),
-    equal(CALLS[2], 20, 0),
-    equal(CALLS[3], 19, 0),
-    equal(CALLS[4], 18, 0),
+    equal(k::__NR_io_uring_setup, 19, 0),
+    equal(CALLS[1], 17, 0),
+    equal(CALLS[2], 16, 0),
     equal(CALLS[0], 0, 7),
     load(ARG2_LOW), // the advice
-    equal(ADVICE[0], 15, 0),
-    equal(ADVICE[1], 14, 0),
-    equal(ADVICE[2], 13, 0),
-    equal(ADVICE[3], 12, 0),
-    equal(ADVICE[4], 11, 0),
-    equal(ADVICE[5], 10, 0),
+    equal(ADVICE[0], 13, 0),
+    equal(ADVICE[1], 12, 0),
+    equal(ADVICE[2], 11, 0),
+    equal(ADVICE[3], 10, 0),
+    equal(ADVICE[4], 9, 0),
+    equal(ADVICE[5], 8, 0),
     done(ALLOW),
-    equal(ARCH_I386, 0, 7), // not x86-64
+    equal(ARCH_I386, 0, 5), // not x86-64
     load(NR),
-    equal(k::__NR_io_uring_setup, 7, 0), // the same number there
-    equal(CALLS_I386[0], 5, 0),
-    equal(CALLS_I386[1], 4, 0),
-    equal(CALLS_I386[2], 3, 0),
-    equal(CALLS_I386[3], 2, 0),
-    equal(CALLS_I386[4], 1, 0),
+    equal(k::__NR_io_uring_setup, 5, 0), // the same number there
+    equal(CALLS_I386[0], 3, 0),
+    equal(CALLS_I386[1], 2, 0),
+    equal(CALLS_I386[2], 1, 0),
     done(ALLOW),
     done(NOTIFY),
     done(EPERM),
@@ -157,7 +151,7 @@ const fn verdict(nr: u32, arch: u32, ip_high: u32, advice: u32) -> u32 {
     }
 }
 
-const fn each_is(calls: [u32; 5], arch: u32, expected: u32) -> bool {
+const fn each_is(calls: [u32; 3], arch: u32, expected: u32) -> bool {
     let mut index = 0;
     while index < calls.len() {
         if verdict(calls[index], arch, 0x7fff, k::MADV_DONTNEED) != expected {

@@ -1,13 +1,14 @@
 //! Receiving a handed-over call, choosing who answers, and answering.
 
+use farfork_types::{PAGE_BYTES, align_down, align_up};
 use linux_raw_sys::general as k;
 
 use super::Supervisor;
-use super::filter::{CALLS, CALLS_I386};
-use super::target::Target;
-use super::visit::Visitor;
-use crate::call::{self, Errno, syscall};
-use crate::settle;
+use super::caller::Caller;
+use super::filter::{ADVICE, CALLS, CALLS_I386};
+use super::outside;
+use super::visit::{Held, Visit};
+use crate::call::{Errno, syscall};
 
 /// `struct seccomp_notif`.
 #[repr(C)]
@@ -38,6 +39,7 @@ const _: () = {
 
 const RECEIVE: u64 = 0xc050_2100;
 const SEND: u64 = 0xc018_2101;
+const IS_VALID: u64 = 0x4008_2102;
 const CONTINUE: u32 = 1;
 
 /// What becomes of a call.
@@ -50,14 +52,26 @@ pub enum Answer {
     Fail(Errno),
 }
 
-impl From<Result<u64, Errno>> for Answer {
-    fn from(result: Result<u64, Errno>) -> Answer {
-        match result {
-            Ok(value) => Answer::Done(value),
-            Err(errno) => Answer::Fail(errno),
-        }
-    }
+/// A call whose effect on memory of the image would differ.
+pub enum Work<'a> {
+    /// `madvise`, or `process_madvise` on the caller itself.
+    Advise {
+        /// Start and bytes of each range.
+        ranges: &'a [[u64; 2]],
+        /// One of [`ADVICE`].
+        advice: u32,
+        /// Whether the call returns the bytes advised.
+        is_vector: bool,
+    },
+    /// `mremap` that grows or leaves a range behind.
+    Remap {
+        /// Its arguments.
+        args: [u64; 6],
+    },
 }
+
+/// Most ranges that `process_madvise` takes.
+const MAX_RANGES: usize = 1024;
 
 impl Supervisor {
     /// Answers one call.
@@ -68,42 +82,77 @@ impl Supervisor {
         if unsafe { syscall(k::__NR_ioctl, [self.listener as u64, RECEIVE, at]) }.is_err() {
             return; // the caller was killed meanwhile
         }
-        let nr = native_number(call.nr);
-        if self.needs_visit(nr, call.tid, call.args)
-            && let Some(visitor) = Visitor::seize(call.tid)
-        {
-            self.send(call.id, Answer::Done(0));
-            return visitor.perform(nr, call.args);
-        }
-        let answer = self.decide(nr, call.tid, call.args);
-        self.send(call.id, answer);
-        if matches!(nr, k::__NR_execve | k::__NR_execveat) {
-            self.watch_execution(call.tid);
-        }
-    }
-
-    fn decide(&self, nr: u32, tid: u32, args: [u64; 6]) -> Answer {
-        if matches!(nr, k::__NR_execve | k::__NR_execveat) {
-            return Answer::Kernel;
-        }
-        match (nr, self.target(tid)) {
-            (_, Target::Own) => self.decide_own(nr, tid, args),
-            (k::__NR_madvise, Target::Other(other)) => {
-                other.advise(self, args[0], args[1], args[2] as u32)
+        let Ok(caller) = Caller::open(call.tid) else {
+            return self.send(call.id, Answer::Kernel);
+        };
+        let args @ [start, bytes, third, fourth, ..] = call.args;
+        match native_number(call.nr) {
+            k::__NR_madvise => self.advise(call.id, &caller, &[[start, bytes]], third, false),
+            k::__NR_mremap if third > bytes || fourth & DONT_UNMAP != 0 => {
+                self.settle(call.id, &caller, &[[start, bytes]], &Work::Remap { args });
             }
-            (k::__NR_mremap, Target::Other(other)) => other.remap(self, args),
-            _ => Answer::Kernel,
+            k::__NR_process_madvise if caller.names_itself(start as i32) => {
+                self.advise_vector(call.id, &caller, args);
+            }
+            _ => self.send(call.id, Answer::Kernel),
+        }
+        caller.close();
+    }
+
+    fn advise_vector(&self, id: u64, caller: &Caller, args: [u64; 6]) {
+        let [_, vectors, count, advice, ..] = args;
+        let mut ranges = [[0; 2]; MAX_RANGES];
+        let list = ranges.get_mut(..count as usize);
+        match list.map(|list| caller.read_words(vectors, list).map(|()| &*list)) {
+            Some(Ok(list)) => self.advise(id, caller, list, advice, true),
+            _ => self.send(id, Answer::Kernel), // which will fail it
         }
     }
 
-    /// What becomes of a call on this address space.
-    pub(super) fn decide_own(&self, nr: u32, tid: u32, args: [u64; 6]) -> Answer {
-        match nr {
-            k::__NR_madvise => self.advise(args[0], args[1], args[2] as u32),
-            k::__NR_mremap => self.remap(args),
-            k::__NR_process_madvise => self.advise_process(tid, args),
-            _ => Answer::Kernel,
+    fn advise(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], advice: u64, is_vector: bool) {
+        let advice = advice as u32;
+        if ADVICE.contains(&advice) {
+            self.settle(id, caller, ranges, &Work::Advise { ranges, advice, is_vector });
+        } else {
+            self.send(id, Answer::Kernel);
         }
+    }
+
+    /// Leaves the call to the kernel unless one of `ranges` touches the image.
+    fn settle(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], work: &Work<'_>) {
+        let touches = |[start, bytes]: &[u64; 2]| {
+            let end = align_up(start.saturating_add(*bytes), PAGE_BYTES);
+            let is_aligned = *start == align_down(*start, PAGE_BYTES);
+            is_aligned && self.image.touches(&caller.space, *start, end)
+        };
+        if ranges.iter().any(touches) {
+            self.perform(id, caller, work);
+        } else {
+            self.send(id, Answer::Kernel);
+        }
+    }
+
+    fn perform(&self, id: u64, caller: &Caller, work: &Work<'_>) {
+        let Some(held) = Held::seize(caller.tid) else {
+            return self.send(id, outside::answer(&self.image, caller, work));
+        };
+        // Now that it is held, whether it still is the thread that called.
+        let is_waiting = self.is_waiting(id);
+        self.send(id, Answer::Done(0));
+        let Ok(thread) = held.stop() else { return };
+        if is_waiting {
+            Visit { image: &self.image, caller, thread }.perform(work);
+        } else {
+            thread.release();
+        }
+    }
+
+    /// Whether the call is still to be answered: its thread may have died and its id have gone to
+    /// another.
+    fn is_waiting(&self, id: u64) -> bool {
+        // SAFETY: the kernel reads the id.
+        unsafe { syscall(k::__NR_ioctl, [self.listener as u64, IS_VALID, &raw const id as u64]) }
+            .is_ok()
     }
 
     fn send(&self, id: u64, answer: Answer) {
@@ -117,51 +166,11 @@ impl Supervisor {
         // SAFETY: the kernel reads one response; a caller killed meanwhile is no error.
         let _ = unsafe { syscall(k::__NR_ioctl, [self.listener as u64, SEND, at]) };
     }
-
-    /// After the clone's own `execve` this process would be the last holder of the old memory:
-    /// gives it back as soon as the clone has left it. A call that fails leaves it at once.
-    fn watch_execution(&self, tid: u32) {
-        if !self.shares_memory(tid) {
-            return;
-        }
-        for _ in 0..EXECUTION_CHECKS {
-            if !self.shares_memory(self.process as u32) {
-                settle::drop_the_rest();
-                return;
-            }
-            let pause = k::__kernel_timespec { tv_sec: 0, tv_nsec: 200_000 };
-            // SAFETY: the kernel reads one timespec.
-            let _ = unsafe { syscall(k::__NR_nanosleep, [&raw const pause as u64, 0]) };
-        }
-    }
-
-    /// Whether the task runs in this address space.
-    pub(super) fn shares_memory(&self, tid: u32) -> bool {
-        // SAFETY: getpid and kcmp have no effects.
-        unsafe {
-            let own = syscall(k::__NR_getpid, []).unwrap_or(0);
-            syscall(k::__NR_kcmp, [own, u64::from(tid), KCMP_VM, 0, 0]) == Ok(0)
-        }
-    }
 }
 
-const KCMP_VM: u64 = 1;
-/// Times 0.2 ms; a vforked child's memory stays shared until its `execve` is through.
-const EXECUTION_CHECKS: usize = 50;
+const DONT_UNMAP: u64 = k::MREMAP_DONTUNMAP as u64;
 
 /// The x86-64 number of a handed-over call, which may come from a 32-bit program.
 fn native_number(nr: u32) -> u32 {
     CALLS_I386.iter().position(|other| *other == nr).map_or(nr, |index| CALLS[index])
-}
-
-/// A file's text, for the few lines under `/proc` that are needed.
-pub fn read_file<'a>(path: &[u8], text: &'a mut [u8]) -> Result<&'a [u8], Errno> {
-    let at = k::AT_FDCWD as i64 as u64;
-    // SAFETY: `path` ends in NUL; the kernel writes at most `text.len()` bytes.
-    unsafe {
-        let fd = syscall(k::__NR_openat, [at, path.as_ptr() as u64, u64::from(k::O_CLOEXEC), 0])?;
-        let read = syscall(k::__NR_read, [fd, text.as_mut_ptr() as u64, text.len() as u64]);
-        call::close_range(fd as u32, fd as u32);
-        Ok(&text[..read? as usize])
-    }
 }

@@ -1,26 +1,37 @@
-//! Having a forked process answer its own call.
+//! Having the calling thread perform system calls on its own memory.
 //!
-//! Nothing can be mapped in another address space from outside. But a process that the clone has
-//! forked holds a copy of this very program in its window, so its thread is sent there for a
-//! moment, by `ptrace`, and does for itself what the init does for the clone:
+//! Every process that still has memory of the image also has this program in its window, among it
+//! one `syscall` instruction that the filter lets pass. A thread whose call was handed over is
+//! sent there by `ptrace`, once for each call to be made, and then back with the result:
 //!
 //! ```text
-//!  init                          thread of the forked process
+//!  init                          thread
 //!  SEIZE, INTERRUPT              held in its system call
 //!  answer 0                 ──►  returns, stops before user code
-//!  registers := `perform`   ──►  runs here, on the init's stack in its own copy of the window
-//!  result        ◄── int3 ──     stops
+//!  registers := a call      ──►  performs it; stops at its entry and at its exit
+//!  …
 //!  registers := saved, rax := result, DETACH
 //! ```
+//!
+//! The thread's memory is in its own hands: whatever it put in the window's place can only harm
+//! itself.
 
-use core::arch::asm;
+use core::arch::global_asm;
 
+use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
-use super::notify::Answer;
-use super::{CONTEXT, Supervisor};
+use super::caller::Caller;
+use super::image::Image;
+use super::notify::Work;
 use crate::call::{Errno, SysResult, syscall};
-use crate::maps::AddressSpace;
+
+global_asm!(".globl farfork_gate", "farfork_gate:", "syscall", "ud2");
+
+unsafe extern "C" {
+    /// The instruction in the window.
+    static farfork_gate: u8;
+}
 
 const SEIZE: u64 = 0x4206;
 const INTERRUPT: u64 = 0x4207;
@@ -28,126 +39,157 @@ const GET_REGISTERS: u64 = 12;
 const SET_REGISTERS: u64 = 13;
 const GET_SIGNAL_MASK: u64 = 0x420a;
 const SET_SIGNAL_MASK: u64 = 0x420b;
-const CONTINUE: u64 = 7;
+const RUN_TO_CALL: u64 = 24; // PTRACE_SYSCALL
 const DETACH: u64 = 17;
-const WALL: u64 = 0x4000_0000;
+/// `PTRACE_O_TRACESYSGOOD`: stops at system calls are told from signals.
+const MARK_CALLS: u64 = 1;
+/// How such a stop looks, as `si_status`.
+const AT_CALL: i32 = k::SIGTRAP as i32 | 0x80;
 
 /// Indices in `user_regs_struct`.
 mod register {
+    pub const R10: usize = 7;
     pub const R9: usize = 8;
     pub const R8: usize = 9;
     pub const RAX: usize = 10;
-    pub const RCX: usize = 11;
     pub const RDX: usize = 12;
     pub const RSI: usize = 13;
     pub const RDI: usize = 14;
     pub const ORIG_RAX: usize = 15;
     pub const RIP: usize = 16;
-    pub const RSP: usize = 19;
 }
 
 type Registers = [u64; 27];
 
-/// A thread on its way into this program. Letting go of it needs its stop first.
-pub struct Visitor {
+/// A thread that waits for the answer to a call, held; nothing where that is not allowed, as when
+/// a debugger has it.
+pub struct Held {
     tid: u64,
 }
 
-impl Visitor {
-    /// Takes hold of a thread that waits for the answer to a call; nothing where that is not
-    /// allowed, as when a debugger has it.
-    pub fn seize(tid: u32) -> Option<Visitor> {
-        let visitor = Visitor { tid: u64::from(tid) };
-        visitor.request(SEIZE, 0, 0).ok()?;
-        visitor.request(INTERRUPT, 0, 0).ok()?;
-        Some(visitor)
+impl Held {
+    /// Takes hold of the thread.
+    pub fn seize(tid: u32) -> Option<Held> {
+        let held = Held { tid: u64::from(tid) };
+        held.request(SEIZE, 0, MARK_CALLS).ok()?;
+        held.request(INTERRUPT, 0, 0).ok()?;
+        Some(held)
     }
 
-    /// After the call has been answered: has the thread perform it, and lets it go with the
-    /// result. A thread that is killed meanwhile needs nothing more.
-    pub fn perform(self, nr: u32, args: [u64; 6]) {
-        let _ = self.try_perform(nr, args);
-        let _ = self.request(DETACH, 0, 0);
+    /// Once its call has been answered: brings it to a stop before user code.
+    pub fn stop(self) -> Result<Thread, Errno> {
+        let mut thread = Thread { held: self, own: [0; 27], mask: 0 };
+        thread.held.await_stop()?;
+        let (own, mask) = (thread.own.as_mut_ptr() as u64, &raw mut thread.mask as u64);
+        thread.held.request(GET_REGISTERS, 0, own)?;
+        thread.held.request(GET_SIGNAL_MASK, 8, mask)?;
+        let all = u64::MAX;
+        thread.held.request(SET_SIGNAL_MASK, 8, &raw const all as u64)?;
+        Ok(thread)
     }
 
-    fn try_perform(&self, nr: u32, args: [u64; 6]) -> SysResult {
-        self.await_stop()?;
-        let (mut own, mut mask) = ([0u64; 27], 0u64);
-        self.request(GET_REGISTERS, 0, own.as_mut_ptr() as u64)?;
-        self.request(GET_SIGNAL_MASK, 8, &raw mut mask as u64)?;
-        let none = u64::MAX;
-        self.request(SET_SIGNAL_MASK, 8, &raw const none as u64)?;
-        self.request(SET_REGISTERS, 0, entry(own, nr, args).as_ptr() as u64)?;
-        self.request(CONTINUE, 0, 0)?;
-        self.await_stop()?;
-        let mut after = [0u64; 27];
-        self.request(GET_REGISTERS, 0, after.as_mut_ptr() as u64)?;
-        own[register::RAX] = after[register::RAX];
-        own[register::ORIG_RAX] = u64::MAX;
-        self.request(SET_REGISTERS, 0, own.as_ptr() as u64)?;
-        self.request(SET_SIGNAL_MASK, 8, &raw const mask as u64)
-    }
-
-    fn await_stop(&self) -> SysResult {
-        let mut status = 0i32;
-        // SAFETY: the kernel writes the wait status.
-        unsafe { syscall(k::__NR_wait4, [self.tid, &raw mut status as u64, WALL, 0]) }?;
-        if status & 0xff == 0x7f { Ok(0) } else { Err(Errno(0)) }
+    /// Waits for the next stop and gives its kind. The thread's end is not waited for here: that
+    /// of the clone is for the supervisor to see and tell.
+    fn await_stop(&self) -> Result<i32, Errno> {
+        let mut info = [0i32; 32];
+        let options = u64::from(k::WSTOPPED | k::__WALL);
+        let args = [u64::from(k::P_PID), self.tid, info.as_mut_ptr() as u64, options, 0];
+        // SAFETY: the kernel writes one siginfo of 128 bytes.
+        unsafe { syscall(k::__NR_waitid, args) }?;
+        Ok(info[SI_STATUS])
     }
 
     fn request(&self, what: u64, address: u64, data: u64) -> SysResult {
-        // SAFETY: the pointers among the arguments are to locals of the callers, of the size
+        // SAFETY: the pointers among the arguments are to values of the callers, of the size
         // that each request takes.
         unsafe { syscall(k::__NR_ptrace, [what, self.tid, address, data]) }
     }
 }
 
-/// Registers that enter [`perform`] with the call as its arguments.
-fn entry(own: Registers, nr: u32, args: [u64; 6]) -> Registers {
-    use register::*;
-    let mut registers = own;
-    registers[RIP] = perform as *const () as u64;
-    // As after a call: the address that would be returned to takes eight bytes.
-    registers[RSP] = crate::stack_top() - 8;
-    registers[ORIG_RAX] = u64::MAX;
-    registers[RDI] = u64::from(nr);
-    registers[RSI] = args[0];
-    registers[RDX] = args[1];
-    registers[RCX] = args[2];
-    registers[R8] = args[3];
-    registers[R9] = args[4];
-    registers
+/// Index of `si_status` in a siginfo's words.
+const SI_STATUS: usize = 6;
+
+/// A thread stopped before user code.
+pub struct Thread {
+    held: Held,
+    own: Registers,
+    mask: u64,
 }
 
-/// Runs in the forked process. No handed-over call but `mremap` has a use for a sixth argument.
-extern "C" fn perform(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64) -> ! {
-    let args = [a, b, c, d, e, 0];
-    let result = match AddressSpace::open(b"/proc/self/maps\0") {
-        Ok(maps) => {
-            // SAFETY: set by the init before the clone was started, copied with the fork.
-            let context = unsafe { *CONTEXT.get() };
-            let own = Supervisor { listener: -1, child_events: -1, maps, context, process: 0 };
-            let result = own.perform(nr as u32, args);
-            maps.close();
-            result
+impl Thread {
+    /// Has the thread make a system call.
+    pub fn call(&self, nr: u32, args: [u64; 6]) -> SysResult {
+        use register::*;
+        let mut registers = self.own;
+        registers[RIP] = &raw const farfork_gate as u64;
+        registers[RAX] = u64::from(nr);
+        registers[ORIG_RAX] = u64::MAX;
+        for (place, arg) in [RDI, RSI, RDX, R10, R8, R9].into_iter().zip(args) {
+            registers[place] = arg;
         }
-        Err(errno) => Err(errno),
-    };
-    let value = result.unwrap_or_else(|errno| -i64::from(errno.0) as u64);
-    // SAFETY: stops for the init, which sets all registers before it lets the thread go.
-    unsafe { asm!("int3", "ud2", in("rax") value, options(noreturn)) }
+        self.held.request(SET_REGISTERS, 0, registers.as_ptr() as u64)?;
+        self.run_to_call()?;
+        self.run_to_call()?;
+        self.held.request(GET_REGISTERS, 0, registers.as_mut_ptr() as u64)?;
+        match registers[RAX] as i64 {
+            error @ -4095..=-1 => Err(Errno(-error as i32)),
+            value => Ok(value as u64),
+        }
+    }
+
+    /// Up to the next entry to or exit from a system call. Signals are blocked, so that any other
+    /// stop is a stop of the whole process, which goes on when this is over, or means that the
+    /// window is not what it was.
+    fn run_to_call(&self) -> Result<(), Errno> {
+        for _ in 0..OTHER_STOPS {
+            self.held.request(RUN_TO_CALL, 0, 0)?;
+            match self.held.await_stop()? {
+                AT_CALL => return Ok(()),
+                event if event > 0xff => {}
+                _ => break,
+            }
+        }
+        Err(Errno(e::EFAULT as i32))
+    }
+
+    /// Lets the thread go on as it was.
+    pub fn release(self) {
+        let _ = self.held.request(SET_SIGNAL_MASK, 8, &raw const self.mask as u64);
+        let _ = self.held.request(DETACH, 0, 0);
+    }
+
+    /// Lets the thread go on with `result` as what its own call returns. One that was killed
+    /// meanwhile needs nothing more.
+    pub fn leave(mut self, result: SysResult) {
+        self.own[register::RAX] = result.unwrap_or_else(|errno| -i64::from(errno.0) as u64);
+        self.own[register::ORIG_RAX] = u64::MAX;
+        let _ = self.held.request(SET_REGISTERS, 0, self.own.as_ptr() as u64);
+        self.release();
+    }
 }
 
-impl Supervisor {
-    /// Performs a call of the process that this runs in.
-    fn perform(&self, nr: u32, args: [u64; 6]) -> SysResult {
-        // SAFETY: gettid has no effects.
-        let tid = unsafe { syscall(k::__NR_gettid, []) }? as u32;
-        match self.decide_own(nr, tid, args) {
-            // SAFETY: the call is the caller's own, made from here instead of from where it was.
-            Answer::Kernel => unsafe { syscall(nr, args) },
-            Answer::Done(value) => Ok(value),
-            Answer::Fail(errno) => Err(errno),
-        }
+const OTHER_STOPS: usize = 8;
+
+/// A caller whose thread is at hand.
+pub struct Visit<'a> {
+    /// The clone's image.
+    pub image: &'a Image,
+    /// Who called.
+    pub caller: &'a Caller,
+    /// Its thread.
+    pub thread: Thread,
+}
+
+impl Visit<'_> {
+    /// Does what the call asked for and lets the thread go with the result.
+    pub fn perform(self, work: &Work<'_>) {
+        let result = match work {
+            Work::Advise { ranges, advice, is_vector } => {
+                let advised = self.advise(ranges, *advice);
+                advised.map(|bytes| if *is_vector { bytes } else { 0 })
+            }
+            Work::Remap { args } => self.remap(*args),
+        };
+        self.thread.leave(result);
     }
 }

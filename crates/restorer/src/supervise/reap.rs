@@ -1,0 +1,78 @@
+//! Reaping, and the end of the clone, which is the end of all that descends from it: their memory
+//! is right only as long as the init answers for it.
+
+use farfork_plan::protocol::{Status, StatusKind};
+use linux_raw_sys::{general as k, prctl};
+
+use super::Supervisor;
+use super::caller::read_file;
+use crate::call::{self, SysResult, syscall};
+use crate::init::SHARED;
+
+/// Makes this process the parent of descendants of the clone that lose theirs. The pid 1 of a
+/// namespace is that anyhow.
+pub fn adopt_descendants() -> SysResult {
+    // SAFETY: one attribute of this process.
+    unsafe { syscall(k::__NR_prctl, [u64::from(prctl::PR_SET_CHILD_SUBREAPER), 1, 0, 0, 0]) }
+}
+
+impl Supervisor {
+    pub(super) fn drain_child_events(&self) {
+        let mut info = [0u8; 128];
+        let args = [self.child_events as u64, info.as_mut_ptr() as u64, 128];
+        // SAFETY: the kernel writes one record of 128 bytes.
+        let _ = unsafe { syscall(k::__NR_read, args) };
+    }
+
+    /// Reaps whoever has ended; the clone's own end is this process's end too.
+    pub(super) fn reap(&self) {
+        loop {
+            let mut status = 0i32;
+            match wait(&mut status, k::WNOHANG) {
+                Ok(0) | Err(_) => return,
+                Ok(pid) if pid as i32 == self.process => self.finish(status),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn finish(&self, wait_status: i32) -> ! {
+        if !self.has_namespace {
+            end_descendants();
+        }
+        let status = Status {
+            kind: StatusKind::Exited as u32,
+            value: i64::from(wait_status),
+            ..Status::default()
+        };
+        // SAFETY: set before the clone was started and not changed since.
+        let _ = call::send(unsafe { SHARED.get() }.status_fd, &status);
+        call::exit(0)
+    }
+}
+
+fn wait(status: &mut i32, options: u32) -> SysResult {
+    let args = [u64::MAX, status as *mut i32 as u64, u64::from(options), 0];
+    // SAFETY: the kernel writes the wait status.
+    unsafe { syscall(k::__NR_wait4, args) }
+}
+
+/// Kills and reaps children until there are none; theirs become this process's in turn.
+fn end_descendants() {
+    let mut text = [0u8; 4096];
+    loop {
+        let children = read_file(b"/proc/thread-self/children\0", &mut text).unwrap_or_default();
+        // A list that was cut short ends in a number that may be another's.
+        let whole = children.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
+        let numbers = children[..whole].split(|byte| *byte == b' ');
+        for digits in numbers.filter(|digits| !digits.is_empty()) {
+            let pid = digits.iter().fold(0u64, |n, d| n * 10 + u64::from(d - b'0'));
+            // SAFETY: sends a signal to a child that has not been reaped.
+            let _ = unsafe { syscall(k::__NR_kill, [pid, u64::from(k::SIGKILL)]) };
+        }
+        let mut status = 0;
+        if wait(&mut status, 0).is_err() {
+            return;
+        }
+    }
+}
