@@ -190,7 +190,8 @@ pub fn read(
 ) -> Result<(Cid, Held), ArchiveError> {
     let mut reader = Reader::open(input)?;
     let model = reader.model().clone();
-    let mut draft = Draft::begin(pool, &model)?;
+    let mut draft = Draft::begin(pool)?;
+    draft.fit(&model)?;
     let (writer, extents) = draft.chunks();
     let mut windows = model.memory.windows.iter();
     let (mut done, all) = (0, windows.len() as u64);
@@ -203,7 +204,8 @@ pub fn read(
         }
     }
     reader.finish()?;
-    Ok(draft.publish(&model)?)
+    let made = draft.publish(&model)?;
+    Ok((made.cid, made.held))
 }
 
 /// Reads an archive part by part: the model, each of its windows, the end.

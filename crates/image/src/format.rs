@@ -72,13 +72,6 @@ pub fn encode(model: &Model, cid: Cid, placement: &[u64], sums: &[u32]) -> Vec<u
     bytes
 }
 
-/// Most bytes that the metadata of `model` can take, wherever its windows come to lie.
-pub fn bytes_bound(model: &Model) -> u64 {
-    let count = model.memory.windows.len();
-    let scattered: Vec<u64> = (0..count as u64).map(|i| (count as u64 - i) * CHUNK_BYTES).collect();
-    encode(model, Cid::NIL, &scattered, &vec![0; count]).len() as u64
-}
-
 fn append(bytes: &mut Vec<u8>, part: &[u8], align: usize) -> u64 {
     let start = bytes.len().next_multiple_of(align);
     bytes.resize(start, 0);

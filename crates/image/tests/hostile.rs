@@ -5,6 +5,7 @@ mod common;
 use farfork_image::archive::{self, ArchiveError, Reader};
 use farfork_image::format::{self, Metadata};
 use farfork_image::model::*;
+use farfork_image::store::Draft;
 use farfork_pool::Pool;
 use farfork_types::{CHUNK_BYTES, Cid};
 use proptest::prelude::*;
@@ -38,6 +39,25 @@ fn exported(pool: &Pool) -> (Cid, Vec<u8>) {
     let mut bytes = Vec::new();
     archive::write(pool, &image, &mut bytes, &mut |_, _| ()).unwrap();
     (cid, bytes)
+}
+
+/// The room of a draft is an estimate until it fits: it may be too much, or too little.
+#[test]
+fn an_image_takes_what_it_needs_whatever_was_reserved() {
+    for reserved in [0, 1, 2, 5] {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = small_pool(&directory);
+        let mut draft = Draft::begin(&pool).unwrap();
+        draft.reserve(reserved).unwrap();
+        let model = common::model();
+        draft.fit(&model).unwrap();
+        let made = common::fill_and_publish(draft, &model);
+        assert_eq!(made.pool_bytes, 3 * CHUNK_BYTES, "{reserved} reserved");
+        assert_eq!(pool.info().unwrap().used_bytes, made.pool_bytes);
+        let image = format::Image::read(&pool, made.cid).unwrap();
+        assert_eq!((&image.model, image.damaged_windows(&pool).unwrap()), (&model, vec![]));
+        assert_eq!(pool.bytes(image.placement[1] + 449 * 4096, 1).unwrap(), [193]);
+    }
 }
 
 #[test]

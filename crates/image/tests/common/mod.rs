@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use farfork_image::archive;
 use farfork_image::format::{self, Image};
 use farfork_image::model::*;
-use farfork_image::store::Draft;
+use farfork_image::store::{Draft, Published};
 use farfork_pool::Pool;
 use farfork_types::{CHUNK_BYTES, Cid};
 
@@ -58,7 +58,13 @@ pub fn model() -> Model {
 
 /// Publishes a model whose stored pages have content.
 pub fn publish(pool: &Pool, model: &Model) -> Cid {
-    let mut draft = Draft::begin(pool, model).unwrap();
+    let mut draft = Draft::begin(pool).unwrap();
+    draft.fit(model).unwrap();
+    fill_and_publish(draft, model).cid
+}
+
+/// Publishes a draft whose stored pages get content.
+pub fn fill_and_publish(mut draft: Draft<'_>, model: &Model) -> Published {
     let (writer, extents) = draft.chunks();
     let mut windows = model.memory.windows.iter();
     for extent in extents {
@@ -70,7 +76,7 @@ pub fn publish(pool: &Pool, model: &Model) -> Cid {
             }
         }
     }
-    draft.publish(model).unwrap().0
+    draft.publish(model).unwrap()
 }
 
 /// The model as an archive.
