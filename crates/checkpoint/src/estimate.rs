@@ -9,9 +9,9 @@ use crate::error::CheckpointError;
 use crate::refuse::Refusals;
 use crate::{maps, memory};
 
-/// Windows that the image of `pid` would hold now, and some for those to come; none if its
+/// Chunks that the image of `pid` would take now, and some for what is to come; none if its
 /// mappings are refused anyway.
-pub fn windows(pid: i32) -> Result<Option<u32>, CheckpointError> {
+pub fn chunks(pid: i32) -> Result<Option<u32>, CheckpointError> {
     let mappings = maps::read(pid)?;
     let ancestor = Ancestor::of(&mappings)?;
     let mut refusals = Refusals::default();
@@ -21,11 +21,12 @@ pub fn windows(pid: i32) -> Result<Option<u32>, CheckpointError> {
     }
     let guards = memory::guards(pid, &regions.all)?;
     let runs = memory::runs(pid, &regions, &guards)?;
-    Ok(Some(with_growth(memory::windows(&runs).len() as u32)))
+    let memory = memory::memory(regions.all, &runs, guards, (0, 0));
+    Ok(Some(with_growth(memory.chunks() as u32)))
 }
 
-/// A process that runs goes on to touch memory: one window more may come at the edge of each of
-/// heap and stack, and in a large process some more.
-fn with_growth(windows: u32) -> u32 {
-    windows + 2 + windows / 64
+/// A process that runs goes on to touch memory: a window more may come at the edges of heap and
+/// stack, and in a large process some more.
+fn with_growth(chunks: u32) -> u32 {
+    chunks + 2 + chunks / 64
 }

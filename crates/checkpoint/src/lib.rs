@@ -125,8 +125,8 @@ pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, Check
     };
     draft.fit(&model)?;
     let copy_begun = Instant::now();
-    let (writer, extents) = draft.chunks();
-    let copied_bytes = copy::copy(pid, &runs, &model.memory.windows, writer, extents)?;
+    let (writer, extents) = draft.room();
+    let copied_bytes = copy::copy(pid, &runs, &model.memory.segments, writer, extents)?;
     let copying = copy_begun.elapsed();
     // One that is to be killed stands still until its image is there to take its place.
     let frozen = stopped.since().elapsed();
@@ -142,9 +142,9 @@ pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, Check
 /// Takes and clears room for the process as it is now, while it goes on running. Without room, or
 /// if nothing can be told yet, all of it is left to the moment when the process stands still.
 fn reserve(pool: &Pool, pid: i32) -> Option<Draft<'_>> {
-    let windows = estimate::windows(pid).ok().flatten()?;
+    let chunks = estimate::chunks(pid).ok().flatten()?;
     let mut draft = Draft::begin(pool).ok()?;
-    draft.reserve(windows).ok()?;
+    draft.reserve(chunks).ok()?;
     Some(draft)
 }
 
@@ -198,7 +198,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         .iter()
         .map(|tid| threads::collect(&injector, pid, *tid, &signals, refusals))
         .collect::<Result<Vec<_>, _>>()?;
-    let memory = memory::memory(regions.all, memory::windows(&runs), guards, kernel);
+    let memory = memory::memory(regions.all, &runs, guards, kernel);
     let open = descriptors::collect(pid, refusals)?;
     let model = Model {
         made_on: process::made_on(injector.vdso(), &threads[0].xstate),

@@ -7,12 +7,12 @@ use crate::error::ImageError;
 use crate::format;
 use crate::model::Model;
 
-/// An image that nobody sees yet: a chunk for each window. Room for its metadata is taken at the
+/// An image that nobody sees yet: chunks for what is stored. Room for its metadata is taken at the
 /// end, when its size is known.
 pub struct Draft<'p> {
     writer: ImageWriter<'p>,
     extents: Vec<Extent>,
-    windows: u32,
+    chunks: u32,
 }
 
 impl<'p> Draft<'p> {
@@ -21,34 +21,34 @@ impl<'p> Draft<'p> {
     /// # Errors
     /// [`ImageError::Pool`].
     pub fn begin(pool: &'p Pool) -> Result<Draft<'p>, ImageError> {
-        Ok(Draft { writer: pool.begin()?, extents: Vec::new(), windows: 0 })
+        Ok(Draft { writer: pool.begin()?, extents: Vec::new(), chunks: 0 })
     }
 
-    /// Takes room for about `windows` windows, and has it cleared, before it is known how many
+    /// Takes room for about `chunks` chunks, and has it cleared, before it is known how many
     /// there will be.
     ///
     /// # Errors
     /// [`ImageError::Pool`], and nothing is taken.
-    pub fn reserve(&mut self, windows: u32) -> Result<(), ImageError> {
-        self.extents.extend(self.writer.allocate(windows)?);
+    pub fn reserve(&mut self, chunks: u32) -> Result<(), ImageError> {
+        self.extents.extend(self.writer.allocate(chunks)?);
         self.writer.populate();
         Ok(())
     }
 
-    /// Sees to it that there is room for the windows of `model`. What is too much goes back with
+    /// Sees to it that there is room for what `model` stores. What is too much goes back with
     /// the publication.
     ///
     /// # Errors
     /// [`ImageError::Pool`].
     pub fn fit(&mut self, model: &Model) -> Result<(), ImageError> {
-        self.windows = model.memory.windows.len() as u32;
+        self.chunks = model.memory.chunks() as u32;
         let there: u32 = self.extents.iter().map(|extent| extent.chunks).sum();
-        self.extents.extend(self.writer.allocate(self.windows.saturating_sub(there))?);
+        self.extents.extend(self.writer.allocate(self.chunks.saturating_sub(there))?);
         Ok(())
     }
 
-    /// The writer, and the extents that hold the windows in their order, and perhaps more.
-    pub fn chunks(&mut self) -> (&mut ImageWriter<'p>, &[Extent]) {
+    /// The writer, and the extents that hold the model's chunks in their order, and perhaps more.
+    pub fn room(&mut self) -> (&mut ImageWriter<'p>, &[Extent]) {
         (&mut self.writer, &self.extents)
     }
 
@@ -57,7 +57,7 @@ impl<'p> Draft<'p> {
     /// # Errors
     /// [`ImageError::Scattered`], [`ImageError::Pool`].
     pub fn publish(mut self, model: &Model) -> Result<Published, ImageError> {
-        self.writer.keep(self.windows)?;
+        self.writer.keep(self.chunks)?;
         let extents = self.writer.extents().to_vec();
         let placement = format::chunk_offsets(&extents);
         let mut sums = Vec::with_capacity(placement.len());

@@ -13,17 +13,17 @@ use proptest::prelude::*;
 const CID: Cid = Cid::from_bytes([7; 16]);
 
 fn metadata(model: &Model) -> Vec<u8> {
-    let windows = model.memory.windows.len();
-    let placement: Vec<u64> = (1..=windows as u64).map(|i| i * CHUNK_BYTES).collect();
-    format::encode(model, CID, &placement, &vec![0; windows])
+    let chunks = model.memory.chunks();
+    let placement: Vec<u64> = (1..=chunks as u64).map(|i| i * CHUNK_BYTES).collect();
+    format::encode(model, CID, &placement, &vec![0; chunks])
 }
 
 /// Reads an archive without a pool, as far as it goes.
 fn read_archive(bytes: &[u8]) -> Result<(), ArchiveError> {
     let mut reader = Reader::open(bytes)?;
-    let windows = reader.model().memory.windows.clone();
-    for window in &windows {
-        reader.window(window, &mut vec![0; CHUNK_BYTES as usize])?;
+    let chunks = reader.model().memory.chunk_pages();
+    for stored in &chunks {
+        reader.chunk(stored, &mut vec![0; CHUNK_BYTES as usize])?;
     }
     reader.finish()
 }
@@ -55,8 +55,8 @@ fn an_image_takes_what_it_needs_whatever_was_reserved() {
         assert_eq!(made.pool_bytes, 3 * CHUNK_BYTES, "{reserved} reserved");
         assert_eq!(pool.info().unwrap().used_bytes, made.pool_bytes);
         let image = format::Image::read(&pool, made.cid).unwrap();
-        assert_eq!((&image.model, image.damaged_windows(&pool).unwrap()), (&model, vec![]));
-        assert_eq!(pool.bytes(image.placement[1] + 449 * 4096, 1).unwrap(), [193]);
+        assert_eq!((&image.model, image.damaged_chunks(&pool).unwrap()), (&model, vec![]));
+        assert_eq!(pool.bytes(image.placement[0] + 509 * 4096, 1).unwrap(), [253]);
     }
 }
 
@@ -73,11 +73,11 @@ fn an_archive_brings_back_every_byte() {
     let (a, b) =
         (format::Image::read(&pool, old).unwrap(), format::Image::read(&pool, new).unwrap());
     assert_eq!((&a.model, &a.sums), (&b.model, &b.sums));
-    assert_eq!(b.damaged_windows(&pool).unwrap(), []);
+    assert_eq!(b.damaged_chunks(&pool).unwrap(), []);
     for (old, new) in a.placement.iter().zip(&b.placement) {
         assert_eq!(pool.bytes(*old, CHUNK_BYTES).unwrap(), pool.bytes(*new, CHUNK_BYTES).unwrap());
     }
-    // Two pages of 4 KiB and a model, not two windows of 2 MiB.
+    // What little stands in the pages and a model, not two chunks of 2 MiB.
     assert!(bytes.len() < 64 << 10, "{} bytes", bytes.len());
 }
 
@@ -152,6 +152,18 @@ fn broken() -> Vec<Break> {
         ("window order", |m| m.memory.windows.reverse()),
         ("window alignment", |m| m.memory.windows[0].address += 4096),
         ("window address", |m| m.memory.windows[1].address = u64::MAX << 21),
+        ("segment order", |m| m.memory.segments.reverse()),
+        ("segment overlap", |m| m.memory.segments[1].address = m.memory.segments[0].address),
+        ("segment alignment", |m| m.memory.segments[0].place += 1),
+        ("segment place", |m| {
+            // Its one stored page lies where nothing is, the one before on another's.
+            let first = &mut m.memory.segments[0];
+            (first.bytes, first.place) = (3 * 4096, 509 * 4096);
+        }),
+        ("segment beyond", |m| m.memory.segments[0].place += CHUNK_BYTES),
+        ("segment across", |m| m.memory.segments[0].place = CHUNK_BYTES - 4096),
+        ("segment end", |m| m.memory.segments[0].bytes = u64::MAX << 12),
+        ("page without a segment", |m| m.memory.windows[0].pages[5] = 1),
         ("guard", |m| m.memory.guards.push((8192, 4096))),
         ("vdso", |m| m.memory.vdso = (u64::MAX - 4095, 8192)),
         ("auxv", |m| m.memory.auxv = vec![0; 4096]),

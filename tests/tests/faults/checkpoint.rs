@@ -158,7 +158,7 @@ fn without_a_pool() -> Outcome {
 }
 
 fn into_a_full_pool() -> Outcome {
-    let scene = Scene::set(6)?;
+    let scene = Scene::set(4)?;
     let mut subject = scene.subject("steady")?;
     refused_by_pool(&scene, &mut subject, &[])?;
     subject.must_pass()?;
@@ -167,7 +167,7 @@ fn into_a_full_pool() -> Outcome {
 
 /// The process must not be lost for an image that is not there.
 fn into_a_full_pool_with_kill() -> Outcome {
-    let scene = Scene::set(6)?;
+    let scene = Scene::set(4)?;
     let mut subject = scene.subject("steady")?;
     refused_by_pool(&scene, &mut subject, &["--kill"])?;
     subject.must_pass()?;

@@ -170,7 +170,7 @@ fn with_model(scene: &Scene, change: impl FnOnce(&mut Model)) -> Outcome {
     change(&mut model);
     let mut draft = Draft::begin(&pool).map_err(during("drafting"))?;
     draft.fit(&model).map_err(during("drafting"))?;
-    let (writer, extents) = draft.chunks();
+    let (writer, extents) = draft.room();
     let to = format::chunk_offsets(extents);
     for (from, to) in image.placement.iter().zip(to) {
         writer.write(to, pool.bytes(*from, CHUNK_BYTES).map_err(during("reading"))?);

@@ -1,7 +1,7 @@
 //! `mremap`, and turning part of an image into anonymous memory with the same bytes.
 
 use farfork_plan::FileRange;
-use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
+use farfork_types::{PAGE_BYTES, align_down, align_up};
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
@@ -50,9 +50,14 @@ impl Supervisor {
     /// The file that lay under a piece of the image in the parent, and the offset in it.
     pub(super) fn file_of(&self, piece: &Piece) -> Option<(&'static FileRange, u64)> {
         let offset = piece.offset();
-        let window = align_down(offset, CHUNK_BYTES);
-        let index = self.context.windows.binary_search_by_key(&window, |w| w.pool_offset).ok()?;
-        let address = self.context.windows[index].address + (offset - window);
+        let windows = self.context.windows;
+        let after = windows.partition_point(|window| window.pool_offset <= offset);
+        let window = windows[..after].last()?;
+        let inside = offset - window.pool_offset;
+        if inside >= window.bytes {
+            return None;
+        }
+        let address = window.address + inside;
         let after = self.context.files.partition_point(|file| file.start <= address);
         let file = self.context.files[..after].last().filter(|file| address < file.end)?;
         Some((file, file.file_offset + (address - file.start)))
