@@ -7,9 +7,9 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(mut reader) = Reader::open(bytes) else { return };
-    let windows = reader.model().memory.windows.clone();
-    for window in &windows {
-        if reader.window(window, &mut vec![0; CHUNK_BYTES as usize]).is_err() {
+    let chunks = reader.model().memory.chunk_pages();
+    for stored in &chunks {
+        if reader.chunk(stored, &mut vec![0; CHUNK_BYTES as usize]).is_err() {
             return;
         }
     }

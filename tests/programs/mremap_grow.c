@@ -35,13 +35,32 @@ static void no_room(uint8_t *at, unsigned seed) {
     CHECK_FILLED(at, 8 * PAGE, seed);
 }
 
+// Touched at both ends only: in a clone, parts of it may never have come from the image.
+static uint8_t *touched_at_ends(size_t bytes) {
+    uint8_t *at = anonymous(bytes);
+    at[0] = 11;
+    at[bytes - 1] = 12;
+    return at;
+}
+
+static void grow_touched_at_ends(uint8_t *at, size_t bytes) {
+    uint8_t *grown = raw_mremap(at, bytes, 2 * bytes, MREMAP_MAYMOVE, NULL);
+    CHECK(grown != MAP_FAILED, "mremap of touched ends: %s", strerror(errno));
+    CHECK(grown[0] == 11 && grown[bytes - 1] == 12, "touched ends: expected 11 12, saw %d %d",
+          grown[0], grown[bytes - 1]);
+    CHECK_ZEROS(grown + 1, bytes - 2);
+    CHECK_ZEROS(grown + bytes, bytes);
+}
+
 int main(void) {
+    uint8_t *ends = touched_at_ends(8 * MIB);
     uint8_t *small = filled(3 * PAGE, 1);
     uint8_t *large = filled(4 * MIB, 2);
     uint8_t *roomy = with_room(3);
     uint8_t *shrinking = filled(16 * PAGE, 4);
     uint8_t *cramped = with_room(5);
     ready_and_wait();
+    grow_touched_at_ends(ends, 8 * MIB);
     grow_in_place(roomy, 3);
     CHECK_FILLED_FROM(roomy + 16 * PAGE, 16 * PAGE, 3, 16 * PAGE);
     no_room(cramped, 5);

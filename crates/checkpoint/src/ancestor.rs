@@ -1,19 +1,18 @@
 //! A process that is itself a clone: what of it is farfork's, and what its parent had there.
 //!
 //! ```text
-//!  clone's mapping of the pool ─► chunk ─► window of the parent's image ─► parent's region
+//!  clone's mapping of the pool ─► segment of the parent's image ─► parent's region
 //! ```
 //! Memory that a clone maps from the pool is anonymous memory or a file's to the program, and so
 //! it is to clones of the clone. All of it is carried: what the clone has not touched is not
 //! present in its page tables, but is there all the same.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use farfork_image::format::Image;
 use farfork_image::model::{Backing, Region};
 use farfork_plan::window;
 use farfork_pool::Pool;
-use farfork_types::{CHUNK_BYTES, align_down};
 
 use crate::error::CheckpointError;
 use crate::maps::Mapping;
@@ -24,8 +23,8 @@ pub struct Ancestor {
     pool: (u64, u64),
     /// The parent's regions.
     regions: Vec<Region>,
-    /// Address of the window whose chunk lies at an offset of the pool.
-    windows: HashMap<u64, u64>,
+    /// What lies in the pool, by its offset there: address and bytes.
+    segments: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Ancestor {
@@ -38,9 +37,13 @@ impl Ancestor {
         let pool = Pool::open(&path)?;
         let Some(extents) = pool.image_at(plan.offset)? else { return Ok(None) };
         let image = Image::read_at(&pool, extents)?;
-        let addresses = image.model.memory.windows.iter().map(|window| window.address);
-        let windows = image.placement.iter().copied().zip(addresses).collect();
-        Ok(Some(Ancestor { pool: plan.file, regions: image.model.memory.regions, windows }))
+        let memory = image.model.memory;
+        let placed = memory.segments.iter().map(|segment| {
+            let offset = segment.pool_offset(segment.address, &image.placement);
+            (offset, (segment.address, segment.bytes))
+        });
+        let segments = placed.collect();
+        Ok(Some(Ancestor { pool: plan.file, regions: memory.regions, segments }))
     }
 
     /// Whether `mapping` belongs to the clone's init, which shares the address space.
@@ -69,13 +72,19 @@ impl Ancestor {
         pieces
     }
 
-    /// The piece from `at`, which lies at `offset` of the pool, within one chunk and one region.
+    /// The piece from `at`, which lies at `offset` of the pool, within one segment and one region.
     fn piece(&self, region: &Region, at: u64, offset: u64) -> Region {
-        let chunk = align_down(offset, CHUNK_BYTES);
-        let end = region.end.min(at + (chunk + CHUNK_BYTES - offset));
-        let whole = Region { start: at, end, backing: Backing::Anonymous, ..region.clone() };
-        let Some(window) = self.windows.get(&chunk) else { return whole };
-        let original = window + (offset - chunk);
+        let whole = Region { start: at, backing: Backing::Anonymous, ..region.clone() };
+        let segment = self.segments.range(..=offset).next_back();
+        let inside = segment.filter(|(first, (_, bytes))| offset < *first + bytes);
+        let Some((first, (address, bytes))) = inside else {
+            // Not the parent's: up to where something of it begins.
+            let next = self.segments.range(offset..).next().map_or(u64::MAX, |(next, _)| *next);
+            return Region { end: region.end.min(at.saturating_add(next - offset)), ..whole };
+        };
+        let end = region.end.min(at + (first + bytes - offset));
+        let whole = Region { end, ..whole };
+        let original = address + (offset - first);
         let after = self.regions.partition_point(|known| known.end <= original);
         let Some(known) = self.regions.get(after) else { return whole };
         if original < known.start {
@@ -107,6 +116,7 @@ fn continues(last: &Region, next: &Region) -> bool {
 mod tests {
     use super::*;
     use farfork_image::model::{FileStamp, RegionTraits};
+    use farfork_types::CHUNK_BYTES;
 
     fn region(start: u64, end: u64, backing: Backing) -> Region {
         Region { start, end, prot: 3, backing, traits: RegionTraits::default() }
@@ -121,8 +131,8 @@ mod tests {
             region(c + 8192, 2 * c + 4096, file.clone()),
             region(2 * c + 8192, 3 * c, Backing::Anonymous),
         ];
-        let windows = HashMap::from([(70 * c, c), (60 * c, 2 * c)]);
-        (Ancestor { pool: (1, 2), regions, windows }, file)
+        let segments = BTreeMap::from([(70 * c, (c, c)), (60 * c, (2 * c, c))]);
+        (Ancestor { pool: (1, 2), regions, segments }, file)
     }
 
     fn ends(pieces: &[Region]) -> Vec<(u64, u64)> {

@@ -1,6 +1,7 @@
 //! Stopping every thread of a process, and letting go of them whatever happens.
 
 use std::fs;
+use std::time::Instant;
 
 use farfork_sys::ptrace;
 use nix::errno::Errno;
@@ -14,12 +15,13 @@ use crate::error::{CheckpointError, doing};
 pub struct Frozen {
     pid: i32,
     tids: Vec<i32>,
+    since: Instant,
 }
 
 impl Frozen {
     /// Stops every thread of `pid`.
     pub fn freeze(pid: i32) -> Result<Frozen, CheckpointError> {
-        let mut frozen = Frozen { pid, tids: Vec::new() };
+        let mut frozen = Frozen { pid, tids: Vec::new(), since: Instant::now() };
         // Threads may start others until the last one is stopped.
         while frozen.seize_new_threads()? {}
         Ok(frozen)
@@ -33,6 +35,11 @@ impl Frozen {
     /// Its threads, the leader first.
     pub fn tids(&self) -> &[i32] {
         &self.tids
+    }
+
+    /// Since when the first of them has been stopped.
+    pub fn since(&self) -> Instant {
+        self.since
     }
 
     fn seize_new_threads(&mut self) -> Result<bool, CheckpointError> {

@@ -1,16 +1,19 @@
 //! Process to image: freeze, collect, refuse, copy, publish.
 //!
 //! ```text
-//!  freeze ─► collect ─► refuse? ─► copy pages ─► thaw ─► write metadata ─► publish
-//!            (nothing written)     (private to the writer)                (one store)
+//!  reserve ─► freeze ─► collect ─► refuse? ─► copy pages ─► thaw ─► write metadata ─► publish
+//!  (empty)              (nothing written)     (private to the writer)                (one store)
 //! ```
 //! CXLfork (ASPLOS '25) §4.1 does this inside the kernel; here the process is traced, and what
-//! only it can ask the kernel is asked by system calls made on its behalf.
+//! only it can ask the kernel is asked by system calls made on its behalf. Room in the pool is
+//! taken and cleared before the freeze, from an [`estimate`]; the process stands still for the
+//! rest up to the copy alone.
 
 mod ancestor;
 mod copy;
 pub mod descriptors;
 mod error;
+mod estimate;
 mod freeze;
 mod inject;
 mod maps;
@@ -23,7 +26,7 @@ mod threads;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farfork_image::model::Model;
-use farfork_image::store::Draft;
+use farfork_image::store::{Draft, Published};
 use farfork_pool::{Held, Pool};
 use farfork_types::Cid;
 use nix::sys::signal::{Signal, kill as kill_process};
@@ -108,6 +111,7 @@ const ARRIVAL_CHECKS: usize = 200;
 pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
     look_at(pid)?;
+    let reserved = reserve(pool, pid);
     let stopped = freeze(pid)?;
     let mut refusals = refusals_of(pid)?;
     let collected = collect(&stopped, &mut refusals)?;
@@ -115,21 +119,33 @@ pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, Check
     let Some(Collected { mut model, runs }) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));
     };
-    let mut draft = Draft::begin(pool, &model)?;
+    let mut draft = match reserved {
+        Some(draft) => draft,
+        None => Draft::begin(pool)?,
+    };
+    draft.fit(&model)?;
     let copy_begun = Instant::now();
-    let (writer, extents) = draft.chunks();
-    let copied_bytes = copy::copy(pid, &runs, &model.memory.windows, writer, extents)?;
+    let (writer, extents) = draft.room();
+    let copied_bytes = copy::copy(pid, &runs, &model.memory.segments, writer, extents)?;
     let copying = copy_begun.elapsed();
     // One that is to be killed stands still until its image is there to take its place.
-    let frozen = begun.elapsed();
+    let frozen = stopped.since().elapsed();
     let process = Some(stopped).filter(|_| kill);
     model.created_unix_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let pool_bytes = draft.bytes();
-    let (cid, image) = draft.publish(&model)?;
+    let Published { cid, held, pool_bytes } = draft.publish(&model)?;
     let total = begun.elapsed();
-    let held = Unsettled { _image: image, process };
+    let held = Unsettled { _image: held, process };
     Ok(Checkpoint { cid, copied_bytes, pool_bytes, frozen, copying, total, held })
+}
+
+/// Takes and clears room for the process as it is now, while it goes on running. Without room, or
+/// if nothing can be told yet, all of it is left to the moment when the process stands still.
+fn reserve(pool: &Pool, pid: i32) -> Option<Draft<'_>> {
+    let chunks = estimate::chunks(pid).ok().flatten()?;
+    let mut draft = Draft::begin(pool).ok()?;
+    draft.reserve(chunks).ok()?;
+    Some(draft)
 }
 
 /// Refuses what cannot even be stopped.
@@ -182,7 +198,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         .iter()
         .map(|tid| threads::collect(&injector, pid, *tid, &signals, refusals))
         .collect::<Result<Vec<_>, _>>()?;
-    let memory = memory::memory(regions.all, memory::windows(&runs), guards, kernel);
+    let memory = memory::memory(regions.all, &runs, guards, kernel);
     let open = descriptors::collect(pid, refusals)?;
     let model = Model {
         made_on: process::made_on(injector.vdso(), &threads[0].xstate),

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use farfork_image::layout;
 use farfork_image::model::{Backing, FileStamp, Memory, Region, RegionTraits, StoredWindow};
 use farfork_plan::window;
 use farfork_sys::memory;
@@ -256,7 +257,7 @@ fn whole_windows(runs: &[Run], start: u64, end: u64) -> Vec<Run> {
 }
 
 /// The windows that hold `runs`, with their pages marked.
-pub fn windows(runs: &[Run]) -> Vec<StoredWindow> {
+fn windows(runs: &[Run]) -> Vec<StoredWindow> {
     let mut windows: Vec<StoredWindow> = Vec::new();
     for (start, end) in runs {
         for page in (*start..*end).step_by(PAGE_BYTES as usize) {
@@ -273,15 +274,12 @@ pub fn windows(runs: &[Run]) -> Vec<StoredWindow> {
     windows
 }
 
-/// An address space without its layout, which [`crate::process`] adds.
-pub fn memory(
-    regions: Vec<Region>,
-    windows: Vec<StoredWindow>,
-    guards: Vec<Run>,
-    kernel: Run,
-) -> Memory {
+/// An address space without what [`crate::process`] adds, laid out for an image.
+pub fn memory(regions: Vec<Region>, runs: &[Run], guards: Vec<Run>, kernel: Run) -> Memory {
+    let windows = windows(runs);
+    let segments = layout::segments(&regions, &windows);
     let vdso = (kernel.0, kernel.1 - kernel.0);
-    Memory { regions, windows, guards, vdso, ..Memory::default() }
+    Memory { regions, windows, segments, guards, vdso, ..Memory::default() }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::format::Image;
 use farfork_image::model::OpenFile;
 use farfork_pool::Pool;
-use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
+use farfork_types::{Cid, PAGE_BYTES};
 use serde::Serialize;
 
 use crate::output::print_json;
@@ -153,6 +153,7 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
     let windows = &model.memory.windows;
     let bits = windows.iter().flat_map(|window| window.pages);
     let stored_pages: u64 = bits.map(|word| u64::from(word.count_ones())).sum();
+    let mapped_bytes: u64 = model.memory.segments.iter().map(|segment| segment.bytes).sum();
     Ok(Description {
         cid: cid.to_string(),
         names: names.iter().map(ToString::to_string).collect(),
@@ -171,7 +172,7 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
         vmas: model.memory.regions.len(),
         footprint_bytes: stored_pages * PAGE_BYTES,
         stored_pages,
-        zero_pages: windows.len() as u64 * (CHUNK_BYTES / PAGE_BYTES) - stored_pages,
+        zero_pages: mapped_bytes / PAGE_BYTES - stored_pages,
         pool_bytes: image.extents.extents.iter().map(|extent| extent.bytes()).sum(),
         kernel: model.made_on.kernel.clone(),
         farfork: model.made_on.farfork.clone(),

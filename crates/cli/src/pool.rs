@@ -136,7 +136,7 @@ fn check(path: Option<&Path>) -> CommandResult {
     }
     remove_unnamed(&pool)?;
     for (name, cid, _) in Catalog::open(&pool)?.list()? {
-        match Image::read(&pool, cid).map(|image| image.damaged_windows(&pool)) {
+        match Image::read(&pool, cid).map(|image| image.damaged_chunks(&pool)) {
             Ok(Ok(damaged)) if damaged.is_empty() => {}
             Ok(Ok(damaged)) => {
                 is_sound = false;

@@ -1,13 +1,13 @@
 //! An image in a file: what a pool on tmpfs forgets with the machine's memory.
 //!
 //! ```text
-//!  header    magic, version, bytes and windows of the model, checksum of these and the model
-//!  model     as in the pool: which windows there are, and which of their pages are stored
-//!  windows   one record each, in address order: bytes that follow, CRC-32C of the whole 2 MiB
-//!            as they lie in a chunk, then the stored pages one after the other (zstd)
+//!  header    magic, version, bytes and chunks of the model, checksum of these and the model
+//!  model     as in the pool: which pages are stored, and where in which chunk
+//!  chunks    one record each: bytes that follow, CRC-32C of the whole 2 MiB, then the stored
+//!            pages one after the other (zstd)
 //!  end       magic, CRC-32C of everything before
 //! ```
-//! Written and read in one pass with the memory of one window. Nothing of the pool it came from is
+//! Written and read in one pass with the memory of one chunk. Nothing of the pool it came from is
 //! in it: places and plan are made anew where it is read.
 
 use std::io::{self, Read, Write};
@@ -19,11 +19,11 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::error::ImageError;
 use crate::format::Image;
-use crate::model::{Model, StoredWindow};
+use crate::model::{Model, WINDOW_WORDS};
 use crate::store::Draft;
 
 /// Version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farfarch");
 const END: u64 = u64::from_le_bytes(*b"farfend\0");
@@ -77,7 +77,7 @@ impl From<farfork_pool::PoolError> for ArchiveError {
     }
 }
 
-/// Told after each window: windows done, and all of them.
+/// Told after each chunk: chunks done, and all of them.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
 
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -87,7 +87,7 @@ struct Header {
     version: u32,
     checksum: u32,
     model_bytes: u64,
-    windows: u64,
+    chunks: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -122,15 +122,15 @@ pub fn write(
     progress: Progress<'_>,
 ) -> Result<(), ArchiveError> {
     let mut out = Summed::new(out);
-    let windows = &image.model.memory.windows;
+    let chunks = image.model.memory.chunk_pages();
     let cid = image.extents.cid;
     let model = postcard::to_stdvec(&image.model)
         .map_err(|_| ImageError::Damaged { cid, what: "the model cannot be written" })?;
-    out.put(&[header(&model, windows.len()).as_bytes(), &model])?;
+    out.put(&[header(&model, chunks.len()).as_bytes(), &model])?;
     let mut compressor = Compressor::new(LEVEL).map_err(writing)?;
     let mut pages = Vec::with_capacity(CHUNK_BYTES as usize);
-    for (done, ((window, offset), sum)) in
-        windows.iter().zip(&image.placement).zip(&image.sums).enumerate()
+    for (done, ((stored, offset), sum)) in
+        chunks.iter().zip(&image.placement).zip(&image.sums).enumerate()
     {
         pages.clear();
         let chunk = pool.bytes(*offset, CHUNK_BYTES)?;
@@ -138,25 +138,25 @@ pub fn write(
             pool.find(cid)?; // it may have been removed, and its chunks given to another
             return Err(ImageError::Damaged { cid, what: "a chunk does not match its sum" }.into());
         }
-        for (start, end) in runs(window) {
+        for (start, end) in runs(stored) {
             pages.extend_from_slice(&chunk[start..end]);
         }
         let payload = compressor.compress(&pages).map_err(writing)?;
         out.put(&[Record { bytes: payload.len() as u32, sum: *sum }.as_bytes(), &payload])?;
-        progress(done as u64 + 1, windows.len() as u64);
+        progress(done as u64 + 1, chunks.len() as u64);
     }
     let end = End { magic: END, checksum: out.sum, reserved: 0 };
     out.put(&[end.as_bytes()])?;
     out.inner.flush().map_err(writing)
 }
 
-fn header(model: &[u8], windows: usize) -> Header {
+fn header(model: &[u8], chunks: usize) -> Header {
     let header = Header {
         magic: MAGIC,
         version: VERSION,
         checksum: 0,
         model_bytes: model.len() as u64,
-        windows: windows as u64,
+        chunks: chunks as u64,
     };
     Header { checksum: header_sum(&header, model), ..header }
 }
@@ -167,10 +167,11 @@ fn header_sum(header: &Header, model: &[u8]) -> u32 {
 }
 
 /// Runs of stored pages, as ranges of bytes of the chunk.
-fn runs(window: &StoredWindow) -> Vec<(usize, usize)> {
+fn runs(stored: &[u64; WINDOW_WORDS]) -> Vec<(usize, usize)> {
     let page = PAGE_BYTES as usize;
     let mut runs: Vec<(usize, usize)> = Vec::new();
-    for index in (0..(CHUNK_BYTES / PAGE_BYTES) as usize).filter(|index| window.holds(*index)) {
+    let is_stored = |index: &usize| stored[index / 64] & (1 << (index % 64)) != 0;
+    for index in (0..(CHUNK_BYTES / PAGE_BYTES) as usize).filter(is_stored) {
         match runs.last_mut() {
             Some(last) if last.1 == index * page => last.1 += page,
             _ => runs.push((index * page, (index + 1) * page)),
@@ -190,23 +191,26 @@ pub fn read(
 ) -> Result<(Cid, Held), ArchiveError> {
     let mut reader = Reader::open(input)?;
     let model = reader.model().clone();
-    let mut draft = Draft::begin(pool, &model)?;
-    let (writer, extents) = draft.chunks();
-    let mut windows = model.memory.windows.iter();
-    let (mut done, all) = (0, windows.len() as u64);
+    let mut draft = Draft::begin(pool)?;
+    draft.fit(&model)?;
+    let (writer, extents) = draft.room();
+    let stored = model.memory.chunk_pages();
+    let mut stored = stored.iter();
+    let (mut done, all) = (0, stored.len() as u64);
     for extent in extents {
         let chunks = writer.bytes_mut(*extent).chunks_mut(CHUNK_BYTES as usize);
-        for (chunk, window) in chunks.zip(windows.by_ref()) {
-            reader.window(window, chunk)?;
+        for (chunk, pages) in chunks.zip(stored.by_ref()) {
+            reader.chunk(pages, chunk)?;
             done += 1;
             progress(done, all);
         }
     }
     reader.finish()?;
-    Ok(draft.publish(&model)?)
+    let made = draft.publish(&model)?;
+    Ok((made.cid, made.held))
 }
 
-/// Reads an archive part by part: the model, each of its windows, the end.
+/// Reads an archive part by part: the model, each of its chunks, the end.
 pub struct Reader<R> {
     input: Summed<R>,
     model: Model,
@@ -248,32 +252,37 @@ impl<R: Read> Reader<R> {
         &self.model
     }
 
-    /// Reads the next window, which is `window` of the model, to `chunk`, which is all zeros.
+    /// Reads the next chunk of the model, in which the pages of `stored` are, to `chunk`, which is
+    /// all zeros.
     ///
     /// # Errors
     /// [`ArchiveError::Damaged`], [`ArchiveError::CutOff`], [`ArchiveError::Io`].
-    pub fn window(&mut self, window: &StoredWindow, chunk: &mut [u8]) -> Result<(), ArchiveError> {
+    pub fn chunk(
+        &mut self,
+        stored: &[u64; WINDOW_WORDS],
+        chunk: &mut [u8],
+    ) -> Result<(), ArchiveError> {
         let damaged = |what| ArchiveError::Damaged { what };
         let mut record = Record::default();
         self.input.get(record.as_mut_bytes())?;
         if record.bytes as usize > zstd::zstd_safe::compress_bound(CHUNK_BYTES as usize) {
-            return Err(damaged("a window of too many bytes"));
+            return Err(damaged("a chunk of too many bytes"));
         }
         self.payload.resize(record.bytes as usize, 0);
         self.input.get(&mut self.payload)?;
         self.pages.clear();
         self.decompressor
             .decompress_to_buffer(&self.payload, &mut self.pages)
-            .map_err(|_| damaged("the pages of a window"))?;
+            .map_err(|_| damaged("the pages of a chunk"))?;
         let mut rest = self.pages.as_slice();
-        for (start, end) in runs(window) {
+        for (start, end) in runs(stored) {
             let (run, more) =
                 rest.split_at_checked(end - start).ok_or(damaged("pages are missing"))?;
             chunk[start..end].copy_from_slice(run);
             rest = more;
         }
         if !rest.is_empty() || crc32c::crc32c(chunk) != record.sum {
-            return Err(damaged("a window does not match its sum"));
+            return Err(damaged("a chunk does not match its sum"));
         }
         Ok(())
     }
@@ -316,8 +325,8 @@ fn read_model(input: &mut Summed<impl Read>, header: &Header) -> Result<Model, A
     let model: Model =
         postcard::from_bytes(&bytes).map_err(|_| damaged("the model cannot be read"))?;
     model.validate().map_err(damaged)?;
-    if model.memory.windows.len() as u64 != header.windows {
-        return Err(damaged("another number of windows"));
+    if model.memory.chunks() as u64 != header.chunks {
+        return Err(damaged("another number of chunks"));
     }
     Ok(model)
 }

@@ -5,10 +5,8 @@
 //!  (and as many     model         what the checkpoint knows (postcard), not on the hot path
 //!  as needed,       sums          CRC-32C of every data chunk
 //!  side by side)    plan          page-aligned, mapped by every clone at `window::PLAN`
-//!  the other chunks data          one 2 MiB window of addresses each, in address order
+//!  the other chunks data          what is stored of the address space, as `layout` has it
 //! ```
-//! A page lies in its chunk where it lies in its window, so that its address and its offset in
-//! the pool are congruent modulo 2 MiB and the kernel can map whole chunks at once.
 //!
 //! Invariants: nothing is written after publication; the metadata's chunks are contiguous; the
 //! checksum covers the metadata with the checksum itself as zero.
@@ -23,7 +21,7 @@ use crate::error::ImageError;
 use crate::model::Model;
 
 /// Version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farfork\0");
 
@@ -46,8 +44,8 @@ struct ImageHeader {
 
 const _: () = assert!(size_of::<ImageHeader>() == 88);
 
-/// Encodes an image's metadata; `placement` tells where each of the model's windows lies and
-/// `sums` the checksum of its chunk.
+/// Encodes an image's metadata; `placement` tells where each chunk of the model's segments lies
+/// and `sums` its checksum.
 pub fn encode(model: &Model, cid: Cid, placement: &[u64], sums: &[u32]) -> Vec<u8> {
     let encoded = postcard::to_stdvec(model).unwrap_or_default();
     let plan = compile(model, placement);
@@ -70,13 +68,6 @@ pub fn encode(model: &Model, cid: Cid, placement: &[u64], sums: &[u32]) -> Vec<u
     };
     seal(&mut bytes, header);
     bytes
-}
-
-/// Most bytes that the metadata of `model` can take, wherever its windows come to lie.
-pub fn bytes_bound(model: &Model) -> u64 {
-    let count = model.memory.windows.len();
-    let scattered: Vec<u64> = (0..count as u64).map(|i| (count as u64 - i) * CHUNK_BYTES).collect();
-    encode(model, Cid::NIL, &scattered, &vec![0; count]).len() as u64
 }
 
 fn append(bytes: &mut Vec<u8>, part: &[u8], align: usize) -> u64 {
@@ -119,7 +110,7 @@ pub struct Image {
     pub plan_bytes: u64,
     /// Checksums of the data chunks.
     pub sums: Vec<u32>,
-    /// Pool offsets of the data chunks, one per window of the model.
+    /// Pool offsets of the data chunks.
     pub placement: Vec<u64>,
 }
 
@@ -141,20 +132,19 @@ impl Image {
         let Metadata { model, plan_offset, plan_bytes, sums } = Metadata::parse(bytes, cid)?;
         let meta = meta_chunks(extents.root_len) as usize;
         let placement: Vec<u64> = chunk_offsets(&extents.extents).into_iter().skip(meta).collect();
-        if placement.len() != model.memory.windows.len() {
+        if placement.len() != model.memory.chunks() {
             return Err(damaged("chunks are missing, or too many"));
         }
         let plan_offset = first.offset + plan_offset;
         Ok(Image { extents, model, plan_offset, plan_bytes, sums, placement })
     }
 
-    /// Verifies the checksum of every data chunk; the addresses of windows that do not match.
-    pub fn damaged_windows(&self, pool: &Pool) -> Result<Vec<u64>, ImageError> {
+    /// Verifies the checksum of every data chunk; the pool offsets of those that do not match.
+    pub fn damaged_chunks(&self, pool: &Pool) -> Result<Vec<u64>, ImageError> {
         let mut damaged = Vec::new();
-        let chunks = self.placement.iter().zip(&self.sums);
-        for (window, (offset, sum)) in self.model.memory.windows.iter().zip(chunks) {
+        for (offset, sum) in self.placement.iter().zip(&self.sums) {
             if crc32c::crc32c(pool.bytes(*offset, CHUNK_BYTES)?) != *sum {
-                damaged.push(window.address);
+                damaged.push(*offset);
             }
         }
         Ok(damaged)
@@ -198,8 +188,8 @@ impl Metadata {
             .chunks_exact(4)
             .map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]))
             .collect();
-        if sums.len() != model.memory.windows.len() {
-            return Err(damaged("another number of checksums than of windows"));
+        if sums.len() != model.memory.chunks() {
+            return Err(damaged("another number of checksums than of chunks"));
         }
         let (plan_offset, plan_bytes) = (header.plan_offset, header.plan_bytes);
         let plan = part(plan_offset, plan_bytes).ok_or(damaged("the plan lies outside"))?;

@@ -5,6 +5,7 @@ pub mod catalog;
 pub mod compile;
 pub mod error;
 pub mod format;
+pub mod layout;
 pub mod machine;
 pub mod model;
 pub mod store;

@@ -114,6 +114,8 @@ pub struct Memory {
     pub regions: Vec<Region>,
     /// 2 MiB windows with at least one stored page, in address order.
     pub windows: Vec<StoredWindow>,
+    /// Where they lie in the image, in address order.
+    pub segments: Vec<Segment>,
     /// Guard regions (`MADV_GUARD_INSTALL`): first address and address after the last.
     pub guards: Vec<(u64, u64)>,
     /// First address and length of vvar and vdso together.
@@ -194,12 +196,23 @@ pub struct FileStamp {
     pub mtime_ns: i128,
 }
 
-/// A 2 MiB window of addresses that the image holds a chunk for.
+/// Pages that lie side by side in the process and in the image; see [`crate::layout`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// First address.
+    pub address: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Offset in the image's chunks, the first of which begins at 0.
+    pub place: u64,
+}
+
+/// A 2 MiB window of addresses of which the image holds something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredWindow {
     /// First address, a multiple of 2 MiB.
     pub address: u64,
-    /// Bit per page that was copied; the others are zeros in the chunk.
+    /// Bit per page that was copied.
     pub pages: [u64; WINDOW_WORDS],
 }
 

@@ -85,6 +85,7 @@ impl Memory {
             let fits = window.address.is_multiple_of(CHUNK_BYTES) && window.address < ADDRESSES;
             demand(fits, "a window at no address of one")?;
         }
+        self.validate_segments()?;
         for (start, end) in &self.guards {
             range(*start, *end)?;
         }
@@ -95,6 +96,33 @@ impl Memory {
             "a vDSO at no address",
         )?;
         demand(self.auxv.len() <= AUXV_WORDS, "an auxiliary vector without end")
+    }
+}
+
+impl Memory {
+    /// What keeps a clone from seeing at one address what belongs to another.
+    fn validate_segments(&self) -> Check {
+        for segment in &self.segments {
+            range(segment.address, segment.end())?;
+            let end = segment.place.saturating_add(segment.bytes);
+            let inside = |start: u64, end: u64| start / CHUNK_BYTES == (end - 1) / CHUNK_BYTES;
+            let fits = segment.place.is_multiple_of(PAGE_BYTES)
+                && inside(segment.place, end)
+                && inside(segment.address, segment.end());
+            demand(fits, "a segment that lies in two windows or chunks")?;
+            demand(end <= CHUNK_BYTES * self.windows.len() as u64, "a segment beyond all chunks")?;
+        }
+        let apart = self.segments.windows(2).all(|pair| pair[0].end() <= pair[1].address);
+        demand(apart, "segments that overlap or are not in order")?;
+        let mut places: Vec<_> = self.segments.iter().map(|s| (s.place, s.bytes)).collect();
+        places.sort_unstable();
+        let apart = places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0);
+        demand(apart, "segments that share a place")?;
+        let bits =
+            |pages: &[u64]| pages.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        let stored: u64 = self.windows.iter().map(|window| bits(&window.pages)).sum();
+        let placed: u64 = self.chunk_pages().iter().map(|pages| bits(pages)).sum();
+        demand(stored == placed, "a stored page that lies nowhere")
     }
 }
 

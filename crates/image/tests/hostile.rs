@@ -5,6 +5,7 @@ mod common;
 use farfork_image::archive::{self, ArchiveError, Reader};
 use farfork_image::format::{self, Metadata};
 use farfork_image::model::*;
+use farfork_image::store::Draft;
 use farfork_pool::Pool;
 use farfork_types::{CHUNK_BYTES, Cid};
 use proptest::prelude::*;
@@ -12,17 +13,17 @@ use proptest::prelude::*;
 const CID: Cid = Cid::from_bytes([7; 16]);
 
 fn metadata(model: &Model) -> Vec<u8> {
-    let windows = model.memory.windows.len();
-    let placement: Vec<u64> = (1..=windows as u64).map(|i| i * CHUNK_BYTES).collect();
-    format::encode(model, CID, &placement, &vec![0; windows])
+    let chunks = model.memory.chunks();
+    let placement: Vec<u64> = (1..=chunks as u64).map(|i| i * CHUNK_BYTES).collect();
+    format::encode(model, CID, &placement, &vec![0; chunks])
 }
 
 /// Reads an archive without a pool, as far as it goes.
 fn read_archive(bytes: &[u8]) -> Result<(), ArchiveError> {
     let mut reader = Reader::open(bytes)?;
-    let windows = reader.model().memory.windows.clone();
-    for window in &windows {
-        reader.window(window, &mut vec![0; CHUNK_BYTES as usize])?;
+    let chunks = reader.model().memory.chunk_pages();
+    for stored in &chunks {
+        reader.chunk(stored, &mut vec![0; CHUNK_BYTES as usize])?;
     }
     reader.finish()
 }
@@ -40,6 +41,25 @@ fn exported(pool: &Pool) -> (Cid, Vec<u8>) {
     (cid, bytes)
 }
 
+/// The room of a draft is an estimate until it fits: it may be too much, or too little.
+#[test]
+fn an_image_takes_what_it_needs_whatever_was_reserved() {
+    for reserved in [0, 1, 2, 5] {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = small_pool(&directory);
+        let mut draft = Draft::begin(&pool).unwrap();
+        draft.reserve(reserved).unwrap();
+        let model = common::model();
+        draft.fit(&model).unwrap();
+        let made = common::fill_and_publish(draft, &model);
+        assert_eq!(made.pool_bytes, 3 * CHUNK_BYTES, "{reserved} reserved");
+        assert_eq!(pool.info().unwrap().used_bytes, made.pool_bytes);
+        let image = format::Image::read(&pool, made.cid).unwrap();
+        assert_eq!((&image.model, image.damaged_chunks(&pool).unwrap()), (&model, vec![]));
+        assert_eq!(pool.bytes(image.placement[0] + 509 * 4096, 1).unwrap(), [253]);
+    }
+}
+
 #[test]
 fn an_archive_brings_back_every_byte() {
     let directory = tempfile::tempdir().unwrap();
@@ -53,11 +73,11 @@ fn an_archive_brings_back_every_byte() {
     let (a, b) =
         (format::Image::read(&pool, old).unwrap(), format::Image::read(&pool, new).unwrap());
     assert_eq!((&a.model, &a.sums), (&b.model, &b.sums));
-    assert_eq!(b.damaged_windows(&pool).unwrap(), []);
+    assert_eq!(b.damaged_chunks(&pool).unwrap(), []);
     for (old, new) in a.placement.iter().zip(&b.placement) {
         assert_eq!(pool.bytes(*old, CHUNK_BYTES).unwrap(), pool.bytes(*new, CHUNK_BYTES).unwrap());
     }
-    // Two pages of 4 KiB and a model, not two windows of 2 MiB.
+    // What little stands in the pages and a model, not two chunks of 2 MiB.
     assert!(bytes.len() < 64 << 10, "{} bytes", bytes.len());
 }
 
@@ -132,6 +152,18 @@ fn broken() -> Vec<Break> {
         ("window order", |m| m.memory.windows.reverse()),
         ("window alignment", |m| m.memory.windows[0].address += 4096),
         ("window address", |m| m.memory.windows[1].address = u64::MAX << 21),
+        ("segment order", |m| m.memory.segments.reverse()),
+        ("segment overlap", |m| m.memory.segments[1].address = m.memory.segments[0].address),
+        ("segment alignment", |m| m.memory.segments[0].place += 1),
+        ("segment place", |m| {
+            // Its one stored page lies where nothing is, the one before on another's.
+            let first = &mut m.memory.segments[0];
+            (first.bytes, first.place) = (3 * 4096, 509 * 4096);
+        }),
+        ("segment beyond", |m| m.memory.segments[0].place += CHUNK_BYTES),
+        ("segment across", |m| m.memory.segments[0].place = CHUNK_BYTES - 4096),
+        ("segment end", |m| m.memory.segments[0].bytes = u64::MAX << 12),
+        ("page without a segment", |m| m.memory.windows[0].pages[5] = 1),
         ("guard", |m| m.memory.guards.push((8192, 4096))),
         ("vdso", |m| m.memory.vdso = (u64::MAX - 4095, 8192)),
         ("auxv", |m| m.memory.auxv = vec![0; 4096]),

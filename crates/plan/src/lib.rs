@@ -57,7 +57,7 @@ pub struct PlanHeader {
     pub task_ops: Table,
     /// Threads, the first being the thread group's leader.
     pub threads: Table,
-    /// Where each 2 MiB window of the parent's address space lies in the pool ([`Window`]).
+    /// Where what is stored of the parent's address space lies in the pool ([`Window`]).
     pub windows: Table,
     /// Private file mappings carried in the image ([`FileRange`]), sorted by address.
     pub files: Table,
@@ -89,15 +89,17 @@ pub struct ThreadPlan {
     pub ops: Table,
 }
 
-/// A 2 MiB window of addresses and the chunk of the pool that holds it.
+/// Part of the parent's address space, and where it lies in the pool.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct Window {
-    /// Offset in the pool, a multiple of the chunk size; the table is sorted by it.
+    /// Offset in the pool; the table is sorted by it.
     pub pool_offset: u64,
-    /// Address in the parent, a multiple of the chunk size.
+    /// Length.
+    pub bytes: u64,
+    /// Address in the parent.
     pub address: u64,
 }
 
@@ -133,7 +135,7 @@ pub struct ExternalFd {
 const _: () = {
     assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 6 + 16);
     assert!(size_of::<ThreadPlan>() == 40);
-    assert!(size_of::<Window>() == 16);
+    assert!(size_of::<Window>() == 24);
     assert!(size_of::<FileRange>() == 32);
     assert!(size_of::<ExternalFd>() == 8);
     assert!(size_of::<Op>() == 64);

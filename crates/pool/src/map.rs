@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::AtomicU64;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::ids::Extent;
 
@@ -59,6 +59,13 @@ impl SharedMap {
         let start = self.at(extent.offset, extent.bytes());
         // SAFETY: in bounds; exclusive by the contract above.
         unsafe { std::slice::from_raw_parts_mut(start, extent.bytes() as usize) }
+    }
+
+    /// Has the pages of an extent made present and writable. A kernel that cannot (before Linux
+    /// 5.14) makes them so at the first write, and so does a full medium.
+    pub(crate) fn populate(&self, extent: Extent) {
+        let (offset, len) = (extent.offset as usize, extent.bytes() as usize);
+        let _ = self.0.advise_range(Advice::PopulateWrite, offset, len);
     }
 
     /// Copies `bytes` to `offset`.

@@ -13,7 +13,7 @@ use farfork_types::{CHUNK_BYTES, Cid};
 use crate::chunks::ChunkAllocator;
 use crate::error::PoolError;
 use crate::failpoint::step;
-use crate::ids::{Extent, ImageSlot, Owner};
+use crate::ids::{ChunkIndex, Extent, ImageSlot, Owner};
 use crate::lock::{HeldLock, LockByte};
 use crate::pool::{Pool, random_bytes};
 use crate::slots::{ImageExtents, State};
@@ -144,6 +144,34 @@ impl ImageWriter<'_> {
         runs.iter().try_for_each(|run| self.pool.give_back(&lock, *run))
     }
 
+    /// Gives back all but the first `chunks` chunks, wiped.
+    ///
+    /// # Errors
+    /// [`PoolError::Io`].
+    pub fn keep(&mut self, chunks: u32) -> Result<(), PoolError> {
+        let (kept, surplus) = split(&self.extents, chunks);
+        self.extents = kept;
+        if surplus.is_empty() { Ok(()) } else { self.give_back(&surplus) }
+    }
+
+    /// Makes `extent` the first of the image: the one that its root starts at.
+    ///
+    /// # Panics
+    /// If `allocate` did not return `extent`.
+    pub fn put_first(&mut self, extent: Extent) {
+        let found = self.extents.iter().position(|own| *own == extent);
+        let at = found.unwrap_or_else(|| panic!("{extent:?} is no extent of image {}", self.cid));
+        self.extents[..=at].rotate_right(1);
+    }
+
+    /// Has the kernel clear and map all that has been allocated now, so that filling it later
+    /// meets no page fault.
+    pub fn populate(&mut self) {
+        for extent in &self.extents {
+            self.pool.map.populate(*extent);
+        }
+    }
+
     /// Copies `bytes` to `offset` of the pool.
     ///
     /// # Panics
@@ -237,6 +265,20 @@ impl ImageWriter<'_> {
             step();
         }
     }
+}
+
+/// The first `chunks` chunks of `extents`, and the others.
+fn split(extents: &[Extent], chunks: u32) -> (Vec<Extent>, Vec<Extent>) {
+    let (mut kept, mut surplus) = (Vec::new(), Vec::new());
+    let mut left = chunks;
+    for extent in extents {
+        let (first, taken) = (extent.first().0, extent.chunks.min(left));
+        left -= taken;
+        kept.extend((taken > 0).then(|| ChunkIndex(first).run(taken)));
+        let rest = extent.chunks - taken;
+        surplus.extend((rest > 0).then(|| ChunkIndex(first + taken).run(rest)));
+    }
+    (kept, surplus)
 }
 
 impl Drop for ImageWriter<'_> {

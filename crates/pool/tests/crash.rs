@@ -22,6 +22,18 @@ fn act(role: &str, pool: &Pool, cid: Cid) {
             }
             writer.publish(100).unwrap();
         }
+        "reserve" => {
+            let mut writer = pool.begin().unwrap();
+            writer.allocate(4).unwrap();
+            writer.populate();
+            writer.keep(3).unwrap();
+            let root = writer.allocate(1).unwrap()[0];
+            writer.put_first(root);
+            for extent in writer.extents().to_vec() {
+                writer.bytes_mut(extent).fill(7);
+            }
+            writer.publish(100).unwrap();
+        }
         "give up" => {
             let mut writer = pool.begin().unwrap();
             let extent = writer.allocate(2).unwrap()[0];
@@ -112,12 +124,14 @@ fn clear(pool: &Pool) {
 
 #[test]
 fn a_checkpoint_that_dies_is_invisible_and_costs_no_space() {
-    kill_at_every_step("checkpoint", |pool, cid, _| {
-        pool.find(cid).unwrap();
-        let others = pool.info().unwrap().images.len() - 1;
-        let bytes = pool.info().unwrap().used_bytes - 2 * CHUNK_BYTES;
-        assert!(others <= 1 && bytes == others as u64 * 4 * CHUNK_BYTES, "{others}, {bytes}");
-    });
+    for role in ["checkpoint", "reserve"] {
+        kill_at_every_step(role, |pool, cid, _| {
+            pool.find(cid).unwrap();
+            let others = pool.info().unwrap().images.len() - 1;
+            let bytes = pool.info().unwrap().used_bytes - 2 * CHUNK_BYTES;
+            assert!(others <= 1 && bytes == others as u64 * 4 * CHUNK_BYTES, "{others}, {bytes}");
+        });
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::os::fd::AsRawFd;
 
 use common::{Place, is_filled, publish};
-use farfork_pool::{ImageState, Pool, PoolError};
+use farfork_pool::{Extent, ImageState, Pool, PoolError};
 use farfork_types::{CHUNK_BYTES, Cid};
 
 const NOBODY: Cid = Cid::NIL;
@@ -31,6 +31,29 @@ fn an_image_is_invisible_until_it_is_published_and_after_it_is_removed() {
     assert!(matches!(pool.remove(cid), Err(PoolError::NoImage { .. })));
     assert!(matches!(pool.find(NOBODY), Err(PoolError::NoImage { .. })));
     assert_eq!(pool.info().unwrap().used_bytes, 0);
+    assert_eq!(pool.check().unwrap().findings, []);
+}
+
+#[test]
+fn what_was_reserved_in_vain_goes_back_clean() {
+    let place = Place::new();
+    let pool = place.pool(16);
+    let free = pool.info().unwrap().free_bytes;
+    let mut writer = pool.begin().unwrap();
+    let (first, second) = (writer.allocate(2).unwrap()[0], writer.allocate(3).unwrap()[0]);
+    writer.populate();
+    writer.bytes_mut(second).fill(7);
+    writer.keep(3).unwrap();
+    assert_eq!(writer.extents(), [first, Extent { chunks: 1, ..second }]);
+    assert_eq!(pool.info().unwrap().free_bytes, free - 3 * CHUNK_BYTES);
+    assert_eq!(pool.check().unwrap().findings, []);
+    writer.keep(9).unwrap();
+    let root = writer.allocate(1).unwrap()[0];
+    writer.put_first(root);
+    writer.write(root.offset, b"root");
+    let cid = writer.publish(4).unwrap();
+    let image = pool.find(cid).unwrap();
+    assert_eq!(image.extents, [root, first, Extent { chunks: 1, ..second }]);
     assert_eq!(pool.check().unwrap().findings, []);
 }
 

@@ -28,6 +28,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("guard_pages"),
     Program::c("mseal"),
     Program::c("cow_file_private"),
+    Program::c("discard_across"),
     Program::c("file_shared_map"),
     Program::c("file_private_beyond_eof"),
     Program::c("big_sparse").caught_naive(),

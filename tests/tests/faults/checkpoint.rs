@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
+use farfork_types::CHUNK_BYTES;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -22,6 +23,7 @@ pub const CASES: &[Case] = &[
     ("without_a_pool", without_a_pool),
     ("into_a_full_pool", into_a_full_pool),
     ("into_a_full_pool_with_kill", into_a_full_pool_with_kill),
+    ("into_just_enough_room", into_just_enough_room),
     ("into_a_deleted_pool", into_a_deleted_pool),
     ("of_processes_that_exit", of_processes_that_exit),
     ("of_processes_that_exec", of_processes_that_exec),
@@ -156,7 +158,7 @@ fn without_a_pool() -> Outcome {
 }
 
 fn into_a_full_pool() -> Outcome {
-    let scene = Scene::set(6)?;
+    let scene = Scene::set(4)?;
     let mut subject = scene.subject("steady")?;
     refused_by_pool(&scene, &mut subject, &[])?;
     subject.must_pass()?;
@@ -165,10 +167,35 @@ fn into_a_full_pool() -> Outcome {
 
 /// The process must not be lost for an image that is not there.
 fn into_a_full_pool_with_kill() -> Outcome {
-    let scene = Scene::set(6)?;
+    let scene = Scene::set(4)?;
     let mut subject = scene.subject("steady")?;
     refused_by_pool(&scene, &mut subject, &["--kill"])?;
     subject.must_pass()?;
+    scene.strike()
+}
+
+/// Room is taken by an estimate, which must not ask for more than there is when that is enough.
+fn into_just_enough_room() -> Outcome {
+    let scene = Scene::set(32)?;
+    let mut subject = scene.subject("steady")?;
+    let pid = subject.pid().to_string();
+    let call = ["checkpoint", "--name", "a/b", "--pid", &pid];
+    let free = scene.free_bytes()?;
+    scene.works(&call)?;
+    let needed = free - scene.free_bytes()?;
+    scene.works(&["images", "rm", "a/b"])?;
+    for spare in 0..4 {
+        let pool = scene.pool()?;
+        let mut others = pool.begin().map_err(during("beginning an image"))?;
+        let taken = (free - needed) / CHUNK_BYTES - spare;
+        others.allocate(taken as u32).map_err(during("filling the pool"))?;
+        scene.works(&call)?;
+        demand(scene.free_bytes()? == spare * CHUNK_BYTES, "the image is of another size")?;
+        drop(others);
+        scene.works(&["images", "rm", "a/b"])?;
+    }
+    subject.must_pass()?;
+    demand(scene.free_bytes()? == free, "space is lost")?;
     scene.strike()
 }
 

@@ -168,13 +168,14 @@ fn with_model(scene: &Scene, change: impl FnOnce(&mut Model)) -> Outcome {
     let pool = scene.pool()?;
     let mut model = image.model.clone();
     change(&mut model);
-    let mut draft = Draft::begin(&pool, &model).map_err(during("drafting"))?;
-    let (writer, extents) = draft.chunks();
+    let mut draft = Draft::begin(&pool).map_err(during("drafting"))?;
+    draft.fit(&model).map_err(during("drafting"))?;
+    let (writer, extents) = draft.room();
     let to = format::chunk_offsets(extents);
     for (from, to) in image.placement.iter().zip(to) {
         writer.write(to, pool.bytes(*from, CHUNK_BYTES).map_err(during("reading"))?);
     }
-    let (cid, _held) = draft.publish(&model).map_err(during("publishing"))?;
+    let cid = draft.publish(&model).map_err(during("publishing"))?.cid;
     let name = "a/other".parse().map_err(during("naming"))?;
     let catalog = farfork_image::catalog::Catalog::open(&pool).map_err(during("naming"))?;
     catalog.set(&name, cid).map_err(during("naming")).map(drop)

@@ -1,26 +1,24 @@
 //! The ops that build the clone's address space.
 //!
-//! Every region is cut at the edges of 2 MiB windows into pieces of one kind, and neighbours that
-//! the kernel can map in one call are joined again:
+//! Every region is cut where segments of the image begin and end into pieces of one kind, and
+//! neighbours that the kernel can map in one call are joined again:
 //!
 //! ```text
-//!  region   ├──────────────── rw, anonymous ────────────────┤├── r-x, libfoo ──┤
-//!  windows  |  stored  |  stored  |  empty   |  empty   |  stored  |  stored  |
-//!  pieces   ├─ pool, rw ──────────┤├─ anonymous, rw ──────┤├ pool ┤├ pool, r-x ┤
+//!  region    ├──────────────── rw, anonymous ────────────────┤├── r-x, libfoo ──┤
+//!  segments  ├─────────────────────┤                     ├─────┤├───────────────┤
+//!  pieces    ├─ pool, rw ──────────┤├─ anonymous, rw ────┤├ pool┤├ pool, r-x ────┤
 //! ```
-//! In a stored window, pages that the parent never touched are zeros in the chunk, so mapping
-//! them too is right and saves mappings. Windows that follow each other in the address space
-//! follow each other in the pool wherever the pool had room, which is what lets pieces join.
+//! A piece shows the pool as far as its segment reaches and not a byte beyond: what lies beside
+//! it in the chunk may be another part of the process.
 
 use std::os::unix::ffi::OsStrExt;
 
 use farfork_plan::protocol::SLOT_POOL;
 use farfork_plan::{FileRange, Op, What, Window, nr};
-use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use super::Placement;
 use super::arena::Arena;
-use crate::model::{Backing, FileStamp, Model, Region, StoredWindow};
+use crate::model::{Backing, FileStamp, Model, Region};
 
 /// Slot for the descriptor of a mapped file; descriptors of the process are made later.
 const SLOT_FILE: u8 = 249;
@@ -62,7 +60,7 @@ struct Compiler<'m> {
     ops: Vec<Op>,
 }
 
-/// Compiles the memory of `model`, whose windows lie at `placement`.
+/// Compiles the memory of `model`, whose chunks lie at `placement`.
 pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Compiled {
     let mut compiler = Compiler { model, placement, ops: Vec::new() };
     let (start, bytes) = model.memory.vdso;
@@ -81,13 +79,20 @@ pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Compi
 }
 
 fn windows(model: &Model, placement: &Placement) -> Vec<Window> {
-    let mut windows: Vec<Window> = model
-        .memory
-        .windows
-        .iter()
-        .zip(placement)
-        .map(|(window, offset)| Window { pool_offset: *offset, address: window.address })
-        .collect();
+    let mut windows: Vec<Window> = Vec::new();
+    for segment in &model.memory.segments {
+        let (address, bytes) = (segment.address, segment.bytes);
+        let pool_offset = segment.pool_offset(address, placement);
+        match windows.last_mut() {
+            Some(last)
+                if last.address + last.bytes == address
+                    && last.pool_offset + last.bytes == pool_offset =>
+            {
+                last.bytes += bytes;
+            }
+            _ => windows.push(Window { pool_offset, bytes, address }),
+        }
+    }
     windows.sort_by_key(|window| window.pool_offset);
     windows
 }
@@ -128,51 +133,28 @@ impl Compiler<'_> {
     }
 
     fn cut(&self, index: usize, region: &Region) -> Vec<Piece> {
+        let whole = match &region.backing {
+            Backing::SharedFile { offset, .. } => Some(Source::File(*offset)),
+            _ => region.must_be_anonymous().then_some(Source::Zeros),
+        };
+        let piece = |start, end, source| Piece { start, end, source, region: index };
+        if let Some(source) = whole {
+            return vec![piece(region.start, region.end, source)];
+        }
         let mut pieces = Vec::new();
         let mut at = region.start;
-        while at < region.end {
-            let window = align_down(at, CHUNK_BYTES);
-            let end = region.end.min(window + CHUNK_BYTES);
-            let next = self.stored(window).map_or_else(
-                || self.next_stored(window).min(region.end), // whole empty windows at once
-                |_| end,
-            );
-            let source = self.source(region, at, end);
-            pieces.push(Piece { start: at, end: next, source, region: index });
-            at = next;
+        for segment in self.model.memory.segments_in(region.start, region.end) {
+            let (from, to) = (segment.address.max(at), segment.end().min(region.end));
+            if at < from {
+                pieces.push(piece(at, from, unstored(region, at)));
+            }
+            pieces.push(piece(from, to, Source::Pool(segment.pool_offset(from, self.placement))));
+            at = to;
+        }
+        if at < region.end {
+            pieces.push(piece(at, region.end, unstored(region, at)));
         }
         pieces
-    }
-
-    fn source(&self, region: &Region, start: u64, end: u64) -> Source {
-        let window = align_down(start, CHUNK_BYTES);
-        match (&region.backing, self.stored(window)) {
-            (Backing::SharedFile { offset, .. }, _) => {
-                Source::File(offset + (start - region.start))
-            }
-            _ if region.must_be_anonymous() => Source::Zeros,
-            (_, Some(index)) if self.has_pages(index, start, end) => {
-                Source::Pool(self.placement[index] + (start - window))
-            }
-            (Backing::PrivateFile(_, offset), _) => Source::File(offset + (start - region.start)),
-            _ => Source::Zeros,
-        }
-    }
-
-    fn stored(&self, window: u64) -> Option<usize> {
-        self.model.memory.windows.binary_search_by_key(&window, |w| w.address).ok()
-    }
-
-    fn next_stored(&self, window: u64) -> u64 {
-        let windows = &self.model.memory.windows;
-        let index = windows.partition_point(|stored| stored.address <= window);
-        windows.get(index).map_or(u64::MAX, |stored| stored.address)
-    }
-
-    fn has_pages(&self, index: usize, start: u64, end: u64) -> bool {
-        let window = &self.model.memory.windows[index];
-        let page = |address: u64| ((address - window.address) / PAGE_BYTES) as usize;
-        (page(start)..page(end)).any(|page| window.holds(page))
     }
 
     fn map(&mut self, piece: &Piece, arena: &mut Arena) {
@@ -219,10 +201,7 @@ impl Compiler<'_> {
         if !region.must_be_anonymous() || region.traits.droppable {
             return;
         }
-        for (start, end) in self.runs(region) {
-            let window = align_down(start, CHUNK_BYTES);
-            let Some(index) = self.stored(window) else { continue };
-            let offset = self.placement[index] + (start - window);
+        for (start, end, offset) in self.runs(region) {
             let args = [SLOT_POOL.into(), start, end - start, offset];
             self.ops.push(Op::new(What::Fill, libc::SYS_pread64 as u32, &args).slot_arg(0));
         }
@@ -232,22 +211,16 @@ impl Compiler<'_> {
         }
     }
 
-    /// Runs of stored pages of a region, none crossing a window's edge.
-    fn runs(&self, region: &Region) -> Vec<(u64, u64)> {
-        let windows = &self.model.memory.windows;
-        let first = windows.partition_point(|w| w.address + CHUNK_BYTES <= region.start);
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for window in windows[first..].iter().take_while(|w| w.address < region.end) {
-            let pages = (0..CHUNK_BYTES / PAGE_BYTES).filter(|page| window.holds(*page as usize));
-            let stored = pages.map(|page| window.address + page * PAGE_BYTES);
-            for address in stored.filter(|at| (region.start..region.end).contains(at)) {
-                match runs.last_mut() {
-                    Some(run) if run.1 == address && address != window.address => {
-                        run.1 += PAGE_BYTES;
-                    }
-                    _ => runs.push((address, address + PAGE_BYTES)),
-                }
-            }
+    /// Runs of stored pages of a region, and where in the pool they lie.
+    fn runs(&self, region: &Region) -> Vec<(u64, u64, u64)> {
+        let memory = &self.model.memory;
+        let mut runs = Vec::new();
+        for segment in memory.segments_in(region.start, region.end) {
+            let Some(window) = memory.window_of(segment.address) else { continue };
+            let (from, to) = (segment.address.max(region.start), segment.end().min(region.end));
+            let placed =
+                |run: (u64, u64)| (run.0, run.1, segment.pool_offset(run.0, self.placement));
+            runs.extend(window.runs(from, to).into_iter().map(placed));
         }
         runs
     }
@@ -303,10 +276,11 @@ impl Compiler<'_> {
     }
 }
 
-impl StoredWindow {
-    /// Whether page number `page` of the window was copied.
-    pub fn holds(&self, page: usize) -> bool {
-        self.pages[page / 64] & (1 << (page % 64)) != 0
+/// What lies at `at` of a region, where the image holds nothing of it.
+fn unstored(region: &Region, at: u64) -> Source {
+    match &region.backing {
+        Backing::PrivateFile(_, offset) => Source::File(offset + (at - region.start)),
+        _ => Source::Zeros,
     }
 }
 

@@ -13,11 +13,10 @@ use crate::model::Model;
 use arena::Arena;
 pub use descriptors::external_numbers;
 
-/// Where each stored window of a model lies in the pool, in the order of the model's windows:
-/// pool offsets, multiples of the chunk size.
+/// Where each chunk of a model's segments lies in the pool: offsets, multiples of the chunk size.
 pub type Placement = [u64];
 
-/// Compiles the base plan of a model whose windows lie at `placement`.
+/// Compiles the base plan of a model whose chunks lie at `placement`.
 ///
 /// The result is deterministic, so an image that moves to other chunks is compiled anew.
 pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {

@@ -5,14 +5,15 @@ use std::sync::OnceLock;
 
 use farfork_image::archive;
 use farfork_image::format::{self, Image};
+use farfork_image::layout;
 use farfork_image::model::*;
-use farfork_image::store::Draft;
+use farfork_image::store::{Draft, Published};
 use farfork_pool::Pool;
 use farfork_types::{CHUNK_BYTES, Cid};
 
 const AT: u64 = 0x5555_5540_0000;
 
-/// Two windows with a page each.
+/// A window with a page, and one that is nearly full: in chunks of their own.
 pub fn model() -> Model {
     let file = FileStamp { path: "/bin/true".into(), size: 9000, mtime_ns: 1 };
     let region = |start: u64, pages: u64, backing| Region {
@@ -21,11 +22,6 @@ pub fn model() -> Model {
         prot: 3,
         backing,
         traits: RegionTraits::default(),
-    };
-    let window = |address, word: usize| {
-        let mut pages = [0; WINDOW_WORDS];
-        pages[word] = 2;
-        StoredWindow { address, pages }
     };
     let mut model = Model::default();
     model.process.exe = "/bin/true".into();
@@ -37,7 +33,13 @@ pub fn model() -> Model {
         region(AT + 3 * CHUNK_BYTES, 512, Backing::Anonymous),
     ];
     model.memory.regions[2].traits.wipe_on_fork = true;
-    model.memory.windows = vec![window(AT, 0), window(AT + 3 * CHUNK_BYTES, 7)];
+    let [mut one, mut many] = [[0; WINDOW_WORDS], [!0; WINDOW_WORDS]];
+    (one[0], many[7]) = (2, !0 >> 2);
+    model.memory.windows = vec![
+        StoredWindow { address: AT, pages: one },
+        StoredWindow { address: AT + 3 * CHUNK_BYTES, pages: many },
+    ];
+    model.memory.segments = layout::segments(&model.memory.regions, &model.memory.windows);
     model.memory.vdso = (0x7fff_0000_0000, 0x4000);
     model.threads = vec![Thread {
         tid: 42,
@@ -58,19 +60,26 @@ pub fn model() -> Model {
 
 /// Publishes a model whose stored pages have content.
 pub fn publish(pool: &Pool, model: &Model) -> Cid {
-    let mut draft = Draft::begin(pool, model).unwrap();
-    let (writer, extents) = draft.chunks();
-    let mut windows = model.memory.windows.iter();
+    let mut draft = Draft::begin(pool).unwrap();
+    draft.fit(model).unwrap();
+    fill_and_publish(draft, model).cid
+}
+
+/// Publishes a draft whose stored pages get content.
+pub fn fill_and_publish(mut draft: Draft<'_>, model: &Model) -> Published {
+    let (writer, extents) = draft.room();
+    let stored = model.memory.chunk_pages();
+    let mut stored = stored.iter();
     for extent in extents {
-        for (chunk, window) in
-            writer.bytes_mut(*extent).chunks_mut(CHUNK_BYTES as usize).zip(windows.by_ref())
+        for (chunk, pages) in
+            writer.bytes_mut(*extent).chunks_mut(CHUNK_BYTES as usize).zip(stored.by_ref())
         {
-            for page in (0..512).filter(|page| window.holds(*page)) {
+            for page in (0..512).filter(|page| pages[page / 64] >> (page % 64) & 1 != 0) {
                 chunk[page * 4096..][..4096].fill(page as u8 | 1);
             }
         }
     }
-    draft.publish(model).unwrap().0
+    draft.publish(model).unwrap()
 }
 
 /// The model as an archive.

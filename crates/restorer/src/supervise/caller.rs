@@ -1,5 +1,6 @@
 //! The task that made a handed-over call, as it is seen through `/proc`.
 
+use farfork_types::PAGE_BYTES;
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
@@ -73,19 +74,19 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Copies `bytes` from one address to another.
-    pub fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
-        let mut buffer = [0u8; 16 << 10];
-        let at = buffer.as_mut_ptr() as u64;
-        let mut done = 0;
-        while done < bytes {
-            let part = (bytes - done).min(buffer.len() as u64);
-            // SAFETY: the kernel writes at most `part` bytes to `buffer`, and then reads them.
-            let written = unsafe {
-                let read = syscall(k::__NR_pread64, [self.fd as u64, at, part, from + done])?;
-                syscall(k::__NR_pwrite64, [self.fd as u64, at, read, to + done])?
-            };
-            done += progress(written)?;
+    /// Copies `bytes` to fresh memory, which stays untouched where they are zeros.
+    pub fn copy_to_zeros(&self, from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
+        let mut page = [0u64; PAGE_BYTES as usize / 8];
+        for offset in (0..bytes).step_by(PAGE_BYTES as usize) {
+            let at = page.as_mut_ptr() as u64;
+            let args = [self.fd as u64, at, PAGE_BYTES, from + offset];
+            // SAFETY: the kernel writes at most a page to `page`.
+            progress(unsafe { syscall(k::__NR_pread64, args) }?)?;
+            if page.iter().any(|word| *word != 0) {
+                let args = [self.fd as u64, at, PAGE_BYTES, to + offset];
+                // SAFETY: the kernel reads from `page`.
+                progress(unsafe { syscall(k::__NR_pwrite64, args) }?)?;
+            }
         }
         Ok(())
     }

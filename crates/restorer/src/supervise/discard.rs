@@ -5,7 +5,7 @@ use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use super::filter::MADV_GUARD_INSTALL;
-use super::image::{Piece, pieces};
+use super::image::Piece;
 use super::visit::Visit;
 use crate::call::{Errno, SysResult};
 
@@ -33,7 +33,7 @@ impl Visit<'_> {
     fn discard(&self, start: u64, end: u64, advice: u32) -> Result<(), Errno> {
         let mut at = start;
         let mut is_whole = true;
-        for piece in pieces(&self.caller.space, start, end) {
+        for piece in self.image.pieces(&self.caller.space, start, end) {
             is_whole &= piece.start == at;
             if self.image.holds(&piece.mapping) {
                 self.discard_image(&piece, advice)?;
@@ -51,7 +51,7 @@ impl Visit<'_> {
             k::MADV_REMOVE => fail(if is_file { e::EACCES } else { e::EINVAL }),
             k::MADV_WIPEONFORK | k::MADV_FREE if is_file => fail(e::EINVAL),
             k::MADV_WIPEONFORK => {
-                self.materialise(piece.start, piece.end)?;
+                self.make_anonymous(piece.start, piece.end, piece.prot())?;
                 self.madvise(piece, advice)
             }
             MADV_GUARD_INSTALL => {

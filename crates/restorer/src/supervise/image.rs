@@ -2,7 +2,6 @@
 
 use farfork_plan::protocol::Request;
 use farfork_plan::{FileRange, PlanHeader, Window};
-use farfork_types::{CHUNK_BYTES, align_down};
 
 use crate::maps::{self, AddressSpace, Mapping};
 use crate::run::elements;
@@ -44,7 +43,7 @@ impl Piece {
 }
 
 /// The parts of `start..end` that are mapped, in order.
-pub fn pieces(space: &AddressSpace, start: u64, end: u64) -> impl Iterator<Item = Piece> {
+fn pieces(space: &AddressSpace, start: u64, end: u64) -> impl Iterator<Item = Piece> {
     let mut at = start;
     core::iter::from_fn(move || {
         let mapping = space.at_or_after(at).filter(|m| at < end && m.start < end)?;
@@ -72,14 +71,50 @@ impl Image {
         pieces(space, start, end).any(|piece| self.holds(&piece.mapping))
     }
 
+    /// The parts of `start..end` that are mapped, those of the image cut where in the parent one
+    /// kind of memory ended and another began: the kernel may have joined their mappings.
+    pub fn pieces(
+        &self,
+        space: &AddressSpace,
+        start: u64,
+        end: u64,
+    ) -> impl Iterator<Item = Piece> {
+        let mut at = start;
+        core::iter::from_fn(move || {
+            let mut piece = pieces(space, at, end).next()?;
+            if self.holds(&piece.mapping) {
+                piece.end = piece.end.min(piece.start + self.run(&piece));
+            }
+            at = piece.end;
+            Some(piece)
+        })
+    }
+
     /// The file that lay under a piece of the image in the parent, and the offset in it.
     pub fn file_of(&self, piece: &Piece) -> Option<(&'static FileRange, u64)> {
-        let offset = piece.offset();
-        let window = align_down(offset, CHUNK_BYTES);
-        let index = self.windows.binary_search_by_key(&window, |w| w.pool_offset).ok()?;
-        let address = self.windows[index].address + (offset - window);
+        let (_, address) = self.origin(piece)?;
         let after = self.files.partition_point(|file| file.start <= address);
         let file = self.files[..after].last().filter(|file| address < file.end)?;
         Some((file, file.file_offset + (address - file.start)))
+    }
+
+    /// The window that the start of a piece belongs to, and its address in the parent.
+    fn origin(&self, piece: &Piece) -> Option<(&'static Window, u64)> {
+        let offset = piece.offset();
+        let after = self.windows.partition_point(|window| window.pool_offset <= offset);
+        let window = self.windows[..after].last()?;
+        let inside = offset - window.pool_offset;
+        (inside < window.bytes).then_some((window, window.address + inside))
+    }
+
+    /// Bytes from the start of a piece on that were one kind of memory in the parent.
+    fn run(&self, piece: &Piece) -> u64 {
+        let Some((window, address)) = self.origin(piece) else { return piece.bytes() };
+        let next = self.files.partition_point(|file| file.end <= address);
+        let edge = self
+            .files
+            .get(next)
+            .map_or(u64::MAX, |file| if file.start > address { file.start } else { file.end });
+        edge.min(window.address + window.bytes) - address
     }
 }

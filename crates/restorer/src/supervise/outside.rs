@@ -6,7 +6,7 @@ use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use super::caller::Caller;
-use super::image::{Image, pieces};
+use super::image::Image;
 use super::notify::{Answer, Work};
 use crate::call::Errno;
 
@@ -34,7 +34,7 @@ fn clear(image: &Image, caller: &Caller, start: u64, end: u64, advice: u32) -> R
         return Err(Errno(e::EINVAL as i32));
     }
     let memory = caller.memory()?;
-    let cleared = pieces(&caller.space, start, end).try_for_each(|piece| {
+    let cleared = image.pieces(&caller.space, start, end).try_for_each(|piece| {
         let is_private_memory = image.holds(&piece.mapping) || piece.mapping.inode == 0;
         if is_private_memory && image.file_of(&piece).is_none() {
             memory.clear(piece.start, piece.end)

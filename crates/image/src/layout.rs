@@ -1,0 +1,236 @@
+//! Where the pages of an address space lie in the chunks of its image.
+//!
+//! ```text
+//!  window    ├─ 2 MiB of addresses, nearly full ─┤      ├ s1 ┤   sparse   ├ s2 ┤
+//!  segments  ├──────────────────┤  ├─────────────┤      ├────┤            ├────┤
+//!  chunks    ├──────────────────┤s1├─────────────┤      s2 and those of other sparse windows, …
+//! ```
+//! A window that is nearly full has a chunk of its own, in which its pages lie where they lie in
+//! the window: address and pool offset are congruent modulo 2 MiB, and the kernel maps the whole
+//! by one entry of a page table. So has a window into which a mapping leads on from the next.
+//! Neighbours among such windows have neighbouring chunks. What other, sparse windows hold is put
+//! wherever it fits, also beside others' pages: there a mapping is made of single pages in any
+//! case.
+//!
+//! Invariants: segments overlap neither in the process nor in the image; each lies within one
+//! window and one chunk; each stored page lies in a segment; there are no more chunks than
+//! windows. What a segment holds beyond stored pages is anonymous memory that the process has not
+//! touched. So whoever maps a segment at its address, no more and no less, sees the process's own
+//! bytes only.
+
+use std::collections::BTreeSet;
+
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
+
+use crate::model::{Backing, Memory, Region, Segment, StoredWindow, WINDOW_WORDS};
+
+/// A window of which so much is stored has a chunk of its own: packing it would save less than a
+/// quarter of the chunk.
+const FULL_BYTES: u64 = CHUNK_BYTES / 4 * 3;
+
+/// First address and address after the last.
+type Span = (u64, u64);
+
+/// Lays out `windows`, whose pages belong to `regions`: segments in address order.
+///
+/// No region is cut more often than where a window without content begins or ends, so that what
+/// was one mapping of the parent is one of the clone where that is possible: fewer calls at each
+/// start, and `mremap` takes no more than one mapping at a time.
+pub fn segments(regions: &[Region], windows: &[StoredWindow]) -> Vec<Segment> {
+    let spans: Vec<Vec<Span>> = (0..windows.len()).map(|i| spans(windows, i, regions)).collect();
+    let is_linked = |index: usize| is_linked(&spans, index, regions);
+    let (mut packer, mut sparse) = (Packer::default(), Vec::new());
+    for (index, window) in windows.iter().enumerate() {
+        let kept: u64 = spans[index].iter().map(|span| span.1 - span.0).sum();
+        if kept >= FULL_BYTES || is_linked(index) || index > 0 && is_linked(index - 1) {
+            packer.apart(window.address, &spans[index]);
+        } else {
+            sparse.push(&spans[index]);
+        }
+    }
+    sparse.into_iter().flatten().for_each(|span| packer.pack(*span));
+    if packer.chunks > windows.len() as u64 {
+        packer = Packer::default();
+        windows.iter().zip(&spans).for_each(|(window, spans)| packer.apart(window.address, spans));
+    }
+    packer.segments.sort_by_key(|segment| segment.address);
+    packer.segments
+}
+
+/// Whether a region goes on from a window to the next with what is stored of it.
+fn is_linked(spans: &[Vec<Span>], index: usize, regions: &[Region]) -> bool {
+    let Some(edge) = spans[index].last().map(|last| last.1) else { return false };
+    let goes_on = spans.get(index + 1).and_then(|next| next.first()).is_some_and(|n| n.0 == edge);
+    let after = regions.partition_point(|region| region.end <= edge);
+    goes_on && regions.get(after).is_some_and(|region| region.start < edge)
+}
+
+/// What of a window is stored.
+fn spans(windows: &[StoredWindow], index: usize, regions: &[Region]) -> Vec<Span> {
+    let window = &windows[index];
+    let end = window.address + CHUNK_BYTES;
+    let first = regions.partition_point(|region| region.end <= window.address);
+    let mut spans: Vec<Span> = Vec::new();
+    for region in regions[first..].iter().take_while(|region| region.start < end) {
+        let piece = (region.start.max(window.address), region.end.min(end));
+        let mut own = window.runs(piece.0, piece.1);
+        // A file's page that was not stored is no zeros; contents that are copied are no mappings.
+        if region.backing == Backing::Anonymous && !region.must_be_anonymous() {
+            own.splice(.., joined(&own, windows, index, region));
+        }
+        for span in own {
+            match spans.last_mut() {
+                Some(last) if last.1 == span.0 => last.1 = span.1,
+                _ => spans.push(span),
+            }
+        }
+    }
+    spans
+}
+
+/// The runs of a region in a window as one, with what is untouched between them, and around them
+/// up to the region's ends. At an edge of the window behind which nothing of the region is stored
+/// it is cut in any case, and then closely.
+fn joined(runs: &[Span], windows: &[StoredWindow], index: usize, region: &Region) -> Option<Span> {
+    let stores = |window: Option<&StoredWindow>| {
+        window.is_some_and(|window| !window.runs(region.start, region.end).is_empty())
+    };
+    let (start, end) = (windows[index].address, windows[index].address + CHUNK_BYTES);
+    let before = || windows[..index].last().filter(|window| window.address + CHUNK_BYTES == start);
+    let after = || windows.get(index + 1).filter(|window| window.address == end);
+    let is_cut_before = region.start < start && !stores(before());
+    let is_cut_after = end < region.end && !stores(after());
+    let (first, last) = (runs.first()?.0, runs.last()?.1);
+    Some((
+        if is_cut_before { first } else { region.start.max(start) },
+        if is_cut_after { last } else { region.end.min(end) },
+    ))
+}
+
+#[derive(Default)]
+struct Packer {
+    segments: Vec<Segment>,
+    chunks: u64,
+    /// Bytes and place of what is free in the chunks.
+    holes: BTreeSet<(u64, u64)>,
+    /// Where the last packed span ended, and the hole behind it.
+    last: (u64, (u64, u64)),
+}
+
+impl Packer {
+    /// Gives a window a chunk of its own.
+    fn apart(&mut self, window: u64, spans: &[Span]) {
+        let chunk = self.chunks * CHUNK_BYTES;
+        self.chunks += 1;
+        let mut free = chunk;
+        for (start, end) in spans {
+            let place = chunk + (start - window);
+            self.add(*start, end - start, place);
+            self.free(free, place);
+            free = place + (end - start);
+        }
+        self.free(free, chunk + CHUNK_BYTES);
+    }
+
+    /// Puts a span of a sparse window where it fits best: behind the one that it continues, else
+    /// in the smallest hole.
+    fn pack(&mut self, (start, end): Span) {
+        let bytes = end - start;
+        let (before, behind) = self.last;
+        let continues = before == start && behind.0 >= bytes && self.holes.contains(&behind);
+        let best = || self.holes.range((bytes, 0)..).next().copied();
+        let found = if continues { Some(behind) } else { best() };
+        let (free, place) = found.unwrap_or_else(|| {
+            self.chunks += 1;
+            (CHUNK_BYTES, (self.chunks - 1) * CHUNK_BYTES)
+        });
+        self.holes.remove(&(free, place));
+        self.free(place + bytes, place + free);
+        self.add(start, bytes, place);
+        self.last = (end, (free - bytes, place + bytes));
+    }
+
+    fn add(&mut self, address: u64, bytes: u64, place: u64) {
+        self.segments.push(Segment { address, bytes, place });
+    }
+
+    fn free(&mut self, from: u64, to: u64) {
+        if from < to {
+            self.holes.insert((to - from, from));
+        }
+    }
+}
+
+impl Segment {
+    /// Address after the last.
+    pub fn end(&self) -> u64 {
+        self.address.saturating_add(self.bytes)
+    }
+
+    /// Where `address`, which lies within it, lies in a pool in which the image's chunks are at
+    /// `placement`.
+    pub fn pool_offset(&self, address: u64, placement: &[u64]) -> u64 {
+        let place = self.place + (address - self.address);
+        placement[(place / CHUNK_BYTES) as usize] + place % CHUNK_BYTES
+    }
+}
+
+impl StoredWindow {
+    /// Whether page number `page` of the window was copied.
+    pub fn holds(&self, page: usize) -> bool {
+        self.pages[page / 64] & (1 << (page % 64)) != 0
+    }
+
+    /// Runs of stored pages between two addresses.
+    pub fn runs(&self, start: u64, end: u64) -> Vec<Span> {
+        let mut runs: Vec<Span> = Vec::new();
+        let inside = start.max(self.address)..end.min(self.address + CHUNK_BYTES);
+        for address in inside.step_by(PAGE_BYTES as usize) {
+            if !self.holds(((address - self.address) / PAGE_BYTES) as usize) {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(run) if run.1 == address => run.1 += PAGE_BYTES,
+                _ => runs.push((address, address + PAGE_BYTES)),
+            }
+        }
+        runs
+    }
+}
+
+impl Memory {
+    /// Chunks that hold the segments.
+    pub fn chunks(&self) -> usize {
+        self.segments.iter().map(|s| s.place / CHUNK_BYTES + 1).max().unwrap_or(0) as usize
+    }
+
+    /// The window that an address lies in, if it is stored.
+    pub fn window_of(&self, address: u64) -> Option<&StoredWindow> {
+        let start = align_down(address, CHUNK_BYTES);
+        let index = self.windows.binary_search_by_key(&start, |window| window.address).ok()?;
+        self.windows.get(index)
+    }
+
+    /// The segments of addresses from `start` up to `end`.
+    pub fn segments_in(&self, start: u64, end: u64) -> impl Iterator<Item = &Segment> {
+        let first = self.segments.partition_point(|segment| segment.end() <= start);
+        self.segments[first..].iter().take_while(move |segment| segment.address < end)
+    }
+
+    /// Bit per stored page of each chunk.
+    pub fn chunk_pages(&self) -> Vec<[u64; WINDOW_WORDS]> {
+        let mut chunks = vec![[0; WINDOW_WORDS]; self.chunks()];
+        for segment in &self.segments {
+            let window = self.window_of(segment.address);
+            let runs = window.map(|window| window.runs(segment.address, segment.end()));
+            let pages = runs.unwrap_or_default();
+            let pages = pages.iter().flat_map(|run| (run.0..run.1).step_by(PAGE_BYTES as usize));
+            for address in pages {
+                let place = segment.place + (address - segment.address);
+                let page = (place % CHUNK_BYTES / PAGE_BYTES) as usize;
+                chunks[(place / CHUNK_BYTES) as usize][page / 64] |= 1 << (page % 64);
+            }
+        }
+        chunks
+    }
+}
