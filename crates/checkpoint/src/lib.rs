@@ -11,6 +11,7 @@ mod ancestor;
 mod copy;
 pub mod descriptors;
 mod error;
+mod files;
 mod freeze;
 mod inject;
 mod maps;
@@ -172,7 +173,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     if !threads::can_call(pid, frozen.tids(), own_filters, refusals)? {
         return Ok(None);
     }
-    let regions = memory::regions(&mappings, ancestor.as_ref(), refusals);
+    let regions = memory::regions(pid, &mappings, ancestor.as_ref(), refusals);
     let guards = memory::guards(pid, &regions.all)?;
     let runs = memory::runs(pid, &regions, &guards)?;
     let injector = Injector::new(frozen, vdso)?;

@@ -192,6 +192,8 @@ pub struct FileStamp {
     pub size: u64,
     /// Modification time in nanoseconds since the epoch.
     pub mtime_ns: i128,
+    /// Build-id of an ELF file that was linked with one.
+    pub build_id: Option<Vec<u8>>,
 }
 
 /// A 2 MiB window of addresses that the image holds a chunk for.
