@@ -18,6 +18,7 @@ mod maps;
 mod memory;
 mod process;
 pub mod refuse;
+mod rseq;
 mod status;
 mod threads;
 
@@ -176,6 +177,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     let regions = memory::regions(pid, &mappings, ancestor.as_ref(), refusals);
     let guards = memory::guards(pid, &regions.all)?;
     let runs = memory::runs(pid, &regions, &guards)?;
+    rseq::abort(frozen)?;
     let injector = Injector::new(frozen, vdso)?;
     let signals = process::signals(&injector, pid)?;
     let threads = frozen
