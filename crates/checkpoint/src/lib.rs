@@ -16,6 +16,7 @@ mod freeze;
 mod inject;
 mod maps;
 mod memory;
+mod mounts;
 mod process;
 pub mod refuse;
 mod rseq;
@@ -187,7 +188,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         .collect::<Result<Vec<_>, _>>()?;
     let memory = memory::memory(regions.all, memory::windows(&runs), guards, kernel);
     let open = descriptors::collect(pid, refusals)?;
-    let model = Model {
+    let mut model = Model {
         made_on: process::made_on(injector.vdso(), &threads[0].xstate),
         created_unix_s: 0,
         process: process::collect(&injector, pid, refusals)?,
@@ -197,6 +198,8 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         threads,
         descriptors: open.descriptors,
         files: open.files,
+        mounts: Vec::new(),
     };
+    model.mounts = mounts::collect(pid, &model, refusals)?;
     Ok(Some(Collected { model, runs }))
 }

@@ -7,6 +7,7 @@ pub mod error;
 pub mod format;
 pub mod machine;
 pub mod model;
+pub mod mounts;
 pub mod stamp;
 pub mod store;
 mod validate;

@@ -15,6 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::model::{Backing, FileStamp, Model, OpenFile};
+use crate::mounts::on_node;
 use crate::stamp::{build_id, mtime_ns};
 
 /// A file that is not on this node as it was when the image was made.
@@ -86,7 +87,15 @@ struct Demand<'m> {
 /// Every file that `model` was stamped with and that differs on this node, by path; `seen` is
 /// what the last look at this model has found.
 pub fn changed_files(model: &Model, seen: &mut Seen) -> Vec<ChangedFile> {
-    demands(model).values().filter_map(|demand| demand.changed(seen)).collect()
+    let demands = demands(model);
+    demands
+        .values()
+        .filter_map(|demand| {
+            let path = &demand.stamp.path;
+            let change = demand.changed(&on_node(&model.mounts, path), seen)?;
+            Some(ChangedFile { path: path.clone(), change })
+        })
+        .collect()
 }
 
 fn demands(model: &Model) -> BTreeMap<&Path, Demand<'_>> {
@@ -108,32 +117,31 @@ fn demands(model: &Model) -> BTreeMap<&Path, Demand<'_>> {
 }
 
 impl Demand<'_> {
-    fn changed(&self, seen: &mut Seen) -> Option<ChangedFile> {
-        let path = &self.stamp.path;
-        let change = match fs::metadata(path) {
-            Err(_) => Change::Missing,
-            Ok(found) if !found.is_file() => Change::OtherKind,
+    /// How the file differs that is at `path` here.
+    fn changed(&self, path: &Path, seen: &mut Seen) -> Option<Change> {
+        match fs::metadata(path) {
+            Err(_) => Some(Change::Missing),
+            Ok(found) if !found.is_file() => Some(Change::OtherKind),
             Ok(found) => {
                 let identity = Identity::of(&found);
                 if seen.0.get(path) == Some(&identity) {
                     return None;
                 }
-                let Some(change) = self.change(&found) else {
-                    seen.0.insert(path.clone(), identity);
-                    return None;
-                };
+                let change = self.change(path, &found);
+                if change.is_none() {
+                    seen.0.insert(path.to_owned(), identity);
+                }
                 change
             }
-        };
-        Some(ChangedFile { path: path.clone(), change })
+        }
     }
 
-    fn change(&self, found: &fs::Metadata) -> Option<Change> {
+    fn change(&self, path: &Path, found: &fs::Metadata) -> Option<Change> {
         let stamp = self.stamp;
         if found.size() != stamp.size {
             return Some(Change::Size(stamp.size, found.size()));
         }
-        if stamp.build_id.is_some() && build_id(&stamp.path) != stamp.build_id {
+        if stamp.build_id.is_some() && build_id(path) != stamp.build_id {
             return Some(Change::Build);
         }
         let is_bound_to_time = self.is_read || stamp.build_id.is_none();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
 use farfork_pool::{ImageExtents, ImageSlot, NodeSlot, PinFile, Pool};
 use farfork_restore::{Attached, RestoreError, attach};
@@ -207,7 +208,8 @@ impl NodeImage {
     fn refresh(&self) -> Vec<String> {
         let now = Instant::now();
         let changes = verify::changed_files(&self.attached.image.model, &mut locked(&self.seen));
-        let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+        let mut changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+        changes.extend(mounts::changed_mounts(&self.attached.image.model.mounts));
         *locked(&self.files_seen) = changes.is_empty().then_some(now);
         changes
     }

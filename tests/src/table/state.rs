@@ -22,6 +22,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("prctl_state"),
     Program::c("personality"),
     Program::c("umask_cwd"),
+    Program::c("own_mounts"),
     Program::c("creds"),
     Program::c("auxv_exe").as_pid_one(),
     Program::c("vdso_time"),

@@ -25,6 +25,7 @@ pub const CASES: &[Case] = &[
     ("of_another_version", of_another_version),
     ("from_a_truncated_pool", from_a_truncated_pool),
     ("made_on_another_kernel", made_on_another_kernel),
+    ("made_on_another_file_system", made_on_another_file_system),
     ("made_on_another_processor", made_on_another_processor),
     ("with_a_missing_file", with_a_missing_file),
     ("with_a_changed_file", with_a_changed_file),
@@ -195,6 +196,13 @@ fn made_on_another_processor() -> Outcome {
     let (scene, subject, agent) = stage(40)?;
     with_model(&scene, |model| model.made_on.cpu_flags.push("avx1024".into()))?;
     refused(&scene, agent, "a/other", &["cannot run here", "lacks avx1024"])?;
+    finish(scene, subject)
+}
+
+fn made_on_another_file_system() -> Outcome {
+    let (scene, subject, agent) = stage(40)?;
+    with_model(&scene, |model| model.mounts[0].fs_type = "bcachefs".into())?;
+    refused(&scene, agent, "a/other", &["was on bcachefs and is on", "put them back"])?;
     finish(scene, subject)
 }
 

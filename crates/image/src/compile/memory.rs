@@ -20,6 +20,7 @@ use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use super::Placement;
 use super::arena::Arena;
+use super::mounts;
 use crate::model::{Backing, FileStamp, Model, Region, StoredWindow};
 
 /// Slot for the descriptor of a mapped file; descriptors of the process are made later.
@@ -65,6 +66,7 @@ struct Compiler<'m> {
 /// Compiles the memory of `model`, whose windows lie at `placement`.
 pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Compiled {
     let mut compiler = Compiler { model, placement, ops: Vec::new() };
+    compiler.ops.extend(mounts::ops(&model.mounts, arena));
     let (start, bytes) = model.memory.vdso;
     compiler.ops.push(Op::new(What::Vdso, nr::MOVE_VDSO, &[start, bytes]));
     let pieces = compiler.pieces();

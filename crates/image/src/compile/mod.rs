@@ -4,6 +4,7 @@ pub mod arena;
 pub mod descriptors;
 mod frame;
 mod memory;
+mod mounts;
 mod process;
 mod threads;
 
