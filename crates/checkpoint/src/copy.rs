@@ -11,6 +11,12 @@ use farfork_image::model::StoredWindow;
 use crate::error::{CheckpointError, doing};
 use crate::memory::Run;
 
+/// Bytes after which it is told how far the copy is: some 20 ms.
+const TOLD_BYTES: usize = 64 << 20;
+
+/// Is told the bytes copied and those to be copied in all. The process stands still meanwhile.
+pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
+
 /// Copies `runs`, which lie in `windows`, one window after the other into the chunks of
 /// `extents`. Returns the bytes copied.
 pub fn copy(
@@ -19,9 +25,11 @@ pub fn copy(
     windows: &[StoredWindow],
     writer: &mut ImageWriter<'_>,
     extents: &[Extent],
+    progress: Progress<'_>,
 ) -> Result<u64, CheckpointError> {
     let mem = File::open(format!("/proc/{pid}/mem"))
         .map_err(|_| CheckpointError::Proc { pid, what: "the memory" })?;
+    let all = runs.iter().map(|(start, end)| end - start).sum();
     let mut first_window = 0;
     let mut copied = 0;
     for extent in extents {
@@ -30,8 +38,12 @@ pub fn copy(
         let bytes = writer.bytes_mut(*extent);
         for (start, end, at) in placed(runs, part) {
             let to = &mut bytes[at..at + (end - start) as usize];
-            memory::read_exact(pid, &mem, start, to).map_err(doing(pid, "read the memory"))?;
-            copied += end - start;
+            for (index, part) in to.chunks_mut(TOLD_BYTES).enumerate() {
+                let from = start + (index * TOLD_BYTES) as u64;
+                memory::read_exact(pid, &mem, from, part).map_err(doing(pid, "read the memory"))?;
+                copied += part.len() as u64;
+                progress(copied, all);
+            }
         }
         first_window += count;
     }

@@ -33,6 +33,7 @@ use nix::sys::signal::{Signal, kill as kill_process};
 use nix::unistd::Pid;
 
 use ancestor::Ancestor;
+pub use copy::Progress;
 pub use error::CheckpointError;
 use freeze::Frozen;
 use inject::Injector;
@@ -108,7 +109,13 @@ const ARRIVAL_CHECKS: usize = 200;
 
 /// Checkpoints `pid` into `pool`. With `kill` the process never runs again after the moment that
 /// the image shows, unless the checkpoint is dropped without being settled.
-pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, CheckpointError> {
+/// `progress` is told the bytes copied and those to be copied, and must not wait.
+pub fn checkpoint(
+    pool: &Pool,
+    pid: i32,
+    kill: bool,
+    progress: Progress<'_>,
+) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
     look_at(pid)?;
     let stopped = freeze(pid)?;
@@ -121,7 +128,7 @@ pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, Check
     let mut draft = Draft::begin(pool, &model)?;
     let copy_begun = Instant::now();
     let (writer, extents) = draft.chunks();
-    let copied_bytes = copy::copy(pid, &runs, &model.memory.windows, writer, extents)?;
+    let copied_bytes = copy::copy(pid, &runs, &model.memory.windows, writer, extents, progress)?;
     let copying = copy_begun.elapsed();
     // One that is to be killed stands still until its image is there to take its place.
     let frozen = begun.elapsed();
