@@ -7,6 +7,7 @@
 //! Reading order: [`program`], [`table`], [`flavour`], then [`subject`] and [`testbed`].
 
 pub mod compile;
+pub mod driver;
 pub mod farfork;
 pub mod flavour;
 pub mod program;

@@ -1,5 +1,6 @@
 //! Why a benchmark could not be run.
 
+use farfork_sys::words;
 use std::io;
 use std::path::PathBuf;
 
@@ -21,7 +22,7 @@ pub enum BenchError {
         remedy: &'static str,
     },
     /// The system refused something.
-    #[error("cannot {doing} {}: {source}", path.display())]
+    #[error("cannot {doing} {}: {}", path.display(), words::of(.source))]
     Io {
         /// In doing what.
         doing: &'static str,

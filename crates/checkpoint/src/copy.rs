@@ -10,6 +10,12 @@ use farfork_sys::memory;
 use crate::error::{CheckpointError, doing};
 use crate::memory::Run;
 
+/// Bytes after which it is told how far the copy is: some 20 ms.
+const TOLD_BYTES: usize = 64 << 20;
+
+/// Is told the bytes copied and those to be copied in all. The process stands still meanwhile.
+pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
+
 /// Copies `runs` to where `segments` have them in the chunks of `extents`. Returns the bytes
 /// copied.
 pub fn copy(
@@ -18,17 +24,23 @@ pub fn copy(
     segments: &[Segment],
     writer: &mut ImageWriter<'_>,
     extents: &[Extent],
+    progress: Progress<'_>,
 ) -> Result<u64, CheckpointError> {
     let mem = File::open(format!("/proc/{pid}/mem"))
         .map_err(|_| CheckpointError::Proc { pid, what: "the memory" })?;
+    let all = runs.iter().map(|(start, end)| end - start).sum();
     let (mut first, mut copied) = (0, 0);
     for extent in extents {
         let places = first..first + extent.bytes();
         let bytes = writer.bytes_mut(*extent);
         for (start, end, at) in placed(runs, segments, &places) {
             let to = &mut bytes[at..at + (end - start) as usize];
-            memory::read_exact(pid, &mem, start, to).map_err(doing(pid, "read the memory"))?;
-            copied += end - start;
+            for (index, part) in to.chunks_mut(TOLD_BYTES).enumerate() {
+                let from = start + (index * TOLD_BYTES) as u64;
+                memory::read_exact(pid, &mem, from, part).map_err(doing(pid, "read the memory"))?;
+                copied += part.len() as u64;
+                progress(copied, all);
+            }
         }
         first = places.end;
     }

@@ -4,6 +4,7 @@ use std::io;
 
 use farfork_image::error::ImageError;
 use farfork_pool::PoolError;
+use farfork_sys::words;
 
 use crate::descriptors::DescriptorError;
 use crate::refuse::Refusal;
@@ -44,7 +45,7 @@ pub enum CheckpointError {
     #[error("process cannot be checkpointed:{}", list(.0))]
     Refused(Vec<Refusal>),
     /// The kernel did not give what was asked.
-    #[error("cannot {doing} of process {pid}: {source}")]
+    #[error("cannot {doing} of process {pid}: {}", words::of(.source))]
     Kernel {
         /// The process.
         pid: i32,

@@ -15,7 +15,7 @@ pub fn chunks(pid: i32) -> Result<Option<u32>, CheckpointError> {
     let mappings = maps::read(pid)?;
     let ancestor = Ancestor::of(&mappings)?;
     let mut refusals = Refusals::default();
-    let regions = memory::regions(&mappings, ancestor.as_ref(), &mut refusals);
+    let regions = memory::regions(pid, &mappings, ancestor.as_ref(), &mut refusals);
     if !refusals.into_list().is_empty() {
         return Ok(None);
     }

@@ -14,12 +14,15 @@ mod copy;
 pub mod descriptors;
 mod error;
 mod estimate;
+mod files;
 mod freeze;
 mod inject;
 mod maps;
 mod memory;
+mod mounts;
 mod process;
 pub mod refuse;
+mod rseq;
 mod status;
 mod threads;
 
@@ -33,6 +36,7 @@ use nix::sys::signal::{Signal, kill as kill_process};
 use nix::unistd::Pid;
 
 use ancestor::Ancestor;
+pub use copy::Progress;
 pub use error::CheckpointError;
 use freeze::Frozen;
 use inject::Injector;
@@ -108,7 +112,13 @@ const ARRIVAL_CHECKS: usize = 200;
 
 /// Checkpoints `pid` into `pool`. With `kill` the process never runs again after the moment that
 /// the image shows, unless the checkpoint is dropped without being settled.
-pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, CheckpointError> {
+/// `progress` is told the bytes copied and those to be copied, and must not wait.
+pub fn checkpoint(
+    pool: &Pool,
+    pid: i32,
+    kill: bool,
+    progress: Progress<'_>,
+) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
     look_at(pid)?;
     let reserved = reserve(pool, pid);
@@ -126,7 +136,7 @@ pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, Check
     draft.fit(&model)?;
     let copy_begun = Instant::now();
     let (writer, extents) = draft.room();
-    let copied_bytes = copy::copy(pid, &runs, &model.memory.segments, writer, extents)?;
+    let copied_bytes = copy::copy(pid, &runs, &model.memory.segments, writer, extents, progress)?;
     let copying = copy_begun.elapsed();
     // One that is to be killed stands still until its image is there to take its place.
     let frozen = stopped.since().elapsed();
@@ -188,9 +198,10 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     if !threads::can_call(pid, frozen.tids(), own_filters, refusals)? {
         return Ok(None);
     }
-    let regions = memory::regions(&mappings, ancestor.as_ref(), refusals);
+    let regions = memory::regions(pid, &mappings, ancestor.as_ref(), refusals);
     let guards = memory::guards(pid, &regions.all)?;
     let runs = memory::runs(pid, &regions, &guards)?;
+    rseq::abort(frozen)?;
     let injector = Injector::new(frozen, vdso)?;
     let signals = process::signals(&injector, pid)?;
     let threads = frozen
@@ -200,7 +211,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         .collect::<Result<Vec<_>, _>>()?;
     let memory = memory::memory(regions.all, &runs, guards, kernel);
     let open = descriptors::collect(pid, refusals)?;
-    let model = Model {
+    let mut model = Model {
         made_on: process::made_on(injector.vdso(), &threads[0].xstate),
         created_unix_s: 0,
         process: process::collect(&injector, pid, refusals)?,
@@ -210,6 +221,8 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         threads,
         descriptors: open.descriptors,
         files: open.files,
+        mounts: Vec::new(),
     };
+    model.mounts = mounts::collect(pid, &model, refusals)?;
     Ok(Some(Collected { model, runs }))
 }

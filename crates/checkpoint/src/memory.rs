@@ -1,9 +1,7 @@
 //! The address space: which mappings there are, which can be carried, and which pages have
 //! content.
 
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::fs::File;
 
 use farfork_image::layout;
 use farfork_image::model::{Backing, FileStamp, Memory, Region, RegionTraits, StoredWindow};
@@ -13,6 +11,7 @@ use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
 use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
+use crate::files::{MappedFiles, Obstacle};
 use crate::maps::Mapping;
 use crate::refuse::Refusals;
 
@@ -44,17 +43,21 @@ pub struct Regions {
 /// Turns mappings into regions, refusing those that cannot be carried. A clone's mappings of its
 /// `ancestor` are what they were to the parent.
 pub fn regions(
+    pid: i32,
     mappings: &[Mapping],
     ancestor: Option<&Ancestor>,
     refusals: &mut Refusals,
 ) -> Regions {
     let mut regions = Regions::default();
+    let mut files = MappedFiles::of(pid);
     let is_program = |mapping: &&Mapping| {
         !is_kernels(mapping) && ancestor.is_none_or(|ancestor| !ancestor.owns(mapping))
     };
     for mapping in mappings.iter().filter(is_program) {
-        let Some(region) = region(mapping, refusals) else { continue };
-        match ancestor.filter(|ancestor| ancestor.backs(mapping)) {
+        let ancestor = ancestor.filter(|ancestor| ancestor.backs(mapping));
+        let files = Some(&mut files).filter(|_| ancestor.is_none());
+        let Some(region) = region(mapping, files, refusals) else { continue };
+        match ancestor {
             Some(ancestor) => {
                 regions.whole.push((region.start, region.end));
                 regions.all.extend(ancestor.regions(&region, mapping.offset));
@@ -89,17 +92,29 @@ fn is_kernels(mapping: &Mapping) -> bool {
     ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"].contains(&mapping.name.as_str())
 }
 
-fn region(mapping: &Mapping, refusals: &mut Refusals) -> Option<Region> {
+/// The region of a mapping, which shows one of `files` unless those are not asked for.
+fn region(
+    mapping: &Mapping,
+    files: Option<&mut MappedFiles>,
+    refusals: &mut Refusals,
+) -> Option<Region> {
     let object = format!("mapping {:x}-{:x} {}", mapping.start, mapping.end, mapping.name);
-    if let Some((reason, remedy)) = obstacle(mapping) {
-        refusals.add(object, reason, remedy);
-        return None;
-    }
+    let stamp = match obstacle(mapping) {
+        Some(obstacle) => Err(obstacle),
+        None => files.map_or(Ok(None), |files| files.stamp(mapping)),
+    };
+    let stamp = match stamp {
+        Ok(stamp) => stamp,
+        Err((reason, remedy)) => {
+            refusals.add(object, reason, remedy);
+            return None;
+        }
+    };
     Some(Region {
         start: mapping.start,
         end: mapping.end,
         prot: mapping.prot,
-        backing: backing(mapping),
+        backing: backing(mapping, stamp),
         traits: RegionTraits {
             grows_down: mapping.has("gd"),
             no_reserve: !mapping.has("ac"),
@@ -116,7 +131,7 @@ fn region(mapping: &Mapping, refusals: &mut Refusals) -> Option<Region> {
 }
 
 /// Why a mapping cannot be carried, and what to do.
-fn obstacle(mapping: &Mapping) -> Option<(&'static str, &'static str)> {
+fn obstacle(mapping: &Mapping) -> Option<Obstacle> {
     let is_window = mapping.end > window::BASE && mapping.start < window::END;
     let is_device = mapping.has("io") || mapping.has("pf");
     let is_shared_memory = mapping.is_shared && (mapping.path().is_none() || mapping.is_deleted());
@@ -151,8 +166,7 @@ fn obstacle(mapping: &Mapping) -> Option<(&'static str, &'static str)> {
     .map(|(_, reason, remedy)| (reason, remedy))
 }
 
-fn backing(mapping: &Mapping) -> Backing {
-    let stamp = mapping.path().filter(|_| !mapping.is_deleted()).and_then(|path| stamp(&path));
+fn backing(mapping: &Mapping, stamp: Option<FileStamp>) -> Backing {
     match stamp {
         Some(file) if mapping.is_shared => {
             Backing::SharedFile { file, offset: mapping.offset, is_writable: mapping.has("mw") }
@@ -160,13 +174,6 @@ fn backing(mapping: &Mapping) -> Backing {
         Some(file) => Backing::PrivateFile(file, mapping.offset),
         None => Backing::Anonymous,
     }
-}
-
-/// Size and time of a regular file.
-pub fn stamp(path: &Path) -> Option<FileStamp> {
-    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
-    let mtime_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-    Some(FileStamp { path: path.to_owned(), size: metadata.size(), mtime_ns })
 }
 
 /// Guard regions of the process.

@@ -45,7 +45,7 @@ pub struct Status {
     pub ignored: u64,
     /// Signals pending for the thread or the process.
     pub pending: u64,
-    /// Whether another tracer than this process holds it.
+    /// Whether another tracer than this thread holds it.
     pub is_ptraced_before: bool,
 }
 
@@ -93,7 +93,9 @@ impl Status {
             "SigIgn" => self.ignored = set(),
             "SigPnd" | "ShdPnd" => self.pending |= set(),
             "TracerPid" => {
-                self.is_ptraced_before = last() != 0 && last() != std::process::id();
+                // A tracer is a thread, and the kernel names that.
+                let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+                self.is_ptraced_before = last() != 0 && last() != own;
             }
             _ => {}
         }

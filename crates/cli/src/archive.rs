@@ -1,5 +1,6 @@
 //! `farfork images export` and `import`.
 
+use farfork_sys::words;
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, IsTerminal};
@@ -19,23 +20,24 @@ const STANDARD: &str = "-";
 /// Writes an image to a file, which is there as a whole or not at all.
 pub(crate) fn export(pool: &Pool, image: &str, file: &Path) -> Result<(), Box<dyn Error>> {
     let image = Image::read(pool, restore::resolve(pool, image)?)?;
-    let failed =
-        |error: &dyn std::fmt::Display| format!("cannot export to {}: {error}", file.display());
+    let failed = |reason: String| format!("cannot export to {}: {reason}", file.display());
+    let refused = |error: io::Error| failed(words::of(&error));
     if file == Path::new(STANDARD) {
         if io::stdout().is_terminal() {
             return Err("an archive is not for a terminal: redirect stdout, or name a file".into());
         }
-        return write(pool, &image, io::stdout().lock()).map_err(|error| failed(&error).into());
+        return write(pool, &image, io::stdout().lock())
+            .map_err(|error| failed(error.to_string()).into());
     }
     let unfinished = Unfinished::beside(file);
-    let made = File::create(&unfinished.0).map_err(|error| failed(&error))?;
-    write(pool, &image, &made).map_err(|error| failed(&error))?;
-    made.sync_all().map_err(|error| failed(&error))?;
-    fs::rename(&unfinished.0, file).map_err(|error| failed(&error))?;
+    let made = File::create(&unfinished.0).map_err(refused)?;
+    write(pool, &image, &made).map_err(|error| failed(error.to_string()))?;
+    made.sync_all().map_err(refused)?;
+    fs::rename(&unfinished.0, file).map_err(refused)?;
     let directory = file.parent().filter(|path| !path.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))
         .and_then(|directory| directory.sync_all())
-        .map_err(|error| failed(&error).into())
+        .map_err(|error| refused(error).into())
 }
 
 /// A file that is removed unless it has got its name.
@@ -66,17 +68,16 @@ pub(crate) fn import(
     name: Option<&ImageName>,
 ) -> Result<(), Box<dyn Error>> {
     let name = name.map_or_else(|| name_of(file), |name| Ok(name.clone()))?;
-    let failed =
-        |error: &dyn std::fmt::Display| format!("cannot import {}: {error}", file.display());
+    let failed = |reason: String| format!("cannot import {}: {reason}", file.display());
     let input: Box<dyn io::Read> = if file == Path::new(STANDARD) {
         Box::new(io::stdin().lock())
     } else {
-        Box::new(File::open(file).map_err(|error| failed(&error))?)
+        Box::new(File::open(file).map_err(|error| failed(words::of(&error)))?)
     };
     let mut progress = Progress::new("importing");
     let input = BufReader::with_capacity(1 << 20, input);
     let (cid, _held) = archive::read(pool, input, &mut |done, all| progress.windows(done, all))
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| failed(error.to_string()))?;
     drop(progress);
     checkpoint::publish(pool, &name, cid)?;
     println!("{cid}");

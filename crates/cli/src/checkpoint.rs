@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::output::print_json;
 use crate::pool::PoolArg;
+use crate::progress::Background;
 use crate::{CommandResult, size};
 
 /// What to checkpoint, and under which name.
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         return dry_run(args);
     };
     let pool = args.pool.open()?;
-    let made = match farfork_checkpoint::checkpoint(&pool, args.pid, args.kill) {
+    let made = match checkpoint(&pool, args) {
         Err(CheckpointError::Refused(refusals)) if args.json => {
             eprintln!("farfork: {}", CheckpointError::Refused(refusals.clone()));
             print_json(&Refused { refusals })?;
@@ -71,6 +72,16 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     made.settle();
     report(name, &made, args.json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checkpoints, and shows on a terminal how far that is.
+fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
+    let shown = (!args.json).then(|| Background::start("checkpointing")).flatten();
+    farfork_checkpoint::checkpoint(pool, args.pid, args.kill, &mut |done, all| {
+        if let Some(shown) = &shown {
+            shown.bytes(done, all);
+        }
+    })
 }
 
 fn dry_run(args: &Args) -> CommandResult {

@@ -1,5 +1,6 @@
 //! `farfork doctor`.
 
+use farfork_sys::words;
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     } else {
         report.render(&mut io::stdout().lock())
     };
-    written.map_err(|error| format!("writing the report to standard output: {error}"))?;
+    written
+        .map_err(|error| format!("writing the report to standard output: {}", words::of(&error)))?;
     Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

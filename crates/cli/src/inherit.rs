@@ -1,5 +1,6 @@
 //! `--inherit-fd`: descriptors that the caller supplies to a clone.
 
+use farfork_sys::words;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,7 +39,9 @@ impl Inherit {
     pub(crate) fn open(&self, index: usize) -> Result<OwnedFd, String> {
         let path = self.path.replace("%i", &index.to_string());
         let result = if self.listens { listen(&path) } else { open(&path) };
-        result.map_err(|error| format!("cannot open {path} for descriptor {}: {error}", self.fd))
+        result.map_err(|error| {
+            format!("cannot open {path} for descriptor {}: {}", self.fd, words::of(&error))
+        })
     }
 }
 

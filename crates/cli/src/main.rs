@@ -18,7 +18,9 @@ mod restore;
 mod size;
 
 use clap::{Parser, Subcommand};
+use farfork_sys::words;
 use std::error::Error;
+use std::io;
 use std::process::ExitCode;
 
 /// What a subcommand ends with.
@@ -78,7 +80,8 @@ fn main() -> ExitCode {
         Command::Node(args) => node::run(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("farfork: {error}");
+        let refused = error.downcast_ref::<io::Error>();
+        eprintln!("farfork: {}", refused.map_or_else(|| error.to_string(), words::of));
         ExitCode::FAILURE
     })
 }

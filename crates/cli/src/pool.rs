@@ -1,5 +1,6 @@
 //! `farfork pool`, and which pool the other commands mean.
 
+use farfork_sys::words;
 use std::env;
 use std::error::Error;
 use std::fs;
@@ -86,7 +87,7 @@ fn embedded() -> Result<PathBuf, Box<dyn Error>> {
 fn create(path: &Path, bytes: u64) -> Result<Pool, Box<dyn Error>> {
     let directory = path.parent().ok_or("a pool needs a directory: name a file in one")?;
     fs::create_dir_all(directory)
-        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+        .map_err(|error| format!("cannot make {}: {}", directory.display(), words::of(&error)))?;
     let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
     if is_empty && rustix::process::geteuid().is_root() && !maps_huge_pages(directory) {
         // Room for the file system's own pages beside the pool's.

@@ -1,6 +1,9 @@
 //! How far long work is, on one line of a terminal.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use farfork_types::CHUNK_BYTES;
@@ -28,14 +31,18 @@ impl Progress {
 
     /// So many windows of all are done.
     pub(crate) fn windows(&mut self, done: u64, all: u64) {
+        self.bytes(done * CHUNK_BYTES, all * CHUNK_BYTES);
+    }
+
+    /// So many bytes of all are done.
+    fn bytes(&mut self, done: u64, all: u64) {
         if !self.is_terminal || Instant::now() < self.next {
             return;
         }
         self.next = Instant::now() + INTERVAL;
         self.shown = true;
-        let bytes = |windows: u64| size::show(windows * CHUNK_BYTES);
         let percent = 100 * done / all.max(1);
-        eprint!("\r{} {} of {} ({percent} %)\x1b[K", self.doing, bytes(done), bytes(all));
+        eprint!("\r{} {} of {} ({percent} %)\x1b[K", self.doing, size::show(done), size::show(all));
         let _ = io::stderr().flush();
     }
 }
@@ -44,6 +51,57 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if self.shown {
             eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// The same for work that must not wait for a terminal: a thread of its own writes the line.
+pub(crate) struct Background {
+    state: Arc<State>,
+    writer: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    done: AtomicU64,
+    all: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Background {
+    /// Starts; nothing unless stderr is a terminal, or where no thread can be had.
+    pub(crate) fn start(doing: &'static str) -> Option<Background> {
+        let mut progress = Progress::new(doing);
+        if !progress.is_terminal {
+            return None;
+        }
+        let state = Arc::new(State::default());
+        let shown = Arc::clone(&state);
+        let writer = thread::Builder::new().spawn(move || {
+            while !shown.is_over.load(Ordering::Relaxed) {
+                thread::park_timeout(INTERVAL);
+                let all = shown.all.load(Ordering::Relaxed);
+                if all > 0 {
+                    progress.bytes(shown.done.load(Ordering::Relaxed), all);
+                }
+            }
+        });
+        writer.ok().map(|writer| Background { state, writer: Some(writer) })
+    }
+
+    /// So many bytes of all are done.
+    pub(crate) fn bytes(&self, done: u64, all: u64) {
+        self.state.done.store(done, Ordering::Relaxed);
+        self.state.all.store(all, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.state.is_over.store(true, Ordering::Relaxed);
+        if let Some(writer) = self.writer.take() {
+            writer.thread().unpark();
+            let _ = writer.join();
         }
     }
 }

@@ -10,6 +10,7 @@
 //! Written and read in one pass with the memory of one chunk. Nothing of the pool it came from is
 //! in it: places and plan are made anew where it is read.
 
+use farfork_sys::words;
 use std::io::{self, Read, Write};
 
 use farfork_pool::{Held, Pool};
@@ -37,7 +38,8 @@ const MODEL_BYTES: u64 = 256 << 20;
 pub enum ArchiveError {
     /// The operating system refused.
     #[error(
-        "cannot {doing} the archive: {source}; look at the file, its directory and their space"
+        "cannot {doing} the archive: {}; look at the file, its directory and their space",
+        words::of(.source)
     )]
     Io {
         /// What was tried, as a verb.

@@ -8,6 +8,8 @@ pub mod format;
 pub mod layout;
 pub mod machine;
 pub mod model;
+pub mod mounts;
+pub mod stamp;
 pub mod store;
 mod validate;
 pub mod verify;

@@ -32,6 +32,24 @@ pub struct Model {
     pub descriptors: Vec<Descriptor>,
     /// Open file descriptions that `descriptors` refer to.
     pub files: Vec<OpenFile>,
+    /// Mounts that files lie on, in the order in which they were made.
+    pub mounts: Vec<Mount>,
+}
+
+/// A mount of the process's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Where.
+    pub point: PathBuf,
+    /// Type of the file system.
+    pub fs_type: String,
+    /// What the file system says that it is made of.
+    pub source: String,
+    /// Options of the mount, separated by commas.
+    pub options: String,
+    /// Present if the process had it for itself alone: where the node has the same file or
+    /// directory, to be bound to `point` in the clone.
+    pub bound_from: Option<PathBuf>,
 }
 
 /// Kernel and processor of the parent.
@@ -194,6 +212,8 @@ pub struct FileStamp {
     pub size: u64,
     /// Modification time in nanoseconds since the epoch.
     pub mtime_ns: i128,
+    /// Build-id of an ELF file that was linked with one.
+    pub build_id: Option<Vec<u8>>,
 }
 
 /// Pages that lie side by side in the process and in the image; see [`crate::layout`].

@@ -42,6 +42,10 @@ impl Model {
         self.threads.iter().try_for_each(Thread::validate)?;
         path(&self.process.exe)?;
         path(&self.process.cwd)?;
+        for mount in &self.mounts {
+            path(&mount.point)?;
+            mount.bound_from.iter().try_for_each(|from| path(from))?;
+        }
         for (signal, _) in &self.signals.actions {
             demand((1..=64).contains(signal), "an action for a signal that does not exist")?;
         }

@@ -1,5 +1,6 @@
 //! Why a call to the agent failed.
 
+use farfork_sys::words;
 use std::io;
 use std::path::PathBuf;
 
@@ -38,7 +39,7 @@ pub enum NodeError {
         pid: i32,
     },
     /// The agent's socket cannot be used.
-    #[error("cannot {doing} the node agent at {}: {source}; see farfork node --help", .path.display())]
+    #[error("cannot {doing} the node agent at {}: {}; see farfork node --help", .path.display(), words::of(.source))]
     Socket {
         /// What was being done.
         doing: &'static str,
@@ -48,7 +49,7 @@ pub enum NodeError {
         source: io::Error,
     },
     /// The connection broke.
-    #[error("the node agent went away: {0}; clones go on, and farfork node starts a new one")]
+    #[error("the node agent went away: {}; clones go on, and farfork node starts a new one", words::of(.0))]
     Connection(io::Error),
     /// What came over the connection is no known message.
     #[error("the node agent speaks another language ({0}): is it another version of farfork?")]

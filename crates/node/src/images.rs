@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use farfork_image::verify;
+use farfork_image::mounts;
+use farfork_image::verify::{self, Seen};
 use farfork_pool::{ImageExtents, ImageSlot, NodeSlot, PinFile, Pool};
 use farfork_restore::{Attached, RestoreError, attach};
 use farfork_types::Cid;
@@ -50,6 +51,8 @@ pub struct NodeImage {
     pub attached: Attached,
     /// When its files were last seen to be what they were.
     files_seen: Mutex<Option<Instant>>,
+    /// What they were then.
+    seen: Mutex<Seen>,
     /// When a clone was last asked for.
     used: Mutex<Option<Instant>>,
 }
@@ -152,8 +155,8 @@ impl NodePool {
 
     fn read(&self, cid: Cid) -> Result<Arc<NodeImage>, NodeError> {
         let attached = attach(&self.pool, cid)?;
-        let (files_seen, used) = (Mutex::default(), Mutex::default());
-        let image = Arc::new(NodeImage { attached, files_seen, used });
+        let (files_seen, seen, used) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let image = Arc::new(NodeImage { attached, files_seen, seen, used });
         let mut images = locked(&self.images);
         if images.len() >= KEPT_IMAGES {
             images.clear(); // clones hold what they use themselves
@@ -204,10 +207,9 @@ impl NodeImage {
     /// Compares the files with what they were; a change is found again by the next restore.
     fn refresh(&self) -> Vec<String> {
         let now = Instant::now();
-        let changes: Vec<String> = verify::changed_files(&self.attached.image.model)
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let changes = verify::changed_files(&self.attached.image.model, &mut locked(&self.seen));
+        let mut changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+        changes.extend(mounts::changed_mounts(&self.attached.image.model.mounts));
         *locked(&self.files_seen) = changes.is_empty().then_some(now);
         changes
     }

@@ -67,10 +67,8 @@ pub struct PlanHeader {
     pub spare_count: u32,
     /// 1 if the parent was pid 1 of its namespace.
     pub is_pid_one: u32,
-    /// Descriptors that the caller supplies, in the order in which the request carries them.
-    pub external_count: u32,
-    /// Target numbers of those descriptors ([`ExternalFd`]).
-    pub externals: Table,
+    /// Keeps the struct free of padding.
+    pub reserved: u32,
 }
 
 /// One thread of the parent.
@@ -120,23 +118,10 @@ pub struct FileRange {
     pub path: u64,
 }
 
-/// A descriptor whose other end lay outside the parent.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
-)]
-#[repr(C)]
-pub struct ExternalFd {
-    /// Number it has in the clone.
-    pub target: u32,
-    /// `O_CLOEXEC` or 0.
-    pub cloexec: u32,
-}
-
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 6 + 16);
+    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 5 + 16);
     assert!(size_of::<ThreadPlan>() == 40);
     assert!(size_of::<Window>() == 24);
     assert!(size_of::<FileRange>() == 32);
-    assert!(size_of::<ExternalFd>() == 8);
     assert!(size_of::<Op>() == 64);
 };

@@ -56,6 +56,8 @@ pub enum What {
     Container = 14,
     /// Installing the supervisor of discarding calls.
     Supervisor = 15,
+    /// Mounting what the parent had mounted for itself alone.
+    Mount = 16,
 }
 
 impl What {
@@ -78,6 +80,7 @@ impl What {
             Process,
             Container,
             Supervisor,
+            Mount,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

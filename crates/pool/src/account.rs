@@ -1,6 +1,7 @@
 //! Whose memory the pool is: a memory cgroup of its own, so that an image is not charged to the
 //! process that happened to write it. Both versions of the cgroup file system are served.
 
+use farfork_sys::words;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
@@ -90,7 +91,8 @@ impl Group {
         }
         match fs::create_dir(&self.dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(format!("cannot make {}: {error}", self.dir.display()));
+                let reason = words::of(&error);
+                return Err(format!("cannot make {}: {reason}", self.dir.display()));
             }
             _ => {}
         }

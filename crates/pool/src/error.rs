@@ -1,5 +1,6 @@
 //! What can go wrong with a pool.
 
+use farfork_sys::words;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,7 @@ pub enum PoolError {
         size: u64,
     },
     /// The operating system refused.
-    #[error("cannot {doing} {path}: {source}{hint}", path = path.display(), hint = hint(source))]
+    #[error("cannot {doing} {path}: {}{hint}", words::of(.source), path = path.display(), hint = hint(source))]
     Io {
         /// What was tried, as a verb.
         doing: &'static str,
@@ -128,7 +129,8 @@ pub enum PoolError {
     /// The pool has room, what it lies on has not.
     #[error(
         "the medium under the pool at {path} has no {asked} bytes left although the pool has: \
-         {source}; enlarge the mount or the memory limit, or remove images",
+         {}; enlarge the mount or the memory limit, or remove images",
+        words::of(.source),
         path = path.display()
     )]
     MediumFull {

@@ -1,5 +1,6 @@
 //! Why a clone could not be started.
 
+use farfork_sys::words;
 use std::io;
 
 use farfork_image::error::ImageError;
@@ -37,7 +38,7 @@ pub enum RestoreError {
         changes: Vec<String>,
     },
     /// A step of the plan failed.
-    #[error("cannot restore image {cid}: {} failed{}: {source}{}", step(.what), about(.detail), advice(.what, .source))]
+    #[error("cannot restore image {cid}: {} failed{}: {}{}", step(.what), about(.detail), words::of(.source), advice(.what, .source))]
     Step {
         /// The image.
         cid: Cid,
@@ -49,7 +50,7 @@ pub enum RestoreError {
         source: io::Error,
     },
     /// The restorer did not start or went away.
-    #[error("the restorer {doing} failed: {source}; look for memory or process limits")]
+    #[error("the restorer {doing} failed: {}; look for memory or process limits", words::of(.source))]
     Restorer {
         /// In doing what.
         doing: &'static str,
@@ -89,6 +90,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Process) => "creating the process with its pid",
         Some(What::Container) => "mounting /proc in the new container",
         Some(What::Supervisor) => "installing the supervisor of memory calls",
+        Some(What::Mount) => "mounting",
         None => "a step",
     }
 }

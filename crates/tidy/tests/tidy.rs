@@ -3,6 +3,8 @@
 
 #[path = "tidy/docs.rs"]
 mod docs;
+#[path = "tidy/errors.rs"]
+mod errors;
 #[path = "tidy/layers.rs"]
 mod layers;
 #[path = "tidy/manifests.rs"]
@@ -25,6 +27,7 @@ const RULES: &[(&str, Rule)] = &[
     ("unsafe code is confined and explained", unsafety::rule),
     ("manifests describe, pin and inherit", manifests::rule),
     ("dependencies point down", layers::rule),
+    ("errors have words and no numbers", errors::rule),
     ("nothing unfinished is committed", words::unfinished),
     ("nothing of the building machine is committed", words::machine),
     ("white space is plain", words::white_space),

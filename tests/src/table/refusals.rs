@@ -13,6 +13,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_seccomp").refused(&["seccomp"]),
     Program::c("refuse_inotify").refused(&["fd 3"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
+    Program::c("refuse_own_tmpfs").refused(&["tmpfs mounted on"]),
+    Program::c("refuse_chroot").refused(&["without chroot"]),
     Program::c("refuse_ptraced").refused(&["trace"]),
     // A memfd is a deleted file to begin with: refused until images carry the bytes of memfds.
     Program::c("fd_memfd").refused(&["fd 3"]),

@@ -16,10 +16,13 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("steady"),
     Program::c("timers"),
     Program::c("rseq"),
+    // Programs that register an area themselves switch off the one of glibc.
+    Program::c("rseq_section").env(&[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]),
     Program::c("robust_list"),
     Program::c("prctl_state"),
     Program::c("personality"),
     Program::c("umask_cwd"),
+    Program::c("own_mounts"),
     Program::c("creds"),
     Program::c("rights_apart"),
     Program::c("auxv_exe").as_pid_one(),

@@ -25,6 +25,7 @@ pub const CASES: &[Case] = &[
     ("into_a_full_pool_with_kill", into_a_full_pool_with_kill),
     ("into_just_enough_room", into_just_enough_room),
     ("into_a_deleted_pool", into_a_deleted_pool),
+    ("tells_how_far_it_is", tells_how_far_it_is),
     ("of_processes_that_exit", of_processes_that_exit),
     ("of_processes_that_exec", of_processes_that_exec),
     ("of_processes_that_fork", of_processes_that_fork),
@@ -265,6 +266,27 @@ fn ends_well(child: &mut Child, script: &str) -> Outcome {
     })?;
     let status = status.map(|status| status.to_string()).unwrap_or_default();
     demand(status == "exit status: 7", format!("{script}: ended with {status}"))
+}
+
+fn tells_how_far_it_is() -> Outcome {
+    let scene = Scene::set(32)?;
+    let (pool, mut subject) = (scene.pool()?, scene.subject("steady")?);
+    let mut told = Vec::new();
+    let made =
+        farfork_checkpoint::checkpoint(&pool, subject.pid() as i32, false, &mut |done, all| {
+            told.push((done, all));
+        });
+    let made = made.map_err(during("checkpointing"))?;
+    let copied = made.copied_bytes;
+    let is_rising = told.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    let is_of_all = told.iter().all(|(_, all)| *all == copied);
+    let is_whole = told.last() == Some(&(copied, copied));
+    demand(is_rising && is_of_all && is_whole, format!("expected {copied} in the end: {told:?}"))?;
+    pool.remove(made.cid).map_err(during("removing"))?;
+    drop(made);
+    scene.check()?;
+    subject.must_pass()?;
+    scene.strike()
 }
 
 fn of_processes_that_exit() -> Outcome {

@@ -21,7 +21,7 @@ pub fn act() -> Option<ExitCode> {
     let pool = PathBuf::from(std::env::var_os("FARFORK_POOL")?);
     let pool = Pool::open(&pool).ok()?;
     failpoint::arm();
-    Some(match farfork_checkpoint::checkpoint(&pool, pid, false) {
+    Some(match farfork_checkpoint::checkpoint(&pool, pid, false, &mut |_, _| {}) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

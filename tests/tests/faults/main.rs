@@ -10,8 +10,8 @@ mod scene;
 
 use std::process::{Command, ExitCode};
 
-use farfork_tests::{Outcome, Trouble, testbed};
-use libtest_mimic::{Arguments, Failed, Trial};
+use farfork_tests::{Outcome, Trouble, driver, testbed};
+use libtest_mimic::Trial;
 
 /// A test of this program.
 type Case = (&'static str, fn() -> Outcome);
@@ -24,31 +24,19 @@ const CASES: &[(&str, &[Case])] = &[
     ("restore", restore::CASES),
 ];
 
-fn finish(name: &str, outcome: Outcome) -> Result<(), Failed> {
-    match outcome {
-        Ok(()) => Ok(()),
-        Err(Trouble::Skipped(reason)) => {
-            eprintln!("SKIPPED {name}: {reason}");
-            Ok(())
-        }
-        Err(Trouble::Failed(report)) => Err(Failed::from(report)),
-    }
-}
-
 fn trials(reason: Option<&str>) -> Vec<Trial> {
     let all =
         CASES.iter().flat_map(|(module, cases)| cases.iter().map(move |case| (*module, *case)));
     all.map(|(module, (what, run))| {
         let name = format!("{module}::{what}");
         let shown = name.clone();
-        Trial::test(name, move || finish(&shown, run())).with_ignored_flag(reason.is_some())
+        Trial::test(name, move || driver::finish(&shown, run())).with_ignored_flag(reason.is_some())
     })
     .collect()
 }
 
 fn main() -> ExitCode {
-    // What this program inherited must not become an external descriptor of the subjects.
-    farfork_sys::inherited::close_on_exec_from(3).expect("Linux 5.11");
+    driver::begin();
     if let Some(status) = killed::act() {
         return status;
     }
@@ -59,9 +47,7 @@ fn main() -> ExitCode {
     if let Some(reason) = &missing {
         eprintln!("SKIPPED all tests: {reason}");
     }
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials(missing.as_deref()));
-    testbed::tear_down();
-    conclusion.exit_code()
+    driver::run(trials(missing.as_deref()))
 }
 
 /// This program once more, in another role.

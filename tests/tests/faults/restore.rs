@@ -3,16 +3,18 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use farfork_image::format::{self, Image};
 use farfork_image::model::Model;
+use farfork_image::stamp;
 use farfork_image::store::Draft;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, compile, farfork, program::Program};
 use farfork_types::{CHUNK_BYTES, Cid};
 
 use crate::Case;
-use crate::scene::{PATIENCE, Scene, demand, during};
+use crate::scene::{PATIENCE, Scene, demand, during, fail};
 
 pub const CASES: &[Case] = &[
     ("of_no_image", of_no_image),
@@ -23,9 +25,12 @@ pub const CASES: &[Case] = &[
     ("of_another_version", of_another_version),
     ("from_a_truncated_pool", from_a_truncated_pool),
     ("made_on_another_kernel", made_on_another_kernel),
+    ("made_on_another_file_system", made_on_another_file_system),
     ("made_on_another_processor", made_on_another_processor),
     ("with_a_missing_file", with_a_missing_file),
     ("with_a_changed_file", with_a_changed_file),
+    ("with_a_reinstalled_program", with_a_reinstalled_program),
+    ("with_another_build_of_the_program", with_another_build_of_the_program),
     ("import_of_damaged_files", import_of_damaged_files),
 ];
 
@@ -195,6 +200,13 @@ fn made_on_another_processor() -> Outcome {
     finish(scene, subject)
 }
 
+fn made_on_another_file_system() -> Outcome {
+    let (scene, subject, agent) = stage(40)?;
+    with_model(&scene, |model| model.mounts[0].fs_type = "bcachefs".into())?;
+    refused(&scene, agent, "a/other", &["was on bcachefs and is on", "put them back"])?;
+    finish(scene, subject)
+}
+
 /// The program runs from a copy of itself, which is a file that its clones need.
 fn stage_with_own_file() -> Outcome<(Scene, Subject, u32)> {
     let mut scene = Scene::set(24)?;
@@ -232,6 +244,45 @@ fn with_a_changed_file() -> Outcome {
     refused(&scene, agent, "a/b", &[&path, "put them back"])?;
     fs::remove_file(&copy).map_err(during("removing"))?;
     scene.strike()
+}
+
+/// Puts another file in the place of the program's, as an installer does.
+fn install(agent: u32, bytes: &[u8], modified: SystemTime) -> Outcome {
+    let (copy, fresh) = (copy_of(agent), copy_of(agent).with_extension("fresh"));
+    fs::copy(&copy, &fresh).map_err(during("copying"))?; // with its mode
+    fs::write(&fresh, bytes).map_err(during("writing"))?;
+    let file = OpenOptions::new().write(true).open(&fresh).map_err(during("opening"))?;
+    file.set_modified(modified).map_err(during("setting a time"))?;
+    fs::rename(&fresh, &copy).map_err(during("renaming"))
+}
+
+fn with_a_reinstalled_program() -> Outcome {
+    let (scene, subject, agent) = stage_with_own_file()?;
+    let bytes = fs::read(copy_of(agent)).map_err(during("reading"))?;
+    install(agent, &bytes, SystemTime::now() + Duration::from_secs(100))?;
+    Subject::start("clone", &mut scene.command(&["restore", "a/b"])?, PATIENCE)?.must_pass()?;
+    fs::remove_file(copy_of(agent)).map_err(during("removing"))?;
+    finish(scene, subject)
+}
+
+/// Size and time are those of the first build.
+fn with_another_build_of_the_program() -> Outcome {
+    let (scene, subject, agent) = stage_with_own_file()?;
+    Subject::start("clone", &mut scene.command(&["restore", "a/b"])?, PATIENCE)?.must_pass()?;
+    let copy = copy_of(agent);
+    let modified = fs::metadata(&copy).and_then(|found| found.modified());
+    let build_id = stamp::build_id(&copy);
+    let build_id = build_id.map_or_else(|| fail("cc links without a build-id"), Ok)?;
+    let mut bytes = fs::read(&copy).map_err(during("reading"))?;
+    let at = bytes.windows(build_id.len()).position(|part| part == build_id).unwrap_or_default();
+    bytes[at] ^= 1;
+    install(agent, &bytes, modified.map_err(during("looking at a file"))?)?;
+    let path = copy.display().to_string();
+    // Files that were right a moment ago are not looked at again at once.
+    std::thread::sleep(Duration::from_secs(3));
+    refused(&scene, agent, "a/b", &[&path, "another build", "put them back"])?;
+    fs::remove_file(&copy).map_err(during("removing"))?;
+    finish(scene, subject)
 }
 
 fn import_of_damaged_files() -> Outcome {

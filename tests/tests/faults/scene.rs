@@ -223,7 +223,7 @@ pub fn failed_in_words(what: &str, output: &Output, status: i32, words: &[&str])
     for word in words {
         demand(said.contains(word), format!("expected '{word}'; {}", report()))?;
     }
-    for dump in ["panicked", "Some(", "None", "Err(", " { ", "unwrap"] {
+    for dump in ["(os error", "panicked", "Some(", "None", "Err(", " { ", "unwrap"] {
         demand(!said.contains(dump), format!("saw '{dump}'; {}", report()))?;
     }
     let is_told = status == 2 || said.starts_with("farfork: ");

@@ -168,7 +168,7 @@ fn lane(subject: Subject, testbed: &Testbed) -> Result<Result<Lane, String>, Ben
     std::fs::create_dir(&directory).map_err(io("make", &directory))?;
     let (parent, forker) = subject.warm(&directory)?;
     subject.settle(&parent)?;
-    match farfork_checkpoint::checkpoint(&testbed.pool, parent.pid(), false) {
+    match farfork_checkpoint::checkpoint(&testbed.pool, parent.pid(), false, &mut |_, _| {}) {
         Ok(made) => {
             let warm = Warm { parent, forker, cid: made.cid };
             Ok(Ok(Lane { subject, warm, next: 100 }))

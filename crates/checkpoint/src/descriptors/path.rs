@@ -27,7 +27,7 @@ const WITHOUT_STAMP: [i64; 6] = [
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     check_name(entry, subject)?;
     check_proc(entry, subject)?;
-    let stamp = if needs_stamp(entry, subject) { Some(stamp(entry)) } else { None };
+    let stamp = if needs_stamp(entry, subject) { Some(stamp(entry, subject)) } else { None };
     Ok(by_path(entry, stamp))
 }
 
@@ -129,8 +129,7 @@ fn has_stamp(entry: &Entry, subject: &Subject) -> bool {
     kind.is_none_or(|kind| !WITHOUT_STAMP.contains(&kind.f_type))
 }
 
-fn stamp(entry: &Entry) -> FileStamp {
-    let inode = &entry.inode;
-    let mtime_ns = i128::from(inode.mtime()) * 1_000_000_000 + i128::from(inode.mtime_nsec());
-    FileStamp { path: entry.link.clone().into(), size: inode.size(), mtime_ns }
+fn stamp(entry: &Entry, subject: &Subject) -> FileStamp {
+    let at = format!("/proc/{}/fd/{}", subject.pid, entry.fd);
+    FileStamp::of(Path::new(&entry.link), &entry.inode, Path::new(&at))
 }

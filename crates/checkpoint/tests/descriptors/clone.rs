@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use farfork_image::compile::arena::Arena;
 use farfork_image::compile::descriptors::{CompiledDescriptors, ops};
+use farfork_image::compile::external_numbers;
 use farfork_image::model::Model;
 use farfork_plan::protocol::{SLOT_EXTERNAL, SLOTS};
 use farfork_plan::{Op, PlanHeader, SLOT_NONE, nr, window};
@@ -24,7 +25,7 @@ impl Clone {
         let mut arena = Arena::new();
         let compiled = ops(model, &mut arena);
         let plan = arena.finish(PlanHeader::default());
-        let supplied: Vec<OwnedFd> = compiled.externals.iter().map(|_| supply()).collect();
+        let supplied: Vec<OwnedFd> = external_numbers(model).iter().map(|_| supply()).collect();
         // SAFETY: the child makes system calls only, on memory that was made before the fork.
         let pid = unsafe { libc::fork() };
         if pid == 0 {

@@ -3,6 +3,7 @@
 use super::raw::{answer_system_call, in_child, io_uring, listen_to_system_call};
 use super::{Finding, Probe, setting, while_doing};
 use crate::Group;
+use farfork_sys::words;
 
 pub(super) const PROBES: &[Probe] = &[
     Probe {
@@ -48,6 +49,6 @@ fn io_uring_enabled() -> Finding {
         .map_or(String::new(), |value| format!(" (kernel.io_uring_disabled = {value})"));
     match io_uring() {
         Ok(()) => Ok(format!("made a ring{held}")),
-        Err(error) => Err(format!("making a ring: {error}{held}")),
+        Err(error) => Err(format!("making a ring: {}{held}", words::of(&error))),
     }
 }

@@ -3,7 +3,9 @@
 use super::raw::{self, Mapping, PAGE_BYTES};
 use super::{Finding, Probe, setting, while_doing};
 use crate::Group;
+use farfork_sys::memory;
 use std::fs::File;
+use std::ops::Range;
 
 const NEWER: &str = "use a newer kernel";
 
@@ -78,9 +80,10 @@ fn pagemap_scan() -> Finding {
     let mapping = Mapping::anonymous(8 * PAGE_BYTES).map_err(while_doing("mapping memory"))?;
     mapping.write_page(TOUCHED);
     let pagemap = File::open("/proc/self/pagemap").map_err(while_doing("opening the page map"))?;
-    let found = raw::present_pages(&pagemap, mapping.addresses())
+    let Range { start, end } = mapping.addresses();
+    let found = memory::pages_with_content(&pagemap, start, end)
         .map_err(while_doing("asking PAGEMAP_SCAN for touched pages"))?;
-    let start = mapping.addresses().start + (TOUCHED * PAGE_BYTES) as u64;
+    let start = start + (TOUCHED * PAGE_BYTES) as u64;
     let expected = start..start + PAGE_BYTES as u64;
     // With huge pages enabled for all memory, one touch may bring in the neighbours.
     if found.iter().any(|range| range.start <= expected.start && expected.end <= range.end) {

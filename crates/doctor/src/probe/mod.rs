@@ -14,6 +14,8 @@ mod sockets;
 mod tracing;
 
 use crate::{Capability, Group};
+use farfork_sys::words;
+use std::io;
 
 pub(crate) use machine::name as machine_name;
 
@@ -69,8 +71,8 @@ fn setting(path: &str) -> Option<String> {
 }
 
 /// Turns an error into "what was being done: why not".
-fn while_doing<E: std::fmt::Display>(doing: &str) -> impl FnOnce(E) -> String {
-    move |error| format!("{doing}: {error}")
+fn while_doing<E: Into<io::Error>>(doing: &str) -> impl FnOnce(E) -> String {
+    move |error| format!("{doing}: {}", words::of(&error.into()))
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ fn held(capability: Capability) -> Finding {
     match caps::has_cap(None, CapSet::Effective, capability) {
         Ok(true) => Ok("this process holds it".into()),
         Ok(false) => Err(not_held(capability)),
-        Err(error) => Err(format!("reading the capabilities of this process: {error}")),
+        Err(reason) => Err(format!("reading the capabilities of this process: {reason}")),
     }
 }
 

@@ -9,7 +9,6 @@ use super::Finding;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::mem::{size_of, zeroed};
 use std::ops::Range;
@@ -223,50 +222,6 @@ impl Drop for Mapping {
 
 fn mapped(address: *mut libc::c_void) -> io::Result<usize> {
     if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address as usize) }
-}
-
-/// The page ranges of `range` that are present, by one `PAGEMAP_SCAN` call.
-pub(super) fn present_pages(pagemap: &File, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
-    const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<Scan>(b'f' as u32, 16);
-    const PAGE_IS_PRESENT: u64 = 1 << 3;
-    #[repr(C)]
-    #[derive(Default)]
-    struct Scan {
-        size: u64,
-        flags: u64,
-        start: u64,
-        end: u64,
-        walk_end: u64,
-        vec: u64,
-        vec_len: u64,
-        max_pages: u64,
-        category_inverted: u64,
-        category_mask: u64,
-        category_anyof_mask: u64,
-        return_mask: u64,
-    }
-    #[repr(C)]
-    #[derive(Clone, Copy, Default)]
-    struct Region {
-        start: u64,
-        end: u64,
-        categories: u64,
-    }
-    let mut regions = [Region::default(); 16];
-    let mut scan = Scan {
-        size: size_of::<Scan>() as u64,
-        start: range.start,
-        end: range.end,
-        vec: regions.as_mut_ptr() as u64,
-        vec_len: regions.len() as u64,
-        category_mask: PAGE_IS_PRESENT,
-        return_mask: PAGE_IS_PRESENT,
-        ..Scan::default()
-    };
-    // SAFETY: the kernel writes at most `vec_len` regions and the size it was given of `scan`.
-    let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut scan) };
-    let count = checked(count.into())? as usize;
-    Ok(regions[..count].iter().map(|region| region.start..region.end).collect())
 }
 
 /// Makes a userfaultfd that also serves faults of the kernel, and returns its feature bits.

@@ -18,6 +18,7 @@ use farfork_plan::{FileRange, Op, What, Window, nr};
 
 use super::Placement;
 use super::arena::Arena;
+use super::mounts;
 use crate::model::{Backing, FileStamp, Model, Region};
 
 /// Slot for the descriptor of a mapped file; descriptors of the process are made later.
@@ -63,6 +64,7 @@ struct Compiler<'m> {
 /// Compiles the memory of `model`, whose chunks lie at `placement`.
 pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Compiled {
     let mut compiler = Compiler { model, placement, ops: Vec::new() };
+    compiler.ops.extend(mounts::ops(&model.mounts, arena));
     let (start, bytes) = model.memory.vdso;
     compiler.ops.push(Op::new(What::Vdso, nr::MOVE_VDSO, &[start, bytes]));
     let pieces = compiler.pieces();

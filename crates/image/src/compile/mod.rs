@@ -4,6 +4,7 @@ pub mod arena;
 pub mod descriptors;
 mod frame;
 mod memory;
+mod mounts;
 mod process;
 mod threads;
 
@@ -35,8 +36,7 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         spare_fd: process.spare_fd,
         spare_count: process.spare_count,
         is_pid_one: u32::from(model.process.pid == 1),
-        external_count: process.externals.len() as u32,
-        externals: arena.table(&process.externals),
+        reserved: 0,
     };
     arena.finish(header)
 }

@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use farfork_plan::{ExternalFd, Op, What, nr};
+use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
 use super::descriptors;
@@ -12,8 +12,6 @@ use crate::model::{Credentials, Leads, Model, PosixTimer};
 pub struct Compiled {
     /// In order.
     pub ops: Vec<Op>,
-    /// Descriptors that the caller supplies.
-    pub externals: Vec<ExternalFd>,
     /// First of a run of numbers that no descriptor of the parent has.
     pub spare_fd: u32,
     /// Length of that run.
@@ -31,7 +29,7 @@ pub fn compile(model: &Model, arena: &mut Arena) -> Compiled {
     ops.extend(attributes(model));
     ops.extend(limits(model, arena));
     let (spare_fd, spare_count) = (descriptors.spare_fd, descriptors.spare_count);
-    Compiled { ops, externals: descriptors.externals, spare_fd, spare_count }
+    Compiled { ops, spare_fd, spare_count }
 }
 
 fn leadership(leads: Leads) -> Option<Op> {

@@ -25,7 +25,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use farfork_plan::protocol::SLOT_EXTERNAL;
-use farfork_plan::{ExternalFd, Op, What, nr};
+use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
 use crate::model::{Descriptor, Model, OpenFile};
@@ -34,8 +34,6 @@ use crate::model::{Descriptor, Model, OpenFile};
 pub struct CompiledDescriptors {
     /// In order.
     pub ops: Vec<Op>,
-    /// Descriptors that the caller supplies.
-    pub externals: Vec<ExternalFd>,
     /// First of a run of numbers that no descriptor of the parent has, at least 3.
     pub spare_fd: u32,
     /// Length of that run.
@@ -87,12 +85,8 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
         }
     }
     compiler.watches();
-    let Compiler { ops, external, spare_fd, .. } = compiler;
-    let supplied = |descriptor: &&Descriptor| external.binary_search(&descriptor.fd).is_ok();
-    let mut externals: Vec<ExternalFd> =
-        model.descriptors.iter().filter(supplied).map(target).collect();
-    externals.sort_unstable_by_key(|external| external.target);
-    CompiledDescriptors { ops, externals, spare_fd, spare_count }
+    let Compiler { ops, spare_fd, .. } = compiler;
+    CompiledDescriptors { ops, spare_fd, spare_count }
 }
 
 /// Numbers that the restorer needs: each descriptor of a request twice while it is moved, and
@@ -124,10 +118,6 @@ pub fn external_numbers(model: &Model) -> Vec<u32> {
         .collect();
     external.sort_unstable();
     external
-}
-
-fn target(descriptor: &Descriptor) -> ExternalFd {
-    ExternalFd { target: descriptor.fd, cloexec: cloexec(descriptor) as u32 }
 }
 
 fn numbers(model: &Model) -> BTreeMap<u32, Vec<&Descriptor>> {

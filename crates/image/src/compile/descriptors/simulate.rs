@@ -49,8 +49,14 @@ pub struct Table<'m> {
 }
 
 impl<'m> Table<'m> {
-    /// The table as the restorer leaves it for the ops, its own numbers `gap` apart.
-    pub fn new(compiled: &CompiledDescriptors, memory: &'m [u8], gap: u32) -> Table<'m> {
+    /// The table as the restorer leaves it for the ops: what the caller supplied for the numbers
+    /// `external`, its own numbers `gap` apart.
+    pub fn new(
+        compiled: &CompiledDescriptors,
+        external: &[u32],
+        memory: &'m [u8],
+        gap: u32,
+    ) -> Table<'m> {
         let mut table = Table {
             fds: BTreeMap::new(),
             things: Vec::new(),
@@ -61,10 +67,10 @@ impl<'m> Table<'m> {
             pairs: 0,
         };
         table.open_at(compiled.spare_fd, Thing::Restorer);
-        for (index, external) in compiled.externals.iter().enumerate() {
+        for (index, external) in external.iter().enumerate() {
             let fd = compiled.spare_fd + (index as u32 + 1) * (gap + 1);
             assert!(table.spare.contains(&fd), "the run is too short for the restorer's own");
-            table.open_at(fd, Thing::External(external.target));
+            table.open_at(fd, Thing::External(*external));
             table.slots[usize::from(SLOT_EXTERNAL) + index] = fd.into();
         }
         table

@@ -90,9 +90,7 @@ fn check(model: &Model, gap: u32) {
     let mut arena = Arena::new();
     let compiled = ops(model, &mut arena);
     let memory = arena.finish(PlanHeader::default());
-    let targets: Vec<u32> = compiled.externals.iter().map(|external| external.target).collect();
-    assert_eq!(targets, external_numbers(model));
-    let mut table = Table::new(&compiled, &memory, gap);
+    let mut table = Table::new(&compiled, &external_numbers(model), &memory, gap);
     table.run(&compiled);
     let numbers: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
     assert_eq!(table.fds.keys().copied().collect::<Vec<_>>(), numbers);

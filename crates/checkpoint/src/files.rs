@@ -1,0 +1,72 @@
+//! The files that a process has mapped, as the process itself sees names.
+
+use std::collections::HashMap;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use farfork_image::model::FileStamp;
+
+use crate::maps::Mapping;
+
+/// Why a mapping cannot be carried, and what to do.
+pub type Obstacle = (&'static str, &'static str);
+
+/// What the paths of a process's mappings lead to; each is looked at once.
+pub struct MappedFiles {
+    pid: i32,
+    known: HashMap<PathBuf, Known>,
+}
+
+struct Known {
+    file: (u64, u64),
+    stamp: Option<FileStamp>,
+}
+
+impl MappedFiles {
+    /// Nothing looked at yet.
+    pub fn of(pid: i32) -> MappedFiles {
+        MappedFiles { pid, known: HashMap::new() }
+    }
+
+    /// The stamp of the file that a mapping shows; none for memory, and for devices that are
+    /// mapped like it.
+    pub fn stamp(&mut self, mapping: &Mapping) -> Result<Option<FileStamp>, Obstacle> {
+        let Some(path) = mapping.path().filter(|_| !mapping.is_deleted()) else { return Ok(None) };
+        if !self.known.contains_key(&path) {
+            let known = self.look_at(&path)?;
+            self.known.insert(path.clone(), known);
+        }
+        let known = &self.known[&path];
+        match self.mapped(mapping) {
+            Some(mapped) if mapped != known.file => Err((
+                "another file has its name now",
+                "restart the program with the new file, or unmount what hides the old one",
+            )),
+            _ => Ok(known.stamp.clone()),
+        }
+    }
+
+    fn look_at(&self, path: &Path) -> Result<Known, Obstacle> {
+        let at = PathBuf::from(format!("/proc/{}/root{}", self.pid, path.display()));
+        let found = fs::metadata(&at).map_err(|_| {
+            (
+                "no file has its name, as the process sees its directories",
+                "keep the file in place until after the checkpoint",
+            )
+        })?;
+        let stamp = found.is_file().then(|| FileStamp::of(path, &found, &at));
+        Ok(Known { file: identity(&found), stamp })
+    }
+
+    /// The file under a mapping itself, where this process may know (CAP_CHECKPOINT_RESTORE).
+    fn mapped(&self, mapping: &Mapping) -> Option<(u64, u64)> {
+        let (pid, start, end) = (self.pid, mapping.start, mapping.end);
+        let found = fs::metadata(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+        found.ok().map(|found| identity(&found))
+    }
+}
+
+fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}

@@ -1,0 +1,200 @@
+//! The mounts that a process's files lie on, and those that it has for itself alone.
+//!
+//! ```text
+//!  mount of the process ─┬─ the node has it, too          recorded, compared on the other node
+//!                        ├─ shows what the node has,      recorded with its source, and made again
+//!                        │  elsewhere (a bind mount)      in the clone's mount namespace
+//!                        └─ shows what the node has not   refused if a file of the process is there
+//! ```
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use farfork_image::model::{Backing, Model, Mount, OpenFile};
+use farfork_image::mounts::{self, MountLine};
+
+use crate::error::CheckpointError;
+use crate::refuse::Refusals;
+
+/// Mounts of a process and of this node.
+struct Mounts {
+    pid: i32,
+    theirs: Vec<MountLine>,
+    ours: Vec<MountLine>,
+}
+
+/// The mounts of process `pid` that its clones need, in the order in which they were made; `model`
+/// is all else that is known of it.
+pub fn collect(
+    pid: i32,
+    model: &Model,
+    refusals: &mut Refusals,
+) -> Result<Vec<Mount>, CheckpointError> {
+    if refuse_other_root(pid, refusals)? {
+        return Ok(Vec::new());
+    }
+    let failed = |_| CheckpointError::Proc { pid, what: "the mounts" };
+    let theirs = mounts::of(&pid.to_string()).map_err(failed)?;
+    let ours = mounts::of("self").map_err(failed)?;
+    let mounts = Mounts { pid, theirs, ours };
+    let used = mounts.used(model, refusals);
+    let mut needed: Vec<Mount> = Vec::new();
+    for line in mounts.theirs.iter().filter(|line| !is_remade(line)) {
+        let mount = mounts.needed(line, &needed, &used, refusals);
+        needed.extend(mount);
+    }
+    Ok(needed)
+}
+
+/// Every clone has a `/proc` of its own.
+fn is_remade(line: &MountLine) -> bool {
+    line.fs_type == "proc" && line.point == Path::new("/proc")
+}
+
+/// A clone's files are opened from the node's root directory.
+fn refuse_other_root(pid: i32, refusals: &mut Refusals) -> Result<bool, CheckpointError> {
+    let root = fs::read_link(format!("/proc/{pid}/root"))
+        .map_err(|_| CheckpointError::Proc { pid, what: "the root directory" })?;
+    if root != Path::new("/") {
+        refusals.add(
+            format!("root directory {}", root.display()),
+            "a clone has the root directory of its node",
+            "run the program without chroot",
+        );
+        return Ok(true);
+    }
+    let is_other = identity(Path::new(&format!("/proc/{pid}/root/"))) != identity(Path::new("/"));
+    if is_other {
+        refusals.add(
+            "root file system",
+            "it is the process's own, and a clone has that of its node",
+            "run the program outside of its container, or farfork inside",
+        );
+    }
+    Ok(is_other)
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Paths that a clone opens. Devices without state are the same wherever they are.
+fn paths(model: &Model) -> BTreeSet<&Path> {
+    let mapped = model.memory.regions.iter().filter_map(|region| match &region.backing {
+        Backing::PrivateFile(file, _) | Backing::SharedFile { file, .. } => {
+            Some(file.path.as_path())
+        }
+        Backing::Anonymous => None,
+    });
+    let open = model.files.iter().filter_map(|file| match file {
+        OpenFile::Path { path, .. } => Some(path.as_path()),
+        _ => None,
+    });
+    let own = [model.process.cwd.as_path(), model.process.exe.as_path()];
+    mapped.chain(open).chain(own).filter(|path| !path.starts_with("/proc")).collect()
+}
+
+impl Mounts {
+    /// A path as the process sees it.
+    fn seen(&self, path: &Path) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{}", self.pid, path.display()))
+    }
+
+    fn is_ours(&self, line: &MountLine) -> bool {
+        let what = |line: &MountLine| {
+            (line.device.clone(), line.root.clone(), line.point.clone(), line.options.clone())
+        };
+        self.ours.iter().any(|own| what(own) == what(line))
+    }
+
+    /// Ids of the mounts that files lie on, and of those on the way to them.
+    fn used(&self, model: &Model, refusals: &mut Refusals) -> HashSet<u64> {
+        let mut used = HashSet::new();
+        for path in paths(model) {
+            let Ok(mut id) = mounts::id_at(&self.seen(path)) else {
+                refusals.add(
+                    path.display().to_string(),
+                    "nothing has this name any more, as the process sees its directories",
+                    "keep it in place until after the checkpoint",
+                );
+                continue;
+            };
+            let line = self.line(id);
+            if line.is_some_and(|line| self.is_ours(line)) {
+                self.refuse_hidden(path, refusals);
+            }
+            while used.insert(id) {
+                let Some(line) = self.line(id) else { break };
+                id = line.parent;
+            }
+        }
+        used
+    }
+
+    fn line(&self, id: u64) -> Option<&MountLine> {
+        self.theirs.iter().find(|line| line.id == id)
+    }
+
+    fn refuse_hidden(&self, path: &Path, refusals: &mut Refusals) {
+        let is_character_device = |path: &Path| {
+            use std::os::unix::fs::FileTypeExt;
+            fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device())
+        };
+        if identity(&self.seen(path)) != identity(path) && !is_character_device(path) {
+            refusals.add(
+                path.display().to_string(),
+                "the node has something else there, mounted outside of the process's mount \
+                 namespace",
+                "mount it before the program starts, or not at that place",
+            );
+        }
+    }
+
+    /// What a clone needs to know of a mount, if it needs it; those `before` it are known.
+    fn needed(
+        &self,
+        line: &MountLine,
+        before: &[Mount],
+        used: &HashSet<u64>,
+        refusals: &mut Refusals,
+    ) -> Option<Mount> {
+        let is_used = used.contains(&line.id);
+        if self.is_ours(line) {
+            return is_used.then(|| mount(line, None));
+        }
+        let source = self.source(line, before);
+        if source.is_none() && is_used {
+            refusals.add(
+                format!("{} mounted on {}", line.fs_type, line.point.display()),
+                "only the process and its mount namespace have it, and a clone would not",
+                "mount it on every node before the program starts, or bind a directory of the \
+                 node's there",
+            );
+        }
+        source.map(|source| mount(line, Some(source)))
+    }
+
+    /// Where this node has what the process has mounted.
+    fn source(&self, line: &MountLine, before: &[Mount]) -> Option<PathBuf> {
+        let shown = identity(&self.seen(&line.point))?;
+        // What it is mounted on has to be there as well.
+        fs::symlink_metadata(mounts::on_node(before, &line.point)).ok()?;
+        self.ours
+            .iter()
+            .filter(|own| own.device == line.device)
+            .filter_map(|own| Some(own.point.join(line.root.strip_prefix(&own.root).ok()?)))
+            .find(|source| identity(source) == Some(shown))
+    }
+}
+
+fn mount(line: &MountLine, bound_from: Option<PathBuf>) -> Mount {
+    Mount {
+        point: line.point.clone(),
+        fs_type: line.fs_type.clone(),
+        source: line.source.clone(),
+        options: line.options.clone(),
+        bound_from,
+    }
+}
