@@ -40,7 +40,7 @@ pub fn copy(
 
 /// Cuts `runs` at the windows' edges: start, end, and offset among the windows' bytes. Windows
 /// that follow each other are not cut apart.
-fn placed(runs: &[Run], windows: &[StoredWindow]) -> Vec<(u64, u64, usize)> {
+pub fn placed(runs: &[Run], windows: &[StoredWindow]) -> Vec<(u64, u64, usize)> {
     let mut parts: Vec<(u64, u64, usize)> = Vec::new();
     for (start, end) in runs {
         let mut index = windows.partition_point(|w| w.address + CHUNK_BYTES <= *start);

@@ -17,6 +17,7 @@ mod maps;
 mod memory;
 mod process;
 pub mod refuse;
+pub mod shared;
 mod status;
 mod threads;
 
@@ -35,6 +36,7 @@ use freeze::Frozen;
 use inject::Injector;
 use memory::Run;
 use refuse::{Refusal, Refusals};
+use shared::{Layout, Objects};
 use status::Status;
 
 /// A checkpoint that was made.
@@ -76,6 +78,7 @@ impl Checkpoint {
 struct Collected {
     model: Model,
     runs: Vec<Run>,
+    shared: Layout,
 }
 
 /// Lists everything that keeps `pid` from being checkpointed.
@@ -112,13 +115,16 @@ pub fn checkpoint(pool: &Pool, pid: i32, kill: bool) -> Result<Checkpoint, Check
     let mut refusals = refusals_of(pid)?;
     let collected = collect(&stopped, &mut refusals)?;
     let refusals = refusals.into_list();
-    let Some(Collected { mut model, runs }) = collected.filter(|_| refusals.is_empty()) else {
+    let Some(Collected { mut model, runs, shared }) = collected.filter(|_| refusals.is_empty())
+    else {
         return Err(CheckpointError::Refused(refusals));
     };
     let mut draft = Draft::begin(pool, &model)?;
     let copy_begun = Instant::now();
     let (writer, extents) = draft.chunks();
-    let copied_bytes = copy::copy(pid, &runs, &model.memory.windows, writer, extents)?;
+    let windows = &model.memory.windows;
+    let copied_bytes = copy::copy(pid, &runs, windows, writer, extents)?
+        + shared.copy(pid, windows, writer, extents)?;
     let copying = copy_begun.elapsed();
     // One that is to be killed stands still until its image is there to take its place.
     let frozen = begun.elapsed();
@@ -172,7 +178,8 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     if !threads::can_call(pid, frozen.tids(), own_filters, refusals)? {
         return Ok(None);
     }
-    let regions = memory::regions(&mappings, ancestor.as_ref(), refusals);
+    let objects = Objects::find(pid, &mappings, refusals)?;
+    let regions = memory::regions(&mappings, ancestor.as_ref(), &objects, refusals);
     let guards = memory::guards(pid, &regions.all)?;
     let runs = memory::runs(pid, &regions, &guards)?;
     let injector = Injector::new(frozen, vdso)?;
@@ -182,18 +189,21 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         .iter()
         .map(|tid| threads::collect(&injector, pid, *tid, &signals, refusals))
         .collect::<Result<Vec<_>, _>>()?;
-    let memory = memory::memory(regions.all, memory::windows(&runs), guards, kernel);
-    let open = descriptors::collect(pid, refusals)?;
+    let open = descriptors::collect(pid, &objects, refusals)?;
+    let mut shared = objects.lay_out(pid)?;
+    let windows = [memory::windows(&runs), std::mem::take(&mut shared.windows)].concat();
+    let memory = memory::memory(regions.all, windows, guards, kernel);
     let model = Model {
         made_on: process::made_on(injector.vdso(), &threads[0].xstate),
         created_unix_s: 0,
         process: process::collect(&injector, pid, refusals)?,
         memory: process::layout(&injector, pid, memory)?,
+        objects: shared.objects.clone(),
         signals,
         timers: process::timers(&injector, pid, &threads)?,
         threads,
         descriptors: open.descriptors,
         files: open.files,
     };
-    Ok(Some(Collected { model, runs }))
+    Ok(Some(Collected { model, runs, shared }))
 }

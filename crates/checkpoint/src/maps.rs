@@ -66,7 +66,7 @@ fn parse(text: &str) -> Vec<Mapping> {
 }
 
 /// `start-end perms offset major:minor inode   name`.
-fn header(line: &str) -> Option<Mapping> {
+pub fn header(line: &str) -> Option<Mapping> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
     let mut fields = rest.splitn(4, ' ');

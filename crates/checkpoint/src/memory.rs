@@ -14,6 +14,7 @@ use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
 use crate::refuse::Refusals;
+use crate::shared::Objects;
 
 /// Private file mappings up to this size are carried whole, larger ones where the parent has
 /// touched them: the rest is then mapped from the file itself.
@@ -45,6 +46,7 @@ pub struct Regions {
 pub fn regions(
     mappings: &[Mapping],
     ancestor: Option<&Ancestor>,
+    objects: &Objects,
     refusals: &mut Refusals,
 ) -> Regions {
     let mut regions = Regions::default();
@@ -52,7 +54,7 @@ pub fn regions(
         !is_kernels(mapping) && ancestor.is_none_or(|ancestor| !ancestor.owns(mapping))
     };
     for mapping in mappings.iter().filter(is_program) {
-        let Some(region) = region(mapping, refusals) else { continue };
+        let Some(region) = region(mapping, objects, refusals) else { continue };
         match ancestor.filter(|ancestor| ancestor.backs(mapping)) {
             Some(ancestor) => {
                 regions.whole.push((region.start, region.end));
@@ -88,9 +90,13 @@ fn is_kernels(mapping: &Mapping) -> bool {
     ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"].contains(&mapping.name.as_str())
 }
 
-fn region(mapping: &Mapping, refusals: &mut Refusals) -> Option<Region> {
+fn region(mapping: &Mapping, objects: &Objects, refusals: &mut Refusals) -> Option<Region> {
+    if objects.has_refused(mapping) {
+        return None;
+    }
     let object = format!("mapping {:x}-{:x} {}", mapping.start, mapping.end, mapping.name);
-    if let Some((reason, remedy)) = obstacle(mapping) {
+    let under = objects.under(mapping);
+    if let Some((reason, remedy)) = obstacle(mapping, under.is_some()) {
         refusals.add(object, reason, remedy);
         return None;
     }
@@ -98,7 +104,7 @@ fn region(mapping: &Mapping, refusals: &mut Refusals) -> Option<Region> {
         start: mapping.start,
         end: mapping.end,
         prot: mapping.prot,
-        backing: backing(mapping),
+        backing: under.map_or_else(|| backing(mapping), |object| backing_of(object, mapping)),
         traits: RegionTraits {
             grows_down: mapping.has("gd"),
             no_reserve: !mapping.has("ac"),
@@ -115,11 +121,10 @@ fn region(mapping: &Mapping, refusals: &mut Refusals) -> Option<Region> {
 }
 
 /// Why a mapping cannot be carried, and what to do.
-fn obstacle(mapping: &Mapping) -> Option<(&'static str, &'static str)> {
+fn obstacle(mapping: &Mapping, is_object: bool) -> Option<(&'static str, &'static str)> {
     let is_window = mapping.end > window::BASE && mapping.start < window::END;
     let is_device = mapping.has("io") || mapping.has("pf");
-    let is_shared_memory = mapping.is_shared && (mapping.path().is_none() || mapping.is_deleted());
-    let is_unnamed = !mapping.is_shared && mapping.path().is_some() && mapping.is_deleted();
+    let is_unnamed = mapping.path().is_none() || mapping.is_deleted();
     [
         (is_window, "it lies where farfork keeps its own code in a clone", "map it elsewhere"),
         (is_device, "it is memory of a device", "close the device before the checkpoint"),
@@ -135,19 +140,19 @@ fn obstacle(mapping: &Mapping) -> Option<(&'static str, &'static str)> {
             "run with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off",
         ),
         (
-            is_unnamed,
-            "its file has been deleted, and a clone could not come back to it",
-            "keep the file, or restart the program with the new one",
-        ),
-        (
-            is_shared_memory,
-            "shared memory without a file is not carried yet",
-            "use private memory, or unmap it before the checkpoint",
+            mapping.is_shared && is_unnamed && !is_object,
+            "farfork does not know what kind of shared memory it is",
+            "unmap it before the checkpoint",
         ),
     ]
     .into_iter()
     .find(|(applies, ..)| *applies)
     .map(|(_, reason, remedy)| (reason, remedy))
+}
+
+fn backing_of(object: u32, mapping: &Mapping) -> Backing {
+    let (is_shared, is_writable) = (mapping.is_shared, mapping.has("mw"));
+    Backing::Object { object, offset: mapping.offset, is_shared, is_writable }
 }
 
 fn backing(mapping: &Mapping) -> Backing {
@@ -195,7 +200,11 @@ pub fn runs(pid: i32, regions: &Regions, guards: &[Run]) -> Result<Vec<Run>, Che
             continue;
         }
         match &region.backing {
-            Backing::SharedFile { .. } => {}
+            Backing::SharedFile { .. } | Backing::Object { is_shared: true, .. } => {}
+            // The rest is the object's own.
+            Backing::Object { .. } => {
+                runs.extend(changed(pid, &pagemap, region.start, region.end)?);
+            }
             Backing::PrivateFile(file, offset) => {
                 let held = align_up(file.size, PAGE_BYTES).saturating_sub(*offset);
                 let end = region.end.min(region.start + held);
@@ -229,10 +238,25 @@ fn without(runs: Vec<Run>, guards: &[Run]) -> Vec<Run> {
 }
 
 fn touched(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, CheckpointError> {
+    present(pid, pagemap, start, end, |_| true)
+}
+
+/// Pages of a private mapping that are no longer those of its file.
+fn changed(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, CheckpointError> {
+    present(pid, pagemap, start, end, |run| run.categories & memory::PAGE_FILE == 0)
+}
+
+fn present(
+    pid: i32,
+    pagemap: &File,
+    start: u64,
+    end: u64,
+    is_wanted: impl Fn(&memory::PageRun) -> bool,
+) -> Result<Vec<Run>, CheckpointError> {
     let found = memory::pages_with_content(pagemap, start, end)
         .map_err(doing(pid, "find the pages in use (PAGEMAP_SCAN, Linux 6.7)"))?;
     let mut runs: Vec<Run> = Vec::new();
-    for run in found {
+    for run in found.into_iter().filter(is_wanted) {
         match runs.last_mut() {
             Some(last) if last.1 == run.start => last.1 = run.end,
             _ => runs.push((run.start, run.end)),

@@ -23,7 +23,7 @@ use crate::model::{Model, StoredWindow};
 use crate::store::Draft;
 
 /// Version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farfarch");
 const END: u64 = u64::from_le_bytes(*b"farfend\0");

@@ -4,9 +4,13 @@
 //! compile the plan, to tell a person what is in the image, and to move images between pools.
 //! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
 
+mod shared;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+pub use shared::{ObjectExtent, ObjectKind, SharedObject};
 
 /// Pages per 2 MiB window, as 64-bit words of a bitmap.
 pub const WINDOW_WORDS: usize = 8;
@@ -22,6 +26,8 @@ pub struct Model {
     pub process: Process,
     /// The address space.
     pub memory: Memory,
+    /// Memory without a name that mappings and descriptors share, referred to by index.
+    pub objects: Vec<SharedObject>,
     /// Threads, the leader first.
     pub threads: Vec<Thread>,
     /// Signal actions and pending signals.
@@ -154,6 +160,17 @@ pub enum Backing {
         /// Offset in it.
         offset: u64,
         /// Whether it was opened for writing, so that it may change at any time.
+        is_writable: bool,
+    },
+    /// A mapping of a shared object, which every clone has for itself.
+    Object {
+        /// Index in [`Model::objects`].
+        object: u32,
+        /// Offset in it.
+        offset: u64,
+        /// Whether writes reach the object; else its changed pages are in the stored windows.
+        is_shared: bool,
+        /// Whether `mprotect` may make a shared mapping writable.
         is_writable: bool,
     },
 }
@@ -362,6 +379,15 @@ pub enum OpenFile {
         shutdown: u32,
         /// Receive and send buffer sizes as `getsockopt` gives them.
         buffers: (u32, u32),
+    },
+    /// A shared object: a memfd, or the like.
+    Object {
+        /// Index in [`Model::objects`].
+        object: u32,
+        /// `open` flags without creation flags.
+        flags: u32,
+        /// File position.
+        offset: u64,
     },
     /// A file whose other end lies outside; the caller of restore supplies it.
     External {

@@ -53,7 +53,7 @@ fn stamps(model: &Model) -> impl Iterator<Item = &FileStamp> {
     let regions = model.memory.regions.iter().filter_map(|region| match &region.backing {
         Backing::PrivateFile(stamp, _)
         | Backing::SharedFile { file: stamp, is_writable: false, .. } => Some(stamp),
-        Backing::SharedFile { .. } | Backing::Anonymous => None,
+        Backing::SharedFile { .. } | Backing::Object { .. } | Backing::Anonymous => None,
     });
     let files = model.files.iter().filter_map(|file| match file {
         OpenFile::Path { stamp, .. } => stamp.as_ref(),

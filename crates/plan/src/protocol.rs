@@ -7,6 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const SLOT_POOL: u8 = 0;
 /// Slot of the first external descriptor; the others follow, then the plan's own.
 pub const SLOT_EXTERNAL: u8 = 1;
+/// Numbers of descriptors that the restorer needs for itself, at the start of its run.
+pub const OWN_FDS: u32 = 24;
 /// Number of slots.
 pub const SLOTS: usize = 250;
 /// Most descriptors that one request carries (the kernel's `SCM_MAX_FD` is 253).

@@ -89,6 +89,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Process) => "creating the process with its pid",
         Some(What::Container) => "mounting /proc in the new container",
         Some(What::Supervisor) => "installing the supervisor of memory calls",
+        Some(What::SharedMemory) => "making shared memory",
         None => "a step",
     }
 }

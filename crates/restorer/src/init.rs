@@ -1,7 +1,9 @@
 //! The init of a clone's container: builds the clone's address space out of its own, starts the
 //! clone in it, and stays as its reaper and supervisor.
 
-use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, SLOT_EXTERNAL, SLOT_POOL};
+use farfork_plan::protocol::{
+    MAX_REQUEST_FDS, OWN_FDS, PidMode, Request, SLOT_EXTERNAL, SLOT_POOL,
+};
 use farfork_plan::{PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
@@ -81,6 +83,8 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     let pid = start_process(plan, shared.mounts_proc)
         .map_err(|errno| Failure::of(What::Process, errno))?;
     handed.close();
+    let objects = plan.spare_fd + OWN_FDS + 2 * plan.external_count;
+    call::close_range(objects, plan.spare_fd + plan.spare_count);
     Ok(supervisor.with_process(pid as i32))
 }
 

@@ -98,6 +98,7 @@ impl Slots {
                 }
                 nr::TIMER_CREATE => timer_create(args[0], args[1], args[2]),
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
+                nr::WRITE_ALL => write_all(args),
                 number => syscall(number, args),
             }
         }
@@ -176,6 +177,21 @@ unsafe fn timer_create(id: u64, clock: u64, event: u64) -> SysResult {
         syscall(k::__NR_prctl, [option, 0])?;
         made
     }
+}
+
+/// A file system that is full, and a memory limit, may end a write in the middle: the next one
+/// then tells why.
+unsafe fn write_all([fd, from, bytes, offset, ..]: [u64; 6]) -> SysResult {
+    let mut done = 0;
+    while done < bytes {
+        let args = [fd, from + done, bytes - done, offset + done];
+        // SAFETY: the plan maps what it wants to be read.
+        match unsafe { syscall(k::__NR_pwrite64, args) }? {
+            0 => return Err(Errno(linux_raw_sys::errno::EIO as i32)),
+            written => done += written,
+        }
+    }
+    Ok(done)
 }
 
 const PR_TIMER_CREATE_RESTORE_IDS: u32 = 77;

@@ -3,17 +3,15 @@
 use crate::Program;
 
 pub(super) const PROGRAMS: &[Program] = &[
-    Program::c("refuse_shared_anon").refused(&["mapping", "memory"]),
+    Program::c("refuse_shared_elsewhere").refused(&["has the same memory"]),
+    Program::c("refuse_sysv_shm").refused(&["system v segment"]),
     Program::c("refuse_tcp_listening").refused(&["fd 3"]),
     Program::c("refuse_tcp_connected").refused(&["fd 4"]),
     Program::c("refuse_deleted_file").refused(&["fd 3"]),
-    Program::c("refuse_deleted_mapping").refused(&["mapping", "unnamed"]),
     Program::c("refuse_child").refused(&["child"]),
     Program::c("refuse_io_uring").refused(&["fd 3"]),
     Program::c("refuse_seccomp").refused(&["seccomp"]),
     Program::c("refuse_inotify").refused(&["fd 3"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
     Program::c("refuse_ptraced").refused(&["trace"]),
-    // A memfd is a deleted file to begin with: refused until images carry the bytes of memfds.
-    Program::c("fd_memfd").refused(&["fd 3"]),
 ];

@@ -18,8 +18,8 @@ use farfork_plan::protocol::SLOT_POOL;
 use farfork_plan::{FileRange, Op, What, Window, nr};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
-use super::Placement;
 use super::arena::Arena;
+use super::{Placement, shared};
 use crate::model::{Backing, FileStamp, Model, Region, StoredWindow};
 
 /// Slot for the descriptor of a mapped file; descriptors of the process are made later.
@@ -71,6 +71,7 @@ pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Compi
     for piece in join(model, pieces) {
         compiler.map(&piece, arena);
     }
+    compiler.ops.extend(shared::compile(model, placement, arena));
     for region in &model.memory.regions {
         compiler.fill(region);
         compiler.advise(region);
@@ -111,6 +112,9 @@ impl Region {
     /// because `/proc/PID/cmdline` is read from anonymous memory only.
     pub(crate) fn must_be_anonymous(&self) -> bool {
         let traits = self.traits;
+        if self.object().is_some() {
+            return false;
+        }
         traits.wipe_on_fork || traits.droppable || traits.grows_down || traits.sealed
     }
 
@@ -124,6 +128,7 @@ impl Region {
 impl Compiler<'_> {
     fn pieces(&self) -> Vec<Piece> {
         let regions = self.model.memory.regions.iter().enumerate();
+        let regions = regions.filter(|(_, region)| region.object().is_none());
         regions.flat_map(|(index, region)| self.cut(index, region)).collect()
     }
 
@@ -203,7 +208,7 @@ impl Compiler<'_> {
             }
             Backing::SharedFile { file, .. } => (file, libc::MAP_SHARED, libc::O_RDONLY),
             Backing::PrivateFile(file, _) => (file, libc::MAP_PRIVATE, libc::O_RDONLY),
-            Backing::Anonymous => return,
+            Backing::Anonymous | Backing::Object { .. } => return,
         };
         let bytes = piece.end - piece.start;
         let flags = (kind | libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
@@ -216,20 +221,31 @@ impl Compiler<'_> {
 
     /// Copies contents that the clone must own from the start.
     fn fill(&mut self, region: &Region) {
-        if !region.must_be_anonymous() || region.traits.droppable {
+        let is_private = matches!(region.backing, Backing::Object { is_shared: false, .. });
+        if !(region.must_be_anonymous() || is_private) || region.traits.droppable {
             return;
         }
-        for (start, end) in self.runs(region) {
+        let runs = self.runs(region);
+        let is_protected = is_private && region.prot & libc::PROT_WRITE as u32 == 0;
+        if is_protected && !runs.is_empty() {
+            self.protect(region, READ_WRITE);
+        }
+        for (start, end) in &runs {
+            let (start, end) = (*start, *end);
             let window = align_down(start, CHUNK_BYTES);
             let Some(index) = self.stored(window) else { continue };
             let offset = self.placement[index] + (start - window);
             let args = [SLOT_POOL.into(), start, end - start, offset];
             self.ops.push(Op::new(What::Fill, libc::SYS_pread64 as u32, &args).slot_arg(0));
         }
-        if region.is_filled_first() {
-            let args = [region.start, region.end - region.start, region.prot.into()];
-            self.ops.push(Op::new(What::Fill, libc::SYS_mprotect as u32, &args));
+        if region.is_filled_first() || is_protected && !runs.is_empty() {
+            self.protect(region, region.prot.into());
         }
+    }
+
+    fn protect(&mut self, region: &Region, prot: u64) {
+        let args = [region.start, region.end - region.start, prot];
+        self.ops.push(Op::new(What::Fill, libc::SYS_mprotect as u32, &args));
     }
 
     /// Runs of stored pages of a region, none crossing a window's edge.

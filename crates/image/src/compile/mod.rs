@@ -5,6 +5,7 @@ pub mod descriptors;
 mod frame;
 mod memory;
 mod process;
+mod shared;
 mod threads;
 
 use farfork_plan::{PLAN_MAGIC, PlanHeader};
