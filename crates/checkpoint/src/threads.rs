@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use farfork_image::model::{Signals, Thread};
+use farfork_image::model::{Credentials, Scheduling, Signals, Thread};
 use farfork_plan::window;
-use farfork_sys::{ptrace, xstate};
+use farfork_sys::{ptrace, sched, xstate};
 
 use crate::error::{CheckpointError, doing};
 use crate::freeze::Frozen;
@@ -57,6 +57,8 @@ pub fn collect(
         parent_death_signal: asked.parent_death_signal,
         timer_slack_ns: asked.timer_slack_ns,
         no_new_privs: status.no_new_privs,
+        credentials: credentials(&status, asked.securebits),
+        scheduling: scheduling(tid).map_err(kernel("read the priorities"))?,
     })
 }
 
@@ -78,6 +80,32 @@ struct Asked {
     clear_child_tid: u64,
     parent_death_signal: u32,
     timer_slack_ns: u64,
+    securebits: u32,
+}
+
+fn credentials(status: &Status, securebits: u32) -> Credentials {
+    Credentials {
+        uids: status.uids,
+        gids: status.gids,
+        groups: status.groups.clone(),
+        capabilities: status.capabilities,
+        securebits,
+    }
+}
+
+fn scheduling(tid: i32) -> std::io::Result<Scheduling> {
+    let found = sched::attributes(tid)?;
+    let is_deadline = found.policy == libc::SCHED_DEADLINE as u32;
+    let deadline_ns = [found.runtime, found.deadline, found.period];
+    Ok(Scheduling {
+        policy: found.policy,
+        flags: found.flags,
+        nice: found.nice,
+        priority: found.priority,
+        // For other policies it is the time slice, which is the node's.
+        deadline_ns: if is_deadline { deadline_ns } else { [0; 3] },
+        io_priority: sched::io_priority(tid)?,
+    })
 }
 
 fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
@@ -96,6 +124,7 @@ fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
         clear_child_tid,
         parent_death_signal: signal as u32,
         timer_slack_ns: prctl(libc::PR_GET_TIMERSLACK as u64)?,
+        securebits: prctl(libc::PR_GET_SECUREBITS as u64)? as u32,
     })
 }
 

@@ -4,12 +4,14 @@
 //! compile the plan, to tell a person what is in the image, and to move images between pools.
 //! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
 
+mod identity;
 mod shared;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use identity::{Credentials, Scheduling};
 pub use shared::{ObjectExtent, ObjectKind, SharedObject};
 
 /// Pages per 2 MiB window, as 64-bit words of a bitmap.
@@ -76,12 +78,18 @@ pub struct Process {
     pub is_child_subreaper: bool,
     /// Session and group leadership.
     pub leads: Leads,
-    /// Ids and capabilities, the same for every thread.
-    pub credentials: Credentials,
     /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS tells them.
     pub membarrier: u32,
-    /// `PR_SET_THP_DISABLE`.
-    pub is_thp_disabled: bool,
+    /// `PR_GET_THP_DISABLE`: bit 0 disabled, bit 1 except where advised.
+    pub thp_disable: u32,
+    /// `PR_SET_MEMORY_MERGE`.
+    pub merges_memory: bool,
+    /// Flags of `mlockall` for future mappings, 0 for none.
+    pub locks_future: u32,
+    /// `/proc/PID/oom_score_adj`.
+    pub oom_score_adj: i32,
+    /// `/proc/PID/coredump_filter`.
+    pub coredump_filter: u32,
     /// Soft and hard limit of every resource, in the kernel's order.
     pub limits: Vec<(u64, u64)>,
 }
@@ -96,21 +104,6 @@ pub enum Leads {
     Group,
     /// Its session.
     Session,
-}
-
-/// User, groups and capabilities.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Credentials {
-    /// Real, effective, saved and file-system user id.
-    pub uids: [u32; 4],
-    /// Real, effective, saved and file-system group id.
-    pub gids: [u32; 4],
-    /// Supplementary groups.
-    pub groups: Vec<u32>,
-    /// Inheritable, permitted, effective, bounding and ambient capabilities.
-    pub capabilities: [u64; 5],
-    /// `PR_GET_SECUREBITS`.
-    pub securebits: u32,
 }
 
 /// The address space.
@@ -249,6 +242,10 @@ pub struct Thread {
     pub timer_slack_ns: u64,
     /// Whether it can no longer gain privileges.
     pub no_new_privs: bool,
+    /// Ids and capabilities.
+    pub credentials: Credentials,
+    /// Priorities.
+    pub scheduling: Scheduling,
 }
 
 /// Signal state of the process.

@@ -61,6 +61,8 @@ pub enum What {
     Supervisor = 15,
     /// Making memory that is shared within the clone.
     SharedMemory = 16,
+    /// Setting priorities.
+    Scheduling = 17,
 }
 
 impl What {
@@ -84,6 +86,7 @@ impl What {
             Container,
             Supervisor,
             SharedMemory,
+            Scheduling,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)
@@ -106,7 +109,7 @@ pub struct Op {
     pub what: u16,
     /// Offset of a text in the plan that names the object, 0 for none.
     pub detail: u32,
-    /// 1 if a failure of this op does not matter.
+    /// 1 if a failure of this op does not matter, 2 if the user is told of it.
     pub may_fail: u32,
     /// Arguments.
     pub args: [u64; 6],
@@ -141,6 +144,13 @@ impl Op {
     /// The same op, whose failure does not stop the restore.
     pub fn may_fail(mut self) -> Op {
         self.may_fail = 1;
+        self
+    }
+
+    /// The same op, whose failure does not stop the restore but is told to the user. Only for ops
+    /// of the first thread: what others say may come too late.
+    pub fn warns(mut self) -> Op {
+        self.may_fail = 2;
         self
     }
 }

@@ -63,11 +63,11 @@ pub struct Spawned {
 pub struct Status {
     /// A [`StatusKind`] as a number.
     pub kind: u32,
-    /// [`StatusKind::Failed`]: a `What`.
+    /// [`StatusKind::Failed`], [`StatusKind::Warned`]: a `What`.
     pub what: u32,
-    /// [`StatusKind::Failed`]: errno. [`StatusKind::Exited`]: the wait status.
+    /// [`StatusKind::Failed`], [`StatusKind::Warned`]: errno. [`StatusKind::Exited`]: the wait status.
     pub value: i64,
-    /// [`StatusKind::Failed`]: the op's `detail`.
+    /// [`StatusKind::Failed`], [`StatusKind::Warned`]: the op's `detail`.
     pub detail: u64,
     /// [`StatusKind::Running`]: `CLOCK_MONOTONIC` in ns at: init running, container made,
     /// memory mapped, process made, descriptors made, last step before user code.
@@ -84,6 +84,8 @@ pub enum StatusKind {
     Failed = 2,
     /// The clone's process has ended.
     Exited = 3,
+    /// Something of the parent could not be set, and the clone starts without.
+    Warned = 4,
 }
 
 const _: () = {

@@ -37,7 +37,7 @@ pub enum RestoreError {
         changes: Vec<String>,
     },
     /// A step of the plan failed.
-    #[error("cannot restore image {cid}: {} failed{}: {source}{}", step(.what), about(.detail), advice(.what, .source))]
+    #[error("cannot restore image {cid}: {}{}", failure(.what, .detail, .source), advice(.what, .source))]
     Step {
         /// The image.
         cid: Cid,
@@ -68,6 +68,11 @@ fn list(changes: &[String]) -> String {
     changes.iter().map(|change| format!("\n  {change}")).collect()
 }
 
+/// Which step failed, and why.
+pub(crate) fn failure(what: &Option<What>, detail: &str, source: &io::Error) -> String {
+    format!("{} failed{}: {source}", step(what), about(detail))
+}
+
 fn about(detail: &str) -> String {
     if detail.is_empty() { String::new() } else { format!(" for {detail}") }
 }
@@ -90,6 +95,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Container) => "mounting /proc in the new container",
         Some(What::Supervisor) => "installing the supervisor of memory calls",
         Some(What::SharedMemory) => "making shared memory",
+        Some(What::Scheduling) => "setting priorities",
         None => "a step",
     }
 }

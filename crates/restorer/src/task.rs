@@ -90,15 +90,24 @@ extern "C" fn follow(thread: u64) -> ! {
     unsafe { sigreturn(thread.frame) }
 }
 
-/// Gives back the short time slices that the agent has asked for itself and its children.
+/// Gives back the short time slices that the agent has asked for itself and its children, and
+/// leaves everything else as it is.
 fn default_slice() {
-    // SAFETY: reads the nice value, which would be reset; the kernel gives 20 - nice.
-    let nice = unsafe { syscall(k::__NR_getpriority, [0, 0]) }.map_or(0, |value| 20 - value as i32);
     // struct sched_attr: size and policy, flags, nice and priority, runtime, deadline, period.
-    let attributes = [48u64, 0, u64::from(nice as u32), 0, 0, 0];
-    // SAFETY: the kernel reads 48 bytes.
-    let _ = unsafe { syscall(k::__NR_sched_setattr, [0, attributes.as_ptr() as u64, 0]) };
+    let mut attributes = [0u64; 6];
+    let (at, bytes) = (attributes.as_mut_ptr() as u64, size_of_val(&attributes) as u64);
+    // SAFETY: the kernel writes 48 bytes.
+    let got = unsafe { syscall(k::__NR_sched_getattr, [0, at, bytes, 0]) };
+    let policy = (attributes[0] >> 32) as u32;
+    if got.is_ok() && FAIR.contains(&policy) {
+        attributes[3] = 0;
+        // SAFETY: the kernel reads 48 bytes.
+        let _ = unsafe { syscall(k::__NR_sched_setattr, [0, attributes.as_ptr() as u64, 0]) };
+    }
 }
+
+/// Policies whose runtime is a time slice: `SCHED_OTHER`, `SCHED_BATCH`.
+const FAIR: [u32; 2] = [k::SCHED_NORMAL, k::SCHED_BATCH];
 
 fn released() -> &'static AtomicU32 {
     // SAFETY: the word lives as long as the address space and is only used atomically.

@@ -21,6 +21,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("personality"),
     Program::c("umask_cwd"),
     Program::c("creds"),
+    Program::c("thread_creds").as_pid_one(),
+    Program::c("priorities").as_pid_one(),
     Program::c("auxv_exe").as_pid_one(),
     Program::c("vdso_time"),
     Program::c("vdso_random").values_differ(),

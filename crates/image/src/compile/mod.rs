@@ -1,10 +1,12 @@
 //! From a model and the chunks that hold its pages to the plan.
 
 pub mod arena;
+mod credentials;
 pub mod descriptors;
 mod frame;
 mod memory;
 mod process;
+mod scheduling;
 mod shared;
 mod threads;
 
