@@ -15,6 +15,7 @@ mod freeze;
 mod inject;
 mod maps;
 mod memory;
+mod probe;
 mod process;
 pub mod refuse;
 pub mod shared;
@@ -23,7 +24,7 @@ mod threads;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farfork_image::model::Model;
+use farfork_image::model::{Memory, Model, Process};
 use farfork_image::store::Draft;
 use farfork_pool::{Held, Pool};
 use farfork_types::Cid;
@@ -179,10 +180,14 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         return Ok(None);
     }
     let objects = Objects::find(pid, &mappings, refusals)?;
-    let regions = memory::regions(&mappings, ancestor.as_ref(), &objects, refusals);
+    let mut regions = memory::regions(&mappings, ancestor.as_ref(), &objects, refusals);
     let guards = memory::guards(pid, &regions.all)?;
     let runs = memory::runs(pid, &regions, &guards)?;
+    let locked_kb = Status::read(pid, pid)?.locked_kb;
     let injector = Injector::new(frozen, vdso)?;
+    let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
+    let protection_keys = probe::protection_keys(&injector, pid)?;
+    memory::forget_kernel_keys(&mut regions.all, protection_keys);
     let signals = process::signals(&injector, pid)?;
     let threads = frozen
         .tids()
@@ -193,10 +198,11 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     let mut shared = objects.lay_out(pid)?;
     let windows = [memory::windows(&runs), std::mem::take(&mut shared.windows)].concat();
     let memory = memory::memory(regions.all, windows, guards, kernel);
+    let memory = Memory { protection_keys, ..memory };
     let model = Model {
         made_on: process::made_on(injector.vdso(), &threads[0].xstate),
         created_unix_s: 0,
-        process: process::collect(&injector, pid, refusals)?,
+        process: Process { locks_future, ..process::collect(&injector, pid, refusals)? },
         memory: process::layout(&injector, pid, memory)?,
         objects: shared.objects.clone(),
         signals,

@@ -115,7 +115,9 @@ fn region(mapping: &Mapping, objects: &Objects, refusals: &mut Refusals) -> Opti
             dont_dump: mapping.has("dd"),
             huge: mapping.has("hg"),
             no_huge: mapping.has("nh"),
+            mergeable: mapping.has("mg"),
             sealed: mapping.has("sl"),
+            protection_key: mapping.protection_key,
         },
     })
 }
@@ -171,6 +173,16 @@ pub fn stamp(path: &Path) -> Option<FileStamp> {
     let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     let mtime_ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
     Some(FileStamp { path: path.to_owned(), size: metadata.size(), mtime_ns })
+}
+
+/// Keys that are not among the `allocated` ones are the kernel's own, for memory that can only be
+/// executed.
+pub fn forget_kernel_keys(regions: &mut [Region], allocated: u32) {
+    for region in regions.iter_mut() {
+        if allocated >> region.traits.protection_key & 1 == 0 {
+            region.traits.protection_key = 0;
+        }
+    }
 }
 
 /// Guard regions of the process.

@@ -115,6 +115,8 @@ pub struct Memory {
     pub windows: Vec<StoredWindow>,
     /// Guard regions (`MADV_GUARD_INSTALL`): first address and address after the last.
     pub guards: Vec<(u64, u64)>,
+    /// Protection keys that are allocated, one bit each.
+    pub protection_keys: u32,
     /// First address and length of vvar and vdso together.
     pub vdso: (u64, u64),
     /// What `PR_SET_MM_MAP` takes, in its order: start_code, end_code, start_data, end_data,
@@ -189,8 +191,12 @@ pub struct RegionTraits {
     pub huge: bool,
     /// `MADV_NOHUGEPAGE`.
     pub no_huge: bool,
+    /// `MADV_MERGEABLE`.
+    pub mergeable: bool,
     /// `mseal`.
     pub sealed: bool,
+    /// Protection key that the program gave it, 0 for the default.
+    pub protection_key: u8,
 }
 
 /// A file that has to be the same on the other node.

@@ -108,6 +108,7 @@ impl Memory {
         for (start, end) in &self.guards {
             range(*start, *end)?;
         }
+        demand(self.protection_keys < 1 << 16, "a protection key that does not exist")?;
         let (start, bytes) = self.vdso;
         demand(bytes <= VDSO_BYTES, "a vDSO of more than a few pages")?;
         demand(

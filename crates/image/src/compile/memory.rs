@@ -67,6 +67,7 @@ pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Compi
     let mut compiler = Compiler { model, placement, ops: Vec::new() };
     let (start, bytes) = model.memory.vdso;
     compiler.ops.push(Op::new(What::Vdso, nr::MOVE_VDSO, &[start, bytes]));
+    compiler.allocate_keys();
     let pieces = compiler.pieces();
     for piece in join(model, pieces) {
         compiler.map(&piece, arena);
@@ -108,14 +109,15 @@ fn files(model: &Model, arena: &mut Arena) -> Vec<FileRange> {
 impl Region {
     /// Contents of these regions are copied, not shared: the kernel allows the attribute on
     /// anonymous memory only (`MADV_WIPEONFORK`, `MAP_DROPPABLE`, `MAP_GROWSDOWN`), or the
-    /// supervisor could not replace the mapping later (`mseal`). The stack is among them also
+    /// supervisor could not replace the mapping later as it was (`mseal`, protection keys). The stack is among them also
     /// because `/proc/PID/cmdline` is read from anonymous memory only.
     pub(crate) fn must_be_anonymous(&self) -> bool {
         let traits = self.traits;
         if self.object().is_some() {
             return false;
         }
-        traits.wipe_on_fork || traits.droppable || traits.grows_down || traits.sealed
+        let has_key = traits.protection_key != 0;
+        traits.wipe_on_fork || traits.droppable || traits.grows_down || traits.sealed || has_key
     }
 
     /// Whether it can only be written before it gets its protection.
@@ -277,17 +279,34 @@ impl Compiler<'_> {
             (traits.dont_dump && !traits.droppable, libc::MADV_DONTDUMP),
             (traits.huge, libc::MADV_HUGEPAGE),
             (traits.no_huge, libc::MADV_NOHUGEPAGE),
+            (traits.mergeable, libc::MADV_MERGEABLE),
         ];
         for (_, advice) in advice.into_iter().filter(|(is_set, _)| *is_set) {
             let args = [start, bytes, advice as u64];
             let op = Op::new(What::Map, libc::SYS_madvise as u32, &args);
-            let is_hint = matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE);
+            let hints = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE, libc::MADV_MERGEABLE];
+            let is_hint = hints.contains(&advice);
             self.ops.push(if is_hint { op.may_fail() } else { op });
+        }
+        if traits.protection_key != 0 {
+            let args = [start, bytes, region.prot.into(), traits.protection_key.into()];
+            self.ops.push(Op::new(What::Map, libc::SYS_pkey_mprotect as u32, &args));
         }
         if traits.locked {
             let args = [start, bytes, libc::MLOCK_ONFAULT as u64];
             self.ops.push(Op::new(What::Map, libc::SYS_mlock2 as u32, &args));
         }
+    }
+
+    /// The kernel gives out the lowest free key: all up to the highest, then back what was free.
+    /// That comes before any mapping for execution only, which takes a key of the kernel's.
+    fn allocate_keys(&mut self) {
+        let keys = self.model.memory.protection_keys;
+        let highest = u32::BITS - keys.leading_zeros();
+        let op = |number: i64, args: &[u64]| Op::new(What::Map, number as u32, args);
+        self.ops.extend((1..highest).map(|_| op(libc::SYS_pkey_alloc, &[0, 0])));
+        let free = (1..highest).filter(|key| keys >> key & 1 == 0);
+        self.ops.extend(free.map(|key| op(libc::SYS_pkey_free, &[key.into()])));
     }
 
     /// What nothing else may come after.
