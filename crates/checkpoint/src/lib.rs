@@ -11,6 +11,7 @@ mod ancestor;
 mod copy;
 pub mod descriptors;
 mod error;
+mod filters;
 mod freeze;
 mod inject;
 mod maps;
@@ -192,7 +193,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     let threads = frozen
         .tids()
         .iter()
-        .map(|tid| threads::collect(&injector, pid, *tid, &signals, refusals))
+        .map(|tid| threads::collect(&injector, *tid, &signals, own_filters, refusals))
         .collect::<Result<Vec<_>, _>>()?;
     let open = descriptors::collect(pid, &objects, refusals)?;
     let mut shared = objects.lay_out(pid)?;

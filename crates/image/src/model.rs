@@ -4,6 +4,7 @@
 //! compile the plan, to tell a person what is in the image, and to move images between pools.
 //! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
 
+mod filter;
 mod identity;
 mod shared;
 
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use filter::SeccompFilter;
 pub use identity::{Credentials, Scheduling};
 pub use shared::{ObjectExtent, ObjectKind, SharedObject};
 
@@ -252,6 +254,8 @@ pub struct Thread {
     pub credentials: Credentials,
     /// Priorities.
     pub scheduling: Scheduling,
+    /// Its own seccomp filters, the oldest first.
+    pub filters: Vec<SeccompFilter>,
 }
 
 /// Signal state of the process.

@@ -11,8 +11,8 @@ use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use crate::model::{
-    Backing, FileStamp, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SharedObject,
-    Thread,
+    Backing, FileStamp, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SeccompFilter,
+    SharedObject, Thread,
 };
 
 /// Addresses of user space, also with five levels of page tables.
@@ -201,6 +201,9 @@ impl Thread {
         demand(vectors, "a thread without its vector registers")?;
         let is_name = self.comm.len() <= COMM_BYTES && !self.comm.contains(&0);
         demand(is_name, "a thread with a name that is none")?;
+        let most = SeccompFilter::MOST_INSTRUCTIONS;
+        let fits = |filter: &SeccompFilter| (1..=most).contains(&filter.instructions.len());
+        demand(self.filters.iter().all(fits), "a seccomp filter that is none")?;
         pending(&self.pending)
     }
 }

@@ -150,6 +150,10 @@ fn broken() -> Vec<Break> {
         ("extent place", |m| m.objects[0].extents[0].stored = 0x5555_5540_0000),
         ("extent not stored", |m| m.objects[0].extents[0].stored += 1 << 21),
         ("protection keys", |m| m.memory.protection_keys = 1 << 16),
+        ("empty filter", |m| {
+            m.threads[0].filters =
+                vec![SeccompFilter { instructions: Vec::new(), logs: false, by_prctl: false }];
+        }),
         ("window alignment", |m| m.memory.windows[0].address += 4096),
         ("window address", |m| m.memory.windows[1].address = u64::MAX << 21),
         ("guard", |m| m.memory.guards.push((8192, 4096))),

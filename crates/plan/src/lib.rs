@@ -87,6 +87,8 @@ pub struct ThreadPlan {
     pub frame: u64,
     /// Ops that this thread runs on itself.
     pub ops: Table,
+    /// Ops after which this thread makes no call but `rt_sigreturn`.
+    pub last_ops: Table,
 }
 
 /// A 2 MiB window of addresses and the chunk of the pool that holds it.
@@ -132,7 +134,7 @@ pub struct ExternalFd {
 
 const _: () = {
     assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 6 + 16);
-    assert!(size_of::<ThreadPlan>() == 40);
+    assert!(size_of::<ThreadPlan>() == 56);
     assert!(size_of::<Window>() == 16);
     assert!(size_of::<FileRange>() == 32);
     assert!(size_of::<ExternalFd>() == 8);

@@ -26,6 +26,7 @@ pub extern "C" fn lead(plan: u64) -> ! {
     release_threads(threads.len());
     default_slice();
     announce(plan, shared);
+    finish(&threads[0]);
     // SAFETY: the frame is the leader's, complete, in the plan.
     unsafe { sigreturn(threads[0].frame) }
 }
@@ -86,8 +87,18 @@ extern "C" fn follow(thread: u64) -> ! {
     }
     wait_for_release();
     default_slice();
+    finish(thread);
     // SAFETY: the frame is this thread's, complete, in the plan.
     unsafe { sigreturn(thread.frame) }
+}
+
+/// Puts the calling thread under the parent's seccomp filters. There is nobody left to tell of a
+/// failure; a clone that is less confined than its parent must not run.
+fn finish(thread: &ThreadPlan) {
+    // SAFETY: the ops are this thread's own.
+    if unsafe { Slots::new().run(elements(thread.last_ops)) }.is_err() {
+        call::exit(call::EXIT_REPORTED)
+    }
 }
 
 /// Gives back the short time slices that the agent has asked for itself and its children, and

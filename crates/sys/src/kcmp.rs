@@ -82,6 +82,9 @@ mod tests {
         assert_ne!(order(&other), Ordering::Equal);
         assert!(shares_table(pid, pid).unwrap());
         assert!(shares_memory(pid, pid).unwrap());
-        assert!(!shares_memory(pid, 1).unwrap());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(!shares_memory(pid, child.id() as i32).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -28,4 +28,6 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("vdso_random").values_differ(),
     Program::c("membarrier"),
     Program::c("seccomp_none"),
+    Program::c("seccomp_own").as_pid_one(),
+    Program::c("seccomp_by_prctl"),
 ];

@@ -3,6 +3,7 @@
 pub mod arena;
 mod credentials;
 pub mod descriptors;
+pub mod filters;
 mod frame;
 mod memory;
 mod process;

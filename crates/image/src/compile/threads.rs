@@ -3,7 +3,7 @@
 use farfork_plan::{Op, ThreadPlan, What};
 
 use super::arena::Arena;
-use super::{credentials, frame, process, scheduling};
+use super::{credentials, filters, frame, process, scheduling};
 use crate::model::{Model, Thread};
 
 const FS_BASE: usize = 21;
@@ -22,6 +22,10 @@ pub fn compile(model: &Model, arena: &mut Arena) -> Vec<ThreadPlan> {
             fs_base: thread.registers[FS_BASE],
             frame: frame::put(thread, arena),
             ops: arena.ops(&ops),
+            last_ops: {
+                let last = filters::ops(thread, arena);
+                arena.ops(&last)
+            },
         }
     };
     model.threads.iter().enumerate().map(plan).collect()
