@@ -153,7 +153,10 @@ fn look_at(pid: i32) -> Result<(), CheckpointError> {
             "it has ended, so that the process can be neither stopped nor described",
             "keep the main thread until the checkpoint",
         ),
-        Some('T') => refusals.add("process", "it is stopped", "continue it with SIGCONT"),
+        // The kernel lets nobody in a PID namespace stop its pid 1.
+        Some('T') if status.innermost_pid == 1 => {
+            refusals.add("process", "it is pid 1 and stopped", "continue it with SIGCONT");
+        }
         _ if status.is_ptraced_before => {
             refusals.add("process", "a debugger traces it", "detach the debugger");
         }
@@ -203,7 +206,11 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     let model = Model {
         made_on: process::made_on(injector.vdso(), &threads[0].xstate),
         created_unix_s: 0,
-        process: Process { locks_future, ..process::collect(&injector, pid, refusals)? },
+        process: Process {
+            locks_future,
+            is_stopped: frozen.is_stopped(),
+            ..process::collect(&injector, pid, refusals)?
+        },
         memory: process::layout(&injector, pid, memory)?,
         objects: shared.objects.clone(),
         signals,

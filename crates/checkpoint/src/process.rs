@@ -51,6 +51,7 @@ pub fn collect(
         thp_disable: thp_disable as u32,
         merges_memory: merges == 1,
         locks_future: 0,
+        is_stopped: false,
         oom_score_adj: number(pid, "oom_score_adj", 10) as i32,
         coredump_filter: number(pid, "coredump_filter", 16) as u32,
         limits: limits(pid),

@@ -78,6 +78,8 @@ pub struct Process {
     pub dumpable: u32,
     /// Whether it reaps its descendants' orphans.
     pub is_child_subreaper: bool,
+    /// Whether a signal had stopped it.
+    pub is_stopped: bool,
     /// Session and group leadership.
     pub leads: Leads,
     /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS tells them.

@@ -55,6 +55,8 @@ pub struct PlanHeader {
     pub init_ops: Table,
     /// Ops that build what the threads of the process share besides memory.
     pub task_ops: Table,
+    /// Ops of the first thread after the clone was said to run, before any thread leaves.
+    pub stop_ops: Table,
     /// Threads, the first being the thread group's leader.
     pub threads: Table,
     /// Where each 2 MiB window of the parent's address space lies in the pool ([`Window`]).
@@ -133,7 +135,7 @@ pub struct ExternalFd {
 }
 
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 6 + 16);
+    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 7 + 16);
     assert!(size_of::<ThreadPlan>() == 56);
     assert!(size_of::<Window>() == 16);
     assert!(size_of::<FileRange>() == 32);

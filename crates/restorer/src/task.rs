@@ -23,9 +23,10 @@ pub extern "C" fn lead(plan: u64) -> ! {
         failure.report(shared.status_fd)
     }
     shared.at_ns[4] = call::now_ns();
-    release_threads(threads.len());
     default_slice();
     announce(plan, shared);
+    stop(plan);
+    release_threads(threads.len());
     finish(&threads[0]);
     // SAFETY: the frame is the leader's, complete, in the plan.
     unsafe { sigreturn(threads[0].frame) }
@@ -90,6 +91,14 @@ extern "C" fn follow(thread: u64) -> ! {
     finish(thread);
     // SAFETY: the frame is this thread's, complete, in the plan.
     unsafe { sigreturn(thread.frame) }
+}
+
+/// Stops the clone, if its parent was stopped, before any thread runs the parent's code.
+fn stop(plan: &PlanHeader) {
+    // SAFETY: the ops are the plan's.
+    if unsafe { Slots::new().run(elements(plan.stop_ops)) }.is_err() {
+        call::exit(call::EXIT_REPORTED)
+    }
 }
 
 /// Puts the calling thread under the parent's seccomp filters. There is nobody left to tell of a

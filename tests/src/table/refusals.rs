@@ -1,6 +1,7 @@
 //! What cannot be carried is refused in words, before anything is written.
 
 use crate::Program;
+use crate::program::Source;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_shared_elsewhere").refused(&["has the same memory"]),
@@ -10,6 +11,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_deleted_file").refused(&["fd 3"]),
     Program::c("refuse_child").refused(&["child"]),
     Program::c("refuse_io_uring").refused(&["fd 3"]),
+    Program::of("refuse_32_bit", Source::C32("refuse_32_bit")).refused(&["32-bit code"]),
     Program::c("refuse_seccomp_strict").refused(&["strict seccomp mode"]),
     Program::c("refuse_seccomp_notify").refused(&["asks a supervisor"]),
     Program::c("refuse_seccomp_rights").refused(&["rights that it has given up"]),

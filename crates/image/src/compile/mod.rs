@@ -34,6 +34,10 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         bytes: 0,
         init_ops: arena.ops(&memory.ops),
         task_ops: arena.ops(&process.ops),
+        stop_ops: {
+            let stop = process::stop(model);
+            arena.ops(&stop)
+        },
         threads: arena.table(&threads),
         windows: arena.table(&memory.windows),
         files: arena.table(&memory.files),

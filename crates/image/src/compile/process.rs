@@ -97,6 +97,13 @@ fn posix_timer(timer: &PosixTimer, arena: &mut Arena) -> [Op; 2] {
     ]
 }
 
+/// Stops the clone where the parent was stopped, until somebody continues it.
+pub fn stop(model: &Model) -> Vec<Op> {
+    let args = [model.process.pid.into(), libc::SIGSTOP as u64];
+    let stop = call(What::Signal, libc::SYS_kill, &args);
+    if model.process.is_stopped { vec![stop] } else { Vec::new() }
+}
+
 fn attributes(model: &Model) -> Vec<Op> {
     let process = &model.process;
     let mut ops = Vec::new();
