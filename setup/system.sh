@@ -6,6 +6,7 @@ set -eu
 packages=(build-essential git iproute2 libjemalloc2 libmimalloc2.0 python3 python3-venv)
 if [ "${1:-}" = --tests ]; then
     # Runtimes whose processes are checkpointed in tests: any version will do.
+    packages+=(gcc-multilib musl-tools)
     command -v go >/dev/null || packages+=(golang-go)
     command -v node >/dev/null || packages+=(nodejs)
 fi

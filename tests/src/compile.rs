@@ -5,11 +5,25 @@ use crate::{Outcome, Program, Trouble};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 const CFLAGS: &[&str] =
     &["-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"];
+
+/// A way to make a program from its source.
+struct Recipe {
+    /// What the program's file name has after that of its source.
+    suffix: &'static str,
+    compile: fn(&str, &Path) -> Outcome,
+}
+
+const C: Recipe = Recipe { suffix: "", compile: |name, to| compile_c(name, to, "cc", &["-ldl"]) };
+const MUSL: Recipe =
+    Recipe { suffix: ".musl", compile: |name, to| compile_c(name, to, "musl-gcc", &["-static"]) };
+const C32: Recipe =
+    Recipe { suffix: ".32", compile: |name, to| compile_c(name, to, "cc", &["-m32"]) };
+const GO: Recipe = Recipe { suffix: "", compile: compile_go };
 
 /// The sources of the programs.
 pub fn programs_dir() -> PathBuf {
@@ -26,8 +40,10 @@ pub fn profile_dir() -> Outcome<PathBuf> {
 /// The command that starts `program`, compiled first if needed.
 pub fn command(program: &Program) -> Outcome<Command> {
     let mut command = match program.source {
-        Source::C(name) => Command::new(built(name, compile_c)?),
-        Source::Go(name) => Command::new(built(name, compile_go)?),
+        Source::C(name) => Command::new(built(name, &C)?),
+        Source::Musl(name) => Command::new(built(name, &MUSL)?),
+        Source::C32(name) => Command::new(built(name, &C32)?),
+        Source::Go(name) => Command::new(built(name, &GO)?),
         Source::Script(interpreter, options, file) => {
             let mut command = Command::new(tool(interpreter)?);
             command.args(options).arg(programs_dir().join(file));
@@ -45,11 +61,27 @@ pub fn command(program: &Program) -> Outcome<Command> {
 pub fn possible(program: &Program) -> Outcome {
     let needed = match program.source {
         Source::C(_) => "cc",
+        Source::Musl(_) => "musl-gcc",
+        Source::C32(_) => return can_compile_for_32_bits(),
         Source::Go(_) => "go",
         Source::Script(interpreter, ..) => interpreter,
     };
     program.preload_path()?;
     tool(needed).map(drop)
+}
+
+/// Whether the compiler has its 32-bit half, found out once.
+fn can_compile_for_32_bits() -> Outcome {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    let compiles = || {
+        let mut command = Command::new("cc");
+        command.args(["-m32", "-include", "errno.h", "-x", "c", "-fsyntax-only", "/dev/null"]);
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    if *CAN.get_or_init(compiles) {
+        return Ok(());
+    }
+    Err(Trouble::Skipped("gcc-multilib is not installed".into()))
 }
 
 fn tool(name: &str) -> Outcome<PathBuf> {
@@ -66,18 +98,19 @@ fn lock_of(name: &str) -> Arc<Mutex<()>> {
     Arc::clone(locks.entry(name.to_owned()).or_default())
 }
 
-fn built(name: &str, compile: fn(&str, &Path) -> Outcome) -> Outcome<PathBuf> {
-    let lock = lock_of(name);
+fn built(name: &str, recipe: &Recipe) -> Outcome<PathBuf> {
+    let file = format!("{name}{}", recipe.suffix);
+    let lock = lock_of(&file);
     let _one_at_a_time = lock.lock().unwrap_or_else(PoisonError::into_inner);
     let directory =
         profile_dir()?.parent().map(|target| target.join("programs")).unwrap_or_default();
     std::fs::create_dir_all(&directory)
         .map_err(|error| Trouble::during("making target/programs", error))?;
-    let program = directory.join(name);
+    let program = directory.join(&file);
     if modified(&program) < newest_source(name) {
         // Renamed into place: another test process may be starting it.
-        let fresh = directory.join(format!("{name}.{}", std::process::id()));
-        compile(name, &fresh)?;
+        let fresh = directory.join(format!("{file}.{}", std::process::id()));
+        (recipe.compile)(name, &fresh)?;
         std::fs::rename(&fresh, &program)
             .map_err(|error| Trouble::during("placing a program", error))?;
     }
@@ -102,10 +135,10 @@ fn newest_source(name: &str) -> SystemTime {
     newest
 }
 
-fn compile_c(name: &str, to: &Path) -> Outcome {
-    let mut command = Command::new(tool("cc")?);
+fn compile_c(name: &str, to: &Path, compiler: &str, more: &[&str]) -> Outcome {
+    let mut command = Command::new(tool(compiler)?);
     command.args(CFLAGS).arg(to).arg(programs_dir().join(format!("{name}.c")));
-    run(command.args(["-ldl", "-lm"]))
+    run(command.arg("-lm").args(more))
 }
 
 fn compile_go(name: &str, to: &Path) -> Outcome {

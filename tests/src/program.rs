@@ -9,6 +9,10 @@ use std::time::Duration;
 pub enum Source {
     /// One C file, compiled with `cc`.
     C(&'static str),
+    /// One C file, linked statically with musl by `musl-gcc`.
+    Musl(&'static str),
+    /// One C file, compiled for 32 bits.
+    C32(&'static str),
     /// A directory with a Go module.
     Go(&'static str),
     /// An interpreter, its options, and the script.

@@ -102,8 +102,10 @@ impl Ancestor {
 fn backing_from(backing: &Backing, skipped: u64) -> Backing {
     match backing {
         Backing::PrivateFile(file, offset) => Backing::PrivateFile(file.clone(), offset + skipped),
-        // A shared file is never in the pool.
-        Backing::Anonymous | Backing::SharedFile { .. } => Backing::Anonymous,
+        // Files and objects that are shared are never in the pool.
+        Backing::Anonymous | Backing::SharedFile { .. } | Backing::Object { .. } => {
+            Backing::Anonymous
+        }
     }
 }
 

@@ -49,7 +49,7 @@ pub fn copy(
 
 /// Cuts `runs` where segments begin and end, as far as these lie in `places` of the image: start,
 /// end, and offset among the bytes there. What follows each other in both is not cut apart.
-fn placed(runs: &[Run], segments: &[Segment], places: &Range<u64>) -> Vec<(u64, u64, usize)> {
+pub fn placed(runs: &[Run], segments: &[Segment], places: &Range<u64>) -> Vec<(u64, u64, usize)> {
     let mut parts: Vec<(u64, u64, usize)> = Vec::new();
     let mut next = 0;
     for segment in segments.iter().filter(|segment| places.contains(&segment.place)) {

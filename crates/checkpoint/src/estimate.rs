@@ -7,6 +7,7 @@
 use crate::ancestor::Ancestor;
 use crate::error::CheckpointError;
 use crate::refuse::Refusals;
+use crate::shared::Objects;
 use crate::{maps, memory};
 
 /// Chunks that the image of `pid` would take now, and some for what is to come; none if its
@@ -15,13 +16,15 @@ pub fn chunks(pid: i32) -> Result<Option<u32>, CheckpointError> {
     let mappings = maps::read(pid)?;
     let ancestor = Ancestor::of(&mappings)?;
     let mut refusals = Refusals::default();
-    let regions = memory::regions(pid, &mappings, ancestor.as_ref(), &mut refusals);
+    let objects = Objects::find(pid, &mappings, &mut refusals)?;
+    let regions = memory::regions(pid, &mappings, ancestor.as_ref(), &objects, &mut refusals);
     if !refusals.into_list().is_empty() {
         return Ok(None);
     }
     let guards = memory::guards(pid, &regions.all)?;
     let runs = memory::runs(pid, &regions, &guards)?;
-    let memory = memory::memory(regions.all, &runs, guards, (0, 0));
+    let stored = [&runs[..], objects.lay_out(pid)?.area.as_slice()].concat();
+    let memory = memory::memory(regions.all, &stored, guards, (0, 0));
     Ok(Some(with_growth(memory.chunks() as u32)))
 }
 

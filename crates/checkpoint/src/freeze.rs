@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use farfork_sys::ptrace;
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
@@ -16,12 +17,14 @@ pub struct Frozen {
     pid: i32,
     tids: Vec<i32>,
     since: Instant,
+    is_stopped: bool,
 }
 
 impl Frozen {
     /// Stops every thread of `pid`.
     pub fn freeze(pid: i32) -> Result<Frozen, CheckpointError> {
-        let mut frozen = Frozen { pid, tids: Vec::new(), since: Instant::now() };
+        let (tids, since) = (Vec::new(), Instant::now());
+        let mut frozen = Frozen { pid, tids, since, is_stopped: false };
         // Threads may start others until the last one is stopped.
         while frozen.seize_new_threads()? {}
         Ok(frozen)
@@ -40,6 +43,11 @@ impl Frozen {
     /// Since when the first of them has been stopped.
     pub fn since(&self) -> Instant {
         self.since
+    }
+
+    /// Whether a signal had stopped it before; it goes back to that when it is let go.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped
     }
 
     fn seize_new_threads(&mut self) -> Result<bool, CheckpointError> {
@@ -75,10 +83,14 @@ impl Frozen {
         self.await_stop(tid)
     }
 
-    fn await_stop(&self, tid: i32) -> Result<(), CheckpointError> {
+    fn await_stop(&mut self, tid: i32) -> Result<(), CheckpointError> {
         loop {
             match wait(tid) {
-                Ok(WaitStatus::PtraceEvent(..)) => return Ok(()),
+                Ok(WaitStatus::PtraceEvent(_, signal, _)) => {
+                    // Not SIGTRAP: the stop is one of the whole process.
+                    self.is_stopped |= signal != Signal::SIGTRAP;
+                    return Ok(());
+                }
                 // A signal was on its way: hand it on; the stop comes after it.
                 Ok(WaitStatus::Stopped(_, signal)) => ptrace::resume(tid, signal as i32)
                     .map_err(doing(self.pid, "hand on a signal"))?,

@@ -79,6 +79,11 @@ impl<'f> Injector<'f> {
         got.is_ok_and(|bytes| bytes == 8) && mark == stub::MAGIC.to_le_bytes()
     }
 
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.frozen.pid()
+    }
+
     /// Address of the scratch page.
     pub fn scratch(&self) -> u64 {
         self.scratch.get()

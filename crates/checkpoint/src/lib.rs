@@ -15,20 +15,23 @@ pub mod descriptors;
 mod error;
 mod estimate;
 mod files;
+mod filters;
 mod freeze;
 mod inject;
 mod maps;
 mod memory;
 mod mounts;
+mod probe;
 mod process;
 pub mod refuse;
 mod rseq;
+pub mod shared;
 mod status;
 mod threads;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farfork_image::model::Model;
+use farfork_image::model::{Memory, Model, Process};
 use farfork_image::store::{Draft, Published};
 use farfork_pool::{Held, Pool};
 use farfork_types::Cid;
@@ -42,6 +45,7 @@ use freeze::Frozen;
 use inject::Injector;
 use memory::Run;
 use refuse::{Refusal, Refusals};
+use shared::{Layout, Objects};
 use status::Status;
 
 /// A checkpoint that was made.
@@ -83,6 +87,7 @@ impl Checkpoint {
 struct Collected {
     model: Model,
     runs: Vec<Run>,
+    shared: Layout,
 }
 
 /// Lists everything that keeps `pid` from being checkpointed.
@@ -126,7 +131,8 @@ pub fn checkpoint(
     let mut refusals = refusals_of(pid)?;
     let collected = collect(&stopped, &mut refusals)?;
     let refusals = refusals.into_list();
-    let Some(Collected { mut model, runs }) = collected.filter(|_| refusals.is_empty()) else {
+    let Some(Collected { mut model, runs, shared }) = collected.filter(|_| refusals.is_empty())
+    else {
         return Err(CheckpointError::Refused(refusals));
     };
     let mut draft = match reserved {
@@ -136,7 +142,9 @@ pub fn checkpoint(
     draft.fit(&model)?;
     let copy_begun = Instant::now();
     let (writer, extents) = draft.room();
-    let copied_bytes = copy::copy(pid, &runs, &model.memory.segments, writer, extents, progress)?;
+    let segments = &model.memory.segments;
+    let copied_bytes = copy::copy(pid, &runs, segments, writer, extents, progress)?
+        + shared.copy(pid, segments, writer, extents)?;
     let copying = copy_begun.elapsed();
     // One that is to be killed stands still until its image is there to take its place.
     let frozen = stopped.since().elapsed();
@@ -171,7 +179,10 @@ fn look_at(pid: i32) -> Result<(), CheckpointError> {
             "it has ended, so that the process can be neither stopped nor described",
             "keep the main thread until the checkpoint",
         ),
-        Some('T') => refusals.add("process", "it is stopped", "continue it with SIGCONT"),
+        // The kernel lets nobody in a PID namespace stop its pid 1.
+        Some('T') if status.innermost_pid == 1 => {
+            refusals.add("process", "it is pid 1 and stopped", "continue it with SIGCONT");
+        }
         _ if status.is_ptraced_before => {
             refusals.add("process", "a debugger traces it", "detach the debugger");
         }
@@ -198,24 +209,38 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     if !threads::can_call(pid, frozen.tids(), own_filters, refusals)? {
         return Ok(None);
     }
-    let regions = memory::regions(pid, &mappings, ancestor.as_ref(), refusals);
+    let objects = Objects::find(pid, &mappings, refusals)?;
+    objects.refuse_channels(pid, refusals);
+    let mut regions = memory::regions(pid, &mappings, ancestor.as_ref(), &objects, refusals);
     let guards = memory::guards(pid, &regions.all)?;
     let runs = memory::runs(pid, &regions, &guards)?;
+    let locked_kb = Status::read(pid, pid)?.locked_kb;
     rseq::abort(frozen)?;
     let injector = Injector::new(frozen, vdso)?;
+    let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
+    let protection_keys = probe::protection_keys(&injector, pid)?;
+    memory::forget_kernel_keys(&mut regions.all, protection_keys);
     let signals = process::signals(&injector, pid)?;
     let threads = frozen
         .tids()
         .iter()
-        .map(|tid| threads::collect(&injector, pid, *tid, &signals, refusals))
+        .map(|tid| threads::collect(&injector, *tid, &signals, own_filters, refusals))
         .collect::<Result<Vec<_>, _>>()?;
-    let memory = memory::memory(regions.all, &runs, guards, kernel);
-    let open = descriptors::collect(pid, refusals)?;
+    let open = descriptors::collect(pid, &objects, refusals)?;
+    let shared = objects.lay_out(pid)?;
+    let stored = [&runs[..], shared.area.as_slice()].concat();
+    let memory = memory::memory(regions.all, &stored, guards, kernel);
+    let memory = Memory { protection_keys, ..memory };
     let mut model = Model {
         made_on: process::made_on(injector.vdso(), &threads[0].xstate),
         created_unix_s: 0,
-        process: process::collect(&injector, pid, refusals)?,
+        process: Process {
+            locks_future,
+            is_stopped: frozen.is_stopped(),
+            ..process::collect(&injector, pid, refusals)?
+        },
         memory: process::layout(&injector, pid, memory)?,
+        objects: shared.objects.clone(),
         signals,
         timers: process::timers(&injector, pid, &threads)?,
         threads,
@@ -224,5 +249,5 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         mounts: Vec::new(),
     };
     model.mounts = mounts::collect(pid, &model, refusals)?;
-    Ok(Some(Collected { model, runs }))
+    Ok(Some(Collected { model, runs, shared }))
 }

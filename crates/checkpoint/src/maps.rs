@@ -23,6 +23,8 @@ pub struct Mapping {
     pub file: (u64, u64),
     /// Path, or a name in brackets, or nothing.
     pub name: String,
+    /// Protection key.
+    pub protection_key: u8,
     /// Two-letter flags, as the kernel prints them.
     pub flags: Vec<String>,
 }
@@ -58,6 +60,10 @@ fn parse(text: &str) -> Vec<Mapping> {
             if let Some(last) = mappings.last_mut() {
                 last.flags = flags.split_whitespace().map(str::to_owned).collect();
             }
+        } else if let Some(key) = line.strip_prefix("ProtectionKey:") {
+            if let Some(last) = mappings.last_mut() {
+                last.protection_key = key.trim().parse().unwrap_or(0);
+            }
         } else if let Some(mapping) = header(line) {
             mappings.push(mapping);
         }
@@ -66,7 +72,7 @@ fn parse(text: &str) -> Vec<Mapping> {
 }
 
 /// `start-end perms offset major:minor inode   name`.
-fn header(line: &str) -> Option<Mapping> {
+pub fn header(line: &str) -> Option<Mapping> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
     let mut fields = rest.splitn(4, ' ');
@@ -85,7 +91,7 @@ fn header(line: &str) -> Option<Mapping> {
         offset: hex(offset)?,
         file: (hex(major)? << 32 | hex(minor)?, inode.parse().ok()?),
         name: name.trim_start().to_owned(),
-        flags: Vec::new(),
+        ..Mapping::default()
     })
 }
 
@@ -96,6 +102,7 @@ mod tests {
     const TEXT: &str = "\
 7f0000000000-7f0000021000 rw-p 00000000 00:00 0 \n\
 Size:                132 kB\n\
+ProtectionKey:         5\n\
 VmFlags: rd wr mr mw me nr sd \n\
 7ffd00000000-7ffd00002000 r-xp 00001000 fe:01 1234                       /usr/lib/a b.so (deleted)\n\
 VmFlags: rd ex mr mw me \n\
@@ -106,7 +113,7 @@ VmFlags: rd ex mr mw me \n\
         let mappings = parse(TEXT);
         assert_eq!(mappings.len(), 3);
         assert_eq!((mappings[0].start, mappings[0].file.1), (0x7f00_0000_0000, 0));
-        assert_eq!(mappings[0].prot, 3);
+        assert_eq!((mappings[0].prot, mappings[0].protection_key), (3, 5));
         assert!(mappings[0].has("nr") && !mappings[0].has("ex"));
         assert_eq!(mappings[1].name, "/usr/lib/a b.so (deleted)");
         assert!(mappings[1].is_deleted());

@@ -14,6 +14,7 @@ use crate::error::{CheckpointError, doing};
 use crate::files::{MappedFiles, Obstacle};
 use crate::maps::Mapping;
 use crate::refuse::Refusals;
+use crate::shared::Objects;
 
 /// Private file mappings up to this size are carried whole, larger ones where the parent has
 /// touched them: the rest is then mapped from the file itself.
@@ -46,6 +47,7 @@ pub fn regions(
     pid: i32,
     mappings: &[Mapping],
     ancestor: Option<&Ancestor>,
+    objects: &Objects,
     refusals: &mut Refusals,
 ) -> Regions {
     let mut regions = Regions::default();
@@ -56,7 +58,7 @@ pub fn regions(
     for mapping in mappings.iter().filter(is_program) {
         let ancestor = ancestor.filter(|ancestor| ancestor.backs(mapping));
         let files = Some(&mut files).filter(|_| ancestor.is_none());
-        let Some(region) = region(mapping, files, refusals) else { continue };
+        let Some(region) = region(mapping, files, objects, refusals) else { continue };
         match ancestor {
             Some(ancestor) => {
                 regions.whole.push((region.start, region.end));
@@ -92,16 +94,23 @@ fn is_kernels(mapping: &Mapping) -> bool {
     ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"].contains(&mapping.name.as_str())
 }
 
-/// The region of a mapping, which shows one of `files` unless those are not asked for.
+/// The region of a mapping, which shows one of `objects`, or one of `files` unless those are not
+/// asked for.
 fn region(
     mapping: &Mapping,
     files: Option<&mut MappedFiles>,
+    objects: &Objects,
     refusals: &mut Refusals,
 ) -> Option<Region> {
+    if objects.has_refused(mapping) {
+        return None;
+    }
     let object = format!("mapping {:x}-{:x} {}", mapping.start, mapping.end, mapping.name);
-    let stamp = match obstacle(mapping) {
-        Some(obstacle) => Err(obstacle),
-        None => files.map_or(Ok(None), |files| files.stamp(mapping)),
+    let under = objects.under(mapping);
+    let stamp = match (obstacle(mapping, under.is_some()), files) {
+        (Some(obstacle), _) => Err(obstacle),
+        (None, Some(files)) if under.is_none() => files.stamp(mapping),
+        (None, _) => Ok(None),
     };
     let stamp = match stamp {
         Ok(stamp) => stamp,
@@ -114,7 +123,8 @@ fn region(
         start: mapping.start,
         end: mapping.end,
         prot: mapping.prot,
-        backing: backing(mapping, stamp),
+        backing: under
+            .map_or_else(|| backing(mapping, stamp), |object| backing_of(object, mapping)),
         traits: RegionTraits {
             grows_down: mapping.has("gd"),
             no_reserve: !mapping.has("ac"),
@@ -125,17 +135,18 @@ fn region(
             dont_dump: mapping.has("dd"),
             huge: mapping.has("hg"),
             no_huge: mapping.has("nh"),
+            mergeable: mapping.has("mg"),
             sealed: mapping.has("sl"),
+            protection_key: mapping.protection_key,
         },
     })
 }
 
 /// Why a mapping cannot be carried, and what to do.
-fn obstacle(mapping: &Mapping) -> Option<Obstacle> {
+fn obstacle(mapping: &Mapping, is_object: bool) -> Option<Obstacle> {
     let is_window = mapping.end > window::BASE && mapping.start < window::END;
     let is_device = mapping.has("io") || mapping.has("pf");
-    let is_shared_memory = mapping.is_shared && (mapping.path().is_none() || mapping.is_deleted());
-    let is_unnamed = !mapping.is_shared && mapping.path().is_some() && mapping.is_deleted();
+    let is_unnamed = mapping.path().is_none() || mapping.is_deleted();
     [
         (is_window, "it lies where farfork keeps its own code in a clone", "map it elsewhere"),
         (is_device, "it is memory of a device", "close the device before the checkpoint"),
@@ -151,19 +162,19 @@ fn obstacle(mapping: &Mapping) -> Option<Obstacle> {
             "run with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off",
         ),
         (
-            is_unnamed,
-            "its file has been deleted, and a clone could not come back to it",
-            "keep the file, or restart the program with the new one",
-        ),
-        (
-            is_shared_memory,
-            "shared memory without a file is not carried yet",
-            "use private memory, or unmap it before the checkpoint",
+            mapping.is_shared && is_unnamed && !is_object,
+            "farfork does not know what kind of shared memory it is",
+            "unmap it before the checkpoint",
         ),
     ]
     .into_iter()
     .find(|(applies, ..)| *applies)
     .map(|(_, reason, remedy)| (reason, remedy))
+}
+
+fn backing_of(object: u32, mapping: &Mapping) -> Backing {
+    let (is_shared, is_writable) = (mapping.is_shared, mapping.has("mw"));
+    Backing::Object { object, offset: mapping.offset, is_shared, is_writable }
 }
 
 fn backing(mapping: &Mapping, stamp: Option<FileStamp>) -> Backing {
@@ -173,6 +184,16 @@ fn backing(mapping: &Mapping, stamp: Option<FileStamp>) -> Backing {
         }
         Some(file) => Backing::PrivateFile(file, mapping.offset),
         None => Backing::Anonymous,
+    }
+}
+
+/// Keys that are not among the `allocated` ones are the kernel's own, for memory that can only be
+/// executed.
+pub fn forget_kernel_keys(regions: &mut [Region], allocated: u32) {
+    for region in regions.iter_mut() {
+        if allocated >> region.traits.protection_key & 1 == 0 {
+            region.traits.protection_key = 0;
+        }
     }
 }
 
@@ -203,7 +224,11 @@ pub fn runs(pid: i32, regions: &Regions, guards: &[Run]) -> Result<Vec<Run>, Che
             continue;
         }
         match &region.backing {
-            Backing::SharedFile { .. } => {}
+            Backing::SharedFile { .. } | Backing::Object { is_shared: true, .. } => {}
+            // The rest is the object's own.
+            Backing::Object { .. } => {
+                runs.extend(changed(pid, &pagemap, region.start, region.end)?);
+            }
             Backing::PrivateFile(file, offset) => {
                 let held = align_up(file.size, PAGE_BYTES).saturating_sub(*offset);
                 let end = region.end.min(region.start + held);
@@ -237,10 +262,25 @@ fn without(runs: Vec<Run>, guards: &[Run]) -> Vec<Run> {
 }
 
 fn touched(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, CheckpointError> {
+    present(pid, pagemap, start, end, |_| true)
+}
+
+/// Pages of a private mapping that are no longer those of its file.
+fn changed(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, CheckpointError> {
+    present(pid, pagemap, start, end, |run| run.categories & memory::PAGE_FILE == 0)
+}
+
+fn present(
+    pid: i32,
+    pagemap: &File,
+    start: u64,
+    end: u64,
+    is_wanted: impl Fn(&memory::PageRun) -> bool,
+) -> Result<Vec<Run>, CheckpointError> {
     let found = memory::pages_with_content(pagemap, start, end)
         .map_err(doing(pid, "find the pages in use (PAGEMAP_SCAN, Linux 6.7)"))?;
     let mut runs: Vec<Run> = Vec::new();
-    for run in found {
+    for run in found.into_iter().filter(is_wanted) {
         match runs.last_mut() {
             Some(last) if last.1 == run.start => last.1 = run.end,
             _ => runs.push((run.start, run.end)),

@@ -86,7 +86,7 @@ fn paths(model: &Model) -> BTreeSet<&Path> {
         Backing::PrivateFile(file, _) | Backing::SharedFile { file, .. } => {
             Some(file.path.as_path())
         }
-        Backing::Anonymous => None,
+        Backing::Object { .. } | Backing::Anonymous => None,
     });
     let open = model.files.iter().filter_map(|file| match file {
         OpenFile::Path { path, .. } => Some(path.as_path()),

@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use farfork_image::model::{
-    Credentials, Leads, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers,
-};
+use farfork_image::model::{Leads, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers};
 use farfork_sys::{ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
@@ -13,6 +11,7 @@ use crate::inject::{Injector, Lent};
 use crate::refuse::Refusals;
 use crate::status::Status;
 
+const PR_GET_MEMORY_MERGE: u64 = 68;
 const MEMBARRIER_GET_REGISTRATIONS: u64 = 1 << 9;
 
 /// Identity and attributes.
@@ -23,13 +22,14 @@ pub fn collect(
 ) -> Result<Process, CheckpointError> {
     let status = Status::read(pid, pid)?;
     refuse_children(pid, refusals);
-    refuse_mixed_credentials(pid, &status, refusals);
     let leader = injector.lend(pid)?;
     let prctl =
         |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);
     let dumpable = leader.call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as u64, 0, 0, 0, 0, 0])?;
-    let securebits =
-        leader.call(libc::SYS_prctl, [libc::PR_GET_SECUREBITS as u64, 0, 0, 0, 0, 0])?;
+    let thp_disable =
+        leader.call(libc::SYS_prctl, [libc::PR_GET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?;
+    // Linux 6.4; an error means that there is no such thing.
+    let merges = leader.try_call(libc::SYS_prctl, [PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0])?;
     prctl(libc::PR_GET_CHILD_SUBREAPER)?;
     let [is_child_subreaper] = injector.words()?;
     let membarrier =
@@ -47,9 +47,13 @@ pub fn collect(
         dumpable: dumpable as u32,
         is_child_subreaper: is_child_subreaper as u32 != 0,
         leads: leads(&status),
-        credentials: credentials(&status, securebits as u32),
         membarrier: membarrier.max(0) as u32,
-        is_thp_disabled: status.is_thp_disabled,
+        thp_disable: thp_disable as u32,
+        merges_memory: merges == 1,
+        locks_future: 0,
+        is_stopped: false,
+        oom_score_adj: number(pid, "oom_score_adj", 10) as i32,
+        coredump_filter: number(pid, "coredump_filter", 16) as u32,
         limits: limits(pid),
     })
 }
@@ -62,14 +66,10 @@ fn leads(status: &Status) -> Leads {
     }
 }
 
-fn credentials(status: &Status, securebits: u32) -> Credentials {
-    Credentials {
-        uids: status.uids,
-        gids: status.gids,
-        groups: status.groups.clone(),
-        capabilities: status.capabilities,
-        securebits,
-    }
+/// A number that a file of `/proc/PID` holds.
+fn number(pid: i32, file: &str, base: u32) -> i64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    i64::from_str_radix(text.trim(), base).unwrap_or(0)
 }
 
 /// Soft and hard limit of every resource, in the kernel's order.
@@ -79,19 +79,6 @@ fn limits(pid: i32) -> Vec<(u64, u64)> {
 
 /// `RLIM_NLIMITS`.
 const RESOURCES: u32 = 16;
-
-fn refuse_mixed_credentials(pid: i32, leader: &Status, refusals: &mut Refusals) {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok());
-    for other in tids.filter_map(|tid| Status::read(pid, tid).ok()) {
-        let own = |s: &Status| (s.uids, s.gids, s.groups.clone(), s.capabilities);
-        if own(&other) != own(leader) {
-            let reason = "it has other user ids or capabilities than the main thread";
-            let remedy = "checkpoint it before its threads change their ids";
-            refusals.add(format!("thread {}", other.name), reason, remedy);
-        }
-    }
-}
 
 fn refuse_children(pid: i32, refusals: &mut Refusals) {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

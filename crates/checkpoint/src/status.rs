@@ -33,8 +33,8 @@ pub struct Status {
     pub capabilities: [u64; 5],
     /// Whether privileges can no longer be gained.
     pub no_new_privs: bool,
-    /// `PR_SET_THP_DISABLE`.
-    pub is_thp_disabled: bool,
+    /// Locked memory in KiB.
+    pub locked_kb: u64,
     /// Seccomp mode.
     pub seccomp: u32,
     /// Seccomp filters (Linux 5.9).
@@ -86,7 +86,7 @@ impl Status {
             "CapBnd" => self.capabilities[3] = set(),
             "CapAmb" => self.capabilities[4] = set(),
             "NoNewPrivs" => self.no_new_privs = value == "1",
-            "THP_enabled" => self.is_thp_disabled = value == "0",
+            "VmLck" => self.locked_kb = ids().first().copied().unwrap_or(0).into(),
             "Seccomp" => self.seccomp = last(),
             "Seccomp_filters" => self.seccomp_filters = Some(last()),
             "SigCgt" => self.handled = set(),

@@ -2,11 +2,12 @@
 
 use std::fs;
 
-use farfork_image::model::{Signals, Thread};
+use farfork_image::model::{Credentials, Scheduling, Signals, Thread};
 use farfork_plan::window;
-use farfork_sys::{ptrace, xstate};
+use farfork_sys::{ptrace, sched, xstate};
 
 use crate::error::{CheckpointError, doing};
+use crate::filters;
 use crate::freeze::Frozen;
 use crate::inject::{Injector, RESTARTS};
 use crate::refuse::Refusals;
@@ -22,14 +23,16 @@ const ERESTARTSYS: i64 = -512;
 /// Restarted after any handler.
 const ERESTARTNOINTR: i64 = -513;
 
-/// Collects a stopped thread; `tid` is its id in this PID namespace.
+/// Collects a stopped thread; `tid` is its id in this PID namespace. A clone is under
+/// `own_filters` of farfork's own, which are made anew.
 pub fn collect(
     injector: &Injector<'_>,
-    pid: i32,
     tid: i32,
     signals: &Signals,
+    own_filters: u32,
     refusals: &mut Refusals,
 ) -> Result<Thread, CheckpointError> {
+    let pid = injector.pid();
     let kernel = |what| doing(pid, what);
     let registers = ptrace::registers(tid).map_err(kernel("read the registers"))?;
     let area = ptrace::xstate(tid).map_err(kernel("read the vector registers"))?;
@@ -57,6 +60,9 @@ pub fn collect(
         parent_death_signal: asked.parent_death_signal,
         timer_slack_ns: asked.timer_slack_ns,
         no_new_privs: status.no_new_privs,
+        credentials: credentials(&status, asked.securebits),
+        filters: filters::collect(tid, &status, own_filters, refusals)?,
+        scheduling: scheduling(tid).map_err(kernel("read the priorities"))?,
     })
 }
 
@@ -78,6 +84,32 @@ struct Asked {
     clear_child_tid: u64,
     parent_death_signal: u32,
     timer_slack_ns: u64,
+    securebits: u32,
+}
+
+fn credentials(status: &Status, securebits: u32) -> Credentials {
+    Credentials {
+        uids: status.uids,
+        gids: status.gids,
+        groups: status.groups.clone(),
+        capabilities: status.capabilities,
+        securebits,
+    }
+}
+
+fn scheduling(tid: i32) -> std::io::Result<Scheduling> {
+    let found = sched::attributes(tid)?;
+    let is_deadline = found.policy == libc::SCHED_DEADLINE as u32;
+    let deadline_ns = [found.runtime, found.deadline, found.period];
+    Ok(Scheduling {
+        policy: found.policy,
+        flags: found.flags,
+        nice: found.nice,
+        priority: found.priority,
+        // For other policies it is the time slice, which is the node's.
+        deadline_ns: if is_deadline { deadline_ns } else { [0; 3] },
+        io_priority: sched::io_priority(tid)?,
+    })
 }
 
 fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
@@ -96,12 +128,13 @@ fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
         clear_child_tid,
         parent_death_signal: signal as u32,
         timer_slack_ns: prctl(libc::PR_GET_TIMERSLACK as u64)?,
+        securebits: prctl(libc::PR_GET_SECUREBITS as u64)? as u32,
     })
 }
 
 /// Whether the threads can make calls for the checkpoint; refuses those that cannot. A seccomp
-/// filter might kill the process for a call that it does not expect. A clone is under one filter
-/// of farfork's own (`own_filters`), which is made anew.
+/// filter might kill the process for a call that it does not expect, so it is set aside. A clone
+/// is under `own_filters` of farfork's own, which are made anew.
 pub fn can_call(
     pid: i32,
     tids: &[i32],
@@ -113,15 +146,12 @@ pub fn can_call(
         let status = Status::read(pid, *tid)?;
         let object = format!("thread {tid} ({})", status.name);
         let registers = ptrace::registers(*tid).map_err(doing(pid, "read the registers"))?;
-        if status.seccomp != 0 && status.seccomp_filters != Some(own_filters) {
-            let remedy = "run it without a seccomp filter, or confine the clone from outside";
-            refusals.add(object, "it is under a seccomp filter", remedy);
-        } else if registers.cs != CODE_64 {
+        if registers.cs != CODE_64 {
             refusals.add(object, "it runs 32-bit code", "use a 64-bit build of the program");
-        } else {
-            continue;
+            can_call = false;
+        } else if !filters::suspend(*tid, &status, own_filters, refusals) {
+            can_call = false;
         }
-        can_call = false;
     }
     Ok(can_call)
 }

@@ -128,6 +128,11 @@ fn now_ns() -> u64 {
 
 fn report(args: &Args, cid: Cid, clones: &[StartedClone]) -> Result<(), Box<dyn Error>> {
     let usage_of = |clone: &StartedClone| usage::of(clone.running.pid);
+    for clone in clones {
+        for warning in &clone.running.warnings {
+            eprintln!("farfork: clone {} runs without: {warning}", clone.running.pid);
+        }
+    }
     if args.json {
         let list: Vec<Clone<'_>> = clones
             .iter()

@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
-use crate::model::{Backing, Memory, Region, Segment, StoredWindow, WINDOW_WORDS};
+use crate::model::{Backing, Memory, Region, Segment, SharedObject, StoredWindow, WINDOW_WORDS};
 
 /// A window of which so much is stored has a chunk of its own: packing it would save less than a
 /// quarter of the chunk.
@@ -69,6 +69,9 @@ fn is_linked(spans: &[Vec<Span>], index: usize, regions: &[Region]) -> bool {
 fn spans(windows: &[StoredWindow], index: usize, regions: &[Region]) -> Vec<Span> {
     let window = &windows[index];
     let end = window.address + CHUNK_BYTES;
+    if window.address >= SharedObject::AREA {
+        return vec![(window.address, end)]; // chunk after chunk, since it is only copied from
+    }
     let first = regions.partition_point(|region| region.end <= window.address);
     let mut spans: Vec<Span> = Vec::new();
     for region in regions[first..].iter().take_while(|region| region.start < end) {

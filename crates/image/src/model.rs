@@ -4,9 +4,17 @@
 //! compile the plan, to tell a person what is in the image, and to move images between pools.
 //! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
 
+mod filter;
+mod identity;
+mod shared;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+pub use filter::SeccompFilter;
+pub use identity::{Credentials, Scheduling};
+pub use shared::{ObjectExtent, ObjectKind, SharedObject};
 
 /// Pages per 2 MiB window, as 64-bit words of a bitmap.
 pub const WINDOW_WORDS: usize = 8;
@@ -22,6 +30,8 @@ pub struct Model {
     pub process: Process,
     /// The address space.
     pub memory: Memory,
+    /// Memory without a name that mappings and descriptors share, referred to by index.
+    pub objects: Vec<SharedObject>,
     /// Threads, the leader first.
     pub threads: Vec<Thread>,
     /// Signal actions and pending signals.
@@ -86,14 +96,22 @@ pub struct Process {
     pub dumpable: u32,
     /// Whether it reaps its descendants' orphans.
     pub is_child_subreaper: bool,
+    /// Whether a signal had stopped it.
+    pub is_stopped: bool,
     /// Session and group leadership.
     pub leads: Leads,
-    /// Ids and capabilities, the same for every thread.
-    pub credentials: Credentials,
     /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS tells them.
     pub membarrier: u32,
-    /// `PR_SET_THP_DISABLE`.
-    pub is_thp_disabled: bool,
+    /// `PR_GET_THP_DISABLE`: bit 0 disabled, bit 1 except where advised.
+    pub thp_disable: u32,
+    /// `PR_SET_MEMORY_MERGE`.
+    pub merges_memory: bool,
+    /// Flags of `mlockall` for future mappings, 0 for none.
+    pub locks_future: u32,
+    /// `/proc/PID/oom_score_adj`.
+    pub oom_score_adj: i32,
+    /// `/proc/PID/coredump_filter`.
+    pub coredump_filter: u32,
     /// Soft and hard limit of every resource, in the kernel's order.
     pub limits: Vec<(u64, u64)>,
 }
@@ -110,21 +128,6 @@ pub enum Leads {
     Session,
 }
 
-/// User, groups and capabilities.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Credentials {
-    /// Real, effective, saved and file-system user id.
-    pub uids: [u32; 4],
-    /// Real, effective, saved and file-system group id.
-    pub gids: [u32; 4],
-    /// Supplementary groups.
-    pub groups: Vec<u32>,
-    /// Inheritable, permitted, effective, bounding and ambient capabilities.
-    pub capabilities: [u64; 5],
-    /// `PR_GET_SECUREBITS`.
-    pub securebits: u32,
-}
-
 /// The address space.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
@@ -136,6 +139,8 @@ pub struct Memory {
     pub segments: Vec<Segment>,
     /// Guard regions (`MADV_GUARD_INSTALL`): first address and address after the last.
     pub guards: Vec<(u64, u64)>,
+    /// Protection keys that are allocated, one bit each.
+    pub protection_keys: u32,
     /// First address and length of vvar and vdso together.
     pub vdso: (u64, u64),
     /// What `PR_SET_MM_MAP` takes, in its order: start_code, end_code, start_data, end_data,
@@ -176,6 +181,17 @@ pub enum Backing {
         /// Whether it was opened for writing, so that it may change at any time.
         is_writable: bool,
     },
+    /// A mapping of a shared object, which every clone has for itself.
+    Object {
+        /// Index in [`Model::objects`].
+        object: u32,
+        /// Offset in it.
+        offset: u64,
+        /// Whether writes reach the object; else its changed pages are in the stored windows.
+        is_shared: bool,
+        /// Whether `mprotect` may make a shared mapping writable.
+        is_writable: bool,
+    },
 }
 
 /// Attributes of a mapping.
@@ -199,8 +215,12 @@ pub struct RegionTraits {
     pub huge: bool,
     /// `MADV_NOHUGEPAGE`.
     pub no_huge: bool,
+    /// `MADV_MERGEABLE`.
+    pub mergeable: bool,
     /// `mseal`.
     pub sealed: bool,
+    /// Protection key that the program gave it, 0 for the default.
+    pub protection_key: u8,
 }
 
 /// A file that has to be the same on the other node.
@@ -265,6 +285,12 @@ pub struct Thread {
     pub timer_slack_ns: u64,
     /// Whether it can no longer gain privileges.
     pub no_new_privs: bool,
+    /// Ids and capabilities.
+    pub credentials: Credentials,
+    /// Priorities.
+    pub scheduling: Scheduling,
+    /// Its own seccomp filters, the oldest first.
+    pub filters: Vec<SeccompFilter>,
 }
 
 /// Signal state of the process.
@@ -395,6 +421,15 @@ pub enum OpenFile {
         shutdown: u32,
         /// Receive and send buffer sizes as `getsockopt` gives them.
         buffers: (u32, u32),
+    },
+    /// A shared object: a memfd, or the like.
+    Object {
+        /// Index in [`Model::objects`].
+        object: u32,
+        /// `open` flags without creation flags.
+        flags: u32,
+        /// File position.
+        offset: u64,
     },
     /// A file whose other end lies outside; the caller of restore supplies it.
     External {

@@ -8,9 +8,12 @@ use farfork_plan::protocol::MAX_REQUEST_FDS;
 use farfork_plan::window;
 use farfork_sys::ptrace::REGISTER_WORDS;
 use farfork_sys::xstate;
-use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
-use crate::model::{Backing, FileStamp, Memory, Model, OpenFile, Region, Thread};
+use crate::model::{
+    Backing, FileStamp, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SeccompFilter,
+    SharedObject, Thread,
+};
 
 /// Addresses of user space, also with five levels of page tables.
 const ADDRESSES: u64 = 1 << 56;
@@ -24,6 +27,10 @@ const XSTATE_BYTES: usize = 32 << 10;
 const VDSO_BYTES: u64 = 1 << 20;
 /// Most descriptors of a process, `fs.nr_open` in most systems.
 const MAX_FDS: u32 = 1 << 20;
+/// Beyond the size of any object that fits into the address space.
+const OBJECT_BYTES: u64 = 1 << 48;
+/// What `memfd_create` takes at most.
+const MEMFD_NAME_BYTES: usize = 249;
 /// Words of an auxiliary vector; the kernel has some 50.
 const AUXV_WORDS: usize = 512;
 
@@ -38,6 +45,7 @@ impl Model {
     /// Whether all invariants hold; if not, the first that does not.
     pub fn validate(&self) -> Result<(), &'static str> {
         self.memory.validate()?;
+        self.validate_objects()?;
         demand(!self.threads.is_empty(), "a process without threads")?;
         self.threads.iter().try_for_each(Thread::validate)?;
         path(&self.process.exe)?;
@@ -51,6 +59,16 @@ impl Model {
         }
         pending(&self.signals.pending)?;
         self.validate_descriptors()
+    }
+
+    fn validate_objects(&self) -> Check {
+        self.objects.iter().try_for_each(|object| object.validate(&self.memory))?;
+        let indices = self.memory.regions.iter().filter_map(Region::object);
+        indices.into_iter().try_for_each(|index| self.demand_object(index))
+    }
+
+    fn demand_object(&self, index: u32) -> Check {
+        demand((index as usize) < self.objects.len(), "shared memory that is not there")
     }
 
     fn validate_descriptors(&self) -> Check {
@@ -73,6 +91,7 @@ impl Model {
                 demand(content.len() <= *capacity as usize, "a pipe that holds too much")
             }
             OpenFile::SocketPair { end, .. } => demand(*end < 2, "a socket pair of three"),
+            OpenFile::Object { object, .. } => self.demand_object(*object),
             _ => Ok(()),
         })
     }
@@ -86,13 +105,15 @@ impl Memory {
         let sorted = self.windows.windows(2).all(|pair| pair[0].address < pair[1].address);
         demand(sorted, "windows that are not in order")?;
         for window in &self.windows {
-            let fits = window.address.is_multiple_of(CHUNK_BYTES) && window.address < ADDRESSES;
+            let ends = SharedObject::AREA + OBJECT_BYTES;
+            let fits = window.address.is_multiple_of(CHUNK_BYTES) && window.address < ends;
             demand(fits, "a window at no address of one")?;
         }
         self.validate_segments()?;
         for (start, end) in &self.guards {
             range(*start, *end)?;
         }
+        demand(self.protection_keys < 1 << 16, "a protection key that does not exist")?;
         let (start, bytes) = self.vdso;
         demand(bytes <= VDSO_BYTES, "a vDSO of more than a few pages")?;
         demand(
@@ -107,7 +128,13 @@ impl Memory {
     /// What keeps a clone from seeing at one address what belongs to another.
     fn validate_segments(&self) -> Check {
         for segment in &self.segments {
-            range(segment.address, segment.end())?;
+            if segment.address < SharedObject::AREA {
+                range(segment.address, segment.end())?;
+            } else {
+                let is_window = segment.address.is_multiple_of(CHUNK_BYTES);
+                let is_whole = is_window && segment.bytes == CHUNK_BYTES;
+                demand(is_whole, "content of shared memory that is not in whole chunks")?;
+            }
             let end = segment.place.saturating_add(segment.bytes);
             let inside = |start: u64, end: u64| start / CHUNK_BYTES == (end - 1) / CHUNK_BYTES;
             let fits = segment.place.is_multiple_of(PAGE_BYTES)
@@ -144,6 +171,11 @@ impl Region {
         demand(!self.traits.grows_down || self.start >= PAGE_BYTES, "a stack at address 0")?;
         match &self.backing {
             Backing::Anonymous => Ok(()),
+            Backing::Object { offset, .. } => {
+                let end = offset.checked_add(self.end - self.start);
+                let fits = end.is_some_and(|end| end < OBJECT_BYTES);
+                demand(fits && offset.is_multiple_of(PAGE_BYTES), "a mapping beyond every file")
+            }
             Backing::PrivateFile(file, offset) | Backing::SharedFile { file, offset, .. } => {
                 file.validate()?;
                 let end = offset.checked_add(self.end - self.start);
@@ -152,6 +184,45 @@ impl Region {
                 demand(fits, "a mapping beyond every file")
             }
         }
+    }
+}
+
+impl SharedObject {
+    fn validate(&self, memory: &Memory) -> Check {
+        demand(self.size < OBJECT_BYTES, "shared memory larger than any")?;
+        let name = match &self.kind {
+            ObjectKind::Anonymous { .. } => &[][..],
+            ObjectKind::Memfd(name) | ObjectKind::Unlinked(name) => name,
+        };
+        demand(
+            name.len() <= MEMFD_NAME_BYTES && !name.contains(&0),
+            "a memfd's name that is none",
+        )?;
+        let is_anonymous = matches!(self.kind, ObjectKind::Anonymous { .. });
+        demand(!is_anonymous || self.size > 0, "shared anonymous memory without a size")?;
+        self.extents.iter().try_for_each(|extent| extent.validate(self, memory))
+    }
+}
+
+impl ObjectExtent {
+    /// Its content must be in windows that follow each other.
+    fn validate(&self, object: &SharedObject, memory: &Memory) -> Check {
+        let parts = [self.offset, self.bytes, self.stored];
+        let sound = parts.iter().all(|part| part.is_multiple_of(PAGE_BYTES))
+            && self.offset < object.size
+            && self.bytes > 0
+            && self.bytes < OBJECT_BYTES
+            && (SharedObject::AREA..SharedObject::AREA + OBJECT_BYTES).contains(&self.stored);
+        demand(sound, "a part of shared memory that is outside of it")?;
+        let windows = &memory.windows;
+        let start = align_down(self.stored, CHUNK_BYTES);
+        let first = windows.partition_point(|window| window.address < start);
+        let last = (self.stored + self.bytes - 1 - start) / CHUNK_BYTES;
+        let held = windows.get(first).is_some_and(|window| window.address == start)
+            && windows
+                .get(first + last as usize)
+                .is_some_and(|window| window.address == start + last * CHUNK_BYTES);
+        demand(held, "a part of shared memory that is not stored")
     }
 }
 
@@ -168,6 +239,9 @@ impl Thread {
         demand(vectors, "a thread without its vector registers")?;
         let is_name = self.comm.len() <= COMM_BYTES && !self.comm.contains(&0);
         demand(is_name, "a thread with a name that is none")?;
+        let most = SeccompFilter::MOST_INSTRUCTIONS;
+        let fits = |filter: &SeccompFilter| (1..=most).contains(&filter.instructions.len());
+        demand(self.filters.iter().all(fits), "a seccomp filter that is none")?;
         pending(&self.pending)
     }
 }

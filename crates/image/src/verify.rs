@@ -102,7 +102,7 @@ fn demands(model: &Model) -> BTreeMap<&Path, Demand<'_>> {
     let regions = model.memory.regions.iter().filter_map(|region| match &region.backing {
         Backing::PrivateFile(stamp, _) => Some((stamp, false)),
         Backing::SharedFile { file: stamp, is_writable: false, .. } => Some((stamp, true)),
-        Backing::SharedFile { .. } | Backing::Anonymous => None,
+        Backing::SharedFile { .. } | Backing::Object { .. } | Backing::Anonymous => None,
     });
     let files = model.files.iter().filter_map(|file| match file {
         OpenFile::Path { stamp: Some(stamp), .. } => Some((stamp, true)),

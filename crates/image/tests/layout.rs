@@ -41,8 +41,7 @@ fn stretch() -> impl Strategy<Value = Stretch> {
 }
 
 fn region(start: u64, stretch: &Stretch) -> Region {
-    let file =
-        FileStamp { path: "/lib".into(), size: 1 << 40, mtime_ns: 0, build_id: None };
+    let file = FileStamp { path: "/lib".into(), size: 1 << 40, mtime_ns: 0, build_id: None };
     let backing = match stretch.kind {
         3 | 4 => Backing::PrivateFile(file, start - BASE),
         5 => Backing::SharedFile { file, offset: start - BASE, is_writable: false },
@@ -195,6 +194,7 @@ proptest! {
                     (Backing::PrivateFile(..), shows) => {
                         prop_assert!(!stored(page) && shows == own_file, "{page:x}: {shows:?}");
                     }
+                    (Backing::Object { .. }, _) => prop_assert!(false, "none was made"),
                     (Backing::Anonymous, shows) => {
                         prop_assert!(!stored(page) && shows == Some(Shows::Zeros), "{page:x}");
                     }

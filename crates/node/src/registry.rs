@@ -206,7 +206,7 @@ impl Registry {
         let Some(clone) = self.get(pid) else { return };
         let status = match clone.started.next(&[]) {
             Ok(Event::Exited(status)) => status,
-            Ok(Event::Running { .. }) => return,
+            Ok(Event::Running { .. } | Event::Warned(_)) => return,
             // The init is gone without a word: it was killed.
             Err(_) => {
                 clone.follow_init();

@@ -100,12 +100,19 @@ impl Node {
         };
         let read = &image.attached.image;
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
-        match started.next(plan) {
+        let mut warnings = Vec::new();
+        let event = loop {
+            match started.next(plan) {
+                Ok(Event::Warned(warning)) => warnings.push(warning),
+                other => break other,
+            }
+        };
+        match event {
             Ok(Event::Running { pid, at_ns }) => {
                 self.registry.add(pid, cid, call.name.clone(), started, pin);
-                Ok(running(pid, call.requested_ns, at_ns))
+                Ok(Running { warnings, ..running(pid, call.requested_ns, at_ns) })
             }
-            Ok(Event::Exited(_)) => {
+            Ok(Event::Exited(_) | Event::Warned(_)) => {
                 reap(&started);
                 Err(farfork_restore::RestoreError::Killed { cid }.into())
             }
@@ -236,7 +243,7 @@ fn running(pid: i32, requested_ns: u64, at_ns: [u64; 6]) -> Running {
         before = at;
     }
     let total = at_ns[5].saturating_sub(requested_ns);
-    Running { pid, restore_us: microseconds(total), phases_us }
+    Running { pid, restore_us: microseconds(total), phases_us, warnings: Vec::new() }
 }
 
 fn microseconds(ns: u64) -> f64 {

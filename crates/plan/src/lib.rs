@@ -55,6 +55,8 @@ pub struct PlanHeader {
     pub init_ops: Table,
     /// Ops that build what the threads of the process share besides memory.
     pub task_ops: Table,
+    /// Ops of the first thread after the clone was said to run, before any thread leaves.
+    pub stop_ops: Table,
     /// Threads, the first being the thread group's leader.
     pub threads: Table,
     /// Where what is stored of the parent's address space lies in the pool ([`Window`]).
@@ -85,6 +87,8 @@ pub struct ThreadPlan {
     pub frame: u64,
     /// Ops that this thread runs on itself.
     pub ops: Table,
+    /// Ops after which this thread makes no call but `rt_sigreturn`.
+    pub last_ops: Table,
 }
 
 /// Part of the parent's address space, and where it lies in the pool.
@@ -119,8 +123,8 @@ pub struct FileRange {
 }
 
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 5 + 16);
-    assert!(size_of::<ThreadPlan>() == 40);
+    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 6 + 16);
+    assert!(size_of::<ThreadPlan>() == 56);
     assert!(size_of::<Window>() == 24);
     assert!(size_of::<FileRange>() == 32);
     assert!(size_of::<Op>() == 64);

@@ -20,6 +20,9 @@ pub mod nr {
     pub const TIMER_CREATE: u32 = 0x8004;
     /// `PR_SET_MM_MAP` with the 13 words at `args[0]` and the executable's descriptor `args[1]`.
     pub const SET_MM_MAP: u32 = 0x8005;
+    /// Writes the `args[2]` bytes at `args[1]` to descriptor `args[0]` at offset `args[3]`, all of
+    /// them.
+    pub const WRITE_ALL: u32 = 0x8006;
 }
 
 /// What an op is about, so that a failure can be told in words.
@@ -58,6 +61,10 @@ pub enum What {
     Supervisor = 15,
     /// Mounting what the parent had mounted for itself alone.
     Mount = 16,
+    /// Making memory that is shared within the clone.
+    SharedMemory = 17,
+    /// Setting priorities.
+    Scheduling = 18,
 }
 
 impl What {
@@ -81,6 +88,8 @@ impl What {
             Container,
             Supervisor,
             Mount,
+            SharedMemory,
+            Scheduling,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)
@@ -103,7 +112,7 @@ pub struct Op {
     pub what: u16,
     /// Offset of a text in the plan that names the object, 0 for none.
     pub detail: u32,
-    /// 1 if a failure of this op does not matter.
+    /// 1 if a failure of this op does not matter, 2 if the user is told of it.
     pub may_fail: u32,
     /// Arguments.
     pub args: [u64; 6],
@@ -138,6 +147,13 @@ impl Op {
     /// The same op, whose failure does not stop the restore.
     pub fn may_fail(mut self) -> Op {
         self.may_fail = 1;
+        self
+    }
+
+    /// The same op, whose failure does not stop the restore but is told to the user. Only for ops
+    /// of the first thread: what others say may come too late.
+    pub fn warns(mut self) -> Op {
+        self.may_fail = 2;
         self
     }
 }

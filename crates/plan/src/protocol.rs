@@ -7,6 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const SLOT_POOL: u8 = 0;
 /// Slot of the first external descriptor; the others follow, then the plan's own.
 pub const SLOT_EXTERNAL: u8 = 1;
+/// Numbers of descriptors that the restorer needs for itself, at the start of its run.
+pub const OWN_FDS: u32 = 24;
 /// Number of slots.
 pub const SLOTS: usize = 250;
 /// Most descriptors that one request carries (the kernel's `SCM_MAX_FD` is 253).
@@ -61,11 +63,11 @@ pub struct Spawned {
 pub struct Status {
     /// A [`StatusKind`] as a number.
     pub kind: u32,
-    /// [`StatusKind::Failed`]: a `What`.
+    /// [`StatusKind::Failed`], [`StatusKind::Warned`]: a `What`.
     pub what: u32,
-    /// [`StatusKind::Failed`]: errno. [`StatusKind::Exited`]: the wait status.
+    /// [`StatusKind::Failed`], [`StatusKind::Warned`]: errno. [`StatusKind::Exited`]: the wait status.
     pub value: i64,
-    /// [`StatusKind::Failed`]: the op's `detail`.
+    /// [`StatusKind::Failed`], [`StatusKind::Warned`]: the op's `detail`.
     pub detail: u64,
     /// [`StatusKind::Running`]: `CLOCK_MONOTONIC` in ns at: init running, container made,
     /// process forked, memory mapped, descriptors made, last step before user code.
@@ -82,6 +84,8 @@ pub enum StatusKind {
     Failed = 2,
     /// The clone's process has ended.
     Exited = 3,
+    /// Something of the parent could not be set, and the clone starts without.
+    Warned = 4,
 }
 
 const _: () = {

@@ -7,6 +7,7 @@
 //!  BASE  +0        restorer: text, constants, data, the init's stack
 //!        +64 MiB   STACKS   one small stack per thread, used until it leaves for user code
 //!        +128 MiB  PLAN     the image's metadata, read-only, from the pool
+//!        +512 MiB  SCRATCH  parts of the pool, while a clone's shared objects are filled from them
 //!        +1 GiB    END
 //! ```
 
@@ -18,5 +19,9 @@ pub const STACKS: u64 = BASE + (64 << 20);
 pub const STACK_BYTES: u64 = 8192;
 /// The image's metadata.
 pub const PLAN: u64 = BASE + (128 << 20);
+/// Where parts of the pool are mapped while they are copied.
+pub const SCRATCH: u64 = BASE + (512 << 20);
+/// Bytes of such a part at most.
+pub const SCRATCH_BYTES: u64 = 256 << 20;
 /// Address after the window.
 pub const END: u64 = BASE + (1 << 30);

@@ -38,7 +38,7 @@ pub enum RestoreError {
         changes: Vec<String>,
     },
     /// A step of the plan failed.
-    #[error("cannot restore image {cid}: {} failed{}: {}{}", step(.what), about(.detail), words::of(.source), advice(.what, .source))]
+    #[error("cannot restore image {cid}: {}{}", failure(.what, .detail, .source), advice(.what, .source))]
     Step {
         /// The image.
         cid: Cid,
@@ -69,6 +69,11 @@ fn list(changes: &[String]) -> String {
     changes.iter().map(|change| format!("\n  {change}")).collect()
 }
 
+/// Which step failed, and why.
+pub(crate) fn failure(what: &Option<What>, detail: &str, source: &io::Error) -> String {
+    format!("{} failed{}: {}", step(what), about(detail), words::of(source))
+}
+
 fn about(detail: &str) -> String {
     if detail.is_empty() { String::new() } else { format!(" for {detail}") }
 }
@@ -91,6 +96,8 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Container) => "mounting /proc in the new container",
         Some(What::Supervisor) => "installing the supervisor of memory calls",
         Some(What::Mount) => "mounting",
+        Some(What::SharedMemory) => "making shared memory",
+        Some(What::Scheduling) => "setting priorities",
         None => "a step",
     }
 }

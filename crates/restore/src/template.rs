@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::RestoreError;
+use crate::error::{self, RestoreError};
 
 static RESTORER: &[u8] = include_bytes!(env!("FARFORK_RESTORER"));
 
@@ -49,6 +49,8 @@ pub enum Event {
         /// When each phase ended: see [`Status::at_ns`].
         at_ns: [u64; 6],
     },
+    /// Something of the parent could not be set, and it starts without; comes before `Running`.
+    Warned(String),
     /// It has ended, with this wait status.
     Exited(i32),
 }
@@ -148,12 +150,15 @@ impl Started {
                 Ok(Event::Running { pid: sender, at_ns: status.at_ns })
             }
             kind if kind == StatusKind::Exited as u32 => Ok(Event::Exited(status.value as i32)),
-            _ => Err(RestoreError::Step {
-                cid: self.cid,
-                what: What::from_number(status.what as u16),
-                detail: text_at(plan, status.detail),
-                source: io::Error::from_raw_os_error(status.value as i32),
-            }),
+            kind => {
+                let what = What::from_number(status.what as u16);
+                let detail = text_at(plan, status.detail);
+                let source = io::Error::from_raw_os_error(status.value as i32);
+                if kind == StatusKind::Warned as u32 {
+                    return Ok(Event::Warned(error::failure(&what, &detail, &source)));
+                }
+                Err(RestoreError::Step { cid: self.cid, what, detail, source })
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use farfork_plan::{Op, SLOT_NONE, Table, What, nr};
 use linux_raw_sys::{general as k, prctl};
 
 use crate::call::{self, Errno, SysResult, syscall};
+use crate::init::SHARED;
 use crate::settle::VDSO;
 
 /// Descriptors that ops refer to by slot.
@@ -25,15 +26,19 @@ impl Failure {
 
     /// Tells the agent on the status socket and ends this process.
     pub fn report(&self, status_fd: i32) -> ! {
+        self.tell(StatusKind::Failed, status_fd);
+        call::exit(call::EXIT_REPORTED)
+    }
+
+    fn tell(&self, kind: StatusKind, status_fd: i32) {
         let status = Status {
-            kind: StatusKind::Failed as u32,
+            kind: kind as u32,
             what: u32::from(self.what),
             value: i64::from(self.errno.0),
             detail: u64::from(self.detail),
             ..Status::default()
         };
         let _ = call::send(status_fd, &status);
-        call::exit(call::EXIT_REPORTED)
     }
 }
 
@@ -77,8 +82,15 @@ impl Slots {
             match unsafe { self.step(op) } {
                 Ok(value) if op.store != SLOT_NONE => self.set(op.store, value as i32),
                 Ok(_) => {}
-                Err(_) if op.may_fail != 0 => {}
-                Err(errno) => return Err(Failure { what: op.what, detail: op.detail, errno }),
+                Err(_) if op.may_fail == 1 => {}
+                Err(errno) => {
+                    let failure = Failure { what: op.what, detail: op.detail, errno };
+                    if op.may_fail == 0 {
+                        return Err(failure);
+                    }
+                    // SAFETY: set before the first op is run.
+                    failure.tell(StatusKind::Warned, unsafe { SHARED.get() }.status_fd);
+                }
             }
         }
         Ok(())
@@ -98,6 +110,7 @@ impl Slots {
                 }
                 nr::TIMER_CREATE => timer_create(args[0], args[1], args[2]),
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
+                nr::WRITE_ALL => write_all(args),
                 number => syscall(number, args),
             }
         }
@@ -176,6 +189,21 @@ unsafe fn timer_create(id: u64, clock: u64, event: u64) -> SysResult {
         syscall(k::__NR_prctl, [option, 0])?;
         made
     }
+}
+
+/// A file system that is full, and a memory limit, may end a write in the middle: the next one
+/// then tells why.
+unsafe fn write_all([fd, from, bytes, offset, ..]: [u64; 6]) -> SysResult {
+    let mut done = 0;
+    while done < bytes {
+        let args = [fd, from + done, bytes - done, offset + done];
+        // SAFETY: the plan maps what it wants to be read.
+        match unsafe { syscall(k::__NR_pwrite64, args) }? {
+            0 => return Err(Errno(linux_raw_sys::errno::EIO as i32)),
+            written => done += written,
+        }
+    }
+    Ok(done)
 }
 
 const PR_TIMER_CREATE_RESTORE_IDS: u32 = 77;

@@ -24,9 +24,11 @@ pub extern "C" fn lead(plan: u64) -> ! {
         failure.report(shared.status_fd)
     }
     shared.at_ns[4] = call::now_ns();
-    release_threads(threads.len());
     default_slice();
     announce(plan, shared);
+    stop(plan);
+    release_threads(threads.len());
+    finish(&threads[0]);
     // SAFETY: the frame is the leader's, complete, in the plan.
     unsafe { sigreturn(threads[0].frame) }
 }
@@ -102,19 +104,46 @@ extern "C" fn follow(thread: u64) -> ! {
     }
     wait_for_release();
     default_slice();
+    finish(thread);
     // SAFETY: the frame is this thread's, complete, in the plan.
     unsafe { sigreturn(thread.frame) }
 }
 
-/// Gives back the short time slices that the agent has asked for itself and its children.
-fn default_slice() {
-    // SAFETY: reads the nice value, which would be reset; the kernel gives 20 - nice.
-    let nice = unsafe { syscall(k::__NR_getpriority, [0, 0]) }.map_or(0, |value| 20 - value as i32);
-    // struct sched_attr: size and policy, flags, nice and priority, runtime, deadline, period.
-    let attributes = [48u64, 0, u64::from(nice as u32), 0, 0, 0];
-    // SAFETY: the kernel reads 48 bytes.
-    let _ = unsafe { syscall(k::__NR_sched_setattr, [0, attributes.as_ptr() as u64, 0]) };
+/// Stops the clone, if its parent was stopped, before any thread runs the parent's code.
+fn stop(plan: &PlanHeader) {
+    // SAFETY: the ops are the plan's.
+    if unsafe { Slots::new().run(elements(plan.stop_ops)) }.is_err() {
+        call::exit(call::EXIT_REPORTED)
+    }
 }
+
+/// Puts the calling thread under the parent's seccomp filters. There is nobody left to tell of a
+/// failure; a clone that is less confined than its parent must not run.
+fn finish(thread: &ThreadPlan) {
+    // SAFETY: the ops are this thread's own.
+    if unsafe { Slots::new().run(elements(thread.last_ops)) }.is_err() {
+        call::exit(call::EXIT_REPORTED)
+    }
+}
+
+/// Gives back the short time slices that the agent has asked for itself and its children, and
+/// leaves everything else as it is.
+fn default_slice() {
+    // struct sched_attr: size and policy, flags, nice and priority, runtime, deadline, period.
+    let mut attributes = [0u64; 6];
+    let (at, bytes) = (attributes.as_mut_ptr() as u64, size_of_val(&attributes) as u64);
+    // SAFETY: the kernel writes 48 bytes.
+    let got = unsafe { syscall(k::__NR_sched_getattr, [0, at, bytes, 0]) };
+    let policy = (attributes[0] >> 32) as u32;
+    if got.is_ok() && FAIR.contains(&policy) {
+        attributes[3] = 0;
+        // SAFETY: the kernel reads 48 bytes.
+        let _ = unsafe { syscall(k::__NR_sched_setattr, [0, attributes.as_ptr() as u64, 0]) };
+    }
+}
+
+/// Policies whose runtime is a time slice: `SCHED_OTHER`, `SCHED_BATCH`.
+const FAIR: [u32; 2] = [k::SCHED_NORMAL, k::SCHED_BATCH];
 
 fn released() -> &'static AtomicU32 {
     // SAFETY: the word lives as long as the address space and is only used atomically.

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use rustix::io::Errno;
 
 const KCMP_FILE: u64 = 0;
+const KCMP_VM: u64 = 1;
 const KCMP_FILES: u64 = 2;
 const KCMP_EPOLL_TFD: u64 = 7;
 
@@ -35,6 +36,12 @@ pub fn order_files(pid: i32, left: u32, right: u32) -> Result<Ordering, Errno> {
 pub fn shares_table(pid: i32, tid: i32) -> Result<bool, Errno> {
     // SAFETY: reads the kernel's tables only.
     Ok(unsafe { kcmp(pid, tid, KCMP_FILES, 0, 0) }? == 0)
+}
+
+/// Whether process `other` lives in the address space of `pid`.
+pub fn shares_memory(pid: i32, other: i32) -> Result<bool, Errno> {
+    // SAFETY: reads the kernel's tables only.
+    Ok(unsafe { kcmp(pid, other, KCMP_VM, 0, 0) }? == 0)
 }
 
 /// Whether the `nth` watch on number `watched` of the epoll instance `epoll` is a watch on what
@@ -74,5 +81,10 @@ mod tests {
         assert_eq!(order(&twin), Ordering::Equal);
         assert_ne!(order(&other), Ordering::Equal);
         assert!(shares_table(pid, pid).unwrap());
+        assert!(shares_memory(pid, pid).unwrap());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(!shares_memory(pid, child.id() as i32).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -16,6 +16,8 @@ pub mod memory;
 #[cfg(feature = "std")]
 pub mod ptrace;
 #[cfg(feature = "std")]
+pub mod sched;
+#[cfg(feature = "std")]
 pub mod slice;
 #[cfg(feature = "std")]
 pub mod socket;

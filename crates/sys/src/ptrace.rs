@@ -16,6 +16,10 @@ const NT_X86_XSTATE: usize = 0x202;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;
 const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
+const PTRACE_SECCOMP_GET_METADATA: u32 = 0x420d;
+const PTRACE_O_SUSPEND_SECCOMP: i32 = 1 << 21;
+const SECCOMP_FILTER_FLAG_LOG: u64 = 2;
 const PTRACE_PEEKSIGINFO_SHARED: u32 = 1;
 
 /// How a thread's restartable sequence is registered (Linux 5.13).
@@ -49,6 +53,32 @@ unsafe fn plain(what: u32, tid: i32, data: usize) -> io::Result<()> {
 pub fn seize(tid: i32) -> io::Result<()> {
     // SAFETY: no memory is involved.
     unsafe { plain(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACESYSGOOD as usize) }
+}
+
+/// Sets a stopped thread's seccomp filters aside for as long as it is traced (Linux 4.3,
+/// `CONFIG_CHECKPOINT_RESTORE`; needs `CAP_SYS_ADMIN`, and a tracer under no filter).
+pub fn suspend_seccomp(tid: i32) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP;
+    // SAFETY: no memory is involved.
+    unsafe { plain(libc::PTRACE_SETOPTIONS, tid, options as usize) }
+}
+
+/// A stopped thread's seccomp filter number `index`, the oldest being 0: its instructions, and
+/// whether it logs. Needs what [`suspend_seccomp`] needs (Linux 4.16).
+pub fn seccomp_filter(tid: i32, index: u64) -> io::Result<(Vec<u64>, bool)> {
+    let null = std::ptr::null_mut();
+    // SAFETY: without a place to write to, the kernel tells the length.
+    let count = unsafe { request(PTRACE_SECCOMP_GET_FILTER, tid, index as usize, null)? };
+    let mut instructions = vec![0u64; count as usize];
+    let to = instructions.as_mut_ptr().cast();
+    // SAFETY: the kernel writes `count` instructions of eight bytes; a filter never changes.
+    unsafe { request(PTRACE_SECCOMP_GET_FILTER, tid, index as usize, to)? };
+    let mut metadata = [index, 0]; // struct seccomp_metadata: filter_off, flags
+    let bytes = size_of_val(&metadata);
+    let at = metadata.as_mut_ptr().cast();
+    // SAFETY: the kernel reads the first word and writes at most `bytes`.
+    unsafe { request(PTRACE_SECCOMP_GET_METADATA, tid, bytes, at)? };
+    Ok((instructions, metadata[1] & SECCOMP_FILTER_FLAG_LOG != 0))
 }
 
 /// Stops a seized thread.

@@ -94,6 +94,9 @@ pub struct Running {
     pub restore_us: f64,
     /// How they were spent, by phase.
     pub phases_us: BTreeMap<String, f64>,
+    /// What of the parent the node did not permit, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A clone in a list.

@@ -1,6 +1,7 @@
 //! Memory: what must be zero, what must be kept, what must still fault.
 
 use crate::Program;
+use crate::program::Source;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("dontneed").as_pid_one().caught_naive(),
@@ -30,7 +31,14 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("cow_file_private"),
     Program::c("discard_across"),
     Program::c("file_shared_map"),
+    Program::c("shared_anon").as_pid_one(),
+    Program::c("memfd_maps").as_pid_one(),
+    Program::c("deleted_mapping").as_pid_one(),
     Program::c("file_private_beyond_eof"),
+    Program::c("pkeys"),
+    Program::c("merging"),
+    Program::c("mlock_future"),
+    Program::of("mlock_future_on_fault", Source::C("mlock_future")).env(&[("ON_FAULT", "1")]),
     Program::c("big_sparse").caught_naive(),
     Program::c("never_read_foreign"),
     Program::c("two_mib_edges").caught_naive(),

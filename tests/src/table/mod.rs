@@ -38,7 +38,9 @@ mod tests {
     fn every_c_file_is_in_the_table() {
         let listed: BTreeSet<_> = all()
             .filter_map(|program| match program.source {
-                Source::C(name) => Some(format!("{name}.c")),
+                Source::C(name) | Source::Musl(name) | Source::C32(name) => {
+                    Some(format!("{name}.c"))
+                }
                 _ => None,
             })
             .collect();

@@ -1,21 +1,23 @@
 //! What cannot be carried is refused in words, before anything is written.
 
 use crate::Program;
+use crate::program::Source;
 
 pub(super) const PROGRAMS: &[Program] = &[
-    Program::c("refuse_shared_anon").refused(&["mapping", "memory"]),
+    Program::c("refuse_shared_elsewhere").refused(&["has the same memory"]),
+    Program::c("refuse_sysv_shm").refused(&["system v segment"]),
     Program::c("refuse_tcp_listening").refused(&["fd 3"]),
     Program::c("refuse_tcp_connected").refused(&["fd 4"]),
     Program::c("refuse_deleted_file").refused(&["fd 3"]),
-    Program::c("refuse_deleted_mapping").refused(&["mapping", "unnamed"]),
     Program::c("refuse_child").refused(&["child"]),
     Program::c("refuse_io_uring").refused(&["fd 3"]),
-    Program::c("refuse_seccomp").refused(&["seccomp"]),
+    Program::of("refuse_32_bit", Source::C32("refuse_32_bit")).refused(&["32-bit code"]),
+    Program::c("refuse_seccomp_strict").refused(&["strict seccomp mode"]),
+    Program::c("refuse_seccomp_notify").refused(&["asks a supervisor"]),
+    Program::c("refuse_seccomp_rights").refused(&["rights that it has given up"]),
     Program::c("refuse_inotify").refused(&["fd 3"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
     Program::c("refuse_own_tmpfs").refused(&["tmpfs mounted on"]),
     Program::c("refuse_chroot").refused(&["without chroot"]),
     Program::c("refuse_ptraced").refused(&["trace"]),
-    // A memfd is a deleted file to begin with: refused until images carry the bytes of memfds.
-    Program::c("fd_memfd").refused(&["fd 3"]),
 ];

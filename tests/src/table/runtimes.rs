@@ -1,10 +1,12 @@
 //! Runtimes that nobody here wrote.
 
 use crate::Program;
-use crate::program::Source::{C, Go, Script};
+use crate::program::Source::{C, Go, Musl, Script};
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program::of("rt_glibc_malloc", C("malloc_torture")).seconds(120),
+    Program::of("rt_musl_threads", Musl("tls")),
+    Program::of("rt_musl_shared", Musl("shared_anon")),
     Program::of("rt_jemalloc", C("malloc_torture"))
         .preload("libjemalloc.so.2")
         .caught_naive()

@@ -25,9 +25,13 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("own_mounts"),
     Program::c("creds"),
     Program::c("rights_apart"),
+    Program::c("thread_creds").as_pid_one(),
+    Program::c("priorities").as_pid_one(),
     Program::c("auxv_exe").as_pid_one(),
     Program::c("vdso_time"),
     Program::c("vdso_random").values_differ(),
     Program::c("membarrier"),
     Program::c("seccomp_none"),
+    Program::c("seccomp_own").as_pid_one(),
+    Program::c("seccomp_by_prctl"),
 ];

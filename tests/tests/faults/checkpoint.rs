@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Case;
-use crate::scene::{Scene, await_until, demand, during, failed_in_words};
+use crate::scene::{PATIENCE, Scene, await_until, demand, during, failed_in_words};
 
 pub const CASES: &[Case] = &[
     ("of_no_process", of_no_process),
@@ -93,13 +93,26 @@ fn signal(subject: &Subject, signal: Signal) -> Outcome {
     kill(Pid::from_raw(subject.pid() as i32), signal).map_err(during("sending a signal"))
 }
 
+/// Parent and clone are both stopped then, and go on when they are continued.
 fn of_a_stopped_process() -> Outcome {
-    let scene = Scene::set(16)?;
-    let mut subject = scene.subject("steady")?;
+    let mut scene = Scene::set(48)?;
+    scene.agent()?;
+    let mut subject = scene.subject("threads_regs")?;
     signal(&subject, Signal::SIGSTOP)?;
     await_until("the process is stopped", || state(subject.pid()) == "T")?;
-    refused(&scene, &subject.pid().to_string(), &["stopped", "SIGCONT"])?;
+    scene.checkpoint(&subject, "a/b")?;
     demand(state(subject.pid()) == "T", "it is no longer stopped")?;
+    let mut command = scene.command(&["restore", "a/b", "--json"])?;
+    let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
+    clone.await_line("]")?; // the end of what restore tells of the clone
+    let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
+    let pid: u32 = told.trim_end_matches(',').parse().map_err(during("reading the pid"))?;
+    await_until("the clone is stopped", || state(pid) == "T")?;
+    clone.send_byte();
+    std::thread::sleep(Duration::from_millis(100));
+    demand(state(pid) == "T" && !clone.said("PASS"), "the clone goes on by itself")?;
+    scene.works(&["kill", &pid.to_string(), "--signal", "18"])?;
+    clone.must_pass()?;
     signal(&subject, Signal::SIGCONT)?;
     subject.must_pass()?;
     scene.strike()

@@ -10,8 +10,9 @@ use farfork_image::model::Model;
 use farfork_image::stamp;
 use farfork_image::store::Draft;
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, compile, farfork, program::Program};
+use farfork_tests::{Outcome, Trouble, compile, farfork, program::Program};
 use farfork_types::{CHUNK_BYTES, Cid};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::Case;
 use crate::scene::{PATIENCE, Scene, demand, during, fail};
@@ -31,6 +32,7 @@ pub const CASES: &[Case] = &[
     ("with_a_changed_file", with_a_changed_file),
     ("with_a_reinstalled_program", with_a_reinstalled_program),
     ("with_another_build_of_the_program", with_another_build_of_the_program),
+    ("on_a_node_with_lower_limits", on_a_node_with_lower_limits),
     ("import_of_damaged_files", import_of_damaged_files),
 ];
 
@@ -65,6 +67,35 @@ fn refused(scene: &Scene, agent: u32, image: &str, words: &[&str]) -> Outcome {
     crate::scene::await_until("the agent closes its descriptors", || descriptors(agent) <= before)?;
     let clones = scene.works(&["ps", "--json"])?;
     demand(clones == "[]", format!("expected no clones, saw {clones}"))
+}
+
+fn may_raise_limits() -> Outcome<bool> {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = fs::read_to_string("/proc/self/status").map_err(during("reading the status"))?;
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let held = u64::from_str_radix(held.unwrap_or_default().trim(), 16).unwrap_or(0);
+    Ok(held >> CAP_SYS_RESOURCE & 1 != 0)
+}
+
+/// What the node does not permit is told, and the clone runs without.
+fn on_a_node_with_lower_limits() -> Outcome {
+    if may_raise_limits()? {
+        return Err(Trouble::Skipped("CAP_SYS_RESOURCE lifts every limit".into()));
+    }
+    let (scene, subject, agent) = stage(24)?;
+    let children = format!("/proc/{agent}/task/{agent}/children");
+    let template = fs::read_to_string(children).map_err(during("looking for the template"))?;
+    let template = template.trim().parse().ok().and_then(Pid::from_raw);
+    let lower = Rlimit { current: Some(7), maximum: Some(7) };
+    prlimit(template, Resource::Locks, lower).map_err(during("lowering a limit"))?;
+    let output = farfork::run(scene.command(&["restore", "a/b", "--detach", "--json"])?)?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let words = "runs without: restoring an attribute failed for resource limit LOCKS";
+    demand(output.status.success() && said.contains(words), farfork::text(&output))?;
+    // The clone prints there as well.
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    demand(printed.contains("\"warnings\": ["), format!("expected a warning, saw {printed}"))?;
+    finish(scene, subject)
 }
 
 fn of_no_image() -> Outcome {

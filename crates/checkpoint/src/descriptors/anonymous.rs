@@ -10,7 +10,7 @@ const REFUSED: [(&str, &str, &str); 13] = [
     ("inotify", "the kernel watches files for it", "close it before the checkpoint"),
     ("fanotify", "the kernel watches file systems for it", "close it before the checkpoint"),
     ("pidfd", "it stands for a process that a clone does not have", "close it, or keep the pid"),
-    ("memfd", "shared memory without a name is not carried yet", "use a file, or close it"),
+    ("memfd", "it holds huge pages of hugetlbfs", "make it without MFD_HUGETLB"),
     ("io_uring", "the kernel works on its requests", "run with io_uring switched off"),
     ("userfaultfd", "it handles page faults of this process", "close it before the checkpoint"),
     ("perf_event", "it counts events of this process", "stop profiling before the checkpoint"),

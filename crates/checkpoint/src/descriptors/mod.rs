@@ -28,6 +28,7 @@ use farfork_image::model::{Descriptor, OpenFile};
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 
 use crate::refuse::Refusals;
+use crate::shared::Objects;
 pub use error::DescriptorError;
 use error::{Capture, Refused, Stop};
 use fdinfo::O_PATH;
@@ -46,9 +47,13 @@ pub struct Collected {
     pub files: Vec<OpenFile>,
 }
 
-/// Collects the descriptors of process `pid`, which is stopped and stays so. What cannot be
-/// carried goes to `refusals` and is left out.
-pub fn collect(pid: i32, refusals: &mut Refusals) -> Result<Collected, DescriptorError> {
+/// Collects the descriptors of process `pid`, which is stopped and stays so; some may be of its
+/// shared `objects`. What cannot be carried goes to `refusals` and is left out.
+pub fn collect(
+    pid: i32,
+    objects: &Objects,
+    refusals: &mut Refusals,
+) -> Result<Collected, DescriptorError> {
     let entries = table::read(pid)?;
     refuse_private_tables(pid, refusals)?;
     let groups = share::groups(pid, &entries)?;
@@ -56,7 +61,7 @@ pub fn collect(pid: i32, refusals: &mut Refusals) -> Result<Collected, Descripto
     let mut collected = Collected::default();
     for group in &groups {
         let first = &entries[group[0]];
-        match capture(first, &subject) {
+        match capture(first, &subject, objects) {
             Ok(file) => collected.add(file, group.iter().map(|index| &entries[*index])),
             Err(Stop::Refused(Refused { detail, reason, remedy })) => {
                 refusals.add(first.object(&detail), reason, remedy);
@@ -81,10 +86,14 @@ impl Collected {
     }
 }
 
-fn capture(entry: &Entry, subject: &Subject) -> Capture {
+fn capture(entry: &Entry, subject: &Subject, objects: &Objects) -> Capture {
     entry.info.obstacle()?;
     if entry.info.flags & O_PATH != 0 {
         return path::capture(entry, subject);
+    }
+    if let Some(object) = objects.of_inode(&entry.inode) {
+        let (flags, offset) = (entry.info.status_flags(), entry.info.position);
+        return Ok(OpenFile::Object { object, flags, offset });
     }
     match entry.kind() {
         Kind::Anonymous(name) => anonymous::capture(name, entry, subject),

@@ -8,12 +8,15 @@ mod subject;
 
 use farfork_checkpoint::descriptors::{Collected, collect};
 use farfork_checkpoint::refuse::{Refusal, Refusals};
+use farfork_checkpoint::shared::Objects;
 use farfork_image::model::OpenFile;
 
 /// What `pid` has, and what of it is refused.
 fn look(pid: i32) -> (Collected, Vec<Refusal>) {
     let mut refusals = Refusals::of(format!("process {pid}"));
-    let collected = collect(pid, &mut refusals).expect("a stopped child can be looked at");
+    let objects = Objects::find(pid, &[], &mut refusals).expect("its memfds can be opened");
+    let collected =
+        collect(pid, &objects, &mut refusals).expect("a stopped child can be looked at");
     (collected, refusals.into_list())
 }
 

@@ -54,7 +54,8 @@ fn a_listening_socket_is_told_to_listen() {
 fn kernel_objects_are_told_one_by_one() {
     check(
         "
-libc.inotify_init1(0); os.pidfd_open(os.getpid()); os.memfd_create('x')
+libc.inotify_init1(0); os.pidfd_open(os.getpid())
+os.memfd_create('x', os.MFD_HUGETLB)
 os.open('/proc/self/ns/net', os.O_RDONLY); os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY)
 os.open('/proc/1/status', os.O_RDONLY)
 stop()
@@ -62,7 +63,7 @@ stop()
         &[
             ("inotify", "watches files"),
             ("pidfd", "stands for a process"),
-            ("memfd", "shared memory"),
+            ("memfd", "huge pages"),
             ("net:[", "namespace"),
             ("ptmx", "terminal"),
             ("process 1)", "does not have"),

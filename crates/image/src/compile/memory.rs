@@ -16,9 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use farfork_plan::protocol::SLOT_POOL;
 use farfork_plan::{FileRange, Op, What, Window, nr};
 
-use super::Placement;
 use super::arena::Arena;
-use super::mounts;
+use super::{Placement, mounts, shared};
 use crate::model::{Backing, FileStamp, Model, Region};
 
 /// Slot for the descriptor of a mapped file; descriptors of the process are made later.
@@ -67,10 +66,12 @@ pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Compi
     compiler.ops.extend(mounts::ops(&model.mounts, arena));
     let (start, bytes) = model.memory.vdso;
     compiler.ops.push(Op::new(What::Vdso, nr::MOVE_VDSO, &[start, bytes]));
+    compiler.allocate_keys();
     let pieces = compiler.pieces();
     for piece in join(model, pieces) {
         compiler.map(&piece, arena);
     }
+    compiler.ops.extend(shared::compile(model, placement, arena));
     for region in &model.memory.regions {
         compiler.fill(region);
         compiler.advise(region);
@@ -114,11 +115,15 @@ fn files(model: &Model, arena: &mut Arena) -> Vec<FileRange> {
 impl Region {
     /// Contents of these regions are copied, not shared: the kernel allows the attribute on
     /// anonymous memory only (`MADV_WIPEONFORK`, `MAP_DROPPABLE`, `MAP_GROWSDOWN`), or the
-    /// supervisor could not replace the mapping later (`mseal`). The stack is among them also
+    /// supervisor could not replace the mapping later as it was (`mseal`, protection keys). The stack is among them also
     /// because `/proc/PID/cmdline` is read from anonymous memory only.
     pub(crate) fn must_be_anonymous(&self) -> bool {
         let traits = self.traits;
-        traits.wipe_on_fork || traits.droppable || traits.grows_down || traits.sealed
+        if self.object().is_some() {
+            return false;
+        }
+        let has_key = traits.protection_key != 0;
+        traits.wipe_on_fork || traits.droppable || traits.grows_down || traits.sealed || has_key
     }
 
     /// Whether it can only be written before it gets its protection.
@@ -131,6 +136,7 @@ impl Region {
 impl Compiler<'_> {
     fn pieces(&self) -> Vec<Piece> {
         let regions = self.model.memory.regions.iter().enumerate();
+        let regions = regions.filter(|(_, region)| region.object().is_none());
         regions.flat_map(|(index, region)| self.cut(index, region)).collect()
     }
 
@@ -187,7 +193,7 @@ impl Compiler<'_> {
             }
             Backing::SharedFile { file, .. } => (file, libc::MAP_SHARED, libc::O_RDONLY),
             Backing::PrivateFile(file, _) => (file, libc::MAP_PRIVATE, libc::O_RDONLY),
-            Backing::Anonymous => return,
+            Backing::Anonymous | Backing::Object { .. } => return,
         };
         let bytes = piece.end - piece.start;
         let flags = (kind | libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
@@ -200,17 +206,27 @@ impl Compiler<'_> {
 
     /// Copies contents that the clone must own from the start.
     fn fill(&mut self, region: &Region) {
-        if !region.must_be_anonymous() || region.traits.droppable {
+        let is_private = matches!(region.backing, Backing::Object { is_shared: false, .. });
+        if !(region.must_be_anonymous() || is_private) || region.traits.droppable {
             return;
         }
-        for (start, end, offset) in self.runs(region) {
-            let args = [SLOT_POOL.into(), start, end - start, offset];
+        let runs = self.runs(region);
+        let is_protected = is_private && region.prot & libc::PROT_WRITE as u32 == 0;
+        if is_protected && !runs.is_empty() {
+            self.protect(region, READ_WRITE);
+        }
+        for (start, end, offset) in &runs {
+            let args = [SLOT_POOL.into(), *start, end - start, *offset];
             self.ops.push(Op::new(What::Fill, libc::SYS_pread64 as u32, &args).slot_arg(0));
         }
-        if region.is_filled_first() {
-            let args = [region.start, region.end - region.start, region.prot.into()];
-            self.ops.push(Op::new(What::Fill, libc::SYS_mprotect as u32, &args));
+        if region.is_filled_first() || is_protected && !runs.is_empty() {
+            self.protect(region, region.prot.into());
         }
+    }
+
+    fn protect(&mut self, region: &Region, prot: u64) {
+        let args = [region.start, region.end - region.start, prot];
+        self.ops.push(Op::new(What::Fill, libc::SYS_mprotect as u32, &args));
     }
 
     /// Runs of stored pages of a region, and where in the pool they lie.
@@ -236,17 +252,34 @@ impl Compiler<'_> {
             (traits.dont_dump && !traits.droppable, libc::MADV_DONTDUMP),
             (traits.huge, libc::MADV_HUGEPAGE),
             (traits.no_huge, libc::MADV_NOHUGEPAGE),
+            (traits.mergeable, libc::MADV_MERGEABLE),
         ];
         for (_, advice) in advice.into_iter().filter(|(is_set, _)| *is_set) {
             let args = [start, bytes, advice as u64];
             let op = Op::new(What::Map, libc::SYS_madvise as u32, &args);
-            let is_hint = matches!(advice, libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE);
+            let hints = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE, libc::MADV_MERGEABLE];
+            let is_hint = hints.contains(&advice);
             self.ops.push(if is_hint { op.may_fail() } else { op });
+        }
+        if traits.protection_key != 0 {
+            let args = [start, bytes, region.prot.into(), traits.protection_key.into()];
+            self.ops.push(Op::new(What::Map, libc::SYS_pkey_mprotect as u32, &args));
         }
         if traits.locked {
             let args = [start, bytes, libc::MLOCK_ONFAULT as u64];
             self.ops.push(Op::new(What::Map, libc::SYS_mlock2 as u32, &args));
         }
+    }
+
+    /// The kernel gives out the lowest free key: all up to the highest, then back what was free.
+    /// That comes before any mapping for execution only, which takes a key of the kernel's.
+    fn allocate_keys(&mut self) {
+        let keys = self.model.memory.protection_keys;
+        let highest = u32::BITS - keys.leading_zeros();
+        let op = |number: i64, args: &[u64]| Op::new(What::Map, number as u32, args);
+        self.ops.extend((1..highest).map(|_| op(libc::SYS_pkey_alloc, &[0, 0])));
+        let free = (1..highest).filter(|key| keys >> key & 1 == 0);
+        self.ops.extend(free.map(|key| op(libc::SYS_pkey_free, &[key.into()])));
     }
 
     /// What nothing else may come after.

@@ -1,11 +1,15 @@
 //! From a model and the chunks that hold its pages to the plan.
 
 pub mod arena;
+mod credentials;
 pub mod descriptors;
+pub mod filters;
 mod frame;
 mod memory;
 mod mounts;
 mod process;
+mod scheduling;
+mod shared;
 mod threads;
 
 use farfork_plan::{PLAN_MAGIC, PlanHeader};
@@ -30,6 +34,10 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         bytes: 0,
         init_ops: arena.ops(&memory.ops),
         task_ops: arena.ops(&process.ops),
+        stop_ops: {
+            let stop = process::stop(model);
+            arena.ops(&stop)
+        },
         threads: arena.table(&threads),
         windows: arena.table(&memory.windows),
         files: arena.table(&memory.files),

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
-use super::descriptors;
-use crate::model::{Credentials, Leads, Model, PosixTimer};
+use super::{descriptors, scheduling};
+use crate::model::{Leads, Model, PosixTimer};
 
 /// Ops of the process and what they need from the restorer.
 pub struct Compiled {
@@ -27,6 +27,7 @@ pub fn compile(model: &Model, arena: &mut Arena) -> Compiled {
     ops.extend(descriptors.ops);
     ops.extend(signals(model, arena));
     ops.extend(attributes(model));
+    ops.extend(scheduling::process(model, arena)); // opens files, which a limit may forbid
     ops.extend(limits(model, arena));
     let (spare_fd, spare_count) = (descriptors.spare_fd, descriptors.spare_count);
     Compiled { ops, spare_fd, spare_count }
@@ -94,15 +95,28 @@ fn posix_timer(timer: &PosixTimer, arena: &mut Arena) -> [Op; 2] {
     ]
 }
 
+/// Stops the clone where the parent was stopped, until somebody continues it.
+pub fn stop(model: &Model) -> Vec<Op> {
+    let args = [model.process.pid.into(), libc::SIGSTOP as u64];
+    let stop = call(What::Signal, libc::SYS_kill, &args);
+    if model.process.is_stopped { vec![stop] } else { Vec::new() }
+}
+
 fn attributes(model: &Model) -> Vec<Op> {
     let process = &model.process;
     let mut ops = Vec::new();
     if process.personality != 0 {
         ops.push(call(What::Attribute, libc::SYS_personality, &[process.personality.into()]));
     }
-    if process.is_thp_disabled {
-        let args = [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0];
+    if process.thp_disable != 0 {
+        let args = [libc::PR_SET_THP_DISABLE as u64, 1, (process.thp_disable & !1).into(), 0, 0];
         ops.push(call(What::Attribute, libc::SYS_prctl, &args));
+    }
+    if process.merges_memory {
+        ops.push(call(What::Attribute, libc::SYS_prctl, &[PR_SET_MEMORY_MERGE, 1, 0, 0, 0]));
+    }
+    if process.locks_future != 0 {
+        ops.push(call(What::Attribute, libc::SYS_mlockall, &[process.locks_future.into()]));
     }
     if process.is_child_subreaper {
         let args = [libc::PR_SET_CHILD_SUBREAPER as u64, 1];
@@ -116,71 +130,41 @@ fn attributes(model: &Model) -> Vec<Op> {
     ops
 }
 
+/// Linux 6.4.
+const PR_SET_MEMORY_MERGE: u64 = 67;
+
 /// Limits above those of the new node need a right that not even every root has; the clone then
-/// keeps the node's.
+/// keeps the node's, and the user is told.
 fn limits(model: &Model, arena: &mut Arena) -> Vec<Op> {
     let limits = model.process.limits.iter().enumerate();
     let op = |(resource, (soft, hard)): (usize, &(u64, u64))| {
         let at = arena.words(&[*soft, *hard]);
-        call(What::Attribute, libc::SYS_prlimit64, &[0, resource as u64, at, 0]).may_fail()
+        let detail = arena.detail(&format!("resource limit {}", LIMITS[resource.min(15)]));
+        let args = [0, resource as u64, at, 0];
+        call(What::Attribute, libc::SYS_prlimit64, &args).about(detail).warns()
     };
     limits.map(op).collect()
 }
 
-/// Ops that give the calling thread `credentials`; none where they are the restorer's own.
-pub fn credentials(credentials: &Credentials, arena: &mut Arena) -> Vec<Op> {
-    let about = |nr, args: &[u64]| call(What::Credentials, nr, args);
-    let prctl = libc::SYS_prctl;
-    let mut ops: Vec<Op> = (0..=LAST_CAPABILITY)
-        .filter(|bit| credentials.capabilities[BOUNDING] & (1 << bit) == 0)
-        .map(|bit| about(prctl, &[libc::PR_CAPBSET_DROP as u64, bit]))
-        .collect();
-    if credentials.uids != [0; 4] || credentials.gids != [0; 4] || !credentials.groups.is_empty() {
-        ops.push(about(prctl, &[libc::PR_SET_KEEPCAPS as u64, 1]));
-        ops.extend(ids(credentials, arena));
-    }
-    ops.push(capability_set(credentials, arena));
-    // The only one of the bits that a process without CAP_SETPCAP may have set.
-    let keeps = u64::from(credentials.securebits & KEEP_CAPS != 0);
-    ops.push(about(prctl, &[libc::PR_SET_KEEPCAPS as u64, keeps]));
-    ops
-}
-
-fn ids(credentials: &Credentials, arena: &mut Arena) -> [Op; 5] {
-    let about = |nr, args: &[u64]| call(What::Credentials, nr, args);
-    let groups: Vec<u8> = credentials.groups.iter().flat_map(|g| g.to_le_bytes()).collect();
-    let groups_at = arena.put(&groups, 8);
-    let [uid, euid, suid, fsuid] = credentials.uids.map(u64::from);
-    let [gid, egid, sgid, fsgid] = credentials.gids.map(u64::from);
-    [
-        about(libc::SYS_setgroups, &[credentials.groups.len() as u64, groups_at]),
-        about(libc::SYS_setresgid, &[gid, egid, sgid]),
-        about(libc::SYS_setfsgid, &[fsgid]),
-        about(libc::SYS_setresuid, &[uid, euid, suid]),
-        about(libc::SYS_setfsuid, &[fsuid]),
-    ]
-}
-
-/// `SECBIT_KEEP_CAPS`.
-const KEEP_CAPS: u32 = 1 << 4;
-/// Index in [`Credentials::capabilities`].
-const BOUNDING: usize = 3;
-/// `CAP_CHECKPOINT_RESTORE`.
-const LAST_CAPABILITY: u64 = 40;
-const CAPABILITY_VERSION_3: u64 = 0x2008_0522;
-
-fn capability_set(credentials: &Credentials, arena: &mut Arena) -> Op {
-    let [inheritable, permitted, effective, ..] = credentials.capabilities;
-    let header = arena.words(&[CAPABILITY_VERSION_3]);
-    let low = |set: u64| set & 0xffff_ffff;
-    let pack = |a: u64, b: u64| a | b << 32;
-    let data = arena.words(&[
-        pack(low(effective), low(permitted)),
-        pack(low(inheritable), effective >> 32),
-        pack(permitted >> 32, inheritable >> 32),
-    ]);
-    call(What::Credentials, libc::SYS_capset, &[header, data])
-}
+/// `RLIMIT_*` in their order.
+const LIMITS: [&str; 16] = [
+    "CPU",
+    "FSIZE",
+    "DATA",
+    "STACK",
+    "CORE",
+    "RSS",
+    "NPROC",
+    "NOFILE",
+    "MEMLOCK",
+    "AS",
+    "LOCKS",
+    "SIGPENDING",
+    "MSGQUEUE",
+    "NICE",
+    "RTPRIO",
+    "RTTIME",
+];
 
 fn call(what: What, nr: libc::c_long, args: &[u64]) -> Op {
     Op::new(what, nr as u32, args)

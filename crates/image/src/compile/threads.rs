@@ -3,7 +3,7 @@
 use farfork_plan::{Op, ThreadPlan, What};
 
 use super::arena::Arena;
-use super::{frame, process};
+use super::{credentials, filters, frame, process, scheduling};
 use crate::model::{Model, Thread};
 
 const FS_BASE: usize = 21;
@@ -22,6 +22,10 @@ pub fn compile(model: &Model, arena: &mut Arena) -> Vec<ThreadPlan> {
             fs_base: thread.registers[FS_BASE],
             frame: frame::put(thread, arena),
             ops: arena.ops(&ops),
+            last_ops: {
+                let last = filters::ops(thread, arena);
+                arena.ops(&last)
+            },
         }
     };
     model.threads.iter().enumerate().map(plan).collect()
@@ -32,9 +36,10 @@ fn ops(model: &Model, thread: &Thread, is_leader: bool, arena: &mut Arena) -> Ve
     if is_leader {
         // By now every thread that a timer may signal is there.
         ops.extend(process::timers(model, arena));
+        ops.extend(scheduling::threads(model, arena));
     }
     ops.extend(pending(model.process.pid, thread, arena));
-    ops.extend(process::credentials(&model.process.credentials, arena));
+    ops.extend(credentials::ops(&thread.credentials, arena));
     if thread.no_new_privs {
         let args = [libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0];
         ops.push(Op::new(What::Credentials, libc::SYS_prctl as u32, &args));

@@ -31,6 +31,11 @@ pub fn model() -> Model {
         region(AT, 4, Backing::Anonymous),
         region(AT + CHUNK_BYTES, 8, Backing::PrivateFile(file, 4096)),
         region(AT + 3 * CHUNK_BYTES, 512, Backing::Anonymous),
+        region(
+            AT + 4 * CHUNK_BYTES,
+            2,
+            Backing::Object { object: 0, offset: 4096, is_shared: true, is_writable: false },
+        ),
     ];
     model.memory.regions[2].traits.wipe_on_fork = true;
     let [mut one, mut many] = [[0; WINDOW_WORDS], [!0; WINDOW_WORDS]];
@@ -38,8 +43,17 @@ pub fn model() -> Model {
     model.memory.windows = vec![
         StoredWindow { address: AT, pages: one },
         StoredWindow { address: AT + 3 * CHUNK_BYTES, pages: many },
+        StoredWindow { address: SharedObject::AREA, pages: one },
     ];
     model.memory.segments = layout::segments(&model.memory.regions, &model.memory.windows);
+    model.objects = vec![SharedObject {
+        kind: ObjectKind::Memfd(b"shared".to_vec()),
+        size: 8190,
+        mode: 0o777,
+        owner: (0, 0),
+        seals: 1,
+        extents: vec![ObjectExtent { offset: 4096, bytes: 4096, stored: SharedObject::AREA }],
+    }];
     model.memory.vdso = (0x7fff_0000_0000, 0x4000);
     model.threads = vec![Thread {
         tid: 42,
@@ -50,11 +64,12 @@ pub fn model() -> Model {
         ..Thread::default()
     }];
     model.signals.actions = vec![(10, [1, 2, 3, 4])];
-    model.descriptors = (0..4).map(|fd| Descriptor { fd, file: fd, cloexec: false }).collect();
+    model.descriptors = (0..5).map(|fd| Descriptor { fd, file: fd, cloexec: false }).collect();
     let external = || OpenFile::External { description: "a terminal".into() };
     let watches = vec![EpollWatch { fd: 1, events: 1, data: 2 }];
     let epoll = OpenFile::Epoll { flags: 2, watches };
-    model.files = vec![external(), external(), external(), epoll];
+    let object = OpenFile::Object { object: 0, flags: 2, offset: 7 };
+    model.files = vec![external(), external(), external(), epoll, object];
     model
 }
 

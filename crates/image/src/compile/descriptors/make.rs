@@ -22,6 +22,10 @@ impl Compiler<'_> {
     pub fn make(&mut self, file: &OpenFile) {
         match file {
             OpenFile::Path { path, flags, offset, .. } => self.path(path, *flags, *offset),
+            OpenFile::Object { object, flags, offset } => {
+                let made = format!("/proc/self/fd/{}", self.objects.number(*object));
+                self.path(Path::new(&made), *flags, *offset);
+            }
             OpenFile::Event { count, flags, is_semaphore } => {
                 self.event(*count, *flags, *is_semaphore);
             }

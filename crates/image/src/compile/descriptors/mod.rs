@@ -24,10 +24,11 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use farfork_plan::protocol::SLOT_EXTERNAL;
+use farfork_plan::protocol::{OWN_FDS, SLOT_EXTERNAL};
 use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
+use super::shared::Numbers;
 use crate::model::{Descriptor, Model, OpenFile};
 
 /// Descriptors of the parent and what they need from the restorer.
@@ -49,6 +50,7 @@ struct Compiler<'m> {
     /// Numbers that the caller supplies, in the order of their slots.
     external: Vec<u32>,
     spare_fd: u32,
+    objects: Numbers,
     slots: Temporaries,
     /// Text that names the descriptor in the making.
     detail: u32,
@@ -68,7 +70,7 @@ struct Temporaries {
 /// Compiles the descriptors of `model`; they must be made after memory and before threads.
 pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
     let external = external_numbers(model);
-    let spare_count = spare_count(external.len());
+    let spare_count = spare_count(model, external.len());
     let mut compiler = Compiler {
         model,
         arena,
@@ -77,6 +79,7 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
         slots: temporaries(external.len()),
         external,
         spare_fd: spare_run(model, spare_count),
+        objects: Numbers::of(model),
         detail: 0,
     };
     for file in 0..model.files.len() as u32 {
@@ -89,11 +92,15 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
     CompiledDescriptors { ops, spare_fd, spare_count }
 }
 
-/// Numbers that the restorer needs: each descriptor of a request twice while it is moved, and
-/// those of the init and of ends put aside.
-fn spare_count(externals: usize) -> u32 {
-    const OWN: u32 = 24;
-    2 * externals as u32 + OWN
+/// Numbers that the restorer needs: those of the init and of ends put aside, each descriptor of a
+/// request twice while it is moved, and those of shared objects.
+fn spare_count(model: &Model, externals: usize) -> u32 {
+    OWN_FDS + 2 * externals as u32 + Numbers::count(model)
+}
+
+/// First number of the restorer's own run.
+pub fn spare_fd(model: &Model) -> u32 {
+    spare_run(model, spare_count(model, external_numbers(model).len()))
 }
 
 /// The lowest run of `count` numbers from 3 on that the parent left free: it may have used the
@@ -228,6 +235,7 @@ fn noun(file: &OpenFile) -> String {
         OpenFile::Timer { .. } => "timerfd".to_owned(),
         OpenFile::Epoll { .. } => "epoll".to_owned(),
         OpenFile::SocketPair { .. } => "Unix socket pair".to_owned(),
+        OpenFile::Object { .. } => "shared memory".to_owned(),
         OpenFile::External { description } => description.clone(),
     }
 }

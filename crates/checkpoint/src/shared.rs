@@ -1,0 +1,227 @@
+//! Memory that the process shares between its own mappings and descriptors, and that no name
+//! leads to: shared anonymous memory, memfds, files that were deleted or replaced.
+//!
+//! ```text
+//!  smaps, fd ─► one file per inode ─► kind, seals, extents with data ─► packed windows
+//!                        └─► who else has it? ─► refusal
+//! ```
+//! Invariants: an object is told by device and inode, whatever maps or holds it; its whole content
+//! is carried, since `mremap` and `read` reach what is not mapped; a channel to another process is
+//! never cut in silence.
+
+mod elsewhere;
+mod layout;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::MetadataExt;
+
+use farfork_image::model::{ObjectKind, SharedObject};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
+
+use crate::error::{CheckpointError, doing};
+use crate::maps::Mapping;
+use crate::refuse::Refusals;
+
+pub use layout::Layout;
+
+const TMPFS: i64 = 0x0102_1994;
+
+/// The shared objects of a process, each open here.
+#[derive(Debug, Default)]
+pub struct Objects {
+    found: Vec<Found>,
+    by_inode: HashMap<(u64, u64), u32>,
+    /// By first address of a mapping.
+    by_start: HashMap<u64, u32>,
+    /// First addresses of mappings that cannot be carried.
+    refused: HashSet<u64>,
+}
+
+#[derive(Debug)]
+struct Found {
+    file: File,
+    object: SharedObject,
+    /// Device and inode as `/proc/PID/maps` shows them.
+    shown: (u64, u64),
+    /// Names it in messages.
+    words: String,
+    /// Whether the process can change it.
+    is_written: bool,
+}
+
+impl Objects {
+    /// The objects behind the mappings and descriptors of a process; what cannot be carried goes
+    /// to `refusals`.
+    pub fn find(
+        pid: i32,
+        mappings: &[Mapping],
+        refusals: &mut Refusals,
+    ) -> Result<Objects, CheckpointError> {
+        let mut objects = Objects::default();
+        for mapping in mappings.iter().filter(|mapping| is_candidate(mapping)) {
+            objects.add_mapping(pid, mapping, refusals)?;
+        }
+        objects.add_memfds(pid)?;
+        Ok(objects)
+    }
+
+    /// Refuses those that another process has too, which takes a look at all processes.
+    pub fn refuse_channels(&self, pid: i32, refusals: &mut Refusals) {
+        elsewhere::refuse(pid, &self.found, refusals);
+    }
+
+    /// Index of the object under a mapping.
+    pub fn under(&self, mapping: &Mapping) -> Option<u32> {
+        self.by_start.get(&mapping.start).copied()
+    }
+
+    /// Whether a mapping has been refused already.
+    pub fn has_refused(&self, mapping: &Mapping) -> bool {
+        self.refused.contains(&mapping.start)
+    }
+
+    /// Index of the object with this inode.
+    pub fn of_inode(&self, inode: &Metadata) -> Option<u32> {
+        self.by_inode.get(&(inode.dev(), inode.ino())).copied()
+    }
+
+    fn add_mapping(
+        &mut self,
+        pid: i32,
+        mapping: &Mapping,
+        refusals: &mut Refusals,
+    ) -> Result<(), CheckpointError> {
+        let words = format!("mapping {:x}-{:x} {}", mapping.start, mapping.end, mapping.name);
+        if let Some((reason, remedy)) = obstacle(&mapping.name) {
+            refusals.add(words, reason, remedy);
+            self.refused.insert(mapping.start);
+            return Ok(());
+        }
+        let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+        let file = File::open(link).map_err(doing(pid, "open the files under the mappings"))?;
+        let index = self.add(pid, file, &mapping.name, words, mapping.has("nr"))?;
+        let found = &mut self.found[index as usize];
+        found.shown = mapping.file;
+        found.is_written |= mapping.is_shared && mapping.has("mw");
+        self.by_start.insert(mapping.start, index);
+        Ok(())
+    }
+
+    fn add_memfds(&mut self, pid: i32) -> Result<(), CheckpointError> {
+        let directory = format!("/proc/{pid}/fd");
+        let failed = |_| CheckpointError::Proc { pid, what: "the descriptors" };
+        for entry in fs::read_dir(directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let Ok(link) = fs::read_link(&path) else { continue };
+            let link = link.to_string_lossy().into_owned();
+            let is_memfd = link.starts_with("/memfd:");
+            let is_mapped =
+                || fs::metadata(&path).is_ok_and(|inode| self.of_inode(&inode).is_some());
+            if !is_memfd && (!link.ends_with(DELETED) || !is_mapped()) {
+                continue;
+            }
+            let Ok(file) = File::open(&path) else { continue }; // O_PATH, refused elsewhere
+            if is_memfd && !is_on_tmpfs(&file) {
+                continue; // of huge pages, refused as a descriptor
+            }
+            let number = path.file_name().unwrap_or_default().to_string_lossy();
+            let words = format!("fd {number} ({link})");
+            let index = self.add(pid, file, &link, words, false)?;
+            self.found[index as usize].is_written = true;
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        pid: i32,
+        file: File,
+        name: &str,
+        words: String,
+        no_reserve: bool,
+    ) -> Result<u32, CheckpointError> {
+        let inode = file.metadata().map_err(doing(pid, "look at its shared memory"))?;
+        let key = (inode.dev(), inode.ino());
+        if let Some(index) = self.by_inode.get(&key) {
+            return Ok(*index);
+        }
+        let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty()).bits();
+        let object = SharedObject {
+            kind: kind(name, no_reserve),
+            size: inode.size(),
+            mode: inode.mode() & 0o7777,
+            owner: (inode.uid(), inode.gid()),
+            seals,
+            extents: Vec::new(),
+        };
+        let index = self.found.len() as u32;
+        let shown = elsewhere::shown(key.0, key.1);
+        self.found.push(Found { file, object, shown, words, is_written: false });
+        self.by_inode.insert(key, index);
+        Ok(index)
+    }
+}
+
+const DELETED: &str = " (deleted)";
+
+/// Mappings of devices and of huge pages are refused for what they are.
+fn is_candidate(mapping: &Mapping) -> bool {
+    let is_special = ["io", "pf", "ht"].into_iter().any(|flag| mapping.has(flag));
+    mapping.path().is_some() && mapping.is_deleted() && !is_special
+}
+
+/// What looks like an object and is more than its bytes.
+fn obstacle(name: &str) -> Option<(&'static str, &'static str)> {
+    let known = [
+        (
+            "/SYSV",
+            "a System V segment is known by its id in this kernel",
+            "use shm_open or memfd_create, or detach it before the checkpoint",
+        ),
+        (
+            "/secretmem",
+            "it is memory that only the process itself can read",
+            "unmap it before the checkpoint",
+        ),
+    ];
+    known.into_iter().find(|(start, ..)| name.starts_with(start)).map(|(_, why, what)| (why, what))
+}
+
+fn kind(name: &str, no_reserve: bool) -> ObjectKind {
+    // The kernel prints a line break so.
+    let name = name.strip_suffix(DELETED).unwrap_or(name).replace("\\012", "\n");
+    match name.strip_prefix("/memfd:") {
+        Some(own) => ObjectKind::Memfd(own.as_bytes().to_vec()),
+        None if name == "/dev/zero" => ObjectKind::Anonymous { no_reserve },
+        None => {
+            let last = name.rsplit('/').next().unwrap_or_default();
+            ObjectKind::Unlinked(last.bytes().take(NAME_BYTES).collect())
+        }
+    }
+}
+
+/// What `memfd_create` takes at most.
+const NAME_BYTES: usize = 249;
+
+fn is_on_tmpfs(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|kind| kind.f_type == TMPFS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_what_an_object_was() {
+        let memfd = kind("/memfd:a b (deleted) (deleted)", false);
+        assert_eq!(memfd, ObjectKind::Memfd(b"a b (deleted)".to_vec()));
+        let anonymous = kind("/dev/zero (deleted)", true);
+        assert_eq!(anonymous, ObjectKind::Anonymous { no_reserve: true });
+        assert_eq!(kind("/usr/lib/x.so (deleted)", false), ObjectKind::Unlinked(b"x.so".to_vec()));
+        let long = format!("/tmp/{}", "x".repeat(300));
+        assert_eq!(kind(&long, false), ObjectKind::Unlinked(vec![b'x'; NAME_BYTES]));
+        assert!(obstacle("/SYSV00000000 (deleted)").is_some());
+        assert!(obstacle("/dev/zero (deleted)").is_none());
+    }
+}

@@ -1,0 +1,86 @@
+//! Who else has a shared object: a clone's copy would be cut off from them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use farfork_sys::kcmp;
+use rustix::fs::SealFlags;
+
+use super::{DELETED, Found};
+use crate::maps::{self, Mapping};
+use crate::refuse::Refusals;
+
+/// Another process that has an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder {
+    pid: i32,
+    /// Whether it can change the object.
+    writes: bool,
+}
+
+/// Refuses objects through which the process and another one could tell each other something.
+/// A process that may not be looked into counts as one that has none.
+pub fn refuse(pid: i32, found: &[Found], refusals: &mut Refusals) {
+    if found.is_empty() {
+        return;
+    }
+    let own = [pid, std::process::id() as i32];
+    // The init of a clone lives in the clone's address space.
+    let is_other =
+        |other: &i32| !own.contains(other) && !kcmp::shares_memory(pid, *other).unwrap_or(false);
+    let holders: Vec<(usize, Holder)> =
+        processes().filter(is_other).flat_map(|other| held_by(other, found)).collect();
+    for (index, found) in found.iter().enumerate().filter(|(_, found)| !is_constant(found)) {
+        let of_this = holders.iter().filter(|(held, _)| *held == index).map(|(_, holder)| holder);
+        // Where nobody writes, nobody is told anything.
+        let Some(holder) = of_this.clone().find(|holder| holder.writes || found.is_written) else {
+            continue;
+        };
+        refusals.add(
+            found.words.clone(),
+            format!("process {} has the same memory, and a clone's would be its own", holder.pid),
+            "unmap or close it in one of them before the checkpoint",
+        );
+    }
+}
+
+fn is_constant(found: &Found) -> bool {
+    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
+    found.object.seals & seals.bits() == seals.bits()
+}
+
+/// Which of `found` a process has, by index, once for each mapping and descriptor.
+fn held_by(pid: i32, found: &[Found]) -> Vec<(usize, Holder)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mut held = Vec::new();
+    for mapping in text.lines().filter(|line| line.ends_with(DELETED)).filter_map(maps::header) {
+        let index = found.iter().position(|found| found.shown == mapping.file);
+        held.extend(index.map(|index| (index, Holder { pid, writes: writes(&mapping) })));
+    }
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let is_unnamed = |link: std::path::PathBuf| link.to_string_lossy().ends_with(DELETED);
+        if !fs::read_link(entry.path()).is_ok_and(is_unnamed) {
+            continue;
+        }
+        let Ok(inode) = fs::metadata(entry.path()) else { continue };
+        let shown = shown(inode.dev(), inode.ino());
+        let index = found.iter().position(|found| found.shown == shown);
+        held.extend(index.map(|index| (index, Holder { pid, writes: true })));
+    }
+    held
+}
+
+fn writes(mapping: &Mapping) -> bool {
+    mapping.is_shared && mapping.prot & libc::PROT_WRITE as u32 != 0
+}
+
+/// Device and inode as `/proc/PID/maps` shows them.
+pub fn shown(device: u64, inode: u64) -> (u64, u64) {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    (u64::from(major) << 32 | u64::from(minor), inode)
+}
+
+fn processes() -> impl Iterator<Item = i32> {
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
+    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}

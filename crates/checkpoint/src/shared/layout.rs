@@ -1,0 +1,131 @@
+//! Where the content of shared objects goes, and copying it there.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use farfork_image::model::{ObjectExtent, Segment, SharedObject};
+use farfork_pool::{Extent, ImageWriter};
+use farfork_types::{PAGE_BYTES, align_down, align_up};
+use rustix::fs::{SeekFrom, seek};
+
+use super::Objects;
+use crate::copy::placed;
+use crate::error::{CheckpointError, doing};
+use crate::memory::Run;
+
+/// Objects whose extents have a place in the image.
+#[derive(Debug)]
+pub struct Layout {
+    /// As they go into the model.
+    pub objects: Vec<SharedObject>,
+    /// The addresses that stand for their content, if there is any.
+    pub area: Option<Run>,
+    files: Vec<File>,
+}
+
+impl Objects {
+    /// Gives every part that is not a hole its place.
+    pub fn lay_out(self, pid: i32) -> Result<Layout, CheckpointError> {
+        let mut layout = Layout { objects: Vec::new(), area: None, files: Vec::new() };
+        let mut stored = SharedObject::AREA;
+        for found in self.found {
+            let mut object = found.object;
+            for (offset, end) in data(&found.file, object.size)
+                .map_err(|errno| doing(pid, "find what its shared memory holds")(errno.into()))?
+            {
+                let bytes = end - offset;
+                object.extents.push(ObjectExtent { offset, bytes, stored });
+                stored += bytes;
+            }
+            layout.objects.push(object);
+            layout.files.push(found.file);
+        }
+        if stored > SharedObject::AREA {
+            layout.area = Some((SharedObject::AREA, stored));
+        }
+        Ok(layout)
+    }
+}
+
+/// Parts of a file that are not holes, in whole pages.
+fn data(file: &File, size: u64) -> Result<Vec<Run>, rustix::io::Errno> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => align_down(start, PAGE_BYTES),
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(errno) => return Err(errno),
+        };
+        at = align_up(seek(file, SeekFrom::Hole(start.max(at)))?, PAGE_BYTES);
+        match runs.last_mut() {
+            Some(last) if last.1 >= start => last.1 = at,
+            _ => runs.push((start, at)),
+        }
+    }
+    Ok(runs)
+}
+
+impl Layout {
+    /// Copies the content to where `segments` have it in the chunks of `extents`. Returns the bytes
+    /// copied.
+    pub fn copy(
+        &self,
+        pid: i32,
+        segments: &[Segment],
+        writer: &mut ImageWriter<'_>,
+        extents: &[Extent],
+    ) -> Result<u64, CheckpointError> {
+        let (mut first, mut copied) = (0, 0);
+        for extent in extents {
+            let places = first..first + extent.bytes();
+            let bytes = writer.bytes_mut(*extent);
+            for (file, from) in self.extents() {
+                let run = (from.stored, from.stored + from.bytes);
+                for (start, end, at) in placed(&[run], segments, &places) {
+                    let to = &mut bytes[at..at + (end - start) as usize];
+                    copied += read(file, from.offset + (start - from.stored), to)
+                        .map_err(doing(pid, "read its shared memory"))?;
+                }
+            }
+            first = places.end;
+        }
+        Ok(copied)
+    }
+
+    fn extents(&self) -> impl Iterator<Item = (&File, &ObjectExtent)> {
+        let objects = self.files.iter().zip(&self.objects);
+        objects.flat_map(|(file, object)| object.extents.iter().map(move |extent| (file, extent)))
+    }
+}
+
+/// Reads up to the end of the file; what lies behind it in the last page is zeros.
+fn read(file: &File, offset: u64, to: &mut [u8]) -> std::io::Result<u64> {
+    let mut done = 0;
+    while done < to.len() {
+        match file.read_at(&mut to[done..], offset + done as u64)? {
+            0 => break,
+            got => done += got,
+        }
+    }
+    Ok(done as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_left_out() {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        file.set_len(1 << 30).unwrap();
+        file.write_all_at(b"x", 3 * 4096 + 7).unwrap();
+        file.write_all_at(&[1; 8192], 1 << 20).unwrap();
+        file.set_len((1 << 30) + 5).unwrap();
+        file.write_all_at(b"end", 1 << 30).unwrap();
+        let end = (1 << 30, (1 << 30) + 4096);
+        let runs = data(&file, (1 << 30) + 5).unwrap();
+        assert_eq!(runs, [(3 * 4096, 4 * 4096), (1 << 20, (1 << 20) + 8192), end]);
+        assert_eq!(data(&file, 0).unwrap(), []);
+    }
+}
