@@ -126,24 +126,26 @@ struct Stage<'a> {
     pool: &'static Path,
     image: String,
     parent: Subject,
+    on_other_nodes: bool,
 }
 
 impl<'a> Stage<'a> {
     fn set(flavour: Flavour, program: &'a Program) -> Outcome<Self> {
         let pool = testbed::pool()?;
         let image = format!("test/{}:{}", program.name, flavour.name());
-        Ok(Self { program, pool, image, parent: start(flavour, program)? })
+        let (parent, on_other_nodes) = (start(flavour, program)?, program.own_network);
+        Ok(Self { program, pool, image, parent, on_other_nodes })
     }
 
     fn play(&mut self, flavour: Flavour) -> Outcome {
         match flavour {
             Flavour::Plain | Flavour::Naive => Ok(()),
             Flavour::Refused => self.refused(),
-            Flavour::CloneBesideParent => self.beside_parent(&[&[]]),
-            Flavour::CloneTwice | Flavour::PidOne => self.beside_parent(&[&[], &[]]),
+            Flavour::CloneBesideParent => self.beside_parent(1),
+            Flavour::CloneTwice | Flavour::PidOne => self.beside_parent(2),
             Flavour::CloneOnOtherNode => {
-                testbed::other_node(self.pool)?;
-                self.beside_parent(&[&["--node", testbed::OTHER_NODE]])
+                self.on_other_nodes = true;
+                self.beside_parent(1)
             }
             Flavour::KillRestoreSamePid => self.kill_restore(),
             Flavour::CloneOfClone => self.clone_of_clone(),
@@ -189,12 +191,21 @@ impl<'a> Stage<'a> {
         Subject::start(label, &mut command, self.program.timeout)
     }
 
+    /// A clone on this node, or on one of its own where no two may share one.
+    fn clone_number(&self, number: usize) -> Outcome<Subject> {
+        let label = format!("clone {}", number + 1);
+        if !self.on_other_nodes {
+            return self.clone(&label, &[]);
+        }
+        self.clone(&label, &["--node", testbed::other_node(self.pool, number)?])
+    }
+
     /// All clones wait before the first goes on; then one after the other, the parent last.
-    fn beside_parent(&mut self, clones: &[&[&str]]) -> Outcome {
+    fn beside_parent(&mut self, clones: usize) -> Outcome {
         self.must_checkpoint(&[])?;
         let mut started = Vec::new();
-        for (number, more) in clones.iter().enumerate() {
-            started.push(self.clone(&format!("clone {}", number + 1), more)?);
+        for number in 0..clones {
+            started.push(self.clone_number(number)?);
         }
         for clone in &mut started {
             clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
@@ -227,14 +238,14 @@ impl<'a> Stage<'a> {
 
     fn clone_of_clone(&mut self) -> Outcome {
         self.must_checkpoint(&[])?;
-        let mut first = self.clone("clone", &[])?;
+        let mut first = self.clone_number(0)?;
         first.await_line("]")?; // the end of what restore tells of the clone
         let told = first.after("    \"pid\": ").pop().unwrap_or_default();
         let Ok(pid) = told.trim_end_matches(',').parse() else {
             return first.fail("expected restore to tell the clone's pid");
         };
         farfork::must_run(farfork::checkpoint(self.pool, pid, &self.image, &[])?)?;
-        let mut second = self.clone("clone of the clone", &[])?;
+        let mut second = self.clone_number(1)?;
         for clone in [&mut second, &mut first] {
             clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
         }

@@ -43,6 +43,9 @@ pub struct Program {
     pub preload: Option<&'static str>,
     /// Environment variables that are set for it.
     pub env: &'static [(&'static str, &'static str)],
+    /// It has addresses that only one process of a network namespace can have: each clone starts
+    /// on a node in a namespace of its own.
+    pub own_network: bool,
     /// It is also cloned as pid 1 of a PID namespace.
     pub as_pid_one: bool,
     /// How long each wait for it may take.
@@ -65,6 +68,7 @@ impl Program {
             caught_naive: false,
             preload: None,
             env: &[],
+            own_network: false,
             as_pid_one: false,
             timeout: Duration::from_secs(60),
         }
@@ -109,6 +113,12 @@ impl Program {
     /// Marks a program that is also cloned as pid 1 of a PID namespace.
     pub const fn as_pid_one(mut self) -> Self {
         self.as_pid_one = true;
+        self
+    }
+
+    /// Marks a program with addresses of its own.
+    pub const fn own_network(mut self) -> Self {
+        self.own_network = true;
         self
     }
 

@@ -67,6 +67,8 @@ impl Checkpoint {
     /// without a name is given back by `farfork pool check`, and the process still lives.
     pub fn settle(&self) {
         if let Some(frozen) = &self.held.process {
+            // Best effort: without it, a clone may have to wait for a port.
+            let _ = descriptors::reset_on_death(frozen.pid());
             let _ = kill_process(Pid::from_raw(frozen.pid()), Signal::SIGKILL);
         }
     }

@@ -4,9 +4,13 @@
 //! compile the plan, to tell a person what is in the image, and to move images between pools.
 //! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
 
+mod socket;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+pub use socket::{Socket, SocketOption, SocketRole};
 
 /// Pages per 2 MiB window, as 64-bit words of a bitmap.
 pub const WINDOW_WORDS: usize = 8;
@@ -363,6 +367,8 @@ pub enum OpenFile {
         /// Receive and send buffer sizes as `getsockopt` gives them.
         buffers: (u32, u32),
     },
+    /// A socket that a clone makes anew, where the caller of restore does not supply another.
+    Socket(Box<Socket>),
     /// A file whose other end lies outside; the caller of restore supplies it.
     External {
         /// What it was, for messages.

@@ -7,10 +7,13 @@ use std::path::Path;
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 use farfork_plan::window;
 use farfork_sys::ptrace::REGISTER_WORDS;
+use farfork_sys::socket::{ADDRESS_BYTES, FILTER_INSTRUCTIONS};
 use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
 
-use crate::model::{Backing, FileStamp, Memory, Model, OpenFile, Region, Thread};
+use crate::model::{
+    Backing, FileStamp, Memory, Model, OpenFile, Region, Socket, SocketRole, Thread,
+};
 
 /// Addresses of user space, also with five levels of page tables.
 const ADDRESSES: u64 = 1 << 56;
@@ -26,6 +29,9 @@ const VDSO_BYTES: u64 = 1 << 20;
 const MAX_FDS: u32 = 1 << 20;
 /// Words of an auxiliary vector; the kernel has some 50.
 const AUXV_WORDS: usize = 512;
+
+/// No socket option is longer; extension headers come close.
+const OPTION_BYTES: usize = 2048;
 
 /// What does not hold, in a few words.
 type Check = Result<(), &'static str>;
@@ -69,6 +75,7 @@ impl Model {
                 demand(content.len() <= *capacity as usize, "a pipe that holds too much")
             }
             OpenFile::SocketPair { end, .. } => demand(*end < 2, "a socket pair of three"),
+            OpenFile::Socket(socket) => socket.validate(),
             _ => Ok(()),
         })
     }
@@ -95,6 +102,21 @@ impl Memory {
             "a vDSO at no address",
         )?;
         demand(self.auxv.len() <= AUXV_WORDS, "an auxiliary vector without end")
+    }
+}
+
+impl Socket {
+    fn validate(&self) -> Check {
+        let peer = match &self.role {
+            SocketRole::Connected { peer } => Some(peer),
+            _ => None,
+        };
+        let addresses = self.name.iter().chain(peer);
+        let fit = |bytes: &Vec<u8>| (2..=ADDRESS_BYTES).contains(&bytes.len());
+        demand(addresses.into_iter().all(fit), "a socket at no address")?;
+        let fit = self.options.iter().all(|option| option.value.len() <= OPTION_BYTES);
+        demand(fit, "a socket option without end")?;
+        demand(self.filter.len() <= FILTER_INSTRUCTIONS, "a socket filter without end")
     }
 }
 

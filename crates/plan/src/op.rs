@@ -18,6 +18,9 @@ pub mod nr {
     pub const SOCKETPAIR: u32 = 0x8003;
     /// Creates POSIX timer number `args[0]` on clock `args[1]` with the `sigevent` at `args[2]`.
     pub const TIMER_CREATE: u32 = 0x8004;
+    /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
+    /// leaves out the next `args[1]` ops, which make the parent's.
+    pub const TAKE_SUPPLIED: u32 = 0x8006;
     /// `PR_SET_MM_MAP` with the 13 words at `args[0]` and the executable's descriptor `args[1]`.
     pub const SET_MM_MAP: u32 = 0x8005;
 }
@@ -56,6 +59,8 @@ pub enum What {
     Container = 14,
     /// Installing the supervisor of discarding calls.
     Supervisor = 15,
+    /// Giving a socket its address.
+    Address = 16,
 }
 
 impl What {
@@ -78,6 +83,7 @@ impl What {
             Process,
             Container,
             Supervisor,
+            Address,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

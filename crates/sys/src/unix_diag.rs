@@ -4,15 +4,14 @@
 //!  nlmsghdr (16) │ unix_diag_req (24): family, protocol, pad, states, inode, show, cookie[2]
 //!  nlmsghdr (16) │ unix_diag_msg (16): family, type, state, pad, inode, cookie[2] │ attributes
 //! ```
-#![allow(unsafe_code)] // reason: entering a network namespace may not be done in any safe wrapper
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::socket::socket_in;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
@@ -41,10 +40,8 @@ pub struct UnixSocket {
 
 /// All Unix sockets of the network namespace `namespace`, or of the caller's, by inode.
 pub fn unix_sockets(namespace: Option<BorrowedFd<'_>>) -> Result<HashMap<u32, UnixSocket>, Errno> {
-    let socket = match namespace {
-        None => open_diag()?,
-        Some(namespace) => open_diag_in(namespace)?,
-    };
+    let (family, protocol) = (libc::AF_NETLINK, libc::NETLINK_SOCK_DIAG);
+    let socket = socket_in(namespace, family, libc::SOCK_RAW, protocol)?;
     send(&socket, &request(), SendFlags::empty())?;
     let mut found = HashMap::new();
     let mut buffer = vec![0u8; 64 << 10];
@@ -54,28 +51,6 @@ pub fn unix_sockets(namespace: Option<BorrowedFd<'_>>) -> Result<HashMap<u32, Un
             return Ok(found);
         }
     }
-}
-
-fn open_diag() -> Result<OwnedFd, Errno> {
-    socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        Some(netlink::SOCK_DIAG),
-    )
-}
-
-/// A socket keeps the namespace it was made in, so that a thread that enters the namespace can
-/// make it and end: no other thread ever leaves its own.
-fn open_diag_in(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let enter = || {
-        // SAFETY: changes the namespace of this thread only, which ends right after.
-        match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } {
-            0 => open_diag(),
-            _ => Err(Errno::from_raw_os_error(nix::errno::Errno::last_raw())),
-        }
-    };
-    std::thread::scope(|scope| scope.spawn(enter).join().unwrap_or(Err(Errno::CANCELED)))
 }
 
 fn request() -> [u8; 40] {
@@ -140,6 +115,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     fn inode(socket: &impl AsRawFd) -> u32 {

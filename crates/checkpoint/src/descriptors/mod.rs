@@ -15,6 +15,9 @@ mod error;
 mod event;
 mod external;
 mod fdinfo;
+mod inet;
+mod network;
+mod options;
 mod pair;
 mod path;
 mod pipe;
@@ -67,6 +70,18 @@ pub fn collect(pid: i32, refusals: &mut Refusals) -> Result<Collected, Descripto
     collected.descriptors.sort_by_key(|descriptor| descriptor.fd);
     refuse_too_many_externals(&collected.files, refusals);
     Ok(collected)
+}
+
+/// Lets the TCP connections of process `pid` end in resets when it dies: to be called when that is
+/// certain.
+pub fn reset_on_death(pid: i32) -> Result<(), DescriptorError> {
+    let entries = table::read(pid)?;
+    let groups = share::groups(pid, &entries)?;
+    let subject = Subject::of(pid, &entries, &groups)?;
+    let firsts = groups.iter().map(|group| &entries[group[0]]);
+    firsts
+        .filter(|entry| entry.kind() == Kind::Socket && !entry.is_standard())
+        .try_for_each(|entry| inet::reset_on_death(entry, &subject))
 }
 
 impl Collected {

@@ -1,18 +1,21 @@
-//! Sockets: Unix pairs are carried, Unix connections and listeners that lead out of the process
-//! are supplied at restore, all others are refused.
+//! Sockets: those of the Internet protocols are made again, Unix pairs are carried, Unix
+//! connections and listeners that lead out of the process are supplied at restore, all others are
+//! refused.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
+use farfork_sys::socket::integer_option;
 use farfork_sys::unix_diag::UnixSocket;
-use rustix::net::{AddressFamily, SocketType, getsockname, ipproto, sockopt};
+use rustix::net::{AddressFamily, getsockname, sockopt};
 
 use super::error::{Capture, Stop, asking, refuse_detail};
-use super::external;
+use super::network::SocketKind;
 use super::pair;
 use super::subject::Subject;
 use super::table::Entry;
+use super::{external, inet};
 
 /// A socket.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
@@ -22,36 +25,47 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     if domain == AddressFamily::UNIX {
         return unix(entry, subject, &socket);
     }
-    let words = describe(&socket, domain);
+    let failed = || asking(subject.pid, format!("what socket fd {} is", entry.fd));
+    let ask = |option| integer_option(socket.as_fd(), libc::SOL_SOCKET, option).map_err(failed());
+    let kind = (ask(libc::SO_DOMAIN)?, ask(libc::SO_TYPE)?, ask(libc::SO_PROTOCOL)?);
+    let words = describe(&socket, kind);
     if entry.is_standard() {
         return Ok(external::of(words));
     }
-    Err(refuse_detail(
-        words,
-        "its other end, and the kernel's part of the protocol, stay on this machine",
-        "close it before the checkpoint, and connect or listen again after the restore",
-    ))
+    match kind.0 {
+        libc::AF_INET | libc::AF_INET6 => inet::capture(entry, subject, &socket, kind, words),
+        family => {
+            let (reason, remedy) = refusal(family);
+            Err(refuse_detail(words, reason, remedy))
+        }
+    }
+}
+
+/// Why sockets of a family are not carried, and what to do.
+fn refusal(family: i32) -> (&'static str, &'static str) {
+    const CLOSE: &str = "close it before the checkpoint, and open it again after the restore";
+    match family {
+        libc::AF_VSOCK => ("its other end is a virtual machine or its host", CLOSE),
+        libc::AF_ALG => ("the kernel keeps its keys and the state of its work", CLOSE),
+        libc::AF_BLUETOOTH | libc::AF_CAN => ("its device is this machine's", CLOSE),
+        libc::AF_XDP => ("it shares its rings with a network device of this machine", CLOSE),
+        _ => ("farfork does not know what its family keeps in this kernel", CLOSE),
+    }
 }
 
 /// `TCP 127.0.0.1:80 listening`.
-fn describe(socket: &OwnedFd, domain: AddressFamily) -> String {
-    let kind = sockopt::socket_type(socket).unwrap_or(SocketType::RAW);
-    let protocol = sockopt::socket_protocol(socket).ok().flatten();
-    let name = match (domain, kind) {
-        (AddressFamily::INET | AddressFamily::INET6, SocketType::STREAM)
-            if protocol == Some(ipproto::TCP) =>
-        {
-            "TCP"
-        }
-        (AddressFamily::INET | AddressFamily::INET6, SocketType::DGRAM)
-            if protocol == Some(ipproto::UDP) =>
-        {
-            "UDP"
-        }
-        (AddressFamily::INET | AddressFamily::INET6, _) => "IP",
-        (AddressFamily::NETLINK, _) => "netlink",
-        (AddressFamily::PACKET, _) => "packet",
-        (AddressFamily::VSOCK, _) => "vsock",
+fn describe(socket: &OwnedFd, (family, kind, protocol): SocketKind) -> String {
+    let name = match (family, kind, protocol) {
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, libc::IPPROTO_TCP) => "TCP",
+        (libc::AF_INET | libc::AF_INET6, _, libc::IPPROTO_MPTCP) => "MPTCP",
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_UDP) => "UDP",
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_RAW, _) => "raw IP",
+        (libc::AF_INET | libc::AF_INET6, _, libc::IPPROTO_ICMP | libc::IPPROTO_ICMPV6) => "ping",
+        (libc::AF_INET | libc::AF_INET6, ..) => "IP",
+        (libc::AF_NETLINK, ..) => "netlink",
+        (libc::AF_PACKET, ..) => "packet",
+        (libc::AF_VSOCK, ..) => "vsock",
+        (libc::AF_ALG, ..) => "AF_ALG",
         _ => "socket of an unknown family",
     };
     let address = getsockname(socket).ok().and_then(|any| SocketAddr::try_from(any).ok());

@@ -1,14 +1,15 @@
 //! The process and what its descriptors meet outside of it.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
-use farfork_sys::unix_diag::{UnixSocket, unix_sockets};
+use farfork_sys::unix_diag::UnixSocket;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::error::{DescriptorError, asking, reading, unexpected};
+use super::network::Network;
 use super::table::{Entry, Kind};
 
 /// How often each end of a pipe is open in the process, as separate descriptions.
@@ -28,6 +29,8 @@ pub struct Subject {
     pub pid: i32,
     /// Its id in its innermost PID namespace.
     pub inner_pid: u32,
+    /// Its network namespace.
+    pub network: Network,
     pidfd: OwnedFd,
     pipes: HashMap<u64, PipeEnds>,
     sockets: HashSet<u64>,
@@ -44,7 +47,8 @@ impl Subject {
     ) -> Result<Subject, DescriptorError> {
         let leaders: Vec<&Entry> = groups.iter().map(|group| &entries[group[0]]).collect();
         let sockets = inodes(&leaders, Kind::Socket);
-        let unix = if sockets.is_empty() { HashMap::new() } else { unix_of(pid)? };
+        let network = Network::of(pid)?;
+        let unix = if sockets.is_empty() { HashMap::new() } else { network.unix_sockets()? };
         // Looked at before this process opens any of them itself.
         let shared = links_elsewhere(pid, &leaders);
         let pidfd = Pid::from_raw(pid)
@@ -52,7 +56,8 @@ impl Subject {
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
             .map_err(asking(pid, "for a handle"))?;
         let inner_pid = inner_pid(pid)?;
-        Ok(Subject { pid, inner_pid, pidfd, pipes: pipe_ends(&leaders), sockets, shared, unix })
+        let pipes = pipe_ends(&leaders);
+        Ok(Subject { pid, inner_pid, network, pidfd, pipes, sockets, shared, unix })
     }
 
     /// A descriptor of this process for the description behind `entry`.
@@ -127,21 +132,6 @@ fn links(pid: i32) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| fs::read_link(entry.path()).ok()?.into_os_string().into_string().ok())
-}
-
-/// Unix sockets of the network namespace that the process is in, and of this process's own: from
-/// there a clone was given its descriptors.
-fn unix_of(pid: i32) -> Result<HashMap<u32, UnixSocket>, DescriptorError> {
-    let failed = || reading(pid, "the network namespace");
-    let theirs = File::open(format!("/proc/{pid}/ns/net")).map_err(failed())?;
-    let ours = fs::metadata("/proc/self/ns/net").map_err(failed())?;
-    let is_ours = theirs.metadata().map_err(failed())?.ino() == ours.ino();
-    let failed = || asking(pid, "which Unix sockets are connected");
-    let mut sockets = unix_sockets(None).map_err(failed())?;
-    if !is_ours {
-        sockets.extend(unix_sockets(Some(theirs.as_fd())).map_err(failed())?);
-    }
-    Ok(sockets)
 }
 
 fn inner_pid(pid: i32) -> Result<u32, DescriptorError> {

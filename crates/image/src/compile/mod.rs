@@ -11,7 +11,7 @@ use farfork_plan::{PLAN_MAGIC, PlanHeader};
 
 use crate::model::Model;
 use arena::Arena;
-pub use descriptors::external_numbers;
+pub use descriptors::{external_numbers, replaceable_numbers};
 
 /// Where each stored window of a model lies in the pool, in the order of the model's windows:
 /// pool offsets, multiples of the chunk size.

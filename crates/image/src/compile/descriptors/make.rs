@@ -34,7 +34,10 @@ impl Compiler<'_> {
                 self.create(libc::SYS_epoll_create1, &[0]);
                 self.set_flags(self.slots.made, *flags);
             }
-            OpenFile::Pipe { .. } | OpenFile::SocketPair { .. } | OpenFile::External { .. } => {}
+            OpenFile::Pipe { .. }
+            | OpenFile::SocketPair { .. }
+            | OpenFile::Socket(_)
+            | OpenFile::External { .. } => {}
         }
     }
 

@@ -7,6 +7,7 @@
 //!
 //!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
+//!  socket      of the caller's, if supplied, or create ─► options ─► bind ─► listen or connect
 //!  last        epoll_ctl, when every number that is watched stands for its file
 //! ```
 //! Invariant: outside the spare run, which holds no number of the parent, nothing is open but
@@ -19,12 +20,13 @@ mod make;
 mod pair;
 #[cfg(test)]
 mod simulate;
+mod socket;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use farfork_plan::protocol::SLOT_EXTERNAL;
+use farfork_plan::protocol::{MAX_REQUEST_FDS, SLOT_EXTERNAL};
 use farfork_plan::{ExternalFd, Op, What, nr};
 
 use super::arena::Arena;
@@ -48,7 +50,7 @@ struct Compiler<'m> {
     /// Descriptors of each file, by number.
     numbers: BTreeMap<u32, Vec<&'m Descriptor>>,
     ops: Vec<Op>,
-    /// Numbers that the caller supplies, in the order of their slots.
+    /// Numbers that the caller supplies or may supply, in the order of their slots.
     external: Vec<u32>,
     spare_fd: u32,
     slots: Temporaries,
@@ -69,7 +71,7 @@ struct Temporaries {
 
 /// Compiles the descriptors of `model`; they must be made after memory and before threads.
 pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
-    let external = external_numbers(model);
+    let external = [external_numbers(model), replaceable_numbers(model)].concat();
     let spare_count = spare_count(external.len());
     let mut compiler = Compiler {
         model,
@@ -88,10 +90,8 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
     }
     compiler.watches();
     let Compiler { ops, external, spare_fd, .. } = compiler;
-    let supplied = |descriptor: &&Descriptor| external.binary_search(&descriptor.fd).is_ok();
-    let mut externals: Vec<ExternalFd> =
-        model.descriptors.iter().filter(supplied).map(target).collect();
-    externals.sort_unstable_by_key(|external| external.target);
+    let target = |fd: &u32| model.descriptors.iter().find(|own| own.fd == *fd).map(target);
+    let externals = external.iter().filter_map(target).collect();
     CompiledDescriptors { ops, externals, spare_fd, spare_count }
 }
 
@@ -124,6 +124,21 @@ pub fn external_numbers(model: &Model) -> Vec<u32> {
         .collect();
     external.sort_unstable();
     external
+}
+
+/// Numbers that the caller of restore may supply, ascending: of each socket that others find by
+/// its address the first, as many as a request has room for.
+pub fn replaceable_numbers(model: &Model) -> Vec<u32> {
+    const OWN: usize = 3;
+    let is_replaceable = |file: u32| match &model.files[file as usize] {
+        OpenFile::Socket(socket) => socket.is_replaceable(),
+        _ => false,
+    };
+    let own = numbers(model).into_iter().filter(|(file, _)| is_replaceable(*file));
+    let mut firsts: Vec<u32> = own.map(|(_, own)| own[0].fd).collect();
+    firsts.sort_unstable();
+    firsts.truncate((MAX_REQUEST_FDS - OWN).saturating_sub(external_numbers(model).len()));
+    firsts
 }
 
 fn target(descriptor: &Descriptor) -> ExternalFd {
@@ -159,6 +174,7 @@ impl Compiler<'_> {
             OpenFile::External { .. } => self.external(index),
             OpenFile::Pipe { pipe, .. } => self.pipe(index, *pipe),
             OpenFile::SocketPair { pair, .. } => self.socket_pair(index, *pair),
+            OpenFile::Socket(socket) => self.socket(index, socket),
             single => {
                 self.make(single);
                 self.place(self.slots.made, index);
@@ -174,11 +190,17 @@ impl Compiler<'_> {
     fn external(&mut self, file: u32) {
         let own = self.numbers[&file].clone();
         for descriptor in &own {
-            match self.external.binary_search(&descriptor.fd) {
-                Ok(index) => self.move_to(SLOT_EXTERNAL + index as u8, descriptor),
-                Err(_) => self.duplicate(own[0], descriptor),
+            match self.slot_of(descriptor.fd) {
+                Some(slot) => self.move_to(slot, descriptor),
+                None => self.duplicate(own[0], descriptor),
             }
         }
+    }
+
+    /// The slot of what the caller supplies for number `fd`.
+    fn slot_of(&self, fd: u32) -> Option<u8> {
+        let index = self.external.iter().position(|own| *own == fd)?;
+        Some(SLOT_EXTERNAL + index as u8)
     }
 
     /// Moves what is in `slot` to the numbers of `file`.
@@ -238,6 +260,7 @@ fn noun(file: &OpenFile) -> String {
         OpenFile::Timer { .. } => "timerfd".to_owned(),
         OpenFile::Epoll { .. } => "epoll".to_owned(),
         OpenFile::SocketPair { .. } => "Unix socket pair".to_owned(),
+        OpenFile::Socket(socket) => socket.description.clone(),
         OpenFile::External { description } => description.clone(),
     }
 }

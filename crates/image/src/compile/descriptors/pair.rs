@@ -16,8 +16,8 @@ const STREAM_BYTES: usize = 16 << 10;
 const MESSAGE_OVERHEAD_BYTES: usize = 2 << 10;
 
 /// Options that set a buffer's size: within the system's limit, and beyond it.
-const SEND: [i32; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
-const RECEIVE: [i32; 2] = [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE];
+pub const SEND: [i32; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
+pub const RECEIVE: [i32; 2] = [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE];
 
 impl Compiler<'_> {
     /// Makes both ends of a pipe when the first of them is met.
@@ -155,7 +155,7 @@ impl Compiler<'_> {
 
     /// Sets a buffer to `bytes` as the kernel tells it: as far as everyone may, then beyond the
     /// system's limit if the restorer may.
-    fn set_buffer(&mut self, slot: u8, [plain, forced]: [i32; 2], bytes: u32) {
+    pub fn set_buffer(&mut self, slot: u8, [plain, forced]: [i32; 2], bytes: u32) {
         // The kernel doubles what it is told, and tells it doubled.
         let at = self.arena.words(&[u64::from(bytes / 2)]);
         let length = size_of::<i32>() as u64;

@@ -1,6 +1,6 @@
 //! A descriptor table that runs ops, and fails where one would harm what is already in place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use farfork_plan::protocol::{SLOT_EXTERNAL, SLOTS};
@@ -21,8 +21,27 @@ pub enum Thing {
     Event(u64),
     /// An end of a pair made by the call that was `0`th; `1` is 0 for the first end.
     Pair(usize, u32),
+    /// A socket as it was made.
+    Socket(Made),
     /// Watches: number, description watched, events, data.
     Epoll(Vec<(u32, usize, u32, u64)>),
+}
+
+/// What was done to a socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Family, type, protocol.
+    pub kind: [u64; 3],
+    /// Options that are set, the last value of each.
+    pub options: BTreeMap<(i32, i32), Vec<u8>>,
+    /// Where it was bound.
+    pub name: Option<Vec<u8>>,
+    /// How many may wait for it.
+    pub backlog: Option<u64>,
+    /// Where it was connected.
+    pub peer: Option<Vec<u8>>,
+    /// Whether it was shut down.
+    pub is_shut: bool,
 }
 
 /// A number that is open.
@@ -43,19 +62,28 @@ pub struct Table<'m> {
     /// Bytes written through the second end of each pair, and through the first.
     pub written: BTreeMap<(usize, u32), Vec<u8>>,
     slots: [u64; SLOTS],
+    /// Numbers of the caller's that it has left out.
+    pub left_out: BTreeSet<u32>,
     memory: &'m [u8],
     spare: Range<u32>,
     pairs: usize,
 }
 
 impl<'m> Table<'m> {
-    /// The table as the restorer leaves it for the ops, its own numbers `gap` apart.
-    pub fn new(compiled: &CompiledDescriptors, memory: &'m [u8], gap: u32) -> Table<'m> {
+    /// The table as the restorer leaves it for the ops, its own numbers `gap` apart. Of what the
+    /// caller may supply, it has left `left_out` out.
+    pub fn new(
+        compiled: &CompiledDescriptors,
+        memory: &'m [u8],
+        gap: u32,
+        left_out: BTreeSet<u32>,
+    ) -> Table<'m> {
         let mut table = Table {
             fds: BTreeMap::new(),
             things: Vec::new(),
             written: BTreeMap::new(),
             slots: [u64::MAX; SLOTS],
+            left_out,
             memory,
             spare: compiled.spare_fd..compiled.spare_fd + compiled.spare_count,
             pairs: 0,
@@ -72,13 +100,26 @@ impl<'m> Table<'m> {
 
     /// Runs all ops, then closes what is the restorer's.
     pub fn run(&mut self, compiled: &CompiledDescriptors) {
-        for op in &compiled.ops {
+        let mut rest = compiled.ops.iter();
+        while let Some(op) = rest.next() {
+            if op.nr == nr::TAKE_SUPPLIED && self.is_left_out(op) {
+                continue;
+            }
             let result = self.step(op);
+            if op.nr == nr::TAKE_SUPPLIED {
+                rest.by_ref().take(op.args[1] as usize).for_each(drop);
+            }
             if op.store != SLOT_NONE {
                 self.slots[usize::from(op.store)] = result;
             }
         }
         self.fds.retain(|fd, _| !self.spare.contains(fd));
+    }
+
+    fn is_left_out(&self, take: &Op) -> bool {
+        let fd = self.slots[take.args[0] as usize] as u32;
+        let thing = &self.things[self.fds[&fd].thing];
+        matches!(thing, Thing::External(target) if self.left_out.contains(target))
     }
 
     fn open_at(&mut self, fd: u32, thing: Thing) {
@@ -107,6 +148,7 @@ impl<'m> Table<'m> {
             (nr::PIPE, _) => self.pair(a[1], a[2]),
             (nr::SOCKETPAIR, _) => self.pair(a[2], a[3]),
             (nr::MOVE_FD, _) => self.move_fd(a[0] as u32, a[1] as u32, a[2] != 0),
+            (nr::TAKE_SUPPLIED, _) => a[0],
             (_, libc::SYS_dup3) => self.dup3(a[0] as u32, a[1] as u32, a[2] != 0),
             (_, libc::SYS_close) => self.close(a[0] as u32),
             (_, libc::SYS_fcntl) => self.fcntl(a[0] as u32, a[1] as i32, a[2] as u32),
@@ -119,12 +161,39 @@ impl<'m> Table<'m> {
             (_, libc::SYS_epoll_create1) => self.open(Thing::Epoll(Vec::new())),
             (_, libc::SYS_epoll_ctl) => self.watch(a[0] as u32, a[2] as u32, a[3]),
             (_, libc::SYS_write | libc::SYS_sendto) => self.write(a[0] as u32, a[1], a[2]),
-            (_, libc::SYS_setsockopt | libc::SYS_shutdown) => {
-                assert!(self.fds.contains_key(&(a[0] as u32)));
-                0
+            (_, libc::SYS_socket) => {
+                let kind = [a[0], a[1], a[2]];
+                self.open(Thing::Socket(Made { kind, ..Made::default() }))
             }
+            (_, number) => self.on_socket(number, a),
+        }
+    }
+
+    /// Calls on a socket; ends of pairs take options and are shut down as well.
+    fn on_socket(&mut self, number: i64, a: [u64; 6]) -> u64 {
+        let thing = self.fds[&(a[0] as u32)].thing;
+        let value = match number {
+            libc::SYS_setsockopt => self.bytes(a[3], a[4]).to_vec(),
+            libc::SYS_bind | libc::SYS_connect => self.bytes(a[1], a[2]).to_vec(),
+            _ => Vec::new(),
+        };
+        let Thing::Socket(socket) = &mut self.things[thing] else {
+            assert!(matches!(number, libc::SYS_setsockopt | libc::SYS_shutdown), "{number}");
+            return 0;
+        };
+        match number {
+            libc::SYS_setsockopt => {
+                assert!(socket.name.is_none(), "option {} is set too late", a[2]);
+                socket.options.insert((a[1] as i32, a[2] as i32), value);
+            }
+            libc::SYS_bind => socket.name = Some(value),
+            libc::SYS_connect => socket.peer = Some(value),
+            libc::SYS_listen => socket.backlog = Some(a[1]),
+            libc::SYS_shutdown => socket.is_shut = true,
+            libc::SYS_fchown => {}
             other => panic!("op {other:?} is not simulated"),
         }
+        0
     }
 
     fn pair(&mut self, first: u64, second: u64) -> u64 {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use farfork_plan::PlanHeader;
 use proptest::prelude::*;
 
-use super::simulate::{Open, Table, Thing};
-use super::{external_numbers, ops};
+use super::simulate::{Made, Open, Table, Thing};
+use super::{external_numbers, ops, replaceable_numbers};
 use crate::compile::arena::Arena;
-use crate::model::{Descriptor, EpollWatch, Model, OpenFile};
+use crate::model::{Descriptor, EpollWatch, Model, OpenFile, Socket, SocketOption, SocketRole};
 
 /// So few numbers that gaps and collisions are common.
 const NUMBERS: u32 = 24;
@@ -28,6 +28,30 @@ fn end(pair: u64, end: u32, waiting: &[u8]) -> OpenFile {
     OpenFile::SocketPair { pair, end, kind: 1, flags: 0, incoming, shutdown: 1, buffers }
 }
 
+fn socket(id: u64, content: &[u8]) -> OpenFile {
+    let role = match id % 4 {
+        0 => SocketRole::Listening { backlog: id as u32 },
+        1 => SocketRole::Connected { peer: content.to_vec() },
+        2 => SocketRole::Ended { is_reset: true },
+        _ => SocketRole::Idle,
+    };
+    let option = |(name, byte): (usize, &u8)| SocketOption {
+        level: libc::SOL_SOCKET,
+        name: name as i32,
+        value: vec![*byte; 4],
+    };
+    OpenFile::Socket(Box::new(Socket {
+        description: format!("socket {id}"),
+        family: libc::AF_INET as u32,
+        kind: id as u32,
+        protocol: libc::IPPROTO_TCP as u32,
+        options: content.iter().enumerate().map(option).collect(),
+        name: (content.len() > 1).then(|| content.to_vec()),
+        role,
+        ..Socket::default()
+    }))
+}
+
 /// The files of one kind, with an identity that no other has.
 fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
     match kind {
@@ -41,6 +65,7 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
         2 => vec![pipe(id, false, content), pipe(id, true, content)],
         3 => vec![end(id, 0, content), end(id, 1, content)],
         4 => vec![OpenFile::Epoll { flags: 0, watches: Vec::new() }],
+        5 => vec![socket(id, content)],
         _ => vec![OpenFile::External { description: format!("outside {id}") }],
     }
 }
@@ -48,7 +73,7 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
 /// Files of all kinds in any order, at numbers in any order; an end without a number is one that
 /// the parent had closed.
 fn models() -> impl Strategy<Value = Model> {
-    let kinds = prop::collection::vec((0u8..6, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
+    let kinds = prop::collection::vec((0u8..7, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
     let files = kinds.prop_map(|kinds| {
         let kinds = kinds.iter().enumerate();
         kinds.flat_map(|(id, (kind, bytes))| files(*kind, id as u64 + 1, bytes)).collect::<Vec<_>>()
@@ -86,13 +111,17 @@ fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
     model
 }
 
-fn check(model: &Model, gap: u32) {
+/// Of what the caller may supply, every other is left out; `leave` says which of two.
+fn check(model: &Model, gap: u32, leave: bool) {
     let mut arena = Arena::new();
     let compiled = ops(model, &mut arena);
     let memory = arena.finish(PlanHeader::default());
     let targets: Vec<u32> = compiled.externals.iter().map(|external| external.target).collect();
-    assert_eq!(targets, external_numbers(model));
-    let mut table = Table::new(&compiled, &memory, gap);
+    let replaceable = replaceable_numbers(model);
+    assert_eq!(targets, [external_numbers(model), replaceable.clone()].concat());
+    let left_out = replaceable.into_iter().enumerate();
+    let left_out = left_out.filter(|(index, _)| (index % 2 == 0) == leave).map(|(_, fd)| fd);
+    let mut table = Table::new(&compiled, &memory, gap, left_out.collect());
     table.run(&compiled);
     let numbers: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
     assert_eq!(table.fds.keys().copied().collect::<Vec<_>>(), numbers);
@@ -125,6 +154,10 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
             assert_eq!((path.to_str().unwrap(), offset), (opened.as_str(), at));
         }
         (OpenFile::Event { count, .. }, Thing::Event(counted)) => assert_eq!(count, counted),
+        (OpenFile::Socket(socket), Thing::Socket(made)) => check_socket(socket, made),
+        (OpenFile::Socket(socket), Thing::External(number)) => {
+            assert!(socket.is_replaceable() && !table.left_out.contains(number));
+        }
         (OpenFile::External { .. }, Thing::External(number)) => {
             assert_eq!(
                 model.descriptors.iter().find(|d| d.fd == *number).unwrap().file,
@@ -148,6 +181,25 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
         }
         (file, thing) => panic!("{file:?} became {thing:?}"),
     }
+}
+
+/// What has ended has no options, and may have been anywhere before it did.
+fn check_socket(socket: &Socket, made: &Made) {
+    assert_eq!([socket.family, socket.kind, socket.protocol].map(u64::from), made.kind);
+    if let SocketRole::Ended { .. } = socket.role {
+        assert!(made.is_shut);
+        return;
+    }
+    let set = socket.options.iter().map(|option| ((option.level, option.name), &option.value));
+    let set: BTreeMap<(i32, i32), &Vec<u8>> = set.collect();
+    assert_eq!(set, made.options.iter().map(|(at, value)| (*at, value)).collect());
+    assert_eq!(socket.name, made.name);
+    let (backlog, peer) = match &socket.role {
+        SocketRole::Listening { backlog } => (Some(u64::from(*backlog)), None),
+        SocketRole::Connected { peer } => (None, Some(peer.clone())),
+        SocketRole::Idle | SocketRole::Ended { .. } => (None, None),
+    };
+    assert_eq!((backlog, peer), (made.backlog, made.peer.clone()));
 }
 
 fn is_of_pipe(file: &OpenFile, identity: u64) -> bool {
@@ -180,8 +232,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn the_clone_gets_the_parents_table(model in models(), gap in 0u32..3) {
-        check(&model, gap);
+    fn the_clone_gets_the_parents_table(model in models(), gap in 0u32..3, leave: bool) {
+        check(&model, gap, leave);
     }
 }
 
@@ -192,7 +244,7 @@ fn ends_that_want_each_others_numbers_are_not_lost() {
         let mut descriptors = vec![descriptor(read, 0), descriptor(write, 1)];
         descriptors.sort_by_key(|descriptor| descriptor.fd);
         let files = vec![pipe(1, false, b"waiting"), pipe(1, true, b"")];
-        check(&Model { files, descriptors, ..Model::default() }, 0);
+        check(&Model { files, descriptors, ..Model::default() }, 0, true);
     }
 }
 
@@ -200,15 +252,15 @@ fn ends_that_want_each_others_numbers_are_not_lost() {
 fn a_table_without_gaps_needs_no_number_in_between() {
     let descriptors = (0..64).map(|fd| Descriptor { fd, file: 63 - fd, cloexec: fd % 2 == 0 });
     let files = (0..32).flat_map(|id| files(2 + (id % 2) as u8, id, b"bytes")).collect();
-    check(&Model { files, descriptors: descriptors.collect(), ..Model::default() }, 0);
+    check(&Model { files, descriptors: descriptors.collect(), ..Model::default() }, 0, true);
 }
 
 #[test]
 fn standard_streams_are_asked_for_one_by_one_and_others_once() {
     let descriptors = [(1, 0), (2, 0), (5, 0), (7, 1), (8, 1), (9, 2)];
     let descriptors = descriptors.map(|(fd, file)| Descriptor { fd, file, cloexec: false });
-    let files = [5, 5, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
+    let files = [6, 6, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
     let model = Model { files, descriptors: descriptors.to_vec(), ..Model::default() };
     assert_eq!(external_numbers(&model), [1, 2, 7]);
-    check(&model, 0);
+    check(&model, 0, true);
 }

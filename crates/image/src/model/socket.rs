@@ -1,0 +1,75 @@
+//! Sockets that a clone makes anew: what they were set to, and what they were to others.
+
+use serde::{Deserialize, Serialize};
+
+/// A socket of its own, as opposed to one end of a pair.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Socket {
+    /// What it was, for messages: `TCP 127.0.0.1:80, listening`.
+    pub description: String,
+    /// `AF_*`.
+    pub family: u32,
+    /// `SOCK_*`, without flags.
+    pub kind: u32,
+    /// `IPPROTO_*`, or the family's own numbers.
+    pub protocol: u32,
+    /// Status flags.
+    pub flags: u32,
+    /// User and group id that the kernel compares when ports are shared.
+    pub owner: (u32, u32),
+    /// Options that the process set, in an order in which they can be set again, before anything
+    /// else.
+    pub options: Vec<SocketOption>,
+    /// Receive and send buffer sizes as `getsockopt` gives them, where the process set them.
+    pub buffers: (Option<u32>, Option<u32>),
+    /// Instructions of its classic filter, eight bytes each.
+    pub filter: Vec<u64>,
+    /// `SO_LOCK_FILTER`.
+    pub is_filter_locked: bool,
+    /// The address it is bound to, as the kernel writes it.
+    pub name: Option<Vec<u8>>,
+    /// What it is to others.
+    pub role: SocketRole,
+}
+
+/// An option with a value that `setsockopt` takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketOption {
+    /// `SOL_*` or `IPPROTO_*`.
+    pub level: i32,
+    /// Number at that level.
+    pub name: i32,
+    /// Value, in the kernel's form.
+    pub value: Vec<u8>,
+}
+
+/// What a socket is to others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SocketRole {
+    /// Neither connected nor listening.
+    #[default]
+    Idle,
+    /// Waits for connections; those that the parent has not accepted stay the parent's.
+    Listening {
+        /// How many may wait.
+        backlog: u32,
+    },
+    /// Sends to one address, and receives from it only.
+    Connected {
+        /// The address, as the kernel writes it.
+        peer: Vec<u8>,
+    },
+    /// A TCP connection, which stays the parent's: the clone's is over.
+    Ended {
+        /// Whether the process is still to be told that it was reset.
+        is_reset: bool,
+    },
+}
+
+impl Socket {
+    /// Whether a caller of restore may supply another in its place: one that others find by its
+    /// address.
+    pub fn is_replaceable(&self) -> bool {
+        matches!(self.role, SocketRole::Idle | SocketRole::Listening { .. }) && self.name.is_some()
+    }
+}
