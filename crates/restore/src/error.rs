@@ -102,7 +102,7 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
         (Some(What::Address), Some(libc::EADDRINUSE)) => {
             "; somebody else, maybe the parent, has the address in the node's network namespace: \
              start the clone on a node in a network namespace of its own (ip netns exec NAME \
-             farfork restore --node NAME), or give it another address with --inherit-fd"
+             farfork restore --node NAME), or give it another address (--inherit-fd FD=tcp:ADDRESS:PORT)"
         }
         (Some(What::Address), Some(libc::EADDRNOTAVAIL | libc::ENODEV)) => {
             "; no interface of the node's network namespace has it: add it there (ip address \
