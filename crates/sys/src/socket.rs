@@ -40,6 +40,17 @@ pub fn option_bytes(
     Ok(value)
 }
 
+/// Asks for an option whose value says first what is asked about.
+pub fn ask_option(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: &mut [u8],
+) -> Result<(), Errno> {
+    let length = value.len();
+    raw_option(socket, level, option, value, length).map(drop)
+}
+
 /// The instructions of the socket's classic filter, eight bytes each; none without a filter.
 /// EACCES if the filter is an eBPF program, which cannot be read.
 pub fn filter(socket: BorrowedFd<'_>) -> Result<Vec<u64>, Errno> {

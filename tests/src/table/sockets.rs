@@ -6,5 +6,6 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("tcp_listening").own_network(),
     Program::c("tcp_reset").own_network(),
     Program::c("udp").own_network(),
+    Program::c("multicast").own_network(),
     Program::c("socket_options").own_network(),
 ];

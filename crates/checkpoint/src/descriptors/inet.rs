@@ -18,7 +18,7 @@ use super::error::{Capture, DescriptorError, Stop, asking, refuse_detail};
 use super::network::SocketKind;
 use super::subject::Subject;
 use super::table::Entry;
-use super::{external, options};
+use super::{external, multicast, options};
 
 /// `TCP_CLOSE` and `TCP_LISTEN` of the kernel.
 const CLOSED: u8 = 7;
@@ -50,6 +50,8 @@ pub fn capture(
     let mut made = made(entry, subject, socket, kind, words)?;
     made.name = local_address(socket.as_fd()).ok().filter(|name| is_bound(name, kind));
     made.role = role;
+    let memberships = multicast::memberships(subject.pid, socket);
+    made.options.extend(memberships.ok_or_else(|| refuse_sources(&made.description))?);
     Ok(OpenFile::Socket(Box::new(made)))
 }
 
@@ -166,6 +168,14 @@ pub fn made(
         is_filter_locked: locked.map_err(failed())? != 0,
         ..plain(entry, kind, words)
     })
+}
+
+fn refuse_sources(words: &str) -> Stop {
+    refuse_detail(
+        words,
+        "it chooses among more senders of a multicast group than can be carried",
+        "leave the group before the checkpoint, or choose fewer",
+    )
 }
 
 fn refuse_program(words: String) -> Stop {

@@ -16,6 +16,7 @@ mod event;
 mod external;
 mod fdinfo;
 mod inet;
+mod multicast;
 mod network;
 mod options;
 mod pair;
