@@ -29,7 +29,8 @@ pub enum Flavour {
     CloneOfClone,
     /// The checkpoint is refused in words, leaves nothing behind, and the program goes on.
     Refused,
-    /// The clone needs a descriptor from its caller: refused without, passing with it.
+    /// The clone needs a descriptor from its caller as long as its parent lives: refused without,
+    /// passing with it.
     Inherited,
 }
 
@@ -289,7 +290,9 @@ impl<'a> Stage<'a> {
         let place = testbed::work_dir("inherited")?.join(path);
         let inherit = format!("{fd}=listen:{}", place.display());
         self.clone("clone", &["--inherit-fd", &inherit])?.must_pass()?;
-        self.parent.must_pass()
+        self.parent.must_pass()?;
+        // What a dead parent has left there is no obstacle.
+        self.clone("clone in the parent's place", &[])?.must_pass()
     }
 
     /// A clone's failure is reported with what the parent printed.

@@ -22,7 +22,8 @@ pub enum Expect {
     Passes,
     /// `checkpoint` refuses; its message holds one of these words.
     Refused(&'static [&'static str]),
-    /// `restore` refuses without `--inherit-fd N=…`, naming the fd, and passes with it.
+    /// While the parent lives, `restore` refuses without `--inherit-fd N=…`, naming the fd, and
+    /// passes with it.
     NeedsInherit(u32, &'static str),
 }
 

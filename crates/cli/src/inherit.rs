@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::str::FromStr;
 
 /// `N=WHAT`: descriptor N is what stands there. `%i` in it is the number of the clone, counted
@@ -93,9 +93,11 @@ fn listen(path: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether somebody still listens; a file left behind by the dead may be replaced.
+/// Whether somebody still listens; a file left behind by the dead may be replaced. A datagram
+/// socket cannot connect to one that takes connections, so that whoever lives does not notice.
 fn answers(path: &str) -> bool {
-    UnixStream::connect(path).is_ok()
+    let answer = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
+    !answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn open(path: &str) -> io::Result<OwnedFd> {

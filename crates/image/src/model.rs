@@ -366,6 +366,8 @@ pub enum OpenFile {
         shutdown: u32,
         /// Receive and send buffer sizes as `getsockopt` gives them.
         buffers: (u32, u32),
+        /// Options that the process set.
+        options: Vec<SocketOption>,
     },
     /// A socket that a clone makes anew, where the caller of restore does not supply another.
     Socket(Box<Socket>),

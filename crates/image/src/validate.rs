@@ -12,7 +12,7 @@ use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
 
 use crate::model::{
-    Backing, FileStamp, Memory, Model, OpenFile, Region, Socket, SocketRole, Thread,
+    Backing, FileStamp, Memory, Model, OpenFile, Region, Socket, SocketOption, SocketRole, Thread,
 };
 
 /// Addresses of user space, also with five levels of page tables.
@@ -74,7 +74,10 @@ impl Model {
             OpenFile::Pipe { content, capacity, .. } => {
                 demand(content.len() <= *capacity as usize, "a pipe that holds too much")
             }
-            OpenFile::SocketPair { end, .. } => demand(*end < 2, "a socket pair of three"),
+            OpenFile::SocketPair { end, options, .. } => {
+                demand(*end < 2, "a socket pair of three")?;
+                validate_options(options)
+            }
             OpenFile::Socket(socket) => socket.validate(),
             _ => Ok(()),
         })
@@ -105,6 +108,11 @@ impl Memory {
     }
 }
 
+fn validate_options(options: &[SocketOption]) -> Check {
+    let fit = options.iter().all(|option| option.value.len() <= OPTION_BYTES);
+    demand(fit, "a socket option without end")
+}
+
 impl Socket {
     fn validate(&self) -> Check {
         let peer = match &self.role {
@@ -114,8 +122,7 @@ impl Socket {
         let addresses = self.name.iter().chain(peer);
         let fit = |bytes: &Vec<u8>| (2..=ADDRESS_BYTES).contains(&bytes.len());
         demand(addresses.into_iter().all(fit), "a socket at no address")?;
-        let fit = self.options.iter().all(|option| option.value.len() <= OPTION_BYTES);
-        demand(fit, "a socket option without end")?;
+        validate_options(&self.options)?;
         demand(self.filter.len() <= FILTER_INSTRUCTIONS, "a socket filter without end")
     }
 }

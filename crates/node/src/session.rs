@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, open};
 
+use crate::addresses;
 use crate::channel::{Channel, Received};
 use crate::error::NodeError;
 use crate::images::{Images, NodeImage};
@@ -220,7 +221,11 @@ fn externals(
         externals.push(supplied.remove(&fd).ok_or_else(|| missing(fd))?);
     }
     for fd in replaceable_numbers(model) {
-        externals.push(supplied.remove(&fd).map_or_else(stand_in, Ok)?);
+        let given = supplied.remove(&fd);
+        if given.is_none() {
+            addresses::clear(model, fd);
+        }
+        externals.push(given.map_or_else(stand_in, Ok)?);
     }
     match supplied.into_keys().find(|fd| *fd > 2) {
         Some(fd) => Err(NodeError::NeedlessDescriptor { name: call.name.clone(), fd }),

@@ -17,9 +17,10 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-const SHOW_NAME_PEER: u32 = 1 | 4;
+const SHOW_NAME_PEER_QUEUE: u32 = 1 | 4 | 0x10;
 const NAME: u16 = 0;
 const PEER: u16 = 2;
+const QUEUE: u16 = 4;
 const SHUTDOWN: u16 = 6;
 const LISTEN: u8 = 10;
 
@@ -30,6 +31,8 @@ pub struct UnixSocket {
     pub kind: u32,
     /// Whether it listens for connections.
     pub is_listening: bool,
+    /// Of a listening socket: how many connections may wait to be accepted.
+    pub backlog: u32,
     /// Inode of the socket it is connected to; 0 if that one was closed or not yet accepted.
     pub peer: Option<u32>,
     /// Its address: a path, or a name that starts with a NUL.
@@ -60,7 +63,7 @@ fn request() -> [u8; 40] {
     bytes[6..8].copy_from_slice(&NLM_F_REQUEST_DUMP.to_ne_bytes());
     bytes[16] = libc::AF_UNIX as u8;
     bytes[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
-    bytes[28..32].copy_from_slice(&SHOW_NAME_PEER.to_ne_bytes());
+    bytes[28..32].copy_from_slice(&SHOW_NAME_PEER_QUEUE.to_ne_bytes());
     bytes
 }
 
@@ -95,6 +98,7 @@ fn parse(body: &[u8]) -> Option<(u32, UnixSocket)> {
         let value = rest.get(4..usize::from(length))?;
         match kind {
             NAME => socket.name = Some(value.to_vec()),
+            QUEUE if socket.is_listening => socket.backlog = u32_at(value, 4)?,
             PEER => socket.peer = u32_at(value, 0),
             SHUTDOWN => socket.shutdown = u32::from(*value.first()?),
             _ => {}
@@ -132,5 +136,14 @@ mod tests {
         assert_eq!(found[&inode(&right)].peer, Some(inode(&left)));
         assert_eq!((found[&inode(&left)].shutdown, found[&inode(&right)].shutdown), (2, 1));
         assert_eq!(found[&inode(&left)].kind, libc::SOCK_STREAM as u32);
+    }
+
+    #[test]
+    fn a_listening_socket_tells_how_many_may_wait() {
+        let path = std::env::temp_dir().join(format!("unix-diag-{}", std::process::id()));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 11).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(unix_sockets(None).unwrap()[&inode(&listener)].backlog, 11);
     }
 }

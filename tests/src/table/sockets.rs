@@ -3,6 +3,7 @@
 use crate::Program;
 
 pub(super) const PROGRAMS: &[Program] = &[
+    Program::c("unix_sockets").own_network(),
     Program::c("tcp_listening").own_network(),
     Program::c("tcp_reset").own_network(),
     Program::c("udp").own_network(),

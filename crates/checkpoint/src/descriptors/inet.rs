@@ -116,8 +116,8 @@ fn tcp_role(socket: &OwnedFd) -> Result<SocketRole, Errno> {
 }
 
 /// What the socket is ready for, which takes nothing from it.
-fn told(socket: &OwnedFd) -> Result<PollFlags, Errno> {
-    let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
+pub fn told(socket: &OwnedFd) -> Result<PollFlags, Errno> {
+    let mut asked = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
     poll(&mut asked, Some(&Timespec::default()))?;
     Ok(asked[0].revents())
 }

@@ -27,6 +27,7 @@ mod socket;
 mod subject;
 mod table;
 mod timer;
+mod unix;
 
 use farfork_image::model::{Descriptor, OpenFile};
 use farfork_plan::protocol::MAX_REQUEST_FDS;

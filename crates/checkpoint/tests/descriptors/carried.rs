@@ -248,6 +248,7 @@ stop()
     let parent = carried(subject.pid());
     let what = |fd| match file(&parent, fd) {
         OpenFile::External { description } => description.as_str(),
+        OpenFile::Socket(socket) if socket.is_replaceable() => socket.description.as_str(),
         other => panic!("fd {fd} is {other:?}"),
     };
     assert_eq!(what(0), "Unix socket connected to another process");

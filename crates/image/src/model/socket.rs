@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+const AF_UNIX: u32 = libc::AF_UNIX as u32;
+
 /// A socket of its own, as opposed to one end of a pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Socket {
@@ -28,6 +30,8 @@ pub struct Socket {
     pub is_filter_locked: bool,
     /// The address it is bound to, as the kernel writes it.
     pub name: Option<Vec<u8>>,
+    /// Mode, user and group id of the file that a Unix socket is bound to.
+    pub file: Option<(u32, u32, u32)>,
     /// What it is to others.
     pub role: SocketRole,
 }
@@ -67,6 +71,13 @@ pub enum SocketRole {
 }
 
 impl Socket {
+    /// The path that a Unix socket is bound to, which may be relative.
+    pub fn path(&self) -> Option<&[u8]> {
+        let path = self.name.as_ref().filter(|_| self.family == AF_UNIX)?.get(2..)?;
+        let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
+        path.get(..end).filter(|path| !path.is_empty())
+    }
+
     /// Whether a caller of restore may supply another in its place: one that others find by its
     /// address.
     pub fn is_replaceable(&self) -> bool {

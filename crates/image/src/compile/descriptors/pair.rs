@@ -4,7 +4,7 @@
 use farfork_plan::{Op, What, nr};
 
 use super::Compiler;
-use crate::model::OpenFile;
+use crate::model::{OpenFile, SocketOption};
 
 /// What a pipe has unless it was changed.
 const PIPE_BYTES: u32 = 64 << 10;
@@ -139,9 +139,13 @@ impl Compiler<'_> {
 
     /// Gives an end its attributes, after everything was written.
     fn settle(&mut self, slot: u8, file: &OpenFile) {
-        let OpenFile::SocketPair { flags, shutdown, buffers: (receive, send), .. } = file else {
+        let OpenFile::SocketPair { flags, shutdown, buffers: (receive, send), options, .. } = file
+        else {
             return;
         };
+        for SocketOption { level, name, value } in options {
+            self.set_option(slot, *level, *name, value);
+        }
         for (options, bytes) in [(RECEIVE, *receive), (SEND, *send)] {
             if bytes != SOCKET_BYTES {
                 self.set_buffer(slot, options, bytes);

@@ -58,8 +58,8 @@ impl Compiler<'_> {
     fn set_options(&mut self, socket: &Socket) {
         let about = self.detail;
         for option in &socket.options {
-            self.name_option(socket, option);
-            self.set_option(option.level, option.name, &option.value);
+            self.name_option(&socket.description, option);
+            self.set_option(self.slots.made, option.level, option.name, &option.value);
         }
         self.detail = about;
         let (receive, send) = socket.buffers;
@@ -71,20 +71,21 @@ impl Compiler<'_> {
         self.filter(socket);
     }
 
-    fn name_option(&mut self, socket: &Socket, option: &SocketOption) {
+    fn name_option(&mut self, description: &str, option: &SocketOption) {
         let SocketOption { level, name, .. } = option;
-        let text = format!("{}: its option {name} of level {level}", socket.description);
+        let text = format!("{description}: its option {name} of level {level}");
         self.detail = self.arena.detail(&text);
     }
 
-    fn set_option(&mut self, level: i32, name: i32, value: &[u8]) {
+    /// Sets an option of the socket in `slot`.
+    pub fn set_option(&mut self, slot: u8, level: i32, name: i32, value: &[u8]) {
         let at = self.arena.put(value, 8);
         let args = [level as u64, name as u64, at, value.len() as u64];
-        self.push_on(self.slots.made, libc::SYS_setsockopt, &args);
+        self.push_on(slot, libc::SYS_setsockopt, &args);
     }
 
     fn set_integer(&mut self, level: i32, name: i32, value: i32) {
-        self.set_option(level, name, &value.to_le_bytes());
+        self.set_option(self.slots.made, level, name, &value.to_le_bytes());
     }
 
     /// `struct sock_fprog` is a count and the address of the instructions.
@@ -92,7 +93,8 @@ impl Compiler<'_> {
         if !socket.filter.is_empty() {
             let at = self.arena.words(&socket.filter);
             let program = [socket.filter.len() as u64, at].map(u64::to_le_bytes);
-            self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program.as_flattened());
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+            self.set_option(self.slots.made, level, name, program.as_flattened());
         }
         if socket.is_filter_locked {
             self.set_integer(libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1);
@@ -108,6 +110,15 @@ impl Compiler<'_> {
         if let (SocketRole::Connected { .. }, Some(bind)) = (&socket.role, self.ops.last_mut()) {
             bind.may_fail = 1;
         }
+        self.socket_file(socket);
+    }
+
+    /// Gives the file of a Unix socket to whom it belonged: binding has made it the restorer's.
+    fn socket_file(&mut self, socket: &Socket) {
+        let (Some(path), Some((mode, user, group))) = (socket.path(), socket.file) else { return };
+        let (here, at) = (libc::AT_FDCWD as u64, self.arena.text(path));
+        self.push(libc::SYS_fchownat, &[here, at, user.into(), group.into(), 0]);
+        self.push(libc::SYS_fchmodat, &[here, at, mode.into()]);
     }
 
     /// A call that gives the socket in the making its address.

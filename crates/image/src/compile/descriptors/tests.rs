@@ -25,7 +25,8 @@ fn pipe(pipe: u64, is_write_end: bool, content: &[u8]) -> OpenFile {
 
 fn end(pair: u64, end: u32, waiting: &[u8]) -> OpenFile {
     let (incoming, buffers) = (vec![waiting.to_vec(), vec![end as u8 + 1]], (4096, 212_992));
-    OpenFile::SocketPair { pair, end, kind: 1, flags: 0, incoming, shutdown: 1, buffers }
+    let (kind, flags, shutdown, options) = (1, 0, 1, Vec::new());
+    OpenFile::SocketPair { pair, end, kind, flags, incoming, shutdown, buffers, options }
 }
 
 fn socket(id: u64, content: &[u8]) -> OpenFile {
@@ -41,8 +42,9 @@ fn socket(id: u64, content: &[u8]) -> OpenFile {
         value: vec![*byte; 4],
     };
     OpenFile::Socket(Box::new(Socket {
+        file: Some((0o600, 1, 2)),
         description: format!("socket {id}"),
-        family: libc::AF_INET as u32,
+        family: if id.is_multiple_of(3) { libc::AF_UNIX } else { libc::AF_INET } as u32,
         kind: id as u32,
         protocol: libc::IPPROTO_TCP as u32,
         options: content.iter().enumerate().map(option).collect(),
