@@ -18,7 +18,7 @@ use super::error::{Capture, DescriptorError, Stop, asking, refuse_detail};
 use super::network::SocketKind;
 use super::subject::Subject;
 use super::table::Entry;
-use super::{external, multicast, options};
+use super::{external, multicast, options, raw};
 
 /// `TCP_CLOSE` and `TCP_LISTEN` of the kernel.
 const CLOSED: u8 = 7;
@@ -36,7 +36,10 @@ pub fn capture(
         return Err(refuse_detail(words, reason, remedy));
     }
     let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
-    let role = role(socket, kind).map_err(failed())?;
+    let role = match raw_peer(entry, subject, kind) {
+        Some(peer) => SocketRole::Connected { peer },
+        None => role(socket, kind).map_err(failed())?,
+    };
     if let SocketRole::Ended { .. } = role {
         return Ok(ended(entry, kind, words, role));
     }
@@ -87,6 +90,11 @@ fn unknown((_, kind, protocol): SocketKind) -> Option<(&'static str, &'static st
         }
         _ => Some(("farfork does not know what its protocol keeps in this kernel", CLOSE)),
     }
+}
+
+fn raw_peer(entry: &Entry, subject: &Subject, kind: SocketKind) -> Option<Vec<u8>> {
+    let is_raw = kind.1 == libc::SOCK_RAW;
+    is_raw.then(|| raw::peer(subject.pid, entry.inode.ino(), kind)).flatten()
 }
 
 fn role(socket: &OwnedFd, kind: SocketKind) -> Result<SocketRole, Errno> {
@@ -187,7 +195,7 @@ fn refuse_program(words: String) -> Stop {
 }
 
 /// Whether the socket belongs to the network namespace that the process is in.
-fn is_at_home(socket: &OwnedFd, new: &Rc<OwnedFd>) -> Result<bool, Errno> {
+pub fn is_at_home(socket: &OwnedFd, new: &Rc<OwnedFd>) -> Result<bool, Errno> {
     Ok(namespace_cookie(socket.as_fd())? == namespace_cookie(new.as_fd())?)
 }
 

@@ -11,7 +11,7 @@ use super::error::{Capture, asking, refuse_detail};
 use super::network::SocketKind;
 use super::subject::Subject;
 use super::table::Entry;
-use super::{external, inet, unix};
+use super::{external, inet, netlink, unix};
 
 /// A socket.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
@@ -30,6 +30,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     }
     match kind.0 {
         libc::AF_INET | libc::AF_INET6 => inet::capture(entry, subject, &socket, kind, words),
+        libc::AF_NETLINK => netlink::capture(entry, subject, &socket, kind),
         family => {
             let (reason, remedy) = refusal(family);
             Err(refuse_detail(words, reason, remedy))
@@ -41,6 +42,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
 fn refusal(family: i32) -> (&'static str, &'static str) {
     const CLOSE: &str = "close it before the checkpoint, and open it again after the restore";
     match family {
+        libc::AF_PACKET => ("its rings and its interface are this machine's", CLOSE),
         libc::AF_VSOCK => ("its other end is a virtual machine or its host", CLOSE),
         libc::AF_ALG => ("the kernel keeps its keys and the state of its work", CLOSE),
         libc::AF_BLUETOOTH | libc::AF_CAN => ("its device is this machine's", CLOSE),

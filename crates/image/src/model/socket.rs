@@ -81,6 +81,16 @@ impl Socket {
     /// Whether a caller of restore may supply another in its place: one that others find by its
     /// address.
     pub fn is_replaceable(&self) -> bool {
-        matches!(self.role, SocketRole::Idle | SocketRole::Listening { .. }) && self.name.is_some()
+        let is_found =
+            [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].contains(&self.family.cast_signed());
+        let is_alone = matches!(self.role, SocketRole::Idle | SocketRole::Listening { .. });
+        is_found && is_alone && self.kind != libc::SOCK_RAW as u32 && self.name.is_some()
+    }
+
+    /// Whether the socket is as good with another address than its own: its peer learns it from
+    /// what is sent.
+    pub fn is_content(&self) -> bool {
+        let is_netlink = self.family == libc::AF_NETLINK as u32;
+        is_netlink || matches!(self.role, SocketRole::Connected { .. })
     }
 }

@@ -101,13 +101,12 @@ impl Compiler<'_> {
         }
     }
 
-    /// A connected socket takes another port where the parent still has its own: its peer learns
-    /// it from what is sent.
+    /// A socket that is content with any address takes another where the parent still has its own.
     fn bind(&mut self, socket: &Socket) {
         let Some(name) = &socket.name else { return };
         let at = self.arena.put(name, 8);
         self.address(libc::SYS_bind, &[at, name.len() as u64]);
-        if let (SocketRole::Connected { .. }, Some(bind)) = (&socket.role, self.ops.last_mut()) {
+        if let (true, Some(bind)) = (socket.is_content(), self.ops.last_mut()) {
             bind.may_fail = 1;
         }
         self.socket_file(socket);
