@@ -194,6 +194,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         threads,
         descriptors: open.descriptors,
         files: open.files,
+        unnamed: open.unnamed,
     };
     Ok(Some(Collected { model, runs }))
 }

@@ -4,9 +4,13 @@
 //! compile the plan, to tell a person what is in the image, and to move images between pools.
 //! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
 
+mod unnamed;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+pub use unnamed::UnnamedFile;
 
 /// Pages per 2 MiB window, as 64-bit words of a bitmap.
 pub const WINDOW_WORDS: usize = 8;
@@ -32,6 +36,8 @@ pub struct Model {
     pub descriptors: Vec<Descriptor>,
     /// Open file descriptions that `descriptors` refer to.
     pub files: Vec<OpenFile>,
+    /// Files without a name that some of `files` have open.
+    pub unnamed: Vec<UnnamedFile>,
 }
 
 /// Kernel and processor of the parent.
@@ -295,6 +301,15 @@ pub enum OpenFile {
         offset: u64,
         /// Present for regular files, which must not have changed.
         stamp: Option<FileStamp>,
+    },
+    /// A regular file without a name, in [`Model::unnamed`].
+    Unnamed {
+        /// Index there; several descriptions may have one file open.
+        file: u32,
+        /// `open` flags without creation flags.
+        flags: u32,
+        /// File position.
+        offset: u64,
     },
     /// One end of a pipe; both ends name the same pipe.
     Pipe {

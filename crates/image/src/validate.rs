@@ -10,7 +10,7 @@ use farfork_sys::ptrace::REGISTER_WORDS;
 use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
 
-use crate::model::{Backing, FileStamp, Memory, Model, OpenFile, Region, Thread};
+use crate::model::{Backing, FileStamp, Memory, Model, OpenFile, Region, Thread, UnnamedFile};
 
 /// Addresses of user space, also with five levels of page tables.
 const ADDRESSES: u64 = 1 << 56;
@@ -60,10 +60,14 @@ impl Model {
         let is_external = |file: &&OpenFile| matches!(file, OpenFile::External { .. });
         let externals = self.files.iter().filter(is_external).count();
         demand(externals + 3 <= MAX_REQUEST_FDS, "too many files from outside")?;
+        self.unnamed.iter().try_for_each(UnnamedFile::validate)?;
         self.files.iter().try_for_each(|file| match file {
             OpenFile::Path { path: at, stamp, .. } => {
                 path(at)?;
                 stamp.iter().try_for_each(FileStamp::validate)
+            }
+            OpenFile::Unnamed { file, .. } => {
+                demand((*file as usize) < self.unnamed.len(), "a file without content")
             }
             OpenFile::Pipe { content, capacity, .. } => {
                 demand(content.len() <= *capacity as usize, "a pipe that holds too much")
@@ -120,6 +124,21 @@ impl Region {
                 demand(fits, "a mapping beyond every file")
             }
         }
+    }
+}
+
+impl UnnamedFile {
+    fn validate(&self) -> Check {
+        path(&self.directory)?;
+        demand(self.size < 1 << 63, "a file larger than every file")?;
+        let mut end = 0;
+        for (offset, bytes) in &self.extents {
+            demand(*offset >= end, "content of a file that is not in order")?;
+            end = offset.saturating_add(bytes.len() as u64);
+        }
+        demand(end <= self.size, "content beyond the end of its file")?;
+        let is_text = self.attributes.iter().all(|(name, _)| !name.contains('\0'));
+        demand(is_text, "an attribute with a name that is none")
     }
 }
 

@@ -20,6 +20,9 @@ pub mod nr {
     pub const TIMER_CREATE: u32 = 0x8004;
     /// `PR_SET_MM_MAP` with the 13 words at `args[0]` and the executable's descriptor `args[1]`.
     pub const SET_MM_MAP: u32 = 0x8005;
+    /// Writes the `args[2]` bytes at `args[1]` to descriptor `args[0]` at offset `args[3]`, all of
+    /// them or failing.
+    pub const WRITE_AT: u32 = 0x8010;
 }
 
 /// What an op is about, so that a failure can be told in words.

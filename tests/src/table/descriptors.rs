@@ -4,6 +4,9 @@ use crate::Program;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_regular"),
+    Program::c("fd_deleted"),
+    Program::c("fd_directory"),
+    Program::c("fd_log"),
     Program::c("fd_devices"),
     Program::c("fd_pipes").as_pid_one(),
     Program::c("fd_eventfd"),

@@ -6,7 +6,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_shared_anon").refused(&["mapping", "memory"]),
     Program::c("refuse_tcp_listening").refused(&["fd 3"]),
     Program::c("refuse_tcp_connected").refused(&["fd 4"]),
-    Program::c("refuse_deleted_file").refused(&["fd 3"]),
+    Program::c("refuse_deleted_directory").refused(&["fd 3"]),
     Program::c("refuse_deleted_mapping").refused(&["mapping", "unnamed"]),
     Program::c("refuse_child").refused(&["child"]),
     Program::c("refuse_io_uring").refused(&["fd 3"]),

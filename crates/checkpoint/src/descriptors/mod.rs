@@ -23,8 +23,9 @@ mod socket;
 mod subject;
 mod table;
 mod timer;
+mod unnamed;
 
-use farfork_image::model::{Descriptor, OpenFile};
+use farfork_image::model::{Descriptor, OpenFile, UnnamedFile};
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 
 use crate::refuse::Refusals;
@@ -44,6 +45,8 @@ pub struct Collected {
     pub descriptors: Vec<Descriptor>,
     /// What they refer to.
     pub files: Vec<OpenFile>,
+    /// Files without a name among them.
+    pub unnamed: Vec<UnnamedFile>,
 }
 
 /// Collects the descriptors of process `pid`, which is stopped and stays so. What cannot be
@@ -56,7 +59,7 @@ pub fn collect(pid: i32, refusals: &mut Refusals) -> Result<Collected, Descripto
     let mut collected = Collected::default();
     for group in &groups {
         let first = &entries[group[0]];
-        match capture(first, &subject) {
+        match collected.take(first, &subject) {
             Ok(file) => collected.add(file, group.iter().map(|index| &entries[*index])),
             Err(Stop::Refused(Refused { detail, reason, remedy })) => {
                 refusals.add(first.object(&detail), reason, remedy);
@@ -70,6 +73,22 @@ pub fn collect(pid: i32, refusals: &mut Refusals) -> Result<Collected, Descripto
 }
 
 impl Collected {
+    /// Captures a description, and the file behind it if that has no name.
+    fn take(&mut self, entry: &Entry, subject: &Subject) -> Capture {
+        let file = capture(entry, subject)?;
+        if let OpenFile::Unnamed { file: index, .. } = file {
+            // Those before it that have no content were refused.
+            let before = self.unnamed.len().max(index as usize);
+            self.unnamed.resize_with(before, UnnamedFile::default);
+            if before == index as usize {
+                let extents = self.unnamed.iter().flat_map(|other| &other.extents);
+                let taken = extents.map(|(_, bytes)| bytes.len() as u64).sum();
+                self.unnamed.push(unnamed::read(entry, subject, taken)?);
+            }
+        }
+        Ok(file)
+    }
+
     fn add<'e>(&mut self, file: OpenFile, entries: impl Iterator<Item = &'e Entry>) {
         let index = self.files.len() as u32;
         self.files.push(file);

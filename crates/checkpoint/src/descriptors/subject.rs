@@ -4,12 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use farfork_sys::unix_diag::{UnixSocket, unix_sockets};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::error::{DescriptorError, asking, reading, unexpected};
 use super::table::{Entry, Kind};
+use super::unnamed::{self, Identity};
 
 /// How often each end of a pipe is open in the process, as separate descriptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +34,7 @@ pub struct Subject {
     pipes: HashMap<u64, PipeEnds>,
     sockets: HashSet<u64>,
     shared: HashSet<String>,
+    unnamed: Vec<Identity>,
     unix: HashMap<u32, UnixSocket>,
 }
 
@@ -52,7 +55,8 @@ impl Subject {
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
             .map_err(asking(pid, "for a handle"))?;
         let inner_pid = inner_pid(pid)?;
-        Ok(Subject { pid, inner_pid, pidfd, pipes: pipe_ends(&leaders), sockets, shared, unix })
+        let (pipes, unnamed) = (pipe_ends(&leaders), unnamed_files(&leaders));
+        Ok(Subject { pid, inner_pid, pidfd, pipes, sockets, shared, unnamed, unix })
     }
 
     /// A descriptor of this process for the description behind `entry`.
@@ -66,7 +70,14 @@ impl Subject {
         self.pipes.get(&entry.inode.ino()).copied().unwrap_or_default()
     }
 
-    /// Whether another process has the pipe or socket with this link in `/proc`.
+    /// Which of the process's files without a name is behind `entry`, counted by first descriptors.
+    pub fn unnamed(&self, entry: &Entry) -> Option<u32> {
+        let identity = unnamed::identity(entry);
+        self.unnamed.iter().position(|own| *own == identity).map(|index| index as u32)
+    }
+
+    /// Whether another process has what has this link in `/proc`: a pipe, a socket, or a file
+    /// without a name.
     pub fn is_shared(&self, link: &str) -> bool {
         self.shared.contains(link)
     }
@@ -98,7 +109,18 @@ fn pipe_ends(entries: &[&Entry]) -> HashMap<u64, PipeEnds> {
     pipes
 }
 
-/// Pipes and sockets of the process that another process has open as well. A process that may
+fn unnamed_files(entries: &[&Entry]) -> Vec<Identity> {
+    let mut files: Vec<Identity> = Vec::new();
+    for entry in entries.iter().filter(|entry| unnamed::is_unnamed(entry)) {
+        let identity = unnamed::identity(entry);
+        if !files.contains(&identity) {
+            files.push(identity);
+        }
+    }
+    files
+}
+
+/// Pipes, sockets and files without a name of the process that another process has open as well. A process that may
 /// not be looked into counts as one that has none. Standard streams come from the caller of
 /// restore anyway, and to look for their other ends takes longer than all else, with the process
 /// standing still.
@@ -108,12 +130,21 @@ fn links_elsewhere(pid: i32, entries: &[&Entry]) -> HashSet<String> {
         .filter(|entry| entry.fd > 2 && matches!(entry.kind(), Kind::Pipe | Kind::Socket))
         .map(|entry| entry.link.as_str())
         .collect();
+    // A deleted file's link may be another's, too, and another process's link to it differ.
+    let unnamed = entries.iter().filter(|entry| unnamed::is_unnamed(entry));
+    let unnamed: Vec<_> = unnamed.map(|entry| (unnamed::identity(entry), &entry.link)).collect();
     let mut found = HashSet::new();
-    if own.is_empty() {
+    if own.is_empty() && unnamed.is_empty() {
         return found;
     }
-    for other in processes().filter(|other| *other != pid) {
-        found.extend(links(other).filter(|link| own.contains(link.as_str())));
+    for (path, link) in processes().filter(|other| *other != pid).flat_map(links) {
+        if own.contains(link.as_str()) {
+            found.insert(link);
+        } else if !unnamed.is_empty() && link.ends_with(unnamed::MARK) {
+            let identity = fs::metadata(path).map(|inode| (inode.dev(), inode.ino()));
+            let same = unnamed.iter().filter(|(own, _)| identity.as_ref().is_ok_and(|i| i == own));
+            found.extend(same.map(|(_, link)| (*link).clone()));
+        }
     }
     found
 }
@@ -123,10 +154,13 @@ fn processes() -> impl Iterator<Item = i32> {
     names.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-fn links(pid: i32) -> impl Iterator<Item = String> {
+/// Descriptors of a process in `/proc`, and where they lead.
+fn links(pid: i32) -> impl Iterator<Item = (PathBuf, String)> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| fs::read_link(entry.path()).ok()?.into_os_string().into_string().ok())
+    entries.filter_map(|entry| {
+        let link = fs::read_link(entry.path()).ok()?.into_os_string().into_string().ok()?;
+        Some((entry.path(), link))
+    })
 }
 
 /// Unix sockets of the network namespace that the process is in, and of this process's own: from

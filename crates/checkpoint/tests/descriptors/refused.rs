@@ -71,13 +71,12 @@ stop()
 }
 
 #[test]
-fn files_that_are_gone_replaced_or_locked_are_told() {
+fn files_that_are_locked_are_told() {
     check(
         "
 import tempfile
 dir = tempfile.mkdtemp()
-a, b, c, d, e, f = [open(f'{dir}/{name}', 'w+') for name in 'abcdef']
-os.unlink(f'{dir}/a'); open(f'{dir}/new', 'w'); os.rename(f'{dir}/new', f'{dir}/b')
+c, d, e, f = [open(f'{dir}/{name}', 'w+') for name in 'cdef']
 fcntl.flock(c, fcntl.LOCK_EX); fcntl.lockf(d, fcntl.LOCK_EX)
 fcntl.fcntl(e, 1024, fcntl.F_WRLCK)
 os.rename(f'{dir}/f', f'{dir}/g')
@@ -85,12 +84,37 @@ r, w = os.pipe(); fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)
 stop()
 ",
         &[
-            ("(deleted)", "was deleted"),
-            ("(deleted)", "was deleted"),
             ("an flock lock, write", "one node only"),
             ("a POSIX record lock, write", "one node only"),
             ("a lease, write", "one node only"),
             ("pipe:[", "O_ASYNC"),
+        ],
+    );
+}
+
+#[test]
+fn deleted_files_that_are_not_the_process_s_alone_are_told() {
+    check(
+        "
+import tempfile
+dir = tempfile.mkdtemp()
+shared, large, moved = [open(f'{dir}/{name}', 'wb') for name in ['shared', 'large', 'moved']]
+for i in range(65): large.write(b'x' * (1 << 20))
+large.flush()
+os.mkdir(f'{dir}/in'); os.link(f'{dir}/moved', f'{dir}/in/other')
+for name in ['shared', 'large', 'moved']: os.unlink(f'{dir}/{name}')
+gone = tempfile.mkdtemp(); os.open(gone, os.O_RDONLY); os.rmdir(gone)
+r, w = os.pipe()
+if os.fork() == 0:
+    os.closerange(4, 100); signal.pause()
+os.close(r); os.close(w)
+stop()
+",
+        &[
+            ("shared (deleted)", "another process"),
+            ("large (deleted)", "hold 65 MiB"),
+            ("moved (deleted)", "other directories"),
+            ("(deleted)", "only regular files"),
         ],
     );
 }

@@ -34,7 +34,10 @@ impl Compiler<'_> {
                 self.create(libc::SYS_epoll_create1, &[0]);
                 self.set_flags(self.slots.made, *flags);
             }
-            OpenFile::Pipe { .. } | OpenFile::SocketPair { .. } | OpenFile::External { .. } => {}
+            OpenFile::Unnamed { .. }
+            | OpenFile::Pipe { .. }
+            | OpenFile::SocketPair { .. }
+            | OpenFile::External { .. } => {}
         }
     }
 
@@ -86,10 +89,16 @@ impl Compiler<'_> {
     }
 }
 
+const UNNAMED: u32 = libc::O_TMPFILE as u32;
+
+/// Whether the file was made by `O_TMPFILE`.
+pub fn is_unnamed(flags: u32) -> bool {
+    flags & UNNAMED == UNNAMED
+}
+
 /// A terminal must not become the clone's controlling one by being opened, and the flag of
 /// unnamed files asks for a directory.
-fn open_flags(flags: u32) -> u64 {
-    let unnamed = libc::O_TMPFILE as u32;
-    let flags = if flags & unnamed == unnamed { flags & !unnamed } else { flags };
+pub fn open_flags(flags: u32) -> u64 {
+    let flags = if is_unnamed(flags) { flags & !UNNAMED } else { flags };
     u64::from(flags & !(CREATION as u32) | libc::O_NOCTTY as u32)
 }

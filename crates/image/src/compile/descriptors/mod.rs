@@ -21,6 +21,7 @@ mod pair;
 mod simulate;
 #[cfg(test)]
 mod tests;
+mod unnamed;
 
 use std::collections::BTreeMap;
 
@@ -41,6 +42,9 @@ pub struct CompiledDescriptors {
     /// Length of that run.
     pub spare_count: u32,
 }
+
+/// Status flags that `F_SETFL` sets.
+const LATER: u32 = (libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O_NOATIME) as u32;
 
 struct Compiler<'m> {
     model: &'m Model,
@@ -159,11 +163,20 @@ impl Compiler<'_> {
             OpenFile::External { .. } => self.external(index),
             OpenFile::Pipe { pipe, .. } => self.pipe(index, *pipe),
             OpenFile::SocketPair { pair, .. } => self.socket_pair(index, *pair),
+            OpenFile::Unnamed { file, flags, offset } => {
+                self.unnamed(index, *file, *flags, *offset);
+            }
             single => {
                 self.make(single);
                 self.place(self.slots.made, index);
             }
         }
+    }
+
+    /// The first file before `index` that is made and is `alike`.
+    fn earlier(&self, index: u32, alike: impl Fn(&OpenFile) -> bool) -> Option<u32> {
+        let made = self.numbers.range(..index).map(|(file, _)| *file);
+        made.into_iter().find(|file| alike(&self.model.files[*file as usize]))
     }
 
     fn name(&mut self, index: u32, file: &OpenFile) {
@@ -217,8 +230,7 @@ impl Compiler<'_> {
 
     /// Sets those status flags that can be set later and are not zero.
     fn set_flags(&mut self, slot: u8, flags: u32) {
-        const LATER: i32 = libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O_NOATIME;
-        let flags = flags & LATER as u32;
+        let flags = flags & LATER;
         if flags != 0 {
             self.push_on(slot, libc::SYS_fcntl, &[libc::F_SETFL as u64, flags.into()]);
         }
@@ -232,6 +244,7 @@ fn cloexec(descriptor: &Descriptor) -> u64 {
 fn noun(file: &OpenFile) -> String {
     match file {
         OpenFile::Path { path, .. } => path.display().to_string(),
+        OpenFile::Unnamed { .. } => "file without a name".to_owned(),
         OpenFile::Pipe { .. } => "pipe".to_owned(),
         OpenFile::Event { .. } => "eventfd".to_owned(),
         OpenFile::Signal { .. } => "signalfd".to_owned(),

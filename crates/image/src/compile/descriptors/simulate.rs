@@ -17,6 +17,8 @@ pub enum Thing {
     External(u32),
     /// An opened path and its offset.
     Path(String, u64),
+    /// A description of the file without a name that was made `0`th; its flags and offset.
+    Unnamed(usize, u64, u64),
     /// An eventfd with its counter.
     Event(u64),
     /// An end of a pair made by the call that was `0`th; `1` is 0 for the first end.
@@ -42,6 +44,8 @@ pub struct Table<'m> {
     pub things: Vec<Thing>,
     /// Bytes written through the second end of each pair, and through the first.
     pub written: BTreeMap<(usize, u32), Vec<u8>>,
+    /// Bytes of each file without a name.
+    pub unnamed: Vec<Vec<u8>>,
     slots: [u64; SLOTS],
     memory: &'m [u8],
     spare: Range<u32>,
@@ -55,6 +59,7 @@ impl<'m> Table<'m> {
             fds: BTreeMap::new(),
             things: Vec::new(),
             written: BTreeMap::new(),
+            unnamed: Vec::new(),
             slots: [u64::MAX; SLOTS],
             memory,
             spare: compiled.spare_fd..compiled.spare_fd + compiled.spare_count,
@@ -110,21 +115,66 @@ impl<'m> Table<'m> {
             (_, libc::SYS_dup3) => self.dup3(a[0] as u32, a[1] as u32, a[2] != 0),
             (_, libc::SYS_close) => self.close(a[0] as u32),
             (_, libc::SYS_fcntl) => self.fcntl(a[0] as u32, a[1] as i32, a[2] as u32),
-            (_, libc::SYS_openat) => {
-                let path = self.text(a[1]);
-                self.open(Thing::Path(path, 0))
-            }
+            (nr::WRITE_AT, _) => self.write_at(a[0] as u32, a[1], a[2], a[3]),
+            (_, libc::SYS_openat) => self.open_path(a[1], a[2]),
+            (_, libc::SYS_ftruncate) => self.truncate(a[0] as u32, a[1]),
             (_, libc::SYS_lseek) => self.seek(a[0] as u32, a[1]),
             (_, libc::SYS_eventfd2) => self.open(Thing::Event(a[0])),
             (_, libc::SYS_epoll_create1) => self.open(Thing::Epoll(Vec::new())),
             (_, libc::SYS_epoll_ctl) => self.watch(a[0] as u32, a[2] as u32, a[3]),
             (_, libc::SYS_write | libc::SYS_sendto) => self.write(a[0] as u32, a[1], a[2]),
-            (_, libc::SYS_setsockopt | libc::SYS_shutdown) => {
+            (
+                _,
+                libc::SYS_setsockopt
+                | libc::SYS_shutdown
+                | libc::SYS_fchown
+                | libc::SYS_fchmod
+                | libc::SYS_utimensat,
+            ) => {
                 assert!(self.fds.contains_key(&(a[0] as u32)));
                 0
             }
             other => panic!("op {other:?} is not simulated"),
         }
+    }
+
+    fn open_path(&mut self, path: u64, flags: u64) -> u64 {
+        let path = self.text(path);
+        if let Some(number) = path.strip_prefix("/proc/self/fd/") {
+            let number: u32 = number.parse().unwrap();
+            return match self.things[self.fds[&number].thing] {
+                Thing::Unnamed(file, ..) => self.open(Thing::Unnamed(file, flags, 0)),
+                ref other => panic!("{other:?} opened once more"),
+            };
+        }
+        if flags & libc::O_TMPFILE as u64 == libc::O_TMPFILE as u64 {
+            self.unnamed.push(Vec::new());
+            return self.open(Thing::Unnamed(self.unnamed.len() - 1, flags, 0));
+        }
+        self.open(Thing::Path(path, 0))
+    }
+
+    fn content(&mut self, fd: u32) -> &mut Vec<u8> {
+        match self.things[self.fds[&fd].thing] {
+            Thing::Unnamed(file, flags, _) if flags & libc::O_ACCMODE as u64 != 0 => {
+                &mut self.unnamed[file]
+            }
+            ref other => panic!("content for {other:?}"),
+        }
+    }
+
+    fn write_at(&mut self, fd: u32, at: u64, length: u64, offset: u64) -> u64 {
+        let bytes = self.bytes(at, length).to_vec();
+        let content = self.content(fd);
+        let (start, end) = (offset as usize, (offset + length) as usize);
+        content.resize(content.len().max(end), 0);
+        content[start..end].copy_from_slice(&bytes);
+        length
+    }
+
+    fn truncate(&mut self, fd: u32, length: u64) -> u64 {
+        self.content(fd).resize(length as usize, 0);
+        0
     }
 
     fn pair(&mut self, first: u64, second: u64) -> u64 {
@@ -171,7 +221,7 @@ impl<'m> Table<'m> {
     fn seek(&mut self, fd: u32, to: u64) -> u64 {
         let thing = self.fds[&fd].thing;
         match &mut self.things[thing] {
-            Thing::Path(_, offset) => *offset = to,
+            Thing::Path(_, offset) | Thing::Unnamed(_, _, offset) => *offset = to,
             other => panic!("seek on {other:?}"),
         }
         to

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::simulate::{Open, Table, Thing};
 use super::{external_numbers, ops};
 use crate::compile::arena::Arena;
-use crate::model::{Descriptor, EpollWatch, Model, OpenFile};
+use crate::model::{Descriptor, EpollWatch, Model, OpenFile, UnnamedFile};
 
 /// So few numbers that gaps and collisions are common.
 const NUMBERS: u32 = 24;
@@ -41,14 +41,38 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
         2 => vec![pipe(id, false, content), pipe(id, true, content)],
         3 => vec![end(id, 0, content), end(id, 1, content)],
         4 => vec![OpenFile::Epoll { flags: 0, watches: Vec::new() }],
+        // Opened twice: made in its final form, or to be opened again.
+        5 => [libc::O_WRONLY | libc::O_TMPFILE, libc::O_RDONLY][id as usize % 2..]
+            .iter()
+            .chain([&libc::O_WRONLY])
+            .map(|flags| OpenFile::Unnamed { file: id as u32, flags: *flags as u32, offset: id })
+            .collect(),
         _ => vec![OpenFile::External { description: format!("outside {id}") }],
     }
+}
+
+/// More than there are kinds in a model.
+const UNNAMED: u64 = 10;
+
+/// Content around a hole, and a hole at the end.
+fn unnamed(id: u64) -> UnnamedFile {
+    let extents = vec![(id, vec![id as u8; 3]), (id + 90, vec![1, 2])];
+    UnnamedFile { directory: "/tmp".into(), size: id + 99, extents, ..UnnamedFile::default() }
+}
+
+fn unnamed_bytes(id: u64) -> Vec<u8> {
+    let UnnamedFile { size, extents, .. } = unnamed(id);
+    let mut bytes = vec![0; size as usize];
+    for (offset, part) in extents {
+        bytes[offset as usize..][..part.len()].copy_from_slice(&part);
+    }
+    bytes
 }
 
 /// Files of all kinds in any order, at numbers in any order; an end without a number is one that
 /// the parent had closed.
 fn models() -> impl Strategy<Value = Model> {
-    let kinds = prop::collection::vec((0u8..6, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
+    let kinds = prop::collection::vec((0u8..7, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
     let files = kinds.prop_map(|kinds| {
         let kinds = kinds.iter().enumerate();
         kinds.flat_map(|(id, (kind, bytes))| files(*kind, id as u64 + 1, bytes)).collect::<Vec<_>>()
@@ -64,7 +88,8 @@ fn models() -> impl Strategy<Value = Model> {
             .map(|(fd, (file, cloexec))| (number(fd, further), file % count, cloexec))
             .map(|(fd, file, cloexec)| Descriptor { fd, file, cloexec })
             .collect();
-        with_watches(Model { files, descriptors, ..Model::default() }, &watches)
+        let unnamed = (0..UNNAMED).map(unnamed).collect();
+        with_watches(Model { files, descriptors, unnamed, ..Model::default() }, &watches)
     })
 }
 
@@ -124,6 +149,12 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
         (OpenFile::Path { path, offset, .. }, Thing::Path(opened, at)) => {
             assert_eq!((path.to_str().unwrap(), offset), (opened.as_str(), at));
         }
+        (OpenFile::Unnamed { file, flags, offset }, Thing::Unnamed(made, opened, at)) => {
+            let access = libc::O_ACCMODE as u32;
+            assert_eq!((flags & access, offset), (*opened as u32 & access, at));
+            assert_eq!(table.unnamed[*made], unnamed_bytes(u64::from(*file)));
+            check_inode(model, table, *made, *file);
+        }
         (OpenFile::Event { count, .. }, Thing::Event(counted)) => assert_eq!(count, counted),
         (OpenFile::External { .. }, Thing::External(number)) => {
             assert_eq!(
@@ -147,6 +178,16 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
             assert_eq!(&watches.iter().map(expected).collect::<Vec<_>>(), added);
         }
         (file, thing) => panic!("{file:?} became {thing:?}"),
+    }
+}
+
+/// Descriptions of one file are of one file again, and of no other.
+fn check_inode(model: &Model, table: &Table<'_>, made: usize, unnamed: u32) {
+    for other in &model.descriptors {
+        let thing = &table.things[table.fds[&other.fd].thing];
+        let is_same = matches!(thing, Thing::Unnamed(file, ..) if *file == made);
+        let file = &model.files[other.file as usize];
+        assert_eq!(is_same, matches!(file, OpenFile::Unnamed { file, .. } if *file == unnamed));
     }
 }
 
@@ -207,7 +248,7 @@ fn a_table_without_gaps_needs_no_number_in_between() {
 fn standard_streams_are_asked_for_one_by_one_and_others_once() {
     let descriptors = [(1, 0), (2, 0), (5, 0), (7, 1), (8, 1), (9, 2)];
     let descriptors = descriptors.map(|(fd, file)| Descriptor { fd, file, cloexec: false });
-    let files = [5, 5, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
+    let files = [6, 6, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
     let model = Model { files, descriptors: descriptors.to_vec(), ..Model::default() };
     assert_eq!(external_numbers(&model), [1, 2, 7]);
     check(&model, 0);
