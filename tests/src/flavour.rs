@@ -29,6 +29,8 @@ pub enum Flavour {
     CloneOfClone,
     /// The checkpoint is refused in words, leaves nothing behind, and the program goes on.
     Refused,
+    /// No clone starts beside the parent, which goes on; one does when the parent has ended.
+    Excluded,
     /// The clone needs a descriptor from its caller: refused without, passing with it.
     Inherited,
 }
@@ -55,6 +57,7 @@ impl Flavour {
             Flavour::PidOne => "pid_one",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
+            Flavour::Excluded => "excluded",
             Flavour::Inherited => "inherited",
         }
     }
@@ -147,6 +150,7 @@ impl<'a> Stage<'a> {
             }
             Flavour::KillRestoreSamePid => self.kill_restore(),
             Flavour::CloneOfClone => self.clone_of_clone(),
+            Flavour::Excluded => self.excluded(),
             Flavour::Inherited => self.inherited(),
         }
     }
@@ -264,6 +268,18 @@ impl<'a> Stage<'a> {
             "expected exit status 1 and a message with one of {words:?}, saw {}\n{text}",
             output.status
         ))
+    }
+
+    fn excluded(&mut self) -> Outcome {
+        let Expect::Excludes(word) = self.program.expect else { return Ok(()) };
+        self.must_checkpoint(&[])?;
+        let mut beside = self.clone("clone beside the parent", &[])?;
+        let status = beside.finish()?;
+        if status.code() != Some(1) || !beside.transcript().contains(word) {
+            return beside.fail(&format!("expected exit status 1 and '{word}', saw {status}"));
+        }
+        self.parent.must_pass()?;
+        self.clone("clone after the parent", &[])?.must_pass()
     }
 
     fn inherited(&mut self) -> Outcome {

@@ -22,6 +22,8 @@ pub enum Expect {
     Passes,
     /// `checkpoint` refuses; its message holds one of these words.
     Refused(&'static [&'static str]),
+    /// A clone cannot live beside the parent: `restore` says why, with this word in it.
+    Excludes(&'static str),
     /// `restore` refuses without `--inherit-fd N=…`, naming the fd, and passes with it.
     NeedsInherit(u32, &'static str),
 }
@@ -82,6 +84,12 @@ impl Program {
         self
     }
 
+    /// Marks a program of which only one can live; a clone beside it is refused with `word`.
+    pub const fn excludes(mut self, word: &'static str) -> Self {
+        self.expect = Expect::Excludes(word);
+        self
+    }
+
     /// Marks a program whose `fd` the caller of `restore` has to bring.
     pub const fn needs_inherit(mut self, fd: u32, path: &'static str) -> Self {
         self.expect = Expect::NeedsInherit(fd, path);
@@ -130,6 +138,7 @@ impl Program {
         match self.expect {
             Expect::Passes => all.extend(Flavour::CLONING),
             Expect::Refused(_) => all.push(Flavour::Refused),
+            Expect::Excludes(_) => all.extend([Flavour::Excluded, Flavour::KillRestoreSamePid]),
             Expect::NeedsInherit(..) => all.push(Flavour::Inherited),
         }
         all

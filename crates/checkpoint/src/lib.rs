@@ -195,6 +195,8 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         descriptors: open.descriptors,
         files: open.files,
         unnamed: open.unnamed,
+        locks: open.locks,
+        notices: open.notices,
     };
     Ok(Some(Collected { model, runs }))
 }

@@ -4,12 +4,14 @@
 //! compile the plan, to tell a person what is in the image, and to move images between pools.
 //! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
 
+mod locks;
 mod unnamed;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use locks::{Lock, LockKind, Notice};
 pub use unnamed::UnnamedFile;
 
 /// Pages per 2 MiB window, as 64-bit words of a bitmap.
@@ -38,6 +40,10 @@ pub struct Model {
     pub files: Vec<OpenFile>,
     /// Files without a name that some of `files` have open.
     pub unnamed: Vec<UnnamedFile>,
+    /// Locks and leases on `files`.
+    pub locks: Vec<Lock>,
+    /// Those of `files` that signal the process.
+    pub notices: Vec<Notice>,
 }
 
 /// Kernel and processor of the parent.
@@ -383,6 +389,23 @@ pub enum OpenFile {
         /// What it was, for messages.
         description: String,
     },
+}
+
+impl OpenFile {
+    /// Status flags; those of a file from outside are its supplier's.
+    pub fn flags(&self) -> Option<u32> {
+        match self {
+            OpenFile::Path { flags, .. }
+            | OpenFile::Unnamed { flags, .. }
+            | OpenFile::Pipe { flags, .. }
+            | OpenFile::Event { flags, .. }
+            | OpenFile::Signal { flags, .. }
+            | OpenFile::Timer { flags, .. }
+            | OpenFile::Epoll { flags, .. }
+            | OpenFile::SocketPair { flags, .. } => Some(*flags),
+            OpenFile::External { .. } => None,
+        }
+    }
 }
 
 /// A descriptor watched by an epoll instance.

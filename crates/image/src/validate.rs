@@ -61,6 +61,15 @@ impl Model {
         let externals = self.files.iter().filter(is_external).count();
         demand(externals + 3 <= MAX_REQUEST_FDS, "too many files from outside")?;
         self.unnamed.iter().try_for_each(UnnamedFile::validate)?;
+        let held = self.locks.iter().map(|lock| lock.file);
+        for file in held.chain(self.notices.iter().map(|notice| notice.file)) {
+            let is_ours = self.files.get(file as usize).is_some_and(|file| file.flags().is_some());
+            demand(is_ours, "a lock on no file")?;
+        }
+        for lock in &self.locks {
+            let end = lock.start.checked_add(lock.length);
+            demand(end.is_some_and(|end| end < 1 << 63), "a lock beyond every file")?;
+        }
         self.files.iter().try_for_each(|file| match file {
             OpenFile::Path { path: at, stamp, .. } => {
                 path(at)?;

@@ -59,6 +59,8 @@ pub enum What {
     Container = 14,
     /// Installing the supervisor of discarding calls.
     Supervisor = 15,
+    /// Taking a lock or lease again.
+    Lock = 20,
 }
 
 impl What {
@@ -81,6 +83,7 @@ impl What {
             Process,
             Container,
             Supervisor,
+            Lock,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

@@ -88,6 +88,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Thread) => "creating a thread with its id",
         Some(What::Process) => "creating the process with its pid",
         Some(What::Container) => "mounting /proc in the new container",
+        Some(What::Lock) => "taking a lock again",
         Some(What::Supervisor) => "installing the supervisor of memory calls",
         None => "a step",
     }
@@ -97,6 +98,10 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
     match (what, source.raw_os_error()) {
         (Some(What::Process | What::Thread), Some(libc::EEXIST)) => {
             "; the pid is taken in this PID namespace: use --pid-mode new, or end that process"
+        }
+        (Some(What::Lock), Some(libc::EAGAIN | libc::EACCES)) => {
+            "; another process holds it, the parent perhaps: end it first (farfork checkpoint \
+             --kill), or have the parent release the lock before the checkpoint"
         }
         (_, Some(libc::EPERM)) => "; run as root, or see farfork doctor for what is missing",
         (_, Some(libc::ENOMEM | libc::EAGAIN)) => "; look for memory or process limits",

@@ -14,6 +14,8 @@ pub mod limits;
 #[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
+pub mod owner;
+#[cfg(feature = "std")]
 pub mod ptrace;
 #[cfg(feature = "std")]
 pub mod slice;

@@ -15,6 +15,7 @@ mod error;
 mod event;
 mod external;
 mod fdinfo;
+mod held;
 mod pair;
 mod path;
 mod pipe;
@@ -25,7 +26,7 @@ mod table;
 mod timer;
 mod unnamed;
 
-use farfork_image::model::{Descriptor, OpenFile, UnnamedFile};
+use farfork_image::model::{Descriptor, Lock, Notice, OpenFile, UnnamedFile};
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 
 use crate::refuse::Refusals;
@@ -47,6 +48,10 @@ pub struct Collected {
     pub files: Vec<OpenFile>,
     /// Files without a name among them.
     pub unnamed: Vec<UnnamedFile>,
+    /// Locks and leases on them.
+    pub locks: Vec<Lock>,
+    /// Those that signal the process.
+    pub notices: Vec<Notice>,
 }
 
 /// Collects the descriptors of process `pid`, which is stopped and stays so. What cannot be
@@ -73,7 +78,7 @@ pub fn collect(pid: i32, refusals: &mut Refusals) -> Result<Collected, Descripto
 }
 
 impl Collected {
-    /// Captures a description, and the file behind it if that has no name.
+    /// Captures a description, the file behind it if that has no name, and what it holds.
     fn take(&mut self, entry: &Entry, subject: &Subject) -> Capture {
         let file = capture(entry, subject)?;
         if let OpenFile::Unnamed { file: index, .. } = file {
@@ -86,6 +91,9 @@ impl Collected {
                 self.unnamed.push(unnamed::read(entry, subject, taken)?);
             }
         }
+        let (locks, notice) = held::collect(entry, subject, &file, self.files.len() as u32)?;
+        self.locks.extend(locks);
+        self.notices.extend(notice);
         Ok(file)
     }
 
@@ -101,7 +109,6 @@ impl Collected {
 }
 
 fn capture(entry: &Entry, subject: &Subject) -> Capture {
-    entry.info.obstacle()?;
     if entry.info.flags & O_PATH != 0 {
         return path::capture(entry, subject);
     }

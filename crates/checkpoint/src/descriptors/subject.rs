@@ -10,6 +10,7 @@ use farfork_sys::unix_diag::{UnixSocket, unix_sockets};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::error::{DescriptorError, asking, reading, unexpected};
+use super::fdinfo::O_PATH;
 use super::table::{Entry, Kind};
 use super::unnamed::{self, Identity};
 
@@ -22,6 +23,8 @@ pub struct PipeEnds {
     pub writers: u32,
     /// Whether what is written stays in packets (`O_DIRECT`).
     pub is_packetized: bool,
+    /// Whether one description reads and writes.
+    pub is_any_both: bool,
 }
 
 /// The process whose descriptors are captured.
@@ -99,11 +102,13 @@ fn inodes(entries: &[&Entry], kind: Kind<'_>) -> HashSet<u64> {
 
 fn pipe_ends(entries: &[&Entry]) -> HashMap<u64, PipeEnds> {
     let mut pipes: HashMap<u64, PipeEnds> = HashMap::new();
-    for entry in entries.iter().filter(|entry| entry.kind() == Kind::Pipe) {
+    let opened = |entry: &&&Entry| entry.info.flags & O_PATH == 0;
+    for entry in entries.iter().filter(|entry| entry.kind() == Kind::Pipe).filter(opened) {
         let ends = pipes.entry(entry.inode.ino()).or_default();
         let access = entry.info.flags & libc::O_ACCMODE as u32;
         ends.readers += u32::from(access != libc::O_WRONLY as u32);
         ends.is_packetized |= entry.info.flags & libc::O_DIRECT as u32 != 0;
+        ends.is_any_both |= access == libc::O_RDWR as u32;
         ends.writers += u32::from(access != libc::O_RDONLY as u32);
     }
     pipes

@@ -20,6 +20,8 @@ fn model(parent: &Collected) -> Model {
         descriptors: parent.descriptors.clone(),
         files: parent.files.clone(),
         unnamed: parent.unnamed.clone(),
+        locks: parent.locks.clone(),
+        notices: parent.notices.clone(),
         ..Model::default()
     }
 }

@@ -7,7 +7,8 @@
 //!
 //!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
-//!  last        epoll_ctl, when every number that is watched stands for its file
+//!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
+//!              kernel drops a process's own when it closes any descriptor of the file
 //! ```
 //! Invariant: outside the spare run, which holds no number of the parent, nothing is open but
 //! descriptors in their final place and the one in the making. A number is free until its own
@@ -15,6 +16,7 @@
 //! meant for, and no move overwrites anything.
 
 mod epoll;
+mod lock;
 mod make;
 mod pair;
 #[cfg(test)]
@@ -91,6 +93,8 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
         }
     }
     compiler.watches();
+    compiler.notices();
+    compiler.locks();
     let Compiler { ops, external, spare_fd, .. } = compiler;
     let supplied = |descriptor: &&Descriptor| external.binary_search(&descriptor.fd).is_ok();
     let mut externals: Vec<ExternalFd> =

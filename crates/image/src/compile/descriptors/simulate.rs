@@ -44,6 +44,8 @@ pub struct Table<'m> {
     pub things: Vec<Thing>,
     /// Bytes written through the second end of each pair, and through the first.
     pub written: BTreeMap<(usize, u32), Vec<u8>>,
+    /// Locks that were taken: description, command (0 for `flock`), type, start, length.
+    pub locks: Vec<(usize, u64, u64, u64, u64)>,
     /// Bytes of each file without a name.
     pub unnamed: Vec<Vec<u8>>,
     slots: [u64; SLOTS],
@@ -59,6 +61,7 @@ impl<'m> Table<'m> {
             fds: BTreeMap::new(),
             things: Vec::new(),
             written: BTreeMap::new(),
+            locks: Vec::new(),
             unnamed: Vec::new(),
             slots: [u64::MAX; SLOTS],
             memory,
@@ -114,7 +117,8 @@ impl<'m> Table<'m> {
             (nr::MOVE_FD, _) => self.move_fd(a[0] as u32, a[1] as u32, a[2] != 0),
             (_, libc::SYS_dup3) => self.dup3(a[0] as u32, a[1] as u32, a[2] != 0),
             (_, libc::SYS_close) => self.close(a[0] as u32),
-            (_, libc::SYS_fcntl) => self.fcntl(a[0] as u32, a[1] as i32, a[2] as u32),
+            (_, libc::SYS_fcntl) => self.fcntl(a[0] as u32, a[1] as i32, a[2]),
+            (_, libc::SYS_flock) => self.lock(a[0] as u32, 0, a[1], (0, 0)),
             (nr::WRITE_AT, _) => self.write_at(a[0] as u32, a[1], a[2], a[3]),
             (_, libc::SYS_openat) => self.open_path(a[1], a[2]),
             (_, libc::SYS_ftruncate) => self.truncate(a[0] as u32, a[1]),
@@ -204,18 +208,33 @@ impl<'m> Table<'m> {
     }
 
     fn close(&mut self, fd: u32) -> u64 {
+        assert!(self.locks.is_empty(), "a close takes the process's locks away");
         self.fds.remove(&fd).unwrap_or_else(|| panic!("close of {fd}, which is not open"));
         0
     }
 
-    fn fcntl(&mut self, fd: u32, command: i32, argument: u32) -> u64 {
+    fn fcntl(&mut self, fd: u32, command: i32, argument: u64) -> u64 {
         let thing = self.fds[&fd].thing;
-        if command != libc::F_DUPFD_CLOEXEC {
-            return 0;
+        match command {
+            libc::F_DUPFD_CLOEXEC => {
+                let made = self.lowest(argument as u32);
+                self.fds.insert(made, Open { thing, cloexec: true });
+                made.into()
+            }
+            libc::F_SETLEASE => self.lock(fd, command as u64, argument, (0, 0)),
+            libc::F_SETLK | libc::F_OFD_SETLK => {
+                let words = self.bytes(argument, 32).chunks(8);
+                let words: Vec<u64> =
+                    words.map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+                self.lock(fd, command as u64, words[0], (words[1], words[2]))
+            }
+            _ => 0,
         }
-        let made = self.lowest(argument);
-        self.fds.insert(made, Open { thing, cloexec: true });
-        made.into()
+    }
+
+    fn lock(&mut self, fd: u32, command: u64, kind: u64, range: (u64, u64)) -> u64 {
+        self.locks.push((self.fds[&fd].thing, command, kind, range.0, range.1));
+        0
     }
 
     fn seek(&mut self, fd: u32, to: u64) -> u64 {

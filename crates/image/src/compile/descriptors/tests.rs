@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::simulate::{Open, Table, Thing};
 use super::{external_numbers, ops};
 use crate::compile::arena::Arena;
-use crate::model::{Descriptor, EpollWatch, Model, OpenFile, UnnamedFile};
+use crate::model::{Descriptor, EpollWatch, Lock, LockKind, Model, Notice, OpenFile, UnnamedFile};
 
 /// So few numbers that gaps and collisions are common.
 const NUMBERS: u32 = 24;
@@ -89,8 +89,25 @@ fn models() -> impl Strategy<Value = Model> {
             .map(|(fd, file, cloexec)| Descriptor { fd, file, cloexec })
             .collect();
         let unnamed = (0..UNNAMED).map(unnamed).collect();
-        with_watches(Model { files, descriptors, unnamed, ..Model::default() }, &watches)
+        let model = Model { files, descriptors, unnamed, ..Model::default() };
+        with_locks(with_watches(model, &watches), &watches)
     })
+}
+
+/// Locks of all kinds on any files, also such as nothing is left of.
+fn with_locks(mut model: Model, drawn: &[(usize, usize)]) -> Model {
+    use LockKind::*;
+    let count = model.files.len();
+    let is_ours = |file: &usize| model.files[*file].flags().is_some();
+    let files: Vec<usize> = (0..count).filter(is_ours).collect();
+    for (first, second) in drawn.iter().filter(|_| !files.is_empty()) {
+        let file = files[first % files.len()] as u32;
+        let kind = [Whole, Process, Description, Lease][second % 4];
+        let (is_write, start) = (first % 2 == 0, *second as u64 >> 8);
+        model.locks.push(Lock { file, kind, is_write, start, length: start % 5 });
+        model.notices.push(Notice { file, signal: 29, is_async: true });
+    }
+    model
 }
 
 fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
@@ -122,11 +139,30 @@ fn check(model: &Model, gap: u32) {
     let numbers: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
     assert_eq!(table.fds.keys().copied().collect::<Vec<_>>(), numbers);
     check_sharing(model, &table);
+    check_locks(model, &table);
     for descriptor in &model.descriptors {
         let open = table.fds[&descriptor.fd];
         assert_eq!(open.cloexec, descriptor.cloexec);
         check_thing(model, &table, descriptor, open);
     }
+}
+
+/// Every lock on what the parent had open is taken, by its own description.
+fn check_locks(model: &Model, table: &Table<'_>) {
+    let expected = model.locks.iter().filter_map(|lock| {
+        let fd = model.descriptors.iter().find(|descriptor| descriptor.file == lock.file)?.fd;
+        let thing = table.fds[&fd].thing;
+        let kind = u64::from(lock.is_write);
+        Some(match lock.kind {
+            LockKind::Whole => (thing, 0, [5, 6][kind as usize], 0, 0),
+            LockKind::Lease => (thing, libc::F_SETLEASE as u64, kind, 0, 0),
+            LockKind::Process => (thing, libc::F_SETLK as u64, kind, lock.start, lock.length),
+            LockKind::Description => {
+                (thing, libc::F_OFD_SETLK as u64, kind, lock.start, lock.length)
+            }
+        })
+    });
+    assert_eq!(expected.collect::<Vec<_>>(), table.locks);
 }
 
 /// Two numbers are one description exactly if they were, except for standard streams.
