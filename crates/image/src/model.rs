@@ -367,6 +367,18 @@ pub enum OpenFile {
         /// Watched descriptors.
         watches: Vec<EpollWatch>,
     },
+    /// An inotify instance in whose queue nothing waits.
+    Inotify {
+        /// Status flags.
+        flags: u32,
+        /// Watches, by number.
+        watches: Vec<InotifyWatch>,
+    },
+    /// A pidfd of the process itself.
+    ProcessHandle {
+        /// Status flags, with `PIDFD_THREAD`.
+        flags: u32,
+    },
     /// One end of a Unix socket pair; both ends name the same pair.
     SocketPair {
         /// Identity of the pair within the image.
@@ -402,10 +414,23 @@ impl OpenFile {
             | OpenFile::Signal { flags, .. }
             | OpenFile::Timer { flags, .. }
             | OpenFile::Epoll { flags, .. }
+            | OpenFile::Inotify { flags, .. }
+            | OpenFile::ProcessHandle { flags }
             | OpenFile::SocketPair { flags, .. } => Some(*flags),
             OpenFile::External { .. } => None,
         }
     }
+}
+
+/// A place watched by an inotify instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InotifyWatch {
+    /// The watch's number.
+    pub number: u32,
+    /// What is watched; a symbolic link itself and not what it leads to.
+    pub path: PathBuf,
+    /// Events and options, as `inotify_add_watch` takes them.
+    pub mask: u32,
 }
 
 /// A descriptor watched by an epoll instance.

@@ -78,6 +78,11 @@ impl Model {
             OpenFile::Unnamed { file, .. } => {
                 demand((*file as usize) < self.unnamed.len(), "a file without content")
             }
+            OpenFile::Inotify { watches, .. } => {
+                let numbers = watches.windows(2).all(|pair| pair[0].number < pair[1].number);
+                demand(numbers, "watches that are not in order")?;
+                watches.iter().try_for_each(|watch| path(&watch.path))
+            }
             OpenFile::Pipe { content, capacity, .. } => {
                 demand(content.len() <= *capacity as usize, "a pipe that holds too much")
             }

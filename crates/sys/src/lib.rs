@@ -6,6 +6,8 @@
 pub mod raw;
 
 #[cfg(feature = "std")]
+pub mod handle;
+#[cfg(feature = "std")]
 pub mod inherited;
 #[cfg(feature = "std")]
 pub mod kcmp;

@@ -14,6 +14,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_locks_shared"),
     Program::c("fd_locks").excludes("another process holds it"),
     Program::c("fd_async"),
+    Program::c("fd_inotify"),
+    Program::c("fd_pidfd").as_pid_one(),
     Program::c("fd_eventfd"),
     Program::c("fd_epoll").as_pid_one(),
     Program::c("fd_timerfd"),

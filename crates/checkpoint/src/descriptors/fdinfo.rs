@@ -34,6 +34,11 @@ impl FdInfo {
         self.text.lines().filter_map(move |line| value(line, key))
     }
 
+    /// All of it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Whether `execve` closes the descriptor.
     pub fn is_cloexec(&self) -> bool {
         self.flags & CLOEXEC != 0

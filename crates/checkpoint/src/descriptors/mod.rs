@@ -16,6 +16,7 @@ mod event;
 mod external;
 mod fdinfo;
 mod held;
+mod inotify;
 mod pair;
 mod path;
 mod pipe;

@@ -1,6 +1,6 @@
 //! Regular files, directories and devices: what a path leads back to.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -140,8 +140,8 @@ fn needs_stamp(path: &Path, entry: &Entry, subject: &Subject) -> bool {
 fn has_stamp(path: &Path, subject: &Subject) -> bool {
     let parent = path.parent().unwrap_or(Path::new("/"));
     let seen = format!("/proc/{}/root{}", subject.pid, parent.display());
-    let kind = File::open(seen).ok().and_then(|dir| rustix::fs::fstatfs(dir).ok());
-    kind.is_none_or(|kind| !WITHOUT_STAMP.contains(&kind.f_type))
+    // Not opened: the process may watch the directory.
+    rustix::fs::statfs(seen).ok().is_none_or(|kind| !WITHOUT_STAMP.contains(&kind.f_type))
 }
 
 fn stamp(path: &Path, entry: &Entry) -> FileStamp {

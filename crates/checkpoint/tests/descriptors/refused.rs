@@ -54,13 +54,14 @@ fn a_listening_socket_is_told_to_listen() {
 fn kernel_objects_are_told_one_by_one() {
     check(
         "
-libc.inotify_init1(0); os.pidfd_open(os.getpid()); os.memfd_create('x')
+i = libc.inotify_init1(0); libc.inotify_add_watch(i, b'/proc', 0xfff)
+os.pidfd_open(os.getppid()); os.memfd_create('x')
 os.open('/proc/self/ns/net', os.O_RDONLY); os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY)
 os.open('/proc/1/status', os.O_RDONLY)
 stop()
 ",
         &[
-            ("inotify", "watches files"),
+            ("watch 1 on inode 1", "no name"),
             ("pidfd", "stands for a process"),
             ("memfd", "shared memory"),
             ("net:[", "namespace"),
@@ -99,7 +100,7 @@ for name in ['shared', 'large', 'moved']: os.unlink(f'{dir}/{name}')
 gone = tempfile.mkdtemp(); os.open(gone, os.O_RDONLY); os.rmdir(gone)
 r, w = os.pipe()
 if os.fork() == 0:
-    os.closerange(4, 100); signal.pause()
+    signal.alarm(60); os.closerange(4, 100); signal.pause()
 os.close(w); os.read(r, 1); os.close(r)  # the child has closed its own
 stop()
 ",

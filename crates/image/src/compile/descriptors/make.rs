@@ -34,6 +34,13 @@ impl Compiler<'_> {
                 self.create(libc::SYS_epoll_create1, &[0]);
                 self.set_flags(self.slots.made, *flags);
             }
+            OpenFile::Inotify { flags, .. } => {
+                self.create(libc::SYS_inotify_init1, &[(flags & NONBLOCK).into()]);
+            }
+            OpenFile::ProcessHandle { flags } => {
+                let flags = flags & (NONBLOCK | libc::PIDFD_THREAD);
+                self.create(libc::SYS_pidfd_open, &[self.model.process.pid.into(), flags.into()]);
+            }
             OpenFile::Unnamed { .. }
             | OpenFile::Pipe { .. }
             | OpenFile::SocketPair { .. }

@@ -8,7 +8,8 @@
 //!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
-//!              kernel drops a process's own when it closes any descriptor of the file
+//!              kernel drops a process's own when it closes any descriptor of the file; then
+//!              watches of places, which nothing done here shall wake
 //! ```
 //! Invariant: outside the spare run, which holds no number of the parent, nothing is open but
 //! descriptors in their final place and the one in the making. A number is free until its own
@@ -16,6 +17,7 @@
 //! meant for, and no move overwrites anything.
 
 mod epoll;
+mod inotify;
 mod lock;
 mod make;
 mod pair;
@@ -95,6 +97,7 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
     compiler.watches();
     compiler.notices();
     compiler.locks();
+    compiler.places();
     let Compiler { ops, external, spare_fd, .. } = compiler;
     let supplied = |descriptor: &&Descriptor| external.binary_search(&descriptor.fd).is_ok();
     let mut externals: Vec<ExternalFd> =
@@ -254,6 +257,8 @@ fn noun(file: &OpenFile) -> String {
         OpenFile::Signal { .. } => "signalfd".to_owned(),
         OpenFile::Timer { .. } => "timerfd".to_owned(),
         OpenFile::Epoll { .. } => "epoll".to_owned(),
+        OpenFile::Inotify { .. } => "inotify".to_owned(),
+        OpenFile::ProcessHandle { .. } => "pidfd of itself".to_owned(),
         OpenFile::SocketPair { .. } => "Unix socket pair".to_owned(),
         OpenFile::External { description } => description.clone(),
     }

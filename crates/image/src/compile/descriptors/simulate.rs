@@ -23,6 +23,10 @@ pub enum Thing {
     Event(u64),
     /// An end of a pair made by the call that was `0`th; `1` is 0 for the first end.
     Pair(usize, u32),
+    /// Numbers, paths and masks that are watched, and the next number.
+    Inotify(Vec<(u32, String, u32)>, u32),
+    /// A handle of this process.
+    Handle(u64),
     /// Watches: number, description watched, events, data.
     Epoll(Vec<(u32, usize, u32, u64)>),
 }
@@ -125,6 +129,9 @@ impl<'m> Table<'m> {
             (_, libc::SYS_lseek) => self.seek(a[0] as u32, a[1]),
             (_, libc::SYS_eventfd2) => self.open(Thing::Event(a[0])),
             (_, libc::SYS_epoll_create1) => self.open(Thing::Epoll(Vec::new())),
+            (_, libc::SYS_inotify_init1) => self.open(Thing::Inotify(Vec::new(), 1)),
+            (_, libc::SYS_pidfd_open) => self.open(Thing::Handle(a[0])),
+            (_, libc::SYS_ioctl | libc::SYS_inotify_add_watch) => self.place(op.nr, a),
             (_, libc::SYS_epoll_ctl) => self.watch(a[0] as u32, a[2] as u32, a[3]),
             (_, libc::SYS_write | libc::SYS_sendto) => self.write(a[0] as u32, a[1], a[2]),
             (
@@ -260,6 +267,21 @@ impl<'m> Table<'m> {
         match &mut self.things[instance] {
             Thing::Epoll(watches) => watches.push(watch),
             other => panic!("watch by {other:?}"),
+        }
+        0
+    }
+
+    /// `ioctl` of an inotify instance sets the next number, which the next watch takes.
+    fn place(&mut self, number: u32, [fd, first, second, ..]: [u64; 6]) -> u64 {
+        let path = (i64::from(number) == libc::SYS_inotify_add_watch).then(|| self.text(first));
+        let thing = self.fds[&(fd as u32)].thing;
+        match (&mut self.things[thing], path) {
+            (Thing::Inotify(watches, next), Some(path)) => {
+                watches.push((*next, path, second as u32));
+                *next += 1;
+            }
+            (Thing::Inotify(_, next), None) => *next = second as u32,
+            (other, _) => panic!("a place watched by {other:?}"),
         }
         0
     }

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use super::simulate::{Open, Table, Thing};
 use super::{external_numbers, ops};
 use crate::compile::arena::Arena;
-use crate::model::{Descriptor, EpollWatch, Lock, LockKind, Model, Notice, OpenFile, UnnamedFile};
+use crate::model::{
+    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Model, Notice, OpenFile, UnnamedFile,
+};
 
 /// So few numbers that gaps and collisions are common.
 const NUMBERS: u32 = 24;
@@ -26,6 +28,10 @@ fn pipe(pipe: u64, is_write_end: bool, content: &[u8]) -> OpenFile {
 fn end(pair: u64, end: u32, waiting: &[u8]) -> OpenFile {
     let (incoming, buffers) = (vec![waiting.to_vec(), vec![end as u8 + 1]], (4096, 212_992));
     OpenFile::SocketPair { pair, end, kind: 1, flags: 0, incoming, shutdown: 1, buffers }
+}
+
+fn place(number: u32, id: u64) -> InotifyWatch {
+    InotifyWatch { number, path: format!("/place/{id}/{number}").into(), mask: number << 4 }
 }
 
 /// The files of one kind, with an identity that no other has.
@@ -47,6 +53,11 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
             .chain([&libc::O_WRONLY])
             .map(|flags| OpenFile::Unnamed { file: id as u32, flags: *flags as u32, offset: id })
             .collect(),
+        6 => vec![OpenFile::Inotify {
+            flags: 0,
+            watches: [3, id as u32 + 7].map(|number| place(number, id)).to_vec(),
+        }],
+        7 => vec![OpenFile::ProcessHandle { flags: 0 }],
         _ => vec![OpenFile::External { description: format!("outside {id}") }],
     }
 }
@@ -72,7 +83,7 @@ fn unnamed_bytes(id: u64) -> Vec<u8> {
 /// Files of all kinds in any order, at numbers in any order; an end without a number is one that
 /// the parent had closed.
 fn models() -> impl Strategy<Value = Model> {
-    let kinds = prop::collection::vec((0u8..7, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
+    let kinds = prop::collection::vec((0u8..9, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
     let files = kinds.prop_map(|kinds| {
         let kinds = kinds.iter().enumerate();
         kinds.flat_map(|(id, (kind, bytes))| files(*kind, id as u64 + 1, bytes)).collect::<Vec<_>>()
@@ -213,6 +224,16 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
             };
             assert_eq!(&watches.iter().map(expected).collect::<Vec<_>>(), added);
         }
+        (OpenFile::ProcessHandle { .. }, Thing::Handle(pid)) => {
+            assert_eq!(*pid, u64::from(model.process.pid));
+        }
+        (OpenFile::Inotify { watches, .. }, Thing::Inotify(added, _)) => {
+            let expected = watches.iter().map(|watch| {
+                let mask = watch.mask | libc::IN_DONT_FOLLOW;
+                (watch.number, watch.path.display().to_string(), mask)
+            });
+            assert_eq!(&expected.collect::<Vec<_>>(), added);
+        }
         (file, thing) => panic!("{file:?} became {thing:?}"),
     }
 }
@@ -284,7 +305,7 @@ fn a_table_without_gaps_needs_no_number_in_between() {
 fn standard_streams_are_asked_for_one_by_one_and_others_once() {
     let descriptors = [(1, 0), (2, 0), (5, 0), (7, 1), (8, 1), (9, 2)];
     let descriptors = descriptors.map(|(fd, file)| Descriptor { fd, file, cloexec: false });
-    let files = [6, 6, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
+    let files = [8, 8, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
     let model = Model { files, descriptors: descriptors.to_vec(), ..Model::default() };
     assert_eq!(external_numbers(&model), [1, 2, 7]);
     check(&model, 0);
