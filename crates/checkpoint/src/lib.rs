@@ -195,6 +195,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         descriptors: open.descriptors,
         files: open.files,
         unnamed: open.unnamed,
+        terminals: open.terminals,
         locks: open.locks,
         notices: open.notices,
     };

@@ -5,6 +5,7 @@
 //! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
 
 mod locks;
+mod terminal;
 mod unnamed;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use locks::{Lock, LockKind, Notice};
+pub use terminal::{SETTINGS_BYTES, Terminal};
 pub use unnamed::UnnamedFile;
 
 /// Pages per 2 MiB window, as 64-bit words of a bitmap.
@@ -40,6 +42,8 @@ pub struct Model {
     pub files: Vec<OpenFile>,
     /// Files without a name that some of `files` have open.
     pub unnamed: Vec<UnnamedFile>,
+    /// Terminals whose masters are among `files`.
+    pub terminals: Vec<Terminal>,
     /// Locks and leases on `files`.
     pub locks: Vec<Lock>,
     /// Those of `files` that signal the process.
@@ -379,6 +383,22 @@ pub enum OpenFile {
         /// Status flags, with `PIDFD_THREAD`.
         flags: u32,
     },
+    /// Master of a pseudo-terminal.
+    TerminalMaster {
+        /// Index in [`Model::terminals`].
+        terminal: u32,
+        /// Where terminals are made.
+        path: PathBuf,
+        /// `open` flags.
+        flags: u32,
+    },
+    /// Slave of a pseudo-terminal whose master the process has too.
+    TerminalSlave {
+        /// Index in [`Model::terminals`].
+        terminal: u32,
+        /// `open` flags.
+        flags: u32,
+    },
     /// One end of a Unix socket pair; both ends name the same pair.
     SocketPair {
         /// Identity of the pair within the image.
@@ -416,6 +436,8 @@ impl OpenFile {
             | OpenFile::Epoll { flags, .. }
             | OpenFile::Inotify { flags, .. }
             | OpenFile::ProcessHandle { flags }
+            | OpenFile::TerminalMaster { flags, .. }
+            | OpenFile::TerminalSlave { flags, .. }
             | OpenFile::SocketPair { flags, .. } => Some(*flags),
             OpenFile::External { .. } => None,
         }

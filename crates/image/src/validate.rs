@@ -10,7 +10,9 @@ use farfork_sys::ptrace::REGISTER_WORDS;
 use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
 
-use crate::model::{Backing, FileStamp, Memory, Model, OpenFile, Region, Thread, UnnamedFile};
+use crate::model::{
+    Backing, FileStamp, Memory, Model, OpenFile, Region, SETTINGS_BYTES, Thread, UnnamedFile,
+};
 
 /// Addresses of user space, also with five levels of page tables.
 const ADDRESSES: u64 = 1 << 56;
@@ -61,6 +63,9 @@ impl Model {
         let externals = self.files.iter().filter(is_external).count();
         demand(externals + 3 <= MAX_REQUEST_FDS, "too many files from outside")?;
         self.unnamed.iter().try_for_each(UnnamedFile::validate)?;
+        for terminal in &self.terminals {
+            demand(terminal.settings.len() == SETTINGS_BYTES, "a terminal without settings")?;
+        }
         let held = self.locks.iter().map(|lock| lock.file);
         for file in held.chain(self.notices.iter().map(|notice| notice.file)) {
             let is_ours = self.files.get(file as usize).is_some_and(|file| file.flags().is_some());
@@ -77,6 +82,13 @@ impl Model {
             }
             OpenFile::Unnamed { file, .. } => {
                 demand((*file as usize) < self.unnamed.len(), "a file without content")
+            }
+            OpenFile::TerminalMaster { terminal, path: at, .. } => {
+                demand((*terminal as usize) < self.terminals.len(), "a master of no terminal")?;
+                path(at)
+            }
+            OpenFile::TerminalSlave { terminal, .. } => {
+                demand((*terminal as usize) < self.terminals.len(), "a slave of no terminal")
             }
             OpenFile::Inotify { watches, .. } => {
                 let numbers = watches.windows(2).all(|pair| pair[0].number < pair[1].number);

@@ -24,6 +24,8 @@ pub mod slice;
 #[cfg(feature = "std")]
 pub mod socket;
 #[cfg(feature = "std")]
+pub mod terminal;
+#[cfg(feature = "std")]
 pub mod unix_diag;
 #[cfg(feature = "std")]
 pub mod words;

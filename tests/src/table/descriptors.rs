@@ -16,6 +16,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_async"),
     Program::c("fd_inotify"),
     Program::c("fd_pidfd").as_pid_one(),
+    Program::c("fd_pty"),
     Program::c("fd_eventfd"),
     Program::c("fd_epoll").as_pid_one(),
     Program::c("fd_timerfd"),

@@ -11,6 +11,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_child").refused(&["child"]),
     Program::c("refuse_io_uring").refused(&["fd 3"]),
     Program::c("refuse_seccomp").refused(&["seccomp"]),
+    Program::c("refuse_pty_bytes").refused(&["bytes wait in the terminal"]),
     Program::c("refuse_aio").refused(&["linux aio"]),
     Program::c("refuse_inotify").refused(&["events wait"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),

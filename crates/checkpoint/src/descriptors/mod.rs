@@ -24,10 +24,11 @@ mod share;
 mod socket;
 mod subject;
 mod table;
+mod terminal;
 mod timer;
 mod unnamed;
 
-use farfork_image::model::{Descriptor, Lock, Notice, OpenFile, UnnamedFile};
+use farfork_image::model::{Descriptor, Lock, Notice, OpenFile, Terminal, UnnamedFile};
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 
 use crate::refuse::Refusals;
@@ -49,6 +50,8 @@ pub struct Collected {
     pub files: Vec<OpenFile>,
     /// Files without a name among them.
     pub unnamed: Vec<UnnamedFile>,
+    /// Terminals whose masters are among them.
+    pub terminals: Vec<Terminal>,
     /// Locks and leases on them.
     pub locks: Vec<Lock>,
     /// Those that signal the process.
@@ -62,10 +65,12 @@ pub fn collect(pid: i32, refusals: &mut Refusals) -> Result<Collected, Descripto
     refuse_private_tables(pid, refusals)?;
     let groups = share::groups(pid, &entries)?;
     let subject = Subject::of(pid, &entries, &groups)?;
+    let leaders: Vec<&Entry> = groups.iter().map(|group| &entries[group[0]]).collect();
     let mut collected = Collected::default();
+    collected.terminals.resize_with(subject.terminals(), Terminal::default);
     for group in &groups {
         let first = &entries[group[0]];
-        match collected.take(first, &subject) {
+        match collected.take(first, &leaders, &subject) {
             Ok(file) => collected.add(file, group.iter().map(|index| &entries[*index])),
             Err(Stop::Refused(Refused { detail, reason, remedy })) => {
                 refusals.add(first.object(&detail), reason, remedy);
@@ -80,7 +85,7 @@ pub fn collect(pid: i32, refusals: &mut Refusals) -> Result<Collected, Descripto
 
 impl Collected {
     /// Captures a description, the file behind it if that has no name, and what it holds.
-    fn take(&mut self, entry: &Entry, subject: &Subject) -> Capture {
+    fn take(&mut self, entry: &Entry, leaders: &[&Entry], subject: &Subject) -> Capture {
         let file = capture(entry, subject)?;
         if let OpenFile::Unnamed { file: index, .. } = file {
             // Those before it that have no content were refused.
@@ -91,6 +96,12 @@ impl Collected {
                 let taken = extents.map(|(_, bytes)| bytes.len() as u64).sum();
                 self.unnamed.push(unnamed::read(entry, subject, taken)?);
             }
+        }
+        if let (OpenFile::TerminalMaster { terminal: index, .. }, Some(number)) =
+            (&file, terminal::number(entry))
+        {
+            let slave = terminal::slave(leaders, number);
+            self.terminals[*index as usize] = terminal::read(entry, slave, subject)?;
         }
         let (locks, notice) = held::collect(entry, subject, &file, self.files.len() as u32)?;
         self.locks.extend(locks);
@@ -117,7 +128,8 @@ fn capture(entry: &Entry, subject: &Subject) -> Capture {
         Kind::Anonymous(name) => anonymous::capture(name, entry, subject),
         Kind::Pipe => pipe::capture(entry, subject),
         Kind::Socket => socket::capture(entry, subject),
-        Kind::Terminal => Ok(external::of(format!("terminal {}", entry.link))),
+        Kind::Terminal => terminal::capture(entry, subject),
+        Kind::Master => terminal::master(entry, subject),
         Kind::Device => path::device(entry, subject),
         Kind::Path => path::capture(entry, subject),
     }

@@ -54,7 +54,6 @@ fn device_words(path: &str) -> &'static str {
         ("/dev/nvidia", "the accelerator holds state of the process"),
         ("/dev/fuse", "a file system is served through it"),
         ("/dev/net/tun", "a network interface lives in this kernel"),
-        ("/dev/ptmx", "it is the master of a terminal"),
         ("/dev/userfaultfd", "it hands out page fault handlers"),
     ];
     let found = known.into_iter().find(|(prefix, _)| path.starts_with(prefix));

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use farfork_sys::unix_diag::{UnixSocket, unix_sockets};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use super::error::{DescriptorError, asking, reading, unexpected};
 use super::fdinfo::O_PATH;
 use super::table::{Entry, Kind};
+use super::terminal;
 use super::unnamed::{self, Identity};
 
 /// How often each end of a pipe is open in the process, as separate descriptions.
@@ -38,6 +39,7 @@ pub struct Subject {
     sockets: HashSet<u64>,
     shared: HashSet<String>,
     unnamed: Vec<Identity>,
+    terminals: Vec<u32>,
     unix: HashMap<u32, UnixSocket>,
 }
 
@@ -59,7 +61,8 @@ impl Subject {
             .map_err(asking(pid, "for a handle"))?;
         let inner_pid = inner_pid(pid)?;
         let (pipes, unnamed) = (pipe_ends(&leaders), unnamed_files(&leaders));
-        Ok(Subject { pid, inner_pid, pidfd, pipes, sockets, shared, unnamed, unix })
+        let terminals = masters(&leaders).collect();
+        Ok(Subject { pid, inner_pid, pidfd, pipes, sockets, shared, unnamed, terminals, unix })
     }
 
     /// A descriptor of this process for the description behind `entry`.
@@ -77,6 +80,17 @@ impl Subject {
     pub fn unnamed(&self, entry: &Entry) -> Option<u32> {
         let identity = unnamed::identity(entry);
         self.unnamed.iter().position(|own| *own == identity).map(|index| index as u32)
+    }
+
+    /// Which of the terminals whose masters the process has is number `number` here.
+    pub fn terminal(&self, number: u32) -> Option<u32> {
+        let index = self.terminals.iter().position(|own| *own == number);
+        index.map(|index| index as u32)
+    }
+
+    /// Of how many terminals the process has the masters.
+    pub fn terminals(&self) -> usize {
+        self.terminals.len()
     }
 
     /// Whether another process has what has this link in `/proc`: a pipe, a socket, or a file
@@ -114,6 +128,14 @@ fn pipe_ends(entries: &[&Entry]) -> HashMap<u64, PipeEnds> {
     pipes
 }
 
+/// Numbers of the terminals whose masters are among `entries`.
+fn masters(entries: &[&Entry]) -> impl Iterator<Item = u32> {
+    let masters = entries.iter().filter(|entry| entry.kind() == Kind::Master);
+    masters
+        .filter(|entry| entry.info.flags & O_PATH == 0)
+        .filter_map(|entry| terminal::number(entry))
+}
+
 fn unnamed_files(entries: &[&Entry]) -> Vec<Identity> {
     let mut files: Vec<Identity> = Vec::new();
     for entry in entries.iter().filter(|entry| unnamed::is_unnamed(entry)) {
@@ -138,13 +160,18 @@ fn links_elsewhere(pid: i32, entries: &[&Entry]) -> HashSet<String> {
     // A deleted file's link may be another's, too, and another process's link to it differ.
     let unnamed = entries.iter().filter(|entry| unnamed::is_unnamed(entry));
     let unnamed: Vec<_> = unnamed.map(|entry| (unnamed::identity(entry), &entry.link)).collect();
+    // Slaves of the process's masters, also where another process has the master.
+    let slaves: HashMap<u32, String> =
+        masters(entries).map(|number| (number, terminal::slave_path(number))).collect();
     let mut found = HashSet::new();
-    if own.is_empty() && unnamed.is_empty() {
+    if own.is_empty() && unnamed.is_empty() && slaves.is_empty() {
         return found;
     }
     for (path, link) in processes().filter(|other| *other != pid).flat_map(links) {
-        if own.contains(link.as_str()) {
+        if own.contains(link.as_str()) || slaves.values().any(|slave| *slave == link) {
             found.insert(link);
+        } else if !slaves.is_empty() && link.ends_with("/ptmx") {
+            found.extend(master_at(&path).and_then(|number| slaves.get(&number).cloned()));
         } else if !unnamed.is_empty() && link.ends_with(unnamed::MARK) {
             let identity = fs::metadata(path).map(|inode| (inode.dev(), inode.ino()));
             let same = unnamed.iter().filter(|(own, _)| identity.as_ref().is_ok_and(|i| i == own));
@@ -152,6 +179,13 @@ fn links_elsewhere(pid: i32, entries: &[&Entry]) -> HashSet<String> {
         }
     }
     found
+}
+
+/// Number of the terminal whose master is at `path`, a descriptor in `/proc`.
+fn master_at(path: &Path) -> Option<u32> {
+    let info = path.parent()?.with_file_name("fdinfo").join(path.file_name()?);
+    let text = fs::read_to_string(info).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("tty-index:")?.trim().parse().ok())
 }
 
 fn processes() -> impl Iterator<Item = i32> {

@@ -32,6 +32,8 @@ pub enum Kind<'e> {
     Socket,
     /// A character device that is a terminal.
     Terminal,
+    /// The master of a pseudo-terminal.
+    Master,
     /// Any other device.
     Device,
     /// A file or directory.
@@ -71,6 +73,8 @@ impl Entry {
             Kind::Socket
         } else if file_type.is_char_device() && is_terminal(self.inode.rdev()) {
             Kind::Terminal
+        } else if file_type.is_char_device() && self.inode.rdev() == libc::makedev(5, 2) {
+            Kind::Master
         } else if file_type.is_char_device() || file_type.is_block_device() {
             Kind::Device
         } else {

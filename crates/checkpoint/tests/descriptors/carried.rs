@@ -20,6 +20,7 @@ fn model(parent: &Collected) -> Model {
         descriptors: parent.descriptors.clone(),
         files: parent.files.clone(),
         unnamed: parent.unnamed.clone(),
+        terminals: parent.terminals.clone(),
         locks: parent.locks.clone(),
         notices: parent.notices.clone(),
         ..Model::default()

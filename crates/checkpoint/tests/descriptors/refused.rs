@@ -56,7 +56,7 @@ fn kernel_objects_are_told_one_by_one() {
         "
 i = libc.inotify_init1(0); libc.inotify_add_watch(i, b'/proc', 0xfff)
 os.pidfd_open(os.getppid()); os.memfd_create('x')
-os.open('/proc/self/ns/net', os.O_RDONLY); os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY)
+os.open('/proc/self/ns/net', os.O_RDONLY)
 os.open('/proc/1/status', os.O_RDONLY)
 stop()
 ",
@@ -65,7 +65,6 @@ stop()
             ("pidfd", "stands for a process"),
             ("memfd", "shared memory"),
             ("net:[", "namespace"),
-            ("ptmx", "terminal"),
             ("process 1)", "does not have"),
         ],
     );
@@ -145,6 +144,21 @@ stop()
             ("Unix socket pair", "SO_PASSCRED"),
             ("Unix socket pair", "without taking it"),
         ],
+    );
+}
+
+#[test]
+fn terminals_with_others_in_them_are_told() {
+    check(
+        "
+m, s = os.openpty()
+n, t = os.openpty()
+if os.fork() == 0:
+    signal.alarm(60); os.close(n); signal.pause()
+os.close(s); os.write(t, b'shown')
+stop()
+",
+        &[("ptmx", "another process has a hand"), ("ptmx", "another process has a hand")],
     );
 }
 

@@ -42,6 +42,8 @@ impl Compiler<'_> {
                 self.create(libc::SYS_pidfd_open, &[self.model.process.pid.into(), flags.into()]);
             }
             OpenFile::Unnamed { .. }
+            | OpenFile::TerminalMaster { .. }
+            | OpenFile::TerminalSlave { .. }
             | OpenFile::Pipe { .. }
             | OpenFile::SocketPair { .. }
             | OpenFile::External { .. } => {}

@@ -7,6 +7,7 @@
 //!
 //!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
+//!  slaves      of terminals, in the same way, by their masters
 //!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
 //!              kernel drops a process's own when it closes any descriptor of the file; then
 //!              watches of places, which nothing done here shall wake
@@ -23,6 +24,7 @@ mod make;
 mod pair;
 #[cfg(test)]
 mod simulate;
+mod terminal;
 #[cfg(test)]
 mod tests;
 mod unnamed;
@@ -94,6 +96,8 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
             compiler.file(file);
         }
     }
+    compiler.slaves();
+    compiler.control();
     compiler.watches();
     compiler.notices();
     compiler.locks();
@@ -173,6 +177,11 @@ impl Compiler<'_> {
             OpenFile::Unnamed { file, flags, offset } => {
                 self.unnamed(index, *file, *flags, *offset);
             }
+            OpenFile::TerminalMaster { terminal, path, flags } => {
+                self.master(index, *terminal, path, *flags);
+            }
+            // Opened by way of the master, which may come later.
+            OpenFile::TerminalSlave { .. } => {}
             single => {
                 self.make(single);
                 self.place(self.slots.made, index);
@@ -259,6 +268,8 @@ fn noun(file: &OpenFile) -> String {
         OpenFile::Epoll { .. } => "epoll".to_owned(),
         OpenFile::Inotify { .. } => "inotify".to_owned(),
         OpenFile::ProcessHandle { .. } => "pidfd of itself".to_owned(),
+        OpenFile::TerminalMaster { .. } => "master of a terminal".to_owned(),
+        OpenFile::TerminalSlave { .. } => "terminal".to_owned(),
         OpenFile::SocketPair { .. } => "Unix socket pair".to_owned(),
         OpenFile::External { description } => description.clone(),
     }

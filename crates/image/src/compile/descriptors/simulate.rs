@@ -7,6 +7,7 @@ use farfork_plan::protocol::{SLOT_EXTERNAL, SLOTS};
 use farfork_plan::{Op, SLOT_NONE, nr, window};
 
 use super::CompiledDescriptors;
+use super::terminal::OPEN_SLAVE;
 
 /// What a description is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,10 @@ pub enum Thing {
     Pair(usize, u32),
     /// Numbers, paths and masks that are watched, and the next number.
     Inotify(Vec<(u32, String, u32)>, u32),
+    /// The master of the terminal that was made `0`th, its open flags.
+    Master(usize, u64),
+    /// A slave of that terminal, its open flags.
+    Slave(usize, u64),
     /// A handle of this process.
     Handle(u64),
     /// Watches: number, description watched, events, data.
@@ -56,6 +61,7 @@ pub struct Table<'m> {
     memory: &'m [u8],
     spare: Range<u32>,
     pairs: usize,
+    terminals: usize,
 }
 
 impl<'m> Table<'m> {
@@ -71,6 +77,7 @@ impl<'m> Table<'m> {
             memory,
             spare: compiled.spare_fd..compiled.spare_fd + compiled.spare_count,
             pairs: 0,
+            terminals: 0,
         };
         table.open_at(compiled.spare_fd, Thing::Restorer);
         for (index, external) in compiled.externals.iter().enumerate() {
@@ -131,6 +138,9 @@ impl<'m> Table<'m> {
             (_, libc::SYS_epoll_create1) => self.open(Thing::Epoll(Vec::new())),
             (_, libc::SYS_inotify_init1) => self.open(Thing::Inotify(Vec::new(), 1)),
             (_, libc::SYS_pidfd_open) => self.open(Thing::Handle(a[0])),
+            (_, libc::SYS_ioctl) if a[1] & 0xff00 == 0x5400 => {
+                self.terminal(a[0] as u32, a[1], a[2])
+            }
             (_, libc::SYS_ioctl | libc::SYS_inotify_add_watch) => self.place(op.nr, a),
             (_, libc::SYS_epoll_ctl) => self.watch(a[0] as u32, a[2] as u32, a[3]),
             (_, libc::SYS_write | libc::SYS_sendto) => self.write(a[0] as u32, a[1], a[2]),
@@ -162,7 +172,22 @@ impl<'m> Table<'m> {
             self.unnamed.push(Vec::new());
             return self.open(Thing::Unnamed(self.unnamed.len() - 1, flags, 0));
         }
+        if path == "/dev/ptmx" {
+            self.terminals += 1;
+            return self.open(Thing::Master(self.terminals, flags));
+        }
         self.open(Thing::Path(path, 0))
+    }
+
+    /// Of what is asked of a terminal, opening its slave matters here.
+    fn terminal(&mut self, fd: u32, request: u64, flags: u64) -> u64 {
+        match self.things[self.fds[&fd].thing] {
+            Thing::Master(terminal, _) if request == OPEN_SLAVE => {
+                self.open(Thing::Slave(terminal, flags))
+            }
+            Thing::Master(..) | Thing::Slave(..) => 0,
+            ref other => panic!("terminal request {request:#x} of {other:?}"),
+        }
     }
 
     fn content(&mut self, fd: u32) -> &mut Vec<u8> {

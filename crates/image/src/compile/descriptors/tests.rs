@@ -9,7 +9,8 @@ use super::simulate::{Open, Table, Thing};
 use super::{external_numbers, ops};
 use crate::compile::arena::Arena;
 use crate::model::{
-    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Model, Notice, OpenFile, UnnamedFile,
+    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Model, Notice, OpenFile, Terminal,
+    UnnamedFile,
 };
 
 /// So few numbers that gaps and collisions are common.
@@ -58,8 +59,35 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
             watches: [3, id as u32 + 7].map(|number| place(number, id)).to_vec(),
         }],
         7 => vec![OpenFile::ProcessHandle { flags: 0 }],
+        8 => vec![
+            OpenFile::TerminalMaster { terminal: id as u32, path: "/dev/ptmx".into(), flags: 2 },
+            OpenFile::TerminalSlave { terminal: id as u32, flags: 2 },
+            OpenFile::TerminalSlave { terminal: id as u32, flags: 0 },
+        ],
         _ => vec![OpenFile::External { description: format!("outside {id}") }],
     }
+}
+
+fn terminal() -> Terminal {
+    Terminal { is_hung_up: true, is_controlling: true, is_locked: true, ..Terminal::default() }
+}
+
+/// Leaves out slaves whose master is not there: they are supplied by the caller.
+fn with_masters(mut model: Model) -> Model {
+    let is_there = |index: usize| model.descriptors.iter().any(|d| d.file as usize == index);
+    let masters: Vec<u32> = (0..model.files.len())
+        .filter(|index| is_there(*index))
+        .filter_map(|index| match &model.files[index] {
+            OpenFile::TerminalMaster { terminal, .. } => Some(*terminal),
+            _ => None,
+        })
+        .collect();
+    for file in &mut model.files {
+        if matches!(file, OpenFile::TerminalSlave { terminal, .. } if !masters.contains(terminal)) {
+            *file = OpenFile::External { description: "a terminal".into() };
+        }
+    }
+    model
 }
 
 /// More than there are kinds in a model.
@@ -83,7 +111,7 @@ fn unnamed_bytes(id: u64) -> Vec<u8> {
 /// Files of all kinds in any order, at numbers in any order; an end without a number is one that
 /// the parent had closed.
 fn models() -> impl Strategy<Value = Model> {
-    let kinds = prop::collection::vec((0u8..9, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
+    let kinds = prop::collection::vec((0u8..10, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
     let files = kinds.prop_map(|kinds| {
         let kinds = kinds.iter().enumerate();
         kinds.flat_map(|(id, (kind, bytes))| files(*kind, id as u64 + 1, bytes)).collect::<Vec<_>>()
@@ -100,7 +128,9 @@ fn models() -> impl Strategy<Value = Model> {
             .map(|(fd, file, cloexec)| Descriptor { fd, file, cloexec })
             .collect();
         let unnamed = (0..UNNAMED).map(unnamed).collect();
-        let model = Model { files, descriptors, unnamed, ..Model::default() };
+        let terminals = vec![terminal(); UNNAMED as usize];
+        let model = Model { files, descriptors, unnamed, terminals, ..Model::default() };
+        let model = with_masters(model);
         with_locks(with_watches(model, &watches), &watches)
     })
 }
@@ -224,6 +254,17 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
             };
             assert_eq!(&watches.iter().map(expected).collect::<Vec<_>>(), added);
         }
+        (OpenFile::TerminalMaster { .. }, Thing::Master(..)) => {}
+        (OpenFile::TerminalSlave { terminal, flags }, Thing::Slave(made, opened)) => {
+            assert_eq!(*opened, u64::from(*flags | libc::O_NOCTTY as u32));
+            let is_master = |d: &&Descriptor| {
+                matches!(&model.files[d.file as usize],
+                    OpenFile::TerminalMaster { terminal: other, .. } if other == terminal)
+            };
+            let master = model.descriptors.iter().find(is_master).unwrap().fd;
+            let thing = &table.things[table.fds[&master].thing];
+            assert!(matches!(thing, Thing::Master(other, _) if other == made));
+        }
         (OpenFile::ProcessHandle { .. }, Thing::Handle(pid)) => {
             assert_eq!(*pid, u64::from(model.process.pid));
         }
@@ -305,7 +346,7 @@ fn a_table_without_gaps_needs_no_number_in_between() {
 fn standard_streams_are_asked_for_one_by_one_and_others_once() {
     let descriptors = [(1, 0), (2, 0), (5, 0), (7, 1), (8, 1), (9, 2)];
     let descriptors = descriptors.map(|(fd, file)| Descriptor { fd, file, cloexec: false });
-    let files = [8, 8, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
+    let files = [9, 9, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
     let model = Model { files, descriptors: descriptors.to_vec(), ..Model::default() };
     assert_eq!(external_numbers(&model), [1, 2, 7]);
     check(&model, 0);
