@@ -8,7 +8,7 @@ use super::table::Entry;
 use super::{epoll, event, inotify, timer};
 
 /// What is never carried: the start of the kernel's name for it, why, and what to do.
-const REFUSED: [(&str, &str, &str); 18] = [
+const REFUSED: [(&str, &str, &str); 17] = [
     ("fanotify", "others may wait for its answers", "close it, or watch by inotify"),
     ("memfd", "shared memory without a name is not carried yet", "use a file, or close it"),
     (
@@ -30,7 +30,6 @@ const REFUSED: [(&str, &str, &str); 18] = [
     ("seccomp", "it supervises system calls of a process", "close it before the checkpoint"),
     ("landlock", "it is a set of rules not yet in force", "apply and close it"),
     ("fscontext", "it is a mount in the making", "finish the mount before the checkpoint"),
-    ("mqueue", "it is a message queue of this kernel", "close it before the checkpoint"),
 ];
 const NAMESPACES: [&str; 10] = [
     "net",

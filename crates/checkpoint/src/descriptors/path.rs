@@ -79,10 +79,18 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
     let is_gone = entry.link.ends_with(" (deleted)") || entry.inode.nlink() == 0;
     match named {
         Ok(named) if is_same(&named, &entry.inode) => Ok(Some(entry.link.clone().into())),
+        _ if is_message_queue(entry, subject) => Err(refuse(
+            "it is a message queue of this kernel",
+            "close it before the checkpoint, or use a socket pair",
+        )),
         _ if is_gone && entry.inode.nlink() > 0 && !entry.inode.is_dir() => {
             other_name(entry, seen).map(Some)
         }
         _ if is_gone => Ok(None),
+        Ok(_) if entry.link == "/" => Err(refuse(
+            "it is a mount, or another root, that the process has no name for",
+            "put the mount in its place (move_mount), or close it",
+        )),
         Ok(_) => Err(refuse(
             "another file has this name now",
             "reopen the file after it was replaced, or close it",
@@ -92,6 +100,13 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
             "keep the file in place until after the checkpoint, or close it",
         )),
     }
+}
+
+/// Asked of what has no name only. A place can be asked without opening anything.
+fn is_message_queue(entry: &Entry, subject: &Subject) -> bool {
+    const MAGIC: i64 = 0x1980_0202;
+    let place = format!("/proc/{}/fd/{}", subject.pid, entry.fd);
+    rustix::fs::statfs(place).is_ok_and(|kind| kind.f_type == MAGIC)
 }
 
 /// Another name of a file that has lost the one it was opened by, in the same directory.

@@ -88,7 +88,11 @@ impl Entry {
             return Some(name.trim_matches(['[', ']']));
         }
         if let Some(rest) = self.link.strip_prefix('/') {
-            return rest.starts_with("memfd:").then_some("memfd");
+            let is_secret = rest == "secretmem (deleted)";
+            return match rest.starts_with("memfd:") {
+                true => Some("memfd"),
+                false => is_secret.then_some("secretmem"),
+            };
         }
         self.link.split_once(':').map(|(kind, _)| kind).filter(|k| !["pipe", "socket"].contains(k))
     }

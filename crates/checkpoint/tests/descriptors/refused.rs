@@ -71,6 +71,47 @@ stop()
 }
 
 #[test]
+fn kernel_objects_that_need_rights_are_told_too() {
+    let script = "
+def make(number, *args):
+    fd = libc.syscall(number, *args)
+    if fd < 0: signal.raise_signal(signal.SIGKILL)
+make(300, 0, 0)  # fanotify_init
+make(321, 0, struct.pack('IIII', 2, 4, 4, 1) + bytes(100), 72)  # bpf: a map
+make(444, struct.pack('Q', 1), 8, 0)  # landlock_create_ruleset
+make(430, b'tmpfs', 0)  # fsopen
+make(428, -100, b'/tmp', 1)  # open_tree: a mount without a place
+make(298, struct.pack('IIQ', 1, 128, 0) + bytes(112), 0, -1, -1, 0)  # perf_event_open
+make(447, 0)  # memfd_secret
+make(323, 1)  # userfaultfd
+queue = f'/farfork-{os.getpid()}'.encode()
+ctypes.CDLL('librt.so.1').mq_open(queue, 0o102, 0o600, None)
+ctypes.CDLL('librt.so.1').mq_unlink(queue)
+stop()
+";
+    let Some(subject) = Subject::try_start(script) else {
+        println!("skipped: this machine does not let root make all of them");
+        return;
+    };
+    let told: Vec<String> = look(subject.pid()).1.iter().map(ToString::to_string).collect();
+    let expected = [
+        "others may wait for its answers",
+        "program or map of this kernel",
+        "not yet in force",
+        "a mount in the making",
+        "put the mount in its place",
+        "counts events",
+        "nobody but the process can read it",
+        "handles page faults",
+        "message queue",
+    ];
+    assert_eq!(told.len(), expected.len(), "{told:#?}");
+    for (line, words) in told.iter().zip(expected) {
+        assert!(line.contains(words), "{line} does not say {words}");
+    }
+}
+
+#[test]
 fn write_leases_and_signals_to_others_are_told() {
     check(
         "
