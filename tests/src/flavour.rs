@@ -29,8 +29,10 @@ pub enum Flavour {
     CloneOfClone,
     /// The checkpoint is refused in words, leaves nothing behind, and the program goes on.
     Refused,
-    /// The clone needs a descriptor from its caller as long as its parent lives: refused without,
-    /// passing with it.
+    /// No clone starts beside the parent, which goes on; one does when the parent has ended.
+    Excluded,
+    /// The clone needs a descriptor from its caller, some only as long as the parent lives: refused
+    /// without, passing with it.
     Inherited,
 }
 
@@ -56,6 +58,7 @@ impl Flavour {
             Flavour::PidOne => "pid_one",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
+            Flavour::Excluded => "excluded",
             Flavour::Inherited => "inherited",
         }
     }
@@ -150,6 +153,7 @@ impl<'a> Stage<'a> {
             }
             Flavour::KillRestoreSamePid => self.kill_restore(),
             Flavour::CloneOfClone => self.clone_of_clone(),
+            Flavour::Excluded => self.excluded(),
             Flavour::Inherited => self.inherited(),
         }
     }
@@ -278,8 +282,24 @@ impl<'a> Stage<'a> {
         ))
     }
 
+    fn excluded(&mut self) -> Outcome {
+        let Expect::Excludes(word) = self.program.expect else { return Ok(()) };
+        self.must_checkpoint(&[])?;
+        let mut beside = self.clone("clone beside the parent", &[])?;
+        let status = beside.finish()?;
+        if status.code() != Some(1) || !beside.transcript().contains(word) {
+            return beside.fail(&format!("expected exit status 1 and '{word}', saw {status}"));
+        }
+        self.parent.must_pass()?;
+        self.clone("clone after the parent", &[])?.must_pass()
+    }
+
     fn inherited(&mut self) -> Outcome {
-        let Expect::NeedsInherit(fd, path) = self.program.expect else { return Ok(()) };
+        let (fd, path, only_beside) = match self.program.expect {
+            Expect::NeedsInherit(fd, path) => (fd, path, false),
+            Expect::NeedsInheritBeside(fd, path) => (fd, path, true),
+            _ => return Ok(()),
+        };
         self.must_checkpoint(&[])?;
         let mut without = self.clone("clone without the fd", &[])?;
         let status = without.finish()?;
@@ -291,6 +311,9 @@ impl<'a> Stage<'a> {
         let inherit = format!("{fd}=listen:{}", place.display());
         self.clone("clone", &["--inherit-fd", &inherit])?.must_pass()?;
         self.parent.must_pass()?;
+        if !only_beside {
+            return Ok(());
+        }
         // What a dead parent has left there is no obstacle.
         self.clone("clone in the parent's place", &[])?.must_pass()
     }

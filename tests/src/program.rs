@@ -22,9 +22,12 @@ pub enum Expect {
     Passes,
     /// `checkpoint` refuses; its message holds one of these words.
     Refused(&'static [&'static str]),
-    /// While the parent lives, `restore` refuses without `--inherit-fd N=…`, naming the fd, and
-    /// passes with it.
+    /// A clone cannot live beside the parent: `restore` says why, with this word in it.
+    Excludes(&'static str),
+    /// `restore` refuses without `--inherit-fd N=…`, naming the fd, and passes with it.
     NeedsInherit(u32, &'static str),
+    /// The same while the parent lives; when it has ended, `restore` passes without.
+    NeedsInheritBeside(u32, &'static str),
 }
 
 /// One line of the table.
@@ -87,9 +90,21 @@ impl Program {
         self
     }
 
+    /// Marks a program of which only one can live; a clone beside it is refused with `word`.
+    pub const fn excludes(mut self, word: &'static str) -> Self {
+        self.expect = Expect::Excludes(word);
+        self
+    }
+
     /// Marks a program whose `fd` the caller of `restore` has to bring.
     pub const fn needs_inherit(mut self, fd: u32, path: &'static str) -> Self {
         self.expect = Expect::NeedsInherit(fd, path);
+        self
+    }
+
+    /// Marks a program whose `fd` the caller of `restore` has to bring as long as the parent lives.
+    pub const fn needs_inherit_beside(mut self, fd: u32, path: &'static str) -> Self {
+        self.expect = Expect::NeedsInheritBeside(fd, path);
         self
     }
 
@@ -141,7 +156,10 @@ impl Program {
         match self.expect {
             Expect::Passes => all.extend(Flavour::CLONING),
             Expect::Refused(_) => all.push(Flavour::Refused),
-            Expect::NeedsInherit(..) => all.push(Flavour::Inherited),
+            Expect::Excludes(_) => all.extend([Flavour::Excluded, Flavour::KillRestoreSamePid]),
+            Expect::NeedsInherit(..) | Expect::NeedsInheritBeside(..) => {
+                all.push(Flavour::Inherited)
+            }
         }
         all
     }

@@ -1,7 +1,15 @@
 //! What all tests of one test binary share: a directory, a pool on huge-page tmpfs, other nodes.
+//!
+//! Agents listen below that directory: those of the machine, or of other checkouts, never answer.
 
 use crate::{Outcome, Trouble, farfork};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt,
+};
+use nix::unistd::Pid;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -18,6 +26,11 @@ static AGENTS: Mutex<[Option<Child>; OTHER_NODES.len()]> = Mutex::new([const { N
 
 fn base() -> PathBuf {
     std::env::temp_dir().join(format!("farfork-tests-{}", std::process::id()))
+}
+
+/// `$FARFORK_RUN` of all that is started here.
+pub fn run_directory() -> PathBuf {
+    base().join("run")
 }
 
 /// A fresh working directory, which also a program that dropped its rights can enter.
@@ -87,6 +100,7 @@ fn start_agent(pool: &Path, name: &str) -> Outcome<Child> {
         .arg(farfork::binary()?)
         .args(["node", "--name", name, "--pool"])
         .arg(pool)
+        .env(farfork::RUN, run_directory())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
@@ -110,6 +124,14 @@ fn await_node(pool: &Path, name: &str) -> Outcome {
     }
 }
 
+/// Ends this node's agent, which the first restore has started: nobody waits until it is idle.
+fn end_local_agent() -> nix::Result<()> {
+    let client = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    connect(client.as_raw_fd(), &UnixAddr::new(&run_directory().join("local.sock"))?)?;
+    let agent = getsockopt(&client, sockopt::PeerCredentials)?;
+    kill(Pid::from_raw(agent.pid()), Signal::SIGKILL)
+}
+
 /// Ends the agents, unmounts the pool, removes the directory.
 pub fn tear_down() {
     let mut agents = AGENTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,6 +139,8 @@ pub fn tear_down() {
         let _ = agent.kill();
         let _ = agent.wait();
     }
+    // There is none if nothing was restored on this node.
+    let _ = end_local_agent();
     if let Some(place) = MOUNTED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         let _ = umount2(&place, MntFlags::MNT_DETACH);
     }

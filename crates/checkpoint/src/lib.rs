@@ -196,6 +196,10 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         threads,
         descriptors: open.descriptors,
         files: open.files,
+        unnamed: open.unnamed,
+        terminals: open.terminals,
+        locks: open.locks,
+        notices: open.notices,
     };
     Ok(Some(Collected { model, runs }))
 }

@@ -122,6 +122,11 @@ fn obstacle(mapping: &Mapping) -> Option<(&'static str, &'static str)> {
     let is_unnamed = !mapping.is_shared && mapping.path().is_some() && mapping.is_deleted();
     [
         (is_window, "it lies where farfork keeps its own code in a clone", "map it elsewhere"),
+        (
+            mapping.name.starts_with("/[aio]"),
+            "it is a context of Linux AIO, and the kernel does not tell what is under way in it",
+            "io_destroy it before the checkpoint",
+        ),
         (is_device, "it is memory of a device", "close the device before the checkpoint"),
         (mapping.has("ht"), "it uses huge pages of hugetlbfs", "use transparent huge pages"),
         (

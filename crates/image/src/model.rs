@@ -4,13 +4,19 @@
 //! compile the plan, to tell a person what is in the image, and to move images between pools.
 //! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
 
+mod locks;
 mod socket;
+mod terminal;
+mod unnamed;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use locks::{Lock, LockKind, Notice};
 pub use socket::{Socket, SocketOption, SocketRole};
+pub use terminal::{SETTINGS_BYTES, Terminal};
+pub use unnamed::UnnamedFile;
 
 /// Pages per 2 MiB window, as 64-bit words of a bitmap.
 pub const WINDOW_WORDS: usize = 8;
@@ -36,6 +42,14 @@ pub struct Model {
     pub descriptors: Vec<Descriptor>,
     /// Open file descriptions that `descriptors` refer to.
     pub files: Vec<OpenFile>,
+    /// Files without a name that some of `files` have open.
+    pub unnamed: Vec<UnnamedFile>,
+    /// Terminals whose masters are among `files`.
+    pub terminals: Vec<Terminal>,
+    /// Locks and leases on `files`.
+    pub locks: Vec<Lock>,
+    /// Those of `files` that signal the process.
+    pub notices: Vec<Notice>,
 }
 
 /// Kernel and processor of the parent.
@@ -300,6 +314,15 @@ pub enum OpenFile {
         /// Present for regular files, which must not have changed.
         stamp: Option<FileStamp>,
     },
+    /// A regular file without a name, in [`Model::unnamed`].
+    Unnamed {
+        /// Index there; several descriptions may have one file open.
+        file: u32,
+        /// `open` flags without creation flags.
+        flags: u32,
+        /// File position.
+        offset: u64,
+    },
     /// One end of a pipe; both ends name the same pipe.
     Pipe {
         /// Identity of the pipe within the image.
@@ -350,6 +373,34 @@ pub enum OpenFile {
         /// Watched descriptors.
         watches: Vec<EpollWatch>,
     },
+    /// An inotify instance in whose queue nothing waits.
+    Inotify {
+        /// Status flags.
+        flags: u32,
+        /// Watches, by number.
+        watches: Vec<InotifyWatch>,
+    },
+    /// A pidfd of the process itself.
+    ProcessHandle {
+        /// Status flags, with `PIDFD_THREAD`.
+        flags: u32,
+    },
+    /// Master of a pseudo-terminal.
+    TerminalMaster {
+        /// Index in [`Model::terminals`].
+        terminal: u32,
+        /// Where terminals are made.
+        path: PathBuf,
+        /// `open` flags.
+        flags: u32,
+    },
+    /// Slave of a pseudo-terminal whose master the process has too.
+    TerminalSlave {
+        /// Index in [`Model::terminals`].
+        terminal: u32,
+        /// `open` flags.
+        flags: u32,
+    },
     /// One end of a Unix socket pair; both ends name the same pair.
     SocketPair {
         /// Identity of the pair within the image.
@@ -376,6 +427,39 @@ pub enum OpenFile {
         /// What it was, for messages.
         description: String,
     },
+}
+
+impl OpenFile {
+    /// Status flags; those of a file from outside are its supplier's.
+    pub fn flags(&self) -> Option<u32> {
+        match self {
+            OpenFile::Path { flags, .. }
+            | OpenFile::Unnamed { flags, .. }
+            | OpenFile::Pipe { flags, .. }
+            | OpenFile::Event { flags, .. }
+            | OpenFile::Signal { flags, .. }
+            | OpenFile::Timer { flags, .. }
+            | OpenFile::Epoll { flags, .. }
+            | OpenFile::Inotify { flags, .. }
+            | OpenFile::ProcessHandle { flags }
+            | OpenFile::TerminalMaster { flags, .. }
+            | OpenFile::TerminalSlave { flags, .. }
+            | OpenFile::SocketPair { flags, .. } => Some(*flags),
+            OpenFile::Socket(socket) => Some(socket.flags),
+            OpenFile::External { .. } => None,
+        }
+    }
+}
+
+/// A place watched by an inotify instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InotifyWatch {
+    /// The watch's number.
+    pub number: u32,
+    /// What is watched; a symbolic link itself and not what it leads to.
+    pub path: PathBuf,
+    /// Events and options, as `inotify_add_watch` takes them.
+    pub mask: u32,
 }
 
 /// A descriptor watched by an epoll instance.

@@ -12,7 +12,8 @@ use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
 
 use crate::model::{
-    Backing, FileStamp, Memory, Model, OpenFile, Region, Socket, SocketOption, SocketRole, Thread,
+    Backing, FileStamp, Memory, Model, OpenFile, Region, SETTINGS_BYTES, Socket, SocketOption,
+    SocketRole, Thread, UnnamedFile,
 };
 
 /// Addresses of user space, also with five levels of page tables.
@@ -66,10 +67,38 @@ impl Model {
         let is_external = |file: &&OpenFile| matches!(file, OpenFile::External { .. });
         let externals = self.files.iter().filter(is_external).count();
         demand(externals + 3 <= MAX_REQUEST_FDS, "too many files from outside")?;
+        self.unnamed.iter().try_for_each(UnnamedFile::validate)?;
+        for terminal in &self.terminals {
+            demand(terminal.settings.len() == SETTINGS_BYTES, "a terminal without settings")?;
+        }
+        let held = self.locks.iter().map(|lock| lock.file);
+        for file in held.chain(self.notices.iter().map(|notice| notice.file)) {
+            let is_ours = self.files.get(file as usize).is_some_and(|file| file.flags().is_some());
+            demand(is_ours, "a lock on no file")?;
+        }
+        for lock in &self.locks {
+            let end = lock.start.checked_add(lock.length);
+            demand(end.is_some_and(|end| end < 1 << 63), "a lock beyond every file")?;
+        }
         self.files.iter().try_for_each(|file| match file {
             OpenFile::Path { path: at, stamp, .. } => {
                 path(at)?;
                 stamp.iter().try_for_each(FileStamp::validate)
+            }
+            OpenFile::Unnamed { file, .. } => {
+                demand((*file as usize) < self.unnamed.len(), "a file without content")
+            }
+            OpenFile::TerminalMaster { terminal, path: at, .. } => {
+                demand((*terminal as usize) < self.terminals.len(), "a master of no terminal")?;
+                path(at)
+            }
+            OpenFile::TerminalSlave { terminal, .. } => {
+                demand((*terminal as usize) < self.terminals.len(), "a slave of no terminal")
+            }
+            OpenFile::Inotify { watches, .. } => {
+                let numbers = watches.windows(2).all(|pair| pair[0].number < pair[1].number);
+                demand(numbers, "watches that are not in order")?;
+                watches.iter().try_for_each(|watch| path(&watch.path))
             }
             OpenFile::Pipe { content, capacity, .. } => {
                 demand(content.len() <= *capacity as usize, "a pipe that holds too much")
@@ -149,6 +178,21 @@ impl Region {
                 demand(fits, "a mapping beyond every file")
             }
         }
+    }
+}
+
+impl UnnamedFile {
+    fn validate(&self) -> Check {
+        path(&self.directory)?;
+        demand(self.size < 1 << 63, "a file larger than every file")?;
+        let mut end = 0;
+        for (offset, bytes) in &self.extents {
+            demand(*offset >= end, "content of a file that is not in order")?;
+            end = offset.saturating_add(bytes.len() as u64);
+        }
+        demand(end <= self.size, "content beyond the end of its file")?;
+        let is_text = self.attributes.iter().all(|(name, _)| !name.contains('\0'));
+        demand(is_text, "an attribute with a name that is none")
     }
 }
 

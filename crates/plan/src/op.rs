@@ -18,11 +18,14 @@ pub mod nr {
     pub const SOCKETPAIR: u32 = 0x8003;
     /// Creates POSIX timer number `args[0]` on clock `args[1]` with the `sigevent` at `args[2]`.
     pub const TIMER_CREATE: u32 = 0x8004;
+    /// `PR_SET_MM_MAP` with the 13 words at `args[0]` and the executable's descriptor `args[1]`.
+    pub const SET_MM_MAP: u32 = 0x8005;
     /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
     /// leaves out the next `args[1]` ops, which make the parent's.
     pub const TAKE_SUPPLIED: u32 = 0x8006;
-    /// `PR_SET_MM_MAP` with the 13 words at `args[0]` and the executable's descriptor `args[1]`.
-    pub const SET_MM_MAP: u32 = 0x8005;
+    /// Writes the `args[2]` bytes at `args[1]` to descriptor `args[0]` at offset `args[3]`, all of
+    /// them or failing.
+    pub const WRITE_AT: u32 = 0x8010;
 }
 
 /// What an op is about, so that a failure can be told in words.
@@ -61,6 +64,8 @@ pub enum What {
     Supervisor = 15,
     /// Giving a socket its address.
     Address = 16,
+    /// Taking a lock or lease again.
+    Lock = 20,
 }
 
 impl What {
@@ -84,6 +89,7 @@ impl What {
             Container,
             Supervisor,
             Address,
+            Lock,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

@@ -88,6 +88,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Thread) => "creating a thread with its id",
         Some(What::Process) => "creating the process with its pid",
         Some(What::Container) => "mounting /proc in the new container",
+        Some(What::Lock) => "taking a lock again",
         Some(What::Supervisor) => "installing the supervisor of memory calls",
         Some(What::Address) => "giving a socket its address",
         None => "a step",
@@ -111,6 +112,10 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
         (Some(What::Address), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
             "; the node's network namespace has no route to it: add one (ip route add), or start \
              the clone on another node"
+        }
+        (Some(What::Lock), Some(libc::EAGAIN | libc::EACCES)) => {
+            "; another process holds it, the parent perhaps: end it first (farfork checkpoint \
+             --kill), or have the parent release the lock before the checkpoint"
         }
         (_, Some(libc::EPERM)) => "; run as root, or see farfork doctor for what is missing",
         (_, Some(libc::ENOMEM | libc::EAGAIN)) => "; look for memory or process limits",

@@ -105,6 +105,7 @@ impl Slots {
                 nr::TIMER_CREATE => timer_create(args[0], args[1], args[2]),
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
                 nr::TAKE_SUPPLIED => supplied(args[0]),
+                nr::WRITE_AT => write_at(args[0], args[1], args[2], args[3]),
                 number => syscall(number, args),
             }
         }
@@ -196,6 +197,20 @@ unsafe fn timer_create(id: u64, clock: u64, event: u64) -> SysResult {
 }
 
 const PR_TIMER_CREATE_RESTORE_IDS: u32 = 77;
+
+/// Writes until nothing is left: the kernel takes what there is room for.
+unsafe fn write_at(fd: u64, from: u64, bytes: u64, offset: u64) -> SysResult {
+    let mut done = 0;
+    while done < bytes {
+        // SAFETY: the kernel reads the plan's bytes.
+        match unsafe { syscall(k::__NR_pwrite64, [fd, from + done, bytes - done, offset + done]) }?
+        {
+            0 => return Err(Errno(linux_raw_sys::errno::ENOSPC as i32)),
+            written => done += written,
+        }
+    }
+    Ok(done)
+}
 
 /// `struct prctl_mm_map` is the plan's 13 words, the last with `exe_fd` in its upper half.
 unsafe fn set_mm_map(words: u64, exe: u64) -> SysResult {

@@ -6,6 +6,8 @@
 pub mod raw;
 
 #[cfg(feature = "std")]
+pub mod handle;
+#[cfg(feature = "std")]
 pub mod inherited;
 #[cfg(feature = "std")]
 pub mod kcmp;
@@ -14,11 +16,15 @@ pub mod limits;
 #[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
+pub mod owner;
+#[cfg(feature = "std")]
 pub mod ptrace;
 #[cfg(feature = "std")]
 pub mod slice;
 #[cfg(feature = "std")]
 pub mod socket;
+#[cfg(feature = "std")]
+pub mod terminal;
 #[cfg(feature = "std")]
 pub mod unix_diag;
 #[cfg(feature = "std")]

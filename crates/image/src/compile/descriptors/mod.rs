@@ -8,7 +8,10 @@
 //!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  socket      of the caller's, if supplied, or create ─► options ─► bind ─► listen or connect
-//!  last        epoll_ctl, when every number that is watched stands for its file
+//!  slaves      of terminals, in the same way, by their masters
+//!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
+//!              kernel drops a process's own when it closes any descriptor of the file; then
+//!              watches of places, which nothing done here shall wake
 //! ```
 //! Invariant: outside the spare run, which holds no number of the parent, nothing is open but
 //! descriptors in their final place and the one in the making. A number is free until its own
@@ -16,13 +19,17 @@
 //! meant for, and no move overwrites anything.
 
 mod epoll;
+mod inotify;
+mod lock;
 mod make;
 mod pair;
 #[cfg(test)]
 mod simulate;
 mod socket;
+mod terminal;
 #[cfg(test)]
 mod tests;
+mod unnamed;
 
 use std::collections::BTreeMap;
 
@@ -43,6 +50,9 @@ pub struct CompiledDescriptors {
     /// Length of that run.
     pub spare_count: u32,
 }
+
+/// Status flags that `F_SETFL` sets.
+const LATER: u32 = (libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O_NOATIME) as u32;
 
 struct Compiler<'m> {
     model: &'m Model,
@@ -88,7 +98,12 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
             compiler.file(file);
         }
     }
+    compiler.slaves();
+    compiler.control();
     compiler.watches();
+    compiler.notices();
+    compiler.locks();
+    compiler.places();
     let Compiler { ops, external, spare_fd, .. } = compiler;
     let target = |fd: &u32| model.descriptors.iter().find(|own| own.fd == *fd).map(target);
     let externals = external.iter().filter_map(target).collect();
@@ -175,11 +190,25 @@ impl Compiler<'_> {
             OpenFile::Pipe { pipe, .. } => self.pipe(index, *pipe),
             OpenFile::SocketPair { pair, .. } => self.socket_pair(index, *pair),
             OpenFile::Socket(socket) => self.socket(index, socket),
+            OpenFile::Unnamed { file, flags, offset } => {
+                self.unnamed(index, *file, *flags, *offset);
+            }
+            OpenFile::TerminalMaster { terminal, path, flags } => {
+                self.master(index, *terminal, path, *flags);
+            }
+            // Opened by way of the master, which may come later.
+            OpenFile::TerminalSlave { .. } => {}
             single => {
                 self.make(single);
                 self.place(self.slots.made, index);
             }
         }
+    }
+
+    /// The first file before `index` that is made and is `alike`.
+    fn earlier(&self, index: u32, alike: impl Fn(&OpenFile) -> bool) -> Option<u32> {
+        let made = self.numbers.range(..index).map(|(file, _)| *file);
+        made.into_iter().find(|file| alike(&self.model.files[*file as usize]))
     }
 
     fn name(&mut self, index: u32, file: &OpenFile) {
@@ -239,8 +268,7 @@ impl Compiler<'_> {
 
     /// Sets those status flags that can be set later and are not zero.
     fn set_flags(&mut self, slot: u8, flags: u32) {
-        const LATER: i32 = libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O_NOATIME;
-        let flags = flags & LATER as u32;
+        let flags = flags & LATER;
         if flags != 0 {
             self.push_on(slot, libc::SYS_fcntl, &[libc::F_SETFL as u64, flags.into()]);
         }
@@ -254,11 +282,16 @@ fn cloexec(descriptor: &Descriptor) -> u64 {
 fn noun(file: &OpenFile) -> String {
     match file {
         OpenFile::Path { path, .. } => path.display().to_string(),
+        OpenFile::Unnamed { .. } => "file without a name".to_owned(),
         OpenFile::Pipe { .. } => "pipe".to_owned(),
         OpenFile::Event { .. } => "eventfd".to_owned(),
         OpenFile::Signal { .. } => "signalfd".to_owned(),
         OpenFile::Timer { .. } => "timerfd".to_owned(),
         OpenFile::Epoll { .. } => "epoll".to_owned(),
+        OpenFile::Inotify { .. } => "inotify".to_owned(),
+        OpenFile::ProcessHandle { .. } => "pidfd of itself".to_owned(),
+        OpenFile::TerminalMaster { .. } => "master of a terminal".to_owned(),
+        OpenFile::TerminalSlave { .. } => "terminal".to_owned(),
         OpenFile::SocketPair { .. } => "Unix socket pair".to_owned(),
         OpenFile::Socket(socket) => socket.description.clone(),
         OpenFile::External { description } => description.clone(),

@@ -8,7 +8,10 @@ use proptest::prelude::*;
 use super::simulate::{Made, Open, Table, Thing};
 use super::{external_numbers, ops, replaceable_numbers};
 use crate::compile::arena::Arena;
-use crate::model::{Descriptor, EpollWatch, Model, OpenFile, Socket, SocketOption, SocketRole};
+use crate::model::{
+    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Model, Notice, OpenFile, Socket,
+    SocketOption, SocketRole, Terminal, UnnamedFile,
+};
 
 /// So few numbers that gaps and collisions are common.
 const NUMBERS: u32 = 24;
@@ -54,6 +57,10 @@ fn socket(id: u64, content: &[u8]) -> OpenFile {
     }))
 }
 
+fn place(number: u32, id: u64) -> InotifyWatch {
+    InotifyWatch { number, path: format!("/place/{id}/{number}").into(), mask: number << 4 }
+}
+
 /// The files of one kind, with an identity that no other has.
 fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
     match kind {
@@ -67,15 +74,71 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
         2 => vec![pipe(id, false, content), pipe(id, true, content)],
         3 => vec![end(id, 0, content), end(id, 1, content)],
         4 => vec![OpenFile::Epoll { flags: 0, watches: Vec::new() }],
-        5 => vec![socket(id, content)],
+        // Opened twice: made in its final form, or to be opened again.
+        5 => [libc::O_WRONLY | libc::O_TMPFILE, libc::O_RDONLY][id as usize % 2..]
+            .iter()
+            .chain([&libc::O_WRONLY])
+            .map(|flags| OpenFile::Unnamed { file: id as u32, flags: *flags as u32, offset: id })
+            .collect(),
+        6 => vec![OpenFile::Inotify {
+            flags: 0,
+            watches: [3, id as u32 + 7].map(|number| place(number, id)).to_vec(),
+        }],
+        7 => vec![OpenFile::ProcessHandle { flags: 0 }],
+        8 => vec![
+            OpenFile::TerminalMaster { terminal: id as u32, path: "/dev/ptmx".into(), flags: 2 },
+            OpenFile::TerminalSlave { terminal: id as u32, flags: 2 },
+            OpenFile::TerminalSlave { terminal: id as u32, flags: 0 },
+        ],
+        9 => vec![socket(id, content)],
         _ => vec![OpenFile::External { description: format!("outside {id}") }],
     }
+}
+
+fn terminal() -> Terminal {
+    Terminal { is_hung_up: true, is_controlling: true, is_locked: true, ..Terminal::default() }
+}
+
+/// Leaves out slaves whose master is not there: they are supplied by the caller.
+fn with_masters(mut model: Model) -> Model {
+    let is_there = |index: usize| model.descriptors.iter().any(|d| d.file as usize == index);
+    let masters: Vec<u32> = (0..model.files.len())
+        .filter(|index| is_there(*index))
+        .filter_map(|index| match &model.files[index] {
+            OpenFile::TerminalMaster { terminal, .. } => Some(*terminal),
+            _ => None,
+        })
+        .collect();
+    for file in &mut model.files {
+        if matches!(file, OpenFile::TerminalSlave { terminal, .. } if !masters.contains(terminal)) {
+            *file = OpenFile::External { description: "a terminal".into() };
+        }
+    }
+    model
+}
+
+/// More than there are kinds in a model.
+const UNNAMED: u64 = 10;
+
+/// Content around a hole, and a hole at the end.
+fn unnamed(id: u64) -> UnnamedFile {
+    let extents = vec![(id, vec![id as u8; 3]), (id + 90, vec![1, 2])];
+    UnnamedFile { directory: "/tmp".into(), size: id + 99, extents, ..UnnamedFile::default() }
+}
+
+fn unnamed_bytes(id: u64) -> Vec<u8> {
+    let UnnamedFile { size, extents, .. } = unnamed(id);
+    let mut bytes = vec![0; size as usize];
+    for (offset, part) in extents {
+        bytes[offset as usize..][..part.len()].copy_from_slice(&part);
+    }
+    bytes
 }
 
 /// Files of all kinds in any order, at numbers in any order; an end without a number is one that
 /// the parent had closed.
 fn models() -> impl Strategy<Value = Model> {
-    let kinds = prop::collection::vec((0u8..7, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
+    let kinds = prop::collection::vec((0u8..11, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
     let files = kinds.prop_map(|kinds| {
         let kinds = kinds.iter().enumerate();
         kinds.flat_map(|(id, (kind, bytes))| files(*kind, id as u64 + 1, bytes)).collect::<Vec<_>>()
@@ -91,8 +154,28 @@ fn models() -> impl Strategy<Value = Model> {
             .map(|(fd, (file, cloexec))| (number(fd, further), file % count, cloexec))
             .map(|(fd, file, cloexec)| Descriptor { fd, file, cloexec })
             .collect();
-        with_watches(Model { files, descriptors, ..Model::default() }, &watches)
+        let unnamed = (0..UNNAMED).map(unnamed).collect();
+        let terminals = vec![terminal(); UNNAMED as usize];
+        let model = Model { files, descriptors, unnamed, terminals, ..Model::default() };
+        let model = with_masters(model);
+        with_locks(with_watches(model, &watches), &watches)
     })
+}
+
+/// Locks of all kinds on any files, also such as nothing is left of.
+fn with_locks(mut model: Model, drawn: &[(usize, usize)]) -> Model {
+    use LockKind::*;
+    let count = model.files.len();
+    let is_ours = |file: &usize| model.files[*file].flags().is_some();
+    let files: Vec<usize> = (0..count).filter(is_ours).collect();
+    for (first, second) in drawn.iter().filter(|_| !files.is_empty()) {
+        let file = files[first % files.len()] as u32;
+        let kind = [Whole, Process, Description, Lease][second % 4];
+        let (is_write, start) = (first % 2 == 0, *second as u64 >> 8);
+        model.locks.push(Lock { file, kind, is_write, start, length: start % 5 });
+        model.notices.push(Notice { file, signal: 29, is_async: true });
+    }
+    model
 }
 
 fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
@@ -128,11 +211,30 @@ fn check(model: &Model, gap: u32, leave: bool) {
     let numbers: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
     assert_eq!(table.fds.keys().copied().collect::<Vec<_>>(), numbers);
     check_sharing(model, &table);
+    check_locks(model, &table);
     for descriptor in &model.descriptors {
         let open = table.fds[&descriptor.fd];
         assert_eq!(open.cloexec, descriptor.cloexec);
         check_thing(model, &table, descriptor, open);
     }
+}
+
+/// Every lock on what the parent had open is taken, by its own description.
+fn check_locks(model: &Model, table: &Table<'_>) {
+    let expected = model.locks.iter().filter_map(|lock| {
+        let fd = model.descriptors.iter().find(|descriptor| descriptor.file == lock.file)?.fd;
+        let thing = table.fds[&fd].thing;
+        let kind = u64::from(lock.is_write);
+        Some(match lock.kind {
+            LockKind::Whole => (thing, 0, [5, 6][kind as usize], 0, 0),
+            LockKind::Lease => (thing, libc::F_SETLEASE as u64, kind, 0, 0),
+            LockKind::Process => (thing, libc::F_SETLK as u64, kind, lock.start, lock.length),
+            LockKind::Description => {
+                (thing, libc::F_OFD_SETLK as u64, kind, lock.start, lock.length)
+            }
+        })
+    });
+    assert_eq!(expected.collect::<Vec<_>>(), table.locks);
 }
 
 /// Two numbers are one description exactly if they were, except for standard streams.
@@ -154,6 +256,12 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
     match (&model.files[descriptor.file as usize], &table.things[open.thing]) {
         (OpenFile::Path { path, offset, .. }, Thing::Path(opened, at)) => {
             assert_eq!((path.to_str().unwrap(), offset), (opened.as_str(), at));
+        }
+        (OpenFile::Unnamed { file, flags, offset }, Thing::Unnamed(made, opened, at)) => {
+            let access = libc::O_ACCMODE as u32;
+            assert_eq!((flags & access, offset), (*opened as u32 & access, at));
+            assert_eq!(table.unnamed[*made], unnamed_bytes(u64::from(*file)));
+            check_inode(model, table, *made, *file);
         }
         (OpenFile::Event { count, .. }, Thing::Event(counted)) => assert_eq!(count, counted),
         (OpenFile::Socket(socket), Thing::Socket(made)) => check_socket(socket, made),
@@ -181,6 +289,27 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
             };
             assert_eq!(&watches.iter().map(expected).collect::<Vec<_>>(), added);
         }
+        (OpenFile::TerminalMaster { .. }, Thing::Master(..)) => {}
+        (OpenFile::TerminalSlave { terminal, flags }, Thing::Slave(made, opened)) => {
+            assert_eq!(*opened, u64::from(*flags | libc::O_NOCTTY as u32));
+            let is_master = |d: &&Descriptor| {
+                matches!(&model.files[d.file as usize],
+                    OpenFile::TerminalMaster { terminal: other, .. } if other == terminal)
+            };
+            let master = model.descriptors.iter().find(is_master).unwrap().fd;
+            let thing = &table.things[table.fds[&master].thing];
+            assert!(matches!(thing, Thing::Master(other, _) if other == made));
+        }
+        (OpenFile::ProcessHandle { .. }, Thing::Handle(pid)) => {
+            assert_eq!(*pid, u64::from(model.process.pid));
+        }
+        (OpenFile::Inotify { watches, .. }, Thing::Inotify(added, _)) => {
+            let expected = watches.iter().map(|watch| {
+                let mask = watch.mask | libc::IN_DONT_FOLLOW;
+                (watch.number, watch.path.display().to_string(), mask)
+            });
+            assert_eq!(&expected.collect::<Vec<_>>(), added);
+        }
         (file, thing) => panic!("{file:?} became {thing:?}"),
     }
 }
@@ -202,6 +331,16 @@ fn check_socket(socket: &Socket, made: &Made) {
         SocketRole::Idle | SocketRole::Ended { .. } => (None, None),
     };
     assert_eq!((backlog, peer), (made.backlog, made.peer.clone()));
+}
+
+/// Descriptions of one file are of one file again, and of no other.
+fn check_inode(model: &Model, table: &Table<'_>, made: usize, unnamed: u32) {
+    for other in &model.descriptors {
+        let thing = &table.things[table.fds[&other.fd].thing];
+        let is_same = matches!(thing, Thing::Unnamed(file, ..) if *file == made);
+        let file = &model.files[other.file as usize];
+        assert_eq!(is_same, matches!(file, OpenFile::Unnamed { file, .. } if *file == unnamed));
+    }
 }
 
 fn is_of_pipe(file: &OpenFile, identity: u64) -> bool {
@@ -261,7 +400,7 @@ fn a_table_without_gaps_needs_no_number_in_between() {
 fn standard_streams_are_asked_for_one_by_one_and_others_once() {
     let descriptors = [(1, 0), (2, 0), (5, 0), (7, 1), (8, 1), (9, 2)];
     let descriptors = descriptors.map(|(fd, file)| Descriptor { fd, file, cloexec: false });
-    let files = [6, 6, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
+    let files = [10, 10, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
     let model = Model { files, descriptors: descriptors.to_vec(), ..Model::default() };
     assert_eq!(external_numbers(&model), [1, 2, 7]);
     check(&model, 0, true);
