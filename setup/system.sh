@@ -9,6 +9,8 @@ if [ "${1:-}" = --tests ]; then
     packages+=(gcc-multilib musl-tools)
     command -v go >/dev/null || packages+=(golang-go)
     command -v node >/dev/null || packages+=(nodejs)
+    # A server to clone; this package holds it without making it a service.
+    packages+=(redis-tools)
 fi
 
 is_installed() {

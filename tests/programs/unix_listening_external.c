@@ -1,4 +1,5 @@
-// A listening Unix socket is the outside world's: a clone gets one with --inherit-fd 5=PATH.
+// A listening Unix socket has a path, which only one process can have: a clone beside its parent
+// gets another with --inherit-fd 5=listen:PATH.
 #include "check.h"
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -1,9 +1,12 @@
 //! The calls of the command `farfork` that the flavours make.
 
 use crate::compile::profile_dir;
-use crate::{Outcome, Trouble};
+use crate::{Outcome, Trouble, testbed};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+/// The variable that says where agents listen.
+pub const RUN: &str = "FARFORK_RUN";
 
 /// `$FARFORK_BIN`, or the binary beside the tests.
 pub fn binary() -> Outcome<PathBuf> {
@@ -21,6 +24,7 @@ pub fn binary() -> Outcome<PathBuf> {
 pub fn command(arguments: &[&str]) -> Outcome<Command> {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "60"]).arg(binary()?).args(arguments);
+    command.env(RUN, testbed::run_directory());
     Ok(command)
 }
 
@@ -59,6 +63,7 @@ pub fn checkpoint(pool: &Path, pid: u32, image: &str, more: &[&str]) -> Outcome<
 pub fn restore(pool: &Path, image: &str, more: &[&str]) -> Outcome<Command> {
     let mut command = Command::new(binary()?);
     command.args(["restore", "--json", "--pool"]).arg(pool).args(more).arg(image);
+    command.env(RUN, testbed::run_directory());
     Ok(command)
 }
 

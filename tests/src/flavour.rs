@@ -29,7 +29,10 @@ pub enum Flavour {
     CloneOfClone,
     /// The checkpoint is refused in words, leaves nothing behind, and the program goes on.
     Refused,
-    /// The clone needs a descriptor from its caller: refused without, passing with it.
+    /// No clone starts beside the parent, which goes on; one does when the parent has ended.
+    Excluded,
+    /// The clone needs a descriptor from its caller, some only as long as the parent lives: refused
+    /// without, passing with it.
     Inherited,
 }
 
@@ -55,6 +58,7 @@ impl Flavour {
             Flavour::PidOne => "pid_one",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
+            Flavour::Excluded => "excluded",
             Flavour::Inherited => "inherited",
         }
     }
@@ -126,27 +130,30 @@ struct Stage<'a> {
     pool: &'static Path,
     image: String,
     parent: Subject,
+    on_other_nodes: bool,
 }
 
 impl<'a> Stage<'a> {
     fn set(flavour: Flavour, program: &'a Program) -> Outcome<Self> {
         let pool = testbed::pool()?;
         let image = format!("test/{}:{}", program.name, flavour.name());
-        Ok(Self { program, pool, image, parent: start(flavour, program)? })
+        let (parent, on_other_nodes) = (start(flavour, program)?, program.own_network);
+        Ok(Self { program, pool, image, parent, on_other_nodes })
     }
 
     fn play(&mut self, flavour: Flavour) -> Outcome {
         match flavour {
             Flavour::Plain | Flavour::Naive => Ok(()),
             Flavour::Refused => self.refused(),
-            Flavour::CloneBesideParent => self.beside_parent(&[&[]]),
-            Flavour::CloneTwice | Flavour::PidOne => self.beside_parent(&[&[], &[]]),
+            Flavour::CloneBesideParent => self.beside_parent(1),
+            Flavour::CloneTwice | Flavour::PidOne => self.beside_parent(2),
             Flavour::CloneOnOtherNode => {
-                testbed::other_node(self.pool)?;
-                self.beside_parent(&[&["--node", testbed::OTHER_NODE]])
+                self.on_other_nodes = true;
+                self.beside_parent(1)
             }
             Flavour::KillRestoreSamePid => self.kill_restore(),
             Flavour::CloneOfClone => self.clone_of_clone(),
+            Flavour::Excluded => self.excluded(),
             Flavour::Inherited => self.inherited(),
         }
     }
@@ -189,12 +196,21 @@ impl<'a> Stage<'a> {
         Subject::start(label, &mut command, self.program.timeout)
     }
 
+    /// A clone on this node, or on one of its own where no two may share one.
+    fn clone_number(&self, number: usize) -> Outcome<Subject> {
+        let label = format!("clone {}", number + 1);
+        if !self.on_other_nodes {
+            return self.clone(&label, &[]);
+        }
+        self.clone(&label, &["--node", testbed::other_node(self.pool, number)?])
+    }
+
     /// All clones wait before the first goes on; then one after the other, the parent last.
-    fn beside_parent(&mut self, clones: &[&[&str]]) -> Outcome {
+    fn beside_parent(&mut self, clones: usize) -> Outcome {
         self.must_checkpoint(&[])?;
         let mut started = Vec::new();
-        for (number, more) in clones.iter().enumerate() {
-            started.push(self.clone(&format!("clone {}", number + 1), more)?);
+        for number in 0..clones {
+            started.push(self.clone_number(number)?);
         }
         for clone in &mut started {
             clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
@@ -227,14 +243,14 @@ impl<'a> Stage<'a> {
 
     fn clone_of_clone(&mut self) -> Outcome {
         self.must_checkpoint(&[])?;
-        let mut first = self.clone("clone", &[])?;
+        let mut first = self.clone_number(0)?;
         first.await_line("]")?; // the end of what restore tells of the clone
         let told = first.after("    \"pid\": ").pop().unwrap_or_default();
         let Ok(pid) = told.trim_end_matches(',').parse() else {
             return first.fail("expected restore to tell the clone's pid");
         };
         farfork::must_run(farfork::checkpoint(self.pool, pid, &self.image, &[])?)?;
-        let mut second = self.clone("clone of the clone", &[])?;
+        let mut second = self.clone_number(1)?;
         for clone in [&mut second, &mut first] {
             clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
         }
@@ -266,8 +282,24 @@ impl<'a> Stage<'a> {
         ))
     }
 
+    fn excluded(&mut self) -> Outcome {
+        let Expect::Excludes(word) = self.program.expect else { return Ok(()) };
+        self.must_checkpoint(&[])?;
+        let mut beside = self.clone("clone beside the parent", &[])?;
+        let status = beside.finish()?;
+        if status.code() != Some(1) || !beside.transcript().contains(word) {
+            return beside.fail(&format!("expected exit status 1 and '{word}', saw {status}"));
+        }
+        self.parent.must_pass()?;
+        self.clone("clone after the parent", &[])?.must_pass()
+    }
+
     fn inherited(&mut self) -> Outcome {
-        let Expect::NeedsInherit(fd, path) = self.program.expect else { return Ok(()) };
+        let (fd, path, only_beside) = match self.program.expect {
+            Expect::NeedsInherit(fd, path) => (fd, path, false),
+            Expect::NeedsInheritBeside(fd, path) => (fd, path, true),
+            _ => return Ok(()),
+        };
         self.must_checkpoint(&[])?;
         let mut without = self.clone("clone without the fd", &[])?;
         let status = without.finish()?;
@@ -278,7 +310,12 @@ impl<'a> Stage<'a> {
         let place = testbed::work_dir("inherited")?.join(path);
         let inherit = format!("{fd}=listen:{}", place.display());
         self.clone("clone", &["--inherit-fd", &inherit])?.must_pass()?;
-        self.parent.must_pass()
+        self.parent.must_pass()?;
+        if !only_beside {
+            return Ok(());
+        }
+        // What a dead parent has left there is no obstacle.
+        self.clone("clone in the parent's place", &[])?.must_pass()
     }
 
     /// A clone's failure is reported with what the parent printed.

@@ -26,8 +26,12 @@ pub enum Expect {
     Passes,
     /// `checkpoint` refuses; its message holds one of these words.
     Refused(&'static [&'static str]),
+    /// A clone cannot live beside the parent: `restore` says why, with this word in it.
+    Excludes(&'static str),
     /// `restore` refuses without `--inherit-fd N=…`, naming the fd, and passes with it.
     NeedsInherit(u32, &'static str),
+    /// The same while the parent lives; when it has ended, `restore` passes without.
+    NeedsInheritBeside(u32, &'static str),
 }
 
 /// One line of the table.
@@ -47,6 +51,9 @@ pub struct Program {
     pub preload: Option<&'static str>,
     /// Environment variables that are set for it.
     pub env: &'static [(&'static str, &'static str)],
+    /// It has addresses that only one process of a network namespace can have: each clone starts
+    /// on a node in a namespace of its own.
+    pub own_network: bool,
     /// It is also cloned as pid 1 of a PID namespace.
     pub as_pid_one: bool,
     /// How long each wait for it may take.
@@ -69,6 +76,7 @@ impl Program {
             caught_naive: false,
             preload: None,
             env: &[],
+            own_network: false,
             as_pid_one: false,
             timeout: Duration::from_secs(60),
         }
@@ -86,9 +94,21 @@ impl Program {
         self
     }
 
+    /// Marks a program of which only one can live; a clone beside it is refused with `word`.
+    pub const fn excludes(mut self, word: &'static str) -> Self {
+        self.expect = Expect::Excludes(word);
+        self
+    }
+
     /// Marks a program whose `fd` the caller of `restore` has to bring.
     pub const fn needs_inherit(mut self, fd: u32, path: &'static str) -> Self {
         self.expect = Expect::NeedsInherit(fd, path);
+        self
+    }
+
+    /// Marks a program whose `fd` the caller of `restore` has to bring as long as the parent lives.
+    pub const fn needs_inherit_beside(mut self, fd: u32, path: &'static str) -> Self {
+        self.expect = Expect::NeedsInheritBeside(fd, path);
         self
     }
 
@@ -116,6 +136,12 @@ impl Program {
         self
     }
 
+    /// Marks a program with addresses of its own.
+    pub const fn own_network(mut self) -> Self {
+        self.own_network = true;
+        self
+    }
+
     /// Gives the program more time than the usual minute.
     pub const fn seconds(mut self, seconds: u64) -> Self {
         self.timeout = Duration::from_secs(seconds);
@@ -134,7 +160,10 @@ impl Program {
         match self.expect {
             Expect::Passes => all.extend(Flavour::CLONING),
             Expect::Refused(_) => all.push(Flavour::Refused),
-            Expect::NeedsInherit(..) => all.push(Flavour::Inherited),
+            Expect::Excludes(_) => all.extend([Flavour::Excluded, Flavour::KillRestoreSamePid]),
+            Expect::NeedsInherit(..) | Expect::NeedsInheritBeside(..) => {
+                all.push(Flavour::Inherited)
+            }
         }
         all
     }

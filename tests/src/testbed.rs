@@ -1,7 +1,15 @@
-//! What all tests of one test binary share: a directory, a pool on huge-page tmpfs, a second node.
+//! What all tests of one test binary share: a directory, a pool on huge-page tmpfs, other nodes.
+//!
+//! Agents listen below that directory: those of the machine, or of other checkouts, never answer.
 
 use crate::{Outcome, Trouble, farfork};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt,
+};
+use nix::unistd::Pid;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,14 +18,19 @@ use std::time::{Duration, Instant};
 const POOL_SIZE: &str = "6G";
 /// The pool and its metadata; sparse, so only what images hold is used.
 const TMPFS_OPTIONS: &str = "huge=always,size=7g,mode=0755";
-/// The name of the node that is not this one.
-pub const OTHER_NODE: &str = "n2";
+/// The names of nodes that are not this one, each in a network namespace of its own.
+pub const OTHER_NODES: [&str; 2] = ["n2", "n3"];
 
 static MOUNTED: Mutex<Option<PathBuf>> = Mutex::new(None);
-static AGENT: Mutex<Option<Child>> = Mutex::new(None);
+static AGENTS: Mutex<[Option<Child>; OTHER_NODES.len()]> = Mutex::new([const { None }; 2]);
 
 fn base() -> PathBuf {
     std::env::temp_dir().join(format!("farfork-tests-{}", std::process::id()))
+}
+
+/// `$FARFORK_RUN` of all that is started here.
+pub fn run_directory() -> PathBuf {
+    base().join("run")
 }
 
 /// A fresh working directory, which also a program that dropped its rights can enter.
@@ -66,53 +79,68 @@ fn create(path: &Path) -> Outcome {
     Err(Trouble::during("farfork pool create", format!("made no {}", path.display())))
 }
 
-/// Starts the other node once: an agent that shares the pool and nothing else with this one.
-pub fn other_node(pool: &Path) -> Outcome {
-    let mut agent = AGENT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(running) = agent.as_mut()
+/// Starts another node once: an agent that shares the pool and nothing else with this one.
+pub fn other_node(pool: &Path, which: usize) -> Outcome<&'static str> {
+    let name = OTHER_NODES[which];
+    let mut agents = AGENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(running) = agents[which].as_mut()
         && matches!(running.try_wait(), Ok(None))
     {
-        return Ok(());
+        return Ok(name);
     }
-    *agent = Some(start_agent(pool)?);
-    await_node(pool)
+    agents[which] = Some(start_agent(pool, name)?);
+    await_node(pool, name)?;
+    Ok(name)
 }
 
-fn start_agent(pool: &Path) -> Outcome<Child> {
+fn start_agent(pool: &Path, name: &str) -> Outcome<Child> {
     Command::new("unshare")
-        .args(["--kill-child", "-pfmn", "--mount-proc", "--"])
+        .args(["--kill-child", "-pfmn", "--mount-proc", "--", "sh", "-c"])
+        .args(["ip link set lo up && exec \"$@\"", "agent"])
         .arg(farfork::binary()?)
-        .args(["node", "--name", OTHER_NODE, "--pool"])
+        .args(["node", "--name", name, "--pool"])
         .arg(pool)
+        .env(farfork::RUN, run_directory())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
-        .map_err(|error| Trouble::during("starting the other node", error))
+        .map_err(|error| Trouble::during("starting another node", error))
 }
 
 /// The node table of the pool tells when the agent has joined.
-fn await_node(pool: &Path) -> Outcome {
+fn await_node(pool: &Path, name: &str) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let mut info = farfork::command(&["pool", "info", "--json"])?;
         info.arg(pool);
         let seen = farfork::text(&farfork::must_run(info)?);
-        if seen.contains(&format!("\"{OTHER_NODE}\"")) {
+        if seen.contains(&format!("\"{name}\"")) {
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(Trouble::during("waiting for the other node in pool info", seen));
+            return Err(Trouble::during(&format!("waiting for node {name} in pool info"), seen));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Ends the agent, unmounts the pool, removes the directory.
+/// Ends this node's agent, which the first restore has started: nobody waits until it is idle.
+fn end_local_agent() -> nix::Result<()> {
+    let client = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    connect(client.as_raw_fd(), &UnixAddr::new(&run_directory().join("local.sock"))?)?;
+    let agent = getsockopt(&client, sockopt::PeerCredentials)?;
+    kill(Pid::from_raw(agent.pid()), Signal::SIGKILL)
+}
+
+/// Ends the agents, unmounts the pool, removes the directory.
 pub fn tear_down() {
-    if let Some(mut agent) = AGENT.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    let mut agents = AGENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    for mut agent in agents.iter_mut().filter_map(Option::take) {
         let _ = agent.kill();
         let _ = agent.wait();
     }
+    // There is none if nothing was restored on this node.
+    let _ = end_local_agent();
     if let Some(place) = MOUNTED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         let _ = umount2(&place, MntFlags::MNT_DETACH);
     }

@@ -78,6 +78,8 @@ impl Checkpoint {
     /// without a name is given back by `farfork pool check`, and the process still lives.
     pub fn settle(&self) {
         if let Some(frozen) = &self.held.process {
+            // Best effort: without it, a clone may have to wait for a port.
+            let _ = descriptors::reset_on_death(frozen.pid());
             let _ = kill_process(Pid::from_raw(frozen.pid()), Signal::SIGKILL);
         }
     }
@@ -247,6 +249,10 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         descriptors: open.descriptors,
         files: open.files,
         mounts: Vec::new(),
+        unnamed: open.unnamed,
+        terminals: open.terminals,
+        locks: open.locks,
+        notices: open.notices,
     };
     model.mounts = mounts::collect(pid, &model, refusals)?;
     Ok(Some(Collected { model, runs, shared }))

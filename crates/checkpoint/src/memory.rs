@@ -149,6 +149,11 @@ fn obstacle(mapping: &Mapping, is_object: bool) -> Option<Obstacle> {
     let is_unnamed = mapping.path().is_none() || mapping.is_deleted();
     [
         (is_window, "it lies where farfork keeps its own code in a clone", "map it elsewhere"),
+        (
+            mapping.name.starts_with("/[aio]"),
+            "it is a context of Linux AIO, and the kernel does not tell what is under way in it",
+            "io_destroy it before the checkpoint",
+        ),
         (is_device, "it is memory of a device", "close the device before the checkpoint"),
         (mapping.has("ht"), "it uses huge pages of hugetlbfs", "use transparent huge pages"),
         (

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use farfork_image::catalog::{Catalog, ImageName};
+use farfork_image::compile::replaceable_numbers;
 use farfork_image::format::Image;
-use farfork_image::model::OpenFile;
+use farfork_image::model::{Descriptor, Model, OpenFile};
 use farfork_pool::Pool;
 use farfork_types::{Cid, PAGE_BYTES};
 use serde::Serialize;
@@ -74,6 +75,13 @@ struct Entry {
     created_unix_s: u64,
 }
 
+/// A socket that a clone makes anew, or is given with `--inherit-fd`.
+#[derive(Serialize)]
+struct Address {
+    fd: u32,
+    socket: String,
+}
+
 #[derive(Serialize)]
 struct Description {
     cid: String,
@@ -85,6 +93,7 @@ struct Description {
     threads: usize,
     fds: usize,
     external_fds: Vec<u32>,
+    addresses: Vec<Address>,
     vmas: usize,
     footprint_bytes: u64,
     stored_pages: u64,
@@ -140,6 +149,9 @@ fn show(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
     println!("memory     {} in {} mappings", size::show(d.footprint_bytes), d.vmas);
     println!("pool       {}, {} pages stored", size::show(d.pool_bytes), d.stored_pages);
     println!("files      {} descriptors, from outside: {:?}", d.fds, d.external_fds);
+    for Address { fd, socket } in &d.addresses {
+        println!("address    fd {fd}: {socket}");
+    }
     println!("made on    Linux {}, farfork {}", d.kernel, d.farfork);
     Ok(())
 }
@@ -169,6 +181,7 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
             .filter(|descriptor| is_external(descriptor.file))
             .map(|descriptor| descriptor.fd)
             .collect(),
+        addresses: addresses(model),
         vmas: model.memory.regions.len(),
         footprint_bytes: stored_pages * PAGE_BYTES,
         stored_pages,
@@ -177,6 +190,20 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
         kernel: model.made_on.kernel.clone(),
         farfork: model.made_on.farfork.clone(),
     })
+}
+
+/// Sockets that a caller of restore may replace.
+fn addresses(model: &Model) -> Vec<Address> {
+    let of = |descriptor: &Descriptor| match &model.files[descriptor.file as usize] {
+        OpenFile::Socket(socket) if socket.is_replaceable() => {
+            Some(Address { fd: descriptor.fd, socket: socket.description.clone() })
+        }
+        _ => None,
+    };
+    let mut found: Vec<Address> = model.descriptors.iter().filter_map(of).collect();
+    let firsts = replaceable_numbers(model);
+    found.retain(|address| firsts.contains(&address.fd));
+    found
 }
 
 fn remove(pool: &Pool, image: &str) -> Result<(), Box<dyn Error>> {

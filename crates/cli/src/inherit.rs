@@ -3,46 +3,87 @@
 use farfork_sys::words;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::str::FromStr;
 
-/// `N=PATH`: descriptor N is PATH, opened; a socket is connected to; `listen:PATH` is a new socket
-/// listening there. `%i` in PATH is the number of the clone, counted from 0.
+/// `N=WHAT`: descriptor N is what stands there. `%i` in it is the number of the clone, counted
+/// from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inherit {
     /// Number in the clone.
     pub(crate) fd: u32,
-    path: String,
-    listens: bool,
+    kind: Kind,
+    place: String,
+}
+
+/// What is made of the place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// `PATH`: opened; a socket is connected to.
+    Path,
+    /// `listen:PATH`: a new Unix socket that listens there.
+    Listen,
+    /// `tcp:ADDRESS:PORT`: a new TCP socket that listens there, in the caller's network namespace.
+    Tcp,
+    /// `udp:ADDRESS:PORT`: a new UDP socket that is bound there.
+    Udp,
+}
+
+impl Kind {
+    fn of(what: &str) -> (Kind, &str) {
+        [("listen:", Kind::Listen), ("tcp:", Kind::Tcp), ("udp:", Kind::Udp)]
+            .into_iter()
+            .find_map(|(prefix, kind)| Some((kind, what.strip_prefix(prefix)?)))
+            .unwrap_or((Kind::Path, what))
+    }
 }
 
 impl FromStr for Inherit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Inherit, String> {
-        let wrong = || format!("'{text}' is not N=PATH, as 3=/run/app.sock is");
-        let (number, path) = text.split_once('=').ok_or_else(wrong)?;
+        let wrong = || {
+            format!(
+                "'{text}' is not N=WHAT, as 3=/run/app.sock, 3=listen:/run/app.sock, \
+                 3=tcp:127.0.0.1:8080 and 3=udp:[::1]:53 are"
+            )
+        };
+        let (number, what) = text.split_once('=').ok_or_else(wrong)?;
         let fd = number.parse().map_err(|_| wrong())?;
-        let listens = path.starts_with("listen:");
-        let path = path.strip_prefix("listen:").unwrap_or(path);
-        if path.is_empty() {
+        let (kind, place) = Kind::of(what);
+        let is_address = place.replace("%i", "0").parse::<SocketAddr>().is_ok();
+        if place.is_empty() || matches!(kind, Kind::Tcp | Kind::Udp) && !is_address {
             return Err(wrong());
         }
-        Ok(Inherit { fd, path: path.to_owned(), listens })
+        Ok(Inherit { fd, kind, place: place.to_owned() })
     }
 }
 
 impl Inherit {
     /// Opens it for clone number `index`.
     pub(crate) fn open(&self, index: usize) -> Result<OwnedFd, String> {
-        let path = self.path.replace("%i", &index.to_string());
-        let result = if self.listens { listen(&path) } else { open(&path) };
+        let place = self.place.replace("%i", &index.to_string());
+        let result = match self.kind {
+            Kind::Path => open(&place),
+            Kind::Listen => listen(&place),
+            Kind::Tcp => listen_tcp(&place),
+            Kind::Udp => UdpSocket::bind(&place).map(OwnedFd::from),
+        };
         result.map_err(|error| {
-            format!("cannot open {path} for descriptor {}: {}", self.fd, words::of(&error))
+            format!("cannot open {place} for descriptor {}: {}", self.fd, words::of(&error))
         })
     }
+}
+
+/// As many connections may wait as the system allows: what the process had asked for is not known
+/// here.
+fn listen_tcp(address: &str) -> io::Result<OwnedFd> {
+    let listener = TcpListener::bind(address)?;
+    rustix::net::listen(&listener, i32::from(u16::MAX))?;
+    Ok(listener.into())
 }
 
 fn listen(path: &str) -> io::Result<OwnedFd> {
@@ -55,9 +96,11 @@ fn listen(path: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether somebody still listens; a file left behind by the dead may be replaced.
+/// Whether somebody still listens; a file left behind by the dead may be replaced. A datagram
+/// socket cannot connect to one that takes connections, so that whoever lives does not notice.
 fn answers(path: &str) -> bool {
-    UnixStream::connect(path).is_ok()
+    let answer = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
+    !answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn open(path: &str) -> io::Result<OwnedFd> {
@@ -75,10 +118,14 @@ mod tests {
     #[test]
     fn a_number_and_a_path_are_needed() {
         let listening: Inherit = "3=listen:/run/a-%i.sock".parse().unwrap();
-        assert_eq!((listening.fd, listening.path.as_str()), (3, "/run/a-%i.sock"));
-        assert!(listening.listens);
-        assert!(!"7=/dev/null".parse::<Inherit>().unwrap().listens);
-        for text in ["", "3", "=x", "x=/dev/null", "3=", "-1=/x", "3=listen:"] {
+        assert_eq!((listening.fd, listening.place.as_str()), (3, "/run/a-%i.sock"));
+        assert_eq!(listening.kind, Kind::Listen);
+        assert_eq!("7=/dev/null".parse::<Inherit>().unwrap().kind, Kind::Path);
+        assert_eq!("7=tcp:[::1]:808%i".parse::<Inherit>().unwrap().kind, Kind::Tcp);
+        let wrong = ["3=tcp:", "3=tcp:80", "3=tcp:localhost:80", "3=udp:127.0.0.1"];
+        for text in
+            ["", "3", "=x", "x=/dev/null", "3=", "-1=/x", "3=listen:"].into_iter().chain(wrong)
+        {
             assert!(text.parse::<Inherit>().is_err(), "{text}");
         }
     }

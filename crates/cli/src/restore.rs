@@ -38,8 +38,9 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "new")]
     pid_mode: PidMode,
     /// Supply descriptor N: N=PATH opens PATH, or connects if it is a socket; N=listen:PATH
-    /// listens there. %i is the number of the clone.
-    #[arg(long = "inherit-fd", value_name = "N=PATH")]
+    /// listens there; N=tcp:ADDRESS:PORT listens and N=udp:ADDRESS:PORT is bound there, in the
+    /// place of the parent's address. %i is the number of the clone.
+    #[arg(long = "inherit-fd", value_name = "N=WHAT")]
     inherit: Vec<Inherit>,
     /// Node to start on.
     #[arg(long, env = "FARFORK_NODE", default_value = paths::DEFAULT_NODE)]

@@ -6,7 +6,11 @@
 
 mod filter;
 mod identity;
+mod locks;
 mod shared;
+mod socket;
+mod terminal;
+mod unnamed;
 
 use std::path::PathBuf;
 
@@ -14,7 +18,11 @@ use serde::{Deserialize, Serialize};
 
 pub use filter::SeccompFilter;
 pub use identity::{Credentials, Scheduling};
+pub use locks::{Lock, LockKind, Notice};
 pub use shared::{ObjectExtent, ObjectKind, SharedObject};
+pub use socket::{Socket, SocketOption, SocketRole};
+pub use terminal::{SETTINGS_BYTES, Terminal};
+pub use unnamed::UnnamedFile;
 
 /// Pages per 2 MiB window, as 64-bit words of a bitmap.
 pub const WINDOW_WORDS: usize = 8;
@@ -42,6 +50,14 @@ pub struct Model {
     pub descriptors: Vec<Descriptor>,
     /// Open file descriptions that `descriptors` refer to.
     pub files: Vec<OpenFile>,
+    /// Files without a name that some of `files` have open.
+    pub unnamed: Vec<UnnamedFile>,
+    /// Terminals whose masters are among `files`.
+    pub terminals: Vec<Terminal>,
+    /// Locks and leases on `files`.
+    pub locks: Vec<Lock>,
+    /// Those of `files` that signal the process.
+    pub notices: Vec<Notice>,
     /// Mounts that files lie on, in the order in which they were made.
     pub mounts: Vec<Mount>,
 }
@@ -355,6 +371,15 @@ pub enum OpenFile {
         /// Present for regular files, which must not have changed.
         stamp: Option<FileStamp>,
     },
+    /// A regular file without a name, in [`Model::unnamed`].
+    Unnamed {
+        /// Index there; several descriptions may have one file open.
+        file: u32,
+        /// `open` flags without creation flags.
+        flags: u32,
+        /// File position.
+        offset: u64,
+    },
     /// One end of a pipe; both ends name the same pipe.
     Pipe {
         /// Identity of the pipe within the image.
@@ -405,6 +430,34 @@ pub enum OpenFile {
         /// Watched descriptors.
         watches: Vec<EpollWatch>,
     },
+    /// An inotify instance in whose queue nothing waits.
+    Inotify {
+        /// Status flags.
+        flags: u32,
+        /// Watches, by number.
+        watches: Vec<InotifyWatch>,
+    },
+    /// A pidfd of the process itself.
+    ProcessHandle {
+        /// Status flags, with `PIDFD_THREAD`.
+        flags: u32,
+    },
+    /// Master of a pseudo-terminal.
+    TerminalMaster {
+        /// Index in [`Model::terminals`].
+        terminal: u32,
+        /// Where terminals are made.
+        path: PathBuf,
+        /// `open` flags.
+        flags: u32,
+    },
+    /// Slave of a pseudo-terminal whose master the process has too.
+    TerminalSlave {
+        /// Index in [`Model::terminals`].
+        terminal: u32,
+        /// `open` flags.
+        flags: u32,
+    },
     /// One end of a Unix socket pair; both ends name the same pair.
     SocketPair {
         /// Identity of the pair within the image.
@@ -421,6 +474,8 @@ pub enum OpenFile {
         shutdown: u32,
         /// Receive and send buffer sizes as `getsockopt` gives them.
         buffers: (u32, u32),
+        /// Options that the process set.
+        options: Vec<SocketOption>,
     },
     /// A shared object: a memfd, or the like.
     Object {
@@ -431,11 +486,47 @@ pub enum OpenFile {
         /// File position.
         offset: u64,
     },
+    /// A socket that a clone makes anew, where the caller of restore does not supply another.
+    Socket(Box<Socket>),
     /// A file whose other end lies outside; the caller of restore supplies it.
     External {
         /// What it was, for messages.
         description: String,
     },
+}
+
+impl OpenFile {
+    /// Status flags; those of a file from outside are its supplier's.
+    pub fn flags(&self) -> Option<u32> {
+        match self {
+            OpenFile::Path { flags, .. }
+            | OpenFile::Unnamed { flags, .. }
+            | OpenFile::Object { flags, .. }
+            | OpenFile::Pipe { flags, .. }
+            | OpenFile::Event { flags, .. }
+            | OpenFile::Signal { flags, .. }
+            | OpenFile::Timer { flags, .. }
+            | OpenFile::Epoll { flags, .. }
+            | OpenFile::Inotify { flags, .. }
+            | OpenFile::ProcessHandle { flags }
+            | OpenFile::TerminalMaster { flags, .. }
+            | OpenFile::TerminalSlave { flags, .. }
+            | OpenFile::SocketPair { flags, .. } => Some(*flags),
+            OpenFile::Socket(socket) => Some(socket.flags),
+            OpenFile::External { .. } => None,
+        }
+    }
+}
+
+/// A place watched by an inotify instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InotifyWatch {
+    /// The watch's number.
+    pub number: u32,
+    /// What is watched; a symbolic link itself and not what it leads to.
+    pub path: PathBuf,
+    /// Events and options, as `inotify_add_watch` takes them.
+    pub mask: u32,
 }
 
 /// A descriptor watched by an epoll instance.

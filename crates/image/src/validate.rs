@@ -7,12 +7,13 @@ use std::path::Path;
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 use farfork_plan::window;
 use farfork_sys::ptrace::REGISTER_WORDS;
+use farfork_sys::socket::{ADDRESS_BYTES, FILTER_INSTRUCTIONS};
 use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use crate::model::{
-    Backing, FileStamp, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SeccompFilter,
-    SharedObject, Thread,
+    Backing, FileStamp, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SETTINGS_BYTES,
+    SeccompFilter, SharedObject, Socket, SocketOption, SocketRole, Thread, UnnamedFile,
 };
 
 /// Addresses of user space, also with five levels of page tables.
@@ -33,6 +34,9 @@ const OBJECT_BYTES: u64 = 1 << 48;
 const MEMFD_NAME_BYTES: usize = 249;
 /// Words of an auxiliary vector; the kernel has some 50.
 const AUXV_WORDS: usize = 512;
+
+/// No socket option is longer; extension headers come close.
+const OPTION_BYTES: usize = 2048;
 
 /// What does not hold, in a few words.
 type Check = Result<(), &'static str>;
@@ -82,15 +86,47 @@ impl Model {
         let is_external = |file: &&OpenFile| matches!(file, OpenFile::External { .. });
         let externals = self.files.iter().filter(is_external).count();
         demand(externals + 3 <= MAX_REQUEST_FDS, "too many files from outside")?;
+        self.unnamed.iter().try_for_each(UnnamedFile::validate)?;
+        for terminal in &self.terminals {
+            demand(terminal.settings.len() == SETTINGS_BYTES, "a terminal without settings")?;
+        }
+        let held = self.locks.iter().map(|lock| lock.file);
+        for file in held.chain(self.notices.iter().map(|notice| notice.file)) {
+            let is_ours = self.files.get(file as usize).is_some_and(|file| file.flags().is_some());
+            demand(is_ours, "a lock on no file")?;
+        }
+        for lock in &self.locks {
+            let end = lock.start.checked_add(lock.length);
+            demand(end.is_some_and(|end| end < 1 << 63), "a lock beyond every file")?;
+        }
         self.files.iter().try_for_each(|file| match file {
             OpenFile::Path { path: at, stamp, .. } => {
                 path(at)?;
                 stamp.iter().try_for_each(FileStamp::validate)
             }
+            OpenFile::Unnamed { file, .. } => {
+                demand((*file as usize) < self.unnamed.len(), "a file without content")
+            }
+            OpenFile::TerminalMaster { terminal, path: at, .. } => {
+                demand((*terminal as usize) < self.terminals.len(), "a master of no terminal")?;
+                path(at)
+            }
+            OpenFile::TerminalSlave { terminal, .. } => {
+                demand((*terminal as usize) < self.terminals.len(), "a slave of no terminal")
+            }
+            OpenFile::Inotify { watches, .. } => {
+                let numbers = watches.windows(2).all(|pair| pair[0].number < pair[1].number);
+                demand(numbers, "watches that are not in order")?;
+                watches.iter().try_for_each(|watch| path(&watch.path))
+            }
             OpenFile::Pipe { content, capacity, .. } => {
                 demand(content.len() <= *capacity as usize, "a pipe that holds too much")
             }
-            OpenFile::SocketPair { end, .. } => demand(*end < 2, "a socket pair of three"),
+            OpenFile::SocketPair { end, options, .. } => {
+                demand(*end < 2, "a socket pair of three")?;
+                validate_options(options)
+            }
+            OpenFile::Socket(socket) => socket.validate(),
             OpenFile::Object { object, .. } => self.demand_object(*object),
             _ => Ok(()),
         })
@@ -154,6 +190,25 @@ impl Memory {
         let stored: u64 = self.windows.iter().map(|window| bits(&window.pages)).sum();
         let placed: u64 = self.chunk_pages().iter().map(|pages| bits(pages)).sum();
         demand(stored == placed, "a stored page that lies nowhere")
+    }
+}
+
+fn validate_options(options: &[SocketOption]) -> Check {
+    let fit = options.iter().all(|option| option.value.len() <= OPTION_BYTES);
+    demand(fit, "a socket option without end")
+}
+
+impl Socket {
+    fn validate(&self) -> Check {
+        let peer = match &self.role {
+            SocketRole::Connected { peer } => Some(peer),
+            _ => None,
+        };
+        let addresses = self.name.iter().chain(peer);
+        let fit = |bytes: &Vec<u8>| (2..=ADDRESS_BYTES).contains(&bytes.len());
+        demand(addresses.into_iter().all(fit), "a socket at no address")?;
+        validate_options(&self.options)?;
+        demand(self.filter.len() <= FILTER_INSTRUCTIONS, "a socket filter without end")
     }
 }
 
@@ -223,6 +278,21 @@ impl ObjectExtent {
                 .get(first + last as usize)
                 .is_some_and(|window| window.address == start + last * CHUNK_BYTES);
         demand(held, "a part of shared memory that is not stored")
+    }
+}
+
+impl UnnamedFile {
+    fn validate(&self) -> Check {
+        path(&self.directory)?;
+        demand(self.size < 1 << 63, "a file larger than every file")?;
+        let mut end = 0;
+        for (offset, bytes) in &self.extents {
+            demand(*offset >= end, "content of a file that is not in order")?;
+            end = offset.saturating_add(bytes.len() as u64);
+        }
+        demand(end <= self.size, "content beyond the end of its file")?;
+        let is_text = self.attributes.iter().all(|(name, _)| !name.contains('\0'));
+        demand(is_text, "an attribute with a name that is none")
     }
 }
 

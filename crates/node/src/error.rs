@@ -32,6 +32,17 @@ pub enum NodeError {
         /// What the parent had there.
         description: String,
     },
+    /// A descriptor was supplied that the image has no place for.
+    #[error(
+        "image {name} does not take descriptor {fd} from outside: only connections to others, and \
+         sockets with an address of their own, can be given with --inherit-fd"
+    )]
+    NeedlessDescriptor {
+        /// The image.
+        name: String,
+        /// Number of the descriptor.
+        fd: u32,
+    },
     /// There is no such clone here.
     #[error("no clone has pid {pid} on this node: farfork ps lists them")]
     NoClone {

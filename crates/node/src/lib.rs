@@ -9,6 +9,7 @@
 //! truth being a lock that the clone's init holds; a clone that was not detached dies with the
 //! connection that asked for it; the agent leaves when it has had nothing to do for a while.
 
+mod addresses;
 mod agent;
 mod channel;
 pub mod client;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-use farfork_image::compile::external_numbers;
+use farfork_image::compile::{external_numbers, replaceable_numbers};
 use farfork_image::model::{Model, OpenFile};
 use farfork_plan::protocol::PidMode;
 use farfork_restore::{Event, Started, Template};
@@ -14,7 +14,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags, open};
 
+use crate::addresses;
 use crate::channel::{Channel, Received};
 use crate::error::NodeError;
 use crate::images::{Images, NodeImage};
@@ -206,7 +208,8 @@ fn has_hung_up(channel: &Channel) -> bool {
     poll(&mut polls, Some(&moment)).is_ok_and(|_| polls[0].revents().intersects(hung_up))
 }
 
-/// The descriptors that the plan wants from outside, in its order.
+/// The descriptors that the plan wants from outside, in its order: those that it cannot do
+/// without, then those that the caller may give. Of these, one that is left out has a stand-in.
 fn externals(
     image: &NodeImage,
     call: &RestoreCall,
@@ -220,10 +223,28 @@ fn externals(
         fd,
         description: description(model, fd),
     };
-    external_numbers(model)
-        .into_iter()
-        .map(|fd| supplied.remove(&fd).ok_or_else(|| missing(fd)))
-        .collect()
+    let mut externals = Vec::new();
+    for fd in external_numbers(model) {
+        externals.push(supplied.remove(&fd).ok_or_else(|| missing(fd))?);
+    }
+    for fd in replaceable_numbers(model) {
+        let given = supplied.remove(&fd);
+        if given.is_none() {
+            addresses::clear(model, fd);
+        }
+        externals.push(given.map_or_else(stand_in, Ok)?);
+    }
+    match supplied.into_keys().find(|fd| *fd > 2) {
+        Some(fd) => Err(NodeError::NeedlessDescriptor { name: call.name.clone(), fd }),
+        None => Ok(externals),
+    }
+}
+
+/// What stands in a request for a descriptor that was left out.
+fn stand_in() -> Result<OwnedFd, NodeError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    open("/", flags, Mode::empty())
+        .map_err(|errno| NodeError::Agent(format!("cannot open /: {errno}; look for limits")))
 }
 
 /// What a descriptor from outside was.

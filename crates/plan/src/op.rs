@@ -21,8 +21,11 @@ pub mod nr {
     /// `PR_SET_MM_MAP` with the 13 words at `args[0]` and the executable's descriptor `args[1]`.
     pub const SET_MM_MAP: u32 = 0x8005;
     /// Writes the `args[2]` bytes at `args[1]` to descriptor `args[0]` at offset `args[3]`, all of
-    /// them.
+    /// them or failing.
     pub const WRITE_ALL: u32 = 0x8006;
+    /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
+    /// leaves out the next `args[1]` ops, which make the parent's.
+    pub const TAKE_SUPPLIED: u32 = 0x8007;
 }
 
 /// What an op is about, so that a failure can be told in words.
@@ -65,6 +68,10 @@ pub enum What {
     SharedMemory = 17,
     /// Setting priorities.
     Scheduling = 18,
+    /// Giving a socket its address.
+    Address = 19,
+    /// Taking a lock or lease again.
+    Lock = 20,
 }
 
 impl What {
@@ -90,6 +97,8 @@ impl What {
             Mount,
             SharedMemory,
             Scheduling,
+            Address,
+            Lock,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

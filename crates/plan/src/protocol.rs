@@ -15,7 +15,8 @@ pub const SLOTS: usize = 250;
 pub const MAX_REQUEST_FDS: usize = 200;
 
 /// Start one clone. Carries descriptors: pool, status socket, pin, then the external ones in the
-/// plan's order.
+/// plan's order. In the place of one that may be left out and was, stands a directory opened with
+/// `O_PATH`, which no descriptor that is supplied can be.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]

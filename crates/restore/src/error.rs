@@ -94,10 +94,12 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Thread) => "creating a thread with its id",
         Some(What::Process) => "creating the process with its pid",
         Some(What::Container) => "mounting /proc in the new container",
+        Some(What::Lock) => "taking a lock again",
         Some(What::Supervisor) => "installing the supervisor of memory calls",
         Some(What::Mount) => "mounting",
         Some(What::SharedMemory) => "making shared memory",
         Some(What::Scheduling) => "setting priorities",
+        Some(What::Address) => "giving a socket its address",
         None => "a step",
     }
 }
@@ -106,6 +108,23 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
     match (what, source.raw_os_error()) {
         (Some(What::Process | What::Thread), Some(libc::EEXIST)) => {
             "; the pid is taken in this PID namespace: use --pid-mode new, or end that process"
+        }
+        (Some(What::Address), Some(libc::EADDRINUSE)) => {
+            "; somebody else, maybe the parent, has the address in the node's network namespace: \
+             start the clone on a node in a network namespace of its own (ip netns exec NAME \
+             farfork restore --node NAME), or give it another address (--inherit-fd FD=tcp:ADDRESS:PORT)"
+        }
+        (Some(What::Address), Some(libc::EADDRNOTAVAIL | libc::ENODEV)) => {
+            "; no interface of the node's network namespace has it: add it there (ip address \
+             add, ip link set lo up), or give the clone another with --inherit-fd"
+        }
+        (Some(What::Address), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
+            "; the node's network namespace has no route to it: add one (ip route add), or start \
+             the clone on another node"
+        }
+        (Some(What::Lock), Some(libc::EAGAIN | libc::EACCES)) => {
+            "; another process holds it, the parent perhaps: end it first (farfork checkpoint \
+             --kill), or have the parent release the lock before the checkpoint"
         }
         (_, Some(libc::EPERM)) => "; run as root, or see farfork doctor for what is missing",
         (_, Some(libc::ENOMEM | libc::EAGAIN)) => "; look for memory or process limits",

@@ -77,9 +77,15 @@ impl Slots {
     /// # Safety
     /// The ops must come from a sealed image whose parent had this address space.
     pub unsafe fn run(&mut self, ops: &[Op]) -> Result<(), Failure> {
-        for op in ops {
+        let mut rest = ops.iter();
+        while let Some(op) = rest.next() {
             // SAFETY: passed on to the caller.
             match unsafe { self.step(op) } {
+                Ok(NOT_SUPPLIED) if op.nr == nr::TAKE_SUPPLIED => {}
+                Ok(fd) if op.nr == nr::TAKE_SUPPLIED => {
+                    self.set(op.store, fd as i32);
+                    rest.by_ref().take(op.args[1] as usize).for_each(drop);
+                }
                 Ok(value) if op.store != SLOT_NONE => self.set(op.store, value as i32),
                 Ok(_) => {}
                 Err(_) if op.may_fail == 1 => {}
@@ -111,6 +117,7 @@ impl Slots {
                 nr::TIMER_CREATE => timer_create(args[0], args[1], args[2]),
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
                 nr::WRITE_ALL => write_all(args),
+                nr::TAKE_SUPPLIED => supplied(args[0]),
                 number => syscall(number, args),
             }
         }
@@ -140,6 +147,16 @@ impl Slots {
         self.set(first as u8 + 1, ends[1]);
         Ok(0)
     }
+}
+
+/// No descriptor: nothing was supplied.
+const NOT_SUPPLIED: u64 = u64::MAX;
+
+/// The descriptor `fd`, unless it stands for one that the caller has left out.
+unsafe fn supplied(fd: u64) -> SysResult {
+    // SAFETY: asks for a descriptor's flags.
+    let flags = unsafe { syscall(k::__NR_fcntl, [fd, u64::from(k::F_GETFL)]) }?;
+    Ok(if flags & u64::from(k::O_PATH) != 0 { NOT_SUPPLIED } else { fd })
 }
 
 unsafe fn move_fd(fd: u64, target: u64, cloexec: u64) -> SysResult {

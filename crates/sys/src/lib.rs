@@ -6,6 +6,8 @@
 pub mod raw;
 
 #[cfg(feature = "std")]
+pub mod handle;
+#[cfg(feature = "std")]
 pub mod inherited;
 #[cfg(feature = "std")]
 pub mod kcmp;
@@ -14,6 +16,8 @@ pub mod limits;
 #[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
+pub mod owner;
+#[cfg(feature = "std")]
 pub mod ptrace;
 #[cfg(feature = "std")]
 pub mod sched;
@@ -21,6 +25,8 @@ pub mod sched;
 pub mod slice;
 #[cfg(feature = "std")]
 pub mod socket;
+#[cfg(feature = "std")]
+pub mod terminal;
 #[cfg(feature = "std")]
 pub mod unix_diag;
 #[cfg(feature = "std")]

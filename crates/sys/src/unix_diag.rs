@@ -4,23 +4,23 @@
 //!  nlmsghdr (16) │ unix_diag_req (24): family, protocol, pad, states, inode, show, cookie[2]
 //!  nlmsghdr (16) │ unix_diag_msg (16): family, type, state, pad, inode, cookie[2] │ attributes
 //! ```
-#![allow(unsafe_code)] // reason: entering a network namespace may not be done in any safe wrapper
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::socket::socket_in;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-const SHOW_NAME_PEER: u32 = 1 | 4;
+const SHOW_NAME_PEER_QUEUE: u32 = 1 | 4 | 0x10;
 const NAME: u16 = 0;
 const PEER: u16 = 2;
+const QUEUE: u16 = 4;
 const SHUTDOWN: u16 = 6;
 const LISTEN: u8 = 10;
 
@@ -31,6 +31,8 @@ pub struct UnixSocket {
     pub kind: u32,
     /// Whether it listens for connections.
     pub is_listening: bool,
+    /// Of a listening socket: how many connections may wait to be accepted.
+    pub backlog: u32,
     /// Inode of the socket it is connected to; 0 if that one was closed or not yet accepted.
     pub peer: Option<u32>,
     /// Its address: a path, or a name that starts with a NUL.
@@ -41,10 +43,8 @@ pub struct UnixSocket {
 
 /// All Unix sockets of the network namespace `namespace`, or of the caller's, by inode.
 pub fn unix_sockets(namespace: Option<BorrowedFd<'_>>) -> Result<HashMap<u32, UnixSocket>, Errno> {
-    let socket = match namespace {
-        None => open_diag()?,
-        Some(namespace) => open_diag_in(namespace)?,
-    };
+    let (family, protocol) = (libc::AF_NETLINK, libc::NETLINK_SOCK_DIAG);
+    let socket = socket_in(namespace, family, libc::SOCK_RAW, protocol)?;
     send(&socket, &request(), SendFlags::empty())?;
     let mut found = HashMap::new();
     let mut buffer = vec![0u8; 64 << 10];
@@ -56,28 +56,6 @@ pub fn unix_sockets(namespace: Option<BorrowedFd<'_>>) -> Result<HashMap<u32, Un
     }
 }
 
-fn open_diag() -> Result<OwnedFd, Errno> {
-    socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        Some(netlink::SOCK_DIAG),
-    )
-}
-
-/// A socket keeps the namespace it was made in, so that a thread that enters the namespace can
-/// make it and end: no other thread ever leaves its own.
-fn open_diag_in(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let enter = || {
-        // SAFETY: changes the namespace of this thread only, which ends right after.
-        match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } {
-            0 => open_diag(),
-            _ => Err(Errno::from_raw_os_error(nix::errno::Errno::last_raw())),
-        }
-    };
-    std::thread::scope(|scope| scope.spawn(enter).join().unwrap_or(Err(Errno::CANCELED)))
-}
-
 fn request() -> [u8; 40] {
     let mut bytes = [0u8; 40];
     bytes[0..4].copy_from_slice(&40u32.to_ne_bytes());
@@ -85,7 +63,7 @@ fn request() -> [u8; 40] {
     bytes[6..8].copy_from_slice(&NLM_F_REQUEST_DUMP.to_ne_bytes());
     bytes[16] = libc::AF_UNIX as u8;
     bytes[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
-    bytes[28..32].copy_from_slice(&SHOW_NAME_PEER.to_ne_bytes());
+    bytes[28..32].copy_from_slice(&SHOW_NAME_PEER_QUEUE.to_ne_bytes());
     bytes
 }
 
@@ -120,6 +98,7 @@ fn parse(body: &[u8]) -> Option<(u32, UnixSocket)> {
         let value = rest.get(4..usize::from(length))?;
         match kind {
             NAME => socket.name = Some(value.to_vec()),
+            QUEUE if socket.is_listening => socket.backlog = u32_at(value, 4)?,
             PEER => socket.peer = u32_at(value, 0),
             SHUTDOWN => socket.shutdown = u32::from(*value.first()?),
             _ => {}
@@ -140,6 +119,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     fn inode(socket: &impl AsRawFd) -> u32 {
@@ -156,5 +136,14 @@ mod tests {
         assert_eq!(found[&inode(&right)].peer, Some(inode(&left)));
         assert_eq!((found[&inode(&left)].shutdown, found[&inode(&right)].shutdown), (2, 1));
         assert_eq!(found[&inode(&left)].kind, libc::SOCK_STREAM as u32);
+    }
+
+    #[test]
+    fn a_listening_socket_tells_how_many_may_wait() {
+        let path = std::env::temp_dir().join(format!("unix-diag-{}", std::process::id()));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 11).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(unix_sockets(None).unwrap()[&inode(&listener)].backlog, 11);
     }
 }

@@ -4,8 +4,19 @@ use crate::Program;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_regular"),
+    Program::c("fd_deleted"),
+    Program::c("fd_directory"),
+    Program::c("fd_log"),
     Program::c("fd_devices"),
     Program::c("fd_pipes").as_pid_one(),
+    Program::c("fd_fifo"),
+    Program::c("fd_fifo_external").needs_inherit(3, "clone-control"),
+    Program::c("fd_locks_shared"),
+    Program::c("fd_locks").excludes("another process holds it"),
+    Program::c("fd_async"),
+    Program::c("fd_inotify"),
+    Program::c("fd_pidfd").as_pid_one(),
+    Program::c("fd_pty"),
     Program::c("fd_eventfd"),
     Program::c("fd_epoll").as_pid_one(),
     Program::c("fd_timerfd"),
@@ -13,5 +24,5 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_memfd"),
     Program::c("fd_many"),
     Program::c("fd_high_numbers"),
-    Program::c("unix_listening_external").needs_inherit(5, "clone-listening"),
+    Program::c("unix_listening_external").needs_inherit_beside(5, "clone-listening"),
 ];

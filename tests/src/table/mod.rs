@@ -4,6 +4,7 @@ mod descriptors;
 mod memory;
 mod refusals;
 mod runtimes;
+mod sockets;
 mod state;
 
 use crate::Program;
@@ -14,6 +15,7 @@ pub fn all() -> impl Iterator<Item = &'static Program> {
         memory::PROGRAMS,
         state::PROGRAMS,
         descriptors::PROGRAMS,
+        sockets::PROGRAMS,
         refusals::PROGRAMS,
         runtimes::PROGRAMS,
     ]

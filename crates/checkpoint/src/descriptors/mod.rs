@@ -15,16 +15,27 @@ mod error;
 mod event;
 mod external;
 mod fdinfo;
+mod held;
+mod inet;
+mod inotify;
+mod multicast;
+mod netlink;
+mod network;
+mod options;
 mod pair;
 mod path;
 mod pipe;
+mod raw;
 mod share;
 mod socket;
 mod subject;
 mod table;
+mod terminal;
 mod timer;
+mod unix;
+mod unnamed;
 
-use farfork_image::model::{Descriptor, OpenFile};
+use farfork_image::model::{Descriptor, Lock, Notice, OpenFile, Terminal, UnnamedFile};
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 
 use crate::refuse::Refusals;
@@ -45,6 +56,14 @@ pub struct Collected {
     pub descriptors: Vec<Descriptor>,
     /// What they refer to.
     pub files: Vec<OpenFile>,
+    /// Files without a name among them.
+    pub unnamed: Vec<UnnamedFile>,
+    /// Terminals whose masters are among them.
+    pub terminals: Vec<Terminal>,
+    /// Locks and leases on them.
+    pub locks: Vec<Lock>,
+    /// Those that signal the process.
+    pub notices: Vec<Notice>,
 }
 
 /// Collects the descriptors of process `pid`, which is stopped and stays so; some may be of its
@@ -58,10 +77,12 @@ pub fn collect(
     refuse_private_tables(pid, refusals)?;
     let groups = share::groups(pid, &entries)?;
     let subject = Subject::of(pid, &entries, &groups)?;
+    let leaders: Vec<&Entry> = groups.iter().map(|group| &entries[group[0]]).collect();
     let mut collected = Collected::default();
+    collected.terminals.resize_with(subject.terminals(), Terminal::default);
     for group in &groups {
         let first = &entries[group[0]];
-        match capture(first, &subject, objects) {
+        match collected.take(first, &leaders, &subject, objects) {
             Ok(file) => collected.add(file, group.iter().map(|index| &entries[*index])),
             Err(Stop::Refused(Refused { detail, reason, remedy })) => {
                 refusals.add(first.object(&detail), reason, remedy);
@@ -74,7 +95,50 @@ pub fn collect(
     Ok(collected)
 }
 
+/// Lets the TCP connections of process `pid` end in resets when it dies: to be called when that is
+/// certain.
+pub fn reset_on_death(pid: i32) -> Result<(), DescriptorError> {
+    let entries = table::read(pid)?;
+    let groups = share::groups(pid, &entries)?;
+    let subject = Subject::of(pid, &entries, &groups)?;
+    let firsts = groups.iter().map(|group| &entries[group[0]]);
+    firsts
+        .filter(|entry| entry.kind() == Kind::Socket && !entry.is_standard())
+        .try_for_each(|entry| inet::reset_on_death(entry, &subject))
+}
+
 impl Collected {
+    /// Captures a description, the file behind it if that has no name, and what it holds.
+    fn take(
+        &mut self,
+        entry: &Entry,
+        leaders: &[&Entry],
+        subject: &Subject,
+        objects: &Objects,
+    ) -> Capture {
+        let file = capture(entry, subject, objects)?;
+        if let OpenFile::Unnamed { file: index, .. } = file {
+            // Those before it that have no content were refused.
+            let before = self.unnamed.len().max(index as usize);
+            self.unnamed.resize_with(before, UnnamedFile::default);
+            if before == index as usize {
+                let extents = self.unnamed.iter().flat_map(|other| &other.extents);
+                let taken = extents.map(|(_, bytes)| bytes.len() as u64).sum();
+                self.unnamed.push(unnamed::read(entry, subject, taken)?);
+            }
+        }
+        if let (OpenFile::TerminalMaster { terminal: index, .. }, Some(number)) =
+            (&file, terminal::number(entry))
+        {
+            let slave = terminal::slave(leaders, number);
+            self.terminals[*index as usize] = terminal::read(entry, slave, subject)?;
+        }
+        let (locks, notice) = held::collect(entry, subject, &file, self.files.len() as u32)?;
+        self.locks.extend(locks);
+        self.notices.extend(notice);
+        Ok(file)
+    }
+
     fn add<'e>(&mut self, file: OpenFile, entries: impl Iterator<Item = &'e Entry>) {
         let index = self.files.len() as u32;
         self.files.push(file);
@@ -87,7 +151,6 @@ impl Collected {
 }
 
 fn capture(entry: &Entry, subject: &Subject, objects: &Objects) -> Capture {
-    entry.info.obstacle()?;
     if entry.info.flags & O_PATH != 0 {
         return path::capture(entry, subject);
     }
@@ -99,7 +162,8 @@ fn capture(entry: &Entry, subject: &Subject, objects: &Objects) -> Capture {
         Kind::Anonymous(name) => anonymous::capture(name, entry, subject),
         Kind::Pipe => pipe::capture(entry, subject),
         Kind::Socket => socket::capture(entry, subject),
-        Kind::Terminal => Ok(external::of(format!("terminal {}", entry.link))),
+        Kind::Terminal => terminal::capture(entry, subject),
+        Kind::Master => terminal::master(entry, subject),
         Kind::Device => path::device(entry, subject),
         Kind::Path => path::capture(entry, subject),
     }

@@ -11,6 +11,7 @@ use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg, sockopt};
 
 use super::error::{Capture, Stop, asking, refuse_detail};
+use super::options;
 use super::subject::Subject;
 use super::table::Entry;
 
@@ -28,9 +29,11 @@ pub fn capture(
 ) -> Capture {
     let inode = entry.inode.ino() as u32;
     let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
-    if passes_credentials(socket.as_fd()).map_err(failed())? {
+    let incoming = incoming(entry, subject, socket, known)?;
+    if !incoming.is_empty() && passes_credentials(socket.as_fd()).map_err(failed())? {
         return Err(refuse("its messages carry their senders' credentials (SO_PASSCRED)"));
     }
+    let new = subject.network.new_socket((libc::AF_UNIX, known.kind as i32, 0))?;
     let receive = sockopt::socket_recv_buffer_size(socket).map_err(failed())?;
     let send = sockopt::socket_send_buffer_size(socket).map_err(failed())?;
     Ok(OpenFile::SocketPair {
@@ -38,9 +41,10 @@ pub fn capture(
         end: u32::from(peer != 0 && peer < inode),
         kind: known.kind,
         flags: entry.info.status_flags(),
-        incoming: incoming(entry, subject, socket, known)?,
+        incoming,
         shutdown: known.shutdown,
         buffers: (receive as u32, send as u32),
+        options: options::changed(socket, &new),
     })
 }
 

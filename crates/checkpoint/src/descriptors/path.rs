@@ -1,8 +1,8 @@
 //! Regular files, directories and devices: what a path leads back to.
 
-use std::fs::{self, File, Metadata};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use farfork_image::model::{FileStamp, OpenFile};
 
@@ -10,6 +10,7 @@ use super::error::{Capture, Stop, refuse, refuse_detail};
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
 use super::table::Entry;
+use super::unnamed;
 
 /// Minors of major 1 that hold nothing: null, zero, full, random, urandom.
 const STATELESS: [u32; 5] = [3, 5, 7, 8, 9];
@@ -25,10 +26,13 @@ const WITHOUT_STAMP: [i64; 6] = [
 
 /// A regular file, a directory, or any place that was opened with `O_PATH`.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
-    check_name(entry, subject)?;
+    let Some(path) = name(entry, subject)? else {
+        return unnamed::capture(entry, subject);
+    };
     check_proc(entry, subject)?;
-    let stamp = if needs_stamp(entry, subject) { Some(stamp(entry, subject)) } else { None };
-    Ok(by_path(entry, stamp))
+    let stamp =
+        if needs_stamp(&path, entry, subject) { Some(stamp(&path, entry, subject)) } else { None };
+    Ok(by_path(path, entry, stamp))
 }
 
 /// A device without state of its own.
@@ -38,8 +42,10 @@ pub fn device(entry: &Entry, subject: &Subject) -> Capture {
     if major != 1 || !STATELESS.contains(&minor) {
         return Err(refuse(device_words(&entry.link), "close the device before the checkpoint"));
     }
-    check_name(entry, subject)?;
-    Ok(by_path(entry, None))
+    match name(entry, subject)? {
+        Some(path) => Ok(by_path(path, entry, None)),
+        None => unnamed::capture(entry, subject),
+    }
 }
 
 fn device_words(path: &str) -> &'static str {
@@ -49,42 +55,43 @@ fn device_words(path: &str) -> &'static str {
         ("/dev/nvidia", "the accelerator holds state of the process"),
         ("/dev/fuse", "a file system is served through it"),
         ("/dev/net/tun", "a network interface lives in this kernel"),
-        ("/dev/ptmx", "it is the master of a terminal"),
         ("/dev/userfaultfd", "it hands out page fault handlers"),
     ];
     let found = known.into_iter().find(|(prefix, _)| path.starts_with(prefix));
     found.map_or("a device holds state that only its driver knows", |(_, words)| words)
 }
 
-fn by_path(entry: &Entry, stamp: Option<FileStamp>) -> OpenFile {
+fn by_path(path: PathBuf, entry: &Entry, stamp: Option<FileStamp>) -> OpenFile {
     let position = if entry.info.flags & O_PATH != 0 { 0 } else { entry.info.position };
-    OpenFile::Path {
-        path: entry.link.clone().into(),
-        flags: entry.info.status_flags(),
-        offset: position,
-        stamp,
-    }
+    OpenFile::Path { path, flags: entry.info.status_flags(), offset: position, stamp }
 }
 
-/// The name must still lead to the file, as the process sees names.
-fn check_name(entry: &Entry, subject: &Subject) -> Result<(), Stop> {
+/// The name that leads to the file, as the process sees names; nothing if it has none left.
+fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
     if !entry.is_text {
         return Err(refuse("its path is not UTF-8", "rename the file"));
     }
-    if entry.link.ends_with(" (deleted)") || entry.inode.nlink() == 0 {
-        return Err(refuse(
-            "the file was deleted and cannot be opened again",
-            "keep the file until after the checkpoint, or close it",
-        ));
-    }
-    let seen = format!("/proc/{}/root{}", subject.pid, entry.link);
+    let seen = |path: &str| format!("/proc/{}/root{path}", subject.pid);
     let named = if entry.info.flags & O_PATH != 0 {
-        fs::symlink_metadata(seen)
+        fs::symlink_metadata(seen(&entry.link))
     } else {
-        fs::metadata(seen)
+        fs::metadata(seen(&entry.link))
     };
+    let is_gone = entry.link.ends_with(" (deleted)") || entry.inode.nlink() == 0;
     match named {
-        Ok(named) if is_same(&named, &entry.inode) => Ok(()),
+        Ok(named) if is_same(&named, &entry.inode) => Ok(Some(entry.link.clone().into())),
+        _ if is_message_queue(entry, subject) => Err(refuse(
+            "it is a message queue of this kernel",
+            "close it before the checkpoint, or use a socket pair",
+        )),
+        _ if is_gone && entry.inode.nlink() > 0 && !entry.inode.is_dir() => {
+            other_name(entry, seen).map(Some)
+        }
+        _ if is_gone => Ok(None),
+        Ok(_) if entry.link == "/" => Err(refuse(
+            "it is a mount, or another root, that the process has no name for",
+            "put the mount in its place (move_mount), or close it",
+        )),
         Ok(_) => Err(refuse(
             "another file has this name now",
             "reopen the file after it was replaced, or close it",
@@ -92,6 +99,29 @@ fn check_name(entry: &Entry, subject: &Subject) -> Result<(), Stop> {
         Err(_) => Err(refuse(
             "no file has this name, as the process sees its directories",
             "keep the file in place until after the checkpoint, or close it",
+        )),
+    }
+}
+
+/// Asked of what has no name only. A place can be asked without opening anything.
+fn is_message_queue(entry: &Entry, subject: &Subject) -> bool {
+    const MAGIC: i64 = 0x1980_0202;
+    let place = format!("/proc/{}/fd/{}", subject.pid, entry.fd);
+    rustix::fs::statfs(place).is_ok_and(|kind| kind.f_type == MAGIC)
+}
+
+/// Another name of a file that has lost the one it was opened by, in the same directory.
+fn other_name(entry: &Entry, seen: impl Fn(&str) -> String) -> Result<PathBuf, Stop> {
+    let directory = Path::new(unnamed::former(entry)).parent().unwrap_or(Path::new("/"));
+    let names = fs::read_dir(seen(&directory.to_string_lossy())).into_iter().flatten().flatten();
+    let found = names
+        .filter(|name| name.ino() == entry.inode.ino())
+        .find(|name| name.metadata().is_ok_and(|named| is_same(&named, &entry.inode)));
+    match found.and_then(|name| name.file_name().into_string().ok()) {
+        Some(name) => Ok(directory.join(name)),
+        None => Err(refuse(
+            "its name is gone, and the ones it still has are in other directories",
+            "keep the name by which it was opened, or reopen it by another",
         )),
     }
 }
@@ -115,21 +145,21 @@ fn check_proc(entry: &Entry, subject: &Subject) -> Result<(), Stop> {
 }
 
 /// What is only written, or appended to, goes on changing under the parent and every clone.
-fn needs_stamp(entry: &Entry, subject: &Subject) -> bool {
+fn needs_stamp(path: &Path, entry: &Entry, subject: &Subject) -> bool {
     let flags = entry.info.flags;
     let is_written_only = flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
     let is_exempt = is_written_only || flags & (libc::O_APPEND as u32 | O_PATH) != 0;
-    entry.inode.is_file() && !is_exempt && has_stamp(entry, subject)
+    entry.inode.is_file() && !is_exempt && has_stamp(path, subject)
 }
 
-fn has_stamp(entry: &Entry, subject: &Subject) -> bool {
-    let parent = Path::new(&entry.link).parent().unwrap_or(Path::new("/"));
+fn has_stamp(path: &Path, subject: &Subject) -> bool {
+    let parent = path.parent().unwrap_or(Path::new("/"));
     let seen = format!("/proc/{}/root{}", subject.pid, parent.display());
-    let kind = File::open(seen).ok().and_then(|dir| rustix::fs::fstatfs(dir).ok());
-    kind.is_none_or(|kind| !WITHOUT_STAMP.contains(&kind.f_type))
+    // Not opened: the process may watch the directory.
+    rustix::fs::statfs(seen).ok().is_none_or(|kind| !WITHOUT_STAMP.contains(&kind.f_type))
 }
 
-fn stamp(entry: &Entry, subject: &Subject) -> FileStamp {
+fn stamp(path: &Path, entry: &Entry, subject: &Subject) -> FileStamp {
     let at = format!("/proc/{}/fd/{}", subject.pid, entry.fd);
-    FileStamp::of(Path::new(&entry.link), &entry.inode, Path::new(&at))
+    FileStamp::of(path, &entry.inode, Path::new(&at))
 }

@@ -1,5 +1,8 @@
-//! Pipes: both ends in the process, or one whose other end is held by nobody. Everything else
-//! leads out of the process.
+//! Pipes, named ones too: both ends in the process, or one whose other end is held by nobody.
+//! Everything else leads out of the process.
+//!
+//! A named pipe of which the process has both ends is carried as a pipe of the clone's own: the
+//! kernel has one pipe for a name, and a clone that came by it would take the parent's bytes.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -19,14 +22,15 @@ use super::table::Entry;
 /// One end of a pipe.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     let is_write_end = entry.info.flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
-    if !entry.link.starts_with("pipe:[") {
+    let ends = subject.pipe_ends(entry);
+    if is_meeting_point(entry, ends) {
         return Ok(external::of(format!("named pipe {}", entry.link)));
     }
     let pipe = subject.open(entry)?;
     if leads_outside(entry, subject, &pipe)? {
         return Ok(external::of(format!("{} end of a pipe", side(is_write_end))));
     }
-    check_ends(subject.pipe_ends(entry), entry)?;
+    check_ends(ends, entry)?;
     let failed = || asking(subject.pid, format!("for the capacity of pipe {}", entry.fd));
     let capacity = fcntl_getpipe_size(&pipe).map_err(failed())?;
     let content = if is_write_end { Vec::new() } else { content(entry, subject, &pipe, capacity)? };
@@ -37,6 +41,13 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
         capacity: capacity as u32,
         content,
     })
+}
+
+/// Whether a pipe has a name by which others are meant to come: one end alone is in the process,
+/// or it was opened for both at once, which is how to wait for writers that come and go.
+fn is_meeting_point(entry: &Entry, ends: PipeEnds) -> bool {
+    let is_named = !entry.link.starts_with("pipe:[") && entry.inode.nlink() > 0;
+    is_named && (ends.readers == 0 || ends.writers == 0 || ends.is_any_both)
 }
 
 fn side(is_write_end: bool) -> &'static str {

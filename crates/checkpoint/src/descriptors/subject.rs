@@ -1,16 +1,21 @@
 //! The process and what its descriptors meet outside of it.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use farfork_sys::unix_diag::{UnixSocket, unix_sockets};
+use farfork_sys::unix_diag::UnixSocket;
 use rustix::fs::{Dir, Mode, OFlags, readlinkat};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::error::{DescriptorError, asking, reading, unexpected};
+use super::fdinfo::O_PATH;
+use super::network::Network;
 use super::table::{Entry, Kind};
+use super::terminal;
+use super::unnamed::{self, Identity};
 
 /// How often each end of a pipe is open in the process, as separate descriptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +26,8 @@ pub struct PipeEnds {
     pub writers: u32,
     /// Whether what is written stays in packets (`O_DIRECT`).
     pub is_packetized: bool,
+    /// Whether one description reads and writes.
+    pub is_any_both: bool,
 }
 
 /// The process whose descriptors are captured.
@@ -29,10 +36,14 @@ pub struct Subject {
     pub pid: i32,
     /// Its id in its innermost PID namespace.
     pub inner_pid: u32,
+    /// Its network namespace.
+    pub network: Network,
     pidfd: OwnedFd,
     pipes: HashMap<u64, PipeEnds>,
     sockets: HashSet<u64>,
     shared: HashSet<String>,
+    unnamed: Vec<Identity>,
+    terminals: Vec<u32>,
     unix: HashMap<u32, UnixSocket>,
 }
 
@@ -45,7 +56,8 @@ impl Subject {
     ) -> Result<Subject, DescriptorError> {
         let leaders: Vec<&Entry> = groups.iter().map(|group| &entries[group[0]]).collect();
         let sockets = inodes(&leaders, Kind::Socket);
-        let unix = if sockets.is_empty() { HashMap::new() } else { unix_of(pid)? };
+        let network = Network::of(pid)?;
+        let unix = if sockets.is_empty() { HashMap::new() } else { network.unix_sockets()? };
         // Looked at before this process opens any of them itself.
         let shared = links_elsewhere(pid, &leaders);
         let pidfd = Pid::from_raw(pid)
@@ -53,7 +65,20 @@ impl Subject {
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
             .map_err(asking(pid, "for a handle"))?;
         let inner_pid = inner_pid(pid)?;
-        Ok(Subject { pid, inner_pid, pidfd, pipes: pipe_ends(&leaders), sockets, shared, unix })
+        let (pipes, unnamed) = (pipe_ends(&leaders), unnamed_files(&leaders));
+        let terminals = masters(&leaders).collect();
+        Ok(Subject {
+            pid,
+            inner_pid,
+            network,
+            pidfd,
+            pipes,
+            sockets,
+            shared,
+            unnamed,
+            terminals,
+            unix,
+        })
     }
 
     /// A descriptor of this process for the description behind `entry`.
@@ -67,7 +92,25 @@ impl Subject {
         self.pipes.get(&entry.inode.ino()).copied().unwrap_or_default()
     }
 
-    /// Whether another process has the pipe or socket with this link in `/proc`.
+    /// Which of the process's files without a name is behind `entry`, counted by first descriptors.
+    pub fn unnamed(&self, entry: &Entry) -> Option<u32> {
+        let identity = unnamed::identity(entry);
+        self.unnamed.iter().position(|own| *own == identity).map(|index| index as u32)
+    }
+
+    /// Which of the terminals whose masters the process has is number `number` here.
+    pub fn terminal(&self, number: u32) -> Option<u32> {
+        let index = self.terminals.iter().position(|own| *own == number);
+        index.map(|index| index as u32)
+    }
+
+    /// Of how many terminals the process has the masters.
+    pub fn terminals(&self) -> usize {
+        self.terminals.len()
+    }
+
+    /// Whether another process has what has this link in `/proc`: a pipe, a socket, or a file
+    /// without a name.
     pub fn is_shared(&self, link: &str) -> bool {
         self.shared.contains(link)
     }
@@ -89,34 +132,76 @@ fn inodes(entries: &[&Entry], kind: Kind<'_>) -> HashSet<u64> {
 
 fn pipe_ends(entries: &[&Entry]) -> HashMap<u64, PipeEnds> {
     let mut pipes: HashMap<u64, PipeEnds> = HashMap::new();
-    for entry in entries.iter().filter(|entry| entry.kind() == Kind::Pipe) {
+    let opened = |entry: &&&Entry| entry.info.flags & O_PATH == 0;
+    for entry in entries.iter().filter(|entry| entry.kind() == Kind::Pipe).filter(opened) {
         let ends = pipes.entry(entry.inode.ino()).or_default();
         let access = entry.info.flags & libc::O_ACCMODE as u32;
         ends.readers += u32::from(access != libc::O_WRONLY as u32);
         ends.is_packetized |= entry.info.flags & libc::O_DIRECT as u32 != 0;
+        ends.is_any_both |= access == libc::O_RDWR as u32;
         ends.writers += u32::from(access != libc::O_RDONLY as u32);
     }
     pipes
 }
 
-/// Pipes and sockets of the process that another process has open as well. A process that may
-/// not be looked into counts as one that has none. Standard streams come from the caller of
-/// restore anyway, and to look for their other ends takes longer than all else, with the process
-/// standing still.
+/// Numbers of the terminals whose masters are among `entries`.
+fn masters(entries: &[&Entry]) -> impl Iterator<Item = u32> {
+    let masters = entries.iter().filter(|entry| entry.kind() == Kind::Master);
+    masters
+        .filter(|entry| entry.info.flags & O_PATH == 0)
+        .filter_map(|entry| terminal::number(entry))
+}
+
+fn unnamed_files(entries: &[&Entry]) -> Vec<Identity> {
+    let mut files: Vec<Identity> = Vec::new();
+    for entry in entries.iter().filter(|entry| unnamed::is_unnamed(entry)) {
+        let identity = unnamed::identity(entry);
+        if !files.contains(&identity) {
+            files.push(identity);
+        }
+    }
+    files
+}
+
+/// Pipes, sockets and files without a name of the process that another process has open as well. A
+/// process that may not be looked into counts as one that has none. Standard streams come from the
+/// caller of restore anyway, and to look for their other ends takes longer than all else, with the
+/// process standing still.
 fn links_elsewhere(pid: i32, entries: &[&Entry]) -> HashSet<String> {
     let own: HashSet<&str> = entries
         .iter()
         .filter(|entry| entry.fd > 2 && matches!(entry.kind(), Kind::Pipe | Kind::Socket))
         .map(|entry| entry.link.as_str())
         .collect();
+    // A deleted file's link may be another's, too, and another process's link to it differ.
+    let unnamed = entries.iter().filter(|entry| unnamed::is_unnamed(entry));
+    let unnamed: Vec<_> = unnamed.map(|entry| (unnamed::identity(entry), &entry.link)).collect();
+    // Slaves of the process's masters, also where another process has the master.
+    let slaves: HashMap<u32, String> =
+        masters(entries).map(|number| (number, terminal::slave_path(number))).collect();
     let mut found = HashSet::new();
-    if own.is_empty() {
+    if own.is_empty() && unnamed.is_empty() && slaves.is_empty() {
         return found;
     }
-    for other in processes().filter(|other| *other != pid) {
-        found.extend(links(other).filter(|link| own.contains(link.as_str())));
+    for (path, link) in processes().filter(|other| *other != pid).flat_map(links) {
+        if own.contains(link.as_str()) || slaves.values().any(|slave| *slave == link) {
+            found.insert(link);
+        } else if !slaves.is_empty() && link.ends_with("/ptmx") {
+            found.extend(master_at(&path).and_then(|number| slaves.get(&number).cloned()));
+        } else if !unnamed.is_empty() && link.ends_with(unnamed::MARK) {
+            let identity = fs::metadata(path).map(|inode| (inode.dev(), inode.ino()));
+            let same = unnamed.iter().filter(|(own, _)| identity.as_ref().is_ok_and(|i| i == own));
+            found.extend(same.map(|(_, link)| (*link).clone()));
+        }
     }
     found
+}
+
+/// Number of the terminal whose master is at `path`, a descriptor in `/proc`.
+fn master_at(path: &Path) -> Option<u32> {
+    let info = path.parent()?.with_file_name("fdinfo").join(path.file_name()?);
+    let text = fs::read_to_string(info).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("tty-index:")?.trim().parse().ok())
 }
 
 fn processes() -> impl Iterator<Item = i32> {
@@ -124,32 +209,21 @@ fn processes() -> impl Iterator<Item = i32> {
     names.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-fn links(pid: i32) -> impl Iterator<Item = String> {
+/// Descriptors of a process in `/proc`, and where they lead.
+fn links(pid: i32) -> impl Iterator<Item = (PathBuf, String)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(format!("/proc/{pid}/fd"), flags, Mode::empty()).ok();
+    let place = PathBuf::from(format!("/proc/{pid}/fd"));
+    let directory = rustix::fs::open(&place, flags, Mode::empty()).ok();
     let entries = directory.and_then(|fd| Some((Dir::read_from(&fd).ok()?, fd)));
-    entries.into_iter().flat_map(|(entries, fd)| {
+    entries.into_iter().flat_map(move |(entries, fd)| {
+        let place = place.clone();
         entries.filter_map(move |entry| {
+            let entry = entry.ok()?;
             // From the directory on: the way to it takes longer than the link itself.
-            let link = readlinkat(&fd, entry.ok()?.file_name(), Vec::new()).ok()?;
-            link.into_string().ok()
+            let link = readlinkat(&fd, entry.file_name(), Vec::new()).ok()?;
+            Some((place.join(entry.file_name().to_str().ok()?), link.into_string().ok()?))
         })
     })
-}
-
-/// Unix sockets of the network namespace that the process is in, and of this process's own: from
-/// there a clone was given its descriptors.
-fn unix_of(pid: i32) -> Result<HashMap<u32, UnixSocket>, DescriptorError> {
-    let failed = || reading(pid, "the network namespace");
-    let theirs = File::open(format!("/proc/{pid}/ns/net")).map_err(failed())?;
-    let ours = fs::metadata("/proc/self/ns/net").map_err(failed())?;
-    let is_ours = theirs.metadata().map_err(failed())?.ino() == ours.ino();
-    let failed = || asking(pid, "which Unix sockets are connected");
-    let mut sockets = unix_sockets(None).map_err(failed())?;
-    if !is_ours {
-        sockets.extend(unix_sockets(Some(theirs.as_fd())).map_err(failed())?);
-    }
-    Ok(sockets)
 }
 
 fn inner_pid(pid: i32) -> Result<u32, DescriptorError> {

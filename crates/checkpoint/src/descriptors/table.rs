@@ -32,6 +32,8 @@ pub enum Kind<'e> {
     Socket,
     /// A character device that is a terminal.
     Terminal,
+    /// The master of a pseudo-terminal.
+    Master,
     /// Any other device.
     Device,
     /// A file or directory.
@@ -71,6 +73,8 @@ impl Entry {
             Kind::Socket
         } else if file_type.is_char_device() && is_terminal(self.inode.rdev()) {
             Kind::Terminal
+        } else if file_type.is_char_device() && self.inode.rdev() == libc::makedev(5, 2) {
+            Kind::Master
         } else if file_type.is_char_device() || file_type.is_block_device() {
             Kind::Device
         } else {
@@ -84,7 +88,11 @@ impl Entry {
             return Some(name.trim_matches(['[', ']']));
         }
         if let Some(rest) = self.link.strip_prefix('/') {
-            return rest.starts_with("memfd:").then_some("memfd");
+            let is_secret = rest == "secretmem (deleted)";
+            return match rest.starts_with("memfd:") {
+                true => Some("memfd"),
+                false => is_secret.then_some("secretmem"),
+            };
         }
         self.link.split_once(':').map(|(kind, _)| kind).filter(|k| !["pipe", "socket"].contains(k))
     }

@@ -15,6 +15,18 @@ fn null() -> OwnedFd {
     std::fs::File::open("/dev/null").unwrap().into()
 }
 
+fn model(parent: &Collected) -> Model {
+    Model {
+        descriptors: parent.descriptors.clone(),
+        files: parent.files.clone(),
+        unnamed: parent.unnamed.clone(),
+        terminals: parent.terminals.clone(),
+        locks: parent.locks.clone(),
+        notices: parent.notices.clone(),
+        ..Model::default()
+    }
+}
+
 type Normalized = (Vec<(u32, u32, bool)>, Vec<OpenFile>);
 
 /// File by file, since all of them with their contents are too much to read.
@@ -55,9 +67,10 @@ fn normalized(collected: &Collected) -> Normalized {
 fn cloned(script: &str) -> Collected {
     let subject = Subject::start(script);
     let parent = carried(subject.pid());
-    let (descriptors, files) = (parent.descriptors.clone(), parent.files.clone());
-    let clone = Clone::make(&Model { descriptors, files, ..Model::default() }, null);
-    compare(&normalized(&carried(clone.pid())), &normalized(&parent));
+    let clone = Clone::make(&model(&parent), null);
+    let made = carried(clone.pid());
+    compare(&normalized(&made), &normalized(&parent));
+    assert!(made.unnamed == parent.unnamed, "{:.200?}", made.unnamed);
     assert!(subject.finishes_well(), "the parent was disturbed");
     parent
 }
@@ -98,6 +111,31 @@ fn files_about_the_process_itself_have_no_size_to_keep() {
     let subject = Subject::start("os.open('/proc/self/status', os.O_RDONLY); stop()");
     let parent = carried(subject.pid());
     assert!(matches!(file(&parent, 3), OpenFile::Path { stamp: None, .. }));
+}
+
+#[test]
+fn deleted_files_are_made_again_with_their_holes() {
+    let parent = cloned(
+        "
+import tempfile
+dir = tempfile.mkdtemp()
+a = os.open(dir + '/a', os.O_RDWR | os.O_CREAT, 0o640)
+os.write(a, b'start'); os.pwrite(a, b'end', 1 << 30)
+b = os.open(dir + '/a', os.O_RDONLY); os.lseek(b, 3, 0)
+os.unlink(dir + '/a'); os.rmdir(dir)
+os.open('/tmp', os.O_TMPFILE | os.O_RDWR, 0o600)
+os.open('/tmp', os.O_TMPFILE | os.O_WRONLY | os.O_SYNC, 0o600)
+stop()
+assert os.read(b, 9)[:2] == b'rt' and os.pread(a, 3, 1 << 30) == b'end'
+",
+    );
+    let [first, second, _] = &parent.unnamed[..] else { panic!("{:?}", parent.unnamed.len()) };
+    assert_eq!(
+        (first.directory.to_str(), first.mode, first.extents.len()),
+        (Some("/tmp"), 0o640, 2)
+    );
+    assert_eq!((second.size, second.extents.len()), (0, 0));
+    assert!(matches!(file(&parent, 4), OpenFile::Unnamed { file: 0, offset: 3, .. }));
 }
 
 #[test]
@@ -248,6 +286,7 @@ stop()
     let parent = carried(subject.pid());
     let what = |fd| match file(&parent, fd) {
         OpenFile::External { description } => description.as_str(),
+        OpenFile::Socket(socket) if socket.is_replaceable() => socket.description.as_str(),
         other => panic!("fd {fd} is {other:?}"),
     };
     assert_eq!(what(0), "Unix socket connected to another process");
@@ -275,8 +314,7 @@ fn a_clone_is_given_its_external_descriptors() {
     let subject =
         Subject::start_with("os.dup2(0, 7); os.dup2(os.eventfd(3), 90); stop()", Stdio::piped);
     let parent = carried(subject.pid());
-    let (descriptors, files) = (parent.descriptors, parent.files);
-    let clone = Clone::make(&Model { descriptors, files, ..Model::default() }, null);
+    let clone = Clone::make(&model(&parent), null);
     let made = carried(clone.pid());
     for fd in [0, 1, 7] {
         assert!(matches!(file(&made, fd), OpenFile::Path { path, .. } if path.ends_with("null")));

@@ -123,6 +123,7 @@ unsafe fn step(op: &Op, slots: &mut [i64; SLOTS]) -> i64 {
                 keep(slots, a[2], ends);
                 result.into()
             }
+            nr::WRITE_ALL => libc::syscall(libc::SYS_pwrite64, a[0], a[1], a[2], a[3]),
             number => libc::syscall(number.into(), a[0], a[1], a[2], a[3], a[4], a[5]),
         }
     }

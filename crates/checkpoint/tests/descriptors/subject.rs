@@ -31,13 +31,28 @@ impl Subject {
 
     /// The same with other standard streams.
     pub fn start_with(script: &str, stream: impl Fn() -> Stdio) -> Subject {
+        match Subject::run(script, stream) {
+            Ok(subject) => subject,
+            Err(state) => panic!("the program ended early: {state:?}"),
+        }
+    }
+
+    /// Runs `script`, which kills itself where the machine does not let it be ready.
+    pub fn try_start(script: &str) -> Option<Subject> {
+        match Subject::run(script, Stdio::null) {
+            Err(WaitStatus::Signaled(_, Signal::SIGKILL, _)) => None,
+            Err(state) => panic!("the program ended early: {state:?}"),
+            Ok(subject) => Some(subject),
+        }
+    }
+
+    fn run(script: &str, stream: impl Fn() -> Stdio) -> Result<Subject, WaitStatus> {
         let mut command = Command::new("python3");
         command.args(["-c", &format!("{PRELUDE}\n{script}")]);
         command.stdin(stream()).stdout(stream()).stderr(stream());
         let subject = Subject(command.spawn().expect("python3 is there"));
         let state = waitpid(Pid::from_raw(subject.pid()), Some(WaitPidFlag::WUNTRACED)).unwrap();
-        assert!(matches!(state, WaitStatus::Stopped(..)), "the program ended early: {state:?}");
-        subject
+        if matches!(state, WaitStatus::Stopped(..)) { Ok(subject) } else { Err(state) }
     }
 
     /// Its pid.

@@ -16,7 +16,7 @@ use farfork_plan::{PLAN_MAGIC, PlanHeader};
 
 use crate::model::Model;
 use arena::Arena;
-pub use descriptors::external_numbers;
+pub use descriptors::{external_numbers, replaceable_numbers};
 
 /// Where each chunk of a model's segments lies in the pool: offsets, multiples of the chunk size.
 pub type Placement = [u64];

@@ -63,7 +63,7 @@ impl Numbers {
     /// The numbers at the end of the restorer's own run; objects that no descriptor refers to
     /// share the first.
     pub fn of(model: &Model) -> Numbers {
-        let externals = descriptors::external_numbers(model).len() as u32;
+        let externals = descriptors::supplied_numbers(model).len() as u32;
         let first = descriptors::spare_fd(model) + OWN_FDS + 2 * externals;
         let mut next = first;
         let number = |is_held: bool| {

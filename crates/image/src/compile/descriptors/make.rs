@@ -38,7 +38,20 @@ impl Compiler<'_> {
                 self.create(libc::SYS_epoll_create1, &[0]);
                 self.set_flags(self.slots.made, *flags);
             }
-            OpenFile::Pipe { .. } | OpenFile::SocketPair { .. } | OpenFile::External { .. } => {}
+            OpenFile::Inotify { flags, .. } => {
+                self.create(libc::SYS_inotify_init1, &[(flags & NONBLOCK).into()]);
+            }
+            OpenFile::ProcessHandle { flags } => {
+                let flags = flags & (NONBLOCK | libc::PIDFD_THREAD);
+                self.create(libc::SYS_pidfd_open, &[self.model.process.pid.into(), flags.into()]);
+            }
+            OpenFile::Unnamed { .. }
+            | OpenFile::TerminalMaster { .. }
+            | OpenFile::TerminalSlave { .. }
+            | OpenFile::Pipe { .. }
+            | OpenFile::SocketPair { .. }
+            | OpenFile::Socket(_)
+            | OpenFile::External { .. } => {}
         }
     }
 
@@ -90,10 +103,16 @@ impl Compiler<'_> {
     }
 }
 
+const UNNAMED: u32 = libc::O_TMPFILE as u32;
+
+/// Whether the file was made by `O_TMPFILE`.
+pub fn is_unnamed(flags: u32) -> bool {
+    flags & UNNAMED == UNNAMED
+}
+
 /// A terminal must not become the clone's controlling one by being opened, and the flag of
 /// unnamed files asks for a directory.
-fn open_flags(flags: u32) -> u64 {
-    let unnamed = libc::O_TMPFILE as u32;
-    let flags = if flags & unnamed == unnamed { flags & !unnamed } else { flags };
+pub fn open_flags(flags: u32) -> u64 {
+    let flags = if is_unnamed(flags) { flags & !UNNAMED } else { flags };
     u64::from(flags & !(CREATION as u32) | libc::O_NOCTTY as u32)
 }

@@ -7,7 +7,11 @@
 //!
 //!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
-//!  last        epoll_ctl, when every number that is watched stands for its file
+//!  socket      of the caller's, if supplied, or create ─► options ─► bind ─► listen or connect
+//!  slaves      of terminals, in the same way, by their masters
+//!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
+//!              kernel drops a process's own when it closes any descriptor of the file; then
+//!              watches of places, which nothing done here shall wake
 //! ```
 //! Invariant: outside the spare run, which holds no number of the parent, nothing is open but
 //! descriptors in their final place and the one in the making. A number is free until its own
@@ -15,16 +19,21 @@
 //! meant for, and no move overwrites anything.
 
 mod epoll;
+mod inotify;
+mod lock;
 mod make;
 mod pair;
 #[cfg(test)]
 mod simulate;
+mod socket;
+mod terminal;
 #[cfg(test)]
 mod tests;
+mod unnamed;
 
 use std::collections::BTreeMap;
 
-use farfork_plan::protocol::{OWN_FDS, SLOT_EXTERNAL};
+use farfork_plan::protocol::{MAX_REQUEST_FDS, OWN_FDS, SLOT_EXTERNAL};
 use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
@@ -41,13 +50,16 @@ pub struct CompiledDescriptors {
     pub spare_count: u32,
 }
 
+/// Status flags that `F_SETFL` sets.
+const LATER: u32 = (libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O_NOATIME) as u32;
+
 struct Compiler<'m> {
     model: &'m Model,
     arena: &'m mut Arena,
     /// Descriptors of each file, by number.
     numbers: BTreeMap<u32, Vec<&'m Descriptor>>,
     ops: Vec<Op>,
-    /// Numbers that the caller supplies, in the order of their slots.
+    /// Numbers that the caller supplies or may supply, in the order of their slots.
     external: Vec<u32>,
     spare_fd: u32,
     objects: Numbers,
@@ -69,7 +81,7 @@ struct Temporaries {
 
 /// Compiles the descriptors of `model`; they must be made after memory and before threads.
 pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
-    let external = external_numbers(model);
+    let external = supplied_numbers(model);
     let spare_count = spare_count(model, external.len());
     let mut compiler = Compiler {
         model,
@@ -87,7 +99,12 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
             compiler.file(file);
         }
     }
+    compiler.slaves();
+    compiler.control();
     compiler.watches();
+    compiler.notices();
+    compiler.locks();
+    compiler.places();
     let Compiler { ops, spare_fd, .. } = compiler;
     CompiledDescriptors { ops, spare_fd, spare_count }
 }
@@ -100,7 +117,7 @@ fn spare_count(model: &Model, externals: usize) -> u32 {
 
 /// First number of the restorer's own run.
 pub fn spare_fd(model: &Model) -> u32 {
-    spare_run(model, spare_count(model, external_numbers(model).len()))
+    spare_run(model, spare_count(model, supplied_numbers(model).len()))
 }
 
 /// The lowest run of `count` numbers from 3 on that the parent left free: it may have used the
@@ -125,6 +142,27 @@ pub fn external_numbers(model: &Model) -> Vec<u32> {
         .collect();
     external.sort_unstable();
     external
+}
+
+/// Numbers whose descriptors come with a request, in its order: those that the caller of restore
+/// has to supply, then those that it may.
+pub fn supplied_numbers(model: &Model) -> Vec<u32> {
+    [external_numbers(model), replaceable_numbers(model)].concat()
+}
+
+/// Numbers that the caller of restore may supply, ascending: of each socket that others find by
+/// its address the first, as many as a request has room for.
+pub fn replaceable_numbers(model: &Model) -> Vec<u32> {
+    const OWN: usize = 3;
+    let is_replaceable = |file: u32| match &model.files[file as usize] {
+        OpenFile::Socket(socket) => socket.is_replaceable(),
+        _ => false,
+    };
+    let own = numbers(model).into_iter().filter(|(file, _)| is_replaceable(*file));
+    let mut firsts: Vec<u32> = own.map(|(_, own)| own[0].fd).collect();
+    firsts.sort_unstable();
+    firsts.truncate((MAX_REQUEST_FDS - OWN).saturating_sub(external_numbers(model).len()));
+    firsts
 }
 
 fn numbers(model: &Model) -> BTreeMap<u32, Vec<&Descriptor>> {
@@ -156,11 +194,26 @@ impl Compiler<'_> {
             OpenFile::External { .. } => self.external(index),
             OpenFile::Pipe { pipe, .. } => self.pipe(index, *pipe),
             OpenFile::SocketPair { pair, .. } => self.socket_pair(index, *pair),
+            OpenFile::Socket(socket) => self.socket(index, socket),
+            OpenFile::Unnamed { file, flags, offset } => {
+                self.unnamed(index, *file, *flags, *offset);
+            }
+            OpenFile::TerminalMaster { terminal, path, flags } => {
+                self.master(index, *terminal, path, *flags);
+            }
+            // Opened by way of the master, which may come later.
+            OpenFile::TerminalSlave { .. } => {}
             single => {
                 self.make(single);
                 self.place(self.slots.made, index);
             }
         }
+    }
+
+    /// The first file before `index` that is made and is `alike`.
+    fn earlier(&self, index: u32, alike: impl Fn(&OpenFile) -> bool) -> Option<u32> {
+        let made = self.numbers.range(..index).map(|(file, _)| *file);
+        made.into_iter().find(|file| alike(&self.model.files[*file as usize]))
     }
 
     fn name(&mut self, index: u32, file: &OpenFile) {
@@ -171,11 +224,17 @@ impl Compiler<'_> {
     fn external(&mut self, file: u32) {
         let own = self.numbers[&file].clone();
         for descriptor in &own {
-            match self.external.binary_search(&descriptor.fd) {
-                Ok(index) => self.move_to(SLOT_EXTERNAL + index as u8, descriptor),
-                Err(_) => self.duplicate(own[0], descriptor),
+            match self.slot_of(descriptor.fd) {
+                Some(slot) => self.move_to(slot, descriptor),
+                None => self.duplicate(own[0], descriptor),
             }
         }
+    }
+
+    /// The slot of what the caller supplies for number `fd`.
+    fn slot_of(&self, fd: u32) -> Option<u8> {
+        let index = self.external.iter().position(|own| *own == fd)?;
+        Some(SLOT_EXTERNAL + index as u8)
     }
 
     /// Moves what is in `slot` to the numbers of `file`.
@@ -214,8 +273,7 @@ impl Compiler<'_> {
 
     /// Sets those status flags that can be set later and are not zero.
     fn set_flags(&mut self, slot: u8, flags: u32) {
-        const LATER: i32 = libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O_NOATIME;
-        let flags = flags & LATER as u32;
+        let flags = flags & LATER;
         if flags != 0 {
             self.push_on(slot, libc::SYS_fcntl, &[libc::F_SETFL as u64, flags.into()]);
         }
@@ -229,13 +287,19 @@ fn cloexec(descriptor: &Descriptor) -> u64 {
 fn noun(file: &OpenFile) -> String {
     match file {
         OpenFile::Path { path, .. } => path.display().to_string(),
+        OpenFile::Unnamed { .. } => "file without a name".to_owned(),
         OpenFile::Pipe { .. } => "pipe".to_owned(),
         OpenFile::Event { .. } => "eventfd".to_owned(),
         OpenFile::Signal { .. } => "signalfd".to_owned(),
         OpenFile::Timer { .. } => "timerfd".to_owned(),
         OpenFile::Epoll { .. } => "epoll".to_owned(),
+        OpenFile::Inotify { .. } => "inotify".to_owned(),
+        OpenFile::ProcessHandle { .. } => "pidfd of itself".to_owned(),
+        OpenFile::TerminalMaster { .. } => "master of a terminal".to_owned(),
+        OpenFile::TerminalSlave { .. } => "terminal".to_owned(),
         OpenFile::SocketPair { .. } => "Unix socket pair".to_owned(),
         OpenFile::Object { .. } => "shared memory".to_owned(),
+        OpenFile::Socket(socket) => socket.description.clone(),
         OpenFile::External { description } => description.clone(),
     }
 }

@@ -4,7 +4,7 @@
 use farfork_plan::{Op, What, nr};
 
 use super::Compiler;
-use crate::model::OpenFile;
+use crate::model::{OpenFile, SocketOption};
 
 /// What a pipe has unless it was changed.
 const PIPE_BYTES: u32 = 64 << 10;
@@ -16,8 +16,8 @@ const STREAM_BYTES: usize = 16 << 10;
 const MESSAGE_OVERHEAD_BYTES: usize = 2 << 10;
 
 /// Options that set a buffer's size: within the system's limit, and beyond it.
-const SEND: [i32; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
-const RECEIVE: [i32; 2] = [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE];
+pub const SEND: [i32; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
+pub const RECEIVE: [i32; 2] = [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE];
 
 impl Compiler<'_> {
     /// Makes both ends of a pipe when the first of them is met.
@@ -139,9 +139,13 @@ impl Compiler<'_> {
 
     /// Gives an end its attributes, after everything was written.
     fn settle(&mut self, slot: u8, file: &OpenFile) {
-        let OpenFile::SocketPair { flags, shutdown, buffers: (receive, send), .. } = file else {
+        let OpenFile::SocketPair { flags, shutdown, buffers: (receive, send), options, .. } = file
+        else {
             return;
         };
+        for SocketOption { level, name, value } in options {
+            self.set_option(slot, *level, *name, value);
+        }
         for (options, bytes) in [(RECEIVE, *receive), (SEND, *send)] {
             if bytes != SOCKET_BYTES {
                 self.set_buffer(slot, options, bytes);
@@ -155,7 +159,7 @@ impl Compiler<'_> {
 
     /// Sets a buffer to `bytes` as the kernel tells it: as far as everyone may, then beyond the
     /// system's limit if the restorer may.
-    fn set_buffer(&mut self, slot: u8, [plain, forced]: [i32; 2], bytes: u32) {
+    pub fn set_buffer(&mut self, slot: u8, [plain, forced]: [i32; 2], bytes: u32) {
         // The kernel doubles what it is told, and tells it doubled.
         let at = self.arena.words(&[u64::from(bytes / 2)]);
         let length = size_of::<i32>() as u64;

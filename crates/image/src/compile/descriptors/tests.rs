@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use farfork_plan::PlanHeader;
 use proptest::prelude::*;
 
-use super::simulate::{Open, Table, Thing};
-use super::{external_numbers, ops};
+use super::simulate::{Made, Open, Table, Thing};
+use super::{external_numbers, ops, replaceable_numbers, supplied_numbers};
 use crate::compile::arena::Arena;
-use crate::model::{Descriptor, EpollWatch, Model, OpenFile};
+use crate::model::{
+    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Model, Notice, OpenFile, Socket,
+    SocketOption, SocketRole, Terminal, UnnamedFile,
+};
 
 /// So few numbers that gaps and collisions are common.
 const NUMBERS: u32 = 24;
@@ -25,7 +28,37 @@ fn pipe(pipe: u64, is_write_end: bool, content: &[u8]) -> OpenFile {
 
 fn end(pair: u64, end: u32, waiting: &[u8]) -> OpenFile {
     let (incoming, buffers) = (vec![waiting.to_vec(), vec![end as u8 + 1]], (4096, 212_992));
-    OpenFile::SocketPair { pair, end, kind: 1, flags: 0, incoming, shutdown: 1, buffers }
+    let (kind, flags, shutdown, options) = (1, 0, 1, Vec::new());
+    OpenFile::SocketPair { pair, end, kind, flags, incoming, shutdown, buffers, options }
+}
+
+fn socket(id: u64, content: &[u8]) -> OpenFile {
+    let role = match id % 4 {
+        0 => SocketRole::Listening { backlog: id as u32 },
+        1 => SocketRole::Connected { peer: content.to_vec() },
+        2 => SocketRole::Ended { is_reset: true },
+        _ => SocketRole::Idle,
+    };
+    let option = |(name, byte): (usize, &u8)| SocketOption {
+        level: libc::SOL_SOCKET,
+        name: name as i32,
+        value: vec![*byte; 4],
+    };
+    OpenFile::Socket(Box::new(Socket {
+        file: Some((0o600, 1, 2)),
+        description: format!("socket {id}"),
+        family: if id.is_multiple_of(3) { libc::AF_UNIX } else { libc::AF_INET } as u32,
+        kind: id as u32,
+        protocol: libc::IPPROTO_TCP as u32,
+        options: content.iter().enumerate().map(option).collect(),
+        name: (content.len() > 1).then(|| content.to_vec()),
+        role,
+        ..Socket::default()
+    }))
+}
+
+fn place(number: u32, id: u64) -> InotifyWatch {
+    InotifyWatch { number, path: format!("/place/{id}/{number}").into(), mask: number << 4 }
 }
 
 /// The files of one kind, with an identity that no other has.
@@ -41,14 +74,71 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
         2 => vec![pipe(id, false, content), pipe(id, true, content)],
         3 => vec![end(id, 0, content), end(id, 1, content)],
         4 => vec![OpenFile::Epoll { flags: 0, watches: Vec::new() }],
+        // Opened twice: made in its final form, or to be opened again.
+        5 => [libc::O_WRONLY | libc::O_TMPFILE, libc::O_RDONLY][id as usize % 2..]
+            .iter()
+            .chain([&libc::O_WRONLY])
+            .map(|flags| OpenFile::Unnamed { file: id as u32, flags: *flags as u32, offset: id })
+            .collect(),
+        6 => vec![OpenFile::Inotify {
+            flags: 0,
+            watches: [3, id as u32 + 7].map(|number| place(number, id)).to_vec(),
+        }],
+        7 => vec![OpenFile::ProcessHandle { flags: 0 }],
+        8 => vec![
+            OpenFile::TerminalMaster { terminal: id as u32, path: "/dev/ptmx".into(), flags: 2 },
+            OpenFile::TerminalSlave { terminal: id as u32, flags: 2 },
+            OpenFile::TerminalSlave { terminal: id as u32, flags: 0 },
+        ],
+        9 => vec![socket(id, content)],
         _ => vec![OpenFile::External { description: format!("outside {id}") }],
     }
+}
+
+fn terminal() -> Terminal {
+    Terminal { is_hung_up: true, is_controlling: true, is_locked: true, ..Terminal::default() }
+}
+
+/// Leaves out slaves whose master is not there: they are supplied by the caller.
+fn with_masters(mut model: Model) -> Model {
+    let is_there = |index: usize| model.descriptors.iter().any(|d| d.file as usize == index);
+    let masters: Vec<u32> = (0..model.files.len())
+        .filter(|index| is_there(*index))
+        .filter_map(|index| match &model.files[index] {
+            OpenFile::TerminalMaster { terminal, .. } => Some(*terminal),
+            _ => None,
+        })
+        .collect();
+    for file in &mut model.files {
+        if matches!(file, OpenFile::TerminalSlave { terminal, .. } if !masters.contains(terminal)) {
+            *file = OpenFile::External { description: "a terminal".into() };
+        }
+    }
+    model
+}
+
+/// More than there are kinds in a model.
+const UNNAMED: u64 = 10;
+
+/// Content around a hole, and a hole at the end.
+fn unnamed(id: u64) -> UnnamedFile {
+    let extents = vec![(id, vec![id as u8; 3]), (id + 90, vec![1, 2])];
+    UnnamedFile { directory: "/tmp".into(), size: id + 99, extents, ..UnnamedFile::default() }
+}
+
+fn unnamed_bytes(id: u64) -> Vec<u8> {
+    let UnnamedFile { size, extents, .. } = unnamed(id);
+    let mut bytes = vec![0; size as usize];
+    for (offset, part) in extents {
+        bytes[offset as usize..][..part.len()].copy_from_slice(&part);
+    }
+    bytes
 }
 
 /// Files of all kinds in any order, at numbers in any order; an end without a number is one that
 /// the parent had closed.
 fn models() -> impl Strategy<Value = Model> {
-    let kinds = prop::collection::vec((0u8..6, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
+    let kinds = prop::collection::vec((0u8..11, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
     let files = kinds.prop_map(|kinds| {
         let kinds = kinds.iter().enumerate();
         kinds.flat_map(|(id, (kind, bytes))| files(*kind, id as u64 + 1, bytes)).collect::<Vec<_>>()
@@ -64,8 +154,28 @@ fn models() -> impl Strategy<Value = Model> {
             .map(|(fd, (file, cloexec))| (number(fd, further), file % count, cloexec))
             .map(|(fd, file, cloexec)| Descriptor { fd, file, cloexec })
             .collect();
-        with_watches(Model { files, descriptors, ..Model::default() }, &watches)
+        let unnamed = (0..UNNAMED).map(unnamed).collect();
+        let terminals = vec![terminal(); UNNAMED as usize];
+        let model = Model { files, descriptors, unnamed, terminals, ..Model::default() };
+        let model = with_masters(model);
+        with_locks(with_watches(model, &watches), &watches)
     })
+}
+
+/// Locks of all kinds on any files, also such as nothing is left of.
+fn with_locks(mut model: Model, drawn: &[(usize, usize)]) -> Model {
+    use LockKind::*;
+    let count = model.files.len();
+    let is_ours = |file: &usize| model.files[*file].flags().is_some();
+    let files: Vec<usize> = (0..count).filter(is_ours).collect();
+    for (first, second) in drawn.iter().filter(|_| !files.is_empty()) {
+        let file = files[first % files.len()] as u32;
+        let kind = [Whole, Process, Description, Lease][second % 4];
+        let (is_write, start) = (first % 2 == 0, *second as u64 >> 8);
+        model.locks.push(Lock { file, kind, is_write, start, length: start % 5 });
+        model.notices.push(Notice { file, signal: 29, is_async: true });
+    }
+    model
 }
 
 fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
@@ -86,20 +196,44 @@ fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
     model
 }
 
-fn check(model: &Model, gap: u32) {
+/// Of what the caller may supply, every other is left out; `leave` says which of two.
+fn check(model: &Model, gap: u32, leave: bool) {
     let mut arena = Arena::new();
     let compiled = ops(model, &mut arena);
     let memory = arena.finish(PlanHeader::default());
-    let mut table = Table::new(&compiled, &external_numbers(model), &memory, gap);
+    let replaceable = replaceable_numbers(model);
+    let left_out = replaceable.into_iter().enumerate();
+    let left_out = left_out.filter(|(index, _)| (index % 2 == 0) == leave).map(|(_, fd)| fd);
+    let external = supplied_numbers(model);
+    let mut table = Table::new(&compiled, &external, &memory, gap, left_out.collect());
     table.run(&compiled);
     let numbers: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
     assert_eq!(table.fds.keys().copied().collect::<Vec<_>>(), numbers);
     check_sharing(model, &table);
+    check_locks(model, &table);
     for descriptor in &model.descriptors {
         let open = table.fds[&descriptor.fd];
         assert_eq!(open.cloexec, descriptor.cloexec);
         check_thing(model, &table, descriptor, open);
     }
+}
+
+/// Every lock on what the parent had open is taken, by its own description.
+fn check_locks(model: &Model, table: &Table<'_>) {
+    let expected = model.locks.iter().filter_map(|lock| {
+        let fd = model.descriptors.iter().find(|descriptor| descriptor.file == lock.file)?.fd;
+        let thing = table.fds[&fd].thing;
+        let kind = u64::from(lock.is_write);
+        Some(match lock.kind {
+            LockKind::Whole => (thing, 0, [5, 6][kind as usize], 0, 0),
+            LockKind::Lease => (thing, libc::F_SETLEASE as u64, kind, 0, 0),
+            LockKind::Process => (thing, libc::F_SETLK as u64, kind, lock.start, lock.length),
+            LockKind::Description => {
+                (thing, libc::F_OFD_SETLK as u64, kind, lock.start, lock.length)
+            }
+        })
+    });
+    assert_eq!(expected.collect::<Vec<_>>(), table.locks);
 }
 
 /// Two numbers are one description exactly if they were, except for standard streams.
@@ -122,7 +256,17 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
         (OpenFile::Path { path, offset, .. }, Thing::Path(opened, at)) => {
             assert_eq!((path.to_str().unwrap(), offset), (opened.as_str(), at));
         }
+        (OpenFile::Unnamed { file, flags, offset }, Thing::Unnamed(made, opened, at)) => {
+            let access = libc::O_ACCMODE as u32;
+            assert_eq!((flags & access, offset), (*opened as u32 & access, at));
+            assert_eq!(table.unnamed[*made], unnamed_bytes(u64::from(*file)));
+            check_inode(model, table, *made, *file);
+        }
         (OpenFile::Event { count, .. }, Thing::Event(counted)) => assert_eq!(count, counted),
+        (OpenFile::Socket(socket), Thing::Socket(made)) => check_socket(socket, made),
+        (OpenFile::Socket(socket), Thing::External(number)) => {
+            assert!(socket.is_replaceable() && !table.left_out.contains(number));
+        }
         (OpenFile::External { .. }, Thing::External(number)) => {
             assert_eq!(
                 model.descriptors.iter().find(|d| d.fd == *number).unwrap().file,
@@ -144,7 +288,57 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
             };
             assert_eq!(&watches.iter().map(expected).collect::<Vec<_>>(), added);
         }
+        (OpenFile::TerminalMaster { .. }, Thing::Master(..)) => {}
+        (OpenFile::TerminalSlave { terminal, flags }, Thing::Slave(made, opened)) => {
+            assert_eq!(*opened, u64::from(*flags | libc::O_NOCTTY as u32));
+            let is_master = |d: &&Descriptor| {
+                matches!(&model.files[d.file as usize],
+                    OpenFile::TerminalMaster { terminal: other, .. } if other == terminal)
+            };
+            let master = model.descriptors.iter().find(is_master).unwrap().fd;
+            let thing = &table.things[table.fds[&master].thing];
+            assert!(matches!(thing, Thing::Master(other, _) if other == made));
+        }
+        (OpenFile::ProcessHandle { .. }, Thing::Handle(pid)) => {
+            assert_eq!(*pid, u64::from(model.process.pid));
+        }
+        (OpenFile::Inotify { watches, .. }, Thing::Inotify(added, _)) => {
+            let expected = watches.iter().map(|watch| {
+                let mask = watch.mask | libc::IN_DONT_FOLLOW;
+                (watch.number, watch.path.display().to_string(), mask)
+            });
+            assert_eq!(&expected.collect::<Vec<_>>(), added);
+        }
         (file, thing) => panic!("{file:?} became {thing:?}"),
+    }
+}
+
+/// What has ended has no options, and may have been anywhere before it did.
+fn check_socket(socket: &Socket, made: &Made) {
+    assert_eq!([socket.family, socket.kind, socket.protocol].map(u64::from), made.kind);
+    if let SocketRole::Ended { .. } = socket.role {
+        assert!(made.is_shut);
+        return;
+    }
+    let set = socket.options.iter().map(|option| ((option.level, option.name), &option.value));
+    let set: BTreeMap<(i32, i32), &Vec<u8>> = set.collect();
+    assert_eq!(set, made.options.iter().map(|(at, value)| (*at, value)).collect());
+    assert_eq!(socket.name, made.name);
+    let (backlog, peer) = match &socket.role {
+        SocketRole::Listening { backlog } => (Some(u64::from(*backlog)), None),
+        SocketRole::Connected { peer } => (None, Some(peer.clone())),
+        SocketRole::Idle | SocketRole::Ended { .. } => (None, None),
+    };
+    assert_eq!((backlog, peer), (made.backlog, made.peer.clone()));
+}
+
+/// Descriptions of one file are of one file again, and of no other.
+fn check_inode(model: &Model, table: &Table<'_>, made: usize, unnamed: u32) {
+    for other in &model.descriptors {
+        let thing = &table.things[table.fds[&other.fd].thing];
+        let is_same = matches!(thing, Thing::Unnamed(file, ..) if *file == made);
+        let file = &model.files[other.file as usize];
+        assert_eq!(is_same, matches!(file, OpenFile::Unnamed { file, .. } if *file == unnamed));
     }
 }
 
@@ -178,8 +372,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn the_clone_gets_the_parents_table(model in models(), gap in 0u32..3) {
-        check(&model, gap);
+    fn the_clone_gets_the_parents_table(model in models(), gap in 0u32..3, leave: bool) {
+        check(&model, gap, leave);
     }
 }
 
@@ -190,7 +384,7 @@ fn ends_that_want_each_others_numbers_are_not_lost() {
         let mut descriptors = vec![descriptor(read, 0), descriptor(write, 1)];
         descriptors.sort_by_key(|descriptor| descriptor.fd);
         let files = vec![pipe(1, false, b"waiting"), pipe(1, true, b"")];
-        check(&Model { files, descriptors, ..Model::default() }, 0);
+        check(&Model { files, descriptors, ..Model::default() }, 0, true);
     }
 }
 
@@ -198,15 +392,15 @@ fn ends_that_want_each_others_numbers_are_not_lost() {
 fn a_table_without_gaps_needs_no_number_in_between() {
     let descriptors = (0..64).map(|fd| Descriptor { fd, file: 63 - fd, cloexec: fd % 2 == 0 });
     let files = (0..32).flat_map(|id| files(2 + (id % 2) as u8, id, b"bytes")).collect();
-    check(&Model { files, descriptors: descriptors.collect(), ..Model::default() }, 0);
+    check(&Model { files, descriptors: descriptors.collect(), ..Model::default() }, 0, true);
 }
 
 #[test]
 fn standard_streams_are_asked_for_one_by_one_and_others_once() {
     let descriptors = [(1, 0), (2, 0), (5, 0), (7, 1), (8, 1), (9, 2)];
     let descriptors = descriptors.map(|(fd, file)| Descriptor { fd, file, cloexec: false });
-    let files = [5, 5, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
+    let files = [10, 10, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
     let model = Model { files, descriptors: descriptors.to_vec(), ..Model::default() };
     assert_eq!(external_numbers(&model), [1, 2, 7]);
-    check(&model, 0);
+    check(&model, 0, true);
 }

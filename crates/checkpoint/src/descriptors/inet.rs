@@ -1,0 +1,223 @@
+//! Sockets of the Internet protocols. What others find by its address is made again at that
+//! address; a TCP connection stays the parent's, and the clone is told that its own was reset.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
+
+use farfork_image::model::{OpenFile, Socket, SocketRole};
+use farfork_sys::socket::{
+    filter, integer_option, local_address, namespace_cookie, peer_address, reset_on_close,
+    tcp_state,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::error::{Capture, DescriptorError, Stop, asking, refuse_detail};
+use super::network::SocketKind;
+use super::subject::Subject;
+use super::table::Entry;
+use super::{external, multicast, options, raw};
+
+/// `TCP_CLOSE` and `TCP_LISTEN` of the kernel.
+const CLOSED: u8 = 7;
+const LISTENING: u8 = 10;
+
+/// A socket of family `kind.0`, `AF_INET` or `AF_INET6`, described by `words`.
+pub fn capture(
+    entry: &Entry,
+    subject: &Subject,
+    socket: &OwnedFd,
+    kind: SocketKind,
+    words: String,
+) -> Capture {
+    if let Some((reason, remedy)) = unknown(kind) {
+        return Err(refuse_detail(words, reason, remedy));
+    }
+    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+    let role = match raw_peer(entry, subject, kind) {
+        Some(peer) => SocketRole::Connected { peer },
+        None => role(socket, kind).map_err(failed())?,
+    };
+    if let SocketRole::Ended { .. } = role {
+        return Ok(ended(entry, kind, words, role));
+    }
+    let new = subject.network.new_socket(kind)?;
+    if !is_at_home(socket, &new).map_err(failed())? {
+        return elsewhere(words, &role);
+    }
+    if role == SocketRole::Idle && kind.1 == libc::SOCK_DGRAM {
+        check_shutdown(socket, &words).map_err(failed())??;
+    }
+    let mut made = made(entry, subject, socket, kind, words)?;
+    made.name = local_address(socket.as_fd()).ok().filter(|name| is_bound(name, kind));
+    made.role = role;
+    let memberships = multicast::memberships(subject.pid, socket);
+    made.options.extend(memberships.ok_or_else(|| refuse_sources(&made.description))?);
+    Ok(OpenFile::Socket(Box::new(made)))
+}
+
+/// Lets the connection behind `entry` end in a reset when the process dies, so that its port is
+/// free for the clone that takes its place, and its peer is told at once.
+pub fn reset_on_death(entry: &Entry, subject: &Subject) -> Result<(), DescriptorError> {
+    if subject.is_shared(&entry.link) {
+        return Ok(());
+    }
+    let socket = subject.open(entry)?;
+    let is_connection = tcp_state(socket.as_fd())
+        .is_ok_and(|known| known.state != LISTENING && known.state != CLOSED);
+    if is_connection {
+        // One that is gone by itself by now needs no reset.
+        let _ = reset_on_close(socket.as_fd());
+    }
+    Ok(())
+}
+
+/// Why sockets of this kind are not carried, if they are not.
+fn unknown((_, kind, protocol): SocketKind) -> Option<(&'static str, &'static str)> {
+    const CLOSE: &str = "close it before the checkpoint";
+    match (kind, protocol) {
+        (libc::SOCK_STREAM, libc::IPPROTO_TCP) | (libc::SOCK_DGRAM, libc::IPPROTO_UDP) => None,
+        (libc::SOCK_RAW, _) => None,
+        (_, libc::IPPROTO_MPTCP) => Some((
+            "MPTCP keeps state of all paths in this kernel",
+            "use TCP (GODEBUG=multipathtcp=0 in Go), or close it before the checkpoint",
+        )),
+        (_, libc::IPPROTO_SCTP) => Some(("SCTP keeps its associations in this kernel", CLOSE)),
+        (libc::SOCK_DGRAM, libc::IPPROTO_ICMP | libc::IPPROTO_ICMPV6) => {
+            Some(("a socket for pings has its number from this kernel", CLOSE))
+        }
+        _ => Some(("farfork does not know what its protocol keeps in this kernel", CLOSE)),
+    }
+}
+
+fn raw_peer(entry: &Entry, subject: &Subject, kind: SocketKind) -> Option<Vec<u8>> {
+    let is_raw = kind.1 == libc::SOCK_RAW;
+    is_raw.then(|| raw::peer(subject.pid, entry.inode.ino(), kind)).flatten()
+}
+
+fn role(socket: &OwnedFd, kind: SocketKind) -> Result<SocketRole, Errno> {
+    if kind.2 == libc::IPPROTO_TCP && kind.1 == libc::SOCK_STREAM {
+        return tcp_role(socket);
+    }
+    match peer_address(socket.as_fd()) {
+        Ok(peer) => Ok(SocketRole::Connected { peer }),
+        Err(Errno::NOTCONN) => Ok(SocketRole::Idle),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn tcp_role(socket: &OwnedFd) -> Result<SocketRole, Errno> {
+    let known = tcp_state(socket.as_fd())?;
+    Ok(match known.state {
+        LISTENING => SocketRole::Listening { backlog: known.backlog },
+        CLOSED => {
+            let told = told(socket)?;
+            if !told.contains(PollFlags::RDHUP) {
+                return Ok(SocketRole::Idle);
+            }
+            SocketRole::Ended { is_reset: told.contains(PollFlags::ERR) }
+        }
+        _ => SocketRole::Ended { is_reset: true },
+    })
+}
+
+/// What the socket is ready for, which takes nothing from it.
+pub fn told(socket: &OwnedFd) -> Result<PollFlags, Errno> {
+    let mut asked = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
+    poll(&mut asked, Some(&Timespec::default()))?;
+    Ok(asked[0].revents())
+}
+
+fn check_shutdown(socket: &OwnedFd, words: &str) -> Result<Result<(), Stop>, Errno> {
+    if !told(socket)?.contains(PollFlags::RDHUP) {
+        return Ok(Ok(()));
+    }
+    Ok(Err(refuse_detail(words, "it was shut down", "close it before the checkpoint")))
+}
+
+/// A connection that is over has neither address nor options that matter.
+fn ended(entry: &Entry, kind: SocketKind, words: String, role: SocketRole) -> OpenFile {
+    OpenFile::Socket(Box::new(Socket { role, ..plain(entry, kind, words) }))
+}
+
+fn plain(entry: &Entry, (family, kind, protocol): SocketKind, description: String) -> Socket {
+    Socket {
+        description,
+        family: family as u32,
+        kind: kind as u32,
+        protocol: protocol as u32,
+        flags: entry.info.status_flags(),
+        owner: (entry.inode.uid(), entry.inode.gid()),
+        ..Socket::default()
+    }
+}
+
+/// The socket with all that the process set on it, without address and role.
+pub fn made(
+    entry: &Entry,
+    subject: &Subject,
+    socket: &OwnedFd,
+    kind: SocketKind,
+    words: String,
+) -> Result<Socket, Stop> {
+    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+    let new = subject.network.new_socket(kind)?;
+    let filter = match filter(socket.as_fd()) {
+        Err(Errno::ACCESS) => return Err(refuse_program(words)),
+        other => other.map_err(failed())?,
+    };
+    let locked = integer_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_LOCK_FILTER);
+    Ok(Socket {
+        options: options::changed(socket, &new),
+        buffers: options::buffers(socket, &new).map_err(failed())?,
+        filter,
+        is_filter_locked: locked.map_err(failed())? != 0,
+        ..plain(entry, kind, words)
+    })
+}
+
+fn refuse_sources(words: &str) -> Stop {
+    refuse_detail(
+        words,
+        "it chooses among more senders of a multicast group than can be carried",
+        "leave the group before the checkpoint, or choose fewer",
+    )
+}
+
+fn refuse_program(words: String) -> Stop {
+    refuse_detail(
+        words,
+        "an eBPF program is attached to it, which belongs to this kernel",
+        "detach it before the checkpoint (SO_DETACH_BPF), or use a classic filter",
+    )
+}
+
+/// Whether the socket belongs to the network namespace that the process is in.
+pub fn is_at_home(socket: &OwnedFd, new: &Rc<OwnedFd>) -> Result<bool, Errno> {
+    Ok(namespace_cookie(socket.as_fd())? == namespace_cookie(new.as_fd())?)
+}
+
+/// A clone has the namespace of its node, and no way into another: the caller has.
+fn elsewhere(words: String, role: &SocketRole) -> Capture {
+    match role {
+        SocketRole::Listening { .. } => {
+            Ok(external::of(format!("{words}, in another network namespace")))
+        }
+        _ => Err(refuse_detail(
+            words,
+            "it belongs to another network namespace than the process",
+            "close it before the checkpoint",
+        )),
+    }
+}
+
+/// Whether the address is more than the family's empty one: family, port, then the address. In
+/// the place of a port, a raw socket has its protocol.
+fn is_bound(name: &[u8], (family, kind, _): SocketKind) -> bool {
+    const PORT: Range<usize> = 2..4;
+    let address = if family == libc::AF_INET6 { 8..24 } else { 4..8 };
+    let port = if kind == libc::SOCK_RAW { 0..0 } else { PORT };
+    [port, address].into_iter().filter_map(|part| name.get(part)).flatten().any(|byte| *byte != 0)
+}

@@ -1,0 +1,63 @@
+//! The network namespace of the process, and what is asked of the kernel there.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
+
+use farfork_sys::socket::socket_in;
+use farfork_sys::unix_diag::{UnixSocket, unix_sockets};
+
+use super::error::{DescriptorError, asking, reading};
+
+/// Family, type and protocol of a socket.
+pub type SocketKind = (i32, i32, i32);
+
+/// The network namespace of a process.
+pub struct Network {
+    pid: i32,
+    /// Nothing if it is also this process's.
+    namespace: Option<File>,
+    new: RefCell<HashMap<SocketKind, Rc<OwnedFd>>>,
+}
+
+impl Network {
+    /// That of process `pid`.
+    pub fn of(pid: i32) -> Result<Network, DescriptorError> {
+        let failed = || reading(pid, "the network namespace");
+        let theirs = File::open(format!("/proc/{pid}/ns/net")).map_err(failed())?;
+        let ours = fs::metadata("/proc/self/ns/net").map_err(failed())?;
+        let is_ours = theirs.metadata().map_err(failed())?.ino() == ours.ino();
+        Ok(Network { pid, namespace: Some(theirs).filter(|_| !is_ours), new: RefCell::default() })
+    }
+
+    fn place(&self) -> Option<BorrowedFd<'_>> {
+        self.namespace.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Unix sockets there, and in this process's own namespace: from here a clone was given its
+    /// descriptors.
+    pub fn unix_sockets(&self) -> Result<HashMap<u32, UnixSocket>, DescriptorError> {
+        let failed = || asking(self.pid, "which Unix sockets are connected");
+        let mut sockets = unix_sockets(None).map_err(failed())?;
+        if self.namespace.is_some() {
+            sockets.extend(unix_sockets(self.place()).map_err(failed())?);
+        }
+        Ok(sockets)
+    }
+
+    /// A socket there that nobody has set anything on.
+    pub fn new_socket(&self, kind: SocketKind) -> Result<Rc<OwnedFd>, DescriptorError> {
+        if let Some(known) = self.new.borrow().get(&kind) {
+            return Ok(Rc::clone(known));
+        }
+        let (family, socket_type, protocol) = kind;
+        let made = socket_in(self.place(), family, socket_type, protocol)
+            .map_err(asking(self.pid, "what a new socket in its network namespace is like"))?;
+        let made = Rc::new(made);
+        self.new.borrow_mut().insert(kind, Rc::clone(&made));
+        Ok(made)
+    }
+}

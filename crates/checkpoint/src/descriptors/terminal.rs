@@ -1,0 +1,124 @@
+//! Pseudo-terminals of which the process has the master, with or without the slave.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+use farfork_image::model::{OpenFile, Terminal};
+use farfork_sys::terminal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionread};
+
+use super::error::{Capture, Stop, asking, refuse, refuse_detail, unexpected};
+use super::external;
+use super::fdinfo::O_PATH;
+use super::subject::Subject;
+use super::table::{Entry, Kind};
+
+/// First major of slaves, each with 256 minors.
+const SLAVES: u32 = 136;
+
+/// Number of the terminal whose master is behind `entry`.
+pub fn number(entry: &Entry) -> Option<u32> {
+    entry.info.value("tty-index")?.parse().ok()
+}
+
+/// Path of the slave of terminal `number`.
+pub fn slave_path(number: u32) -> String {
+    format!("/dev/pts/{number}")
+}
+
+/// A terminal that is no master: the process's own if it has the master.
+pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+    let device = entry.inode.rdev();
+    let number = libc::major(device)
+        .checked_sub(SLAVES)
+        .filter(|above| *above < 8)
+        .map(|above| above << 8 | libc::minor(device));
+    let Some(terminal) = number.and_then(|number| subject.terminal(number)) else {
+        return Ok(external::of(format!("terminal {}", entry.link)));
+    };
+    check_waiting(entry, subject, &subject.open(entry)?)?;
+    Ok(OpenFile::TerminalSlave { terminal, flags: entry.info.status_flags() })
+}
+
+/// A master.
+pub fn master(entry: &Entry, subject: &Subject) -> Capture {
+    let found = number(entry).and_then(|number| Some((number, subject.terminal(number)?)));
+    let Some((number, terminal)) = found else {
+        let what = format!("the terminal of fd {}", entry.fd);
+        return Err(unexpected(subject.pid, what).into());
+    };
+    if subject.is_shared(&slave_path(number)) {
+        return Err(refuse(
+            format!("another process has a hand in its terminal, {}", slave_path(number)),
+            "checkpoint it when the programs in the terminal have ended",
+        ));
+    }
+    check_waiting(entry, subject, &subject.open(entry)?)?;
+    let path = entry.link.clone().into();
+    Ok(OpenFile::TerminalMaster { terminal, path, flags: entry.info.status_flags() })
+}
+
+/// The terminal whose master is behind `entry`; `slave` is a slave of it, if there is one.
+pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<Terminal, Stop> {
+    let failed = || asking(subject.pid, format!("about the terminal of fd {}", entry.fd));
+    let master = subject.open(entry)?;
+    let controlled = terminal::session(&master).map_err(failed())?;
+    if controlled.is_some_and(|ids| ids != (subject.pid, subject.pid)) {
+        return Err(refuse_detail(
+            "master of a terminal",
+            "the terminal controls a session of other processes",
+            "checkpoint it when the programs in the terminal have ended",
+        ));
+    }
+    let is_exclusive = match slave {
+        Some(slave) => terminal::is_exclusive(subject.open(slave)?).map_err(failed())?,
+        None => false,
+    };
+    Ok(Terminal {
+        settings: terminal::settings(&master).map_err(failed())?.to_vec(),
+        size: terminal::size(&master).map_err(failed())?,
+        is_locked: terminal::is_locked(&master).map_err(failed())?,
+        is_packet: terminal::is_packet(&master).map_err(failed())?,
+        is_exclusive,
+        is_hung_up: is_hung_up(&master).map_err(failed())?,
+        is_controlling: controlled.is_some(),
+        access: slave
+            .map(|slave| (slave.inode.uid(), slave.inode.gid(), slave.inode.mode() & 0o7777)),
+    })
+}
+
+/// The slave of terminal `number` among `entries`.
+pub fn slave<'e>(entries: &[&'e Entry], number: u32) -> Option<&'e Entry> {
+    let device = libc::makedev(SLAVES + (number >> 8), number & 0xff);
+    let slaves = entries.iter().filter(|entry| entry.kind() == Kind::Terminal);
+    slaves
+        .copied()
+        .filter(|entry| entry.info.flags & O_PATH == 0)
+        .find(|entry| entry.inode.rdev() == device)
+}
+
+fn is_hung_up(master: &OwnedFd) -> Result<bool, Errno> {
+    polled(master).map(|now| now.contains(PollFlags::HUP))
+}
+
+fn polled(end: &OwnedFd) -> Result<PollFlags, Errno> {
+    let mut asked = [PollFd::new(end, PollFlags::IN)];
+    poll(&mut asked, Some(&Timespec::default()))?;
+    Ok(asked[0].revents())
+}
+
+/// What was written goes to the other end behind the writer's back. `poll` waits for it to get
+/// there, and only then can the bytes be counted.
+fn check_waiting(entry: &Entry, subject: &Subject, end: &OwnedFd) -> Result<(), Stop> {
+    let failed = || asking(subject.pid, format!("what waits in the terminal of fd {}", entry.fd));
+    let now = polled(end).map_err(failed())?;
+    let waiting = ioctl_fionread(end).map_err(failed())?;
+    if waiting == 0 && !now.contains(PollFlags::IN) {
+        return Ok(());
+    }
+    Err(refuse(
+        format!("{waiting} bytes wait in the terminal, and cannot be read without taking them"),
+        "read them before the checkpoint, or try again",
+    ))
+}

@@ -1,0 +1,172 @@
+//! Unix sockets: pairs and connections within the process are carried, those that others find by
+//! their name are made again under it, and connections to others are supplied at restore.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use farfork_image::model::{OpenFile, Socket, SocketRole};
+use farfork_sys::socket::local_address;
+use farfork_sys::unix_diag::UnixSocket;
+use rustix::event::PollFlags;
+
+use super::error::{Capture, Stop, asking, refuse_detail};
+use super::subject::Subject;
+use super::table::Entry;
+use super::{external, inet, pair};
+
+/// A Unix socket.
+pub fn capture(entry: &Entry, subject: &Subject, socket: &OwnedFd) -> Capture {
+    let inode = entry.inode.ino() as u32;
+    let Some(known) = subject.unix_socket(inode) else {
+        return Err(refuse_detail(
+            "Unix socket",
+            "it belongs to another network namespace than the process",
+            "close it before the checkpoint",
+        ));
+    };
+    if known.is_listening {
+        let role = SocketRole::Listening { backlog: known.backlog };
+        let words = format!("listening Unix socket {}", name(known));
+        return alone(entry, subject, socket, known, (words, role));
+    }
+    match known.peer {
+        _ if leads_outside(entry, subject, known) => {
+            Ok(external::of(format!("Unix socket connected to another process{}", at(known))))
+        }
+        None if entry.is_standard() => Ok(external::of("Unix socket without a peer")),
+        None => {
+            check_idle(entry, subject, socket, known)?;
+            let words = format!("Unix socket{}", at(known));
+            alone(entry, subject, socket, known, (words, SocketRole::Idle))
+        }
+        Some(0) if is_unaccepted(known) => Err(unaccepted()),
+        Some(peer) => check_mutual(inode, peer, subject)
+            .and_then(|()| pair::capture(entry, subject, socket, known, peer)),
+    }
+}
+
+/// A socket that is connected to nobody, in words and its role.
+fn alone(
+    entry: &Entry,
+    subject: &Subject,
+    socket: &OwnedFd,
+    known: &UnixSocket,
+    (words, role): (String, SocketRole),
+) -> Capture {
+    let kind = (libc::AF_UNIX, known.kind as i32, 0);
+    let mut made = inet::made(entry, subject, socket, kind, words.clone())?;
+    let failed = || asking(subject.pid, format!("for the name of socket fd {}", entry.fd));
+    if known.name.is_some() {
+        made.name = Some(local_address(socket.as_fd()).map_err(failed())?);
+    }
+    made.role = role;
+    let Some(path) = made.path() else { return Ok(OpenFile::Socket(Box::new(made))) };
+    match file_of(subject, path) {
+        Some(file) => {
+            made.file = Some(file);
+            Ok(OpenFile::Socket(Box::new(made)))
+        }
+        None if is_listening(&made) => Ok(external::of(words)),
+        None => Err(refuse_detail(
+            words,
+            "its file was deleted, so that nobody can find it",
+            "close it before the checkpoint",
+        )),
+    }
+}
+
+fn is_listening(socket: &Socket) -> bool {
+    matches!(socket.role, SocketRole::Listening { .. })
+}
+
+/// Mode, user and group of the file that the process has bound a socket to, if it is there.
+fn file_of(subject: &Subject, path: &[u8]) -> Option<(u32, u32, u32)> {
+    let path = std::str::from_utf8(path).ok()?;
+    let from = if path.starts_with('/') { "root" } else { "cwd" };
+    let file = fs::symlink_metadata(format!("/proc/{}/{from}/{path}", subject.pid)).ok()?;
+    let is_socket = file.file_type().is_socket();
+    is_socket.then(|| (file.mode() & 0o7777, file.uid(), file.gid()))
+}
+
+/// Messages of Unix sockets are never lost, and these would be without the names of their
+/// senders.
+fn check_idle(
+    entry: &Entry,
+    subject: &Subject,
+    socket: &OwnedFd,
+    known: &UnixSocket,
+) -> Result<(), Stop> {
+    let failed = || asking(subject.pid, format!("what waits in socket fd {}", entry.fd));
+    let told = inet::told(socket).map_err(failed())?;
+    let (reason, remedy) = if known.shutdown != 0 {
+        ("it was shut down", "close it before the checkpoint")
+    } else if known.kind != libc::SOCK_STREAM as u32 && told.contains(PollFlags::IN) {
+        ("messages from others wait in it", "read them before the checkpoint")
+    } else {
+        return Ok(());
+    };
+    Err(refuse_detail(format!("Unix socket{}", at(known)), reason, remedy))
+}
+
+fn leads_outside(entry: &Entry, subject: &Subject, known: &UnixSocket) -> bool {
+    let Some(peer) = known.peer else { return false };
+    let is_unpaired = peer != 0 && !subject.has_socket(peer);
+    is_unpaired
+        || (peer == 0 && entry.is_standard())
+        || subject.is_shared(&entry.link)
+        || subject.is_shared(&format!("socket:[{peer}]"))
+}
+
+/// A stream whose peer was closed is shut down both ways; one that waits to be accepted is not.
+fn is_unaccepted(known: &UnixSocket) -> bool {
+    known.kind != libc::SOCK_DGRAM as u32 && known.shutdown != 3
+}
+
+/// Both ends must be the process's own. The names of streams are not carried: once connected,
+/// they lead nobody anywhere.
+fn check_mutual(inode: u32, peer: u32, subject: &Subject) -> Result<(), Stop> {
+    let has_name = |inode| {
+        subject.unix_socket(inode).is_some_and(|known: &UnixSocket| {
+            known.name.is_some() && known.kind == libc::SOCK_DGRAM as u32
+        })
+    };
+    let back = subject.unix_socket(peer);
+    if has_name(inode) || has_name(peer) {
+        return Err(refuse_detail(
+            "Unix socket connected within the process",
+            "it has a name by which others send to it as well",
+            "close it before the checkpoint, or use socketpair",
+        ));
+    }
+    if peer == 0 || back.is_some_and(|back| back.peer == Some(inode)) {
+        return Ok(());
+    }
+    Err(refuse_detail(
+        "Unix socket connected within the process",
+        "the socket it sends to does not send back to it",
+        "close it before the checkpoint, or use socketpair",
+    ))
+}
+
+fn unaccepted() -> Stop {
+    refuse_detail(
+        "Unix socket",
+        "the other side has not accepted the connection yet",
+        "checkpoint when the connection is accepted",
+    )
+}
+
+/// Where it is bound, for messages.
+fn at(known: &UnixSocket) -> String {
+    if known.name.is_some() { format!(" at {}", name(known)) } else { String::new() }
+}
+
+/// A path, or an abstract name in the usual notation, with `@` for the NUL.
+fn name(known: &UnixSocket) -> String {
+    match known.name.as_deref() {
+        Some([0, rest @ ..]) => format!("@{}", String::from_utf8_lossy(rest)),
+        Some(path) => String::from_utf8_lossy(path).trim_end_matches('\0').to_owned(),
+        None => "without a name".to_owned(),
+    }
+}

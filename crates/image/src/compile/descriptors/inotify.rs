@@ -1,0 +1,32 @@
+//! Watches of inotify instances.
+
+use std::os::unix::ffi::OsStrExt;
+
+use farfork_plan::{Op, What};
+
+use super::Compiler;
+use crate::model::OpenFile;
+
+/// `INOTIFY_IOC_SETNEXTWD` (Linux 4.16, `CONFIG_CHECKPOINT_RESTORE`).
+const SET_NEXT: u64 = 0x4004_4900;
+
+impl Compiler<'_> {
+    /// Adds all watches, each with the parent's number.
+    pub fn places(&mut self) {
+        let model = self.model;
+        for (index, file) in model.files.iter().enumerate() {
+            let OpenFile::Inotify { watches, .. } = file else { continue };
+            let Some(fd) = self.first(index as u32) else { continue };
+            for watch in watches {
+                let path = self.arena.text(watch.path.as_os_str().as_bytes());
+                let text = format!("fd {fd} (inotify) watching {}", watch.path.display());
+                self.detail = self.arena.detail(&text);
+                self.push(libc::SYS_ioctl, &[fd.into(), SET_NEXT, watch.number.into()]);
+                let mask = u64::from(watch.mask | libc::IN_DONT_FOLLOW);
+                let args = [fd.into(), path, mask];
+                let add = Op::new(What::File, libc::SYS_inotify_add_watch as u32, &args);
+                self.ops.push(add.about(self.detail));
+            }
+        }
+    }
+}

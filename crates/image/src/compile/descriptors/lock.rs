@@ -1,0 +1,65 @@
+//! Locks, leases, and signals about files. None of them waits: what another process holds makes
+//! the clone fail, as it would be wrong to run without.
+
+use farfork_plan::{Op, What};
+
+use super::{Compiler, LATER};
+use crate::model::{Lock, LockKind};
+
+const F_SETSIG: u64 = 10;
+const F_SETOWN: u64 = libc::F_SETOWN as u64;
+const ASYNC: u32 = libc::O_ASYNC as u32;
+const EXCLUSIVE: u64 = (libc::LOCK_EX | libc::LOCK_NB) as u64;
+const SHARED: u64 = (libc::LOCK_SH | libc::LOCK_NB) as u64;
+
+impl Compiler<'_> {
+    /// Makes files signal the clone as they signalled the parent.
+    pub fn notices(&mut self) {
+        let model = self.model;
+        for notice in &model.notices {
+            let file = &model.files[notice.file as usize];
+            let (Some(fd), Some(flags)) = (self.first(notice.file), file.flags()) else { continue };
+            self.name(notice.file, file);
+            let own = model.process.pid.into();
+            self.push(libc::SYS_fcntl, &[fd.into(), F_SETOWN, own]);
+            self.push(libc::SYS_fcntl, &[fd.into(), F_SETSIG, notice.signal.into()]);
+            if notice.is_async {
+                let flags = u64::from(flags & LATER | ASYNC);
+                self.push(libc::SYS_fcntl, &[fd.into(), libc::F_SETFL as u64, flags]);
+            }
+        }
+    }
+
+    /// Takes all locks again.
+    pub fn locks(&mut self) {
+        let model = self.model;
+        for lock in &model.locks {
+            let Some(fd) = self.first(lock.file) else { continue };
+            let kind = if lock.kind == LockKind::Lease { "lease" } else { "lock" };
+            let how = if lock.is_write { "write" } else { "read" };
+            let file = super::noun(&model.files[lock.file as usize]);
+            self.detail = self.arena.detail(&format!("fd {fd} ({file}, {how} {kind})"));
+            let (number, args) = self.lock(fd, lock);
+            self.ops.push(Op::new(What::Lock, number as u32, &args).about(self.detail));
+        }
+    }
+
+    fn lock(&mut self, fd: u32, lock: &Lock) -> (i64, [u64; 3]) {
+        let kind = if lock.is_write { libc::F_WRLCK } else { libc::F_RDLCK };
+        let command = match lock.kind {
+            LockKind::Whole => {
+                let how = if lock.is_write { EXCLUSIVE } else { SHARED };
+                return (libc::SYS_flock, [fd.into(), how, 0]);
+            }
+            LockKind::Lease => {
+                let command = libc::F_SETLEASE as u64;
+                return (libc::SYS_fcntl, [fd.into(), command, kind as u64]);
+            }
+            LockKind::Process => libc::F_SETLK,
+            LockKind::Description => libc::F_OFD_SETLK,
+        };
+        // struct flock: type and whence in one word, start, length, pid.
+        let at = self.arena.words(&[kind as u64, lock.start, lock.length, 0]);
+        (libc::SYS_fcntl, [fd.into(), command as u64, at])
+    }
+}
