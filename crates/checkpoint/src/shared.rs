@@ -165,9 +165,10 @@ impl Objects {
 
 const DELETED: &str = " (deleted)";
 
-/// Mappings of devices and of huge pages are refused for what they are.
+/// Mappings of devices, of huge pages and of rings of Linux AIO are refused for what they are.
 fn is_candidate(mapping: &Mapping) -> bool {
-    let is_special = ["io", "pf", "ht"].into_iter().any(|flag| mapping.has(flag));
+    let is_special = ["io", "pf", "ht"].into_iter().any(|flag| mapping.has(flag))
+        || mapping.name.starts_with("/[aio]");
     mapping.path().is_some() && mapping.is_deleted() && !is_special
 }
 

@@ -8,6 +8,7 @@ use farfork_image::compile::{external_numbers, replaceable_numbers};
 use farfork_image::model::{Model, OpenFile};
 use farfork_plan::protocol::PidMode;
 use farfork_restore::{Event, Started, Template};
+use farfork_sys::words;
 use farfork_types::Cid;
 use farfork_types::wire::{Call, CloneState, Reply, RestoreCall, Running};
 use nix::sys::signal::{Signal, kill};
@@ -243,8 +244,9 @@ fn externals(
 /// What stands in a request for a descriptor that was left out.
 fn stand_in() -> Result<OwnedFd, NodeError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    open("/", flags, Mode::empty())
-        .map_err(|errno| NodeError::Agent(format!("cannot open /: {errno}; look for limits")))
+    open("/", flags, Mode::empty()).map_err(|errno| {
+        NodeError::Agent(format!("cannot open /: {}; look for limits", words::of(&errno.into())))
+    })
 }
 
 /// What a descriptor from outside was.
