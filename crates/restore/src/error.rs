@@ -110,9 +110,10 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
             "; the pid is taken in this PID namespace: use --pid-mode new, or end that process"
         }
         (Some(What::Address), Some(libc::EADDRINUSE)) => {
-            "; somebody else, maybe the parent, has the address in the node's network namespace: \
-             start the clone on a node in a network namespace of its own (ip netns exec NAME \
-             farfork restore --node NAME), or give it another address (--inherit-fd FD=tcp:ADDRESS:PORT)"
+            "; somebody else, maybe the parent, has the address: give the clone another \
+             (--inherit-fd FD=tcp:ADDRESS:PORT, udp:ADDRESS:PORT or listen:PATH), or, unless it is a \
+             path, start it on a node in a network namespace of its own (ip netns exec NAME \
+             farfork restore --node NAME)"
         }
         (Some(What::Address), Some(libc::EADDRNOTAVAIL | libc::ENODEV)) => {
             "; no interface of the node's network namespace has it: add it there (ip address \
