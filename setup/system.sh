@@ -9,6 +9,7 @@ if [ "${1:-}" = --tests ]; then
     packages+=(gcc-multilib musl-tools)
     command -v go >/dev/null || packages+=(golang-go)
     command -v node >/dev/null || packages+=(nodejs)
+    command -v javac >/dev/null || packages+=(default-jdk-headless)
     # A server to clone; this package holds it without making it a service.
     packages+=(redis-tools)
 fi

@@ -13,9 +13,23 @@ pub(super) const PROGRAMS: &[Program] = &[
         .seconds(120),
     Program::of("rt_mimalloc", C("malloc_torture")).preload("libmimalloc.so.2").seconds(120),
     Program::of("rt_python", Script("python3", &[], "rt_python.py")).seconds(120),
+    Program::of("rt_perl", Script("perl", &[], "rt_perl.pl")),
+    java("rt_java_serial", &["-XX:+UseSerialGC", NO_COUNTERS, HEAP]),
+    java("rt_java_g1", &["-XX:+UseG1GC", NO_COUNTERS, HEAP]),
+    java("rt_java_parallel", &["-XX:+UseParallelGC", NO_COUNTERS, HEAP]),
+    java("rt_java_z", &["-XX:+UseZGC", NO_COUNTERS, HEAP]),
+    java("rt_java_shenandoah", &["-XX:+UseShenandoahGC", NO_COUNTERS, HEAP]),
     Program::of("rt_go", Go("rt_go")).seconds(120),
     // libuv makes rings of its own accord; a process with a ring is refused.
     Program::of("rt_node", Script("node", &["--expose-gc"], "rt_node.js"))
         .env(&[("UV_USE_IO_URING", "0")])
         .seconds(120),
 ];
+
+/// The first clone to end would remove the file of counters that all map.
+const NO_COUNTERS: &str = "-XX:-UsePerfData";
+const HEAP: &str = "-Xmx256m";
+
+const fn java(name: &'static str, options: &'static [&'static str]) -> Program {
+    Program::of(name, Script("java", options, "rt_java.java")).seconds(120)
+}
