@@ -1,8 +1,9 @@
-//! What goes wrong, one test each: the exit status and the words are those that users are
+//! What goes wrong, or on for long, one test each: the exit status and the words are those that users are
 //! promised, and nothing half-made stays behind. Tests are named `MODULE::WHAT`.
 
 mod agent;
 mod checkpoint;
+mod endurance;
 mod killed;
 mod removal;
 mod restore;
@@ -19,6 +20,7 @@ type Case = (&'static str, fn() -> Outcome);
 const CASES: &[(&str, &[Case])] = &[
     ("agent", agent::CASES),
     ("checkpoint", checkpoint::CASES),
+    ("endurance", endurance::CASES),
     ("killed", killed::CASES),
     ("removal", removal::CASES),
     ("restore", restore::CASES),
