@@ -84,7 +84,8 @@ fn every_cause_is_in_the_style_of_the_house() {
 /// What is wrong with a text that stands within a message.
 fn complaint(text: &str) -> Option<&'static str> {
     let first = text.split([' ', '-']).next().unwrap_or_default();
-    let is_name = NAMES.contains(&first) || first.chars().all(|c| !c.is_lowercase());
+    let is_short = first.len() > 1 && first.chars().all(|c| !c.is_lowercase());
+    let is_name = is_short || NAMES.contains(&first);
     if text.trim() != text || text.is_empty() {
         Some("is empty, or has space around it")
     } else if text.starts_with(char::is_uppercase) && !is_name {
@@ -116,6 +117,7 @@ fn a_text_out_of_style_is_seen() {
         "",
         " it is open",
         "It is open",
+        "A file is open",
         "it is open.",
         "it failed with EBADF",
         "it failed (EPERM)",
