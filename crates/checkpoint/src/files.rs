@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use farfork_image::model::FileStamp;
 
 use crate::maps::Mapping;
-
-/// Why a mapping cannot be carried, and what to do.
-pub type Obstacle = (&'static str, &'static str);
+use crate::refuse::{Cause, causes};
 
 /// What the paths of a process's mappings lead to; each is looked at once.
 pub struct MappedFiles {
@@ -31,7 +29,7 @@ impl MappedFiles {
 
     /// The stamp of the file that a mapping shows; none for memory, and for devices that are
     /// mapped like it.
-    pub fn stamp(&mut self, mapping: &Mapping) -> Result<Option<FileStamp>, Obstacle> {
+    pub fn stamp(&mut self, mapping: &Mapping) -> Result<Option<FileStamp>, &'static Cause> {
         let Some(path) = mapping.path().filter(|_| !mapping.is_deleted()) else { return Ok(None) };
         if !self.known.contains_key(&path) {
             let known = self.look_at(&path)?;
@@ -39,22 +37,14 @@ impl MappedFiles {
         }
         let known = &self.known[&path];
         match self.mapped(mapping) {
-            Some(mapped) if mapped != known.file => Err((
-                "another file has its name now",
-                "restart the program with the new file, or unmount what hides the old one",
-            )),
+            Some(mapped) if mapped != known.file => Err(causes::memory::FILE_REPLACED),
             _ => Ok(known.stamp.clone()),
         }
     }
 
-    fn look_at(&self, path: &Path) -> Result<Known, Obstacle> {
+    fn look_at(&self, path: &Path) -> Result<Known, &'static Cause> {
         let at = PathBuf::from(format!("/proc/{}/root{}", self.pid, path.display()));
-        let found = fs::metadata(&at).map_err(|_| {
-            (
-                "no file has its name, as the process sees its directories",
-                "keep the file in place until after the checkpoint",
-            )
-        })?;
+        let found = fs::metadata(&at).map_err(|_| causes::memory::FILE_GONE)?;
         let stamp = found.is_file().then(|| FileStamp::of(path, &found, &at));
         Ok(Known { file: identity(&found), stamp })
     }

@@ -8,7 +8,7 @@ use farfork_image::model::SeccompFilter;
 use farfork_sys::ptrace;
 
 use crate::error::{CheckpointError, doing};
-use crate::refuse::Refusals;
+use crate::refuse::{Cause, Refusals, causes};
 use crate::status::Status;
 
 const MODE_STRICT: u32 = 1;
@@ -21,22 +21,14 @@ const EFFECTIVE: usize = 2;
 pub fn suspend(tid: i32, status: &Status, own_filters: u32, refusals: &mut Refusals) -> bool {
     let object = || format!("thread {tid} ({})", status.name);
     if status.seccomp == MODE_STRICT {
-        refusals.add(
-            object(),
-            "it is in strict seccomp mode, which cannot be entered under farfork's filter",
-            "use a seccomp filter instead",
-        );
+        refusals.add(object(), causes::threads::SECCOMP_STRICT);
         return false;
     }
     if status.seccomp == 0 || status.seccomp_filters == Some(own_filters) {
         return true;
     }
     if ptrace::suspend_seccomp(tid).is_err() {
-        refusals.add(
-            object(),
-            "farfork may not set its seccomp filter aside for the checkpoint",
-            "run farfork with CAP_SYS_ADMIN and under no filter itself",
-        );
+        refusals.add(object(), causes::threads::SECCOMP_ACTIVE);
         return false;
     }
     true
@@ -56,8 +48,8 @@ pub fn collect(
             .map_err(doing(tid, "read a seccomp filter"))?;
         let mut filter = SeccompFilter { instructions, logs, by_prctl: false };
         filter.by_prctl = !logs && !is_allowed(&filters, &filter);
-        if let Some((reason, remedy)) = obstacle(&filters, &filter, status) {
-            refusals.add(format!("thread {tid} ({})", status.name), reason, remedy);
+        if let Some(cause) = obstacle(&filters, &filter, status) {
+            refusals.add(format!("thread {tid} ({})", status.name), cause);
             return Ok(Vec::new());
         }
         filters.push(filter);
@@ -75,33 +67,20 @@ fn obstacle(
     earlier: &[SeccompFilter],
     filter: &SeccompFilter,
     status: &Status,
-) -> Option<(&'static str, &'static str)> {
+) -> Option<&'static Cause> {
     let may_install =
         status.no_new_privs || status.capabilities[EFFECTIVE] >> CAP_SYS_ADMIN & 1 != 0;
     let code = &filter.instructions;
     [
-        (
-            bpf::may_notify(code),
-            "its seccomp filter asks a supervisor, which a clone does not have",
-            "run it without SECCOMP_RET_USER_NOTIF",
-        ),
-        (
-            !may_install,
-            "its seccomp filter was installed with rights that it has given up since",
-            "set no_new_privs before the checkpoint",
-        ),
-        (
-            !is_allowed(earlier, filter),
-            "its seccomp filters forbid to install the last of them again",
-            "let its filters allow seccomp",
-        ),
+        (bpf::may_notify(code), causes::threads::SECCOMP_NOTIFY),
+        (!may_install, causes::threads::SECCOMP_RIGHTS),
+        (!is_allowed(earlier, filter), causes::threads::SECCOMP_FORBIDS_FILTER),
         (
             !bpf::allows(code, libc::SYS_rt_sigreturn, [0; 6]),
-            "its seccomp filter forbids rt_sigreturn, by which clones start",
-            "let its filter allow rt_sigreturn",
+            causes::threads::SECCOMP_FORBIDS_RETURN,
         ),
     ]
     .into_iter()
-    .find(|(applies, ..)| *applies)
-    .map(|(_, reason, remedy)| (reason, remedy))
+    .find(|(applies, _)| *applies)
+    .map(|(_, cause)| cause)
 }

@@ -44,7 +44,7 @@ pub use error::CheckpointError;
 use freeze::Frozen;
 use inject::Injector;
 use memory::Run;
-use refuse::{Refusal, Refusals};
+use refuse::{Refusal, Refusals, causes};
 use shared::{Layout, Objects};
 use status::Status;
 
@@ -176,17 +176,13 @@ fn look_at(pid: i32) -> Result<(), CheckpointError> {
     let status = Status::read(pid, pid).map_err(|_| CheckpointError::NoProcess { pid })?;
     let mut refusals = refusals_of(pid)?;
     match status.state {
-        Some('Z') => refusals.add(
-            "main thread",
-            "it has ended, so that the process can be neither stopped nor described",
-            "keep the main thread until the checkpoint",
-        ),
+        Some('Z') => refusals.add("main thread", causes::process::MAIN_THREAD_ENDED),
         // The kernel lets nobody in a PID namespace stop its pid 1.
         Some('T') if status.innermost_pid == 1 => {
-            refusals.add("process", "it is pid 1 and stopped", "continue it with SIGCONT");
+            refusals.add("process", causes::process::STOPPED_INIT);
         }
         _ if status.is_ptraced_before => {
-            refusals.add("process", "a debugger traces it", "detach the debugger");
+            refusals.add("process", causes::process::TRACED);
         }
         _ => {}
     }

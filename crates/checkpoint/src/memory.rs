@@ -11,9 +11,9 @@ use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
 use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
-use crate::files::{MappedFiles, Obstacle};
+use crate::files::MappedFiles;
 use crate::maps::Mapping;
-use crate::refuse::Refusals;
+use crate::refuse::{Cause, Refusals, causes};
 use crate::shared::Objects;
 
 /// Private file mappings up to this size are carried whole, larger ones where the parent has
@@ -114,8 +114,8 @@ fn region(
     };
     let stamp = match stamp {
         Ok(stamp) => stamp,
-        Err((reason, remedy)) => {
-            refusals.add(object, reason, remedy);
+        Err(cause) => {
+            refusals.add(object, cause);
             return None;
         }
     };
@@ -142,39 +142,23 @@ fn region(
     })
 }
 
-/// Why a mapping cannot be carried, and what to do.
-fn obstacle(mapping: &Mapping, is_object: bool) -> Option<Obstacle> {
+/// Why a mapping cannot be carried.
+fn obstacle(mapping: &Mapping, is_object: bool) -> Option<&'static Cause> {
     let is_window = mapping.end > window::BASE && mapping.start < window::END;
     let is_device = mapping.has("io") || mapping.has("pf");
     let is_unnamed = mapping.path().is_none() || mapping.is_deleted();
     [
-        (is_window, "it lies where farfork keeps its own code in a clone", "map it elsewhere"),
-        (
-            mapping.name.starts_with("/[aio]"),
-            "it is a context of Linux AIO, and the kernel does not tell what is under way in it",
-            "io_destroy it before the checkpoint",
-        ),
-        (is_device, "it is memory of a device", "close the device before the checkpoint"),
-        (mapping.has("ht"), "it uses huge pages of hugetlbfs", "use transparent huge pages"),
-        (
-            mapping.has("um") || mapping.has("uw") || mapping.has("ui"),
-            "userfaultfd watches it",
-            "unregister it before the checkpoint",
-        ),
-        (
-            mapping.has("ss"),
-            "it is a shadow stack",
-            "run with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off",
-        ),
-        (
-            mapping.is_shared && is_unnamed && !is_object,
-            "farfork does not know what kind of shared memory it is",
-            "unmap it before the checkpoint",
-        ),
+        (is_window, causes::memory::WINDOW),
+        (mapping.name.starts_with("/[aio]"), causes::memory::AIO),
+        (is_device, causes::memory::DEVICE),
+        (mapping.has("ht"), causes::memory::HUGETLB),
+        (mapping.has("um") || mapping.has("uw") || mapping.has("ui"), causes::memory::USERFAULTFD),
+        (mapping.has("ss"), causes::memory::SHADOW_STACK),
+        (mapping.is_shared && is_unnamed && !is_object, causes::memory::UNKNOWN_SHARED),
     ]
     .into_iter()
-    .find(|(applies, ..)| *applies)
-    .map(|(_, reason, remedy)| (reason, remedy))
+    .find(|(applies, _)| *applies)
+    .map(|(_, cause)| cause)
 }
 
 fn backing_of(object: u32, mapping: &Mapping) -> Backing {

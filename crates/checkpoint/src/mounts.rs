@@ -16,7 +16,7 @@ use farfork_image::model::{Backing, Model, Mount, OpenFile};
 use farfork_image::mounts::{self, MountLine};
 
 use crate::error::CheckpointError;
-use crate::refuse::Refusals;
+use crate::refuse::{Refusals, causes};
 
 /// Mounts of a process and of this node.
 struct Mounts {
@@ -58,20 +58,12 @@ fn refuse_other_root(pid: i32, refusals: &mut Refusals) -> Result<bool, Checkpoi
     let root = fs::read_link(format!("/proc/{pid}/root"))
         .map_err(|_| CheckpointError::Proc { pid, what: "the root directory" })?;
     if root != Path::new("/") {
-        refusals.add(
-            format!("root directory {}", root.display()),
-            "a clone has the root directory of its node",
-            "run the program without chroot",
-        );
+        refusals.add(format!("root directory {}", root.display()), causes::mounts::OTHER_ROOT);
         return Ok(true);
     }
     let is_other = identity(Path::new(&format!("/proc/{pid}/root/"))) != identity(Path::new("/"));
     if is_other {
-        refusals.add(
-            "root file system",
-            "it is the process's own, and a clone has that of its node",
-            "run the program outside of its container, or farfork inside",
-        );
+        refusals.add("root file system", causes::mounts::OTHER_ROOT_FILE_SYSTEM);
     }
     Ok(is_other)
 }
@@ -114,11 +106,7 @@ impl Mounts {
         let mut used = HashSet::new();
         for path in paths(model) {
             let Ok(mut id) = mounts::id_at(&self.seen(path)) else {
-                refusals.add(
-                    path.display().to_string(),
-                    "nothing has this name any more, as the process sees its directories",
-                    "keep it in place until after the checkpoint",
-                );
+                refusals.add(path.display().to_string(), causes::mounts::NAME_GONE);
                 continue;
             };
             let line = self.line(id);
@@ -143,12 +131,7 @@ impl Mounts {
             fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device())
         };
         if identity(&self.seen(path)) != identity(path) && !is_character_device(path) {
-            refusals.add(
-                path.display().to_string(),
-                "the node has something else there, mounted outside of the process's mount \
-                 namespace",
-                "mount it before the program starts, or not at that place",
-            );
+            refusals.add(path.display().to_string(), causes::mounts::HIDDEN);
         }
     }
 
@@ -168,9 +151,7 @@ impl Mounts {
         if source.is_none() && is_used {
             refusals.add(
                 format!("{} mounted on {}", line.fs_type, line.point.display()),
-                "only the process and its mount namespace have it, and a clone would not",
-                "mount it on every node before the program starts, or bind a directory of the \
-                 node's there",
+                causes::mounts::OWN_MOUNT,
             );
         }
         source.map(|source| mount(line, Some(source)))

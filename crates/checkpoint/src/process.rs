@@ -8,7 +8,7 @@ use farfork_sys::{ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
 use crate::inject::{Injector, Lent};
-use crate::refuse::Refusals;
+use crate::refuse::{Refusals, causes};
 use crate::status::Status;
 
 const PR_GET_MEMORY_MERGE: u64 = 68;
@@ -87,9 +87,7 @@ fn refuse_children(pid: i32, refusals: &mut Refusals) {
         .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         .collect();
     for child in children {
-        let reason = "process trees are not carried yet";
-        let remedy = "checkpoint it when its children have ended";
-        refusals.add(format!("child process {child}"), reason, remedy);
+        refusals.add(format!("child process {child}"), causes::process::CHILD);
     }
 }
 

@@ -21,7 +21,7 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 
 use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
-use crate::refuse::Refusals;
+use crate::refuse::{Cause, Refusals, causes};
 
 pub use layout::Layout;
 
@@ -93,8 +93,8 @@ impl Objects {
         refusals: &mut Refusals,
     ) -> Result<(), CheckpointError> {
         let words = format!("mapping {:x}-{:x} {}", mapping.start, mapping.end, mapping.name);
-        if let Some((reason, remedy)) = obstacle(&mapping.name) {
-            refusals.add(words, reason, remedy);
+        if let Some(cause) = obstacle(&mapping.name) {
+            refusals.add(words, cause);
             self.refused.insert(mapping.start);
             return Ok(());
         }
@@ -173,20 +173,9 @@ fn is_candidate(mapping: &Mapping) -> bool {
 }
 
 /// What looks like an object and is more than its bytes.
-fn obstacle(name: &str) -> Option<(&'static str, &'static str)> {
-    let known = [
-        (
-            "/SYSV",
-            "a System V segment is known by its id in this kernel",
-            "use shm_open or memfd_create, or detach it before the checkpoint",
-        ),
-        (
-            "/secretmem",
-            "it is memory that only the process itself can read",
-            "unmap it before the checkpoint",
-        ),
-    ];
-    known.into_iter().find(|(start, ..)| name.starts_with(start)).map(|(_, why, what)| (why, what))
+fn obstacle(name: &str) -> Option<&'static Cause> {
+    let known = [("/SYSV", causes::memory::SYSTEM_V), ("/secretmem", causes::memory::SECRET)];
+    known.into_iter().find(|(start, _)| name.starts_with(start)).map(|(_, cause)| cause)
 }
 
 fn kind(name: &str, no_reserve: bool) -> ObjectKind {

@@ -10,7 +10,7 @@ use crate::error::{CheckpointError, doing};
 use crate::filters;
 use crate::freeze::Frozen;
 use crate::inject::{Injector, RESTARTS};
-use crate::refuse::Refusals;
+use crate::refuse::{Refusals, causes};
 use crate::status::Status;
 
 const PR_GET_TID_ADDRESS: u64 = 40;
@@ -147,7 +147,7 @@ pub fn can_call(
         let object = format!("thread {tid} ({})", status.name);
         let registers = ptrace::registers(*tid).map_err(doing(pid, "read the registers"))?;
         if registers.cs != CODE_64 {
-            refusals.add(object, "it runs 32-bit code", "use a 64-bit build of the program");
+            refusals.add(object, causes::threads::CODE_32);
             can_call = false;
         } else if !filters::suspend(*tid, &status, own_filters, refusals) {
             can_call = false;
@@ -159,11 +159,10 @@ pub fn can_call(
 fn check(status: &Status, area: &[u8], tid: i32, refusals: &mut Refusals) {
     let object = format!("thread {tid} ({})", status.name);
     if xstate::word(area, xstate::PRESENT_OFFSET) & xstate::AMX != 0 {
-        let remedy = "checkpoint it when no matrix computation is running";
-        refusals.add(object.clone(), "its AMX tile registers are in use", remedy);
+        refusals.add(object.clone(), causes::threads::AMX);
     }
     if status.is_ptraced_before {
-        refusals.add(object, "a debugger traces it", "detach the debugger");
+        refusals.add(object, causes::process::TRACED);
     }
 }
 

@@ -9,6 +9,7 @@ use farfork_sys::kcmp;
 use super::error::{Capture, Stop, refuse_detail, unexpected};
 use super::subject::Subject;
 use super::table::Entry;
+use crate::refuse::causes;
 
 /// An epoll instance.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
@@ -39,11 +40,7 @@ fn check(entry: &Entry, subject: &Subject, watched: u32, nth: u32) -> Result<(),
     if kcmp::is_watching(subject.pid, entry.fd, watched, nth) == Ok(true) {
         return Ok(());
     }
-    Err(refuse_detail(
-        format!("watching fd {watched}"),
-        format!("fd {watched} was closed or reused while its file stayed open elsewhere"),
-        "remove a descriptor from epoll (EPOLL_CTL_DEL) before closing it",
-    ))
+    Err(refuse_detail(format!("watching fd {watched}"), causes::descriptors::EPOLL_STALE))
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use farfork_image::model::OpenFile;
 use farfork_sys::words::words;
 use rustix::io::Errno;
 
+use crate::refuse::Cause;
+
 /// Why descriptors could not be collected.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptorError {
@@ -63,10 +65,8 @@ pub fn unexpected(pid: i32, what: impl Into<String>) -> DescriptorError {
 pub struct Refused {
     /// What it is, beyond its link in `/proc`; may be empty.
     pub detail: String,
-    /// Why.
-    pub reason: String,
-    /// What the user can do.
-    pub remedy: String,
+    /// Why, and what the user can do.
+    pub cause: &'static Cause,
 }
 
 /// Why the capture of one description ended without a file.
@@ -88,16 +88,11 @@ impl From<DescriptorError> for Stop {
 pub type Capture = Result<OpenFile, Stop>;
 
 /// A refusal of what its link in `/proc` already names.
-pub fn refuse(reason: impl Into<String>, remedy: impl Into<String>) -> Stop {
-    refuse_detail("", reason, remedy)
+pub fn refuse(cause: &'static Cause) -> Stop {
+    refuse_detail("", cause)
 }
 
 /// A refusal that says more of what it is about.
-pub fn refuse_detail(
-    detail: impl Into<String>,
-    reason: impl Into<String>,
-    remedy: impl Into<String>,
-) -> Stop {
-    let (detail, reason, remedy) = (detail.into(), reason.into(), remedy.into());
-    Stop::Refused(Refused { detail, reason, remedy })
+pub fn refuse_detail(detail: impl Into<String>, cause: &'static Cause) -> Stop {
+    Stop::Refused(Refused { detail: detail.into(), cause })
 }

@@ -6,6 +6,7 @@ use farfork_sys::owner;
 use super::error::{Stop, asking, refuse, refuse_detail, unexpected};
 use super::subject::Subject;
 use super::table::Entry;
+use crate::refuse::causes;
 
 const ASYNC: u32 = libc::O_ASYNC as u32;
 
@@ -30,10 +31,7 @@ pub fn collect(
         return Ok((locks, None));
     }
     if file.flags().is_none() {
-        return Err(refuse(
-            "it leads out of the process and signals it when it becomes ready (O_ASYNC)",
-            "clear O_ASYNC before the checkpoint",
-        ));
+        return Err(refuse(causes::descriptors::ASYNC_OUTSIDE));
     }
     Ok((locks, Some(notice(entry, subject, index, is_async)?)))
 }
@@ -56,28 +54,16 @@ fn parse(line: &str, file: u32) -> Option<Lock> {
 
 fn check(lock: &Lock, line: &str, file: &OpenFile) -> Result<(), Stop> {
     if file.flags().is_none() {
-        return Err(refuse_detail(
-            "a lock",
-            "the lock is on a file that the caller of restore supplies",
-            "release the lock before the checkpoint",
-        ));
+        return Err(refuse_detail("a lock", causes::files::LOCK_OUTSIDE));
     }
     if lock.kind != LockKind::Lease {
         return Ok(());
     }
     if !line.contains(" ACTIVE ") {
-        return Err(refuse_detail(
-            "a lease",
-            "another process waits for the lease to be given up",
-            "give the lease up, as it was told by a signal, and checkpoint then",
-        ));
+        return Err(refuse_detail("a lease", causes::files::LEASE_BREAKING));
     }
     if lock.is_write {
-        return Err(refuse_detail(
-            "a lease, write",
-            "a write lease is broken by whoever opens the file, as every clone does",
-            "give the lease up before the checkpoint, or take a read lease",
-        ));
+        return Err(refuse_detail("a lease, write", causes::files::LEASE_WRITE));
     }
     Ok(())
 }
@@ -89,10 +75,7 @@ fn notice(entry: &Entry, subject: &Subject, file: u32, is_async: bool) -> Result
     let signal = owner::signal(&description).map_err(failed())?;
     match owner::process(&description).map_err(failed())? {
         Some(owner) if owner == subject.pid => Ok(Notice { file, signal, is_async }),
-        _ => Err(refuse(
-            "it signals a thread, a group or another process (F_SETOWN)",
-            "make it signal the process itself, or clear O_ASYNC before the checkpoint",
-        )),
+        _ => Err(refuse(causes::descriptors::ASYNC_OTHER)),
     }
 }
 

@@ -19,6 +19,7 @@ use super::network::SocketKind;
 use super::subject::Subject;
 use super::table::Entry;
 use super::{external, multicast, options, raw};
+use crate::refuse::{Cause, causes};
 
 /// `TCP_CLOSE` and `TCP_LISTEN` of the kernel.
 const CLOSED: u8 = 7;
@@ -32,8 +33,8 @@ pub fn capture(
     kind: SocketKind,
     words: String,
 ) -> Capture {
-    if let Some((reason, remedy)) = unknown(kind) {
-        return Err(refuse_detail(words, reason, remedy));
+    if let Some(cause) = unknown(kind) {
+        return Err(refuse_detail(words, cause));
     }
     let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
     let role = match raw_peer(entry, subject, kind) {
@@ -75,20 +76,16 @@ pub fn reset_on_death(entry: &Entry, subject: &Subject) -> Result<(), Descriptor
 }
 
 /// Why sockets of this kind are not carried, if they are not.
-fn unknown((_, kind, protocol): SocketKind) -> Option<(&'static str, &'static str)> {
-    const CLOSE: &str = "close it before the checkpoint";
+fn unknown((_, kind, protocol): SocketKind) -> Option<&'static Cause> {
     match (kind, protocol) {
         (libc::SOCK_STREAM, libc::IPPROTO_TCP) | (libc::SOCK_DGRAM, libc::IPPROTO_UDP) => None,
         (libc::SOCK_RAW, _) => None,
-        (_, libc::IPPROTO_MPTCP) => Some((
-            "MPTCP keeps state of all paths in this kernel",
-            "use TCP (GODEBUG=multipathtcp=0 in Go), or close it before the checkpoint",
-        )),
-        (_, libc::IPPROTO_SCTP) => Some(("SCTP keeps its associations in this kernel", CLOSE)),
+        (_, libc::IPPROTO_MPTCP) => Some(causes::sockets::MPTCP),
+        (_, libc::IPPROTO_SCTP) => Some(causes::sockets::SCTP),
         (libc::SOCK_DGRAM, libc::IPPROTO_ICMP | libc::IPPROTO_ICMPV6) => {
-            Some(("a socket for pings has its number from this kernel", CLOSE))
+            Some(causes::sockets::PING)
         }
-        _ => Some(("farfork does not know what its protocol keeps in this kernel", CLOSE)),
+        _ => Some(causes::sockets::UNKNOWN_PROTOCOL),
     }
 }
 
@@ -134,7 +131,7 @@ fn check_shutdown(socket: &OwnedFd, words: &str) -> Result<Result<(), Stop>, Err
     if !told(socket)?.contains(PollFlags::RDHUP) {
         return Ok(Ok(()));
     }
-    Ok(Err(refuse_detail(words, "it was shut down", "close it before the checkpoint")))
+    Ok(Err(refuse_detail(words, causes::sockets::SHUT_DOWN)))
 }
 
 /// A connection that is over has neither address nor options that matter.
@@ -179,19 +176,11 @@ pub fn made(
 }
 
 fn refuse_sources(words: &str) -> Stop {
-    refuse_detail(
-        words,
-        "it chooses among more senders of a multicast group than can be carried",
-        "leave the group before the checkpoint, or choose fewer",
-    )
+    refuse_detail(words, causes::sockets::MULTICAST_SOURCES)
 }
 
 fn refuse_program(words: String) -> Stop {
-    refuse_detail(
-        words,
-        "an eBPF program is attached to it, which belongs to this kernel",
-        "detach it before the checkpoint (SO_DETACH_BPF), or use a classic filter",
-    )
+    refuse_detail(words, causes::sockets::EBPF)
 }
 
 /// Whether the socket belongs to the network namespace that the process is in.
@@ -205,11 +194,7 @@ fn elsewhere(words: String, role: &SocketRole) -> Capture {
         SocketRole::Listening { .. } => {
             Ok(external::of(format!("{words}, in another network namespace")))
         }
-        _ => Err(refuse_detail(
-            words,
-            "it belongs to another network namespace than the process",
-            "close it before the checkpoint",
-        )),
+        _ => Err(refuse_detail(words, causes::sockets::OTHER_NAMESPACE)),
     }
 }
 

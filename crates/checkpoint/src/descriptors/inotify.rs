@@ -13,6 +13,7 @@ use rustix::io::ioctl_fionread;
 use super::error::{Capture, Stop, asking, refuse, refuse_detail, unexpected};
 use super::subject::Subject;
 use super::table::Entry;
+use crate::refuse::causes;
 
 /// Events and options that a program can ask for; the kernel adds bits of its own.
 const ASKED: u32 = libc::IN_ALL_EVENTS | libc::IN_EXCL_UNLINK | libc::IN_ONESHOT;
@@ -23,10 +24,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     let waiting = ioctl_fionread(&instance)
         .map_err(asking(subject.pid, format!("how many events wait in fd {}", entry.fd)))?;
     if waiting > 0 {
-        return Err(refuse(
-            "events wait in it, and cannot be read without taking them",
-            "read them before the checkpoint, or try again",
-        ));
+        return Err(refuse(causes::descriptors::INOTIFY_EVENTS));
     }
     let mut watches = Vec::new();
     for line in entry.info.text().lines().filter_map(|line| line.strip_prefix("inotify ")) {
@@ -43,8 +41,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
 fn lost(shown: &Shown) -> Stop {
     refuse_detail(
         format!("watch {} on inode {}", shown.number, shown.inode),
-        "what it watches has no name by which a clone could find it",
-        "remove the watch before the checkpoint, or watch a directory of a disk or tmpfs",
+        causes::descriptors::INOTIFY_LOST,
     )
 }
 

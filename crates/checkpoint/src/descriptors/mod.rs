@@ -38,7 +38,7 @@ mod unnamed;
 use farfork_image::model::{Descriptor, Lock, Notice, OpenFile, Terminal, UnnamedFile};
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 
-use crate::refuse::Refusals;
+use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
 pub use error::DescriptorError;
 use error::{Capture, Refused, Stop};
@@ -84,8 +84,8 @@ pub fn collect(
         let first = &entries[group[0]];
         match collected.take(first, &leaders, &subject, objects) {
             Ok(file) => collected.add(file, group.iter().map(|index| &entries[*index])),
-            Err(Stop::Refused(Refused { detail, reason, remedy })) => {
-                refusals.add(first.object(&detail), reason, remedy);
+            Err(Stop::Refused(Refused { detail, cause })) => {
+                refusals.add(first.object(&detail), cause);
             }
             Err(Stop::Failed(error)) => return Err(error),
         }
@@ -175,11 +175,7 @@ fn refuse_private_tables(pid: i32, refusals: &mut Refusals) -> Result<(), Descri
         let is_shared = farfork_sys::kcmp::shares_table(pid, tid)
             .map_err(error::asking(pid, "which threads share its descriptors"))?;
         if !is_shared {
-            refusals.add(
-                format!("descriptors of thread {tid}"),
-                "the thread has a descriptor table of its own",
-                "run the program without unshare(CLONE_FILES)",
-            );
+            refusals.add(format!("descriptors of thread {tid}"), causes::threads::OWN_TABLE);
         }
     }
     Ok(())
@@ -190,9 +186,8 @@ fn refuse_too_many_externals(files: &[OpenFile], refusals: &mut Refusals) {
     let most = MAX_REQUEST_FDS - REQUEST_FDS;
     if externals > most {
         refusals.add(
-            "descriptors",
-            format!("{externals} lead out of the process, and a clone can be given {most}"),
-            "close connections before the checkpoint",
+            format!("{externals} descriptors that lead out of the process, {most} at most"),
+            causes::descriptors::TOO_MANY_OUTSIDE,
         );
     }
 }

@@ -11,6 +11,7 @@ use super::inet;
 use super::network::SocketKind;
 use super::subject::Subject;
 use super::table::Entry;
+use crate::refuse::causes;
 
 /// Families without state of a socket's own, beyond an answer that is on its way.
 const STATELESS: [i32; 5] = [
@@ -33,19 +34,16 @@ pub fn capture(entry: &Entry, subject: &Subject, socket: &OwnedFd, kind: SocketK
     let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
     let new = subject.network.new_socket(kind)?;
     let obstacle = if !STATELESS.contains(&kind.2) {
-        Some(("the kernel keeps what it was told through it", "close it before the checkpoint"))
+        Some(causes::sockets::NETLINK_STATE)
     } else if !inet::is_at_home(socket, &new).map_err(failed())? {
-        Some((
-            "it belongs to another network namespace than the process",
-            "close it before the checkpoint",
-        ))
+        Some(causes::sockets::OTHER_NAMESPACE)
     } else if inet::told(socket).map_err(failed())?.contains(PollFlags::IN) {
-        Some(("messages of the kernel wait in it", "read them before the checkpoint"))
+        Some(causes::sockets::NETLINK_WAITING)
     } else {
         None
     };
-    if let Some((reason, remedy)) = obstacle {
-        return Err(refuse_detail(words, reason, remedy));
+    if let Some(cause) = obstacle {
+        return Err(refuse_detail(words, cause));
     }
     let mut made = inet::made(entry, subject, socket, kind, words)?;
     made.options.extend(memberships(socket));

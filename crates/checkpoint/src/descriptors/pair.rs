@@ -14,6 +14,7 @@ use super::error::{Capture, Stop, asking, refuse_detail};
 use super::options;
 use super::subject::Subject;
 use super::table::Entry;
+use crate::refuse::{Cause, causes};
 
 /// Longest message that is looked for at first.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -31,7 +32,7 @@ pub fn capture(
     let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
     let incoming = incoming(entry, subject, socket, known)?;
     if !incoming.is_empty() && passes_credentials(socket.as_fd()).map_err(failed())? {
-        return Err(refuse("its messages carry their senders' credentials (SO_PASSCRED)"));
+        return Err(refuse(causes::sockets::PAIR_CREDENTIALS));
     }
     let new = subject.network.new_socket((libc::AF_UNIX, known.kind as i32, 0))?;
     let receive = sockopt::socket_recv_buffer_size(socket).map_err(failed())?;
@@ -48,8 +49,8 @@ pub fn capture(
     })
 }
 
-fn refuse(reason: &str) -> Stop {
-    refuse_detail("Unix socket pair", reason, "read what waits in it before the checkpoint")
+fn refuse(cause: &'static Cause) -> Stop {
+    refuse_detail("Unix socket pair", cause)
 }
 
 fn incoming(
@@ -59,7 +60,7 @@ fn incoming(
     known: &UnixSocket,
 ) -> Result<Vec<Vec<u8>>, Stop> {
     if entry.info.value("scm_fds").is_some_and(|count| count != "0") {
-        return Err(refuse("descriptors wait in it to be received (SCM_RIGHTS)"));
+        return Err(refuse(causes::sockets::PAIR_DESCRIPTORS));
     }
     let peeked = match known.kind as i32 {
         libc::SOCK_STREAM => stream(socket),
@@ -67,10 +68,8 @@ fn incoming(
     };
     match peeked {
         Ok(Peeked::Whole(messages)) => Ok(messages),
-        Ok(Peeked::WithRights) => {
-            Err(refuse("descriptors or credentials wait in it to be received"))
-        }
-        Ok(Peeked::Partly) => Err(refuse("what waits in it cannot be read without taking it")),
+        Ok(Peeked::WithRights) => Err(refuse(causes::sockets::PAIR_RIGHTS)),
+        Ok(Peeked::Partly) => Err(refuse(causes::sockets::PAIR_UNREADABLE)),
         Err(errno) => {
             Err(asking(subject.pid, format!("what waits in socket fd {}", entry.fd))(errno).into())
         }

@@ -11,6 +11,7 @@ use super::fdinfo::O_PATH;
 use super::subject::Subject;
 use super::table::Entry;
 use super::unnamed;
+use crate::refuse::{Cause, causes};
 
 /// Minors of major 1 that hold nothing: null, zero, full, random, urandom.
 const STATELESS: [u32; 5] = [3, 5, 7, 8, 9];
@@ -40,7 +41,7 @@ pub fn device(entry: &Entry, subject: &Subject) -> Capture {
     let device = entry.inode.rdev();
     let (major, minor) = (libc::major(device), libc::minor(device));
     if major != 1 || !STATELESS.contains(&minor) {
-        return Err(refuse(device_words(&entry.link), "close the device before the checkpoint"));
+        return Err(refuse(device_cause(&entry.link)));
     }
     match name(entry, subject)? {
         Some(path) => Ok(by_path(path, entry, None)),
@@ -48,17 +49,17 @@ pub fn device(entry: &Entry, subject: &Subject) -> Capture {
     }
 }
 
-fn device_words(path: &str) -> &'static str {
+fn device_cause(path: &str) -> &'static Cause {
     let known = [
-        ("/dev/kvm", "a virtual machine lives in this kernel"),
-        ("/dev/dri/", "the graphics device holds state of the process"),
-        ("/dev/nvidia", "the accelerator holds state of the process"),
-        ("/dev/fuse", "a file system is served through it"),
-        ("/dev/net/tun", "a network interface lives in this kernel"),
-        ("/dev/userfaultfd", "it hands out page fault handlers"),
+        ("/dev/kvm", causes::descriptors::VIRTUAL_MACHINE),
+        ("/dev/dri/", causes::descriptors::GRAPHICS),
+        ("/dev/nvidia", causes::descriptors::ACCELERATOR),
+        ("/dev/fuse", causes::descriptors::FUSE),
+        ("/dev/net/tun", causes::descriptors::TUN),
+        ("/dev/userfaultfd", causes::descriptors::FAULT_HANDLERS),
     ];
     let found = known.into_iter().find(|(prefix, _)| path.starts_with(prefix));
-    found.map_or("a device holds state that only its driver knows", |(_, words)| words)
+    found.map_or(causes::descriptors::DEVICE, |(_, cause)| cause)
 }
 
 fn by_path(path: PathBuf, entry: &Entry, stamp: Option<FileStamp>) -> OpenFile {
@@ -69,7 +70,7 @@ fn by_path(path: PathBuf, entry: &Entry, stamp: Option<FileStamp>) -> OpenFile {
 /// The name that leads to the file, as the process sees names; nothing if it has none left.
 fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
     if !entry.is_text {
-        return Err(refuse("its path is not UTF-8", "rename the file"));
+        return Err(refuse(causes::files::NOT_UTF_8));
     }
     let seen = |path: &str| format!("/proc/{}/root{path}", subject.pid);
     let named = if entry.info.flags & O_PATH != 0 {
@@ -80,26 +81,14 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
     let is_gone = entry.link.ends_with(" (deleted)") || entry.inode.nlink() == 0;
     match named {
         Ok(named) if is_same(&named, &entry.inode) => Ok(Some(entry.link.clone().into())),
-        _ if is_message_queue(entry, subject) => Err(refuse(
-            "it is a message queue of this kernel",
-            "close it before the checkpoint, or use a socket pair",
-        )),
+        _ if is_message_queue(entry, subject) => Err(refuse(causes::descriptors::MESSAGE_QUEUE)),
         _ if is_gone && entry.inode.nlink() > 0 && !entry.inode.is_dir() => {
             other_name(entry, seen).map(Some)
         }
         _ if is_gone => Ok(None),
-        Ok(_) if entry.link == "/" => Err(refuse(
-            "it is a mount, or another root, that the process has no name for",
-            "put the mount in its place (move_mount), or close it",
-        )),
-        Ok(_) => Err(refuse(
-            "another file has this name now",
-            "reopen the file after it was replaced, or close it",
-        )),
-        Err(_) => Err(refuse(
-            "no file has this name, as the process sees its directories",
-            "keep the file in place until after the checkpoint, or close it",
-        )),
+        Ok(_) if entry.link == "/" => Err(refuse(causes::files::NO_PLACE)),
+        Ok(_) => Err(refuse(causes::files::REPLACED)),
+        Err(_) => Err(refuse(causes::files::GONE)),
     }
 }
 
@@ -119,10 +108,7 @@ fn other_name(entry: &Entry, seen: impl Fn(&str) -> String) -> Result<PathBuf, S
         .find(|name| name.metadata().is_ok_and(|named| is_same(&named, &entry.inode)));
     match found.and_then(|name| name.file_name().into_string().ok()) {
         Some(name) => Ok(directory.join(name)),
-        None => Err(refuse(
-            "its name is gone, and the ones it still has are in other directories",
-            "keep the name by which it was opened, or reopen it by another",
-        )),
+        None => Err(refuse(causes::files::NAMES_ELSEWHERE)),
     }
 }
 
@@ -135,11 +121,9 @@ fn check_proc(entry: &Entry, subject: &Subject) -> Result<(), Stop> {
     let Some(rest) = entry.link.strip_prefix("/proc/") else { return Ok(()) };
     let first = rest.split('/').next().unwrap_or("");
     match first.parse::<u32>() {
-        Ok(pid) if pid != subject.inner_pid => Err(refuse_detail(
-            format!("process {pid}"),
-            "it shows a process that a clone does not have",
-            "close it before the checkpoint",
-        )),
+        Ok(pid) if pid != subject.inner_pid => {
+            Err(refuse_detail(format!("process {pid}"), causes::files::OTHER_PROCESS))
+        }
         _ => Ok(()),
     }
 }

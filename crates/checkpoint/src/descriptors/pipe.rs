@@ -14,10 +14,11 @@ use rustix::pipe::{
     PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, tee,
 };
 
-use super::error::{Capture, DescriptorError, Stop, asking, refuse};
+use super::error::{Capture, DescriptorError, Stop, asking, refuse, refuse_detail};
 use super::external;
 use super::subject::{PipeEnds, Subject};
 use super::table::Entry;
+use crate::refuse::causes;
 
 /// One end of a pipe.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
@@ -80,16 +81,10 @@ fn is_hung_up(entry: &Entry, subject: &Subject, pipe: &OwnedFd) -> Result<bool, 
 
 fn check_ends(ends: PipeEnds, entry: &Entry) -> Result<(), Stop> {
     if entry.info.flags & libc::O_ACCMODE as u32 == libc::O_RDWR as u32 {
-        return Err(refuse(
-            "the pipe was opened for reading and writing at once",
-            "open its ends separately",
-        ));
+        return Err(refuse(causes::descriptors::PIPE_BOTH_WAYS));
     }
     if ends.readers > 1 || ends.writers > 1 {
-        return Err(refuse(
-            "the same end of the pipe was opened again by way of /proc",
-            "use dup instead of opening /proc/self/fd or /dev/fd",
-        ));
+        return Err(refuse(causes::descriptors::PIPE_OPENED_AGAIN));
     }
     Ok(())
 }
@@ -108,18 +103,13 @@ fn content(
     }
     let (copied, bytes) = peek(pipe, waiting, capacity).map_err(failed())?;
     if subject.pipe_ends(entry).is_packetized || bytes.len() < copied {
-        return Err(refuse(
-            "packets wait in the pipe (O_DIRECT), and their bounds are not carried",
-            "read them before the checkpoint",
-        ));
+        return Err(refuse(causes::descriptors::PIPE_PACKETS));
     }
     if bytes.len() == waiting {
         return Ok(bytes);
     }
-    Err(refuse(
-        format!("only {} of its {waiting} bytes can be read without taking them", bytes.len()),
-        "read them before the checkpoint, or make its capacity at most fs.pipe-max-size",
-    ))
+    let detail = format!("{} of {waiting} bytes readable", bytes.len());
+    Err(refuse_detail(detail, causes::descriptors::PIPE_TOO_FULL))
 }
 
 /// How many bytes could be looked at, and those that one read takes: all, unless they stand in

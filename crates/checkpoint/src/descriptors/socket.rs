@@ -12,6 +12,7 @@ use super::network::SocketKind;
 use super::subject::Subject;
 use super::table::Entry;
 use super::{external, inet, netlink, unix};
+use crate::refuse::{Cause, causes};
 
 /// A socket.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
@@ -31,23 +32,19 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     match kind.0 {
         libc::AF_INET | libc::AF_INET6 => inet::capture(entry, subject, &socket, kind, words),
         libc::AF_NETLINK => netlink::capture(entry, subject, &socket, kind),
-        family => {
-            let (reason, remedy) = refusal(family);
-            Err(refuse_detail(words, reason, remedy))
-        }
+        family => Err(refuse_detail(words, refusal(family))),
     }
 }
 
-/// Why sockets of a family are not carried, and what to do.
-fn refusal(family: i32) -> (&'static str, &'static str) {
-    const CLOSE: &str = "close it before the checkpoint, and open it again after the restore";
+/// Why sockets of a family are not carried.
+fn refusal(family: i32) -> &'static Cause {
     match family {
-        libc::AF_PACKET => ("its rings and its interface are this machine's", CLOSE),
-        libc::AF_VSOCK => ("its other end is a virtual machine or its host", CLOSE),
-        libc::AF_ALG => ("the kernel keeps its keys and the state of its work", CLOSE),
-        libc::AF_BLUETOOTH | libc::AF_CAN => ("its device is this machine's", CLOSE),
-        libc::AF_XDP => ("it shares its rings with a network device of this machine", CLOSE),
-        _ => ("farfork does not know what its family keeps in this kernel", CLOSE),
+        libc::AF_PACKET => causes::sockets::PACKET,
+        libc::AF_VSOCK => causes::sockets::VSOCK,
+        libc::AF_ALG => causes::sockets::ALG,
+        libc::AF_BLUETOOTH | libc::AF_CAN => causes::sockets::MACHINE_DEVICE,
+        libc::AF_XDP => causes::sockets::XDP,
+        _ => causes::sockets::UNKNOWN_FAMILY,
     }
 }
 

@@ -8,11 +8,12 @@ use farfork_sys::terminal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionread};
 
-use super::error::{Capture, Stop, asking, refuse, refuse_detail, unexpected};
+use super::error::{Capture, Stop, asking, refuse_detail, unexpected};
 use super::external;
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
 use super::table::{Entry, Kind};
+use crate::refuse::causes;
 
 /// First major of slaves, each with 256 minors.
 const SLAVES: u32 = 136;
@@ -49,10 +50,7 @@ pub fn master(entry: &Entry, subject: &Subject) -> Capture {
         return Err(unexpected(subject.pid, what).into());
     };
     if subject.is_shared(&slave_path(number)) {
-        return Err(refuse(
-            format!("another process has a hand in its terminal, {}", slave_path(number)),
-            "checkpoint it when the programs in the terminal have ended",
-        ));
+        return Err(refuse_detail(slave_path(number), causes::descriptors::TERMINAL_SHARED));
     }
     check_waiting(entry, subject, &subject.open(entry)?)?;
     let path = entry.link.clone().into();
@@ -65,11 +63,7 @@ pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<T
     let master = subject.open(entry)?;
     let controlled = terminal::session(&master).map_err(failed())?;
     if controlled.is_some_and(|ids| ids != (subject.pid, subject.pid)) {
-        return Err(refuse_detail(
-            "master of a terminal",
-            "the terminal controls a session of other processes",
-            "checkpoint it when the programs in the terminal have ended",
-        ));
+        return Err(refuse_detail("master of a terminal", causes::descriptors::TERMINAL_SESSION));
     }
     let is_exclusive = match slave {
         Some(slave) => terminal::is_exclusive(subject.open(slave)?).map_err(failed())?,
@@ -117,8 +111,5 @@ fn check_waiting(entry: &Entry, subject: &Subject, end: &OwnedFd) -> Result<(), 
     if waiting == 0 && !now.contains(PollFlags::IN) {
         return Ok(());
     }
-    Err(refuse(
-        format!("{waiting} bytes wait in the terminal, and cannot be read without taking them"),
-        "read them before the checkpoint, or try again",
-    ))
+    Err(refuse_detail(format!("{waiting} bytes"), causes::descriptors::TERMINAL_BYTES))
 }

@@ -14,16 +14,13 @@ use super::error::{Capture, Stop, asking, refuse_detail};
 use super::subject::Subject;
 use super::table::Entry;
 use super::{external, inet, pair};
+use crate::refuse::causes;
 
 /// A Unix socket.
 pub fn capture(entry: &Entry, subject: &Subject, socket: &OwnedFd) -> Capture {
     let inode = entry.inode.ino() as u32;
     let Some(known) = subject.unix_socket(inode) else {
-        return Err(refuse_detail(
-            "Unix socket",
-            "it belongs to another network namespace than the process",
-            "close it before the checkpoint",
-        ));
+        return Err(refuse_detail("Unix socket", causes::sockets::OTHER_NAMESPACE));
     };
     if known.is_listening {
         let role = SocketRole::Listening { backlog: known.backlog };
@@ -68,11 +65,7 @@ fn alone(
             Ok(OpenFile::Socket(Box::new(made)))
         }
         None if is_listening(&made) => Ok(external::of(words)),
-        None => Err(refuse_detail(
-            words,
-            "its file was deleted, so that nobody can find it",
-            "close it before the checkpoint",
-        )),
+        None => Err(refuse_detail(words, causes::sockets::UNIX_LOST)),
     }
 }
 
@@ -99,14 +92,14 @@ fn check_idle(
 ) -> Result<(), Stop> {
     let failed = || asking(subject.pid, format!("what waits in socket fd {}", entry.fd));
     let told = inet::told(socket).map_err(failed())?;
-    let (reason, remedy) = if known.shutdown != 0 {
-        ("it was shut down", "close it before the checkpoint")
+    let cause = if known.shutdown != 0 {
+        causes::sockets::SHUT_DOWN
     } else if known.kind != libc::SOCK_STREAM as u32 && told.contains(PollFlags::IN) {
-        ("messages from others wait in it", "read them before the checkpoint")
+        causes::sockets::UNIX_WAITING
     } else {
         return Ok(());
     };
-    Err(refuse_detail(format!("Unix socket{}", at(known)), reason, remedy))
+    Err(refuse_detail(format!("Unix socket{}", at(known)), cause))
 }
 
 fn leads_outside(entry: &Entry, subject: &Subject, known: &UnixSocket) -> bool {
@@ -135,26 +128,17 @@ fn check_mutual(inode: u32, peer: u32, subject: &Subject) -> Result<(), Stop> {
     if has_name(inode) || has_name(peer) {
         return Err(refuse_detail(
             "Unix socket connected within the process",
-            "it has a name by which others send to it as well",
-            "close it before the checkpoint, or use socketpair",
+            causes::sockets::UNIX_NAMED_PEER,
         ));
     }
     if peer == 0 || back.is_some_and(|back| back.peer == Some(inode)) {
         return Ok(());
     }
-    Err(refuse_detail(
-        "Unix socket connected within the process",
-        "the socket it sends to does not send back to it",
-        "close it before the checkpoint, or use socketpair",
-    ))
+    Err(refuse_detail("Unix socket connected within the process", causes::sockets::UNIX_ONE_WAY))
 }
 
 fn unaccepted() -> Stop {
-    refuse_detail(
-        "Unix socket",
-        "the other side has not accepted the connection yet",
-        "checkpoint when the connection is accepted",
-    )
+    refuse_detail("Unix socket", causes::sockets::UNIX_UNACCEPTED)
 }
 
 /// Where it is bound, for messages.

@@ -9,11 +9,12 @@ use farfork_image::model::{OpenFile, UnnamedFile};
 use rustix::fs::{Mode, OFlags, SeekFrom, fgetxattr, flistxattr, open, seek};
 use rustix::io::Errno;
 
-use super::error::{Capture, Stop, asking, reading, refuse};
+use super::error::{Capture, Stop, asking, reading, refuse, refuse_detail};
 use super::external;
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
 use super::table::{Entry, Kind};
+use crate::refuse::causes;
 
 /// Bytes of all such files of a process that an image takes: they stand in its metadata, twice.
 const MOST_BYTES: u64 = 64 << 20;
@@ -40,20 +41,12 @@ pub fn former(entry: &Entry) -> &str {
 
 /// A description of a file without a name.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
-    let file = subject.unnamed(entry).ok_or_else(|| {
-        refuse(
-            "it was deleted, and only regular files are carried without a name",
-            "keep it in place until after the checkpoint, or close it",
-        )
-    })?;
+    let file = subject.unnamed(entry).ok_or_else(|| refuse(causes::files::DELETED_DIRECTORY))?;
     if subject.is_shared(&entry.link) && entry.is_standard() {
         return Ok(external::of(format!("deleted file {}", former(entry))));
     }
     if subject.is_shared(&entry.link) {
-        return Err(refuse(
-            "the deleted file is open in another process as well, and a clone would get a copy",
-            "close it in one of the two, or keep its name",
-        ));
+        return Err(refuse(causes::files::DELETED_SHARED));
     }
     let flags = entry.info.status_flags();
     let offset = if flags & O_PATH != 0 { 0 } else { entry.info.position };
@@ -73,9 +66,9 @@ pub fn read(entry: &Entry, subject: &Subject, taken: u64) -> Result<UnnamedFile,
     let ranges = ranges(&file).map_err(asked())?;
     let bytes: u64 = ranges.iter().map(|(start, end)| end - start).sum();
     if taken + bytes > MOST_BYTES {
-        return Err(refuse(
-            format!("deleted files hold {} MiB, and an image takes 64", (taken + bytes) >> 20),
-            "keep the name of large files until after the checkpoint, or close them",
+        return Err(refuse_detail(
+            format!("{} MiB of deleted files", (taken + bytes) >> 20),
+            causes::files::DELETED_LARGE,
         ));
     }
     let mut extents = Vec::with_capacity(ranges.len());
@@ -106,17 +99,11 @@ fn directory(entry: &Entry, subject: &Subject) -> Result<PathBuf, Stop> {
         fs::metadata(seen(path)).is_ok_and(|at| at.is_dir() && at.dev() == entry.inode.dev())
     });
     let Some(directory) = left else {
-        return Err(refuse(
-            "it has no name, and nothing is left of the directories it was in",
-            "keep the directory until after the checkpoint, or close the file",
-        ));
+        return Err(refuse(causes::files::DELETED_WITH_DIRECTORY));
     };
     match open(seen(directory), OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RWXU) {
         Ok(_) => Ok(directory.to_owned()),
-        Err(_) => Err(refuse(
-            "it has no name, and its file system makes no files without one (O_TMPFILE)",
-            "keep its name until after the checkpoint, or put it on another file system",
-        )),
+        Err(_) => Err(refuse(causes::files::DELETED_NO_TMPFILE)),
     }
 }
 

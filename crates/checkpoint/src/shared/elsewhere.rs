@@ -8,7 +8,7 @@ use rustix::fs::SealFlags;
 
 use super::{DELETED, Found};
 use crate::maps::{self, Mapping};
-use crate::refuse::Refusals;
+use crate::refuse::{Refusals, causes};
 
 /// Another process that has an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +37,8 @@ pub fn refuse(pid: i32, found: &[Found], refusals: &mut Refusals) {
             continue;
         };
         refusals.add(
-            found.words.clone(),
-            format!("process {} has the same memory, and a clone's would be its own", holder.pid),
-            "unmap or close it in one of them before the checkpoint",
+            format!("{}, also in process {}", found.words, holder.pid),
+            causes::memory::CHANNEL,
         );
     }
 }

@@ -1,0 +1,199 @@
+//! Descriptors that are neither files nor sockets: pipes, terminals, devices, kernel objects.
+
+causes! {
+    FANOTIFY {
+        what: "fanotify group",
+        why: "others may wait for its answers",
+        remedy: "close it, or watch by inotify",
+    }
+    HUGE_MEMFD {
+        what: "memfd of huge pages",
+        why: "it holds huge pages of hugetlbfs",
+        remedy: "make it without MFD_HUGETLB",
+    }
+    IO_URING {
+        what: "io_uring",
+        why: "the kernel works on its requests, and clones may not make rings",
+        remedy: "run with io_uring switched off, as by UV_USE_IO_URING=0 for Node.js",
+    }
+    USERFAULTFD {
+        what: "userfaultfd",
+        why: "it handles page faults of this process",
+        remedy: "close it before the checkpoint",
+    }
+    PERF_EVENT {
+        what: "performance counter (perf_event_open)",
+        why: "it counts events of this process",
+        remedy: "stop profiling before the checkpoint",
+    }
+    BPF {
+        what: "eBPF program or map",
+        why: "it is a program or map of this kernel",
+        remedy: "close it before the checkpoint",
+    }
+    BTF {
+        what: "eBPF type information",
+        why: "it describes types of this kernel",
+        remedy: "close it before the checkpoint",
+    }
+    VIRTUAL_MACHINE {
+        what: "virtual machine of KVM, its memory, /dev/kvm",
+        why: "a virtual machine lives in this kernel",
+        remedy: "stop the machine before the checkpoint",
+    }
+    VFIO {
+        what: "device of VFIO",
+        why: "it is a device given to this process",
+        remedy: "close the device before the checkpoint",
+    }
+    IOMMU {
+        what: "address space of iommufd",
+        why: "it maps memory for devices",
+        remedy: "close the device before the checkpoint",
+    }
+    SYNC_FILE {
+        what: "fence of a device (sync_file)",
+        why: "it waits for a device",
+        remedy: "close the device before the checkpoint",
+    }
+    DMA_BUFFER {
+        what: "buffer of a device (dma-buf)",
+        why: "it is memory of a device",
+        remedy: "close the device before the checkpoint",
+    }
+    SECRET {
+        what: "memfd_secret",
+        why: "nobody but the process can read it",
+        remedy: "close it before the checkpoint",
+    }
+    SECCOMP {
+        what: "supervisor's end of a seccomp filter",
+        why: "it supervises system calls of a process",
+        remedy: "close it before the checkpoint",
+    }
+    LANDLOCK {
+        what: "rules of Landlock",
+        why: "it is a set of rules not yet in force",
+        remedy: "apply and close it",
+    }
+    MOUNT_CONTEXT {
+        what: "unfinished mount (fsopen)",
+        why: "it is a mount in the making",
+        remedy: "finish the mount before the checkpoint",
+    }
+    NAMESPACE {
+        what: "namespace",
+        why: "a namespace lives in this kernel",
+        remedy: "close it before the checkpoint",
+    }
+    PROCESS_HANDLE {
+        what: "pidfd of another process or of a thread",
+        why: "it stands for a process or thread that a clone does not have",
+        remedy: "close it before the checkpoint, and open it again by the pid",
+    }
+    UNKNOWN {
+        what: "any other object of the kernel",
+        why: "farfork does not know what it holds",
+        remedy: "close it before the checkpoint",
+    }
+    MESSAGE_QUEUE {
+        what: "POSIX message queue",
+        why: "it is a message queue of this kernel",
+        remedy: "close it before the checkpoint, or use a socket pair",
+    }
+    GRAPHICS {
+        what: "graphics device",
+        why: "the graphics device holds state of the process",
+        remedy: "close the device before the checkpoint",
+    }
+    ACCELERATOR {
+        what: "accelerator of NVIDIA",
+        why: "the accelerator holds state of the process",
+        remedy: "close the device before the checkpoint",
+    }
+    FUSE {
+        what: "/dev/fuse",
+        why: "a file system is served through it",
+        remedy: "close the device before the checkpoint",
+    }
+    TUN {
+        what: "/dev/net/tun",
+        why: "a network interface lives in this kernel",
+        remedy: "close the device before the checkpoint",
+    }
+    FAULT_HANDLERS {
+        what: "/dev/userfaultfd",
+        why: "it hands out page fault handlers",
+        remedy: "close the device before the checkpoint",
+    }
+    DEVICE {
+        what: "any other device that holds something",
+        why: "a device holds state that only its driver knows",
+        remedy: "close the device before the checkpoint",
+    }
+    PIPE_BOTH_WAYS {
+        what: "pipe opened with O_RDWR",
+        why: "the pipe was opened for reading and writing at once",
+        remedy: "open its ends separately",
+    }
+    PIPE_OPENED_AGAIN {
+        what: "pipe with an end opened more than once",
+        why: "the same end of the pipe was opened again by way of /proc",
+        remedy: "use dup instead of opening /proc/self/fd or /dev/fd",
+    }
+    PIPE_PACKETS {
+        what: "pipe with packets in it",
+        why: "packets wait in the pipe (O_DIRECT), and their bounds are not carried",
+        remedy: "read them before the checkpoint",
+    }
+    PIPE_TOO_FULL {
+        what: "pipe with more in it than farfork can read",
+        why: "only some of its bytes can be read without taking them",
+        remedy: "read them before the checkpoint, or make its capacity at most fs.pipe-max-size",
+    }
+    TERMINAL_SHARED {
+        what: "master of a terminal that is in use elsewhere",
+        why: "another process has a hand in its terminal",
+        remedy: "checkpoint it when the programs in the terminal have ended",
+    }
+    TERMINAL_SESSION {
+        what: "master of a terminal with a session",
+        why: "the terminal controls a session of other processes",
+        remedy: "checkpoint it when the programs in the terminal have ended",
+    }
+    TERMINAL_BYTES {
+        what: "terminal with bytes in it",
+        why: "bytes wait in the terminal, and cannot be read without taking them",
+        remedy: "read them before the checkpoint, or try again",
+    }
+    EPOLL_STALE {
+        what: "epoll with a watch that outlived its descriptor",
+        why: "the descriptor was closed or reused while its file stayed open elsewhere",
+        remedy: "remove a descriptor from epoll (EPOLL_CTL_DEL) before closing it",
+    }
+    INOTIFY_EVENTS {
+        what: "inotify with events in it",
+        why: "events wait in it, and cannot be read without taking them",
+        remedy: "read them before the checkpoint, or try again",
+    }
+    INOTIFY_LOST {
+        what: "inotify watch of what has no name",
+        why: "what it watches has no name by which a clone could find it",
+        remedy: "remove the watch before the checkpoint, or watch a directory of a disk or tmpfs",
+    }
+    ASYNC_OUTSIDE {
+        what: "descriptor with O_ASYNC that leads out of the process",
+        why: "it leads out of the process and signals it when it becomes ready (O_ASYNC)",
+        remedy: "clear O_ASYNC before the checkpoint",
+    }
+    ASYNC_OTHER {
+        what: "descriptor that signals others",
+        why: "it signals a thread, a group or another process (F_SETOWN)",
+        remedy: "make it signal the process itself, or clear O_ASYNC before the checkpoint",
+    }
+    TOO_MANY_OUTSIDE {
+        what: "very many connections",
+        why: "more descriptors lead out of the process than a clone can be given",
+        remedy: "close connections before the checkpoint",
+    }
+}

@@ -1,0 +1,64 @@
+//! Mappings, and memory that is shared.
+
+causes! {
+    WINDOW {
+        what: "memory where farfork's code lies in a clone",
+        why: "it lies where farfork keeps its own code in a clone",
+        remedy: "map it elsewhere",
+    }
+    AIO {
+        what: "context of Linux AIO",
+        why: "it is a context of Linux AIO, and the kernel does not tell what is under way in it",
+        remedy: "io_destroy it before the checkpoint",
+    }
+    DEVICE {
+        what: "mapping of a device",
+        why: "it is memory of a device",
+        remedy: "close the device before the checkpoint",
+    }
+    HUGETLB {
+        what: "huge pages of hugetlbfs",
+        why: "it uses huge pages of hugetlbfs",
+        remedy: "use transparent huge pages",
+    }
+    USERFAULTFD {
+        what: "range registered with userfaultfd",
+        why: "userfaultfd watches it",
+        remedy: "unregister it before the checkpoint",
+    }
+    SHADOW_STACK {
+        what: "shadow stack",
+        why: "it is a shadow stack",
+        remedy: "run with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off",
+    }
+    UNKNOWN_SHARED {
+        what: "other shared memory",
+        why: "farfork does not know what kind of shared memory it is",
+        remedy: "unmap it before the checkpoint",
+    }
+    SYSTEM_V {
+        what: "shared memory of System V",
+        why: "a System V segment is known by its id in this kernel",
+        remedy: "use shm_open or memfd_create, or detach it before the checkpoint",
+    }
+    SECRET {
+        what: "mapping of memfd_secret",
+        why: "it is memory that only the process itself can read",
+        remedy: "unmap it before the checkpoint",
+    }
+    CHANNEL {
+        what: "memory shared with another process, without a name in a file system",
+        why: "another process has the same memory, and a clone's would be its own",
+        remedy: "unmap or close it in one of them before the checkpoint",
+    }
+    FILE_REPLACED {
+        what: "mapped file that another has replaced or hides",
+        why: "another file has its name now",
+        remedy: "restart the program with the new file, or unmount what hides the old one",
+    }
+    FILE_GONE {
+        what: "mapped file that cannot be found",
+        why: "no file has its name, as the process sees its directories",
+        remedy: "keep the file in place until after the checkpoint",
+    }
+}

@@ -1,0 +1,129 @@
+//! Sockets.
+
+causes! {
+    OTHER_NAMESPACE {
+        what: "socket of another network namespace",
+        why: "it belongs to another network namespace than the process",
+        remedy: "close it before the checkpoint",
+    }
+    SHUT_DOWN {
+        what: "socket without a peer that was shut down",
+        why: "it was shut down",
+        remedy: "close it before the checkpoint",
+    }
+    MPTCP {
+        what: "MPTCP socket",
+        why: "MPTCP keeps state of all paths in this kernel",
+        remedy: "use TCP (GODEBUG=multipathtcp=0 in Go), or close it before the checkpoint",
+    }
+    SCTP {
+        what: "SCTP socket",
+        why: "SCTP keeps its associations in this kernel",
+        remedy: "close it before the checkpoint",
+    }
+    PING {
+        what: "socket for pings",
+        why: "a socket for pings has its number from this kernel",
+        remedy: "close it before the checkpoint",
+    }
+    UNKNOWN_PROTOCOL {
+        what: "socket of another IP protocol",
+        why: "farfork does not know what its protocol keeps in this kernel",
+        remedy: "close it before the checkpoint",
+    }
+    MULTICAST_SOURCES {
+        what: "socket with many chosen multicast senders",
+        why: "it chooses among more senders of a multicast group than can be carried",
+        remedy: "leave the group before the checkpoint, or choose fewer",
+    }
+    EBPF {
+        what: "socket with an eBPF program",
+        why: "an eBPF program is attached to it, which belongs to this kernel",
+        remedy: "detach it before the checkpoint (SO_DETACH_BPF), or use a classic filter",
+    }
+    NETLINK_STATE {
+        what: "netlink socket of a family with state",
+        why: "the kernel keeps what it was told through it",
+        remedy: "close it before the checkpoint",
+    }
+    NETLINK_WAITING {
+        what: "netlink socket with messages in it",
+        why: "messages of the kernel wait in it",
+        remedy: "read them before the checkpoint",
+    }
+    PACKET {
+        what: "packet socket",
+        why: "its rings and its interface are this machine's",
+        remedy: "close it before the checkpoint, and open it again after the restore",
+    }
+    VSOCK {
+        what: "vsock",
+        why: "its other end is a virtual machine or its host",
+        remedy: "close it before the checkpoint, and open it again after the restore",
+    }
+    ALG {
+        what: "socket of the kernel's cryptography (AF_ALG)",
+        why: "the kernel keeps its keys and the state of its work",
+        remedy: "close it before the checkpoint, and open it again after the restore",
+    }
+    MACHINE_DEVICE {
+        what: "Bluetooth or CAN socket",
+        why: "its device is this machine's",
+        remedy: "close it before the checkpoint, and open it again after the restore",
+    }
+    XDP {
+        what: "XDP socket",
+        why: "it shares its rings with a network device of this machine",
+        remedy: "close it before the checkpoint, and open it again after the restore",
+    }
+    UNKNOWN_FAMILY {
+        what: "socket of any other family",
+        why: "farfork does not know what its family keeps in this kernel",
+        remedy: "close it before the checkpoint, and open it again after the restore",
+    }
+    UNIX_LOST {
+        what: "Unix socket bound to a path that is gone",
+        why: "its file was deleted, so that nobody can find it",
+        remedy: "close it before the checkpoint",
+    }
+    UNIX_WAITING {
+        what: "Unix socket with messages in it",
+        why: "messages from others wait in it",
+        remedy: "read them before the checkpoint",
+    }
+    UNIX_NAMED_PEER {
+        what: "bound Unix datagram socket, connected within the process",
+        why: "it has a name by which others send to it as well",
+        remedy: "close it before the checkpoint, or use socketpair",
+    }
+    UNIX_ONE_WAY {
+        what: "Unix datagram socket, connected one way",
+        why: "the socket it sends to does not send back to it",
+        remedy: "close it before the checkpoint, or use socketpair",
+    }
+    UNIX_UNACCEPTED {
+        what: "Unix connection that is not accepted",
+        why: "the other side has not accepted the connection yet",
+        remedy: "checkpoint when the connection is accepted",
+    }
+    PAIR_CREDENTIALS {
+        what: "Unix socket pair with messages and credentials",
+        why: "its messages carry their senders' credentials (SO_PASSCRED)",
+        remedy: "read what waits in it before the checkpoint",
+    }
+    PAIR_DESCRIPTORS {
+        what: "Unix socket pair with descriptors under way",
+        why: "descriptors wait in it to be received (SCM_RIGHTS)",
+        remedy: "read what waits in it before the checkpoint",
+    }
+    PAIR_RIGHTS {
+        what: "Unix socket pair with descriptors or credentials under way",
+        why: "descriptors or credentials wait in it to be received",
+        remedy: "read what waits in it before the checkpoint",
+    }
+    PAIR_UNREADABLE {
+        what: "Unix socket pair with messages that farfork cannot read",
+        why: "what waits in it cannot be read without taking it",
+        remedy: "read what waits in it before the checkpoint",
+    }
+}

@@ -1,0 +1,80 @@
+//! What cannot be carried, in words.
+//!
+//! ```text
+//!  causes/memory.rs, threads.rs, … ─► one catalogue ─► docs/refusals.md
+//!           └─ cause + object ─► refusal
+//! ```
+//! Invariant: the words of every refusal stand in the catalogue, so that the document is whole;
+//! what differs from one process to the next (a path, a number) stands in the object.
+
+pub(crate) mod causes;
+
+use std::fmt;
+
+pub use causes::{Cause, GROUPS};
+
+/// One thing that keeps a process from being checkpointed.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Refusal {
+    /// The process, as `pid (comm)`.
+    pub process: String,
+    /// The descriptor, mapping or attribute.
+    pub object: String,
+    #[serde(flatten)]
+    cause: &'static Cause,
+}
+
+impl Refusal {
+    /// Why it cannot be carried, and what to do.
+    pub fn cause(&self) -> &'static Cause {
+        self.cause
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (why, remedy) = (self.cause.why(), self.cause.remedy());
+        write!(f, "{}: {}: {why}; {remedy}", self.process, self.object)
+    }
+}
+
+/// Gathers refusals for one process.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    process: String,
+    list: Vec<Refusal>,
+}
+
+impl Refusals {
+    /// An empty list for the process described by `process`.
+    pub fn of(process: String) -> Refusals {
+        Refusals { process, list: Vec::new() }
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, object: impl Into<String>, cause: &'static Cause) {
+        self.list.push(Refusal { process: self.process.clone(), object: object.into(), cause });
+    }
+
+    /// All of them.
+    pub fn into_list(self) -> Vec<Refusal> {
+        self.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_by_its_cause() {
+        let mut refusals = Refusals::of("process 7 (x)".into());
+        refusals.add("process", causes::process::TRACED);
+        let refusal = &refusals.into_list()[0];
+        let told = "process 7 (x): process: a debugger traces it; detach the debugger";
+        assert_eq!(refusal.to_string(), told);
+        let json = serde_json::to_string(refusal).expect("texts are JSON");
+        let shape = r#"{"process":"process 7 (x)","object":"process","reason":"a debugger traces it","remedy":"detach the debugger"}"#;
+        assert_eq!(json, shape);
+    }
+}
