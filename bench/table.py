@@ -8,7 +8,7 @@ STARTS = {
     "clone": "clone",
     "warm": "warm, back to back",
     "warm-idle-10ms": "warm, idle 10 ms",
-    "criu": "CRIU",
+    "criu": "CRIU restore",
 }
 COLUMNS = [
     "request to first instruction",

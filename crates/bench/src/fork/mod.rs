@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  set up   every subject: start, warm, checkpoint
-//!  rounds   for each subject: cold │ local fork │ clone │ warm │ warm after idleness
-//!  rounds   for each subject: checkpoint │ memcpy
+//!  rounds   for each subject: cold │ CRIU │ local fork │ clone │ warm │ warm after idleness
+//!  rounds   for each subject: checkpoint │ memcpy │ criu dump
 //!  herds    for each subject: many clones at once
 //! ```
 //! Invariants: the clock of every case starts before the request's socket is made or connected
@@ -19,6 +19,7 @@ mod herd;
 mod local;
 mod warm;
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::error::{BenchError, io};
@@ -64,6 +65,8 @@ struct Scale {
 struct Lane {
     subject: Subject,
     warm: Warm,
+    /// What CRIU restores, or why it does not.
+    criu: Result<criu::Images, String>,
     /// Number of the next request, so that no two are equal.
     next: u64,
 }
@@ -87,12 +90,13 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let scale = scale(options);
     let mut notes = Vec::new();
     let testbed = Testbed::new(pool_bytes())?;
+    let criu = criu::Program::find(testbed.path("criu"), pool_bytes()).map(Rc::new);
     let mut samples = Samples::default();
-    let subjects = fitting(subjects(&testbed, &mut notes)?, &mut notes);
+    let subjects = fitting(subjects(&testbed, &mut notes)?, criu.is_ok(), &mut notes);
     let mut lanes = Vec::new();
     for subject in subjects {
         progress(&format!("starting {}, warming it, checkpointing it", subject.name));
-        match lane(subject, &testbed)? {
+        match lane(subject, &testbed, &criu)? {
             Ok(lane) => lanes.push(lane),
             Err(note) => notes.push(note),
         }
@@ -144,13 +148,15 @@ fn subjects(testbed: &Testbed, notes: &mut Vec<String>) -> Result<Vec<Subject>, 
     Ok(subjects)
 }
 
-/// Leaves out what the machine has no room for: the process, its image, a cold start and a fork.
-fn fitting(subjects: Vec<Subject>, notes: &mut Vec<String>) -> Vec<Subject> {
+/// Leaves out what the machine has no room for: the process, its image, a cold start and a fork,
+/// and images of CRIU.
+fn fitting(subjects: Vec<Subject>, has_criu: bool, notes: &mut Vec<String>) -> Vec<Subject> {
+    let images = u64::from(has_criu);
     let mut room = (available_bytes() >> 20).saturating_sub(1024);
     let mut fits = |subject: &Subject| {
-        let needed = subject.megabytes * 4;
+        let needed = subject.megabytes * (4 + images);
         let fits = needed <= room;
-        room = room.saturating_sub(subject.megabytes * 2);
+        room = room.saturating_sub(subject.megabytes * (2 + images));
         if !fits {
             notes.push(format!(
                 "{} was not measured: it needs about {needed} MB of memory that is free.",
@@ -163,15 +169,23 @@ fn fitting(subjects: Vec<Subject>, notes: &mut Vec<String>) -> Vec<Subject> {
 }
 
 /// A lane, or why there is none: a checkpoint that is refused says so and spoils nothing else.
-fn lane(subject: Subject, testbed: &Testbed) -> Result<Result<Lane, String>, BenchError> {
+fn lane(
+    subject: Subject,
+    testbed: &Testbed,
+    criu: &Result<Rc<criu::Program>, String>,
+) -> Result<Result<Lane, String>, BenchError> {
     let directory = testbed.path(&subject.name);
     std::fs::create_dir(&directory).map_err(io("make", &directory))?;
     let (parent, forker) = subject.warm(&directory)?;
     subject.settle(&parent)?;
     match farfork_checkpoint::checkpoint(&testbed.pool, parent.pid(), false, &mut |_, _| {}) {
         Ok(made) => {
+            let criu = match criu {
+                Ok(program) => criu::Images::make(program, &subject.name, &parent),
+                Err(reason) => Err(format!("no CRIU from version 4 on works here: {reason}")),
+            };
             let warm = Warm { parent, forker, cid: made.cid };
-            Ok(Ok(Lane { subject, warm, next: 100 }))
+            Ok(Ok(Lane { subject, warm, criu, next: 100 }))
         }
         Err(error) => Ok(Err(format!("{} was not measured: {error}", subject.name))),
     }
@@ -197,13 +211,15 @@ fn measure(lanes: &mut [Lane], bench: &mut Bench<'_>, scale: &Scale) -> Result<(
         progress(&format!("checkpoints, round {round} of {}", scale.checkpoints));
         for lane in &mut *lanes {
             checkpoint::measure(lane, bench)?;
+            criu::measure_dump(lane, bench)?;
         }
     }
     Ok(())
 }
 
 fn one_round(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
-    let cases = [cold::measure, local::measure, clone::measure, warm::busy, warm::idle];
+    let cases =
+        [cold::measure, criu::measure, local::measure, clone::measure, warm::busy, warm::idle];
     for case in cases {
         std::thread::sleep(PAUSE);
         case(lane, bench)?;
