@@ -43,7 +43,7 @@ impl Compiler<'_> {
             }
             OpenFile::ProcessHandle { flags } => {
                 let flags = flags & (NONBLOCK | libc::PIDFD_THREAD);
-                self.create(libc::SYS_pidfd_open, &[self.model.process.pid.into(), flags.into()]);
+                self.create(libc::SYS_pidfd_open, &[self.member.process.pid.into(), flags.into()]);
             }
             OpenFile::Unnamed { .. }
             | OpenFile::TerminalMaster { .. }

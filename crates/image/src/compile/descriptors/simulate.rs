@@ -6,7 +6,6 @@ use std::ops::Range;
 use farfork_plan::protocol::{SLOT_EXTERNAL, SLOTS};
 use farfork_plan::{Op, SLOT_NONE, nr, window};
 
-use super::CompiledDescriptors;
 use super::terminal::OPEN_SLAVE;
 
 /// What a description is.
@@ -90,7 +89,7 @@ impl<'m> Table<'m> {
     /// `external`, its own numbers `gap` apart. Of what the caller may supply, it has left
     /// `left_out` out.
     pub fn new(
-        compiled: &CompiledDescriptors,
+        spare: Range<u32>,
         external: &[u32],
         memory: &'m [u8],
         gap: u32,
@@ -105,13 +104,13 @@ impl<'m> Table<'m> {
             slots: [u64::MAX; SLOTS],
             left_out,
             memory,
-            spare: compiled.spare_fd..compiled.spare_fd + compiled.spare_count,
+            spare: spare.clone(),
             pairs: 0,
             terminals: 0,
         };
-        table.open_at(compiled.spare_fd, Thing::Restorer);
+        table.open_at(spare.start, Thing::Restorer);
         for (index, external) in external.iter().enumerate() {
-            let fd = compiled.spare_fd + (index as u32 + 1) * (gap + 1);
+            let fd = spare.start + (index as u32 + 1) * (gap + 1);
             assert!(table.spare.contains(&fd), "the run is too short for the restorer's own");
             table.open_at(fd, Thing::External(*external));
             table.slots[usize::from(SLOT_EXTERNAL) + index] = fd.into();
@@ -120,8 +119,8 @@ impl<'m> Table<'m> {
     }
 
     /// Runs all ops, then closes what is the restorer's.
-    pub fn run(&mut self, compiled: &CompiledDescriptors) {
-        let mut rest = compiled.ops.iter();
+    pub fn run(&mut self, ops: &[Op]) {
+        let mut rest = ops.iter();
         while let Some(op) = rest.next() {
             if op.nr == nr::TAKE_SUPPLIED && self.is_left_out(op) {
                 continue;
