@@ -230,6 +230,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     let memory = Memory { protection_keys, ..memory };
     let made_on = process::made_on(injector.vdso(), &threads[0].xstate);
     let member = Member {
+        kinship: process::kinship(pid)?,
         process: Process {
             locks_future,
             is_stopped: frozen.is_stopped(),

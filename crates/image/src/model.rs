@@ -29,7 +29,7 @@ pub use filter::SeccompFilter;
 pub use identity::{Credentials, Scheduling};
 pub use locks::{Lock, LockKind, Notice};
 pub use memory::{Backing, FileStamp, Memory, Region, RegionTraits, Segment, Stored, StoredWindow};
-pub use process::{Leads, PosixTimer, Process, Signals, Thread, Timers};
+pub use process::{Kinship, PosixTimer, Process, Signals, Thread, Timers};
 pub use shared::{ObjectExtent, ObjectKind, SharedObject};
 pub use socket::{Socket, SocketOption, SocketRole};
 pub use terminal::{SETTINGS_BYTES, Terminal};
@@ -64,6 +64,8 @@ pub struct Model {
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Member {
+    /// Place in the family.
+    pub kinship: Kinship,
     /// Identity and attributes.
     pub process: Process,
     /// The address space.

@@ -57,6 +57,14 @@ impl Model {
             mount.bound_from.iter().try_for_each(|from| path(from))?;
         }
         self.validate_files()?;
+        for (index, member) in self.members.iter().enumerate() {
+            let parent = member.kinship.parent.map(|parent| parent as usize);
+            let comes_after = if index == 0 { parent.is_none() } else { parent < Some(index) };
+            demand(
+                comes_after && (index == 0 || parent.is_some()),
+                "a process without its parent",
+            )?;
+        }
         self.members.iter().try_for_each(|member| self.validate_member(member))
     }
 
@@ -98,6 +106,10 @@ impl Model {
 
     fn demand_object(&self, index: u32) -> Check {
         demand((index as usize) < self.objects.len(), "shared memory that is not there")
+    }
+
+    fn demand_member(&self, index: u32) -> Check {
+        demand((index as usize) < self.members.len(), "a process that is not there")
     }
 
     fn validate_descriptors(&self, member: &Member) -> Check {
@@ -157,6 +169,10 @@ impl Model {
             }
             OpenFile::Socket(socket) => socket.validate(),
             OpenFile::Object { object, .. } => self.demand_object(*object),
+            OpenFile::ProcessHandle { member, .. } => self.demand_member(*member),
+            OpenFile::Epoll { watches, .. } => {
+                watches.iter().try_for_each(|watch| self.demand_member(watch.member))
+            }
             _ => Ok(()),
         })
     }

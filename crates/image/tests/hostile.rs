@@ -206,6 +206,16 @@ fn broken() -> Vec<Break> {
         ("auxv", |m| m.members[0].memory.auxv = vec![0; 4096]),
         ("file index", |m| m.members[0].descriptors[0].file = 9),
         ("fd", |m| m.members[0].descriptors[0].fd = u32::MAX),
+        ("watch of nobody", |m| {
+            let watches = vec![EpollWatch { member: 1, fd: 1, events: 1, data: 2 }];
+            m.files[3] = OpenFile::Epoll { flags: 2, watches };
+        }),
+        ("handle of nobody", |m| m.files[3] = OpenFile::ProcessHandle { member: 1, flags: 2 }),
+        ("parent after child", |m| {
+            m.members.push(m.members[0].clone());
+            m.members[1].kinship.parent = Some(1);
+        }),
+        ("second without a parent", |m| m.members.push(m.members[0].clone())),
         ("fd order", |m| m.members[0].descriptors.reverse()),
         ("file offset", |m| {
             let file = FileStamp { path: "/a".into(), ..FileStamp::default() };
@@ -240,7 +250,8 @@ fn a_model_that_is_large_only_in_words_is_compiled_at_once() {
     model.members[0].memory.regions.push(Region { traits, ..all });
     // Instances that all watch each other.
     let fds = 5..400u32;
-    let watches: Vec<_> = fds.clone().map(|fd| EpollWatch { fd, events: 1, data: 0 }).collect();
+    let watches: Vec<_> =
+        fds.clone().map(|fd| EpollWatch { member: 0, fd, events: 1, data: 0 }).collect();
     for fd in fds {
         model.members[0].descriptors.push(Descriptor { fd, file: fd, cloexec: false });
         model.files.push(OpenFile::Epoll { flags: 2, watches: watches.clone() });

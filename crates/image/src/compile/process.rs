@@ -6,13 +6,13 @@ use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
 use super::{Subject, descriptors, scheduling};
-use crate::model::{Leads, Member, PosixTimer};
+use crate::model::{Member, PosixTimer};
 
 /// Compiles everything that the threads of the process share besides memory.
 pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     let member = subject.member;
     let mut ops = Vec::new();
-    ops.extend(leadership(member.process.leads));
+    ops.extend(leadership(member));
     ops.extend(directory(member, arena));
     ops.extend(descriptors::ops(subject, arena));
     ops.extend(signals(member, arena));
@@ -22,11 +22,13 @@ pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     ops
 }
 
-fn leadership(leads: Leads) -> Option<Op> {
-    match leads {
-        Leads::Session => Some(call(What::Attribute, libc::SYS_setsid, &[])),
-        Leads::Group => Some(call(What::Attribute, libc::SYS_setpgid, &[0, 0])),
-        Leads::Nothing => None,
+fn leadership(member: &Member) -> Option<Op> {
+    match member.process.pid {
+        pid if pid == member.kinship.session => Some(call(What::Attribute, libc::SYS_setsid, &[])),
+        pid if pid == member.kinship.group => {
+            Some(call(What::Attribute, libc::SYS_setpgid, &[0, 0]))
+        }
+        _ => None,
     }
 }
 

@@ -97,8 +97,10 @@ pub enum OpenFile {
         /// Watches, by number.
         watches: Vec<InotifyWatch>,
     },
-    /// A pidfd of the process itself.
+    /// A pidfd.
     ProcessHandle {
+        /// Index of the process in [`Model::members`](super::Model::members).
+        member: u32,
         /// Status flags, with `PIDFD_THREAD`.
         flags: u32,
     },
@@ -168,7 +170,7 @@ impl OpenFile {
             | OpenFile::Timer { flags, .. }
             | OpenFile::Epoll { flags, .. }
             | OpenFile::Inotify { flags, .. }
-            | OpenFile::ProcessHandle { flags }
+            | OpenFile::ProcessHandle { flags, .. }
             | OpenFile::TerminalMaster { flags, .. }
             | OpenFile::TerminalSlave { flags, .. }
             | OpenFile::SocketPair { flags, .. } => Some(*flags),
@@ -192,6 +194,9 @@ pub struct InotifyWatch {
 /// A descriptor watched by an epoll instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EpollWatch {
+    /// Index in [`Model::members`](super::Model::members) of a process that has the instance, and
+    /// under number `fd` what is watched.
+    pub member: u32,
     /// Descriptor number at the time it was added.
     pub fd: u32,
     /// `EPOLL*` bits.

@@ -27,8 +27,6 @@ pub struct Process {
     pub is_child_subreaper: bool,
     /// Whether a signal had stopped it.
     pub is_stopped: bool,
-    /// Session and group leadership.
-    pub leads: Leads,
     /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS tells them.
     pub membarrier: u32,
     /// `PR_GET_THP_DISABLE`: bit 0 disabled, bit 1 except where advised.
@@ -45,16 +43,22 @@ pub struct Process {
     pub limits: Vec<(u64, u64)>,
 }
 
-/// What the process leads.
+/// Place of a process among those of an image, and in sessions and groups. Ids are those of the
+/// innermost PID namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Leads {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// Its process group.
-    Group,
-    /// Its session.
-    Session,
+pub struct Kinship {
+    /// Index of its parent in [`Model::members`](super::Model::members), where it comes before
+    /// its children; the first process has none.
+    pub parent: Option<u32>,
+    /// Signal that the parent gets at its end; that of the first process is `SIGCHLD`.
+    pub exit_signal: u32,
+    /// Its session, 0 if that was not made by a process of the image.
+    pub session: u32,
+    /// Its process group, 0 if that was not made by a process of the image.
+    pub group: u32,
+    /// Present if it has ended and was not waited for: its wait status. It then has no memory,
+    /// threads or descriptors.
+    pub ended: Option<i32>,
 }
 
 /// One thread.

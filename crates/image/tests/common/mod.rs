@@ -69,7 +69,7 @@ pub fn model() -> Model {
         extents: vec![ObjectExtent { offset: 4096, bytes: 4096, stored: SharedObject::AREA }],
     }];
     let external = || OpenFile::External { description: "a terminal".into() };
-    let watches = vec![EpollWatch { fd: 1, events: 1, data: 2 }];
+    let watches = vec![EpollWatch { member: 0, fd: 1, events: 1, data: 2 }];
     let epoll = OpenFile::Epoll { flags: 2, watches };
     let object = OpenFile::Object { object: 0, flags: 2, offset: 7 };
     model.files = vec![external(), external(), external(), epoll, object];

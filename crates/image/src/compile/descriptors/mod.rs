@@ -286,7 +286,7 @@ fn noun(file: &OpenFile) -> String {
         OpenFile::Timer { .. } => "timerfd".to_owned(),
         OpenFile::Epoll { .. } => "epoll".to_owned(),
         OpenFile::Inotify { .. } => "inotify".to_owned(),
-        OpenFile::ProcessHandle { .. } => "pidfd of itself".to_owned(),
+        OpenFile::ProcessHandle { .. } => "pidfd".to_owned(),
         OpenFile::TerminalMaster { .. } => "master of a terminal".to_owned(),
         OpenFile::TerminalSlave { .. } => "terminal".to_owned(),
         OpenFile::SocketPair { .. } => "Unix socket pair".to_owned(),

@@ -84,7 +84,7 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
             flags: 0,
             watches: [3, id as u32 + 7].map(|number| place(number, id)).to_vec(),
         }],
-        7 => vec![OpenFile::ProcessHandle { flags: 0 }],
+        7 => vec![OpenFile::ProcessHandle { member: 0, flags: 0 }],
         8 => vec![
             OpenFile::TerminalMaster { terminal: id as u32, path: "/dev/ptmx".into(), flags: 2 },
             OpenFile::TerminalSlave { terminal: id as u32, flags: 2 },
@@ -194,7 +194,7 @@ fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
     }
     for (epoll, watched) in pairs {
         let fd = numbers[watched % numbers.len()];
-        let added = EpollWatch { fd, events: fd + 1, data: u64::from(fd) << 32 };
+        let added = EpollWatch { member: 0, fd, events: fd + 1, data: u64::from(fd) << 32 };
         if let OpenFile::Epoll { watches, .. } = &mut model.files[epolls[epoll % epolls.len()]] {
             watches.push(added);
         }
