@@ -80,7 +80,7 @@ pub struct Member {
     pub descriptors: Vec<Descriptor>,
     /// Locks and leases that it holds.
     pub locks: Vec<Lock>,
-    /// Those of its files that signal it.
+    /// Those of its files that send signals.
     pub notices: Vec<Notice>,
 }
 

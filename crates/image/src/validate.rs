@@ -65,10 +65,14 @@ impl Model {
                 "a process without its parent",
             )?;
         }
+        demand(self.root().kinship.ended.is_none(), "a clone that has ended")?;
         self.members.iter().try_for_each(|member| self.validate_member(member))
     }
 
     fn validate_member(&self, member: &Member) -> Check {
+        if member.kinship.ended.is_some() {
+            return member.validate_ended();
+        }
         member.memory.validate()?;
         let indices = member.memory.regions.iter().filter_map(Region::object);
         indices.into_iter().try_for_each(|index| self.demand_object(index))?;
@@ -175,6 +179,17 @@ impl Model {
             }
             _ => Ok(()),
         })
+    }
+}
+
+impl Member {
+    fn validate_ended(&self) -> Check {
+        let is_empty = self.memory == Memory::default()
+            && self.threads.is_empty()
+            && self.descriptors.is_empty()
+            && self.locks.is_empty()
+            && self.notices.is_empty();
+        demand(is_empty, "a process that has ended and has something")
     }
 }
 

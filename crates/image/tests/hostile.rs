@@ -146,6 +146,14 @@ fn broken() -> Vec<Break> {
         }),
         ("content on a process's", |m| m.content.segments[0].place = 0),
         ("no threads", |m| m.members[0].threads.clear()),
+        ("an ended root", |m| m.members[0].kinship.ended = Some(0)),
+        ("an ended process with threads", |m| {
+            let mut ended = m.members[0].clone();
+            (ended.kinship.parent, ended.kinship.ended) = (Some(0), Some(9));
+            ended.descriptors.clear();
+            ended.memory = Default::default();
+            m.members.push(ended);
+        }),
         ("registers", |m| m.members[0].threads[0].registers.truncate(26)),
         ("vector registers", |m| m.members[0].threads[0].xstate.truncate(500)),
         ("comm", |m| m.members[0].threads[0].comm = vec![b'a'; 16]),

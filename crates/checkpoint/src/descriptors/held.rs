@@ -74,7 +74,9 @@ fn notice(entry: &Entry, subject: &Subject, file: u32, is_async: bool) -> Result
     let description = subject.open(entry)?;
     let signal = owner::signal(&description).map_err(failed())?;
     match owner::process(&description).map_err(failed())? {
-        Some(owner) if owner == subject.pid => Ok(Notice { file, signal, is_async }),
+        Some(owner) if owner == subject.pid => {
+            Ok(Notice { file, owner: subject.inner_pid as i32, signal, is_async })
+        }
         _ => Err(refuse(causes::descriptors::ASYNC_OTHER)),
     }
 }

@@ -65,6 +65,7 @@ pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<T
     if controlled.is_some_and(|ids| ids != (subject.pid, subject.pid)) {
         return Err(refuse_detail("master of a terminal", causes::descriptors::TERMINAL_SESSION));
     }
+    let session = if controlled.is_some() { subject.inner_pid } else { 0 };
     let is_exclusive = match slave {
         Some(slave) => terminal::is_exclusive(subject.open(slave)?).map_err(failed())?,
         None => false,
@@ -76,7 +77,8 @@ pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<T
         is_packet: terminal::is_packet(&master).map_err(failed())?,
         is_exclusive,
         is_hung_up: is_hung_up(&master).map_err(failed())?,
-        is_controlling: controlled.is_some(),
+        session,
+        foreground: session,
         access: slave
             .map(|slave| (slave.inode.uid(), slave.inode.gid(), slave.inode.mode() & 0o7777)),
     })

@@ -30,11 +30,14 @@ pub enum LockKind {
     Lease,
 }
 
-/// The process gets a signal when the file is ready or its lease is wanted.
+/// A file tells of itself by a signal, when it is ready or its lease is wanted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Notice {
     /// Index in [`Model::files`](super::Model::files).
     pub file: u32,
+    /// Who gets the signal, as `F_SETOWN` takes it: a process of the image, or the negated id of
+    /// a group.
+    pub owner: i32,
     /// Which: 0 stands for `SIGIO` without further data.
     pub signal: u32,
     /// Whether readiness is told (`O_ASYNC`).

@@ -52,9 +52,11 @@ pub struct Kinship {
     pub parent: Option<u32>,
     /// Signal that the parent gets at its end; that of the first process is `SIGCHLD`.
     pub exit_signal: u32,
-    /// Its session, 0 if that was not made by a process of the image.
+    /// Its session, 0 for the one session from outside that the image knows. Where no process of
+    /// the image has this pid, the leader has ended, and nobody outside is in the session.
     pub session: u32,
-    /// Its process group, 0 if that was not made by a process of the image.
+    /// Its process group, 0 for the one group from outside, in the session from outside. Where no
+    /// process of the image has this pid, the same holds.
     pub group: u32,
     /// Present if it has ended and was not waited for: its wait status. It then has no memory,
     /// threads or descriptors.

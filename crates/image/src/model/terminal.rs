@@ -20,8 +20,12 @@ pub struct Terminal {
     pub is_exclusive: bool,
     /// Whether the slave was open once and no longer is.
     pub is_hung_up: bool,
-    /// Whether it controls the session that the process leads.
-    pub is_controlling: bool,
+    /// The session that it controls, 0 for none. Its leader is a process of the image and has a
+    /// slave open. The kernel gives a terminal to the leader, and to what the leader forks from
+    /// then on.
+    pub session: u32,
+    /// The group in the foreground of that session.
+    pub foreground: u32,
     /// User, group and permission bits of the slave, if it is open.
     pub access: Option<(u32, u32, u32)>,
 }

@@ -13,15 +13,15 @@ const EXCLUSIVE: u64 = (libc::LOCK_EX | libc::LOCK_NB) as u64;
 const SHARED: u64 = (libc::LOCK_SH | libc::LOCK_NB) as u64;
 
 impl Compiler<'_> {
-    /// Makes files signal the clone as they signalled the parent.
+    /// Makes files send signals as they did to the parent.
     pub fn notices(&mut self) {
         let member = self.member;
         for notice in &member.notices {
             let file = &self.model.files[notice.file as usize];
             let (Some(fd), Some(flags)) = (self.first(notice.file), file.flags()) else { continue };
             self.name(notice.file, file);
-            let own = member.process.pid.into();
-            self.push(libc::SYS_fcntl, &[fd.into(), F_SETOWN, own]);
+            let owner = i64::from(notice.owner) as u64;
+            self.push(libc::SYS_fcntl, &[fd.into(), F_SETOWN, owner]);
             self.push(libc::SYS_fcntl, &[fd.into(), F_SETSIG, notice.signal.into()]);
             if notice.is_async {
                 let flags = u64::from(flags & LATER | ASYNC);

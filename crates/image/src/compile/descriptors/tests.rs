@@ -9,8 +9,8 @@ use super::simulate::{Made, Open, Table, Thing};
 use super::{Subject, external_numbers, ops, replaceable_numbers, spare, supplied_numbers};
 use crate::compile::arena::Arena;
 use crate::model::{
-    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Member, Model, Notice, OpenFile, Socket,
-    SocketOption, SocketRole, Terminal, UnnamedFile,
+    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Member, Model, Notice, OpenFile, Process,
+    Socket, SocketOption, SocketRole, Terminal, UnnamedFile,
 };
 
 /// So few numbers that gaps and collisions are common.
@@ -96,11 +96,12 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
 }
 
 fn member(descriptors: Vec<Descriptor>) -> Vec<Member> {
-    vec![Member { descriptors, ..Member::default() }]
+    let process = Process { pid: 7, ..Process::default() };
+    vec![Member { process, descriptors, ..Member::default() }]
 }
 
 fn terminal() -> Terminal {
-    Terminal { is_hung_up: true, is_controlling: true, is_locked: true, ..Terminal::default() }
+    Terminal { is_hung_up: true, session: 7, foreground: 7, is_locked: true, ..Terminal::default() }
 }
 
 /// Leaves out slaves whose master is not there: they are supplied by the caller.
@@ -178,7 +179,7 @@ fn with_locks(mut model: Model, drawn: &[(usize, usize)]) -> Model {
         let kind = [Whole, Process, Description, Lease][second % 4];
         let (is_write, start) = (first % 2 == 0, *second as u64 >> 8);
         model.members[0].locks.push(Lock { file, kind, is_write, start, length: start % 5 });
-        model.members[0].notices.push(Notice { file, signal: 29, is_async: true });
+        model.members[0].notices.push(Notice { file, owner: 7, signal: 29, is_async: true });
     }
     model
 }
