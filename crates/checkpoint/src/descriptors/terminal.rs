@@ -76,7 +76,8 @@ pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<T
         is_packet: terminal::is_packet(&master).map_err(failed())?,
         is_exclusive,
         is_hung_up: is_hung_up(&master).map_err(failed())?,
-        is_controlling: controlled.is_some(),
+        session: controlled.map_or(0, |_| subject.inner_pid),
+        foreground: 0,
         access: slave
             .map(|slave| (slave.inode.uid(), slave.inode.gid(), slave.inode.mode() & 0o7777)),
     })

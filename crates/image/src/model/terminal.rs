@@ -1,4 +1,4 @@
-//! Pseudo-terminals of which the process has the master.
+//! Pseudo-terminals whose masters are in the image.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,10 @@ pub struct Terminal {
     pub is_exclusive: bool,
     /// Whether the slave was open once and no longer is.
     pub is_hung_up: bool,
-    /// Whether it controls the session that the process leads.
-    pub is_controlling: bool,
+    /// Session that it controls, by the id of the process of the image that leads it; 0 for none.
+    pub session: u32,
+    /// Process group in its foreground; 0 for the one that its session's leader is in.
+    pub foreground: u32,
     /// User, group and permission bits of the slave, if it is open.
     pub access: Option<(u32, u32, u32)>,
 }

@@ -96,11 +96,13 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
 }
 
 fn member(descriptors: Vec<Descriptor>) -> Vec<Member> {
-    vec![Member { descriptors, ..Member::default() }]
+    let mut member = Member { descriptors, ..Member::default() };
+    member.process.pid = 1;
+    vec![member]
 }
 
 fn terminal() -> Terminal {
-    Terminal { is_hung_up: true, is_controlling: true, is_locked: true, ..Terminal::default() }
+    Terminal { is_hung_up: true, session: 1, is_locked: true, ..Terminal::default() }
 }
 
 /// Leaves out slaves whose master is not there: they are supplied by the caller.
