@@ -78,7 +78,7 @@ pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<T
         is_exclusive,
         is_hung_up: is_hung_up(&master).map_err(failed())?,
         session,
-        foreground: session,
+        foreground: 0,
         access: slave
             .map(|slave| (slave.inode.uid(), slave.inode.gid(), slave.inode.mode() & 0o7777)),
     })

@@ -1,4 +1,4 @@
-//! Pseudo-terminals of which the process has the master.
+//! Pseudo-terminals whose masters are in the image.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,11 +20,11 @@ pub struct Terminal {
     pub is_exclusive: bool,
     /// Whether the slave was open once and no longer is.
     pub is_hung_up: bool,
-    /// The session that it controls, 0 for none. Its leader is a process of the image and has a
-    /// slave open. The kernel gives a terminal to the leader, and to what the leader forks from
-    /// then on.
+    /// Session that it controls, by the id of the process of the image that leads it and has a
+    /// slave open; 0 for none. The kernel gives a terminal to the leader, and to what the leader
+    /// forks from then on.
     pub session: u32,
-    /// The group in the foreground of that session.
+    /// Process group in its foreground; 0 for the one that its session's leader is in.
     pub foreground: u32,
     /// User, group and permission bits of the slave, if it is open.
     pub access: Option<(u32, u32, u32)>,

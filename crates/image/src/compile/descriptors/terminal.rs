@@ -98,7 +98,7 @@ impl Compiler<'_> {
             let slave = number(self, &|file| is_slave(file, index));
             let master = number(self, &|file| is_master(file, index));
             let (Some(slave), Some(master)) = (slave, master) else { continue };
-            if terminal.session == self.member.process.pid {
+            if terminal.session != 0 && terminal.session == self.member.process.pid {
                 self.push(libc::SYS_ioctl, &[slave.into(), libc::TIOCSCTTY, 0]);
             }
             if terminal.is_exclusive {

@@ -96,12 +96,13 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
 }
 
 fn member(descriptors: Vec<Descriptor>) -> Vec<Member> {
-    let process = Process { pid: 7, ..Process::default() };
-    vec![Member { process, descriptors, ..Member::default() }]
+    let mut member = Member { descriptors, ..Member::default() };
+    member.process.pid = 1;
+    vec![member]
 }
 
 fn terminal() -> Terminal {
-    Terminal { is_hung_up: true, session: 7, foreground: 7, is_locked: true, ..Terminal::default() }
+    Terminal { is_hung_up: true, session: 1, is_locked: true, ..Terminal::default() }
 }
 
 /// Leaves out slaves whose master is not there: they are supplied by the caller.
@@ -179,7 +180,7 @@ fn with_locks(mut model: Model, drawn: &[(usize, usize)]) -> Model {
         let kind = [Whole, Process, Description, Lease][second % 4];
         let (is_write, start) = (first % 2 == 0, *second as u64 >> 8);
         model.members[0].locks.push(Lock { file, kind, is_write, start, length: start % 5 });
-        model.members[0].notices.push(Notice { file, owner: 7, signal: 29, is_async: true });
+        model.members[0].notices.push(Notice { file, owner: 1, signal: 29, is_async: true });
     }
     model
 }
