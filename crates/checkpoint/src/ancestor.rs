@@ -21,10 +21,19 @@ use crate::maps::Mapping;
 pub struct Ancestor {
     /// Device and inode of its pool.
     pool: (u64, u64),
-    /// The parent's regions.
-    regions: Vec<Region>,
-    /// What lies in the pool, by its offset there: address and bytes.
-    segments: BTreeMap<u64, (u64, u64)>,
+    /// The regions of each of the image's processes.
+    regions: Vec<Vec<Region>>,
+    /// What lies in the pool, by its offset there.
+    segments: BTreeMap<u64, Placed>,
+}
+
+/// What lies somewhere in the pool.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    /// Whose memory it was.
+    member: usize,
+    address: u64,
+    bytes: u64,
 }
 
 impl Ancestor {
@@ -37,15 +46,15 @@ impl Ancestor {
         let pool = Pool::open(&path)?;
         let Some(extents) = pool.image_at(plan.offset)? else { return Ok(None) };
         let image = Image::read_at(&pool, extents)?;
-        // Of several processes this may be any.
-        let mut members = image.model.members;
-        let memory = members.swap_remove(0).memory;
-        let placed = memory.stored.segments.iter().map(|segment| {
-            let offset = segment.pool_offset(segment.address, &image.placement);
-            (offset, (segment.address, segment.bytes))
-        });
-        let segments = placed.collect();
-        Ok(Some(Ancestor { pool: plan.file, regions: memory.regions, segments }))
+        let (mut segments, mut regions) = (BTreeMap::new(), Vec::new());
+        for (member, process) in image.model.members.into_iter().enumerate() {
+            segments.extend(process.memory.stored.segments.iter().map(|segment| {
+                let offset = segment.pool_offset(segment.address, &image.placement);
+                (offset, Placed { member, address: segment.address, bytes: segment.bytes })
+            }));
+            regions.push(process.memory.regions);
+        }
+        Ok(Some(Ancestor { pool: plan.file, regions, segments }))
     }
 
     /// Whether `mapping` belongs to the clone's init, which shares the address space.
@@ -78,17 +87,18 @@ impl Ancestor {
     fn piece(&self, region: &Region, at: u64, offset: u64) -> Region {
         let whole = Region { start: at, backing: Backing::Anonymous, ..region.clone() };
         let segment = self.segments.range(..=offset).next_back();
-        let inside = segment.filter(|(first, (_, bytes))| offset < *first + bytes);
-        let Some((first, (address, bytes))) = inside else {
+        let inside = segment.filter(|(first, placed)| offset < *first + placed.bytes);
+        let Some((first, placed)) = inside else {
             // Not the parent's: up to where something of it begins.
             let next = self.segments.range(offset..).next().map_or(u64::MAX, |(next, _)| *next);
             return Region { end: region.end.min(at.saturating_add(next - offset)), ..whole };
         };
-        let end = region.end.min(at + (first + bytes - offset));
+        let end = region.end.min(at + (first + placed.bytes - offset));
         let whole = Region { end, ..whole };
-        let original = address + (offset - first);
-        let after = self.regions.partition_point(|known| known.end <= original);
-        let Some(known) = self.regions.get(after) else { return whole };
+        let original = placed.address + (offset - first);
+        let regions = &self.regions[placed.member];
+        let after = regions.partition_point(|known| known.end <= original);
+        let Some(known) = regions.get(after) else { return whole };
         if original < known.start {
             // Between two of the parent's regions.
             return Region { end: end.min(at + (known.start - original)), ..whole };
@@ -135,8 +145,10 @@ mod tests {
             region(c + 8192, 2 * c + 4096, file.clone()),
             region(2 * c + 8192, 3 * c, Backing::Anonymous),
         ];
-        let segments = BTreeMap::from([(70 * c, (c, c)), (60 * c, (2 * c, c))]);
-        (Ancestor { pool: (1, 2), regions, segments }, file)
+        let placed = |address| Placed { member: 1, address, bytes: c };
+        let segments = BTreeMap::from([(70 * c, placed(c)), (60 * c, placed(2 * c))]);
+        let other = vec![region(c, 3 * c, Backing::Anonymous)];
+        (Ancestor { pool: (1, 2), regions: vec![other, regions], segments }, file)
     }
 
     fn ends(pieces: &[Region]) -> Vec<(u64, u64)> {

@@ -24,6 +24,15 @@ pub enum CheckpointError {
         /// The pid asked for.
         pid: i32,
     },
+    /// The process that checkpoints is in the tree.
+    #[error(
+        "process {pid} is this farfork itself, in the tree that is to be checkpointed: run farfork \
+         from outside of that tree"
+    )]
+    Descendant {
+        /// The process.
+        pid: i32,
+    },
     /// The process may not be traced.
     #[error(
         "process {pid} may not be traced: run as root or as its owner with CAP_SYS_PTRACE, and \

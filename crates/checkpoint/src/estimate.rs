@@ -1,4 +1,4 @@
-//! How much room a process will take, told while it runs.
+//! How much room processes will take, told while they run.
 //!
 //! The kernel clears memory before it gives it away, and moves whoever is charged for it between
 //! cgroups at its leisure: both take longer than anything else in a checkpoint but the copy. With
@@ -6,30 +6,52 @@
 
 use crate::ancestor::Ancestor;
 use crate::error::CheckpointError;
+use crate::family::{Target, children};
 use crate::refuse::Refusals;
 use crate::shared::Objects;
 use crate::{maps, memory};
 
-/// Chunks that the image of `pid` would take now, and some for what is to come; none if its
+/// Chunks that the image of `target` would take now, and some for what is to come; none if
 /// mappings are refused anyway.
-pub fn chunks(pid: i32) -> Result<Option<u32>, CheckpointError> {
-    let mappings = maps::read(pid)?;
-    let ancestor = Ancestor::of(&mappings)?;
-    let mut refusals = Refusals::default();
-    let objects = Objects::find(pid, &mappings, &mut refusals)?;
-    let regions = memory::regions(pid, &mappings, ancestor.as_ref(), &objects, &mut refusals);
+pub fn chunks(target: Target) -> Result<Option<u32>, CheckpointError> {
+    let (mut objects, mut refusals) = (Objects::default(), Refusals::default());
+    let mut mapped = Vec::new();
+    for pid in pids(target)? {
+        // Empty of one that has ended.
+        let mappings = maps::read(pid)?;
+        objects.add_process(pid, &mappings, &mut refusals)?;
+        mapped.push((pid, mappings));
+    }
+    let mut end = 0;
+    for (pid, mappings) in &mapped {
+        let ancestor = Ancestor::of(mappings)?;
+        let regions = memory::regions(*pid, mappings, ancestor.as_ref(), &objects, &mut refusals);
+        let guards = memory::guards(*pid, &regions.all)?;
+        let runs = memory::runs(*pid, &regions, &guards)?;
+        let memory = memory::memory(regions.all, &runs, guards, (0, 0), end);
+        end = memory.stored.end_chunk().max(end);
+    }
     if !refusals.into_list().is_empty() {
         return Ok(None);
     }
-    let guards = memory::guards(pid, &regions.all)?;
-    let runs = memory::runs(pid, &regions, &guards)?;
-    let memory = memory::memory(regions.all, &runs, guards, (0, 0));
-    let content = objects.lay_out(pid)?.content(memory.stored.end_chunk());
-    Ok(Some(with_growth(memory.stored.end_chunk().max(content.end_chunk()) as u32)))
+    let content = objects.lay_out()?.content(end);
+    Ok(Some(with_growth(end.max(content.end_chunk()) as u32, mapped.len() as u32)))
+}
+
+fn pids(target: Target) -> Result<Vec<i32>, CheckpointError> {
+    let mut pids = vec![target.pid()];
+    if let Target::Tree(_) = target {
+        let mut next = 0;
+        while next < pids.len() {
+            pids.extend(children(pids[next])?);
+            next += 1;
+        }
+    }
+    Ok(pids)
 }
 
 /// A process that runs goes on to touch memory: a window more may come at the edges of heap and
 /// stack, and in a large process some more.
-fn with_growth(chunks: u32) -> u32 {
-    chunks + 2 + chunks / 64
+fn with_growth(chunks: u32, processes: u32) -> u32 {
+    chunks + 2 * processes + chunks / 64
 }

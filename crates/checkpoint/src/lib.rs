@@ -7,18 +7,24 @@
 //! CXLfork (ASPLOS '25) §4.1 does this inside the kernel; here the process is traced, and what
 //! only it can ask the kernel is asked by system calls made on its behalf. Room in the pool is
 //! taken and cleared before the freeze, from an [`estimate`]; the process stands still for the
-//! rest up to the copy alone.
+//! rest up to the copy alone. A tree of processes goes the same way, all of it stopped at once.
 
 mod ancestor;
+mod bounds;
+mod collect;
 mod copy;
 pub mod descriptors;
 mod error;
 mod estimate;
+mod family;
 mod files;
 mod filters;
 mod freeze;
+pub mod ids;
 mod inject;
+mod kinship;
 mod maps;
+mod member;
 mod memory;
 mod mounts;
 mod probe;
@@ -26,38 +32,36 @@ mod process;
 pub mod refuse;
 mod rseq;
 pub mod shared;
+mod stat;
 mod status;
 mod threads;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farfork_image::model::{Member, Memory, Model, Process, Stored};
+use farfork_image::model::Model;
 use farfork_image::store::{Draft, Published};
 use farfork_pool::{Held, Pool};
 use farfork_types::Cid;
-use nix::sys::signal::{Signal, kill as kill_process};
-use nix::unistd::Pid;
 
-use ancestor::Ancestor;
+use collect::collect;
 pub use copy::Progress;
 pub use error::CheckpointError;
-use freeze::Frozen;
-use inject::Injector;
-use memory::Run;
-use refuse::{Refusal, Refusals, causes};
-use shared::{Layout, Objects};
-use status::Status;
+use family::Family;
+pub use family::Target;
+use refuse::{Refusal, Refusals};
 
 /// A checkpoint that was made.
 #[derive(Debug)]
 pub struct Checkpoint {
     /// Its id.
     pub cid: Cid,
-    /// Bytes of the process's memory that were copied.
+    /// How many processes it holds.
+    pub processes: usize,
+    /// Bytes of their memory that were copied.
     pub copied_bytes: u64,
     /// Bytes of the pool that the image takes.
     pub pool_bytes: u64,
-    /// How long the process stood still.
+    /// How long they stood still.
     pub frozen: Duration,
     /// How long the page copy took, part of `frozen`.
     pub copying: Duration,
@@ -70,192 +74,97 @@ pub struct Checkpoint {
 #[derive(Debug)]
 struct Unsettled {
     _image: Held,
-    process: Option<Frozen>,
+    family: Option<Family>,
 }
 
 impl Checkpoint {
     /// To be called once the image has a name. Before, nothing is lost whoever dies: an image
-    /// without a name is given back by `farfork pool check`, and the process still lives.
+    /// without a name is given back by `farfork pool check`, and the processes still live.
     pub fn settle(&self) {
-        if let Some(frozen) = &self.held.process {
+        if let Some(family) = &self.held.family {
             // Best effort: without it, a clone may have to wait for a port.
-            let _ = descriptors::reset_on_death(frozen.pid());
-            let _ = kill_process(Pid::from_raw(frozen.pid()), Signal::SIGKILL);
+            let _ = descriptors::reset_on_death(&family.pids());
+            family.end();
         }
     }
 }
 
-/// A process as it was found: what goes into the model, and the pages to copy.
-struct Collected {
-    model: Model,
-    runs: Vec<Run>,
-    shared: Layout,
+/// What an image of `target` would hold, as far as it can be told, and everything that keeps it
+/// from being made. Nothing is written.
+pub fn dry_run(target: Target) -> Result<(Option<Model>, Vec<Refusal>), CheckpointError> {
+    family::look_at(target.pid())?;
+    let family = freeze(target)?;
+    let mut refusals = Refusals::of(target.pid());
+    let collected = collect(&family, &mut refusals)?;
+    Ok((collected.map(|collected| collected.model), refusals.into_list()))
 }
 
-/// Lists everything that keeps `pid` from being checkpointed.
-pub fn dry_run(pid: i32) -> Result<Vec<Refusal>, CheckpointError> {
-    look_at(pid)?;
-    let frozen = freeze(pid)?;
-    let mut refusals = refusals_of(pid)?;
-    collect(&frozen, &mut refusals)?;
-    Ok(refusals.into_list())
-}
-
-/// Stops the process in its own code: a clone that has only just been started may still be on
-/// its way there.
-fn freeze(pid: i32) -> Result<Frozen, CheckpointError> {
+/// Stops processes in their own code: those of a clone that has only just been started may still
+/// be on their way there.
+fn freeze(target: Target) -> Result<Family, CheckpointError> {
     for _ in 0..ARRIVAL_CHECKS {
-        let frozen = Frozen::freeze(pid)?;
-        if !threads::is_any_in_window(&frozen)? {
-            return Ok(frozen);
+        let family = Family::freeze(target)?;
+        let mut has_arrived = true;
+        for (_, frozen) in family.living() {
+            has_arrived &= !threads::is_any_in_window(frozen)?;
         }
-        drop(frozen);
+        if has_arrived {
+            return Ok(family);
+        }
+        drop(family);
         std::thread::sleep(Duration::from_millis(1));
     }
-    Err(CheckpointError::Changed { pid, what: "was still being restored" })
+    Err(CheckpointError::Changed { pid: target.pid(), what: "was still being restored" })
 }
 
 const ARRIVAL_CHECKS: usize = 200;
 
-/// Checkpoints `pid` into `pool`. With `kill` the process never runs again after the moment that
-/// the image shows, unless the checkpoint is dropped without being settled.
+/// Checkpoints `target` into `pool`. With `kill` no process of it ever runs again after the moment
+/// that the image shows, unless the checkpoint is dropped without being settled.
 /// `progress` is told the bytes copied and those to be copied, and must not wait.
 pub fn checkpoint(
     pool: &Pool,
-    pid: i32,
+    target: Target,
     kill: bool,
     progress: Progress<'_>,
 ) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
-    look_at(pid)?;
-    let reserved = reserve(pool, pid);
-    let stopped = freeze(pid)?;
-    let mut refusals = refusals_of(pid)?;
+    family::look_at(target.pid())?;
+    let reserved = reserve(pool, target);
+    let stopped = freeze(target)?;
+    let mut refusals = Refusals::of(target.pid());
     let collected = collect(&stopped, &mut refusals)?;
     let refusals = refusals.into_list();
-    let Some(Collected { mut model, runs, shared }) = collected.filter(|_| refusals.is_empty())
-    else {
+    let Some(mut collected) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));
     };
     let mut draft = match reserved {
         Some(draft) => draft,
         None => Draft::begin(pool)?,
     };
-    draft.fit(&model)?;
+    draft.fit(&collected.model)?;
     let copy_begun = Instant::now();
     let (writer, extents) = draft.room();
-    let own = &model.root().memory.stored.segments;
-    let copied_bytes = copy::copy(pid, &runs, own, writer, extents, progress)?
-        + shared.copy(pid, &model.content.segments, writer, extents)?;
+    let copied_bytes = collected.copy(writer, extents, progress)?;
     let copying = copy_begun.elapsed();
-    // One that is to be killed stands still until its image is there to take its place.
+    // Those that are to be killed stand still until their image is there to take their place.
     let frozen = stopped.since().elapsed();
-    let process = Some(stopped).filter(|_| kill);
+    let family = Some(stopped).filter(|_| kill);
+    let model = &mut collected.model;
     model.created_unix_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let Published { cid, held, pool_bytes } = draft.publish(&model)?;
+    let Published { cid, held, pool_bytes } = draft.publish(model)?;
     let total = begun.elapsed();
-    let held = Unsettled { _image: held, process };
-    Ok(Checkpoint { cid, copied_bytes, pool_bytes, frozen, copying, total, held })
+    let processes = model.members.len();
+    let held = Unsettled { _image: held, family };
+    Ok(Checkpoint { cid, processes, copied_bytes, pool_bytes, frozen, copying, total, held })
 }
 
-/// Takes and clears room for the process as it is now, while it goes on running. Without room, or
-/// if nothing can be told yet, all of it is left to the moment when the process stands still.
-fn reserve(pool: &Pool, pid: i32) -> Option<Draft<'_>> {
-    let chunks = estimate::chunks(pid).ok().flatten()?;
+/// Takes and clears room for the processes as they are now, while they go on running. Without
+/// room, or if nothing can be told yet, all of it is left to the moment when they stand still.
+fn reserve(pool: &Pool, target: Target) -> Option<Draft<'_>> {
+    let chunks = estimate::chunks(target).ok().flatten()?;
     let mut draft = Draft::begin(pool).ok()?;
     draft.reserve(chunks).ok()?;
     Some(draft)
-}
-
-/// Refuses what cannot even be stopped.
-fn look_at(pid: i32) -> Result<(), CheckpointError> {
-    if pid == std::process::id() as i32 {
-        return Err(CheckpointError::Itself { pid });
-    }
-    let status = Status::read(pid, pid).map_err(|_| CheckpointError::NoProcess { pid })?;
-    let mut refusals = refusals_of(pid)?;
-    match status.state {
-        Some('Z') => refusals.add("main thread", causes::process::MAIN_THREAD_ENDED),
-        // The kernel lets nobody in a PID namespace stop its pid 1.
-        Some('T') if status.innermost_pid == 1 => {
-            refusals.add("process", causes::process::STOPPED_INIT);
-        }
-        _ if status.is_ptraced_before => {
-            refusals.add("process", causes::process::TRACED);
-        }
-        _ => {}
-    }
-    match refusals.into_list() {
-        none if none.is_empty() => Ok(()),
-        some => Err(CheckpointError::Refused(some)),
-    }
-}
-
-fn refusals_of(pid: i32) -> Result<Refusals, CheckpointError> {
-    let status = Status::read(pid, pid)?;
-    Ok(Refusals::of(format!("process {pid} ({})", status.name)))
-}
-
-/// Everything about the process; nothing if it cannot even be asked, which is among the refusals.
-fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>, CheckpointError> {
-    let pid = frozen.pid();
-    let mappings = maps::read(pid)?;
-    let (kernel, vdso) = memory::kernel_range(&mappings);
-    let ancestor = Ancestor::of(&mappings)?;
-    let own_filters = u32::from(ancestor.is_some());
-    if !threads::can_call(pid, frozen.tids(), own_filters, refusals)? {
-        return Ok(None);
-    }
-    let objects = Objects::find(pid, &mappings, refusals)?;
-    objects.refuse_channels(pid, refusals);
-    let mut regions = memory::regions(pid, &mappings, ancestor.as_ref(), &objects, refusals);
-    let guards = memory::guards(pid, &regions.all)?;
-    let runs = memory::runs(pid, &regions, &guards)?;
-    let locked_kb = Status::read(pid, pid)?.locked_kb;
-    rseq::abort(frozen)?;
-    let injector = Injector::new(frozen, vdso)?;
-    let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
-    let protection_keys = probe::protection_keys(&injector, pid)?;
-    memory::forget_kernel_keys(&mut regions.all, protection_keys);
-    let signals = process::signals(&injector, pid)?;
-    let threads = frozen
-        .tids()
-        .iter()
-        .map(|tid| threads::collect(&injector, *tid, &signals, own_filters, refusals))
-        .collect::<Result<Vec<_>, _>>()?;
-    let open = descriptors::collect(pid, &objects, refusals)?;
-    let shared = objects.lay_out(pid)?;
-    let memory = memory::memory(regions.all, &runs, guards, kernel);
-    let memory = Memory { protection_keys, ..memory };
-    let made_on = process::made_on(injector.vdso(), &threads[0].xstate);
-    let member = Member {
-        kinship: process::kinship(pid)?,
-        process: Process {
-            locks_future,
-            is_stopped: frozen.is_stopped(),
-            ..process::collect(&injector, pid, refusals)?
-        },
-        memory: process::layout(&injector, pid, memory)?,
-        signals,
-        timers: process::timers(&injector, pid, &threads)?,
-        threads,
-        descriptors: open.descriptors,
-        locks: open.locks,
-        notices: open.notices,
-    };
-    let mut model = Model {
-        made_on,
-        created_unix_s: 0,
-        members: vec![member],
-        objects: shared.objects.clone(),
-        content: Stored::default(),
-        files: open.files,
-        unnamed: open.unnamed,
-        terminals: open.terminals,
-        mounts: Vec::new(),
-    };
-    model.content = shared.content(model.chunks() as u64);
-    model.mounts = mounts::collect(pid, &model, refusals)?;
-    Ok(Some(Collected { model, runs, shared }))
 }

@@ -60,7 +60,7 @@ pub fn regions(
     for mapping in mappings.iter().filter(is_program) {
         let ancestor = ancestor.filter(|ancestor| ancestor.backs(mapping));
         let files = Some(&mut files).filter(|_| ancestor.is_none());
-        let Some(region) = region(mapping, files, objects, refusals) else { continue };
+        let Some(region) = region(pid, mapping, files, objects, refusals) else { continue };
         match ancestor {
             Some(ancestor) => {
                 regions.whole.push((region.start, region.end));
@@ -99,16 +99,17 @@ fn is_kernels(mapping: &Mapping) -> bool {
 /// The region of a mapping, which shows one of `objects`, or one of `files` unless those are not
 /// asked for.
 fn region(
+    pid: i32,
     mapping: &Mapping,
     files: Option<&mut MappedFiles>,
     objects: &Objects,
     refusals: &mut Refusals,
 ) -> Option<Region> {
-    if objects.has_refused(mapping) {
+    if objects.has_refused(pid, mapping) {
         return None;
     }
     let object = format!("mapping {:x}-{:x} {}", mapping.start, mapping.end, mapping.name);
-    let under = objects.under(mapping);
+    let under = objects.under(pid, mapping);
     let stamp = match (obstacle(mapping, under.is_some()), files) {
         (Some(obstacle), _) => Err(obstacle),
         (None, Some(files)) if under.is_none() => files.stamp(mapping),
@@ -312,10 +313,17 @@ pub fn windows(runs: &[Run]) -> Vec<StoredWindow> {
     windows
 }
 
-/// An address space without what [`crate::process`] adds, laid out for an image.
-pub fn memory(regions: Vec<Region>, runs: &[Run], guards: Vec<Run>, kernel: Run) -> Memory {
+/// An address space without what [`crate::process`] adds, laid out in chunks from number `first`
+/// of an image on.
+pub fn memory(
+    regions: Vec<Region>,
+    runs: &[Run],
+    guards: Vec<Run>,
+    kernel: Run,
+    first: u64,
+) -> Memory {
     let windows = windows(runs);
-    let segments = layout::segments(&regions, &windows, 0);
+    let segments = layout::segments(&regions, &windows, first);
     let vdso = (kernel.0, kernel.1 - kernel.0);
     Memory { regions, stored: Stored { windows, segments }, guards, vdso, ..Memory::default() }
 }

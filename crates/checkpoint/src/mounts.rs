@@ -25,16 +25,22 @@ struct Mounts {
     ours: Vec<MountLine>,
 }
 
-/// The mounts of process `pid` that its clones need, in the order in which they were made; `model`
-/// is all else that is known of it.
+/// The mounts of processes `pids` that their clones need, in the order in which they were made;
+/// `model` is all else that is known of them. They have one mount namespace.
 pub fn collect(
-    pid: i32,
+    pids: &[i32],
     model: &Model,
     refusals: &mut Refusals,
 ) -> Result<Vec<Mount>, CheckpointError> {
-    if refuse_other_root(pid, refusals)? {
-        return Ok(Vec::new());
+    let mut has_other_root = false;
+    for pid in pids {
+        refusals.about(*pid);
+        has_other_root |= refuse_other_root(*pid, refusals)?;
     }
+    let Some(pid) = pids.first().copied().filter(|_| !has_other_root) else {
+        return Ok(Vec::new());
+    };
+    refusals.about(pid);
     let failed = |_| CheckpointError::Proc { pid, what: "the mounts" };
     let theirs = mounts::of(&pid.to_string()).map_err(failed)?;
     let ours = mounts::of("self").map_err(failed)?;
@@ -85,7 +91,8 @@ fn paths(model: &Model) -> BTreeSet<&Path> {
         OpenFile::Path { path, .. } => Some(path.as_path()),
         _ => None,
     });
-    let processes = model.members.iter().map(|member| &member.process);
+    let living = model.members.iter().filter(|member| member.kinship.ended.is_none());
+    let processes = living.map(|member| &member.process);
     let own = processes.flat_map(|process| [process.cwd.as_path(), process.exe.as_path()]);
     mapped.chain(open).chain(own).filter(|path| !path.starts_with("/proc")).collect()
 }

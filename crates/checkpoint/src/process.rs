@@ -3,25 +3,20 @@
 use std::fs;
 use std::path::PathBuf;
 
-use farfork_image::model::{Kinship, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers};
+use farfork_image::model::{MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers};
 use farfork_sys::{ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
 use crate::inject::{Injector, Lent};
-use crate::refuse::{Refusals, causes};
+use crate::stat::Stat;
 use crate::status::Status;
 
 const PR_GET_MEMORY_MERGE: u64 = 68;
 const MEMBARRIER_GET_REGISTRATIONS: u64 = 1 << 9;
 
 /// Identity and attributes.
-pub fn collect(
-    injector: &Injector<'_>,
-    pid: i32,
-    refusals: &mut Refusals,
-) -> Result<Process, CheckpointError> {
+pub fn collect(injector: &Injector<'_>, pid: i32) -> Result<Process, CheckpointError> {
     let status = Status::read(pid, pid)?;
-    refuse_children(pid, refusals);
     let leader = injector.lend(pid)?;
     let prctl =
         |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);
@@ -57,19 +52,6 @@ pub fn collect(
     })
 }
 
-/// Place of a process without relatives: what it does not lead comes from outside.
-pub fn kinship(pid: i32) -> Result<Kinship, CheckpointError> {
-    let status = Status::read(pid, pid)?;
-    let own = |leader: u32| if leader == status.innermost_pid { leader } else { 0 };
-    Ok(Kinship {
-        parent: None,
-        exit_signal: libc::SIGCHLD as u32,
-        session: own(status.session),
-        group: own(status.group),
-        ended: None,
-    })
-}
-
 /// A number that a file of `/proc/PID` holds.
 fn number(pid: i32, file: &str, base: u32) -> i64 {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
@@ -83,17 +65,6 @@ fn limits(pid: i32) -> Vec<(u64, u64)> {
 
 /// `RLIM_NLIMITS`.
 const RESOURCES: u32 = 16;
-
-fn refuse_children(pid: i32, refusals: &mut Refusals) {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children: Vec<String> = tasks
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-        .collect();
-    for child in children {
-        refusals.add(format!("child process {child}"), causes::process::CHILD);
-    }
-}
 
 fn link(pid: i32, name: &'static str) -> Result<PathBuf, CheckpointError> {
     fs::read_link(format!("/proc/{pid}/{name}"))
@@ -112,13 +83,8 @@ pub fn layout(
     pid: i32,
     memory: Memory,
 ) -> Result<Memory, CheckpointError> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
-        .map_err(|_| CheckpointError::Proc { pid, what: "stat" })?;
-    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let fields: Vec<u64> =
-        after_name.split(' ').map(|field| field.trim().parse().unwrap_or(0)).collect();
-    // Numbered as in proc(5), where the state is field 3.
-    let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
+    let stat = Stat::read(pid)?;
+    let field = |number: usize| stat.field(number) as u64;
     let brk = injector.lend(pid)?.call(libc::SYS_brk, [0; 6])?;
     let layout = [
         field(26), // start_code

@@ -27,58 +27,59 @@ pub use layout::Layout;
 
 const TMPFS: i64 = 0x0102_1994;
 
-/// The shared objects of a process, each open here.
+/// The shared objects of some processes, each open here.
 #[derive(Debug, Default)]
 pub struct Objects {
     found: Vec<Found>,
     by_inode: HashMap<(u64, u64), u32>,
-    /// By first address of a mapping.
-    by_start: HashMap<u64, u32>,
-    /// First addresses of mappings that cannot be carried.
-    refused: HashSet<u64>,
+    /// By process and first address of a mapping.
+    by_start: HashMap<(i32, u64), u32>,
+    /// Processes and first addresses of mappings that cannot be carried.
+    refused: HashSet<(i32, u64)>,
 }
 
 #[derive(Debug)]
 struct Found {
+    /// The first process that has it.
+    pid: i32,
     file: File,
     object: SharedObject,
     /// Device and inode as `/proc/PID/maps` shows them.
     shown: (u64, u64),
     /// Names it in messages.
     words: String,
-    /// Whether the process can change it.
+    /// Whether one of the processes can change it.
     is_written: bool,
 }
 
 impl Objects {
-    /// The objects behind the mappings and descriptors of a process; what cannot be carried goes
-    /// to `refusals`.
-    pub fn find(
+    /// Adds those behind the mappings and descriptors of a process; what cannot be carried goes to
+    /// `refusals`.
+    pub fn add_process(
+        &mut self,
         pid: i32,
         mappings: &[Mapping],
         refusals: &mut Refusals,
-    ) -> Result<Objects, CheckpointError> {
-        let mut objects = Objects::default();
+    ) -> Result<(), CheckpointError> {
         for mapping in mappings.iter().filter(|mapping| is_candidate(mapping)) {
-            objects.add_mapping(pid, mapping, refusals)?;
+            self.add_mapping(pid, mapping, refusals)?;
         }
-        objects.add_memfds(pid)?;
-        Ok(objects)
+        self.add_memfds(pid)
     }
 
-    /// Refuses those that another process has too, which takes a look at all processes.
-    pub fn refuse_channels(&self, pid: i32, refusals: &mut Refusals) {
-        elsewhere::refuse(pid, &self.found, refusals);
+    /// Refuses those that a process other than `pids` has too, which takes a look at all processes.
+    pub fn refuse_channels(&self, pids: &[i32], refusals: &mut Refusals) {
+        elsewhere::refuse(pids, &self.found, refusals);
     }
 
-    /// Index of the object under a mapping.
-    pub fn under(&self, mapping: &Mapping) -> Option<u32> {
-        self.by_start.get(&mapping.start).copied()
+    /// Index of the object under a mapping of process `pid`.
+    pub fn under(&self, pid: i32, mapping: &Mapping) -> Option<u32> {
+        self.by_start.get(&(pid, mapping.start)).copied()
     }
 
-    /// Whether a mapping has been refused already.
-    pub fn has_refused(&self, mapping: &Mapping) -> bool {
-        self.refused.contains(&mapping.start)
+    /// Whether a mapping of process `pid` has been refused already.
+    pub fn has_refused(&self, pid: i32, mapping: &Mapping) -> bool {
+        self.refused.contains(&(pid, mapping.start))
     }
 
     /// Index of the object with this inode.
@@ -95,7 +96,7 @@ impl Objects {
         let words = format!("mapping {:x}-{:x} {}", mapping.start, mapping.end, mapping.name);
         if let Some(cause) = obstacle(&mapping.name) {
             refusals.add(words, cause);
-            self.refused.insert(mapping.start);
+            self.refused.insert((pid, mapping.start));
             return Ok(());
         }
         let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
@@ -104,7 +105,7 @@ impl Objects {
         let found = &mut self.found[index as usize];
         found.shown = mapping.file;
         found.is_written |= mapping.is_shared && mapping.has("mw");
-        self.by_start.insert(mapping.start, index);
+        self.by_start.insert((pid, mapping.start), index);
         Ok(())
     }
 
@@ -157,7 +158,7 @@ impl Objects {
         };
         let index = self.found.len() as u32;
         let shown = elsewhere::shown(key.0, key.1);
-        self.found.push(Found { file, object, shown, words, is_written: false });
+        self.found.push(Found { pid, file, object, shown, words, is_written: false });
         self.by_inode.insert(key, index);
         Ok(index)
     }

@@ -17,10 +17,14 @@ pub struct Status {
     pub innermost_pid: u32,
     /// Nesting of PID namespaces below this one.
     pub namespace_depth: usize,
-    /// Innermost session and process group.
+    /// Session, by its id in the innermost PID namespace.
     pub session: u32,
-    /// Process group.
+    /// The same by its id here.
+    pub session_here: u32,
+    /// Process group, by its id in the innermost PID namespace.
     pub group: u32,
+    /// The same by its id here.
+    pub group_here: u32,
     /// File creation mask.
     pub umask: u32,
     /// Real, effective, saved, file-system ids.
@@ -68,6 +72,7 @@ impl Status {
         let ids =
             || value.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>();
         let last = || ids().last().copied().unwrap_or(0);
+        let first = || ids().first().copied().unwrap_or(0);
         let four = || ids().try_into().unwrap_or_default();
         match key {
             "Name" => self.name = value.to_owned(),
@@ -75,8 +80,8 @@ impl Status {
             "Umask" => self.umask = u32::from_str_radix(value, 8).unwrap_or(0),
             "NSpid" => (self.innermost_tid, self.namespace_depth) = (last(), ids().len()),
             "NStgid" => self.innermost_pid = last(),
-            "NSsid" => self.session = last(),
-            "NSpgid" => self.group = last(),
+            "NSsid" => (self.session_here, self.session) = (first(), last()),
+            "NSpgid" => (self.group_here, self.group) = (first(), last()),
             "Uid" => self.uids = four(),
             "Gid" => self.gids = four(),
             "Groups" => self.groups = ids(),

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use farfork_checkpoint::refuse::Refusal;
-use farfork_checkpoint::{Checkpoint, CheckpointError};
+use farfork_checkpoint::{Checkpoint, CheckpointError, Target};
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_pool::{Pool, PoolError};
 use farfork_types::Cid;
@@ -77,7 +77,8 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 /// Checkpoints, and shows on a terminal how far that is.
 fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
     let shown = (!args.json).then(|| Background::start("checkpointing")).flatten();
-    farfork_checkpoint::checkpoint(pool, args.pid, args.kill, &mut |done, all| {
+    let target = Target::Process(args.pid);
+    farfork_checkpoint::checkpoint(pool, target, args.kill, &mut |done, all| {
         if let Some(shown) = &shown {
             shown.bytes(done, all);
         }
@@ -85,7 +86,7 @@ fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
 }
 
 fn dry_run(args: &Args) -> CommandResult {
-    let refusals = farfork_checkpoint::dry_run(args.pid)?;
+    let (_, refusals) = farfork_checkpoint::dry_run(Target::Process(args.pid))?;
     let is_clear = refusals.is_empty();
     for refusal in refusals.iter().filter(|_| !args.json) {
         println!("{refusal}");

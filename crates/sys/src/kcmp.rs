@@ -9,6 +9,8 @@ use rustix::io::Errno;
 const KCMP_FILE: u64 = 0;
 const KCMP_VM: u64 = 1;
 const KCMP_FILES: u64 = 2;
+const KCMP_FS: u64 = 3;
+const KCMP_SIGHAND: u64 = 4;
 const KCMP_EPOLL_TFD: u64 = 7;
 
 /// `struct kcmp_epoll_slot`: the `toff`-th watch on number `tfd` of the epoll instance `efd`.
@@ -19,11 +21,40 @@ struct EpollSlot {
     toff: u32,
 }
 
-/// The kernel's own total order on the open file descriptions behind two descriptors of `pid`;
-/// equal if they are one.
-pub fn order_files(pid: i32, left: u32, right: u32) -> Result<Ordering, Errno> {
+/// What processes and threads may share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shareable {
+    /// The address space.
+    Memory,
+    /// The descriptor table.
+    Descriptors,
+    /// Root and working directory, and the file creation mask.
+    Directories,
+    /// What happens on signals.
+    Actions,
+}
+
+/// The kernel's own total order on the open file descriptions behind two descriptors, each a
+/// process and a number; equal if they are one.
+pub fn order_files(left: (i32, u32), right: (i32, u32)) -> Result<Ordering, Errno> {
     // SAFETY: reads the kernel's tables only.
-    let answer = unsafe { kcmp(pid, pid, KCMP_FILE, u64::from(left), u64::from(right)) }?;
+    let answer = unsafe { kcmp(left.0, right.0, KCMP_FILE, u64::from(left.1), u64::from(right.1)) };
+    ordering(answer?)
+}
+
+/// The same on what two processes have of a kind.
+pub fn order(left: i32, right: i32, what: Shareable) -> Result<Ordering, Errno> {
+    let kind = match what {
+        Shareable::Memory => KCMP_VM,
+        Shareable::Descriptors => KCMP_FILES,
+        Shareable::Directories => KCMP_FS,
+        Shareable::Actions => KCMP_SIGHAND,
+    };
+    // SAFETY: reads the kernel's tables only.
+    ordering(unsafe { kcmp(left, right, kind, 0, 0) }?)
+}
+
+fn ordering(answer: i64) -> Result<Ordering, Errno> {
     match answer {
         0 => Ok(Ordering::Equal),
         1 => Ok(Ordering::Less),
@@ -44,13 +75,14 @@ pub fn shares_memory(pid: i32, other: i32) -> Result<bool, Errno> {
     Ok(unsafe { kcmp(pid, other, KCMP_VM, 0, 0) }? == 0)
 }
 
-/// Whether the `nth` watch on number `watched` of the epoll instance `epoll` is a watch on what
-/// `watched` is today (Linux 4.13). An error means that one of them is not there.
-pub fn is_watching(pid: i32, epoll: u32, watched: u32, nth: u32) -> Result<bool, Errno> {
-    let slot = EpollSlot { efd: epoll, tfd: watched, toff: nth };
+/// Whether the `nth` watch on number `watched` of the epoll instance `epoll`, a process and a
+/// number, is a watch on what `watched` of process `pid` is today (Linux 4.13). An error means that
+/// one of them is not there.
+pub fn is_watching(epoll: (i32, u32), pid: i32, watched: u32, nth: u32) -> Result<bool, Errno> {
+    let slot = EpollSlot { efd: epoll.1, tfd: watched, toff: nth };
     let at = &raw const slot as u64;
     // SAFETY: the kernel reads `slot`, which lives across the call.
-    Ok(unsafe { kcmp(pid, pid, KCMP_EPOLL_TFD, u64::from(watched), at) }? == 0)
+    Ok(unsafe { kcmp(pid, epoll.0, KCMP_EPOLL_TFD, u64::from(watched), at) }? == 0)
 }
 
 /// # Safety
@@ -75,15 +107,21 @@ mod tests {
         let null = std::fs::File::open("/dev/null").unwrap();
         let (twin, other) = (null.try_clone().unwrap(), std::fs::File::open("/dev/null").unwrap());
         let pid = std::process::id() as i32;
-        let order = |file: &std::fs::File| {
-            order_files(pid, null.as_raw_fd() as u32, file.as_raw_fd() as u32).unwrap()
+        let order_to = |file: &std::fs::File| {
+            order_files((pid, null.as_raw_fd() as u32), (pid, file.as_raw_fd() as u32)).unwrap()
         };
-        assert_eq!(order(&twin), Ordering::Equal);
-        assert_ne!(order(&other), Ordering::Equal);
+        assert_eq!(order_to(&twin), Ordering::Equal);
+        assert_ne!(order_to(&other), Ordering::Equal);
         assert!(shares_table(pid, pid).unwrap());
         assert!(shares_memory(pid, pid).unwrap());
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        assert!(!shares_memory(pid, child.id() as i32).unwrap());
+        let theirs = child.id() as i32;
+        assert!(!shares_memory(pid, theirs).unwrap());
+        use Shareable::*;
+        for what in [Memory, Descriptors, Directories, Actions] {
+            assert_ne!(order(pid, theirs, what).unwrap(), Ordering::Equal, "{what:?}");
+            assert_eq!(order(pid, pid, what).unwrap(), Ordering::Equal, "{what:?}");
+        }
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -8,15 +8,31 @@ use rustix::io::Errno;
 const F_GETSIG: libc::c_int = 11;
 const F_GETOWN_EX: libc::c_int = 16;
 const F_OWNER_PID: libc::c_int = 1;
+const F_OWNER_GROUP: libc::c_int = 2;
 
-/// The process that is signalled, as seen here; nothing if it is a thread, a group, or nobody.
-pub fn process(file: impl AsFd) -> Result<Option<i32>, Errno> {
+/// Who is signalled, as seen here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A process.
+    Process(i32),
+    /// A process group.
+    Group(i32),
+    /// A thread, or nobody.
+    Other,
+}
+
+/// Who is signalled.
+pub fn of(file: impl AsFd) -> Result<Owner, Errno> {
     // struct f_owner_ex: type, pid.
     let mut owner = [0 as libc::c_int; 2];
     // SAFETY: the kernel writes two ints to `owner`.
     let result = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), F_GETOWN_EX, owner.as_mut_ptr()) };
-    let [kind, pid] = owner;
-    check(result).map(|_| (kind == F_OWNER_PID && pid != 0).then_some(pid))
+    check(result).map(|_| match owner {
+        [_, 0] => Owner::Other,
+        [F_OWNER_PID, pid] => Owner::Process(pid),
+        [F_OWNER_GROUP, group] => Owner::Group(group),
+        _ => Owner::Other,
+    })
 }
 
 /// The signal that is sent, 0 for `SIGIO` without further data.

@@ -285,10 +285,14 @@ fn tells_how_far_it_is() -> Outcome {
     let scene = Scene::set(32)?;
     let (pool, mut subject) = (scene.pool()?, scene.subject("steady")?);
     let mut told = Vec::new();
-    let made =
-        farfork_checkpoint::checkpoint(&pool, subject.pid() as i32, false, &mut |done, all| {
+    let made = farfork_checkpoint::checkpoint(
+        &pool,
+        farfork_checkpoint::Target::Process(subject.pid() as i32),
+        false,
+        &mut |done, all| {
             told.push((done, all));
-        });
+        },
+    );
     let made = made.map_err(during("checkpointing"))?;
     let copied = made.copied_bytes;
     let is_rising = told.windows(2).all(|pair| pair[0].0 < pair[1].0);

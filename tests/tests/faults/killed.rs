@@ -21,13 +21,20 @@ pub fn act() -> Option<ExitCode> {
     let pool = PathBuf::from(std::env::var_os("FARFORK_POOL")?);
     let pool = Pool::open(&pool).ok()?;
     failpoint::arm();
-    Some(match farfork_checkpoint::checkpoint(&pool, pid, false, &mut |_, _| {}) {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    })
+    Some(
+        match farfork_checkpoint::checkpoint(
+            &pool,
+            farfork_checkpoint::Target::Process(pid),
+            false,
+            &mut |_, _| {},
+        ) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        },
+    )
 }
 
 fn checkpointer(scene: &Scene, subject: &Subject, step: Option<u64>) -> Outcome<Child> {

@@ -2,6 +2,8 @@
 
 use std::hint::black_box;
 
+use farfork_checkpoint::{Target, checkpoint};
+
 use super::{Bench, Lane};
 use crate::error::BenchError;
 use crate::exchange::{now_ns, us_since};
@@ -13,7 +15,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
     let (subject, parent) = (&lane.subject, &lane.warm.parent);
     subject.settle(parent)?;
     let made =
-        farfork_checkpoint::checkpoint(&bench.testbed.pool, parent.pid(), false, &mut |_, _| {})?;
+        checkpoint(&bench.testbed.pool, Target::Process(parent.pid()), false, &mut |_, _| {})?;
     bench.testbed.pool.remove(made.cid)?;
     let case = subject.case("checkpoint");
     let rate = |us: f64| made.copied_bytes as f64 * 1e6 / us;

@@ -41,28 +41,32 @@ const NAMESPACES: [&str; 10] = [
     "time_for_children",
 ];
 
-/// The descriptor that the kernel calls `name`.
-pub fn capture(name: &str, entry: &Entry, subject: &Subject) -> Capture {
+/// What the kernel calls `name`, behind `group`, descriptors of one or several processes.
+pub fn capture(name: &str, group: &[&Entry], subject: &Subject) -> Capture {
+    let entry = group[0];
     match name {
         "eventfd" => event::capture(entry, subject),
         "signalfd" => event::signals(entry, subject),
         "timerfd" => timer::capture(entry, subject),
-        "eventpoll" => epoll::capture(entry, subject),
+        "eventpoll" => epoll::capture(group, subject),
         "inotify" => inotify::capture(entry, subject),
-        "pidfd" => process(entry, subject),
+        "pidfd" => process(group, subject),
         _ => Err(refusal(name)),
     }
 }
 
-/// A pidfd, carried if it stands for the process itself.
-fn process(entry: &Entry, subject: &Subject) -> Capture {
-    let stands_for = entry.info.value("Pid").and_then(|pid| pid.parse::<i32>().ok());
-    match stands_for {
-        Some(pid) if pid == subject.pid => {
-            Ok(OpenFile::ProcessHandle { member: 0, flags: entry.info.status_flags() })
-        }
-        _ => Err(refuse(causes::descriptors::PROCESS_HANDLE)),
+/// A pidfd, carried if it stands for one of the processes. Each process that has it opens its own;
+/// one that several have must stand for the first of all, which is there before the others.
+fn process(group: &[&Entry], subject: &Subject) -> Capture {
+    let info = &group[0].info;
+    let pid = info.value("Pid").and_then(|pid| pid.parse::<i32>().ok());
+    let Some(member) = pid.and_then(|pid| subject.surroundings.ids.member(pid)) else {
+        return Err(refuse(causes::descriptors::PROCESS_HANDLE));
+    };
+    if member != 0 && group.iter().any(|entry| entry.pid != group[0].pid) {
+        return Err(refuse(causes::descriptors::PROCESS_HANDLE_SHARED));
     }
+    Ok(OpenFile::ProcessHandle { member, flags: info.status_flags() })
 }
 
 fn refusal(name: &str) -> Stop {

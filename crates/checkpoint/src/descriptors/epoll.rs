@@ -11,8 +11,9 @@ use super::subject::Subject;
 use super::table::Entry;
 use crate::refuse::causes;
 
-/// An epoll instance.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+/// The epoll instance behind `group`, descriptors of one or several processes.
+pub fn capture(group: &[&Entry], subject: &Subject) -> Capture {
+    let entry = group[0];
     let mut watches = Vec::new();
     let mut seen: HashMap<u32, u32> = HashMap::new();
     for line in entry.info.values("tfd") {
@@ -20,11 +21,24 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
             Stop::from(unexpected(subject.pid, format!("watches of fd {}", entry.fd)))
         })?;
         let nth = seen.entry(watch.fd).or_default();
-        check(entry, subject, watch.fd, *nth)?;
+        let member = holder(group, watch.fd, *nth);
+        let member = member.and_then(|pid| subject.surroundings.ids.member(pid));
         *nth += 1;
-        watches.push(watch);
+        watches.push(EpollWatch { member: member.ok_or_else(|| stale(watch.fd))?, ..watch });
     }
     Ok(OpenFile::Epoll { flags: entry.info.status_flags(), watches })
+}
+
+/// The process among those that have the instance in which number `watched` still is what the
+/// `nth` watch on that number is on.
+fn holder(group: &[&Entry], watched: u32, nth: u32) -> Option<i32> {
+    let instance = (group[0].pid, group[0].fd);
+    let pids = group.iter().map(|entry| entry.pid);
+    pids.into_iter().find(|pid| kcmp::is_watching(instance, *pid, watched, nth) == Ok(true))
+}
+
+fn stale(watched: u32) -> Stop {
+    refuse_detail(format!("watching fd {watched}"), causes::descriptors::EPOLL_STALE)
 }
 
 /// `3 events: 40000019 data:                3  pos:0 ino:e876 sdev:f`.
@@ -34,13 +48,6 @@ fn parse(line: &str) -> Option<EpollWatch> {
     let events = u32::from_str_radix(words.nth(1)?, 16).ok()?;
     let data = u64::from_str_radix(words.nth(1)?, 16).ok()?;
     Some(EpollWatch { member: 0, fd, events, data })
-}
-
-fn check(entry: &Entry, subject: &Subject, watched: u32, nth: u32) -> Result<(), Stop> {
-    if kcmp::is_watching(subject.pid, entry.fd, watched, nth) == Ok(true) {
-        return Ok(());
-    }
-    Err(refuse_detail(format!("watching fd {watched}"), causes::descriptors::EPOLL_STALE))
 }
 
 #[cfg(test)]

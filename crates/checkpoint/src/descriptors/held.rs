@@ -1,7 +1,7 @@
 //! Locks and leases on a file, and the signals it sends.
 
 use farfork_image::model::{Lock, LockKind, Notice, OpenFile};
-use farfork_sys::owner;
+use farfork_sys::owner::{self, Owner};
 
 use super::error::{Stop, asking, refuse, refuse_detail, unexpected};
 use super::subject::Subject;
@@ -10,30 +10,51 @@ use crate::refuse::causes;
 
 const ASYNC: u32 = libc::O_ASYNC as u32;
 
-/// What the description behind `entry` holds besides its kind; `file` is what it was captured as,
-/// number `index` of the model.
+/// What a description holds: locks and leases with their processes, and whom it signals.
+pub type Held = (Vec<(i32, Lock)>, Option<Notice>);
+
+/// What the description behind `group`, descriptors of one or several processes, holds besides its
+/// kind; `file` is what it was captured as, number `index` of the model. The kernel shows a
+/// process its own locks, and those that are the description's.
 pub fn collect(
-    entry: &Entry,
+    group: &[&Entry],
     subject: &Subject,
     file: &OpenFile,
     index: u32,
-) -> Result<(Vec<Lock>, Option<Notice>), Stop> {
+) -> Result<Held, Stop> {
     let mut locks = Vec::new();
-    for line in entry.info.values("lock") {
-        let lock = parse(line, index).ok_or_else(|| {
-            Stop::from(unexpected(subject.pid, format!("locks of fd {}", entry.fd)))
-        })?;
-        check(&lock, line, file)?;
-        locks.push(lock);
+    let mut last = None;
+    for entry in group {
+        // Further descriptors of a process show the same.
+        if last.replace(entry.pid) == Some(entry.pid) {
+            continue;
+        }
+        for lock in own_locks(entry, file, index)? {
+            if lock.kind == LockKind::Process || entry.pid == group[0].pid {
+                locks.push((entry.pid, lock));
+            }
+        }
     }
-    let is_async = entry.info.flags & ASYNC != 0;
-    if !is_async && locks.iter().all(|lock| lock.kind != LockKind::Lease) {
+    let is_async = group[0].info.flags & ASYNC != 0;
+    if !is_async && locks.iter().all(|(_, lock)| lock.kind != LockKind::Lease) {
         return Ok((locks, None));
     }
     if file.flags().is_none() {
         return Err(refuse(causes::descriptors::ASYNC_OUTSIDE));
     }
-    Ok((locks, Some(notice(entry, subject, index, is_async)?)))
+    Ok((locks, Some(notice(group[0], subject, index, is_async)?)))
+}
+
+fn own_locks(entry: &Entry, file: &OpenFile, index: u32) -> Result<Vec<Lock>, Stop> {
+    let mut locks = Vec::new();
+    for line in entry.info.values("lock") {
+        let lock = parse(line, index).ok_or_else(|| {
+            Stop::from(unexpected(entry.pid, format!("locks of fd {}", entry.fd)))
+        })?;
+        check(&lock, line, file)?;
+        locks.push(lock);
+    }
+    Ok(locks)
 }
 
 /// `1: POSIX  ADVISORY  WRITE 853 fe:00:9977976 10 29`, the last two the first and last byte.
@@ -68,17 +89,19 @@ fn check(lock: &Lock, line: &str, file: &OpenFile) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whom the description signals: only the process itself is carried.
+/// Whom the description signals: processes and groups of the image are carried.
 fn notice(entry: &Entry, subject: &Subject, file: u32, is_async: bool) -> Result<Notice, Stop> {
     let failed = || asking(subject.pid, format!("whom fd {} signals", entry.fd));
     let description = subject.open(entry)?;
     let signal = owner::signal(&description).map_err(failed())?;
-    match owner::process(&description).map_err(failed())? {
-        Some(owner) if owner == subject.pid => {
-            Ok(Notice { file, owner: subject.inner_pid as i32, signal, is_async })
-        }
-        _ => Err(refuse(causes::descriptors::ASYNC_OTHER)),
-    }
+    let ids = &subject.surroundings.ids;
+    let owner = match owner::of(&description).map_err(failed())? {
+        Owner::Process(pid) => ids.process(pid).map(|pid| pid as i32),
+        Owner::Group(group) => ids.group(group).map(|group| -(group as i32)),
+        Owner::Other => None,
+    };
+    let owner = owner.ok_or_else(|| refuse(causes::descriptors::ASYNC_OTHER))?;
+    Ok(Notice { file, owner, signal, is_async })
 }
 
 #[cfg(test)]

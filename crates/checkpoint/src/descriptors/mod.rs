@@ -1,11 +1,12 @@
-//! The open descriptors of a stopped process.
+//! The open descriptors of stopped processes, all in one table: what they inherited from each other
+//! is one file.
 //!
 //! ```text
 //!  /proc/PID/fd, fdinfo ─► table ─► share (kcmp) ─► one capture per open file description
 //!                                                   ├─ OpenFile      carried, or supplied later
 //!                                                   └─ refusal       in words
 //! ```
-//! Invariants: nothing of the process changes (pipes are read by `tee`, sockets by `MSG_PEEK`);
+//! Invariants: nothing of the processes changes (pipes are read by `tee`, sockets by `MSG_PEEK`);
 //! descriptors made by `dup` stay one file; whatever is not known to be carried whole is refused;
 //! the files come in the order of their first descriptors.
 
@@ -22,6 +23,7 @@ mod multicast;
 mod netlink;
 mod network;
 mod options;
+mod outside;
 mod pair;
 mod path;
 mod pipe;
@@ -29,15 +31,18 @@ mod raw;
 mod share;
 mod socket;
 mod subject;
+mod surroundings;
 mod table;
 mod terminal;
 mod timer;
+mod tree;
 mod unix;
 mod unnamed;
 
 use farfork_image::model::{Descriptor, Lock, Notice, OpenFile, Terminal, UnnamedFile};
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 
+use crate::ids::Ids;
 use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
 pub use error::DescriptorError;
@@ -45,78 +50,91 @@ use error::{Capture, Refused, Stop};
 use fdinfo::O_PATH;
 use subject::Subject;
 use table::{Entry, Kind};
+use tree::Tree;
 
 /// Descriptors that a request to start a clone carries for itself: pool, status socket, pin.
 const REQUEST_FDS: usize = 3;
 
-/// Descriptors of a process and the open file descriptions behind them.
+/// Descriptors of some processes and the open file descriptions behind them.
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// By number.
-    pub descriptors: Vec<Descriptor>,
-    /// What they refer to.
+    /// What each process has, in the order of the processes.
+    pub own: Vec<Own>,
+    /// What the descriptors refer to.
     pub files: Vec<OpenFile>,
     /// Files without a name among them.
     pub unnamed: Vec<UnnamedFile>,
     /// Terminals whose masters are among them.
     pub terminals: Vec<Terminal>,
-    /// Locks and leases on them.
+}
+
+/// What a process has.
+#[derive(Debug, Default)]
+pub struct Own {
+    /// Its descriptors, by number.
+    pub descriptors: Vec<Descriptor>,
+    /// Locks and leases that it takes in a clone.
     pub locks: Vec<Lock>,
-    /// Those that signal the process.
+    /// Those of its files that send signals, where no process before it has them.
     pub notices: Vec<Notice>,
 }
 
-/// Collects the descriptors of process `pid`, which is stopped and stays so; some may be of its
+/// Collects the descriptors of processes `pids`, which are stopped and stay so; some may be of
 /// shared `objects`. What cannot be carried goes to `refusals` and is left out.
 pub fn collect(
-    pid: i32,
+    pids: &[i32],
+    ids: &Ids,
     objects: &Objects,
     refusals: &mut Refusals,
 ) -> Result<Collected, DescriptorError> {
-    let entries = table::read(pid)?;
-    refuse_private_tables(pid, refusals)?;
-    let groups = share::groups(pid, &entries)?;
-    let subject = Subject::of(pid, &entries, &groups)?;
-    let leaders: Vec<&Entry> = groups.iter().map(|group| &entries[group[0]]).collect();
+    for pid in pids {
+        refusals.about(*pid);
+        refuse_private_tables(*pid, refusals)?;
+    }
+    let tree = Tree::read(pids, ids)?;
+    let leaders: Vec<&Entry> = tree.groups().map(|group| group[0]).collect();
     let mut collected = Collected::default();
-    collected.terminals.resize_with(subject.terminals(), Terminal::default);
-    for group in &groups {
-        let first = &entries[group[0]];
-        match collected.take(first, &leaders, &subject, objects) {
-            Ok(file) => collected.add(file, group.iter().map(|index| &entries[*index])),
+    collected.own.resize_with(pids.len(), Own::default);
+    collected.terminals.resize_with(tree.surroundings().terminals(), Terminal::default);
+    for group in tree.groups() {
+        match collected.take(&group, &leaders, &tree, objects) {
+            Ok(file) => collected.add(file, &group, &tree),
             Err(Stop::Refused(Refused { detail, cause })) => {
-                refusals.add(first.object(&detail), cause);
+                refusals.about(group[0].pid);
+                refusals.add(group[0].object(&detail), cause);
             }
             Err(Stop::Failed(error)) => return Err(error),
         }
     }
-    collected.descriptors.sort_by_key(|descriptor| descriptor.fd);
+    for own in &mut collected.own {
+        own.descriptors.sort_by_key(|descriptor| descriptor.fd);
+    }
     refuse_too_many_externals(&collected.files, refusals);
     Ok(collected)
 }
 
-/// Lets the TCP connections of process `pid` end in resets when it dies: to be called when that is
-/// certain.
-pub fn reset_on_death(pid: i32) -> Result<(), DescriptorError> {
-    let entries = table::read(pid)?;
-    let groups = share::groups(pid, &entries)?;
-    let subject = Subject::of(pid, &entries, &groups)?;
-    let firsts = groups.iter().map(|group| &entries[group[0]]);
+/// Lets the TCP connections of processes `pids` end in resets when they die: to be called when that
+/// is certain.
+pub fn reset_on_death(pids: &[i32]) -> Result<(), DescriptorError> {
+    let tree = Tree::read(pids, &Ids::default())?;
+    let firsts = tree.groups().map(|group| group[0]);
     firsts
         .filter(|entry| entry.kind() == Kind::Socket && !entry.is_standard())
-        .try_for_each(|entry| inet::reset_on_death(entry, &subject))
+        .try_for_each(|entry| inet::reset_on_death(entry, tree.subject(entry)))
 }
 
 impl Collected {
     /// Captures a description, the file behind it if that has no name, and what it holds.
     fn take(
         &mut self,
-        entry: &Entry,
+        group: &[&Entry],
         leaders: &[&Entry],
-        subject: &Subject,
+        tree: &Tree,
         objects: &Objects,
     ) -> Capture {
-        let file = capture(entry, subject, objects)?;
+        let entry = group[0];
+        let subject = tree.subject(entry);
+        let file = capture(group, subject, objects)?;
         if let OpenFile::Unnamed { file: index, .. } = file {
             // Those before it that have no content were refused.
             let before = self.unnamed.len().max(index as usize);
@@ -133,24 +151,28 @@ impl Collected {
             let slave = terminal::slave(leaders, number);
             self.terminals[*index as usize] = terminal::read(entry, slave, subject)?;
         }
-        let (locks, notice) = held::collect(entry, subject, &file, self.files.len() as u32)?;
-        self.locks.extend(locks);
-        self.notices.extend(notice);
+        let (locks, notice) = held::collect(group, subject, &file, self.files.len() as u32)?;
+        for (pid, lock) in locks {
+            self.own[tree.place(pid)].locks.push(lock);
+        }
+        self.own[tree.place(entry.pid)].notices.extend(notice);
         Ok(file)
     }
 
-    fn add<'e>(&mut self, file: OpenFile, entries: impl Iterator<Item = &'e Entry>) {
+    fn add(&mut self, file: OpenFile, group: &[&Entry], tree: &Tree) {
         let index = self.files.len() as u32;
         self.files.push(file);
-        self.descriptors.extend(entries.map(|entry| Descriptor {
-            fd: entry.fd,
-            file: index,
-            cloexec: entry.info.is_cloexec(),
-        }));
+        for entry in group {
+            let cloexec = entry.info.is_cloexec();
+            let descriptor = Descriptor { fd: entry.fd, file: index, cloexec };
+            self.own[tree.place(entry.pid)].descriptors.push(descriptor);
+        }
     }
 }
 
-fn capture(entry: &Entry, subject: &Subject, objects: &Objects) -> Capture {
+/// The description behind `group`, descriptors of one or several processes.
+fn capture(group: &[&Entry], subject: &Subject, objects: &Objects) -> Capture {
+    let entry = group[0];
     if entry.info.flags & O_PATH != 0 {
         return path::capture(entry, subject);
     }
@@ -159,7 +181,7 @@ fn capture(entry: &Entry, subject: &Subject, objects: &Objects) -> Capture {
         return Ok(OpenFile::Object { object, flags, offset });
     }
     match entry.kind() {
-        Kind::Anonymous(name) => anonymous::capture(name, entry, subject),
+        Kind::Anonymous(name) => anonymous::capture(name, group, subject),
         Kind::Pipe => pipe::capture(entry, subject),
         Kind::Socket => socket::capture(entry, subject),
         Kind::Terminal => terminal::capture(entry, subject),

@@ -16,7 +16,8 @@ use rustix::pipe::{
 
 use super::error::{Capture, DescriptorError, Stop, asking, refuse, refuse_detail};
 use super::external;
-use super::subject::{PipeEnds, Subject};
+use super::subject::Subject;
+use super::surroundings::PipeEnds;
 use super::table::Entry;
 use crate::refuse::causes;
 

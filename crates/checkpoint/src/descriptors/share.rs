@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 
 use farfork_sys::kcmp;
 use rustix::io::Errno;
@@ -10,16 +11,17 @@ use super::error::{DescriptorError, asking};
 use super::table::Entry;
 
 /// Indices into `entries` of descriptors that share one open file description, each group in the
-/// order of numbers and the groups in the order of their first.
-pub fn groups(pid: i32, entries: &[Entry]) -> Result<Vec<Vec<usize>>, DescriptorError> {
+/// order of `entries` and the groups in the order of their first.
+pub fn groups(entries: &[Entry]) -> Result<Vec<Vec<usize>>, DescriptorError> {
     let mut alike: HashMap<_, Vec<usize>> = HashMap::new();
     for (index, entry) in entries.iter().enumerate() {
-        let key = (&entry.link, entry.info.status_flags(), entry.info.position);
+        let inode = (entry.inode.dev(), entry.inode.ino());
+        let key = (inode, entry.info.status_flags(), entry.info.position);
         alike.entry(key).or_default().push(index);
     }
     let mut groups = Vec::new();
     for indices in alike.into_values() {
-        groups.extend(split(pid, entries, indices)?);
+        groups.extend(split(entries, indices)?);
     }
     groups.sort_by_key(|group| group[0]);
     Ok(groups)
@@ -27,15 +29,12 @@ pub fn groups(pid: i32, entries: &[Entry]) -> Result<Vec<Vec<usize>>, Descriptor
 
 /// Splits descriptors that look alike: sorted by the kernel's own order, so that a thousand
 /// eventfds take ten thousand comparisons and not half a million.
-fn split(
-    pid: i32,
-    entries: &[Entry],
-    mut indices: Vec<usize>,
-) -> Result<Vec<Vec<usize>>, DescriptorError> {
-    let mut failure: Option<Errno> = None;
+fn split(entries: &[Entry], mut indices: Vec<usize>) -> Result<Vec<Vec<usize>>, DescriptorError> {
+    let mut failure: Option<(i32, Errno)> = None;
+    let at = |index: usize| (entries[index].pid, entries[index].fd);
     let mut order = |left: &usize, right: &usize| {
-        kcmp::order_files(pid, entries[*left].fd, entries[*right].fd).unwrap_or_else(|errno| {
-            failure = Some(errno);
+        kcmp::order_files(at(*left), at(*right)).unwrap_or_else(|errno| {
+            failure = Some((at(*left).0, errno));
             Ordering::Equal
         })
     };
@@ -52,6 +51,6 @@ fn split(
     groups.iter_mut().for_each(|group| group.sort_unstable());
     match failure {
         None => Ok(groups),
-        Some(errno) => Err(asking(pid, "which descriptors are duplicates")(errno)),
+        Some((pid, errno)) => Err(asking(pid, "which descriptors are duplicates")(errno)),
     }
 }

@@ -9,6 +9,10 @@ use super::fdinfo::FdInfo;
 /// One descriptor.
 #[derive(Debug)]
 pub struct Entry {
+    /// Its process.
+    pub pid: i32,
+    /// Whether that is the one at the root of all that are looked at.
+    pub is_roots: bool,
     /// Number.
     pub fd: u32,
     /// Where its link in `/proc` leads; not a path for what has none.
@@ -41,7 +45,7 @@ pub enum Kind<'e> {
 }
 
 impl Entry {
-    fn read(pid: i32, fd: u32) -> Result<Entry, DescriptorError> {
+    fn read(pid: i32, fd: u32, is_roots: bool) -> Result<Entry, DescriptorError> {
         let at = format!("/proc/{pid}/fd/{fd}");
         let failed = || reading(pid, format!("descriptor {fd}"));
         let link = fs::read_link(&at).map_err(failed())?;
@@ -49,7 +53,8 @@ impl Entry {
         let info = FdInfo::parse(info).ok_or_else(|| unexpected(pid, format!("fdinfo of {fd}")))?;
         let inode = fs::metadata(&at).map_err(failed())?;
         let is_text = link.to_str().is_some();
-        Ok(Entry { fd, link: link.to_string_lossy().into_owned(), is_text, info, inode })
+        let link = link.to_string_lossy().into_owned();
+        Ok(Entry { pid, is_roots, fd, link, is_text, info, inode })
     }
 
     /// Names the descriptor in messages: `fd 7 (socket:[123], TCP 127.0.0.1:80 listening)`.
@@ -97,9 +102,10 @@ impl Entry {
         self.link.split_once(':').map(|(kind, _)| kind).filter(|k| !["pipe", "socket"].contains(k))
     }
 
-    /// Whether it is one of the three that a caller of restore supplies by default.
+    /// Whether it is one of the three that a caller of restore supplies by default. Those of a
+    /// descendant are its parent's, or inside.
     pub fn is_standard(&self) -> bool {
-        self.fd <= 2
+        self.is_roots && self.fd <= 2
     }
 }
 
@@ -110,11 +116,18 @@ fn is_terminal(device: u64) -> bool {
     matches!(major, 4 | 136..=143 | 188 | 204 | 229) || (major == 5 && minor != 2)
 }
 
-/// All descriptors of process `pid`, by number.
-pub fn read(pid: i32) -> Result<Vec<Entry>, DescriptorError> {
-    let mut fds = numbers(pid, "fd")?;
-    fds.sort_unstable();
-    fds.into_iter().map(|fd| Entry::read(pid, fd as u32)).collect()
+/// All descriptors of processes `pids`, the first of which is the root of the others, process by
+/// process and by number.
+pub fn read(pids: &[i32]) -> Result<Vec<Entry>, DescriptorError> {
+    let mut entries = Vec::new();
+    for (index, pid) in pids.iter().enumerate() {
+        let mut fds = numbers(*pid, "fd")?;
+        fds.sort_unstable();
+        for fd in fds {
+            entries.push(Entry::read(*pid, fd as u32, index == 0)?);
+        }
+    }
+    Ok(entries)
 }
 
 /// Ids of its threads.

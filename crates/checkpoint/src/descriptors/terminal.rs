@@ -1,4 +1,4 @@
-//! Pseudo-terminals of which the process has the master, with or without the slave.
+//! Pseudo-terminals of which the processes have the master, with or without the slave.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -14,9 +14,29 @@ use super::fdinfo::O_PATH;
 use super::subject::Subject;
 use super::table::{Entry, Kind};
 use crate::refuse::causes;
+use crate::stat::{self, Stat};
 
 /// First major of slaves, each with 256 minors.
 const SLAVES: u32 = 136;
+
+/// Numbers of the terminals whose masters are among `entries`.
+pub fn masters(entries: &[&Entry]) -> impl Iterator<Item = u32> {
+    let masters = entries.iter().filter(|entry| entry.kind() == Kind::Master);
+    masters.filter(|entry| entry.info.flags & O_PATH == 0).filter_map(|entry| number(entry))
+}
+
+/// Slaves among `entries`: their processes, and their numbers.
+pub fn slaves(entries: &[Entry]) -> impl Iterator<Item = (i32, u32)> {
+    let open = entries.iter().filter(|entry| entry.info.flags & O_PATH == 0);
+    open.filter(|entry| entry.kind() == Kind::Terminal)
+        .filter_map(|entry| Some((entry.pid, slave_number(entry)?)))
+}
+
+fn slave_number(entry: &Entry) -> Option<u32> {
+    let device = entry.inode.rdev();
+    let above = libc::major(device).checked_sub(SLAVES).filter(|above| *above < 8)?;
+    Some(above << 8 | libc::minor(device))
+}
 
 /// Number of the terminal whose master is behind `entry`.
 pub fn number(entry: &Entry) -> Option<u32> {
@@ -30,11 +50,7 @@ pub fn slave_path(number: u32) -> String {
 
 /// A terminal that is no master: the process's own if it has the master.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
-    let device = entry.inode.rdev();
-    let number = libc::major(device)
-        .checked_sub(SLAVES)
-        .filter(|above| *above < 8)
-        .map(|above| above << 8 | libc::minor(device));
+    let number = slave_number(entry);
     let Some(terminal) = number.and_then(|number| subject.terminal(number)) else {
         return Ok(external::of(format!("terminal {}", entry.link)));
     };
@@ -61,11 +77,10 @@ pub fn master(entry: &Entry, subject: &Subject) -> Capture {
 pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<Terminal, Stop> {
     let failed = || asking(subject.pid, format!("about the terminal of fd {}", entry.fd));
     let master = subject.open(entry)?;
-    let controlled = terminal::session(&master).map_err(failed())?;
-    if controlled.is_some_and(|ids| ids != (subject.pid, subject.pid)) {
-        return Err(refuse_detail("master of a terminal", causes::descriptors::TERMINAL_SESSION));
-    }
-    let session = if controlled.is_some() { subject.inner_pid } else { 0 };
+    let (session, foreground) = match terminal::session(&master).map_err(failed())? {
+        Some((session, group)) => control(entry, session, group, subject)?,
+        None => (0, 0),
+    };
     let is_exclusive = match slave {
         Some(slave) => terminal::is_exclusive(subject.open(slave)?).map_err(failed())?,
         None => false,
@@ -78,10 +93,34 @@ pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<T
         is_exclusive,
         is_hung_up: is_hung_up(&master).map_err(failed())?,
         session,
-        foreground: 0,
+        foreground,
         access: slave
             .map(|slave| (slave.inode.uid(), slave.inode.gid(), slave.inode.mode() & 0o7777)),
     })
+}
+
+/// Session that the terminal behind `entry` controls, and the group in its foreground, as they
+/// stand in the model; both are of the image's processes, or it is refused.
+fn control(entry: &Entry, leader: i32, group: i32, subject: &Subject) -> Result<(u32, u32), Stop> {
+    let around = &subject.surroundings;
+    let refuse = |cause| refuse_detail("master of a terminal", cause);
+    let session = around.ids.process(leader).filter(|_| around.pids.contains(&leader));
+    let session = session.ok_or_else(|| refuse(causes::descriptors::TERMINAL_SESSION))?;
+    if !number(entry).is_some_and(|number| around.has_slave(leader, number)) {
+        return Err(refuse(causes::descriptors::TERMINAL_CLOSED));
+    }
+    let stat = |pid| Stat::read(pid).map_err(|_| unexpected(pid, "stat"));
+    for pid in &around.pids {
+        let stat = stat(*pid)?;
+        if stat.field(stat::SESSION) == i64::from(leader) && stat.field(stat::TERMINAL) == 0 {
+            return Err(refuse(causes::descriptors::TERMINAL_LEFT));
+        }
+    }
+    if stat(leader)?.field(stat::GROUP) == i64::from(group) {
+        return Ok((session, 0));
+    }
+    let foreground = around.ids.group(group);
+    Ok((session, foreground.ok_or_else(|| refuse(causes::descriptors::TERMINAL_FOREGROUND))?))
 }
 
 /// The slave of terminal `number` among `entries`.

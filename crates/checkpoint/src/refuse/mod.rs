@@ -13,6 +13,8 @@ use std::fmt;
 
 pub use causes::{Cause, GROUPS};
 
+use crate::status::Status;
+
 /// One thing that keeps a process from being checkpointed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Refusal {
@@ -38,7 +40,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Gathers refusals for one process.
+/// Gathers refusals of one process after the other.
 #[derive(Debug, Default)]
 pub struct Refusals {
     process: String,
@@ -46,9 +48,19 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// An empty list for the process described by `process`.
-    pub fn of(process: String) -> Refusals {
-        Refusals { process, list: Vec::new() }
+    /// An empty list, about process `pid` at first.
+    pub fn of(pid: i32) -> Refusals {
+        let mut refusals = Refusals::default();
+        refusals.about(pid);
+        refusals
+    }
+
+    /// Turns to process `pid`: what is added from here on is about it.
+    pub fn about(&mut self, pid: i32) {
+        self.process = match Status::read(pid, pid) {
+            Ok(status) => format!("process {pid} ({})", status.name),
+            Err(_) => format!("process {pid}"),
+        };
     }
 
     /// Adds one.
@@ -68,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_by_its_cause() {
-        let mut refusals = Refusals::of("process 7 (x)".into());
+        let mut refusals = Refusals { process: "process 7 (x)".into(), list: Vec::new() };
         refusals.add("process", causes::process::TRACED);
         let refusal = &refusals.into_list()[0];
         let told = "process 7 (x): process: a debugger traces it; detach the debugger";

@@ -18,16 +18,16 @@ struct Holder {
     writes: bool,
 }
 
-/// Refuses objects through which the process and another one could tell each other something.
+/// Refuses objects through which one of `pids` and another process could tell each other something.
 /// A process that may not be looked into counts as one that has none.
-pub fn refuse(pid: i32, found: &[Found], refusals: &mut Refusals) {
+pub fn refuse(pids: &[i32], found: &[Found], refusals: &mut Refusals) {
     if found.is_empty() {
         return;
     }
-    let own = [pid, std::process::id() as i32];
-    // The init of a clone lives in the clone's address space.
-    let is_other =
-        |other: &i32| !own.contains(other) && !kcmp::shares_memory(pid, *other).unwrap_or(false);
+    let farfork = std::process::id() as i32;
+    // A child of vfork lives in its parent's address space.
+    let is_within = |other| pids.iter().any(|pid| kcmp::shares_memory(*pid, other) == Ok(true));
+    let is_other = |other: &i32| *other != farfork && !pids.contains(other) && !is_within(*other);
     let holders: Vec<(usize, Holder)> =
         processes().filter(is_other).flat_map(|other| held_by(other, found)).collect();
     for (index, found) in found.iter().enumerate().filter(|(_, found)| !is_constant(found)) {
@@ -36,6 +36,7 @@ pub fn refuse(pid: i32, found: &[Found], refusals: &mut Refusals) {
         let Some(holder) = of_this.clone().find(|holder| holder.writes || found.is_written) else {
             continue;
         };
+        refusals.about(found.pid);
         refusals.add(
             format!("{}, also in process {}", found.words, holder.pid),
             causes::memory::CHANNEL,

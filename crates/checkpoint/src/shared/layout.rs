@@ -26,14 +26,14 @@ pub struct Layout {
 
 impl Objects {
     /// Gives every part that is not a hole its place.
-    pub fn lay_out(self, pid: i32) -> Result<Layout, CheckpointError> {
+    pub fn lay_out(self) -> Result<Layout, CheckpointError> {
         let mut layout = Layout { objects: Vec::new(), area: None, files: Vec::new() };
         let mut stored = SharedObject::AREA;
         for found in self.found {
             let mut object = found.object;
-            for (offset, end) in data(&found.file, object.size)
-                .map_err(|errno| doing(pid, "find what its shared memory holds")(errno.into()))?
-            {
+            for (offset, end) in data(&found.file, object.size).map_err(|errno| {
+                doing(found.pid, "find what its shared memory holds")(errno.into())
+            })? {
                 let bytes = end - offset;
                 object.extents.push(ObjectExtent { offset, bytes, stored });
                 stored += bytes;

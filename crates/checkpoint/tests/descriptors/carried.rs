@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
-use farfork_checkpoint::descriptors::Collected;
 use farfork_image::model::{Member, Model, OpenFile};
 
 use crate::clone::Clone;
 use crate::subject::Subject;
-use crate::{carried, file};
+use crate::{Collected, carried, file};
 
 fn null() -> OwnedFd {
     std::fs::File::open("/dev/null").unwrap().into()

@@ -6,17 +6,33 @@ mod clone;
 mod refused;
 mod subject;
 
-use farfork_checkpoint::descriptors::{Collected, collect};
+use farfork_checkpoint::descriptors::{Own, collect};
+use farfork_checkpoint::ids::Ids;
 use farfork_checkpoint::refuse::{Refusal, Refusals};
 use farfork_checkpoint::shared::Objects;
-use farfork_image::model::OpenFile;
+use farfork_image::model::{Descriptor, Lock, Notice, OpenFile, Terminal, UnnamedFile};
+
+/// Descriptors of one process and the open file descriptions behind them.
+struct Collected {
+    descriptors: Vec<Descriptor>,
+    files: Vec<OpenFile>,
+    unnamed: Vec<UnnamedFile>,
+    terminals: Vec<Terminal>,
+    locks: Vec<Lock>,
+    notices: Vec<Notice>,
+}
 
 /// What `pid` has, and what of it is refused.
 fn look(pid: i32) -> (Collected, Vec<Refusal>) {
-    let mut refusals = Refusals::of(format!("process {pid}"));
-    let objects = Objects::find(pid, &[], &mut refusals).expect("its memfds can be opened");
-    let collected =
-        collect(pid, &objects, &mut refusals).expect("a stopped child can be looked at");
+    let mut refusals = Refusals::of(pid);
+    let mut objects = Objects::default();
+    objects.add_process(pid, &[], &mut refusals).expect("its memfds can be opened");
+    let ids = Ids { processes: vec![(pid, pid as u32)], groups: Vec::new() };
+    let found = collect(&[pid], &ids, &objects, &mut refusals);
+    let mut found = found.expect("a stopped child can be looked at");
+    let Own { descriptors, locks, notices } = found.own.remove(0);
+    let (files, unnamed, terminals) = (found.files, found.unnamed, found.terminals);
+    let collected = Collected { descriptors, files, unnamed, terminals, locks, notices };
     (collected, refusals.into_list())
 }
 

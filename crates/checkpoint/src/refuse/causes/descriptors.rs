@@ -91,6 +91,11 @@ causes! {
         why: "it stands for a process or thread that a clone does not have",
         remedy: "close it before the checkpoint, and open it again by the pid",
     }
+    PROCESS_HANDLE_SHARED {
+        what: "pidfd that several processes inherited",
+        why: "several processes have it from one that opened it, and a clone's open their own",
+        remedy: "open it in each process (pidfd_open), or close it in all but one",
+    }
     UNKNOWN {
         what: "any other object of the kernel",
         why: "farfork does not know what it holds",
@@ -159,7 +164,23 @@ causes! {
     TERMINAL_SESSION {
         what: "master of a terminal with a session",
         why: "the terminal controls a session of other processes",
-        remedy: "checkpoint it when the programs in the terminal have ended",
+        remedy: "checkpoint the tree from the ancestor of all of them on (--tree), or when the \
+            programs in the terminal have ended",
+    }
+    TERMINAL_CLOSED {
+        what: "terminal of a session whose leader has closed it",
+        why: "the process that leads its session has no descriptor of it any more",
+        remedy: "keep it open there until after the checkpoint",
+    }
+    TERMINAL_LEFT {
+        what: "terminal that a process of its session has given up",
+        why: "a process of its session has given it up (TIOCNOTTY)",
+        remedy: "let such a process make a session of its own (setsid)",
+    }
+    TERMINAL_FOREGROUND {
+        what: "terminal with nobody in the foreground",
+        why: "the group in its foreground has ended",
+        remedy: "try again when the shell has noticed",
     }
     TERMINAL_BYTES {
         what: "terminal with bytes in it",

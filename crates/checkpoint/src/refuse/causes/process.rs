@@ -2,9 +2,40 @@
 
 causes! {
     CHILD {
-        what: "child process",
-        why: "process trees are not carried yet",
-        remedy: "checkpoint it when its children have ended",
+        what: "child process, without --tree",
+        why: "only one process is checkpointed, and its children are not",
+        remedy: "checkpoint the whole tree by --tree, or when the children have ended",
+    }
+    OTHER_NAMESPACE {
+        what: "descendant in another namespace",
+        why: "it is in another one than the process at the root of the tree",
+        remedy: "start it without namespaces of its own, or checkpoint it when that one has ended",
+    }
+    SHARES_MEMORY {
+        what: "processes with one address space",
+        why: "two processes run in the same memory (vfork, or clone with CLONE_VM)",
+        remedy: "try again when the younger of them has executed its program or ended",
+    }
+    SHARES_TABLE {
+        what: "processes that share more than a fork leaves them",
+        why: "two processes share it as threads do (clone with CLONE_FILES, CLONE_FS or \
+            CLONE_SIGHAND)",
+        remedy: "start them as threads of one process, or by fork",
+    }
+    SESSION_OUTSIDE {
+        what: "descendants in several sessions from outside of the tree",
+        why: "another process of the tree is in another session that comes from outside of it",
+        remedy: "checkpoint from the ancestor on that made the session, or start it by setsid",
+    }
+    GROUP_OUTSIDE {
+        what: "descendants in several process groups from outside of the tree",
+        why: "its group comes from outside of the tree, and another process is not in it",
+        remedy: "checkpoint from the ancestor on that made the group, or wait until it has ended",
+    }
+    GROUP_LEFT {
+        what: "process group that its first process has left",
+        why: "the process that made the group is in another one now",
+        remedy: "checkpoint it when the processes of that group have ended",
     }
     MAIN_THREAD_ENDED {
         what: "main thread that has ended",

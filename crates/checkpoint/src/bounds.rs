@@ -1,0 +1,77 @@
+//! What the processes of an image must have in common, and what each must have for itself.
+
+use std::cmp::Ordering;
+use std::fs;
+
+use farfork_sys::kcmp::{self, Shareable};
+
+use crate::error::{CheckpointError, doing};
+use crate::family::Family;
+use crate::refuse::{Cause, Refusals, causes};
+
+/// Links in `/proc/PID/ns`, those of the first process that they have to lead to, and their names.
+const NAMESPACES: [(&str, &str, &str); 8] = [
+    ("pid", "pid", "PID namespace"),
+    ("pid_for_children", "pid", "PID namespace for children"),
+    ("user", "user", "user namespace"),
+    ("mnt", "mnt", "mount namespace"),
+    ("net", "net", "network namespace"),
+    ("uts", "uts", "UTS namespace"),
+    ("ipc", "ipc", "IPC namespace"),
+    ("time", "time", "time namespace"),
+];
+
+const APART: [(Shareable, &str, &Cause); 4] = [
+    (Shareable::Memory, "memory", causes::process::SHARES_MEMORY),
+    (Shareable::Descriptors, "descriptors", causes::process::SHARES_TABLE),
+    (Shareable::Directories, "working directory", causes::process::SHARES_TABLE),
+    (Shareable::Actions, "signal actions", causes::process::SHARES_TABLE),
+];
+
+/// Refuses members that live in other namespaces than the first, and those that share what only
+/// threads of one process can share in a clone.
+pub fn check(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointError> {
+    let pids = family.pids();
+    let Some((root, others)) = pids.split_first().filter(|(_, others)| !others.is_empty()) else {
+        return Ok(());
+    };
+    for pid in others {
+        refusals.about(*pid);
+        let elsewhere = NAMESPACES
+            .iter()
+            .filter(|(own, of_root, _)| namespace(*pid, own) != namespace(*root, of_root));
+        for (_, _, name) in elsewhere {
+            refusals.add(*name, causes::process::OTHER_NAMESPACE);
+        }
+    }
+    for (what, name, cause) in APART {
+        for (pid, other) in sharing(&pids, what)? {
+            refusals.about(pid);
+            refusals.add(format!("{name} of process {other}"), cause);
+        }
+    }
+    Ok(())
+}
+
+fn namespace(pid: i32, name: &str) -> Option<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/{name}")).ok()
+}
+
+/// Pairs of processes that share `what`: neighbours in the kernel's own order.
+fn sharing(pids: &[i32], what: Shareable) -> Result<Vec<(i32, i32)>, CheckpointError> {
+    let mut failure = None;
+    let mut order = |left: &i32, right: &i32| {
+        kcmp::order(*left, *right, what).unwrap_or_else(|errno| {
+            failure = Some((*left, errno));
+            Ordering::Equal
+        })
+    };
+    let mut sorted = pids.to_vec();
+    sorted.sort_by(&mut order);
+    let pairs = sorted.windows(2).filter(|pair| order(&pair[0], &pair[1]) == Ordering::Equal);
+    let pairs = pairs.map(|pair| (pair[0].max(pair[1]), pair[0].min(pair[1]))).collect();
+    match failure {
+        None => Ok(pairs),
+        Some((pid, errno)) => Err(doing(pid, "ask what it shares (CONFIG_KCMP)")(errno.into())),
+    }
+}

@@ -1,0 +1,148 @@
+//! Everything about a family of stopped processes.
+
+use farfork_image::model::{MadeOn, Member, Model, Stored};
+use farfork_pool::{Extent, ImageWriter};
+
+use crate::copy::{self, Progress};
+use crate::error::CheckpointError;
+use crate::family::{self, Family};
+use crate::kinship::Kin;
+use crate::member::Seen;
+use crate::memory::Run;
+use crate::refuse::{Refusals, causes};
+use crate::shared::{Layout, Objects};
+use crate::{bounds, descriptors, mounts};
+
+/// Processes as they were found: what goes into the model, and the pages to copy.
+pub struct Collected {
+    /// What goes into the image's metadata.
+    pub model: Model,
+    memories: Vec<Pages>,
+    shared: Layout,
+}
+
+/// Pages of a process.
+struct Pages {
+    pid: i32,
+    member: usize,
+    runs: Vec<Run>,
+}
+
+/// Everything about the processes; nothing if they cannot even be asked, which is among the
+/// refusals.
+pub fn collect(
+    family: &Family,
+    refusals: &mut Refusals,
+) -> Result<Option<Collected>, CheckpointError> {
+    let seen =
+        family.living().map(|(_, frozen)| Seen::of(frozen)).collect::<Result<Vec<_>, _>>()?;
+    let mut can_call = true;
+    for seen in &seen {
+        refusals.about(seen.pid());
+        can_call &= seen.can_call(refusals)?;
+    }
+    if !can_call {
+        return Ok(None);
+    }
+    let kin = Kin::of(family)?;
+    kin.check(refusals);
+    bounds::check(family, refusals)?;
+    refuse_children(family, refusals)?;
+    let objects = objects(&seen, refusals)?;
+    let (mut members, memories, made_on) = members(family, &kin, &seen, &objects, refusals)?;
+    let pids = family.pids();
+    let open = descriptors::collect(&pids, &kin.ids(), &objects, refusals)?;
+    for ((index, _), own) in family.living().zip(open.own) {
+        members[index].descriptors = own.descriptors;
+        members[index].locks = own.locks;
+        members[index].notices = own.notices;
+    }
+    let shared = objects.lay_out()?;
+    let mut model = Model {
+        made_on,
+        created_unix_s: 0,
+        members,
+        objects: shared.objects.clone(),
+        content: Stored::default(),
+        files: open.files,
+        unnamed: open.unnamed,
+        terminals: open.terminals,
+        mounts: Vec::new(),
+    };
+    model.content = shared.content(model.chunks() as u64);
+    model.mounts = mounts::collect(&pids, &model, refusals)?;
+    Ok(Some(Collected { model, memories, shared }))
+}
+
+/// Children that are not to be carried.
+fn refuse_children(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointError> {
+    for pid in family.pids() {
+        refusals.about(pid);
+        for child in family::children(pid)?.into_iter().filter(|child| !family.has(*child)) {
+            refusals.add(format!("child process {child}"), causes::process::CHILD);
+        }
+    }
+    Ok(())
+}
+
+fn objects(seen: &[Seen<'_>], refusals: &mut Refusals) -> Result<Objects, CheckpointError> {
+    let mut objects = Objects::default();
+    for seen in seen {
+        refusals.about(seen.pid());
+        objects.add_process(seen.pid(), seen.mappings(), refusals)?;
+    }
+    let pids: Vec<i32> = seen.iter().map(Seen::pid).collect();
+    objects.refuse_channels(&pids, refusals);
+    Ok(objects)
+}
+
+/// All members without their descriptors, those that have ended among them, and what the first
+/// runs on.
+fn members(
+    family: &Family,
+    kin: &Kin<'_>,
+    seen: &[Seen<'_>],
+    objects: &Objects,
+    refusals: &mut Refusals,
+) -> Result<(Vec<Member>, Vec<Pages>, MadeOn), CheckpointError> {
+    let (mut members, mut memories) = (Vec::new(), Vec::new());
+    let (mut made_on, mut first_chunk) = (MadeOn::default(), 0);
+    for (index, relative) in family.members().iter().enumerate() {
+        let Some(seen) = seen.iter().find(|seen| seen.pid() == relative.pid) else {
+            members.push(kin.ended(index)?);
+            continue;
+        };
+        refusals.about(relative.pid);
+        let own = seen.collect(objects, first_chunk, refusals)?;
+        first_chunk = own.member.memory.stored.end_chunk().max(first_chunk);
+        if index == 0 {
+            made_on = own.made_on;
+        }
+        memories.push(Pages { pid: relative.pid, member: index, runs: own.runs });
+        members.push(Member { kinship: kin.place(index)?, ..own.member });
+    }
+    Ok((members, memories, made_on))
+}
+
+impl Collected {
+    /// Copies all memory to where the model has it in the chunks of `extents`. Returns the bytes
+    /// copied.
+    pub fn copy(
+        &self,
+        writer: &mut ImageWriter<'_>,
+        extents: &[Extent],
+        progress: Progress<'_>,
+    ) -> Result<u64, CheckpointError> {
+        let runs = self.memories.iter().flat_map(|pages| &pages.runs);
+        let all = runs.map(|(start, end)| end - start).sum();
+        let mut copied = 0;
+        for Pages { pid, member, runs } in &self.memories {
+            let segments = &self.model.members[*member].memory.stored.segments;
+            let before = copied;
+            let told = &mut |done, _| progress(before + done, all);
+            copied += copy::copy(*pid, runs, segments, writer, extents, told)?;
+        }
+        let root = self.memories.first().map_or(0, |pages| pages.pid);
+        Ok(copied + self.shared.copy(root, &self.model.content.segments, writer, extents)?)
+    }
+}

@@ -1,0 +1,58 @@
+//! The descriptors of all processes of an image.
+
+use std::rc::Rc;
+
+use super::error::DescriptorError;
+use super::network::Network;
+use super::share;
+use super::subject::Subject;
+use super::surroundings::Surroundings;
+use super::table::{self, Entry};
+use crate::ids::Ids;
+
+/// Descriptors, grouped by the open file descriptions behind them.
+pub struct Tree {
+    entries: Vec<Entry>,
+    groups: Vec<Vec<usize>>,
+    subjects: Vec<Subject>,
+    surroundings: Rc<Surroundings>,
+}
+
+impl Tree {
+    /// Those of processes `pids`, the first of which is the root of the others.
+    pub fn read(pids: &[i32], ids: &Ids) -> Result<Tree, DescriptorError> {
+        let entries = table::read(pids)?;
+        let groups = share::groups(&entries)?;
+        let network = Rc::new(Network::of(pids.first().copied().unwrap_or_default())?);
+        let around = Rc::new(Surroundings::of(pids, ids, &network, &entries, &groups)?);
+        let subjects = pids.iter().map(|pid| Subject {
+            pid: *pid,
+            inner_pid: ids.process(*pid).unwrap_or_default(),
+            network: Rc::clone(&network),
+            surroundings: Rc::clone(&around),
+        });
+        let subjects = subjects.collect();
+        Ok(Tree { entries, groups, subjects, surroundings: around })
+    }
+
+    /// Descriptors of one description each, those of the first process that has it first, in the
+    /// order of their first.
+    pub fn groups(&self) -> impl Iterator<Item = Vec<&Entry>> {
+        self.groups.iter().map(|group| group.iter().map(|index| &self.entries[*index]).collect())
+    }
+
+    /// What lies around all processes.
+    pub fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
+    }
+
+    /// The process that has `entry`.
+    pub fn subject(&self, entry: &Entry) -> &Subject {
+        &self.subjects[self.place(entry.pid)]
+    }
+
+    /// Place of process `pid` among all.
+    pub fn place(&self, pid: i32) -> usize {
+        self.surroundings.pids.iter().position(|own| *own == pid).unwrap_or_default()
+    }
+}

@@ -1,0 +1,239 @@
+//! A process, alone or with all that descend from it, stopped together.
+//!
+//! ```text
+//!  stop a process ─► list its children ─► stop each ─► … until no list has anything new
+//! ```
+//! Invariants: a parent is stopped before its children, so that none is forked unseen; a process
+//! that has ended stays as it is, since nobody but its parent can wait for it.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::error::CheckpointError;
+use crate::freeze::Frozen;
+use crate::refuse::{Cause, Refusals, causes};
+use crate::status::Status;
+
+/// What is checkpointed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// One process, which must have no children.
+    Process(i32),
+    /// A process and all that descend from it.
+    Tree(i32),
+}
+
+impl Target {
+    /// The process that was asked for.
+    pub fn pid(self) -> i32 {
+        let (Target::Process(pid) | Target::Tree(pid)) = self;
+        pid
+    }
+}
+
+/// Processes that are stopped, parents before their children. Dropping it lets them go on.
+#[derive(Debug)]
+pub struct Family {
+    since: Instant,
+    members: Vec<Relative>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub struct Relative {
+    /// Its id here.
+    pub pid: i32,
+    /// Index of its parent; the first has none.
+    pub parent: Option<usize>,
+    /// Nothing if it has ended, and its parent has not waited for it.
+    pub frozen: Option<Frozen>,
+}
+
+impl Family {
+    /// Stops all processes of `target`.
+    pub fn freeze(target: Target) -> Result<Family, CheckpointError> {
+        let root = Frozen::freeze(target.pid())?;
+        let since = root.since();
+        let root = Relative { pid: target.pid(), parent: None, frozen: Some(root) };
+        let mut family = Family { since, members: vec![root] };
+        if let Target::Tree(_) = target {
+            // An orphan may come to an ancestor that was looked at before.
+            while family.grow()? {}
+            family.arrange()?;
+        }
+        Ok(family)
+    }
+
+    /// Since when the first of them has been stopped.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// All of them.
+    pub fn members(&self) -> &[Relative] {
+        &self.members
+    }
+
+    /// Those that live, with their places among all.
+    pub fn living(&self) -> impl Iterator<Item = (usize, &Frozen)> {
+        let members = self.members.iter().enumerate();
+        members.filter_map(|(index, member)| Some((index, member.frozen.as_ref()?)))
+    }
+
+    /// Ids of those that live.
+    pub fn pids(&self) -> Vec<i32> {
+        self.living().map(|(_, frozen)| frozen.pid()).collect()
+    }
+
+    /// Whether a process is one of them.
+    pub fn has(&self, pid: i32) -> bool {
+        self.members.iter().any(|member| member.pid == pid)
+    }
+
+    /// Ends all of them, and waits until those that no parent is left to wait for are gone, so that
+    /// a clone can have their ids.
+    pub fn end(&self) {
+        for member in &self.members {
+            let _ = kill(Pid::from_raw(member.pid), Signal::SIGKILL);
+        }
+        let until = Instant::now() + FAREWELL;
+        let wait = |is_over: &dyn Fn() -> bool| {
+            while !is_over() && Instant::now() < until {
+                std::thread::sleep(PAUSE);
+            }
+        };
+        // Their parents are told when this tracer knows; leaders end last.
+        let threads = self.living().flat_map(|(_, frozen)| frozen.tids().iter().rev());
+        threads.for_each(|tid| wait(&|| is_known_to_have_ended(*tid)));
+        let others = self.members.iter().skip(1);
+        others.for_each(|member| wait(&|| !Path::new(&format!("/proc/{}", member.pid)).exists()));
+    }
+
+    /// Stops the children of all; whether there were any that were not known.
+    fn grow(&mut self) -> Result<bool, CheckpointError> {
+        let (before, mut next) = (self.members.len(), 0);
+        while next < self.members.len() {
+            for child in children(self.members[next].pid)? {
+                if !self.has(child) {
+                    self.take(child)?;
+                }
+            }
+            next += 1;
+        }
+        Ok(self.members.len() > before)
+    }
+
+    fn take(&mut self, pid: i32) -> Result<(), CheckpointError> {
+        if pid == std::process::id() as i32 {
+            return Err(CheckpointError::Descendant { pid });
+        }
+        let Ok(status) = Status::read(pid, pid) else { return Ok(()) }; // ended since it was listed
+        if status.is_ptraced_before {
+            return Err(refused(pid, "process", causes::process::TRACED));
+        }
+        let frozen = match Frozen::freeze(pid) {
+            Ok(frozen) => Some(frozen),
+            Err(_) if has_ended(pid)? => None,
+            Err(_) if Status::read(pid, pid).is_err() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.members.push(Relative { pid, parent: None, frozen });
+        Ok(())
+    }
+
+    /// Puts parents before their children, now that nobody can have others any more.
+    fn arrange(&mut self) -> Result<(), CheckpointError> {
+        let mut left: Vec<Relative> = self.members.drain(..).collect();
+        self.members.push(left.remove(0));
+        let mut next = 0;
+        while next < self.members.len() {
+            for child in children(self.members[next].pid)? {
+                let found = left.iter().position(|member| member.pid == child);
+                let index = found.ok_or(changed(child))?;
+                let member = left.swap_remove(index);
+                self.members.push(Relative { parent: Some(next), ..member });
+            }
+            next += 1;
+        }
+        Ok(())
+    }
+}
+
+/// How long to wait for killed processes to be gone.
+const FAREWELL: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Refuses what cannot even be stopped.
+pub fn look_at(pid: i32) -> Result<(), CheckpointError> {
+    if pid == std::process::id() as i32 {
+        return Err(CheckpointError::Itself { pid });
+    }
+    let status = Status::read(pid, pid).map_err(|_| CheckpointError::NoProcess { pid })?;
+    match status.state {
+        Some('Z') => Err(refused(pid, "main thread", causes::process::MAIN_THREAD_ENDED)),
+        // The kernel lets nobody in a PID namespace stop its pid 1.
+        Some('T') if status.innermost_pid == 1 => {
+            Err(refused(pid, "process", causes::process::STOPPED_INIT))
+        }
+        _ if status.is_ptraced_before => Err(refused(pid, "process", causes::process::TRACED)),
+        _ => Ok(()),
+    }
+}
+
+fn is_known_to_have_ended(tid: i32) -> bool {
+    let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
+    !matches!(waitpid(Pid::from_raw(tid), Some(flags)), Ok(WaitStatus::StillAlive))
+}
+
+fn refused(pid: i32, object: &str, cause: &'static Cause) -> CheckpointError {
+    let mut refusals = Refusals::of(pid);
+    refusals.add(object, cause);
+    CheckpointError::Refused(refusals.into_list())
+}
+
+/// Whether all of a process has ended, but for its parent's knowledge of it. Its threads end one
+/// after the other.
+fn has_ended(pid: i32) -> Result<bool, CheckpointError> {
+    let until = Instant::now() + FAREWELL;
+    loop {
+        let Ok(status) = Status::read(pid, pid) else { return Ok(false) };
+        if status.state != Some('Z') {
+            return Ok(false);
+        }
+        if tasks(pid).count() <= 1 {
+            return Ok(true);
+        }
+        if Instant::now() > until {
+            return Err(refused(pid, "main thread", causes::process::MAIN_THREAD_ENDED));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn changed(pid: i32) -> CheckpointError {
+    CheckpointError::Changed { pid, what: "came to another parent" }
+}
+
+fn tasks(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten()
+}
+
+/// Ids of the children of a process, whichever thread of it they are children of.
+pub fn children(pid: i32) -> Result<Vec<i32>, CheckpointError> {
+    let mut children = Vec::new();
+    for task in tasks(pid) {
+        let text = match fs::read_to_string(task.path().join("children")) {
+            Ok(text) => text,
+            // A thread that has ended has none.
+            Err(_) if !task.path().exists() => continue,
+            Err(_) => return Err(CheckpointError::Proc { pid, what: "the children" }),
+        };
+        children.extend(text.split_whitespace().filter_map(|id| id.parse::<i32>().ok()));
+    }
+    Ok(children)
+}

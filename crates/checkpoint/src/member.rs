@@ -1,0 +1,116 @@
+//! What each of the processes has for itself.
+
+use farfork_image::model::{MadeOn, Member, Memory, Process};
+
+use crate::ancestor::Ancestor;
+use crate::error::CheckpointError;
+use crate::freeze::Frozen;
+use crate::inject::Injector;
+use crate::maps::{self, Mapping};
+use crate::memory::{self, Run};
+use crate::refuse::Refusals;
+use crate::shared::Objects;
+use crate::status::Status;
+use crate::{probe, process, rseq, threads};
+
+/// A stopped process before it was asked anything.
+pub struct Seen<'f> {
+    frozen: &'f Frozen,
+    mappings: Vec<Mapping>,
+    ancestor: Option<Ancestor>,
+}
+
+/// All of a process but its kinship and its descriptors.
+pub struct Own {
+    /// As it goes into the model.
+    pub member: Member,
+    /// Pages to copy.
+    pub runs: Vec<Run>,
+    /// What it runs on.
+    pub made_on: MadeOn,
+}
+
+impl<'f> Seen<'f> {
+    /// Looks at a process from outside.
+    pub fn of(frozen: &'f Frozen) -> Result<Seen<'f>, CheckpointError> {
+        let mappings = maps::read(frozen.pid())?;
+        let ancestor = Ancestor::of(&mappings)?;
+        Ok(Seen { frozen, mappings, ancestor })
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.frozen.pid()
+    }
+
+    /// Its mappings.
+    pub fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
+    /// A clone is under a filter of farfork's own.
+    fn own_filters(&self) -> u32 {
+        u32::from(self.ancestor.is_some())
+    }
+
+    /// Whether its threads can make calls for the checkpoint; refuses those that cannot.
+    pub fn can_call(&self, refusals: &mut Refusals) -> Result<bool, CheckpointError> {
+        threads::can_call(self.pid(), self.frozen.tids(), self.own_filters(), refusals)
+    }
+
+    /// Everything about it, with room for its memory in the image's chunks from number
+    /// `first_chunk` on.
+    pub fn collect(
+        &self,
+        objects: &Objects,
+        first_chunk: u64,
+        refusals: &mut Refusals,
+    ) -> Result<Own, CheckpointError> {
+        let pid = self.pid();
+        let (kernel, vdso) = memory::kernel_range(&self.mappings);
+        let ancestor = self.ancestor.as_ref();
+        let mut regions = memory::regions(pid, &self.mappings, ancestor, objects, refusals);
+        let guards = memory::guards(pid, &regions.all)?;
+        let runs = memory::runs(pid, &regions, &guards)?;
+        let locked_kb = Status::read(pid, pid)?.locked_kb;
+        rseq::abort(self.frozen)?;
+        let injector = Injector::new(self.frozen, vdso)?;
+        let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
+        let protection_keys = probe::protection_keys(&injector, pid)?;
+        memory::forget_kernel_keys(&mut regions.all, protection_keys);
+        let memory = memory::memory(regions.all, &runs, guards, kernel, first_chunk);
+        let memory = Memory { protection_keys, ..memory };
+        let member = self.ask(&injector, memory, locks_future, refusals)?;
+        let made_on = process::made_on(injector.vdso(), &member.threads[0].xstate);
+        Ok(Own { member, runs, made_on })
+    }
+
+    fn ask(
+        &self,
+        injector: &Injector<'_>,
+        memory: Memory,
+        locks_future: u32,
+        refusals: &mut Refusals,
+    ) -> Result<Member, CheckpointError> {
+        let pid = self.pid();
+        let signals = process::signals(injector, pid)?;
+        let threads = self
+            .frozen
+            .tids()
+            .iter()
+            .map(|tid| threads::collect(injector, *tid, &signals, self.own_filters(), refusals))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Member {
+            process: Process {
+                locks_future,
+                is_stopped: self.frozen.is_stopped(),
+                ..process::collect(injector, pid)?
+            },
+            memory: process::layout(injector, pid, memory)?,
+            signals,
+            timers: process::timers(injector, pid, &threads)?,
+            threads,
+            ..Member::default()
+        })
+    }
+}
