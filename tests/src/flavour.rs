@@ -168,7 +168,12 @@ impl<'a> Stage<'a> {
     }
 
     fn checkpoint(&self, more: &[&str]) -> Outcome<Output> {
-        farfork::run(farfork::checkpoint(self.pool, self.subject_pid()?, &self.image, more)?)
+        farfork::run(self.checkpoint_of(self.subject_pid()?, more)?)
+    }
+
+    fn checkpoint_of(&self, pid: u32, more: &[&str]) -> Outcome<Command> {
+        let whole: &[&str] = if self.program.is_tree { &["--tree"] } else { &[] };
+        farfork::checkpoint(self.pool, pid, &self.image, &[whole, more].concat())
     }
 
     /// The program's pid, which is that of the started process or of its only child.
@@ -249,7 +254,7 @@ impl<'a> Stage<'a> {
         let Ok(pid) = told.trim_end_matches(',').parse() else {
             return first.fail("expected restore to tell the clone's pid");
         };
-        farfork::must_run(farfork::checkpoint(self.pool, pid, &self.image, &[])?)?;
+        farfork::must_run(self.checkpoint_of(pid, &[])?)?;
         let mut second = self.clone_number(1)?;
         for clone in [&mut second, &mut first] {
             clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;

@@ -54,6 +54,8 @@ pub struct Program {
     /// It has addresses that only one process of a network namespace can have: each clone starts
     /// on a node in a namespace of its own.
     pub own_network: bool,
+    /// It is checkpointed with all that descend from it.
+    pub is_tree: bool,
     /// It is also cloned as pid 1 of a PID namespace.
     pub as_pid_one: bool,
     /// How long each wait for it may take.
@@ -77,6 +79,7 @@ impl Program {
             preload: None,
             env: &[],
             own_network: false,
+            is_tree: false,
             as_pid_one: false,
             timeout: Duration::from_secs(60),
         }
@@ -127,6 +130,12 @@ impl Program {
     /// Sets environment variables.
     pub const fn env(mut self, env: &'static [(&'static str, &'static str)]) -> Self {
         self.env = env;
+        self
+    }
+
+    /// Marks a program that is checkpointed with all that descend from it.
+    pub const fn tree(mut self) -> Self {
+        self.is_tree = true;
         self
     }
 

@@ -27,7 +27,11 @@ pub(crate) struct Args {
     /// no other name holds it.
     #[arg(long, required_unless_present = "dry_run")]
     name: Option<ImageName>,
-    /// End the process at the moment that the image shows.
+    /// Checkpoint all that descend from the process, too: the whole tree is one image, and one
+    /// clone.
+    #[arg(long)]
+    tree: bool,
+    /// End what is checkpointed at the moment that the image shows.
     #[arg(long)]
     kill: bool,
     /// List everything that would be refused, and write nothing.
@@ -38,10 +42,17 @@ pub(crate) struct Args {
     json: bool,
 }
 
+impl Args {
+    fn target(&self) -> Target {
+        if self.tree { Target::Tree(self.pid) } else { Target::Process(self.pid) }
+    }
+}
+
 #[derive(Serialize)]
 struct Made {
     cid: String,
     name: String,
+    processes: usize,
     copied_bytes: u64,
     pool_bytes: u64,
     frozen_us: u64,
@@ -77,8 +88,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 /// Checkpoints, and shows on a terminal how far that is.
 fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
     let shown = (!args.json).then(|| Background::start("checkpointing")).flatten();
-    let target = Target::Process(args.pid);
-    farfork_checkpoint::checkpoint(pool, target, args.kill, &mut |done, all| {
+    farfork_checkpoint::checkpoint(pool, args.target(), args.kill, &mut |done, all| {
         if let Some(shown) = &shown {
             shown.bytes(done, all);
         }
@@ -86,13 +96,16 @@ fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
 }
 
 fn dry_run(args: &Args) -> CommandResult {
-    let (_, refusals) = farfork_checkpoint::dry_run(Target::Process(args.pid))?;
+    let (model, refusals) = farfork_checkpoint::dry_run(args.target())?;
     let is_clear = refusals.is_empty();
     for refusal in refusals.iter().filter(|_| !args.json) {
         println!("{refusal}");
     }
+    let processes = model.map_or(0, |model| model.members.len());
     if args.json {
         print_json(&Refused { refusals })?;
+    } else if is_clear && processes > 1 {
+        println!("process {} can be checkpointed, {processes} processes in all", args.pid);
     } else if is_clear {
         println!("process {} can be checkpointed", args.pid);
     }
@@ -123,6 +136,7 @@ fn report(name: &ImageName, made: &Checkpoint, json: bool) -> Result<(), Box<dyn
         print_json(&Made {
             cid: made.cid.to_string(),
             name: name.to_string(),
+            processes: made.processes,
             copied_bytes: made.copied_bytes,
             pool_bytes: made.pool_bytes,
             frozen_us: micros(made.frozen),
@@ -132,8 +146,13 @@ fn report(name: &ImageName, made: &Checkpoint, json: bool) -> Result<(), Box<dyn
         return Ok(());
     }
     println!("{}", made.cid);
+    let of = if made.processes > 1 {
+        format!(" of {} processes", made.processes)
+    } else {
+        String::new()
+    };
     eprintln!(
-        "{name}: {} copied, {} of the pool; frozen {:.1} ms, {:.1} ms in all",
+        "{name}: {} copied{of}, {} of the pool; frozen {:.1} ms, {:.1} ms in all",
         size::show(made.copied_bytes),
         size::show(made.pool_bytes),
         made.frozen.as_secs_f64() * 1e3,

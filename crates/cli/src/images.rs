@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::compile::replaceable_numbers;
 use farfork_image::format::Image;
-use farfork_image::model::{Descriptor, Model, OpenFile};
+use farfork_image::model::{Descriptor, Member, Model, OpenFile};
 use farfork_pool::Pool;
 use farfork_types::{Cid, PAGE_BYTES};
 use serde::Serialize;
@@ -82,6 +82,21 @@ struct Address {
     socket: String,
 }
 
+/// One process of an image.
+#[derive(Serialize)]
+struct Process {
+    pid: u32,
+    /// That of its parent, which the first has outside of the image.
+    parent: Option<u32>,
+    command_line: Vec<String>,
+    threads: usize,
+    fds: usize,
+    vmas: usize,
+    external_fds: Vec<u32>,
+    /// Wait status of one that has ended.
+    ended: Option<i32>,
+}
+
 #[derive(Serialize)]
 struct Description {
     cid: String,
@@ -90,6 +105,7 @@ struct Description {
     command_line: Vec<String>,
     exe: String,
     pid: u32,
+    processes: Vec<Process>,
     threads: usize,
     fds: usize,
     external_fds: Vec<u32>,
@@ -145,7 +161,11 @@ fn show(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
     }
     let d = &description;
     println!("image      {}  {}", d.cid, d.names.join(" "));
-    println!("process    {} (pid {}, {} threads)", d.command_line.join(" "), d.pid, d.threads);
+    let threads = d.processes[0].threads;
+    println!("process    {} (pid {}, {threads} threads)", d.command_line.join(" "), d.pid);
+    for process in d.processes.iter().skip(1) {
+        println!("           {}", process.line());
+    }
     println!("memory     {} in {} mappings", size::show(d.footprint_bytes), d.vmas);
     println!("pool       {}, {} pages stored", size::show(d.pool_bytes), d.stored_pages);
     println!("files      {} descriptors, from outside: {:?}", d.fds, d.external_fds);
@@ -160,9 +180,10 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
     let image = Image::read(pool, cid)?;
     let names = Catalog::open(pool)?.names_of(cid)?;
     let model = &image.model;
-    let is_external =
-        |index: u32| matches!(model.files.get(index as usize), Some(OpenFile::External { .. }));
+    let processes: Vec<Process> =
+        model.members.iter().map(|member| Process::of(member, model)).collect();
     let root = model.root();
+    let sum = |part: fn(&Process) -> usize| processes.iter().map(part).sum::<usize>();
     let windows = model.stored().flat_map(|stored| &stored.windows);
     let bits = windows.flat_map(|window| window.pages);
     let stored_pages: u64 = bits.map(|word| u64::from(word.count_ones())).sum();
@@ -175,23 +196,48 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
         command_line: root.process.command_line.clone(),
         exe: root.process.exe.display().to_string(),
         pid: root.process.pid,
-        threads: root.threads.len(),
-        fds: root.descriptors.len(),
-        external_fds: root
-            .descriptors
-            .iter()
-            .filter(|descriptor| is_external(descriptor.file))
-            .map(|descriptor| descriptor.fd)
-            .collect(),
+        threads: sum(|process| process.threads),
+        fds: sum(|process| process.fds),
+        external_fds: processes[0].external_fds.clone(),
         addresses: addresses(model),
-        vmas: root.memory.regions.len(),
+        vmas: sum(|process| process.vmas),
         footprint_bytes: stored_pages * PAGE_BYTES,
         stored_pages,
         zero_pages: mapped_bytes / PAGE_BYTES - stored_pages,
         pool_bytes: image.extents.extents.iter().map(|extent| extent.bytes()).sum(),
+        processes,
         kernel: model.made_on.kernel.clone(),
         farfork: model.made_on.farfork.clone(),
     })
+}
+
+impl Process {
+    fn of(member: &Member, model: &Model) -> Process {
+        let is_external =
+            |index: u32| matches!(model.files.get(index as usize), Some(OpenFile::External { .. }));
+        let external = member.descriptors.iter().filter(|own| is_external(own.file));
+        let parent = member.kinship.parent.and_then(|parent| model.members.get(parent as usize));
+        Process {
+            pid: member.process.pid,
+            parent: parent.map(|parent| parent.process.pid),
+            command_line: member.process.command_line.clone(),
+            threads: member.threads.len(),
+            fds: member.descriptors.len(),
+            vmas: member.memory.regions.len(),
+            external_fds: external.map(|own| own.fd).collect(),
+            ended: member.kinship.ended,
+        }
+    }
+
+    /// For people: `sleep 9 (pid 12, 1 threads, child of 7)`.
+    fn line(&self) -> String {
+        let parent = self.parent.unwrap_or_default();
+        if self.ended.is_some() {
+            return format!("pid {}, which has ended, child of {parent}", self.pid);
+        }
+        let (words, threads) = (self.command_line.join(" "), self.threads);
+        format!("{words} (pid {}, {threads} threads, child of {parent})", self.pid)
+    }
 }
 
 /// Sockets that a caller of restore may replace.
