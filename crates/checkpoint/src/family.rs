@@ -133,8 +133,8 @@ impl Family {
             return Err(CheckpointError::Descendant { pid });
         }
         let Ok(status) = Status::read(pid, pid) else { return Ok(()) }; // ended since it was listed
-        if status.is_ptraced_before {
-            return Err(refused(pid, "process", causes::process::TRACED));
+        if let Some(cause) = obstacle(&status) {
+            return Err(refused(pid, "process", cause));
         }
         let frozen = match Frozen::freeze(pid) {
             Ok(frozen) => Some(frozen),
@@ -164,8 +164,11 @@ impl Family {
     }
 }
 
-/// How long to wait for killed processes to be gone.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long to wait for killed processes to be gone: some programs that run as pid 1 look for
+/// orphans every few seconds.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// How long the threads of a process that ends may take.
+const ENDING: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Refuses what cannot even be stopped.
@@ -174,15 +177,20 @@ pub fn look_at(pid: i32) -> Result<(), CheckpointError> {
         return Err(CheckpointError::Itself { pid });
     }
     let status = Status::read(pid, pid).map_err(|_| CheckpointError::NoProcess { pid })?;
-    match status.state {
-        Some('Z') => Err(refused(pid, "main thread", causes::process::MAIN_THREAD_ENDED)),
-        // The kernel lets nobody in a PID namespace stop its pid 1.
-        Some('T') if status.innermost_pid == 1 => {
-            Err(refused(pid, "process", causes::process::STOPPED_INIT))
-        }
-        _ if status.is_ptraced_before => Err(refused(pid, "process", causes::process::TRACED)),
-        _ => Ok(()),
+    if status.state == Some('Z') {
+        return Err(refused(pid, "main thread", causes::process::MAIN_THREAD_ENDED));
     }
+    obstacle(&status).map_or(Ok(()), |cause| Err(refused(pid, "process", cause)))
+}
+
+/// Why a process cannot even be stopped.
+fn obstacle(status: &Status) -> Option<&'static Cause> {
+    // The kernel lets nobody in a PID namespace stop its pid 1.
+    let is_stopped_init = status.state == Some('T') && status.innermost_pid == 1;
+    if is_stopped_init {
+        return Some(causes::process::STOPPED_INIT);
+    }
+    status.is_ptraced_before.then_some(causes::process::TRACED)
 }
 
 fn is_known_to_have_ended(tid: i32) -> bool {
@@ -199,7 +207,7 @@ fn refused(pid: i32, object: &str, cause: &'static Cause) -> CheckpointError {
 /// Whether all of a process has ended, but for its parent's knowledge of it. Its threads end one
 /// after the other.
 fn has_ended(pid: i32) -> Result<bool, CheckpointError> {
-    let until = Instant::now() + FAREWELL;
+    let until = Instant::now() + ENDING;
     loop {
         let Ok(status) = Status::read(pid, pid) else { return Ok(false) };
         if status.state != Some('Z') {

@@ -173,6 +173,7 @@ impl Collected {
 /// The description behind `group`, descriptors of one or several processes.
 fn capture(group: &[&Entry], subject: &Subject, objects: &Objects) -> Capture {
     let entry = group[0];
+    path::check_inherited(group)?;
     if entry.info.flags & O_PATH != 0 {
         return path::capture(entry, subject);
     }

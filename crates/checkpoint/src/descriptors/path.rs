@@ -116,6 +116,20 @@ fn is_same(named: &Metadata, open: &Metadata) -> bool {
     (named.dev(), named.ino()) == (open.dev(), open.ino())
 }
 
+/// What several processes have is there before any but the root of them: it cannot show another.
+pub fn check_inherited(group: &[&Entry]) -> Result<(), Stop> {
+    let entry = group[0];
+    let is_shared = group.iter().any(|other| other.pid != entry.pid);
+    let shows_process = entry
+        .link
+        .strip_prefix("/proc/")
+        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
+    if shows_process && is_shared && !entry.is_roots {
+        return Err(refuse(causes::files::OTHER_PROCESS));
+    }
+    Ok(())
+}
+
 /// A clone has the parent's pid in a namespace of its own, and no other process of it.
 fn check_proc(entry: &Entry, subject: &Subject) -> Result<(), Stop> {
     let Some(rest) = entry.link.strip_prefix("/proc/") else { return Ok(()) };

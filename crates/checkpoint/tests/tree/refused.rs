@@ -134,6 +134,20 @@ stop()
 }
 
 #[test]
+fn what_shows_a_descendant_and_was_handed_on_is_told() {
+    check(
+        "
+def opens():
+    os.open('/proc/self/status', os.O_RDONLY)
+    child()
+child(opens)
+stop()
+",
+        &[("/status)", "a process that a clone does not have")],
+    );
+}
+
+#[test]
 fn a_terminal_is_told_where_its_session_cannot_be_made() {
     let terminal = "
 import termios
