@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use farfork_image::catalog::{Catalog, ImageName};
-use farfork_image::compile::replaceable_numbers;
+use farfork_image::compile::{Supplied, replaceables};
 use farfork_image::format::Image;
-use farfork_image::model::{Descriptor, Member, Model, OpenFile};
+use farfork_image::model::{Member, Model, OpenFile};
 use farfork_pool::Pool;
 use farfork_types::{Cid, PAGE_BYTES};
 use serde::Serialize;
@@ -242,16 +242,13 @@ impl Process {
 
 /// Sockets that a caller of restore may replace.
 fn addresses(model: &Model) -> Vec<Address> {
-    let of = |descriptor: &Descriptor| match &model.files[descriptor.file as usize] {
-        OpenFile::Socket(socket) if socket.is_replaceable() => {
-            Some(Address { fd: descriptor.fd, socket: socket.description.clone() })
+    let address = |own: Supplied| match &model.files[own.file as usize] {
+        OpenFile::Socket(socket) => {
+            Some(Address { fd: own.fd, socket: socket.description.clone() })
         }
         _ => None,
     };
-    let mut found: Vec<Address> = model.root().descriptors.iter().filter_map(of).collect();
-    let firsts = replaceable_numbers(model);
-    found.retain(|address| firsts.contains(&address.fd));
-    found
+    replaceables(model).into_iter().filter_map(address).collect()
 }
 
 fn remove(pool: &Pool, image: &str) -> Result<(), Box<dyn Error>> {

@@ -1,6 +1,7 @@
 //! `--inherit-fd`: descriptors that the caller supplies to a clone.
 
 use farfork_sys::words;
+use farfork_types::wire::InheritedFd;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -9,12 +10,12 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::str::FromStr;
 
-/// `N=WHAT`: descriptor N is what stands there. `%i` in it is the number of the clone, counted
+/// `N=WHAT`: descriptor N is what stands there; `PID:N=WHAT`: that of a process of several. `%i` in it is the number of the clone, counted
 /// from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inherit {
-    /// Number in the clone.
-    pub(crate) fd: u32,
+    /// Where it goes in the clone.
+    pub(crate) at: InheritedFd,
     kind: Kind,
     place: String,
 }
@@ -48,17 +49,17 @@ impl FromStr for Inherit {
         let wrong = || {
             format!(
                 "'{text}' is not N=WHAT, as 3=/run/app.sock, 3=listen:/run/app.sock, \
-                 3=tcp:127.0.0.1:8080 and 3=udp:[::1]:53 are"
+                 3=tcp:127.0.0.1:8080, 3=udp:[::1]:53 and, of process 42, 42:3=/run/app.sock are"
             )
         };
-        let (number, what) = text.split_once('=').ok_or_else(wrong)?;
-        let fd = number.parse().map_err(|_| wrong())?;
+        let (place, what) = text.split_once('=').ok_or_else(wrong)?;
+        let at = at(place).ok_or_else(wrong)?;
         let (kind, place) = Kind::of(what);
         let is_address = place.replace("%i", "0").parse::<SocketAddr>().is_ok();
         if place.is_empty() || matches!(kind, Kind::Tcp | Kind::Udp) && !is_address {
             return Err(wrong());
         }
-        Ok(Inherit { fd, kind, place: place.to_owned() })
+        Ok(Inherit { at, kind, place: place.to_owned() })
     }
 }
 
@@ -73,9 +74,17 @@ impl Inherit {
             Kind::Udp => UdpSocket::bind(&place).map(OwnedFd::from),
         };
         result.map_err(|error| {
-            format!("cannot open {place} for descriptor {}: {}", self.fd, words::of(&error))
+            format!("cannot open {place} for descriptor {}: {}", self.at, words::of(&error))
         })
     }
+}
+
+/// `N` or `PID:N`.
+fn at(text: &str) -> Option<InheritedFd> {
+    let Some((pid, fd)) = text.split_once(':') else {
+        return Some(InheritedFd { process: None, fd: text.parse().ok()? });
+    };
+    Some(InheritedFd { process: Some(pid.parse().ok()?), fd: fd.parse().ok()? })
 }
 
 /// As many connections may wait as the system allows: what the process had asked for is not known
@@ -118,13 +127,16 @@ mod tests {
     #[test]
     fn a_number_and_a_path_are_needed() {
         let listening: Inherit = "3=listen:/run/a-%i.sock".parse().unwrap();
-        assert_eq!((listening.fd, listening.place.as_str()), (3, "/run/a-%i.sock"));
+        assert_eq!((listening.at.fd, listening.place.as_str()), (3, "/run/a-%i.sock"));
+        let of_process: Inherit = "42:3=/dev/null".parse().unwrap();
+        assert_eq!(of_process.at, InheritedFd { process: Some(42), fd: 3 });
         assert_eq!(listening.kind, Kind::Listen);
         assert_eq!("7=/dev/null".parse::<Inherit>().unwrap().kind, Kind::Path);
         assert_eq!("7=tcp:[::1]:808%i".parse::<Inherit>().unwrap().kind, Kind::Tcp);
         let wrong = ["3=tcp:", "3=tcp:80", "3=tcp:localhost:80", "3=udp:127.0.0.1"];
-        for text in
-            ["", "3", "=x", "x=/dev/null", "3=", "-1=/x", "3=listen:"].into_iter().chain(wrong)
+        for text in ["", "3", "=x", "x=/dev/null", "3=", "-1=/x", "3=listen:", "a:3=/x", "42:=/x"]
+            .into_iter()
+            .chain(wrong)
         {
             assert!(text.parse::<Inherit>().is_err(), "{text}");
         }

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         name: args.image.clone(),
         detach: args.detach,
         same_pid: args.pid_mode == PidMode::Same,
-        inherit: args.inherit.iter().map(|inherit| inherit.fd).collect(),
+        inherit: args.inherit.iter().map(|inherit| inherit.at).collect(),
         requested_ns: 0,
     };
     let clones =
@@ -128,7 +128,7 @@ fn now_ns() -> u64 {
 }
 
 fn report(args: &Args, cid: Cid, clones: &[StartedClone]) -> Result<(), Box<dyn Error>> {
-    let usage_of = |clone: &StartedClone| usage::of(clone.running.pid);
+    let usage_of = |clone: &StartedClone| usage::of_family(clone.running.pid);
     for clone in clones {
         for warning in &clone.running.warnings {
             eprintln!("farfork: clone {} runs without: {warning}", clone.running.pid);

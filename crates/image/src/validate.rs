@@ -11,6 +11,7 @@ use farfork_sys::socket::{ADDRESS_BYTES, FILTER_INSTRUCTIONS};
 use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
+use crate::compile::family;
 use crate::model::{
     Backing, FileStamp, Member, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region,
     SETTINGS_BYTES, SeccompFilter, Segment, SharedObject, Socket, SocketOption, SocketRole, Stored,
@@ -66,6 +67,8 @@ impl Model {
             )?;
         }
         demand(self.root().kinship.ended.is_none(), "a clone that has ended")?;
+        let has_places = family::check(&self.members).is_ok();
+        demand(has_places, "a process that cannot be put in its place")?;
         self.members.iter().try_for_each(|member| self.validate_member(member))
     }
 

@@ -6,18 +6,16 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
 
+use farfork_image::compile::Supplied;
 use farfork_image::model::{Model, OpenFile};
 
-/// Removes the file that a dead process has left where the socket behind descriptor `fd` is going
-/// to listen: whoever listens there is asked first, and answers if he lives.
-pub fn clear(model: &Model, fd: u32) {
-    let file = model.root().descriptors.iter().find(|descriptor| descriptor.fd == fd);
-    let Some(OpenFile::Socket(socket)) = file.and_then(|own| model.files.get(own.file as usize))
-    else {
-        return;
-    };
+/// Removes the file that a dead process has left where the socket `supplied` is going to listen:
+/// whoever listens there is asked first, and answers if he lives.
+pub fn clear(model: &Model, supplied: Supplied) {
+    let Some(OpenFile::Socket(socket)) = model.files.get(supplied.file as usize) else { return };
     let Some(path) = socket.path() else { return };
-    let path = model.root().process.cwd.join(OsStr::from_bytes(path));
+    let member = &model.members[supplied.member as usize];
+    let path = member.process.cwd.join(OsStr::from_bytes(path));
     let answer = UnixDatagram::unbound().and_then(|socket| socket.connect(&path));
     if answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
         // If it stays, the clone says that the address is in use.
@@ -30,6 +28,8 @@ mod tests {
     use super::*;
     use farfork_image::model::{Descriptor, Member, Socket};
     use std::os::unix::net::UnixListener;
+
+    const SOCKET: Supplied = Supplied { member: 0, fd: 7, file: 0 };
 
     #[test]
     fn only_what_the_dead_have_left_is_removed() {
@@ -44,12 +44,12 @@ mod tests {
         let mut model = Model { members: vec![member], ..Model::default() };
         model.files = vec![OpenFile::Socket(Box::new(socket))];
         let listener = UnixListener::bind(&path).unwrap();
-        clear(&model, 7);
+        clear(&model, SOCKET);
         assert!(path.exists());
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err(), "the living has a connection");
         drop(listener);
-        clear(&model, 7);
+        clear(&model, SOCKET);
         assert!(!path.exists());
     }
 }

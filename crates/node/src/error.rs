@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use farfork_pool::PoolError;
 use farfork_restore::RestoreError;
+use farfork_types::wire::InheritedFd;
 
 /// Why a call to the agent failed.
 #[derive(Debug, thiserror::Error)]
@@ -21,27 +22,27 @@ pub enum NodeError {
     Agent(String),
     /// A descriptor of the image was not supplied.
     #[error(
-        "image {name} needs descriptor {fd} ({description}) from outside: give it with \
-         --inherit-fd {fd}=PATH"
+        "image {name} needs descriptor {place} ({description}) from outside: give it with \
+         --inherit-fd {place}=PATH"
     )]
     MissingDescriptor {
         /// The image.
         name: String,
-        /// Number of the descriptor.
-        fd: u32,
+        /// The descriptor.
+        place: InheritedFd,
         /// What the parent had there.
         description: String,
     },
     /// A descriptor was supplied that the image has no place for.
     #[error(
-        "image {name} does not take descriptor {fd} from outside: only connections to others, and \
+        "image {name} does not take descriptor {place} from outside: only connections to others, and \
          sockets with an address of their own, can be given with --inherit-fd"
     )]
     NeedlessDescriptor {
         /// The image.
         name: String,
-        /// Number of the descriptor.
-        fd: u32,
+        /// The descriptor.
+        place: InheritedFd,
     },
     /// There is no such clone here.
     #[error("no clone has pid {pid} on this node: farfork ps lists them")]

@@ -14,6 +14,7 @@ mod agent;
 mod channel;
 pub mod client;
 mod error;
+mod externals;
 mod images;
 pub mod paths;
 mod registry;

@@ -4,23 +4,19 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-use farfork_image::compile::{external_numbers, replaceable_numbers};
-use farfork_image::model::{Model, OpenFile};
 use farfork_plan::protocol::PidMode;
 use farfork_restore::{Event, Started, Template};
-use farfork_sys::words;
 use farfork_types::Cid;
 use farfork_types::wire::{Call, CloneState, Reply, RestoreCall, Running};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags, open};
 
-use crate::addresses;
 use crate::channel::{Channel, Received};
 use crate::error::NodeError;
-use crate::images::{Images, NodeImage};
+use crate::externals;
+use crate::images::Images;
 use crate::registry::{Clone, Registry};
 use crate::usage;
 
@@ -86,7 +82,7 @@ impl Node {
             .map_err(|_| NodeError::Language(format!("{} is no image id", call.cid)))?;
         let pool = self.images.pool(&call.pool)?;
         let (image, pin) = pool.attach(cid)?;
-        let externals = externals(&image, call, fds)?;
+        let externals = externals::gather(&image.attached.image.model, call, fds)?;
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let request = image.attached.request(mode, externals.len());
         let lock = pin.lock().unwrap_or(image.attached.pool());
@@ -176,7 +172,7 @@ impl Node {
     }
 
     fn describe(&self, clone: &Clone) -> CloneState {
-        let usage = usage::of(clone.pid);
+        let usage = usage::of_family(clone.pid);
         CloneState {
             pid: clone.seen(),
             node: self.name.clone(),
@@ -207,55 +203,6 @@ fn has_hung_up(channel: &Channel) -> bool {
     let moment = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
     let hung_up = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     poll(&mut polls, Some(&moment)).is_ok_and(|_| polls[0].revents().intersects(hung_up))
-}
-
-/// The descriptors that the plan wants from outside, in its order: those that it cannot do
-/// without, then those that the caller may give. Of these, one that is left out has a stand-in.
-fn externals(
-    image: &NodeImage,
-    call: &RestoreCall,
-    fds: Vec<OwnedFd>,
-) -> Result<Vec<OwnedFd>, NodeError> {
-    let numbers = [0, 1, 2].into_iter().chain(call.inherit.iter().copied());
-    let mut supplied: BTreeMap<u32, OwnedFd> = numbers.zip(fds).collect();
-    let model = &image.attached.image.model;
-    let missing = |fd: u32| NodeError::MissingDescriptor {
-        name: call.name.clone(),
-        fd,
-        description: description(model, fd),
-    };
-    let mut externals = Vec::new();
-    for fd in external_numbers(model) {
-        externals.push(supplied.remove(&fd).ok_or_else(|| missing(fd))?);
-    }
-    for fd in replaceable_numbers(model) {
-        let given = supplied.remove(&fd);
-        if given.is_none() {
-            addresses::clear(model, fd);
-        }
-        externals.push(given.map_or_else(stand_in, Ok)?);
-    }
-    match supplied.into_keys().find(|fd| *fd > 2) {
-        Some(fd) => Err(NodeError::NeedlessDescriptor { name: call.name.clone(), fd }),
-        None => Ok(externals),
-    }
-}
-
-/// What stands in a request for a descriptor that was left out.
-fn stand_in() -> Result<OwnedFd, NodeError> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    open("/", flags, Mode::empty()).map_err(|errno| {
-        NodeError::Agent(format!("cannot open /: {}; look for limits", words::of(&errno.into())))
-    })
-}
-
-/// What a descriptor from outside was.
-fn description(model: &Model, fd: u32) -> String {
-    let file = model.root().descriptors.iter().find(|descriptor| descriptor.fd == fd);
-    match file.and_then(|descriptor| model.files.get(descriptor.file as usize)) {
-        Some(OpenFile::External { description }) => description.clone(),
-        _ => String::new(),
-    }
 }
 
 fn running(pid: i32, requested_ns: u64, at_ns: [u64; 6]) -> Running {

@@ -31,6 +31,30 @@ pub fn of(pid: i32) -> Usage {
     }
 }
 
+/// Reads the usage of a clone, with all that descends from it.
+pub fn of_family(pid: i32) -> Usage {
+    let mut sum = of(pid);
+    for child in children(pid) {
+        let own = of_family(child);
+        sum.local_bytes += own.local_bytes;
+        sum.pool_bytes += own.pool_bytes;
+        sum.vmas += own.vmas;
+        for (kind, count) in own.faults {
+            *sum.faults.entry(kind).or_default() += count;
+        }
+    }
+    sum
+}
+
+/// The children that all threads of a process have.
+fn children(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
 fn kilobytes(text: &str, key: &str) -> u64 {
     text.lines()
         .find_map(|line| line.strip_prefix(key))
@@ -54,6 +78,17 @@ fn faults(stat: &str) -> BTreeMap<String, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn children_count() {
+        let alone = of(std::process::id() as i32);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        while of(child.id() as i32).vmas == 0 {}
+        let family = of_family(std::process::id() as i32);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(family.vmas > alone.vmas, "{family:?} {alone:?}");
+    }
 
     #[test]
     fn own_usage_is_there_and_grows_with_a_touch() {

@@ -29,7 +29,7 @@ use core::mem::size_of;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub use op::{Op, SLOT_NONE, What, nr};
+pub use op::{Op, SLOT_NONE, What, nr, stage};
 
 /// First word of a plan.
 pub const PLAN_MAGIC: u64 = u64::from_le_bytes(*b"ffplan01");
@@ -56,6 +56,9 @@ pub struct PlanHeader {
     pub bytes: u64,
     /// Processes ([`MemberPlan`]), the ancestor of the others first.
     pub members: Table,
+    /// How they come into being ([`Birth`]): those of `members`, in that order, then those that
+    /// end on the way. Empty for a single process, which is just forked.
+    pub births: Table,
     /// Where what is stored of the parents' address spaces lies in the pool ([`Window`]).
     pub windows: Table,
     /// Private file mappings carried in the image ([`FileRange`]), sorted by address.
@@ -78,10 +81,30 @@ pub struct MemberPlan {
     pub memory_ops: Table,
     /// Ops that build what the threads of the process share besides memory.
     pub task_ops: Table,
+    /// Ops of the first thread when all else of the process is made: what has to wait for other
+    /// processes, or they for it. The last of them say so.
+    pub settle_ops: Table,
     /// Ops of the first thread after the clone was said to run, before any thread leaves.
     pub stop_ops: Table,
     /// Threads ([`ThreadPlan`]), the first being the thread group's leader.
     pub threads: Table,
+}
+
+/// A process from its fork to the point from which it is like a single one. Until then it runs in
+/// the restorer's own address space.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Birth {
+    /// Its id.
+    pub pid: u32,
+    /// Signal that its parent gets at its end.
+    pub exit_signal: u32,
+    /// 1 if any other id does as well, where `pid` may be taken: it ends on the way.
+    pub is_any_pid: u32,
+    /// Keeps the struct free of padding.
+    pub reserved: u32,
+    /// What it does first. One that ends on the way does so in the last of these.
+    pub ops: Table,
 }
 
 /// One thread of the parent.
@@ -138,8 +161,9 @@ pub struct FileRange {
 }
 
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 3 + 16);
-    assert!(size_of::<MemberPlan>() == 16 * 4);
+    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 4 + 16);
+    assert!(size_of::<MemberPlan>() == 16 * 5);
+    assert!(size_of::<Birth>() == 32);
     assert!(size_of::<ThreadPlan>() == 56);
     assert!(size_of::<Window>() == 24);
     assert!(size_of::<FileRange>() == 32);

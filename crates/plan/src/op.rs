@@ -26,6 +26,31 @@ pub mod nr {
     /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
     /// leaves out the next `args[1]` ops, which make the parent's.
     pub const TAKE_SUPPLIED: u32 = 0x8007;
+    /// Forks the process of [`Birth`](crate::Birth) `args[0]`.
+    pub const FORK: u32 = 0x8008;
+    /// Has this process die when its parent does, which must be `args[0]` (0 for any).
+    pub const FOLLOW_PARENT: u32 = 0x8009;
+    /// Arrives at [`stage`](super::stage) `args[0]` and waits until `args[1]` processes have; does
+    /// not wait if that is 0.
+    pub const MEET: u32 = 0x800a;
+    /// Ends this process with wait status `args[0]`.
+    pub const END: u32 = 0x800b;
+}
+
+/// Where the processes of a clone wait for each other.
+pub mod stage {
+    /// Every process exists, and every session and group.
+    pub const BORN: u64 = 0;
+    /// Nothing is opened any more.
+    pub const OPENED: u64 = 1;
+    /// Every process is complete.
+    pub const READY: u64 = 2;
+    /// Nothing is left to do but to leave for the parents' code.
+    pub const SETTLED: u64 = 3;
+    /// The clone was said to run.
+    pub const RUNNING: u64 = 4;
+    /// How many there are.
+    pub const COUNT: usize = 5;
 }
 
 /// What an op is about, so that a failure can be told in words.
@@ -72,6 +97,8 @@ pub enum What {
     Address = 19,
     /// Taking a lock or lease again.
     Lock = 20,
+    /// Placing a process in its session and group.
+    Kinship = 21,
 }
 
 impl What {
@@ -99,6 +126,7 @@ impl What {
             Scheduling,
             Address,
             Lock,
+            Kinship,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

@@ -8,6 +8,7 @@
 //!        +64 MiB   STACKS   one small stack per thread, used until it leaves for user code
 //!        +128 MiB  PLAN     the image's metadata, read-only, from the pool
 //!        +512 MiB  SCRATCH  parts of the pool, while a clone's shared objects are filled from them
+//!        +768 MiB  STAGES   one page, shared by the processes of a clone until they run
 //!        +1 GiB    END
 //! ```
 
@@ -23,5 +24,7 @@ pub const PLAN: u64 = BASE + (128 << 20);
 pub const SCRATCH: u64 = BASE + (512 << 20);
 /// Bytes of such a part at most.
 pub const SCRATCH_BYTES: u64 = 256 << 20;
+/// Where the processes of a clone wait for each other, if it has several.
+pub const STAGES: u64 = BASE + (768 << 20);
 /// Address after the window.
 pub const END: u64 = BASE + (1 << 30);

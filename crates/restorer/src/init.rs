@@ -32,6 +32,10 @@ pub struct Shared {
     pub released: u32,
     /// The clone has a container of its own and must mount its `/proc` itself.
     pub mounts_proc: bool,
+    /// The clone has pids of its own.
+    pub has_namespace: bool,
+    /// The clone has several processes, which may be waiting for this one.
+    pub is_family: bool,
 }
 
 /// One instance per process; the template's is never used.
@@ -41,6 +45,8 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     at_ns: [0; 6],
     released: 0,
     mounts_proc: false,
+    has_namespace: false,
+    is_family: false,
 });
 
 /// First function of the init.
@@ -65,6 +71,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     // A parent that was pid 1 becomes pid 1: a namespace starts with it too, and needs a `/proc` of
     // its own beside the one by which this process looks at the clone's children.
     shared.mounts_proc = is_new && plan.is_pid_one != 0;
+    shared.has_namespace = is_new;
     if is_new {
         mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
     }

@@ -7,13 +7,15 @@
 //! 2. the **init** ([`init`]) is forked for each request. It is pid 1 of the clone's container and
 //!    stays as reaper and supervisor ([`supervise`]);
 //! 3. the **clone** ([`task`]) is the init's child. It turns its address space into the parent's
-//!    by running the plan, and leaves for the parent's code by `rt_sigreturn`.
+//!    by running the plan, and leaves for the parent's code by `rt_sigreturn`. Where the parent
+//!    was several processes, it first forks the others ([`family`]).
 #![no_std]
 #![no_main]
 #![allow(unsafe_code)] // reason: every line here acts on the address space it runs in
 
 mod call;
 mod cell;
+mod family;
 mod init;
 mod maps;
 mod memory;

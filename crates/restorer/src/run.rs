@@ -5,6 +5,7 @@ use farfork_plan::{Op, SLOT_NONE, Table, What, nr};
 use linux_raw_sys::{general as k, prctl};
 
 use crate::call::{self, Errno, SysResult, syscall};
+use crate::family;
 use crate::init::SHARED;
 use crate::settle::VDSO;
 
@@ -27,6 +28,10 @@ impl Failure {
     /// Tells the agent on the status socket and ends this process.
     pub fn report(&self, status_fd: i32) -> ! {
         self.tell(StatusKind::Failed, status_fd);
+        // SAFETY: set before the first op is run.
+        if unsafe { SHARED.get() }.is_family {
+            family::fail();
+        }
         call::exit(call::EXIT_REPORTED)
     }
 
@@ -118,6 +123,13 @@ impl Slots {
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
                 nr::WRITE_ALL => write_all(args),
                 nr::TAKE_SUPPLIED => supplied(args[0]),
+                nr::FORK => family::fork(args[0]),
+                nr::FOLLOW_PARENT => family::follow_parent(args[0]),
+                nr::MEET => {
+                    family::meet(args[0], args[1]);
+                    Ok(0)
+                }
+                nr::END => family::end(args[0]),
                 number => syscall(number, args),
             }
         }

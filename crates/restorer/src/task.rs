@@ -8,6 +8,7 @@ use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, SysResult, clone3_entry, sigreturn, syscall};
+use crate::family;
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, Slots, elements};
 
@@ -20,14 +21,33 @@ pub extern "C" fn lead(plan: u64) -> ! {
     shared.at_ns[2] = call::now_ns();
     // SAFETY: the tables are the plan's; the init has looked at them.
     let member = unsafe { &elements::<MemberPlan>(plan.members)[0] };
-    // SAFETY: as above.
+    if let Err(failure) = family::begin(shared) {
+        failure.report(shared.status_fd)
+    }
+    become_member(plan, member, shared)
+}
+
+/// Makes this process `member`, and leaves for its code.
+pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared) -> ! {
+    // SAFETY: the tables are the plan's.
     let threads = unsafe { elements::<ThreadPlan>(member.threads) };
     if let Err(failure) = build(member, threads, shared) {
         failure.report(shared.status_fd)
     }
     shared.at_ns[4] = call::now_ns();
     default_slice();
-    announce(plan, shared);
+    // SAFETY: the ops are this thread's own.
+    if let Err(failure) = unsafe { shared.slots.run(elements(member.settle_ops)) } {
+        failure.report(shared.status_fd)
+    }
+    if core::ptr::eq(member, plan.members.address as *const MemberPlan) {
+        announce(shared);
+        family::let_run();
+    } else {
+        family::wait_until_running(member.stop_ops.count != 0);
+    }
+    // Every descriptor that is not the parent's.
+    call::close_range(plan.spare_fd, plan.spare_fd + plan.spare_count - 1);
     stop(member);
     release_threads(threads.len());
     finish(&threads[0]);
@@ -173,11 +193,10 @@ fn release_threads(threads: usize) {
     }
 }
 
-/// Tells the agent, then drops every descriptor that is not the parent's.
-fn announce(plan: &PlanHeader, shared: &mut Shared) {
+/// Tells the agent.
+fn announce(shared: &mut Shared) {
     shared.at_ns[5] = call::now_ns();
     let status =
         Status { kind: StatusKind::Running as u32, at_ns: shared.at_ns, ..Status::default() };
     let _ = call::send(shared.status_fd, &status);
-    call::close_range(plan.spare_fd, plan.spare_fd + plan.spare_count - 1);
 }

@@ -9,6 +9,7 @@
 //! pid to translate: the agent remembers how whoever started it saw it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -57,10 +58,29 @@ pub struct RestoreCall {
     pub detach: bool,
     /// Whether it keeps the parent's pids in the agent's PID namespace.
     pub same_pid: bool,
-    /// Numbers that the descriptors after the first three get.
-    pub inherit: Vec<u32>,
+    /// Where the descriptors after the first three go.
+    pub inherit: Vec<InheritedFd>,
     /// `CLOCK_MONOTONIC` in ns when the user asked.
     pub requested_ns: u64,
+}
+
+/// A descriptor of one of the processes of an image; shown as `FD` or `PID:FD`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InheritedFd {
+    /// The parents' pid of the process; without, it is the image's first, or the only one that has
+    /// such a descriptor from outside.
+    pub process: Option<u32>,
+    /// Its number there.
+    pub fd: u32,
+}
+
+impl fmt::Display for InheritedFd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.process {
+            Some(pid) => write!(f, "{pid}:{}", self.fd),
+            None => write!(f, "{}", self.fd),
+        }
+    }
 }
 
 /// What the agent answers.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 use farfork_node::client::{Client, StartedClone};
-use farfork_types::wire::RestoreCall;
+use farfork_types::wire::{InheritedFd, RestoreCall};
 use nix::sys::signal::Signal;
 
 use super::{Bench, Lane, metric};
@@ -82,7 +82,7 @@ fn start(lane: &Lane, testbed: &Testbed, listener: &OwnedFd) -> Result<StartedCl
         name: lane.subject.name.clone(),
         detach: false,
         same_pid: false,
-        inherit: vec![LISTEN_FD as u32],
+        inherit: vec![InheritedFd { process: None, fd: LISTEN_FD as u32 }],
         requested_ns: now_ns(),
     };
     let fds = [null.as_fd(), null.as_fd(), null.as_fd(), listener.as_fd()];

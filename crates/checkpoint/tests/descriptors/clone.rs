@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use farfork_image::compile::arena::Arena;
 use farfork_image::compile::descriptors::{ops, spare};
-use farfork_image::compile::{Subject, external_numbers};
+use farfork_image::compile::{Subject, externals};
 use farfork_image::model::Model;
 use farfork_plan::protocol::{SLOT_EXTERNAL, SLOTS};
 use farfork_plan::{Op, PlanHeader, SLOT_NONE, nr, window};
@@ -27,7 +27,7 @@ impl Clone {
         let compiled = ops(Subject::root(model), &mut arena);
         let spare = spare(model);
         let plan = arena.finish(PlanHeader::default());
-        let supplied: Vec<OwnedFd> = external_numbers(model).iter().map(|_| supply()).collect();
+        let supplied: Vec<OwnedFd> = externals(model).iter().map(|_| supply()).collect();
         // SAFETY: the child makes system calls only, on memory that was made before the fork.
         let pid = unsafe { libc::fork() };
         if pid == 0 {

@@ -17,7 +17,7 @@ use farfork_plan::protocol::SLOT_POOL;
 use farfork_plan::{FileRange, Op, What, Window, nr};
 
 use super::arena::Arena;
-use super::{Placement, Subject, mounts, shared};
+use super::{Placement, Subject, family, mounts, shared};
 use crate::model::{Backing, FileStamp, Member, Memory, Region};
 
 /// Slot for the descriptor of a mapped file; descriptors of the process are made later.
@@ -74,7 +74,9 @@ struct Compiler<'m> {
 pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -> Compiled {
     let member = subject.member;
     let mut compiler = Compiler { member, placement, ops: Vec::new() };
-    compiler.ops.extend(mounts::ops(&subject.model.mounts, arena));
+    if !family::has_several(subject.model) {
+        compiler.ops.extend(mounts::ops(&subject.model.mounts, arena));
+    }
     let (start, bytes) = member.memory.vdso;
     compiler.ops.push(Op::new(What::Vdso, nr::MOVE_VDSO, &[start, bytes]));
     compiler.allocate_keys();

@@ -3,8 +3,10 @@
 pub mod arena;
 mod credentials;
 pub mod descriptors;
+pub mod family;
 pub mod filters;
 mod frame;
+mod held;
 mod memory;
 mod mounts;
 mod process;
@@ -16,7 +18,7 @@ use farfork_plan::{MEMBER_SHIFT, MemberPlan, PLAN_MAGIC, PlanHeader};
 
 use crate::model::{Member, Model};
 use arena::Arena;
-pub use descriptors::{external_numbers, replaceable_numbers};
+pub use descriptors::{Supplied, externals, replaceables};
 
 /// Where each chunk of a model's segments lies in the pool: offsets, multiples of the chunk size.
 pub type Placement = [u64];
@@ -28,12 +30,14 @@ pub struct Subject<'m> {
     pub model: &'m Model,
     /// The process.
     pub member: &'m Member,
+    /// Its place among the members.
+    pub index: usize,
 }
 
 impl<'m> Subject<'m> {
     /// The ancestor of all processes of `model`.
     pub fn root(model: &'m Model) -> Subject<'m> {
-        Subject { model, member: model.root() }
+        Subject { model, member: model.root(), index: 0 }
     }
 }
 
@@ -45,16 +49,18 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
     let mut members = Vec::new();
     let (mut windows, mut files) = (Vec::new(), Vec::new());
     for (index, member) in model.members.iter().enumerate() {
-        let subject = Subject { model, member };
+        let subject = Subject { model, member, index };
         let memory = memory::compile(subject, placement, &mut arena);
         let tag = (index as u64) << MEMBER_SHIFT;
         windows.extend(memory.windows(tag));
         files.extend(memory.files(tag));
         let process = process::compile(subject, &mut arena);
-        let threads = threads::compile(member, &mut arena);
+        let threads = threads::compile(subject, &mut arena);
+        let settle = family::settle(model, index, &mut arena);
         members.push(MemberPlan {
             memory_ops: arena.ops(&memory.ops),
             task_ops: arena.ops(&process),
+            settle_ops: arena.ops(&settle),
             stop_ops: {
                 let stop = process::stop(member);
                 arena.ops(&stop)
@@ -63,11 +69,13 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         });
     }
     windows.sort_by_key(|window| window.pool_offset);
+    let births = family::births(model, placement, &mut arena);
     let spare = descriptors::spare(model);
     let header = PlanHeader {
         magic: PLAN_MAGIC,
         bytes: 0,
         members: arena.table(&members),
+        births: arena.table(&births),
         windows: arena.table(&windows),
         files: arena.table(&files),
         spare_fd: spare.start,

@@ -5,14 +5,16 @@ use std::os::unix::ffi::OsStrExt;
 use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
-use super::{Subject, descriptors, scheduling};
+use super::{Subject, descriptors, family, scheduling};
 use crate::model::{Member, PosixTimer};
 
 /// Compiles everything that the threads of the process share besides memory.
 pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     let member = subject.member;
     let mut ops = Vec::new();
-    ops.extend(leadership(member));
+    if !family::has_several(subject.model) {
+        ops.extend(leadership(member));
+    }
     ops.extend(directory(member, arena));
     ops.extend(descriptors::ops(subject, arena));
     ops.extend(signals(member, arena));

@@ -19,9 +19,10 @@ use farfork_plan::{Op, What, nr, window};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
 use super::arena::Arena;
-use super::{Placement, Subject, descriptors};
+use super::held::{Held, shared_objects};
+use super::{Placement, Subject, descriptors, family};
 use crate::model::{
-    Backing, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SharedObject,
+    Backing, Member, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SharedObject,
 };
 
 const SLOT_OBJECT: u8 = 248;
@@ -46,20 +47,46 @@ struct Compiler<'m, 'a> {
 
 /// Compiles the shared objects of `subject`, whose windows lie at `placement`.
 pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -> Vec<Op> {
-    let (model, memory) = (subject.model, &subject.member.memory);
-    let (ops, numbers) = (Vec::new(), Numbers::of(model));
-    let mut compiler =
-        Compiler { model, memory, placement, arena, ops, numbers, mapped: (0, 0), detail: 0 };
-    for (index, object) in model.objects.iter().enumerate() {
-        compiler.object(index as u32, object);
+    let model = subject.model;
+    let held = Held::of(model).objects;
+    let mut compiler = Compiler::of(subject, placement, arena);
+    for (index, object) in (0u32..).zip(&model.objects) {
+        if held.contains(&index) {
+            compiler.map_held(index, object);
+        } else if !family::has_several(model) || compiler.is_used(subject.member, index) {
+            compiler.object(index, object);
+        }
     }
     compiler.unmap_part();
     compiler.ops
 }
 
+/// Compiles the objects that the root makes for several members, before it forks any.
+pub fn held_ops(model: &Model, held: &Held, placement: &Placement, arena: &mut Arena) -> Vec<Op> {
+    let mut compiler = Compiler::of(Subject::root(model), placement, arena);
+    for index in &held.objects {
+        compiler.make(*index, &model.objects[*index as usize]);
+    }
+    compiler.unmap_part();
+    compiler.ops
+}
+
+/// Seals the objects of several members; everyone must have mapped them.
+pub fn held_seals(model: &Model) -> Vec<Op> {
+    let numbers = Numbers::of(model);
+    let held = Held::of(model).objects;
+    let sealed = held.iter().map(|index| (*index, &model.objects[*index as usize]));
+    let sealed = sealed.filter(|(_, object)| object.seals != 0 && !object.is_anonymous());
+    let seal = |(index, object): (u32, &SharedObject)| {
+        let args = [numbers.number(index).into(), libc::F_ADD_SEALS as u64, object.seals.into()];
+        Op::new(What::SharedMemory, libc::SYS_fcntl as u32, &args)
+    };
+    sealed.map(seal).collect()
+}
+
 /// Descriptor numbers of the objects of a model.
 pub struct Numbers {
-    /// By object: its number, and whether a descriptor refers to it.
+    /// By object: its number, and whether a descriptor or another process refers to it.
     of: Vec<(u32, bool)>,
 }
 
@@ -67,19 +94,19 @@ impl Numbers {
     /// The numbers at the end of the restorer's own run; objects that no descriptor refers to
     /// share the first.
     pub fn of(model: &Model) -> Numbers {
-        let externals = descriptors::supplied_numbers(model).len() as u32;
+        let externals = descriptors::supplied(model).len() as u32;
         let first = descriptors::spare(model).start + OWN_FDS + 2 * externals;
         let mut next = first;
         let number = |is_held: bool| {
             next += u32::from(is_held);
             if is_held { (next, true) } else { (first, false) }
         };
-        Numbers { of: held(model).into_iter().map(number).collect() }
+        Numbers { of: kept(model).into_iter().map(number).collect() }
     }
 
     /// How many numbers objects take.
     pub fn count(model: &Model) -> u32 {
-        let held = held(model).into_iter().filter(|is_held| *is_held).count() as u32;
+        let held = kept(model).into_iter().filter(|is_held| *is_held).count() as u32;
         held + u32::from(!model.objects.is_empty())
     }
 
@@ -89,9 +116,12 @@ impl Numbers {
     }
 }
 
-/// Of each object, whether a descriptor refers to it.
-fn held(model: &Model) -> Vec<bool> {
+/// Of each object, whether a descriptor or another process refers to it.
+fn kept(model: &Model) -> Vec<bool> {
     let mut held = vec![false; model.objects.len()];
+    for object in shared_objects(model) {
+        held[object as usize] = true;
+    }
     for file in &model.files {
         if let OpenFile::Object { object, .. } = file {
             held[*object as usize] = true;
@@ -100,11 +130,43 @@ fn held(model: &Model) -> Vec<bool> {
     held
 }
 
-impl Compiler<'_, '_> {
+impl<'m, 'a> Compiler<'m, 'a> {
+    fn of(subject: Subject<'m>, placement: &'m Placement, arena: &'a mut Arena) -> Self {
+        let (model, memory) = (subject.model, &subject.member.memory);
+        let (ops, numbers) = (Vec::new(), Numbers::of(model));
+        Compiler { model, memory, placement, arena, ops, numbers, mapped: (0, 0), detail: 0 }
+    }
+
+    fn is_used(&self, member: &Member, index: u32) -> bool {
+        let is_open = |file: u32| matches!(self.model.files[file as usize], OpenFile::Object { object, .. } if object == index);
+        self.memory.regions.iter().any(|region| region.object() == Some(index))
+            || member.descriptors.iter().any(|own| is_open(own.file))
+    }
+
     fn object(&mut self, index: u32, object: &SharedObject) {
+        let fd = self.make(index, object);
+        self.map(index, fd, true);
+        if !object.is_anonymous() {
+            self.seal(fd, object.seals);
+        }
+        self.map(index, fd, false);
+        if !self.numbers.of[index as usize].1 {
+            self.push(libc::SYS_close, &[fd]);
+        }
+    }
+
+    /// Maps an object that is there already.
+    fn map_held(&mut self, index: u32, object: &SharedObject) {
         self.detail = self.arena.detail(&object.words());
-        let (fd, is_held) = self.numbers.of[index as usize];
-        let fd = u64::from(fd);
+        let fd = self.numbers.number(index).into();
+        self.map(index, fd, true);
+        self.map(index, fd, false);
+    }
+
+    /// Makes an object with its content, and gives its number.
+    fn make(&mut self, index: u32, object: &SharedObject) -> u64 {
+        self.detail = self.arena.detail(&object.words());
+        let fd = u64::from(self.numbers.number(index));
         match &object.kind {
             ObjectKind::Anonymous { no_reserve } => self.anonymous(object.size, *no_reserve),
             ObjectKind::Memfd(name) | ObjectKind::Unlinked(name) => self.memfd(name, object),
@@ -116,14 +178,7 @@ impl Compiler<'_, '_> {
         for extent in &object.extents {
             self.fill(fd, object, extent);
         }
-        self.map(index, fd, true);
-        if !matches!(object.kind, ObjectKind::Anonymous { .. }) {
-            self.seal(fd, object.seals);
-        }
-        self.map(index, fd, false);
-        if !is_held {
-            self.push(libc::SYS_close, &[fd]);
-        }
+        fd
     }
 
     fn op(&self, number: u32, args: &[u64]) -> Op {
@@ -277,6 +332,10 @@ impl Region {
 }
 
 impl SharedObject {
+    fn is_anonymous(&self) -> bool {
+        matches!(self.kind, ObjectKind::Anonymous { .. })
+    }
+
     /// Names it in messages.
     fn words(&self) -> String {
         match &self.kind {

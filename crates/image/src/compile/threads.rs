@@ -3,8 +3,8 @@
 use farfork_plan::{Op, ThreadPlan, What};
 
 use super::arena::Arena;
-use super::{credentials, filters, frame, process, scheduling};
-use crate::model::{Member, Thread};
+use super::{Subject, credentials, family, filters, frame, process, scheduling};
+use crate::model::Thread;
 
 const FS_BASE: usize = 21;
 const GS_BASE: usize = 22;
@@ -12,10 +12,11 @@ const ARCH_SET_GS: u64 = 0x1001;
 const DEFAULT_TIMER_SLACK_NS: u64 = 50_000;
 
 /// Plans of all threads, the leader's first.
-pub fn compile(member: &Member, arena: &mut Arena) -> Vec<ThreadPlan> {
+pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Vec<ThreadPlan> {
+    let member = subject.member;
     let is_leader = |index| index == 0;
     let plan = |(index, thread): (usize, &Thread)| {
-        let ops = ops(member, thread, is_leader(index), arena);
+        let ops = ops(subject, thread, is_leader(index), arena);
         ThreadPlan {
             tid: thread.tid,
             reserved: 0,
@@ -31,7 +32,8 @@ pub fn compile(member: &Member, arena: &mut Arena) -> Vec<ThreadPlan> {
     member.threads.iter().enumerate().map(plan).collect()
 }
 
-fn ops(member: &Member, thread: &Thread, is_leader: bool, arena: &mut Arena) -> Vec<Op> {
+fn ops(subject: Subject<'_>, thread: &Thread, is_leader: bool, arena: &mut Arena) -> Vec<Op> {
+    let member = subject.member;
     let mut ops = identity(thread, arena);
     if is_leader {
         // By now every thread that a timer may signal is there.
@@ -44,7 +46,11 @@ fn ops(member: &Member, thread: &Thread, is_leader: bool, arena: &mut Arena) -> 
         let args = [libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0];
         ops.push(Op::new(What::Credentials, libc::SYS_prctl as u32, &args));
     }
-    ops.extend(after_credentials(thread));
+    if is_leader && family::has_several(subject.model) {
+        ops.push(family::follow_parent());
+    } else {
+        ops.extend(after_credentials(thread));
+    }
     if is_leader {
         let args = [libc::PR_SET_DUMPABLE as u64, member.process.dumpable.into()];
         ops.push(call(libc::SYS_prctl, &args).may_fail()); // 2 cannot be set, only inherited

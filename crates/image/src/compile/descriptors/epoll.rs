@@ -9,7 +9,7 @@ use crate::model::{EpollWatch, OpenFile};
 const DEEPEST: u32 = 5;
 
 impl Compiler<'_> {
-    /// Adds all watches; instances that others watch come first, so that the kernel never has to
+    /// Adds all watches of this process's descriptors; instances that others watch come first, so that the kernel never has to
     /// look through an unfinished one.
     pub fn watches(&mut self) {
         let depths = self.depths();
@@ -18,7 +18,9 @@ impl Compiler<'_> {
         instances.sort_unstable();
         for (_, file) in instances {
             if let OpenFile::Epoll { watches, .. } = &self.model.files[file as usize] {
-                watches.iter().for_each(|watch| self.watch(file, watch));
+                let index = self.index;
+                let own = watches.iter().filter(|watch| watch.member as usize == index);
+                own.for_each(|watch| self.watch(file, watch));
             }
         }
     }
@@ -28,7 +30,9 @@ impl Compiler<'_> {
         let files: BTreeMap<u32, u32> =
             self.member.descriptors.iter().map(|own| (own.fd, own.file)).collect();
         let watches = |file: u32| match &self.model.files[file as usize] {
-            OpenFile::Epoll { watches, .. } => Some(watches),
+            OpenFile::Epoll { watches, .. } => {
+                Some(watches.iter().filter(|watch| watch.member as usize == self.index))
+            }
             _ => None,
         };
         let instances = self.numbers.keys().copied().filter(|file| watches(*file).is_some());

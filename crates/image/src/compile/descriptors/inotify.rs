@@ -16,7 +16,8 @@ impl Compiler<'_> {
         let model = self.model;
         for (index, file) in model.files.iter().enumerate() {
             let OpenFile::Inotify { watches, .. } = file else { continue };
-            let Some(fd) = self.first(index as u32) else { continue };
+            let own = self.first(index as u32).filter(|_| self.comes_first(index as u32));
+            let Some(fd) = own else { continue };
             for watch in watches {
                 let path = self.arena.text(watch.path.as_os_str().as_bytes());
                 let text = format!("fd {fd} (inotify) watching {}", watch.path.display());

@@ -5,6 +5,7 @@
 //!            free at the     the restorer's own,        free too
 //!            start           the external ones
 //!
+//!  held        (see `held`) dup3 from the number where the root made it
 //!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  socket      of the caller's, if supplied, or create ─► options ─► bind ─► listen or connect
@@ -19,6 +20,8 @@
 //! meant for, and no move overwrites anything.
 
 mod epoll;
+#[cfg(test)]
+mod family_tests;
 mod inotify;
 mod lock;
 mod make;
@@ -26,6 +29,7 @@ mod pair;
 #[cfg(test)]
 mod simulate;
 mod socket;
+mod supplied;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -34,13 +38,17 @@ mod unnamed;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use farfork_plan::protocol::{MAX_REQUEST_FDS, OWN_FDS, SLOT_EXTERNAL};
-use farfork_plan::{Op, What, nr};
+use farfork_plan::protocol::{OWN_FDS, SLOT_EXTERNAL};
+use farfork_plan::{Op, What, nr, stage};
 
-use super::Subject;
 use super::arena::Arena;
+use super::held::{self, Held};
 use super::shared::Numbers;
+use super::{Subject, family};
 use crate::model::{Descriptor, Member, Model, OpenFile};
+use supplied::LAST_STREAM;
+pub use supplied::{Supplied, externals, replaceables, supplied};
+pub use terminal::is_slave;
 
 /// Status flags that `F_SETFL` sets.
 const LATER: u32 = (libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O_NOATIME) as u32;
@@ -48,14 +56,16 @@ const LATER: u32 = (libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O
 struct Compiler<'m> {
     model: &'m Model,
     member: &'m Member,
+    index: usize,
     arena: &'m mut Arena,
     /// Descriptors of each file, by number.
     numbers: BTreeMap<u32, Vec<&'m Descriptor>>,
     ops: Vec<Op>,
-    /// Numbers that the caller supplies or may supply, in the order of their slots.
-    external: Vec<u32>,
-    spare_fd: u32,
+    /// What the caller supplies or may supply, in the order of the slots.
+    supplied: Vec<Supplied>,
+    spare: Range<u32>,
     objects: Numbers,
+    held: &'m Held,
     slots: Temporaries,
     /// Text that names the descriptor in the making.
     detail: u32,
@@ -74,39 +84,32 @@ struct Temporaries {
 
 /// Compiles the descriptors of `subject`; they must be made after memory and before threads.
 pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
-    let Subject { model, member } = subject;
-    let external = supplied_numbers(model);
-    let mut compiler = Compiler {
-        model,
-        member,
-        arena,
-        numbers: numbers(member),
-        ops: Vec::new(),
-        slots: temporaries(external.len()),
-        external,
-        spare_fd: spare(model).start,
-        objects: Numbers::of(model),
-        detail: 0,
-    };
-    for file in 0..model.files.len() as u32 {
-        if compiler.numbers.contains_key(&file) {
-            compiler.file(file);
-        }
-    }
-    compiler.slaves();
-    compiler.control();
+    let held = Held::of(subject.model);
+    let mut compiler = Compiler::of(subject, &subject.member.descriptors, &held, arena);
+    compiler.make_all();
+    compiler.leave_held();
     compiler.watches();
     compiler.notices();
     compiler.locks();
+    compiler.await_others();
     compiler.places();
+    compiler.ops
+}
+
+/// Compiles what the root makes for several members, before it forks any.
+pub fn held_ops(model: &Model, held: &Held, arena: &mut Arena) -> Vec<Op> {
+    let nothing = Held::default();
+    let mut compiler = Compiler::of(Subject::root(model), &held.descriptors, &nothing, arena);
+    compiler.make_all();
     compiler.ops
 }
 
 /// The restorer's own run of numbers, from 3 on, which no process of the parents has: those of
 /// the init and of ends put aside, each descriptor of a request twice while it is moved, and those
-/// of shared objects.
+/// of shared objects and held files.
 pub fn spare(model: &Model) -> Range<u32> {
-    let count = OWN_FDS + 2 * supplied_numbers(model).len() as u32 + Numbers::count(model);
+    let supplied = supplied(model).len() as u32;
+    let count = OWN_FDS + 2 * supplied + Numbers::count(model) + Held::count(model);
     let start = spare_run(model, count);
     start..start + count
 }
@@ -122,44 +125,9 @@ fn spare_run(model: &Model, count: u32) -> u32 {
         .fold(3, |start, fd| if fd < start + count { start.max(fd + 1) } else { start })
 }
 
-/// Numbers that the caller of restore supplies, ascending: of each external file the first, and
-/// each standard stream for itself, since a caller's may be three files where the parent's were
-/// one.
-pub fn external_numbers(model: &Model) -> Vec<u32> {
-    let mut external: Vec<u32> = numbers(model.root())
-        .into_iter()
-        .filter(|(file, _)| matches!(model.files[*file as usize], OpenFile::External { .. }))
-        .flat_map(|(_, own)| own.into_iter().enumerate().filter(|(n, d)| *n == 0 || d.fd <= 2))
-        .map(|(_, descriptor)| descriptor.fd)
-        .collect();
-    external.sort_unstable();
-    external
-}
-
-/// Numbers whose descriptors come with a request, in its order: those that the caller of restore
-/// has to supply, then those that it may.
-pub fn supplied_numbers(model: &Model) -> Vec<u32> {
-    [external_numbers(model), replaceable_numbers(model)].concat()
-}
-
-/// Numbers that the caller of restore may supply, ascending: of each socket that others find by
-/// its address the first, as many as a request has room for.
-pub fn replaceable_numbers(model: &Model) -> Vec<u32> {
-    const OWN: usize = 3;
-    let is_replaceable = |file: u32| match &model.files[file as usize] {
-        OpenFile::Socket(socket) => socket.is_replaceable(),
-        _ => false,
-    };
-    let own = numbers(model.root()).into_iter().filter(|(file, _)| is_replaceable(*file));
-    let mut firsts: Vec<u32> = own.map(|(_, own)| own[0].fd).collect();
-    firsts.sort_unstable();
-    firsts.truncate((MAX_REQUEST_FDS - OWN).saturating_sub(external_numbers(model).len()));
-    firsts
-}
-
-fn numbers(member: &Member) -> BTreeMap<u32, Vec<&Descriptor>> {
+fn numbers(descriptors: &[Descriptor]) -> BTreeMap<u32, Vec<&Descriptor>> {
     let mut numbers: BTreeMap<u32, Vec<&Descriptor>> = BTreeMap::new();
-    for descriptor in &member.descriptors {
+    for descriptor in descriptors {
         numbers.entry(descriptor.file).or_default().push(descriptor);
     }
     numbers.values_mut().for_each(|own| own.sort_by_key(|descriptor| descriptor.fd));
@@ -172,7 +140,76 @@ fn temporaries(externals: usize) -> Temporaries {
     Temporaries { made, second: made + 1, aside: made + 2 }
 }
 
-impl Compiler<'_> {
+impl<'m> Compiler<'m> {
+    fn of(
+        subject: Subject<'m>,
+        descriptors: &'m [Descriptor],
+        held: &'m Held,
+        arena: &'m mut Arena,
+    ) -> Compiler<'m> {
+        let Subject { model, member, index } = subject;
+        let supplied = supplied(model);
+        Compiler {
+            model,
+            member,
+            index,
+            arena,
+            numbers: numbers(descriptors),
+            ops: Vec::new(),
+            slots: temporaries(supplied.len()),
+            supplied,
+            spare: spare(model),
+            objects: Numbers::of(model),
+            held,
+            detail: 0,
+        }
+    }
+
+    fn make_all(&mut self) {
+        for file in 0..self.model.files.len() as u32 {
+            if !self.numbers.contains_key(&file) {
+                continue;
+            }
+            match self.held.number(file) {
+                Some(number) => self.take(file, number),
+                None => self.file(file),
+            }
+        }
+        self.slaves();
+        self.control();
+    }
+
+    /// Gives the numbers of a file to what is held at `number`.
+    fn take(&mut self, file: u32, number: u32) {
+        self.name(file, &self.model.files[file as usize]);
+        for own in self.numbers[&file].clone() {
+            self.push(libc::SYS_dup3, &[number.into(), own.fd.into(), cloexec(own)]);
+        }
+    }
+
+    /// Lets go of what is held: nobody else's file shall stay open, and the kernel drops a
+    /// process's locks with any descriptor of the file.
+    fn leave_held(&mut self) {
+        let first = self.held.descriptors.first().map(|own| own.fd);
+        if let Some(first) = first {
+            self.detail = 0;
+            self.push(libc::SYS_close_range, &[first.into(), (self.spare.end - 1).into(), 0]);
+        }
+    }
+
+    /// Nothing that others do to be made may be told to watches of places.
+    fn await_others(&mut self) {
+        let watches = |file: &OpenFile| matches!(file, OpenFile::Inotify { watches, .. } if !watches.is_empty());
+        if family::has_several(self.model) && self.model.files.iter().any(watches) {
+            self.ops.push(family::meet(stage::OPENED, family::living(self.model)));
+        }
+    }
+
+    /// Whether this is the member that sets up what several have.
+    fn comes_first(&self, file: u32) -> bool {
+        held::users(self.model, file).next() == Some(self.index)
+    }
+
     /// The first number of a file that has one.
     fn first(&self, file: u32) -> Option<u32> {
         self.numbers.get(&file).map(|own| own[0].fd)
@@ -216,17 +253,21 @@ impl Compiler<'_> {
     fn external(&mut self, file: u32) {
         let own = self.numbers[&file].clone();
         for descriptor in &own {
-            match self.slot_of(descriptor.fd) {
-                Some(slot) => self.move_to(slot, descriptor),
-                None => self.duplicate(own[0], descriptor),
+            match self.slot_of(file, descriptor.fd) {
+                Some(slot) if descriptor.fd <= LAST_STREAM || descriptor.fd == own[0].fd => {
+                    self.move_to(slot, descriptor);
+                }
+                _ => self.duplicate(own[0], descriptor),
             }
         }
     }
 
-    /// The slot of what the caller supplies for number `fd`.
-    fn slot_of(&self, fd: u32) -> Option<u8> {
-        let index = self.external.iter().position(|own| *own == fd)?;
-        Some(SLOT_EXTERNAL + index as u8)
+    /// The slot of what the caller supplies for number `fd` of `file`.
+    fn slot_of(&self, file: u32, fd: u32) -> Option<u8> {
+        let mut own = self.supplied.iter().enumerate().filter(|(_, own)| own.file == file);
+        let first = own.clone().next()?;
+        let exact = own.find(|(_, own)| own.fd == fd && fd <= LAST_STREAM);
+        Some(SLOT_EXTERNAL + exact.unwrap_or(first).0 as u8)
     }
 
     /// Moves what is in `slot` to the numbers of `file`.

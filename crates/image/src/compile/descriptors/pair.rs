@@ -73,7 +73,7 @@ impl Compiler<'_> {
     fn place_pair(&mut self, first: Option<u32>, second: Option<u32>) {
         let (made, from, aside) = (self.slots.made, self.slots.second, self.slots.aside);
         if let Some(second) = second {
-            let args = [from.into(), libc::F_DUPFD_CLOEXEC as u64, self.spare_fd.into()];
+            let args = [from.into(), libc::F_DUPFD_CLOEXEC as u64, self.spare.start.into()];
             let op = self.op(libc::SYS_fcntl, &args).slot_arg(0).store(aside);
             self.ops.push(op);
             self.push_on(from, libc::SYS_close, &[]);

@@ -64,6 +64,7 @@ pub struct Open {
 }
 
 /// The table of the clone.
+#[derive(Clone)]
 pub struct Table<'m> {
     /// Open numbers.
     pub fds: BTreeMap<u32, Open>,
@@ -120,6 +121,18 @@ impl<'m> Table<'m> {
 
     /// Runs all ops, then closes what is the restorer's.
     pub fn run(&mut self, ops: &[Op]) {
+        self.perform(ops);
+        self.fds.retain(|fd, _| !self.spare.contains(fd));
+    }
+
+    /// Runs ops that place what is held in the restorer's own run.
+    pub fn hold(&mut self, ops: &[Op]) {
+        let spare = std::mem::take(&mut self.spare);
+        self.perform(ops);
+        self.spare = spare;
+    }
+
+    fn perform(&mut self, ops: &[Op]) {
         let mut rest = ops.iter();
         while let Some(op) = rest.next() {
             if op.nr == nr::TAKE_SUPPLIED && self.is_left_out(op) {
@@ -133,7 +146,6 @@ impl<'m> Table<'m> {
                 self.slots[usize::from(op.store)] = result;
             }
         }
-        self.fds.retain(|fd, _| !self.spare.contains(fd));
     }
 
     fn is_left_out(&self, take: &Op) -> bool {
@@ -169,6 +181,8 @@ impl<'m> Table<'m> {
             (nr::SOCKETPAIR, _) => self.pair(a[2], a[3]),
             (nr::MOVE_FD, _) => self.move_fd(a[0] as u32, a[1] as u32, a[2] != 0),
             (nr::TAKE_SUPPLIED, _) => a[0],
+            (nr::MEET, _) => 0,
+            (_, libc::SYS_close_range) => self.close_range(a[0] as u32, a[1] as u32),
             (_, libc::SYS_dup3) => self.dup3(a[0] as u32, a[1] as u32, a[2] != 0),
             (_, libc::SYS_close) => self.close(a[0] as u32),
             (_, libc::SYS_fcntl) => self.fcntl(a[0] as u32, a[1] as i32, a[2]),
@@ -312,6 +326,12 @@ impl<'m> Table<'m> {
     fn close(&mut self, fd: u32) -> u64 {
         assert!(self.locks.is_empty(), "a close takes the process's locks away");
         self.fds.remove(&fd).unwrap_or_else(|| panic!("close of {fd}, which is not open"));
+        0
+    }
+
+    fn close_range(&mut self, first: u32, last: u32) -> u64 {
+        assert!(self.locks.is_empty(), "a close takes the process's locks away");
+        self.fds.retain(|fd, _| !(first..=last).contains(fd));
         0
     }
 

@@ -16,8 +16,7 @@ const REPAIR_OFF_SILENTLY: i32 = -1;
 impl Compiler<'_> {
     /// Makes a socket, unless the caller has supplied another.
     pub fn socket(&mut self, index: u32, socket: &Socket) {
-        let supplied = self.first(index).filter(|_| socket.is_replaceable());
-        let supplied = supplied.and_then(|fd| self.slot_of(fd));
+        let supplied = self.slot_of(index, u32::MAX);
         let at = self.ops.len();
         self.make_socket(socket);
         if let Some(slot) = supplied {

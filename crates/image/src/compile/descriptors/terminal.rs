@@ -6,7 +6,7 @@ use std::path::Path;
 use farfork_plan::{Op, What};
 
 use super::make::open_flags;
-use super::{Compiler, LATER};
+use super::{Compiler, LATER, family};
 use crate::model::{OpenFile, Terminal};
 
 /// `TCSETS2`.
@@ -64,6 +64,9 @@ impl Compiler<'_> {
         for (index, file) in model.files.iter().enumerate() {
             let OpenFile::TerminalSlave { terminal, flags } = file else { continue };
             let (index, terminal) = (index as u32, *terminal);
+            if self.held.number(index).is_some() {
+                continue;
+            }
             let is_master = |file: &OpenFile| is_master(file, terminal);
             let master = self.earlier(u32::MAX, is_master).and_then(|master| self.first(master));
             if let (Some(master), Some(_)) = (master, self.first(index)) {
@@ -98,7 +101,12 @@ impl Compiler<'_> {
             let slave = number(self, &|file| is_slave(file, index));
             let master = number(self, &|file| is_master(file, index));
             let (Some(slave), Some(master)) = (slave, master) else { continue };
-            if terminal.session != 0 && terminal.session == self.member.process.pid {
+            if self.held.find(model, |file| is_slave(file, index)).is_some() {
+                continue;
+            }
+            // Several processes have it before their births.
+            let is_ours = terminal.session != 0 && terminal.session == self.member.process.pid;
+            if is_ours && !family::has_several(model) {
                 self.push(libc::SYS_ioctl, &[slave.into(), libc::TIOCSCTTY, 0]);
             }
             if terminal.is_exclusive {
@@ -116,6 +124,7 @@ fn is_master(file: &OpenFile, wanted: u32) -> bool {
     matches!(file, OpenFile::TerminalMaster { terminal, .. } if *terminal == wanted)
 }
 
-fn is_slave(file: &OpenFile, wanted: u32) -> bool {
+/// Whether it is a slave of terminal `wanted`.
+pub fn is_slave(file: &OpenFile, wanted: u32) -> bool {
     matches!(file, OpenFile::TerminalSlave { terminal, .. } if *terminal == wanted)
 }

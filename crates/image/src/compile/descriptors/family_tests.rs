@@ -1,0 +1,132 @@
+//! Whatever descriptors several processes share, the ops of the root and of each make just these.
+
+use std::collections::BTreeMap;
+
+use farfork_plan::PlanHeader;
+use proptest::prelude::*;
+
+use super::simulate::{Table, Thing};
+use super::tests::{check_table, models};
+use super::{Held, Subject, held_ops, ops, spare, supplied};
+use crate::compile::arena::Arena;
+use crate::model::{EpollWatch, Member, Model, OpenFile};
+
+/// Tells what the caller supplies from numbers of descriptors.
+const SUPPLIED: u32 = 10_000;
+
+/// The same model with its descriptors dealt out to several processes, to some of them to all.
+fn dealt(mut model: Model, masks: &[u8], count: usize) -> Model {
+    let whole = model.members.remove(0);
+    for member in 0..count {
+        let has = |fd: u32| {
+            let mask = masks[fd as usize % masks.len()];
+            mask >> member & 1 != 0 || member == 0 && mask & ((1 << count) - 1) == 0
+        };
+        let mut own = Member::default();
+        own.process.pid = 1 + member as u32;
+        own.kinship.parent = member.checked_sub(1).map(|parent| parent as u32);
+        own.descriptors = whole.descriptors.iter().filter(|d| has(d.fd)).cloned().collect();
+        let is_own = |file: u32| own.descriptors.iter().any(|d| d.file == file);
+        own.locks = whole.locks.iter().filter(|lock| is_own(lock.file)).cloned().collect();
+        model.members.push(own);
+    }
+    let members = model.members.clone();
+    for (index, file) in (0u32..).zip(&mut model.files) {
+        if let OpenFile::Epoll { watches, .. } = file {
+            watches.retain_mut(|watch| settle(watch, index, &members));
+        }
+    }
+    model
+}
+
+/// Gives a watch to a process that has both; there may be none.
+fn settle(watch: &mut EpollWatch, epoll: u32, members: &[Member]) -> bool {
+    let has_both = |member: &Member| {
+        let own = &member.descriptors;
+        own.iter().any(|d| d.fd == watch.fd) && own.iter().any(|d| d.file == epoll)
+    };
+    let member = members.iter().position(has_both);
+    watch.member = member.unwrap_or(0) as u32;
+    member.is_some()
+}
+
+fn check(model: &Model) {
+    let held = Held::of(model);
+    let mut arena = Arena::new();
+    let first = held_ops(model, &held, &mut arena);
+    let members = model.members.iter().enumerate();
+    let own: Vec<_> =
+        members.map(|(index, member)| ops(Subject { model, member, index }, &mut arena)).collect();
+    let memory = arena.finish(PlanHeader::default());
+    let supplied: Vec<u32> = (0..supplied(model).len() as u32).map(|at| SUPPLIED + at).collect();
+    let mut root =
+        Table::new(spare(model), &supplied, &memory, 0, supplied.iter().copied().collect());
+    root.hold(&first);
+    let made_before = root.things.len();
+    let mut descriptions = BTreeMap::new();
+    for (index, ops) in own.iter().enumerate() {
+        let mut table = root.clone();
+        table.run(ops);
+        check_member(model, index, &table);
+        for descriptor in &model.members[index].descriptors {
+            let thing = table.fds[&descriptor.fd].thing;
+            let is_shared = held.number(descriptor.file).is_some();
+            let is_external = matches!(table.things[thing], Thing::External(_));
+            assert_eq!(is_shared, thing < made_before && !is_external);
+            if is_shared {
+                assert_eq!(*descriptions.entry(descriptor.file).or_insert(thing), thing);
+            }
+        }
+    }
+    // What two have is held, or from outside, or a handle of a process.
+    for file in 0..model.files.len() as u32 {
+        let exempt = matches!(
+            model.files[file as usize],
+            OpenFile::External { .. } | OpenFile::ProcessHandle { .. }
+        );
+        let users = super::held::users(model, file).count();
+        assert!(users < 2 || exempt || held.number(file).is_some());
+    }
+}
+
+/// What a single process with these descriptors would have.
+fn check_member(model: &Model, index: usize, table: &Table<'_>) {
+    let mut alone = model.clone();
+    alone.members = vec![model.members[index].clone()];
+    alone.members[0].process.pid = 1;
+    for file in &mut alone.files {
+        match file {
+            // Only what this process adds is seen in its own table.
+            OpenFile::Epoll { watches, .. } => {
+                watches.retain(|watch| watch.member as usize == index);
+            }
+            OpenFile::Inotify { watches, .. } if !is_first(model, index, watches) => {
+                watches.clear()
+            }
+            _ => {}
+        }
+    }
+    let supplied = supplied(model);
+    check_table(&alone, table, |number| supplied[(number - SUPPLIED) as usize].file);
+}
+
+/// Whether `index` is the first that has the instance with these watches, which no other has.
+fn is_first(model: &Model, index: usize, watches: &[crate::model::InotifyWatch]) -> bool {
+    let same =
+        |file: &OpenFile| matches!(file, OpenFile::Inotify { watches: own, .. } if own == watches);
+    let file = model.files.iter().position(same).unwrap() as u32;
+    super::held::users(model, file).next() == Some(index)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn each_process_gets_its_table(
+        model in models(),
+        masks in prop::collection::vec(any::<u8>(), 5),
+        count in 2usize..4,
+    ) {
+        check(&dealt(model, &masks, count));
+    }
+}

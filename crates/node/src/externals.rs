@@ -1,0 +1,164 @@
+//! Which of the caller's descriptors goes where in a clone.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use farfork_image::compile::{Supplied, externals, replaceables};
+use farfork_image::model::{Model, OpenFile};
+use farfork_sys::words;
+use farfork_types::wire::{InheritedFd, RestoreCall};
+use rustix::fs::{Mode, OFlags, open};
+
+use crate::addresses;
+use crate::error::NodeError;
+
+/// The caller's descriptors, each of what is not a standard stream with its place.
+struct Given {
+    streams: Vec<OwnedFd>,
+    others: Vec<(InheritedFd, OwnedFd)>,
+}
+
+/// The descriptors that the plan wants from outside, in its order: those that it cannot do
+/// without, then those that the caller may give. Of these, one that is left out has a stand-in.
+///
+/// # Errors
+/// One that is missing, and one that the image has no place for.
+pub fn gather(
+    model: &Model,
+    call: &RestoreCall,
+    mut fds: Vec<OwnedFd>,
+) -> Result<Vec<OwnedFd>, NodeError> {
+    let others = fds.split_off(fds.len().min(3));
+    let others = call.inherit.iter().copied().zip(others).collect();
+    let mut given = Given { streams: fds, others };
+    let mut gathered = Vec::new();
+    for wanted in externals(model) {
+        let found = given.take(model, wanted).or_else(|| given.stream(wanted));
+        gathered.push(found.ok_or_else(|| missing(model, call, wanted))?);
+    }
+    for wanted in replaceables(model) {
+        let found = given.take(model, wanted);
+        if found.is_none() {
+            addresses::clear(model, wanted);
+        }
+        gathered.push(found.map_or_else(stand_in, Ok)?);
+    }
+    match given.others.first() {
+        Some((place, _)) => {
+            Err(NodeError::NeedlessDescriptor { name: call.name.clone(), place: *place })
+        }
+        None => Ok(gathered),
+    }
+}
+
+impl Given {
+    fn take(&mut self, model: &Model, wanted: Supplied) -> Option<OwnedFd> {
+        let index = self.others.iter().position(|(place, _)| is_meant(model, *place, wanted))?;
+        Some(self.others.remove(index).1)
+    }
+
+    /// The caller's own standard stream, as often as it is wanted.
+    fn stream(&self, wanted: Supplied) -> Option<OwnedFd> {
+        self.streams.get(wanted.fd as usize)?.as_fd().try_clone_to_owned().ok()
+    }
+}
+
+/// Whether `place` is a number at which the wanted file is. A number of no process is the root's,
+/// or that of the only process that wants anything there.
+fn is_meant(model: &Model, place: InheritedFd, wanted: Supplied) -> bool {
+    let has = |member: usize| {
+        let own = &model.members[member].descriptors;
+        own.iter().any(|own| own.fd == place.fd && own.file == wanted.file)
+    };
+    if let Some(pid) = place.process {
+        return (0..model.members.len())
+            .any(|member| model.members[member].process.pid == pid && has(member));
+    }
+    let is_same = wanted.fd == place.fd;
+    let others = externals(model).into_iter().chain(replaceables(model));
+    let mut others = others.filter(|other| other.fd == place.fd && *other != wanted);
+    is_same && (wanted.member == 0 || others.next().is_none())
+}
+
+fn missing(model: &Model, call: &RestoreCall, wanted: Supplied) -> NodeError {
+    let description = match &model.files[wanted.file as usize] {
+        OpenFile::External { description } => description.clone(),
+        _ => String::new(),
+    };
+    let pid = model.members[wanted.member as usize].process.pid;
+    let process = (wanted.member != 0).then_some(pid);
+    let place = InheritedFd { process, fd: wanted.fd };
+    NodeError::MissingDescriptor { name: call.name.clone(), place, description }
+}
+
+/// What stands in a request for a descriptor that was left out.
+fn stand_in() -> Result<OwnedFd, NodeError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    open("/", flags, Mode::empty()).map_err(|errno| {
+        NodeError::Agent(format!("cannot open /: {}; look for limits", words::of(&errno.into())))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farfork_image::model::{Descriptor, Member};
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::path::PathBuf;
+
+    /// Two processes: standard output is one file in both, 7 a file of each.
+    fn model() -> Model {
+        let outside = |text: &str| OpenFile::External { description: text.to_owned() };
+        let descriptor = |fd, file| Descriptor { fd, file, cloexec: false };
+        let member = |pid, descriptors: Vec<Descriptor>| {
+            let mut member = Member { descriptors, ..Member::default() };
+            member.process.pid = pid;
+            member
+        };
+        let members = vec![
+            member(10, vec![descriptor(1, 0), descriptor(7, 1)]),
+            member(11, vec![descriptor(1, 0), descriptor(7, 2), descriptor(8, 3)]),
+        ];
+        let files = ["a terminal", "a pipe", "another pipe", "a socket"].map(outside).to_vec();
+        Model { members, files, ..Model::default() }
+    }
+
+    fn fds(count: usize) -> Vec<OwnedFd> {
+        (0..count).map(|_| File::open("/dev/null").unwrap().into()).collect()
+    }
+
+    fn call(places: &[(Option<u32>, u32)]) -> RestoreCall {
+        RestoreCall {
+            pool: PathBuf::new(),
+            cid: String::new(),
+            name: "demo/two".to_owned(),
+            detach: false,
+            same_pid: false,
+            inherit: places
+                .iter()
+                .map(|(process, fd)| InheritedFd { process: *process, fd: *fd })
+                .collect(),
+            requested_ns: 0,
+        }
+    }
+
+    #[test]
+    fn a_number_is_the_roots_or_the_only_one() {
+        let given = fds(6);
+        let raw: Vec<i32> = given.iter().map(AsRawFd::as_raw_fd).collect();
+        let call = call(&[(None, 8), (Some(11), 7), (None, 7)]);
+        let gathered = gather(&model(), &call, given).unwrap();
+        let seen: Vec<i32> = gathered.iter().map(AsRawFd::as_raw_fd).collect();
+        // Standard output, the root's 7, the other's 7 and 8.
+        assert_eq!(seen[1..], [raw[5], raw[4], raw[3]]);
+    }
+
+    #[test]
+    fn whose_descriptor_is_missing_is_told() {
+        let text = gather(&model(), &call(&[(None, 7)]), fds(4)).unwrap_err().to_string();
+        assert!(text.contains("--inherit-fd 11:7=PATH"), "{text}");
+        let places = call(&[(None, 7), (Some(11), 7), (None, 8), (None, 9)]);
+        let text = gather(&model(), &places, fds(7)).unwrap_err().to_string();
+        assert!(text.contains("descriptor 9"), "{text}");
+    }
+}
