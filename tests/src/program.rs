@@ -58,6 +58,8 @@ pub struct Program {
     pub is_tree: bool,
     /// It is also cloned as pid 1 of a PID namespace.
     pub as_pid_one: bool,
+    /// It is not cloned from its clone.
+    pub has_fresh_clones: bool,
     /// How long each wait for it may take.
     pub timeout: Duration,
 }
@@ -81,6 +83,7 @@ impl Program {
             own_network: false,
             is_tree: false,
             as_pid_one: false,
+            has_fresh_clones: false,
             timeout: Duration::from_secs(60),
         }
     }
@@ -145,6 +148,12 @@ impl Program {
         self
     }
 
+    /// Marks a program whose clones are not ready to be cloned until they have gone on.
+    pub const fn no_clone_of_clone(mut self) -> Self {
+        self.has_fresh_clones = true;
+        self
+    }
+
     /// Marks a program with addresses of its own.
     pub const fn own_network(mut self) -> Self {
         self.own_network = true;
@@ -167,7 +176,11 @@ impl Program {
             all.push(Flavour::PidOne);
         }
         match self.expect {
-            Expect::Passes => all.extend(Flavour::CLONING),
+            Expect::Passes => all.extend(
+                Flavour::CLONING
+                    .into_iter()
+                    .filter(|flavour| !self.has_fresh_clones || *flavour != Flavour::CloneOfClone),
+            ),
             Expect::Refused(_) => all.push(Flavour::Refused),
             Expect::Excludes(_) => all.extend([Flavour::Excluded, Flavour::KillRestoreSamePid]),
             Expect::NeedsInherit(..) | Expect::NeedsInheritBeside(..) => {

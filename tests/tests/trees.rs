@@ -146,12 +146,74 @@ fn check_image(pool: &Path, image: &str, shell: &Shell) -> Outcome {
     demand(shown["threads"] == 3 && shown["pid"] == root, "three threads in all", &shown)
 }
 
+/// One id is taken: the message names its process, and what was made of the others ends. When it is
+/// free, all start, and end with the first.
+fn a_tree_starts_whole_or_not_at_all() -> Outcome {
+    let pool = testbed::pool()?;
+    let (shell, image) = (Shell::start(["", ""])?, "test/trees:same");
+    let [root, first, second] = [i64::from(shell.pid()), shell.children[0], shell.children[1]];
+    let made = shell.checkpoint(image, &["--tree"])?;
+    demand(made.status.success(), "a checkpoint", &farfork::text(&made))?;
+    drop(shell);
+    await_end(&[root, first, second])?;
+    let mut other = start_as(second)?;
+    let same = ["--detach", "--pid-mode", "same"];
+    let output = farfork::run(farfork::restore(pool, image, &same)?)?;
+    let text = farfork::text(&output);
+    let _ = other.kill().and_then(|()| other.wait());
+    demand(output.status.code() == Some(1), "exit status 1", &output.status)?;
+    demand(text.contains(&format!("process {second}: File exists")), "whose id is taken", &text)?;
+    await_end(&[root, first])?;
+    farfork::must_run(farfork::restore(pool, image, &same)?)?;
+    let children = children(root as u32);
+    let killed = farfork::must_run({
+        let mut kill = farfork::command(&["kill"])?;
+        kill.arg(root.to_string());
+        kill
+    });
+    demand(children == [first, second], "both children", &children)?;
+    killed?;
+    await_end(&[root, first, second])?;
+    farfork::forget(pool, image)
+}
+
+/// A process with this id, which must be free.
+fn start_as(pid: i64) -> Outcome<Child> {
+    for _ in 0..200 {
+        let before = (pid - 1).to_string();
+        std::fs::write("/proc/sys/kernel/ns_last_pid", before)
+            .map_err(|error| Trouble::during("choosing the next id", error))?;
+        let mut sleep = Command::new("sleep");
+        sleep.arg("1000").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = sleep.spawn().map_err(|error| Trouble::during("starting sleep", error))?;
+        if i64::from(child.id()) == pid {
+            return Ok(child);
+        }
+        let _ = child.kill().and_then(|()| child.wait());
+    }
+    Err(Trouble::Failed(format!("no process got id {pid}")))
+}
+
+/// Waits until no process has one of these ids; some reapers of orphans only look now and then.
+fn await_end(pids: &[i64]) -> Outcome {
+    let until = Instant::now() + Duration::from_secs(30);
+    let lives = |pid: &&i64| Path::new(&format!("/proc/{pid}")).exists();
+    while let Some(pid) = pids.iter().find(lives) {
+        if Instant::now() > until {
+            return Err(Trouble::Failed(format!("expected process {pid} to end")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
 fn main() -> ExitCode {
     driver::begin();
-    let trials: [(&str, fn() -> Outcome); 3] = [
+    let trials: [(&str, fn() -> Outcome); 4] = [
         ("refusals_name_their_processes", refusals_name_their_processes),
         ("a_process_with_children_is_refused", a_process_with_children_is_refused),
         ("images_tell_their_processes", images_tell_their_processes),
+        ("a_tree_starts_whole_or_not_at_all", a_tree_starts_whole_or_not_at_all),
     ];
     let trials = trials.map(|(name, test)| {
         Trial::test(name, move || {

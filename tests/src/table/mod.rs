@@ -1,6 +1,7 @@
 //! Programs × flavours × expectations, in one place.
 
 mod descriptors;
+mod families;
 mod memory;
 mod refusals;
 mod runtimes;
@@ -18,6 +19,7 @@ pub fn all() -> impl Iterator<Item = &'static Program> {
         sockets::PROGRAMS,
         refusals::PROGRAMS,
         runtimes::PROGRAMS,
+        families::PROGRAMS,
     ]
     .into_iter()
     .flatten()
