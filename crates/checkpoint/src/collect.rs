@@ -1,6 +1,7 @@
 //! Everything about a family of stopped processes.
 
-use farfork_image::model::{MadeOn, Member, Model, Stored};
+use farfork_image::compile::{self, family::Misplaced};
+use farfork_image::model::{Kinship, MadeOn, Member, Model, Stored};
 use farfork_pool::{Extent, ImageWriter};
 
 use crate::copy::{self, Progress};
@@ -50,6 +51,9 @@ pub fn collect(
     refuse_children(family, refusals)?;
     let objects = objects(&seen, refusals)?;
     let (mut members, memories, made_on) = members(family, &kin, &seen, &objects, refusals)?;
+    if refusals.is_empty() {
+        refuse_misplaced(family, &members, refusals);
+    }
     let pids = family.pids();
     let open = descriptors::collect(&pids, &kin.ids(), &objects, refusals)?;
     for ((index, _), own) in family.living().zip(open.own) {
@@ -72,6 +76,16 @@ pub fn collect(
     model.content = shared.content(model.chunks() as u64);
     model.mounts = mounts::collect(&pids, &model, refusals)?;
     Ok(Some(Collected { model, memories, shared }))
+}
+
+/// A process that a clone could not have in its session, under its parent.
+fn refuse_misplaced(family: &Family, members: &[Member], refusals: &mut Refusals) {
+    if let Err(Misplaced(index)) = compile::family::check(members) {
+        refusals.about(family.members()[index].pid);
+        let Kinship { session, group, .. } = members[index].kinship;
+        let object = format!("session {session}, process group {group}");
+        refusals.add(object, causes::process::MISPLACED);
+    }
 }
 
 /// Children that are not to be carried.

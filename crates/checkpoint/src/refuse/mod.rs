@@ -68,6 +68,11 @@ impl Refusals {
         self.list.push(Refusal { process: self.process.clone(), object: object.into(), cause });
     }
 
+    /// Whether there is none as yet.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// All of them.
     pub fn into_list(self) -> Vec<Refusal> {
         self.list

@@ -47,6 +47,33 @@ stop()
 }
 
 #[test]
+fn an_orphan_that_no_fork_brings_back_is_told() {
+    // Both have orphans of the session of one leader; it lives below the second of them only.
+    let script = "
+assert libc.prctl(36, 1) == 0
+def orphan():
+    if os.fork() == 0:
+        if os.fork() == 0:
+            libc.prctl(1, 9); signal.alarm(60)
+            while True: signal.pause()
+        os._exit(0)
+    os.wait()
+def leader():
+    os.setsid()
+    orphan()
+    assert libc.kill(os.getppid(), 10) == 0
+    time.sleep(0.2)
+    orphan()
+def second():
+    signal.signal(10, lambda *_: libc.prctl(36, 1))
+    child(leader)
+child(second)
+stop()
+";
+    check(script, &[("session", "leave their orphans to another")]);
+}
+
+#[test]
 fn what_only_threads_share_is_told() {
     check(
         "

@@ -37,6 +37,12 @@ causes! {
         why: "the process that made the group is in another one now",
         remedy: "checkpoint it when the processes of that group have ended",
     }
+    MISPLACED {
+        what: "orphan that reached its parent past another that gets orphans",
+        why: "it came to its parent from a session whose processes now leave their orphans to \
+            another (PR_SET_CHILD_SUBREAPER)",
+        remedy: "checkpoint it when the orphan has ended",
+    }
     MAIN_THREAD_ENDED {
         what: "main thread that has ended",
         why: "it has ended, so that the process can be neither stopped nor described",
