@@ -13,6 +13,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::NodeError;
 use crate::images::Images;
@@ -29,6 +30,7 @@ pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<()
     // Between a request and a clone's first instruction six processes wake each other; behind busy
     // neighbours each could wait for a whole slice of theirs. Clones get the default back.
     let _ = farfork_sys::slice::request(SLICE_NS);
+    raise_file_limit();
     let path = paths::socket(name);
     let (listener, _lock) = listen_at(&path)?;
     let node = Arc::new(Node {
@@ -46,6 +48,14 @@ pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<()
     serve_all(&node, listener, idle);
     let _ = fs::remove_file(&path);
     Ok(())
+}
+
+/// The agent has a descriptor or more for each image and each clone. A clone's own limit is its
+/// parent's.
+fn raise_file_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // What stays low is told when it is reached.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 fn socket_error(doing: &'static str, path: &Path, source: io::Error) -> NodeError {

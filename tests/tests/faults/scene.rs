@@ -104,6 +104,14 @@ impl Scene {
         self.start_agent(command)
     }
 
+    /// Starts the agent with a limit of open files, as `prlimit` takes it.
+    pub fn agent_with_files(&mut self, limit: &str) -> Outcome<u32> {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={limit}")).arg(farfork::binary()?);
+        command.arg("node").arg("--pool").arg(self.pool_path());
+        self.start_agent(command)
+    }
+
     /// Starts the agent in a PID namespace of its own, where every other pid is free.
     pub fn agent_apart(&mut self) -> Outcome<u32> {
         let mut command = Command::new("unshare");
