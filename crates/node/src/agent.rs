@@ -66,14 +66,27 @@ fn socket_error(doing: &'static str, path: &Path, source: io::Error) -> NodeErro
 fn listen_at(path: &Path) -> Result<(OwnedFd, fs::File), NodeError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory).map_err(|e| socket_error("make the directory of", path, e))?;
-    let lock = fs::File::create(path.with_extension("lock"))
-        .map_err(|source| socket_error("lock", path, source))?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| NodeError::Agent(format!("a node agent already serves {}", path.display())))?;
+    let lock = lock(path)?;
     let _ = fs::remove_file(path);
     let listener = bound(path).map_err(|errno| socket_error("listen at", path, errno.into()))?;
     Ok((listener, lock))
 }
+
+/// Takes the lock beside the socket, which an agent holds as long as it lives. It may be held for a
+/// moment by somebody who clears what a dead agent has left.
+pub fn lock(path: &Path) -> Result<fs::File, NodeError> {
+    let lock = fs::File::create(path.with_extension("lock"))
+        .map_err(|source| socket_error("lock", path, source))?;
+    for _ in 0..LOCK_TRIES {
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(lock);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Err(NodeError::Agent(format!("a node agent already serves {}", path.display())))
+}
+
+const LOCK_TRIES: u32 = 20;
 
 fn bound(path: &Path) -> nix::Result<OwnedFd> {
     let kind = SockType::SeqPacket;

@@ -262,7 +262,12 @@ fn agent_is_gone(stage: &mut Stage, mut client: Subject, fate: Fate) -> Outcome 
     let is_right = is_told || fate.is_running && client.said("PASS");
     demand(is_right, format!("saw {status}\n{said}"))?;
     stage.scene.kill_agent();
-    stage.scene.works(&["pool", "check"])?;
+    // What the agent has pinned is free when its clones have gone, without another agent.
+    let scene = &stage.scene;
+    await_until("pool check clears the pins of the agent", || {
+        scene.works(&["pool", "check"]).is_ok_and(|said| said.ends_with("the pool is sound"))
+            && scene.pins().is_ok_and(|pins| pins.is_empty())
+    })?;
     stage.agent = stage.scene.agent()?;
     stage.descriptors = usize::MAX; // a fresh agent opens more with its first clone
     Ok(())
