@@ -27,11 +27,11 @@ fn check(script: &str, expected: &[(&str, &str)]) {
 fn sockets_whose_state_is_the_kernels_are_told_by_protocol_and_address() {
     check(
         "
-m = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262); m.bind(('127.0.0.1', 0))
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136); u.bind(('127.0.0.1', 0))
 v = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
 stop()
 ",
-        &[("MPTCP 127.0.0.1:", "MPTCP keeps state"), ("vsock", "virtual machine")],
+        &[("IP 127.0.0.1:", "what its protocol keeps"), ("vsock", "virtual machine")],
     );
 }
 

@@ -11,11 +11,6 @@ causes! {
         why: "it was shut down",
         remedy: "close it before the checkpoint",
     }
-    MPTCP {
-        what: "MPTCP socket",
-        why: "MPTCP keeps state of all paths in this kernel",
-        remedy: "use TCP (GODEBUG=multipathtcp=0 in Go), or close it before the checkpoint",
-    }
     SCTP {
         what: "SCTP socket",
         why: "SCTP keeps its associations in this kernel",
