@@ -20,7 +20,7 @@ pub use filter::SeccompFilter;
 pub use identity::{Credentials, Scheduling};
 pub use locks::{Lock, LockKind, Notice};
 pub use shared::{ObjectExtent, ObjectKind, SharedObject};
-pub use socket::{Socket, SocketOption, SocketRole};
+pub use socket::{Message, Socket, SocketOption, SocketRole};
 pub use terminal::{SETTINGS_BYTES, Terminal};
 pub use unnamed::UnnamedFile;
 
@@ -48,7 +48,7 @@ pub struct Model {
     pub timers: Timers,
     /// Open descriptors, by number.
     pub descriptors: Vec<Descriptor>,
-    /// Open file descriptions that `descriptors` refer to.
+    /// Open file descriptions that `descriptors` refer to, then those that only messages do.
     pub files: Vec<OpenFile>,
     /// Files without a name that some of `files` have open.
     pub unnamed: Vec<UnnamedFile>,
@@ -469,7 +469,7 @@ pub enum OpenFile {
         /// Status flags.
         flags: u32,
         /// Messages (for a stream: bytes) waiting to be read at this end.
-        incoming: Vec<Vec<u8>>,
+        incoming: Vec<Message>,
         /// Bit 0: shut down for reading, bit 1: for writing.
         shutdown: u32,
         /// Receive and send buffer sizes as `getsockopt` gives them.

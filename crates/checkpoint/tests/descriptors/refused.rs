@@ -156,18 +156,21 @@ stop()
 fn descriptors_in_flight_and_odd_sockets_are_told() {
     check(
         "
-a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [0])
+a, b = socket.socketpair(); p = select.epoll(); socket.send_fds(a, [b'x'], [p.fileno()]); p.close()
 d = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); d.bind('')
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.sendto(b'x', d.getsockname()); s.close()
-e, f = socket.socketpair(); f.setsockopt(1, 16, 1); e.send(b'x')
+e, f = socket.socketpair(); f.setsockopt(1, 16, 1)
+if os.fork() == 0:
+    e.send(b'x'); os._exit(0)
+os.wait()
 g, h = socket.socketpair(type=socket.SOCK_DGRAM); g.send(b'')
 stop()
 ",
         &[
-            ("Unix socket pair", "SCM_RIGHTS"),
             ("Unix socket at @", "from others wait"),
-            ("Unix socket pair", "credentials wait"),
+            ("Unix socket pair", "credentials of another"),
             ("Unix socket pair", "without taking it"),
+            ("descriptor in flight (anon_inode:[eventpoll])", "to be received"),
         ],
     );
 }

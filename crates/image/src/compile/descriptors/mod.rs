@@ -9,6 +9,7 @@
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  socket      of the caller's, if supplied, or create ─► options ─► bind ─► listen or connect
 //!  slaves      of terminals, in the same way, by their masters
+//!  in flight   messages with descriptors, when all files are made
 //!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
 //!              kernel drops a process's own when it closes any descriptor of the file; then
 //!              watches of places, which nothing done here shall wake
@@ -19,6 +20,7 @@
 //! meant for, and no move overwrites anything.
 
 mod epoll;
+mod in_flight;
 mod inotify;
 mod lock;
 mod make;
@@ -39,6 +41,7 @@ use farfork_plan::{Op, What, nr};
 use super::arena::Arena;
 use super::shared::Numbers;
 use crate::model::{Descriptor, Model, OpenFile};
+use in_flight::InFlight;
 
 /// Descriptors of the parent and what they need from the restorer.
 pub struct CompiledDescriptors {
@@ -63,6 +66,9 @@ struct Compiler<'m> {
     external: Vec<u32>,
     spare_fd: u32,
     objects: Numbers,
+    in_flight: InFlight,
+    /// Socket pairs to be filled when all files are made: the first end that was met, the other.
+    late: Vec<(u32, Option<u32>)>,
     slots: Temporaries,
     /// Text that names the descriptor in the making.
     detail: u32,
@@ -83,15 +89,21 @@ struct Temporaries {
 pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
     let external = supplied_numbers(model);
     let spare_count = spare_count(model, external.len());
+    let in_flight = InFlight::of(model, spare_count);
+    let without_number: Vec<Descriptor> = in_flight.descriptors().collect();
+    let mut numbers = numbers(model);
+    numbers.extend(without_number.iter().map(|descriptor| (descriptor.file, vec![descriptor])));
     let mut compiler = Compiler {
         model,
         arena,
-        numbers: numbers(model),
+        numbers,
         ops: Vec::new(),
         slots: temporaries(external.len()),
         external,
         spare_fd: spare_run(model, spare_count),
         objects: Numbers::of(model),
+        in_flight,
+        late: Vec::new(),
         detail: 0,
     };
     for file in 0..model.files.len() as u32 {
@@ -102,6 +114,7 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
     compiler.slaves();
     compiler.control();
     compiler.watches();
+    compiler.late_messages();
     compiler.notices();
     compiler.locks();
     compiler.places();
@@ -110,9 +123,9 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
 }
 
 /// Numbers that the restorer needs: those of the init and of ends put aside, each descriptor of a
-/// request twice while it is moved, and those of shared objects.
+/// request twice while it is moved, those of shared objects, and of descriptors in flight.
 fn spare_count(model: &Model, externals: usize) -> u32 {
-    OWN_FDS + 2 * externals as u32 + Numbers::count(model)
+    OWN_FDS + 2 * externals as u32 + Numbers::count(model) + InFlight::count(model)
 }
 
 /// First number of the restorer's own run.
