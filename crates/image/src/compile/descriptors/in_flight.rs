@@ -11,7 +11,7 @@
 
 use farfork_plan::protocol::OWN_FDS;
 
-use super::{Compiler, spare_run, supplied_numbers};
+use super::{Compiler, Subject, spare, supplied_numbers};
 use crate::compile::shared::Numbers;
 use crate::model::{Descriptor, Message, Model, OpenFile};
 
@@ -25,12 +25,10 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Those of `model`, for a run that begins at number `spare_fd`.
-    fn at(model: &Model, spare_fd: u32) -> InFlight {
-        let externals = supplied_numbers(model).len() as u32;
-        let first = spare_fd + OWN_FDS + 2 * externals + Numbers::count(model);
+    /// Those of `subject`, with numbers from `first` on.
+    fn from(Subject { model, member }: Subject<'_>, first: u32) -> InFlight {
         let mut has_number = vec![false; model.files.len()];
-        for descriptor in &model.descriptors {
+        for descriptor in &member.descriptors {
             has_number[descriptor.file as usize] = true;
         }
         let mut files: Vec<u32> =
@@ -49,14 +47,17 @@ impl InFlight {
         InFlight { first, files, alone }
     }
 
-    /// Those of `model`.
-    pub fn of(model: &Model, spare_count: u32) -> InFlight {
-        InFlight::at(model, spare_run(model, spare_count))
+    /// Those of `subject`, which makes what no process of the image has a number for.
+    pub fn of(subject: Subject<'_>) -> InFlight {
+        let model = subject.model;
+        let externals = supplied_numbers(model).len() as u32;
+        let own = OWN_FDS + 2 * externals + Numbers::count(model);
+        InFlight::from(subject, spare(model).start + own)
     }
 
     /// How many numbers they take.
     pub fn count(model: &Model) -> u32 {
-        let InFlight { files, alone, .. } = InFlight::at(model, 0);
+        let InFlight { files, alone, .. } = InFlight::from(Subject::root(model), 0);
         (files.len() + alone.len()) as u32
     }
 

@@ -192,7 +192,7 @@ impl Compiler<'_> {
             put(libc::SCM_RIGHTS, &files);
         }
         if let Some((user, group)) = message.sender {
-            put(libc::SCM_CREDENTIALS, &[self.model.process.pid, user, group]);
+            put(libc::SCM_CREDENTIALS, &[self.member.process.pid, user, group]);
         }
         control
     }

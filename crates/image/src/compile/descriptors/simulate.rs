@@ -6,7 +6,6 @@ use std::ops::Range;
 use farfork_plan::protocol::{SLOT_EXTERNAL, SLOTS};
 use farfork_plan::{Op, SLOT_NONE, nr, window};
 
-use super::CompiledDescriptors;
 use super::terminal::OPEN_SLAVE;
 
 /// What a description is.
@@ -91,17 +90,16 @@ pub struct Table<'m> {
 
 impl<'m> Table<'m> {
     /// The table as the restorer leaves it for the ops: what the caller supplied for the numbers
-    /// `external`, its own numbers `gap` apart, the last `in_flight` of them unused. Of what the caller may supply, it has left
-    /// `left_out` out.
+    /// `external`, its own numbers `gap` apart, the last `in_flight` of them unused. Of what the
+    /// caller may supply, it has left `left_out` out.
     pub fn new(
-        compiled: &CompiledDescriptors,
+        spare: Range<u32>,
         external: &[u32],
         in_flight: u32,
         memory: &'m [u8],
         gap: u32,
         left_out: BTreeSet<u32>,
     ) -> Table<'m> {
-        let end = compiled.spare_fd + compiled.spare_count;
         let mut table = Table {
             fds: BTreeMap::new(),
             things: Vec::new(),
@@ -112,14 +110,14 @@ impl<'m> Table<'m> {
             slots: [u64::MAX; SLOTS],
             left_out,
             memory,
-            spare: compiled.spare_fd..end,
-            in_flight: end - in_flight..end,
+            spare: spare.clone(),
+            in_flight: spare.end - in_flight..spare.end,
             pairs: 0,
             terminals: 0,
         };
-        table.open_at(compiled.spare_fd, Thing::Restorer);
+        table.open_at(spare.start, Thing::Restorer);
         for (index, external) in external.iter().enumerate() {
-            let fd = compiled.spare_fd + (index as u32 + 1) * (gap + 1);
+            let fd = spare.start + (index as u32 + 1) * (gap + 1);
             assert!(table.spare.contains(&fd), "the run is too short for the restorer's own");
             table.open_at(fd, Thing::External(*external));
             table.slots[usize::from(SLOT_EXTERNAL) + index] = fd.into();
@@ -128,8 +126,8 @@ impl<'m> Table<'m> {
     }
 
     /// Runs all ops, then closes what is the restorer's.
-    pub fn run(&mut self, compiled: &CompiledDescriptors) {
-        let mut rest = compiled.ops.iter();
+    pub fn run(&mut self, ops: &[Op]) {
+        let mut rest = ops.iter();
         while let Some(op) = rest.next() {
             if op.nr == nr::TAKE_SUPPLIED && self.is_left_out(op) {
                 continue;
