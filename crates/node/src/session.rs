@@ -256,7 +256,7 @@ fn stand_in() -> Result<OwnedFd, NodeError> {
 
 /// What a descriptor from outside was.
 fn description(model: &Model, fd: u32) -> String {
-    let file = model.descriptors.iter().find(|descriptor| descriptor.fd == fd);
+    let file = model.root().descriptors.iter().find(|descriptor| descriptor.fd == fd);
     match file.and_then(|descriptor| model.files.get(descriptor.file as usize)) {
         Some(OpenFile::External { description }) => description.clone(),
         _ => String::new(),
