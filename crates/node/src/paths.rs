@@ -3,6 +3,8 @@
 use std::env;
 use std::path::PathBuf;
 
+use farfork_pool::Pool;
+
 /// Name of the node when none is given.
 pub const DEFAULT_NODE: &str = "local";
 
@@ -26,4 +28,9 @@ pub fn socket(node: &str) -> PathBuf {
 /// Directory for the pins of `node`.
 pub fn pins(node: &str) -> PathBuf {
     run_directory().join(format!("{node}.pins"))
+}
+
+/// Name of the file with the pins of images of `pool`.
+pub fn pool_name(pool: &Pool) -> String {
+    pool.uuid().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -69,10 +69,15 @@ impl Node {
     ) -> Result<(), NodeError> {
         let running = self.start(call, fds)?;
         let pid = running.pid;
-        channel.send_about(&Reply::Running(running), pid)?;
-        if let Some(Received { document: Call::Seen { pid: seen }, .. }) = channel.receive()? {
-            self.registry.seen(pid, seen);
-        }
+        let told = channel.send_about(&Reply::Running(running), pid);
+        let Ok(Some(Received { document: Call::Seen { pid: seen }, .. })) =
+            told.and_then(|()| channel.receive())
+        else {
+            // Whoever asked has gone, and nobody else knows of the clone.
+            self.registry.get(pid).inspect(|clone| end(clone, Signal::SIGKILL));
+            return Ok(());
+        };
+        self.registry.seen(pid, seen);
         if call.detach {
             return channel.send(&Reply::Done, &[]);
         }
@@ -123,7 +128,7 @@ impl Node {
                 Err(farfork_restore::RestoreError::Killed { cid }.into())
             }
             Err(error) => {
-                let _ = kill(Pid::from_raw(started.init_pid), Signal::SIGKILL);
+                let _ = kill(Pid::from_raw(started.init_pid()), Signal::SIGKILL);
                 reap(&started);
                 Err(error.into())
             }
@@ -201,7 +206,7 @@ fn end(clone: &Clone, signal: Signal) {
 }
 
 fn reap(started: &Started) {
-    let _ = waitpid(Pid::from_raw(started.init_pid), None);
+    let _ = waitpid(Pid::from_raw(started.init_pid()), None);
 }
 
 /// Whether the client has closed its end, looked at for a moment.
