@@ -43,6 +43,15 @@ pub enum NodeError {
         /// Number of the descriptor.
         fd: u32,
     },
+    /// A connection has one process at each end.
+    #[error(
+        "image {name} holds TCP connections that go on where its parent ended: start it with \
+         --pid-mode same, once"
+    )]
+    Connections {
+        /// The image.
+        name: String,
+    },
     /// There is no such clone here.
     #[error("no clone has pid {pid} on this node: farfork ps lists them")]
     NoClone {

@@ -92,6 +92,9 @@ impl Node {
         let pool = self.images.pool(&call.pool)?;
         let (image, pin) = pool.attach(cid)?;
         let externals = externals(&image, call, fds)?;
+        if !call.same_pid && image.attached.image.model.connections().next().is_some() {
+            return Err(NodeError::Connections { name: call.name.clone() });
+        }
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let request = image.attached.request(mode, externals.len());
         let lock = pin.lock().unwrap_or(image.attached.pool());

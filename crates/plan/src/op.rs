@@ -26,6 +26,9 @@ pub mod nr {
     /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
     /// leaves out the next `args[1]` ops, which make the parent's.
     pub const TAKE_SUPPLIED: u32 = 0x8007;
+    /// Sends the `args[2]` bytes at `args[1]` on socket `args[0]` with flags `args[3]`, all of them
+    /// or failing.
+    pub const SEND_ALL: u32 = 0x8008;
 }
 
 /// What an op is about, so that a failure can be told in words.

@@ -118,6 +118,7 @@ impl Slots {
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
                 nr::WRITE_ALL => write_all(args),
                 nr::TAKE_SUPPLIED => supplied(args[0]),
+                nr::SEND_ALL => send_all(args),
                 number => syscall(number, args),
             }
         }
@@ -218,6 +219,22 @@ unsafe fn write_all([fd, from, bytes, offset, ..]: [u64; 6]) -> SysResult {
         match unsafe { syscall(k::__NR_pwrite64, args) }? {
             0 => return Err(Errno(linux_raw_sys::errno::EIO as i32)),
             written => done += written,
+        }
+    }
+    Ok(done)
+}
+
+/// Pieces that a queue has room for as a whole.
+const PIECE_BYTES: u64 = 16 << 10;
+
+unsafe fn send_all([socket, from, bytes, flags, ..]: [u64; 6]) -> SysResult {
+    let mut done = 0;
+    while done < bytes {
+        let args = [socket, from + done, PIECE_BYTES.min(bytes - done), flags, 0, 0];
+        // SAFETY: the plan maps what it wants to be sent.
+        match unsafe { syscall(k::__NR_sendto, args) }? {
+            0 => return Err(Errno(linux_raw_sys::errno::EIO as i32)),
+            sent => done += sent,
         }
     }
     Ok(done)

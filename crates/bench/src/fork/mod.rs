@@ -22,6 +22,8 @@ mod warm;
 use std::rc::Rc;
 use std::time::Duration;
 
+use farfork_checkpoint::Fate;
+
 use crate::error::{BenchError, io};
 use crate::machine::{Machine, available_bytes};
 use crate::protocol::Touches;
@@ -178,7 +180,8 @@ fn lane(
     std::fs::create_dir(&directory).map_err(io("make", &directory))?;
     let (parent, forker) = subject.warm(&directory)?;
     subject.settle(&parent)?;
-    match farfork_checkpoint::checkpoint(&testbed.pool, parent.pid(), false, &mut |_, _| {}) {
+    match farfork_checkpoint::checkpoint(&testbed.pool, parent.pid(), Fate::GoesOn, &mut |_, _| {})
+    {
         Ok(made) => {
             let criu = match criu {
                 Ok(program) => criu::Images::make(program, &subject.name, &parent),

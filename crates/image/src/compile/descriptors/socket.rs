@@ -42,6 +42,9 @@ impl Compiler<'_> {
             return self.end(socket.family, is_reset);
         }
         self.set_options(socket);
+        if let SocketRole::Established(_) = socket.role {
+            return;
+        }
         self.bind(socket);
         match &socket.role {
             SocketRole::Listening { backlog } => {
@@ -51,7 +54,7 @@ impl Compiler<'_> {
                 let at = self.arena.put(peer, 8);
                 self.address(libc::SYS_connect, &[at, peer.len() as u64]);
             }
-            SocketRole::Idle | SocketRole::Ended { .. } => {}
+            SocketRole::Idle | SocketRole::Established(_) | SocketRole::Ended { .. } => {}
         }
     }
 
@@ -121,7 +124,7 @@ impl Compiler<'_> {
     }
 
     /// A call that gives the socket in the making its address.
-    fn address(&mut self, number: i64, args: &[u64]) {
+    pub fn address(&mut self, number: i64, args: &[u64]) {
         let args = [&[self.slots.made.into()], args].concat();
         let op = Op::new(What::Address, number as u32, &args).slot_arg(0);
         self.ops.push(op.about(self.detail));
