@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut sealed = bytes.to_vec();
     format::reseal(&mut sealed);
     if let Ok(read) = Metadata::parse(&sealed, CID) {
-        let chunks = read.model.memory.chunks();
+        let chunks = read.model.chunks();
         let placement: Vec<u64> = (1..=chunks as u64).map(|i| i * CHUNK_BYTES).collect();
         format::encode(&read.model, CID, &placement, &read.sums);
     }

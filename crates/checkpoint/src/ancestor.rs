@@ -37,8 +37,10 @@ impl Ancestor {
         let pool = Pool::open(&path)?;
         let Some(extents) = pool.image_at(plan.offset)? else { return Ok(None) };
         let image = Image::read_at(&pool, extents)?;
-        let memory = image.model.memory;
-        let placed = memory.segments.iter().map(|segment| {
+        // Of several processes this may be any.
+        let mut members = image.model.members;
+        let memory = members.swap_remove(0).memory;
+        let placed = memory.stored.segments.iter().map(|segment| {
             let offset = segment.pool_offset(segment.address, &image.placement);
             (offset, (segment.address, segment.bytes))
         });

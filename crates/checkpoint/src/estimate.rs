@@ -23,9 +23,9 @@ pub fn chunks(pid: i32) -> Result<Option<u32>, CheckpointError> {
     }
     let guards = memory::guards(pid, &regions.all)?;
     let runs = memory::runs(pid, &regions, &guards)?;
-    let stored = [&runs[..], objects.lay_out(pid)?.area.as_slice()].concat();
-    let memory = memory::memory(regions.all, &stored, guards, (0, 0));
-    Ok(Some(with_growth(memory.chunks() as u32)))
+    let memory = memory::memory(regions.all, &runs, guards, (0, 0));
+    let content = objects.lay_out(pid)?.content(memory.stored.end_chunk());
+    Ok(Some(with_growth(memory.stored.end_chunk().max(content.end_chunk()) as u32)))
 }
 
 /// A process that runs goes on to touch memory: a window more may come at the edges of heap and

@@ -32,7 +32,7 @@ mod threads;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farfork_image::model::{Memory, Model, Process};
+use farfork_image::model::{Member, Memory, Model, Process, Stored};
 use farfork_image::store::{Draft, Published};
 use farfork_pool::{Held, Pool};
 use farfork_types::Cid;
@@ -145,9 +145,9 @@ pub fn checkpoint(
     draft.fit(&model)?;
     let copy_begun = Instant::now();
     let (writer, extents) = draft.room();
-    let segments = &model.memory.segments;
-    let copied_bytes = copy::copy(pid, &runs, segments, writer, extents, progress)?
-        + shared.copy(pid, segments, writer, extents)?;
+    let own = &model.root().memory.stored.segments;
+    let copied_bytes = copy::copy(pid, &runs, own, writer, extents, progress)?
+        + shared.copy(pid, &model.content.segments, writer, extents)?;
     let copying = copy_begun.elapsed();
     // One that is to be killed stands still until its image is there to take its place.
     let frozen = stopped.since().elapsed();
@@ -227,30 +227,36 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         .collect::<Result<Vec<_>, _>>()?;
     let open = descriptors::collect(pid, &objects, refusals)?;
     let shared = objects.lay_out(pid)?;
-    let stored = [&runs[..], shared.area.as_slice()].concat();
-    let memory = memory::memory(regions.all, &stored, guards, kernel);
+    let memory = memory::memory(regions.all, &runs, guards, kernel);
     let memory = Memory { protection_keys, ..memory };
-    let mut model = Model {
-        made_on: process::made_on(injector.vdso(), &threads[0].xstate),
-        created_unix_s: 0,
+    let made_on = process::made_on(injector.vdso(), &threads[0].xstate);
+    let member = Member {
+        kinship: process::kinship(pid)?,
         process: Process {
             locks_future,
             is_stopped: frozen.is_stopped(),
             ..process::collect(&injector, pid, refusals)?
         },
         memory: process::layout(&injector, pid, memory)?,
-        objects: shared.objects.clone(),
         signals,
         timers: process::timers(&injector, pid, &threads)?,
         threads,
         descriptors: open.descriptors,
-        files: open.files,
-        mounts: Vec::new(),
-        unnamed: open.unnamed,
-        terminals: open.terminals,
         locks: open.locks,
         notices: open.notices,
     };
+    let mut model = Model {
+        made_on,
+        created_unix_s: 0,
+        members: vec![member],
+        objects: shared.objects.clone(),
+        content: Stored::default(),
+        files: open.files,
+        unnamed: open.unnamed,
+        terminals: open.terminals,
+        mounts: Vec::new(),
+    };
+    model.content = shared.content(model.chunks() as u64);
     model.mounts = mounts::collect(pid, &model, refusals)?;
     Ok(Some(Collected { model, runs, shared }))
 }

@@ -4,7 +4,9 @@
 use std::fs::File;
 
 use farfork_image::layout;
-use farfork_image::model::{Backing, FileStamp, Memory, Region, RegionTraits, StoredWindow};
+use farfork_image::model::{
+    Backing, FileStamp, Memory, Region, RegionTraits, Stored, StoredWindow,
+};
 use farfork_plan::window;
 use farfork_sys::memory;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
@@ -293,7 +295,7 @@ fn whole_windows(runs: &[Run], start: u64, end: u64) -> Vec<Run> {
 }
 
 /// The windows that hold `runs`, with their pages marked.
-fn windows(runs: &[Run]) -> Vec<StoredWindow> {
+pub fn windows(runs: &[Run]) -> Vec<StoredWindow> {
     let mut windows: Vec<StoredWindow> = Vec::new();
     for (start, end) in runs {
         for page in (*start..*end).step_by(PAGE_BYTES as usize) {
@@ -313,9 +315,9 @@ fn windows(runs: &[Run]) -> Vec<StoredWindow> {
 /// An address space without what [`crate::process`] adds, laid out for an image.
 pub fn memory(regions: Vec<Region>, runs: &[Run], guards: Vec<Run>, kernel: Run) -> Memory {
     let windows = windows(runs);
-    let segments = layout::segments(&regions, &windows);
+    let segments = layout::segments(&regions, &windows, 0);
     let vdso = (kernel.0, kernel.1 - kernel.0);
-    Memory { regions, windows, segments, guards, vdso, ..Memory::default() }
+    Memory { regions, stored: Stored { windows, segments }, guards, vdso, ..Memory::default() }
 }
 
 #[cfg(test)]

@@ -74,7 +74,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 /// Paths that a clone opens. Devices without state are the same wherever they are.
 fn paths(model: &Model) -> BTreeSet<&Path> {
-    let mapped = model.memory.regions.iter().filter_map(|region| match &region.backing {
+    let regions = model.members.iter().flat_map(|member| &member.memory.regions);
+    let mapped = regions.filter_map(|region| match &region.backing {
         Backing::PrivateFile(file, _) | Backing::SharedFile { file, .. } => {
             Some(file.path.as_path())
         }
@@ -84,7 +85,8 @@ fn paths(model: &Model) -> BTreeSet<&Path> {
         OpenFile::Path { path, .. } => Some(path.as_path()),
         _ => None,
     });
-    let own = [model.process.cwd.as_path(), model.process.exe.as_path()];
+    let processes = model.members.iter().map(|member| &member.process);
+    let own = processes.flat_map(|process| [process.cwd.as_path(), process.exe.as_path()]);
     mapped.chain(open).chain(own).filter(|path| !path.starts_with("/proc")).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use farfork_image::model::{Leads, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers};
+use farfork_image::model::{Kinship, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers};
 use farfork_sys::{ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
@@ -50,7 +50,6 @@ pub fn collect(
             .unwrap_or(0),
         dumpable: dumpable as u32,
         is_child_subreaper: is_child_subreaper as u32 != 0,
-        leads: leads(&status),
         membarrier: membarrier.max(0) as u32,
         thp_disable: thp_disable as u32,
         merges_memory: merges == 1,
@@ -62,12 +61,17 @@ pub fn collect(
     })
 }
 
-fn leads(status: &Status) -> Leads {
-    match status.innermost_pid {
-        pid if pid == status.session => Leads::Session,
-        pid if pid == status.group => Leads::Group,
-        _ => Leads::Nothing,
-    }
+/// Place of a process without relatives: what it does not lead comes from outside.
+pub fn kinship(pid: i32) -> Result<Kinship, CheckpointError> {
+    let status = Status::read(pid, pid)?;
+    let own = |leader: u32| if leader == status.innermost_pid { leader } else { 0 };
+    Ok(Kinship {
+        parent: None,
+        exit_signal: libc::SIGCHLD as u32,
+        session: own(status.session),
+        group: own(status.group),
+        ended: None,
+    })
 }
 
 /// A number that a file of `/proc/PID` holds.

@@ -162,27 +162,29 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
     let model = &image.model;
     let is_external =
         |index: u32| matches!(model.files.get(index as usize), Some(OpenFile::External { .. }));
-    let windows = &model.memory.windows;
-    let bits = windows.iter().flat_map(|window| window.pages);
+    let root = model.root();
+    let windows = model.stored().flat_map(|stored| &stored.windows);
+    let bits = windows.flat_map(|window| window.pages);
     let stored_pages: u64 = bits.map(|word| u64::from(word.count_ones())).sum();
-    let mapped_bytes: u64 = model.memory.segments.iter().map(|segment| segment.bytes).sum();
+    let segments = model.stored().flat_map(|stored| &stored.segments);
+    let mapped_bytes: u64 = segments.map(|segment| segment.bytes).sum();
     Ok(Description {
         cid: cid.to_string(),
         names: names.iter().map(ToString::to_string).collect(),
         created_unix_s: model.created_unix_s,
-        command_line: model.process.command_line.clone(),
-        exe: model.process.exe.display().to_string(),
-        pid: model.process.pid,
-        threads: model.threads.len(),
-        fds: model.descriptors.len(),
-        external_fds: model
+        command_line: root.process.command_line.clone(),
+        exe: root.process.exe.display().to_string(),
+        pid: root.process.pid,
+        threads: root.threads.len(),
+        fds: root.descriptors.len(),
+        external_fds: root
             .descriptors
             .iter()
             .filter(|descriptor| is_external(descriptor.file))
             .map(|descriptor| descriptor.fd)
             .collect(),
         addresses: addresses(model),
-        vmas: model.memory.regions.len(),
+        vmas: root.memory.regions.len(),
         footprint_bytes: stored_pages * PAGE_BYTES,
         stored_pages,
         zero_pages: mapped_bytes / PAGE_BYTES - stored_pages,
@@ -200,7 +202,7 @@ fn addresses(model: &Model) -> Vec<Address> {
         }
         _ => None,
     };
-    let mut found: Vec<Address> = model.descriptors.iter().filter_map(of).collect();
+    let mut found: Vec<Address> = model.root().descriptors.iter().filter_map(of).collect();
     let firsts = replaceable_numbers(model);
     found.retain(|address| firsts.contains(&address.fd));
     found

@@ -24,7 +24,7 @@ use crate::model::{Model, WINDOW_WORDS};
 use crate::store::Draft;
 
 /// Version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farfarch");
 const END: u64 = u64::from_le_bytes(*b"farfend\0");
@@ -124,7 +124,7 @@ pub fn write(
     progress: Progress<'_>,
 ) -> Result<(), ArchiveError> {
     let mut out = Summed::new(out);
-    let chunks = image.model.memory.chunk_pages();
+    let chunks = image.model.chunk_pages();
     let cid = image.extents.cid;
     let model = postcard::to_stdvec(&image.model)
         .map_err(|_| ImageError::Damaged { cid, what: "the model cannot be written" })?;
@@ -196,7 +196,7 @@ pub fn read(
     let mut draft = Draft::begin(pool)?;
     draft.fit(&model)?;
     let (writer, extents) = draft.room();
-    let stored = model.memory.chunk_pages();
+    let stored = model.chunk_pages();
     let mut stored = stored.iter();
     let (mut done, all) = (0, stored.len() as u64);
     for extent in extents {
@@ -327,7 +327,7 @@ fn read_model(input: &mut Summed<impl Read>, header: &Header) -> Result<Model, A
     let model: Model =
         postcard::from_bytes(&bytes).map_err(|_| damaged("the model cannot be read"))?;
     model.validate().map_err(damaged)?;
-    if model.memory.chunks() as u64 != header.chunks {
+    if model.chunks() as u64 != header.chunks {
         return Err(damaged("another number of chunks"));
     }
     Ok(model)

@@ -21,7 +21,7 @@ use crate::error::ImageError;
 use crate::model::Model;
 
 /// Version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farfork\0");
 
@@ -132,7 +132,7 @@ impl Image {
         let Metadata { model, plan_offset, plan_bytes, sums } = Metadata::parse(bytes, cid)?;
         let meta = meta_chunks(extents.root_len) as usize;
         let placement: Vec<u64> = chunk_offsets(&extents.extents).into_iter().skip(meta).collect();
-        if placement.len() != model.memory.chunks() {
+        if placement.len() != model.chunks() {
             return Err(damaged("chunks are missing, or too many"));
         }
         let plan_offset = first.offset + plan_offset;
@@ -188,7 +188,7 @@ impl Metadata {
             .chunks_exact(4)
             .map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]))
             .collect();
-        if sums.len() != model.memory.chunks() {
+        if sums.len() != model.chunks() {
             return Err(damaged("another number of checksums than of chunks"));
         }
         let (plan_offset, plan_bytes) = (header.plan_offset, header.plan_bytes);

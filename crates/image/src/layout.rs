@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
-use crate::model::{Backing, Memory, Region, Segment, SharedObject, StoredWindow, WINDOW_WORDS};
+use crate::model::{Backing, Model, Region, Segment, Stored, StoredWindow, WINDOW_WORDS};
 
 /// A window of which so much is stored has a chunk of its own: packing it would save less than a
 /// quarter of the chunk.
@@ -31,12 +31,13 @@ const FULL_BYTES: u64 = CHUNK_BYTES / 4 * 3;
 /// First address and address after the last.
 type Span = (u64, u64);
 
-/// Lays out `windows`, whose pages belong to `regions`: segments in address order.
+/// Lays out `windows`, whose pages belong to `regions`, in chunks from number `first` of the image
+/// on: segments in address order.
 ///
 /// No region is cut more often than where a window without content begins or ends, so that what
 /// was one mapping of the parent is one of the clone where that is possible: fewer calls at each
 /// start, and `mremap` takes no more than one mapping at a time.
-pub fn segments(regions: &[Region], windows: &[StoredWindow]) -> Vec<Segment> {
+pub fn segments(regions: &[Region], windows: &[StoredWindow], first: u64) -> Vec<Segment> {
     let spans: Vec<Vec<Span>> = (0..windows.len()).map(|i| spans(windows, i, regions)).collect();
     let is_linked = |index: usize| is_linked(&spans, index, regions);
     let (mut packer, mut sparse) = (Packer::default(), Vec::new());
@@ -54,7 +55,19 @@ pub fn segments(regions: &[Region], windows: &[StoredWindow]) -> Vec<Segment> {
         windows.iter().zip(&spans).for_each(|(window, spans)| packer.apart(window.address, spans));
     }
     packer.segments.sort_by_key(|segment| segment.address);
+    packer.segments.iter_mut().for_each(|segment| segment.place += first * CHUNK_BYTES);
     packer.segments
+}
+
+/// Lays out windows of content that is only copied from: chunk after chunk from number `first` on.
+pub fn content(windows: &[StoredWindow], first: u64) -> Vec<Segment> {
+    let places = (first..).map(|chunk| chunk * CHUNK_BYTES);
+    let segment = |(window, place): (&StoredWindow, u64)| Segment {
+        address: window.address,
+        bytes: CHUNK_BYTES,
+        place,
+    };
+    windows.iter().zip(places).map(segment).collect()
 }
 
 /// Whether a region goes on from a window to the next with what is stored of it.
@@ -69,9 +82,6 @@ fn is_linked(spans: &[Vec<Span>], index: usize, regions: &[Region]) -> bool {
 fn spans(windows: &[StoredWindow], index: usize, regions: &[Region]) -> Vec<Span> {
     let window = &windows[index];
     let end = window.address + CHUNK_BYTES;
-    if window.address >= SharedObject::AREA {
-        return vec![(window.address, end)]; // chunk after chunk, since it is only copied from
-    }
     let first = regions.partition_point(|region| region.end <= window.address);
     let mut spans: Vec<Span> = Vec::new();
     for region in regions[first..].iter().take_while(|region| region.start < end) {
@@ -201,10 +211,10 @@ impl StoredWindow {
     }
 }
 
-impl Memory {
-    /// Chunks that hold the segments.
-    pub fn chunks(&self) -> usize {
-        self.segments.iter().map(|s| s.place / CHUNK_BYTES + 1).max().unwrap_or(0) as usize
+impl Stored {
+    /// The chunk after the last that holds a segment.
+    pub fn end_chunk(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.place / CHUNK_BYTES + 1).max().unwrap_or(0)
     }
 
     /// The window that an address lies in, if it is stored.
@@ -220,9 +230,8 @@ impl Memory {
         self.segments[first..].iter().take_while(move |segment| segment.address < end)
     }
 
-    /// Bit per stored page of each chunk.
-    pub fn chunk_pages(&self) -> Vec<[u64; WINDOW_WORDS]> {
-        let mut chunks = vec![[0; WINDOW_WORDS]; self.chunks()];
+    /// Marks the stored pages in the bitmaps of the chunks that hold them.
+    fn mark_pages(&self, chunks: &mut [[u64; WINDOW_WORDS]]) {
         for segment in &self.segments {
             let window = self.window_of(segment.address);
             let runs = window.map(|window| window.runs(segment.address, segment.end()));
@@ -234,6 +243,24 @@ impl Memory {
                 chunks[(place / CHUNK_BYTES) as usize][page / 64] |= 1 << (page % 64);
             }
         }
+    }
+}
+
+impl Model {
+    /// All that the image holds.
+    pub fn stored(&self) -> impl Iterator<Item = &Stored> {
+        self.members.iter().map(|member| &member.memory.stored).chain([&self.content])
+    }
+
+    /// Chunks that hold the segments.
+    pub fn chunks(&self) -> usize {
+        self.stored().map(Stored::end_chunk).max().unwrap_or(0) as usize
+    }
+
+    /// Bit per stored page of each chunk.
+    pub fn chunk_pages(&self) -> Vec<[u64; WINDOW_WORDS]> {
+        let mut chunks = vec![[0; WINDOW_WORDS]; self.chunks()];
+        self.stored().for_each(|stored| stored.mark_pages(&mut chunks));
         chunks
     }
 }

@@ -41,7 +41,7 @@ impl<'p> Draft<'p> {
     /// # Errors
     /// [`ImageError::Pool`].
     pub fn fit(&mut self, model: &Model) -> Result<(), ImageError> {
-        self.chunks = model.memory.chunks() as u32;
+        self.chunks = model.chunks() as u32;
         let there: u32 = self.extents.iter().map(|extent| extent.chunks).sum();
         self.extents.extend(self.writer.allocate(self.chunks.saturating_sub(there))?);
         Ok(())

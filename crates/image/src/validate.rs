@@ -6,14 +6,16 @@ use std::path::Path;
 
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 use farfork_plan::window;
+use farfork_sys::peek::MOST_DESCRIPTORS;
 use farfork_sys::ptrace::REGISTER_WORDS;
 use farfork_sys::socket::{ADDRESS_BYTES, FILTER_INSTRUCTIONS};
 use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use crate::model::{
-    Backing, FileStamp, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SETTINGS_BYTES,
-    SeccompFilter, SharedObject, Socket, SocketOption, SocketRole, Thread, UnnamedFile,
+    Backing, FileStamp, Member, Memory, Message, Model, ObjectExtent, ObjectKind, OpenFile, Region,
+    SETTINGS_BYTES, SeccompFilter, Segment, SharedObject, Socket, SocketOption, SocketRole, Stored,
+    Thread, UnnamedFile,
 };
 
 /// Addresses of user space, also with five levels of page tables.
@@ -48,56 +50,96 @@ fn demand(holds: bool, otherwise: &'static str) -> Check {
 impl Model {
     /// Whether all invariants hold; if not, the first that does not.
     pub fn validate(&self) -> Result<(), &'static str> {
-        self.memory.validate()?;
-        self.validate_objects()?;
-        demand(!self.threads.is_empty(), "a process without threads")?;
-        self.threads.iter().try_for_each(Thread::validate)?;
-        path(&self.process.exe)?;
-        path(&self.process.cwd)?;
+        demand(!self.members.is_empty(), "no process")?;
+        self.validate_stored()?;
+        self.objects.iter().try_for_each(|object| object.validate(&self.content))?;
         for mount in &self.mounts {
             path(&mount.point)?;
             mount.bound_from.iter().try_for_each(|from| path(from))?;
         }
-        for (signal, _) in &self.signals.actions {
-            demand((1..=64).contains(signal), "an action for a signal that does not exist")?;
+        self.validate_files()?;
+        for (index, member) in self.members.iter().enumerate() {
+            let parent = member.kinship.parent.map(|parent| parent as usize);
+            let comes_after = if index == 0 { parent.is_none() } else { parent < Some(index) };
+            demand(
+                comes_after && (index == 0 || parent.is_some()),
+                "a process without its parent",
+            )?;
         }
-        pending(&self.signals.pending)?;
-        self.validate_descriptors()
+        self.members.iter().try_for_each(|member| self.validate_member(member))
     }
 
-    fn validate_objects(&self) -> Check {
-        self.objects.iter().try_for_each(|object| object.validate(&self.memory))?;
-        let indices = self.memory.regions.iter().filter_map(Region::object);
-        indices.into_iter().try_for_each(|index| self.demand_object(index))
+    fn validate_member(&self, member: &Member) -> Check {
+        member.memory.validate()?;
+        let indices = member.memory.regions.iter().filter_map(Region::object);
+        indices.into_iter().try_for_each(|index| self.demand_object(index))?;
+        demand(!member.threads.is_empty(), "a process without threads")?;
+        member.threads.iter().try_for_each(Thread::validate)?;
+        path(&member.process.exe)?;
+        path(&member.process.cwd)?;
+        for (signal, _) in &member.signals.actions {
+            demand((1..=64).contains(signal), "an action for a signal that does not exist")?;
+        }
+        pending(&member.signals.pending)?;
+        self.validate_descriptors(member)
+    }
+
+    /// What keeps a clone from seeing at one address what belongs to another.
+    fn validate_stored(&self) -> Check {
+        self.content.validate(content_window)?;
+        let users = self.members.iter().map(|member| &member.memory.stored);
+        users.into_iter().try_for_each(|stored| stored.validate(user_window))?;
+        let windows: usize = self.stored().map(|stored| stored.windows.len()).sum();
+        let segments = self.stored().flat_map(|stored| &stored.segments);
+        let mut places: Vec<_> = segments.map(|s| (s.place, s.bytes)).collect();
+        places.sort_unstable();
+        let end = places.last().map_or(0, |last| last.0 + last.1);
+        demand(end <= CHUNK_BYTES * windows as u64, "a segment beyond all chunks")?;
+        let apart = places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0);
+        demand(apart, "segments that share a place")?;
+        let bits =
+            |pages: &[u64]| pages.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        let windows = self.stored().flat_map(|stored| &stored.windows);
+        let stored: u64 = windows.map(|window| bits(&window.pages)).sum();
+        let placed: u64 = self.chunk_pages().iter().map(|pages| bits(pages)).sum();
+        demand(stored == placed, "a stored page that lies nowhere")
     }
 
     fn demand_object(&self, index: u32) -> Check {
         demand((index as usize) < self.objects.len(), "shared memory that is not there")
     }
 
-    fn validate_descriptors(&self) -> Check {
-        let numbers = self.descriptors.windows(2).all(|pair| pair[0].fd < pair[1].fd);
+    fn demand_member(&self, index: u32) -> Check {
+        demand((index as usize) < self.members.len(), "a process that is not there")
+    }
+
+    fn validate_descriptors(&self, member: &Member) -> Check {
+        let numbers = member.descriptors.windows(2).all(|pair| pair[0].fd < pair[1].fd);
         demand(numbers, "descriptors that are not in order")?;
-        for descriptor in &self.descriptors {
+        for descriptor in &member.descriptors {
             demand(descriptor.fd < MAX_FDS, "a descriptor number beyond every limit")?;
             let has_file = (descriptor.file as usize) < self.files.len();
             demand(has_file, "a descriptor without a file")?;
         }
+        let held = member.locks.iter().map(|lock| lock.file);
+        for file in held.chain(member.notices.iter().map(|notice| notice.file)) {
+            let is_ours = self.files.get(file as usize).is_some_and(|file| file.flags().is_some());
+            demand(is_ours, "a lock on no file")?;
+        }
+        for lock in &member.locks {
+            let end = lock.start.checked_add(lock.length);
+            demand(end.is_some_and(|end| end < 1 << 63), "a lock beyond every file")?;
+        }
+        Ok(())
+    }
+
+    fn validate_files(&self) -> Check {
         let is_external = |file: &&OpenFile| matches!(file, OpenFile::External { .. });
         let externals = self.files.iter().filter(is_external).count();
         demand(externals + 3 <= MAX_REQUEST_FDS, "too many files from outside")?;
         self.unnamed.iter().try_for_each(UnnamedFile::validate)?;
         for terminal in &self.terminals {
             demand(terminal.settings.len() == SETTINGS_BYTES, "a terminal without settings")?;
-        }
-        let held = self.locks.iter().map(|lock| lock.file);
-        for file in held.chain(self.notices.iter().map(|notice| notice.file)) {
-            let is_ours = self.files.get(file as usize).is_some_and(|file| file.flags().is_some());
-            demand(is_ours, "a lock on no file")?;
-        }
-        for lock in &self.locks {
-            let end = lock.start.checked_add(lock.length);
-            demand(end.is_some_and(|end| end < 1 << 63), "a lock beyond every file")?;
         }
         self.files.iter().try_for_each(|file| match file {
             OpenFile::Path { path: at, stamp, .. } => {
@@ -122,14 +164,27 @@ impl Model {
             OpenFile::Pipe { content, capacity, .. } => {
                 demand(content.len() <= *capacity as usize, "a pipe that holds too much")
             }
-            OpenFile::SocketPair { end, options, .. } => {
+            OpenFile::SocketPair { end, options, incoming, .. } => {
                 demand(*end < 2, "a socket pair of three")?;
+                incoming.iter().try_for_each(|message| self.validate_message(message))?;
                 validate_options(options)
             }
             OpenFile::Socket(socket) => socket.validate(),
             OpenFile::Object { object, .. } => self.demand_object(*object),
+            OpenFile::ProcessHandle { member, .. } => self.demand_member(*member),
+            OpenFile::Epoll { watches, .. } => {
+                watches.iter().try_for_each(|watch| self.demand_member(watch.member))
+            }
             _ => Ok(()),
         })
+    }
+}
+
+impl Model {
+    fn validate_message(&self, message: &Message) -> Check {
+        let known = message.files.iter().all(|file| (*file as usize) < self.files.len());
+        demand(known, "a message with a descriptor of no file")?;
+        demand(message.files.len() <= MOST_DESCRIPTORS, "a message with descriptors without end")
     }
 }
 
@@ -138,14 +193,6 @@ impl Memory {
         self.regions.iter().try_for_each(Region::validate)?;
         let apart = self.regions.windows(2).all(|pair| pair[0].end <= pair[1].start);
         demand(apart, "mappings that overlap or are not in order")?;
-        let sorted = self.windows.windows(2).all(|pair| pair[0].address < pair[1].address);
-        demand(sorted, "windows that are not in order")?;
-        for window in &self.windows {
-            let ends = SharedObject::AREA + OBJECT_BYTES;
-            let fits = window.address.is_multiple_of(CHUNK_BYTES) && window.address < ends;
-            demand(fits, "a window at no address of one")?;
-        }
-        self.validate_segments()?;
         for (start, end) in &self.guards {
             range(*start, *end)?;
         }
@@ -160,37 +207,40 @@ impl Memory {
     }
 }
 
-impl Memory {
-    /// What keeps a clone from seeing at one address what belongs to another.
-    fn validate_segments(&self) -> Check {
+impl Stored {
+    /// `window` tells of a segment whether it lies where such content may.
+    fn validate(&self, window: fn(&Segment) -> Check) -> Check {
+        let sorted = self.windows.windows(2).all(|pair| pair[0].address < pair[1].address);
+        demand(sorted, "windows that are not in order")?;
+        for window in &self.windows {
+            let ends = SharedObject::AREA + OBJECT_BYTES;
+            let fits = window.address.is_multiple_of(CHUNK_BYTES) && window.address < ends;
+            demand(fits, "a window at no address of one")?;
+        }
         for segment in &self.segments {
-            if segment.address < SharedObject::AREA {
-                range(segment.address, segment.end())?;
-            } else {
-                let is_window = segment.address.is_multiple_of(CHUNK_BYTES);
-                let is_whole = is_window && segment.bytes == CHUNK_BYTES;
-                demand(is_whole, "content of shared memory that is not in whole chunks")?;
-            }
-            let end = segment.place.saturating_add(segment.bytes);
+            window(segment)?;
+            let end = segment.place.checked_add(segment.bytes);
+            let end = end.ok_or("a segment beyond all chunks")?;
             let inside = |start: u64, end: u64| start / CHUNK_BYTES == (end - 1) / CHUNK_BYTES;
             let fits = segment.place.is_multiple_of(PAGE_BYTES)
                 && inside(segment.place, end)
                 && inside(segment.address, segment.end());
             demand(fits, "a segment that lies in two windows or chunks")?;
-            demand(end <= CHUNK_BYTES * self.windows.len() as u64, "a segment beyond all chunks")?;
         }
         let apart = self.segments.windows(2).all(|pair| pair[0].end() <= pair[1].address);
-        demand(apart, "segments that overlap or are not in order")?;
-        let mut places: Vec<_> = self.segments.iter().map(|s| (s.place, s.bytes)).collect();
-        places.sort_unstable();
-        let apart = places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0);
-        demand(apart, "segments that share a place")?;
-        let bits =
-            |pages: &[u64]| pages.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
-        let stored: u64 = self.windows.iter().map(|window| bits(&window.pages)).sum();
-        let placed: u64 = self.chunk_pages().iter().map(|pages| bits(pages)).sum();
-        demand(stored == placed, "a stored page that lies nowhere")
+        demand(apart, "segments that overlap or are not in order")
     }
+}
+
+fn user_window(segment: &Segment) -> Check {
+    range(segment.address, segment.end())
+}
+
+fn content_window(segment: &Segment) -> Check {
+    let is_window = segment.address.is_multiple_of(CHUNK_BYTES);
+    let is_whole =
+        is_window && segment.bytes == CHUNK_BYTES && segment.address >= SharedObject::AREA;
+    demand(is_whole, "content of shared memory that is not in whole chunks")
 }
 
 fn validate_options(options: &[SocketOption]) -> Check {
@@ -243,7 +293,7 @@ impl Region {
 }
 
 impl SharedObject {
-    fn validate(&self, memory: &Memory) -> Check {
+    fn validate(&self, content: &Stored) -> Check {
         demand(self.size < OBJECT_BYTES, "shared memory larger than any")?;
         let name = match &self.kind {
             ObjectKind::Anonymous { .. } => &[][..],
@@ -255,13 +305,13 @@ impl SharedObject {
         )?;
         let is_anonymous = matches!(self.kind, ObjectKind::Anonymous { .. });
         demand(!is_anonymous || self.size > 0, "shared anonymous memory without a size")?;
-        self.extents.iter().try_for_each(|extent| extent.validate(self, memory))
+        self.extents.iter().try_for_each(|extent| extent.validate(self, content))
     }
 }
 
 impl ObjectExtent {
     /// Its content must be in windows that follow each other.
-    fn validate(&self, object: &SharedObject, memory: &Memory) -> Check {
+    fn validate(&self, object: &SharedObject, content: &Stored) -> Check {
         let parts = [self.offset, self.bytes, self.stored];
         let sound = parts.iter().all(|part| part.is_multiple_of(PAGE_BYTES))
             && self.offset < object.size
@@ -269,7 +319,7 @@ impl ObjectExtent {
             && self.bytes < OBJECT_BYTES
             && (SharedObject::AREA..SharedObject::AREA + OBJECT_BYTES).contains(&self.stored);
         demand(sound, "a part of shared memory that is outside of it")?;
-        let windows = &memory.windows;
+        let windows = &content.windows;
         let start = align_down(self.stored, CHUNK_BYTES);
         let first = windows.partition_point(|window| window.address < start);
         let last = (self.stored + self.bytes - 1 - start) / CHUNK_BYTES;

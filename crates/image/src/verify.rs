@@ -99,7 +99,8 @@ pub fn changed_files(model: &Model, seen: &mut Seen) -> Vec<ChangedFile> {
 }
 
 fn demands(model: &Model) -> BTreeMap<&Path, Demand<'_>> {
-    let regions = model.memory.regions.iter().filter_map(|region| match &region.backing {
+    let regions = model.members.iter().flat_map(|member| &member.memory.regions);
+    let regions = regions.filter_map(|region| match &region.backing {
         Backing::PrivateFile(stamp, _) => Some((stamp, false)),
         Backing::SharedFile { file: stamp, is_writable: false, .. } => Some((stamp, true)),
         Backing::SharedFile { .. } | Backing::Object { .. } | Backing::Anonymous => None,
@@ -152,7 +153,7 @@ impl Demand<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Region, RegionTraits};
+    use crate::model::{Member, Region, RegionTraits};
     use std::fs::File;
     use std::time::{Duration, SystemTime};
 
@@ -176,9 +177,9 @@ mod tests {
 
     fn mapping(path: &Path) -> Model {
         let (backing, traits) = (Backing::PrivateFile(stamp_of(path), 0), RegionTraits::default());
-        let mut model = Model::default();
-        model.memory.regions = vec![Region { start: 0, end: 4096, prot: 5, backing, traits }];
-        model
+        let mut member = Member::default();
+        member.memory.regions = vec![Region { start: 0, end: 4096, prot: 5, backing, traits }];
+        Model { members: vec![member], ..Model::default() }
     }
 
     fn touch(path: &Path) {

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 const CID: Cid = Cid::from_bytes([7; 16]);
 
 fn metadata(model: &Model) -> Vec<u8> {
-    let chunks = model.memory.chunks();
+    let chunks = model.chunks();
     let placement: Vec<u64> = (1..=chunks as u64).map(|i| i * CHUNK_BYTES).collect();
     format::encode(model, CID, &placement, &vec![0; chunks])
 }
@@ -21,7 +21,7 @@ fn metadata(model: &Model) -> Vec<u8> {
 /// Reads an archive without a pool, as far as it goes.
 fn read_archive(bytes: &[u8]) -> Result<(), ArchiveError> {
     let mut reader = Reader::open(bytes)?;
-    let chunks = reader.model().memory.chunk_pages();
+    let chunks = reader.model().chunk_pages();
     for stored in &chunks {
         reader.chunk(stored, &mut vec![0; CHUNK_BYTES as usize])?;
     }
@@ -139,23 +139,33 @@ fn object_backing(object: u32, offset: u64) -> Backing {
 /// Each breaks one invariant.
 fn broken() -> Vec<Break> {
     vec![
-        ("no threads", |m| m.threads.clear()),
-        ("registers", |m| m.threads[0].registers.truncate(26)),
-        ("vector registers", |m| m.threads[0].xstate.truncate(500)),
-        ("comm", |m| m.threads[0].comm = vec![b'a'; 16]),
-        ("pending", |m| m.threads[0].pending.push(vec![1, 2])),
-        ("process pending", |m| m.signals.pending.push(Vec::new())),
-        ("signal", |m| m.signals.actions.push((65, [0; 4]))),
-        ("relative exe", |m| m.process.exe = "a".into()),
-        ("NUL in cwd", |m| m.process.cwd = "/a\0b".into()),
-        ("region order", |m| m.memory.regions.reverse()),
-        ("region overlap", |m| m.memory.regions[0].end = m.memory.regions[1].start + 4096),
-        ("region alignment", |m| m.memory.regions[0].start += 1),
-        ("region end", |m| m.memory.regions[1].end = !0xfff),
-        ("empty region", |m| m.memory.regions[0].end = m.memory.regions[0].start),
-        ("window order", |m| m.memory.windows.reverse()),
-        ("object of a mapping", |m| m.memory.regions[3].backing = object_backing(1, 0)),
-        ("object offset", |m| m.memory.regions[3].backing = object_backing(0, 1)),
+        ("no process", |m| m.members.clear()),
+        ("content below its area", |m| {
+            m.content.windows[0].address = 1 << 30;
+            m.content.segments[0].address = 1 << 30;
+        }),
+        ("content on a process's", |m| m.content.segments[0].place = 0),
+        ("no threads", |m| m.members[0].threads.clear()),
+        ("registers", |m| m.members[0].threads[0].registers.truncate(26)),
+        ("vector registers", |m| m.members[0].threads[0].xstate.truncate(500)),
+        ("comm", |m| m.members[0].threads[0].comm = vec![b'a'; 16]),
+        ("pending", |m| m.members[0].threads[0].pending.push(vec![1, 2])),
+        ("process pending", |m| m.members[0].signals.pending.push(Vec::new())),
+        ("signal", |m| m.members[0].signals.actions.push((65, [0; 4]))),
+        ("relative exe", |m| m.members[0].process.exe = "a".into()),
+        ("NUL in cwd", |m| m.members[0].process.cwd = "/a\0b".into()),
+        ("region order", |m| m.members[0].memory.regions.reverse()),
+        ("region overlap", |m| {
+            m.members[0].memory.regions[0].end = m.members[0].memory.regions[1].start + 4096
+        }),
+        ("region alignment", |m| m.members[0].memory.regions[0].start += 1),
+        ("region end", |m| m.members[0].memory.regions[1].end = !0xfff),
+        ("empty region", |m| {
+            m.members[0].memory.regions[0].end = m.members[0].memory.regions[0].start
+        }),
+        ("window order", |m| m.members[0].memory.stored.windows.reverse()),
+        ("object of a mapping", |m| m.members[0].memory.regions[3].backing = object_backing(1, 0)),
+        ("object offset", |m| m.members[0].memory.regions[3].backing = object_backing(0, 1)),
         ("object of a file", |m| m.files[4] = OpenFile::Object { object: 9, flags: 0, offset: 0 }),
         ("object name", |m| m.objects[0].kind = ObjectKind::Memfd(vec![b'a'; 250])),
         ("object size", |m| m.objects[0].size = 1 << 60),
@@ -169,34 +179,47 @@ fn broken() -> Vec<Break> {
         ("extent length", |m| m.objects[0].extents[0].bytes = 1 << 21 | 4096),
         ("extent place", |m| m.objects[0].extents[0].stored = 0x5555_5540_0000),
         ("extent not stored", |m| m.objects[0].extents[0].stored += 1 << 21),
-        ("protection keys", |m| m.memory.protection_keys = 1 << 16),
+        ("protection keys", |m| m.members[0].memory.protection_keys = 1 << 16),
         ("empty filter", |m| {
-            m.threads[0].filters =
+            m.members[0].threads[0].filters =
                 vec![SeccompFilter { instructions: Vec::new(), logs: false, by_prctl: false }];
         }),
-        ("window alignment", |m| m.memory.windows[0].address += 4096),
-        ("window address", |m| m.memory.windows[1].address = u64::MAX << 21),
-        ("segment order", |m| m.memory.segments.reverse()),
-        ("segment overlap", |m| m.memory.segments[1].address = m.memory.segments[0].address),
-        ("segment alignment", |m| m.memory.segments[0].place += 1),
+        ("window alignment", |m| m.members[0].memory.stored.windows[0].address += 4096),
+        ("window address", |m| m.members[0].memory.stored.windows[1].address = u64::MAX << 21),
+        ("segment order", |m| m.members[0].memory.stored.segments.reverse()),
+        ("segment overlap", |m| {
+            m.members[0].memory.stored.segments[1].address =
+                m.members[0].memory.stored.segments[0].address
+        }),
+        ("segment alignment", |m| m.members[0].memory.stored.segments[0].place += 1),
         ("segment place", |m| {
             // Its one stored page lies where nothing is, the one before on another's.
-            let first = &mut m.memory.segments[0];
+            let first = &mut m.members[0].memory.stored.segments[0];
             (first.bytes, first.place) = (3 * 4096, 509 * 4096);
         }),
-        ("segment beyond", |m| m.memory.segments[0].place += CHUNK_BYTES),
-        ("segment across", |m| m.memory.segments[0].place = CHUNK_BYTES - 4096),
-        ("segment end", |m| m.memory.segments[0].bytes = u64::MAX << 12),
-        ("page without a segment", |m| m.memory.windows[0].pages[5] = 1),
-        ("guard", |m| m.memory.guards.push((8192, 4096))),
-        ("vdso", |m| m.memory.vdso = (u64::MAX - 4095, 8192)),
-        ("auxv", |m| m.memory.auxv = vec![0; 4096]),
-        ("file index", |m| m.descriptors[0].file = 9),
-        ("fd", |m| m.descriptors[0].fd = u32::MAX),
-        ("fd order", |m| m.descriptors.push(m.descriptors[0].clone())),
+        ("segment beyond", |m| m.members[0].memory.stored.segments[0].place += CHUNK_BYTES),
+        ("segment across", |m| m.members[0].memory.stored.segments[0].place = CHUNK_BYTES - 4096),
+        ("segment end", |m| m.members[0].memory.stored.segments[0].bytes = u64::MAX << 12),
+        ("page without a segment", |m| m.members[0].memory.stored.windows[0].pages[5] = 1),
+        ("guard", |m| m.members[0].memory.guards.push((8192, 4096))),
+        ("vdso", |m| m.members[0].memory.vdso = (u64::MAX - 4095, 8192)),
+        ("auxv", |m| m.members[0].memory.auxv = vec![0; 4096]),
+        ("file index", |m| m.members[0].descriptors[0].file = 9),
+        ("fd", |m| m.members[0].descriptors[0].fd = u32::MAX),
+        ("watch of nobody", |m| {
+            let watches = vec![EpollWatch { member: 1, fd: 1, events: 1, data: 2 }];
+            m.files[3] = OpenFile::Epoll { flags: 2, watches };
+        }),
+        ("handle of nobody", |m| m.files[3] = OpenFile::ProcessHandle { member: 1, flags: 2 }),
+        ("parent after child", |m| {
+            m.members.push(m.members[0].clone());
+            m.members[1].kinship.parent = Some(1);
+        }),
+        ("second without a parent", |m| m.members.push(m.members[0].clone())),
+        ("fd order", |m| m.members[0].descriptors.reverse()),
         ("file offset", |m| {
             let file = FileStamp { path: "/a".into(), ..FileStamp::default() };
-            m.memory.regions[0].backing = Backing::PrivateFile(file, !0xfff);
+            m.members[0].memory.regions[0].backing = Backing::PrivateFile(file, !0xfff);
         }),
     ]
 }
@@ -221,15 +244,16 @@ fn a_model_that_breaks_an_invariant_is_damaged() {
 #[test]
 fn a_model_that_is_large_only_in_words_is_compiled_at_once() {
     let mut model = common::model();
-    model.memory.regions.truncate(2);
-    let all = Region { start: 1 << 47, end: 1 << 56, ..model.memory.regions[0].clone() };
+    model.members[0].memory.regions.truncate(2);
+    let all = Region { start: 1 << 47, end: 1 << 56, ..model.members[0].memory.regions[0].clone() };
     let traits = RegionTraits { wipe_on_fork: true, ..RegionTraits::default() };
-    model.memory.regions.push(Region { traits, ..all });
+    model.members[0].memory.regions.push(Region { traits, ..all });
     // Instances that all watch each other.
     let fds = 5..400u32;
-    let watches: Vec<_> = fds.clone().map(|fd| EpollWatch { fd, events: 1, data: 0 }).collect();
+    let watches: Vec<_> =
+        fds.clone().map(|fd| EpollWatch { member: 0, fd, events: 1, data: 0 }).collect();
     for fd in fds {
-        model.descriptors.push(Descriptor { fd, file: fd, cloexec: false });
+        model.members[0].descriptors.push(Descriptor { fd, file: fd, cloexec: false });
         model.files.push(OpenFile::Epoll { flags: 2, watches: watches.clone() });
     }
     assert_eq!(model.validate(), Ok(()));

@@ -6,7 +6,7 @@ use farfork_image::compile::compile;
 use farfork_image::layout;
 use farfork_image::model::*;
 use farfork_plan::protocol::SLOT_POOL;
-use farfork_plan::{Op, PlanHeader, Table, Window, window};
+use farfork_plan::{MemberPlan, Op, PlanHeader, Table, Window, window};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 use proptest::prelude::*;
 use zerocopy::FromBytes;
@@ -79,29 +79,30 @@ fn model(stretches: &[Stretch]) -> Model {
         at = region.end;
         for page in stored(&region, stretch) {
             let address = align_down(page, CHUNK_BYTES);
-            if memory.windows.last().is_none_or(|last| last.address != address) {
-                memory.windows.push(StoredWindow { address, pages: [0; WINDOW_WORDS] });
+            if memory.stored.windows.last().is_none_or(|last| last.address != address) {
+                memory.stored.windows.push(StoredWindow { address, pages: [0; WINDOW_WORDS] });
             }
             let index = ((page - address) / PAGE_BYTES) as usize;
-            memory.windows.last_mut().unwrap().pages[index / 64] |= 1 << (index % 64);
+            memory.stored.windows.last_mut().unwrap().pages[index / 64] |= 1 << (index % 64);
         }
         memory.regions.push(region);
     }
-    memory.segments = layout::segments(&memory.regions, &memory.windows);
+    memory.stored.segments = layout::segments(&memory.regions, &memory.stored.windows, 0);
     let thread = Thread { registers: vec![0; 27], xstate: vec![0; 2696], ..Thread::default() };
-    let mut model = Model { memory, threads: vec![thread], ..Model::default() };
-    model.process.exe = "/bin/true".into();
-    model.process.cwd = "/".into();
-    model
+    let mut member = Member { memory, threads: vec![thread], ..Member::default() };
+    member.process.exe = "/bin/true".into();
+    member.process.cwd = "/".into();
+    Model { members: vec![member], ..Model::default() }
 }
 
 /// As the stacks of threads: large regions of which little is used.
 #[test]
 fn what_is_cut_off_at_a_window_in_any_case_is_cut_off_closely() {
     let stack = Stretch { gap: 512, pages: 2048, kind: 0, touched: vec![(2040, 3)] };
-    let memory = model(&vec![stack; 9]).memory;
-    let kept: Vec<u64> = memory.segments.iter().map(|segment| segment.bytes / PAGE_BYTES).collect();
-    assert_eq!((kept, memory.chunks()), (vec![8; 9], 1));
+    let model = model(&vec![stack; 9]);
+    let segments = &model.root().memory.stored.segments;
+    let kept: Vec<u64> = segments.iter().map(|segment| segment.bytes / PAGE_BYTES).collect();
+    assert_eq!((kept, model.chunks()), (vec![8; 9], 1));
 }
 
 fn elements<T: FromBytes>(plan: &[u8], table: Table) -> Vec<T> {
@@ -164,14 +165,14 @@ proptest! {
     ) {
         let model = model(&stretches);
         prop_assert_eq!(model.validate(), Ok(()));
-        let placement = placement(model.memory.chunks(), seed);
+        let placement = placement(model.chunks(), seed);
         let stored = |page: u64| {
-            let window = model.memory.window_of(page);
+            let window = model.root().memory.stored.window_of(page);
             window.is_some_and(|w| w.holds(((page - w.address) / PAGE_BYTES) as usize))
         };
         // The pool, as a checkpoint fills it: whose page lies where.
         let mut pool = HashMap::new();
-        for segment in &model.memory.segments {
+        for segment in &model.root().memory.stored.segments {
             for page in pages(segment.address, segment.bytes) {
                 let owner = (page, stored(page));
                 let before = pool.insert(segment.pool_offset(page, &placement), owner);
@@ -180,8 +181,8 @@ proptest! {
         }
         let plan = compile(&model, &placement);
         let (header, _) = PlanHeader::read_from_prefix(&plan).unwrap();
-        let mut space = run(&elements::<Op>(&plan, header.init_ops));
-        for region in &model.memory.regions {
+        let mut space = run(&elements::<Op>(&plan, elements::<MemberPlan>(&plan, header.members)[0].memory_ops));
+        for region in &model.root().memory.regions {
             for page in pages(region.start, region.end - region.start) {
                 let shows = space.remove(&page);
                 let own_file = Some(Shows::File(page - BASE));
@@ -220,18 +221,20 @@ proptest! {
     fn full_windows_lie_congruent_and_sparse_ones_together(
         stretches in prop::collection::vec(stretch(), 1..14),
     ) {
-        let memory = model(&stretches).memory;
-        let kept: u64 = memory.segments.iter().map(|segment| segment.bytes).sum();
-        let chunks = memory.chunks() as u64 * CHUNK_BYTES;
-        prop_assert!(chunks >= kept && memory.chunks() <= memory.windows.len());
+        let model = model(&stretches);
+        let memory = &model.root().memory;
+        let stored = &memory.stored;
+        let kept: u64 = stored.segments.iter().map(|segment| segment.bytes).sum();
+        let chunks = model.chunks() as u64 * CHUNK_BYTES;
+        prop_assert!(chunks >= kept && model.chunks() <= stored.windows.len());
         let window_of = |address: u64| address / CHUNK_BYTES;
         let spanned = |r: &Region| window_of(r.end - 1) - window_of(r.start);
         let led: u64 =
             memory.regions.iter().map(spanned).filter(|edges| *edges > 0).map(|n| n + 1).sum();
         let most = 2 * kept + CHUNK_BYTES * (led + 1);
         prop_assert!(chunks <= most, "{chunks} bytes for {kept}");
-        for window in memory.windows.iter().filter(|w| w.pages.iter().all(|word| *word == !0)) {
-            let mut own = memory.segments_in(window.address, window.address + PAGES * PAGE_BYTES);
+        for window in stored.windows.iter().filter(|w| w.pages.iter().all(|word| *word == !0)) {
+            let mut own = stored.segments_in(window.address, window.address + PAGES * PAGE_BYTES);
             prop_assert!(own.all(|s| (s.place ^ s.address).is_multiple_of(CHUNK_BYTES)));
         }
     }
@@ -243,20 +246,20 @@ proptest! {
     ) {
         let model = model(&stretches);
         let placement: Vec<u64> =
-            (1..=model.memory.chunks() as u64).map(|i| i * CHUNK_BYTES).collect();
+            (1..=model.chunks() as u64).map(|i| i * CHUNK_BYTES).collect();
         let plan = compile(&model, &placement);
         let (header, _) = PlanHeader::read_from_prefix(&plan).unwrap();
-        let ops = elements::<Op>(&plan, header.init_ops);
+        let ops = elements::<Op>(&plan, elements::<MemberPlan>(&plan, header.members)[0].memory_ops);
         let maps: Vec<_> = ops.iter().filter(|op| i64::from(op.nr) == libc::SYS_mmap).collect();
         let anonymous = |region: &&Region| {
             region.backing == Backing::Anonymous && !region.traits.wipe_on_fork
         };
-        for region in model.memory.regions.iter().filter(anonymous) {
+        for region in model.root().memory.regions.iter().filter(anonymous) {
             let (start, end) = (region.start, region.end);
             let windows = (align_down(start, CHUNK_BYTES)..end).step_by(CHUNK_BYTES as usize);
             let mut stored: Vec<bool> = windows
                 .map(|at| {
-                    let window = model.memory.window_of(at);
+                    let window = model.root().memory.stored.window_of(at);
                     window.is_some_and(|window| !window.runs(start, end).is_empty())
                 })
                 .collect();

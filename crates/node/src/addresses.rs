@@ -11,13 +11,13 @@ use farfork_image::model::{Model, OpenFile};
 /// Removes the file that a dead process has left where the socket behind descriptor `fd` is going
 /// to listen: whoever listens there is asked first, and answers if he lives.
 pub fn clear(model: &Model, fd: u32) {
-    let file = model.descriptors.iter().find(|descriptor| descriptor.fd == fd);
+    let file = model.root().descriptors.iter().find(|descriptor| descriptor.fd == fd);
     let Some(OpenFile::Socket(socket)) = file.and_then(|own| model.files.get(own.file as usize))
     else {
         return;
     };
     let Some(path) = socket.path() else { return };
-    let path = model.process.cwd.join(OsStr::from_bytes(path));
+    let path = model.root().process.cwd.join(OsStr::from_bytes(path));
     let answer = UnixDatagram::unbound().and_then(|socket| socket.connect(&path));
     if answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
         // If it stays, the clone says that the address is in use.
@@ -28,7 +28,7 @@ pub fn clear(model: &Model, fd: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farfork_image::model::{Descriptor, Socket};
+    use farfork_image::model::{Descriptor, Member, Socket};
     use std::os::unix::net::UnixListener;
 
     #[test]
@@ -38,9 +38,10 @@ mod tests {
         let name = [&(libc::AF_UNIX as u16).to_le_bytes()[..], b"socket\0"].concat();
         let family = libc::AF_UNIX as u32;
         let socket = Socket { family, name: Some(name), ..Socket::default() };
-        let mut model = Model::default();
-        model.process.cwd = directory.path().to_owned();
-        model.descriptors = vec![Descriptor { fd: 7, file: 0, cloexec: false }];
+        let descriptors = vec![Descriptor { fd: 7, file: 0, cloexec: false }];
+        let mut member = Member { descriptors, ..Member::default() };
+        member.process.cwd = directory.path().to_owned();
+        let mut model = Model { members: vec![member], ..Model::default() };
         model.files = vec![OpenFile::Socket(Box::new(socket))];
         let listener = UnixListener::bind(&path).unwrap();
         clear(&model, 7);

@@ -72,10 +72,15 @@ impl Node {
     ) -> Result<(), NodeError> {
         let running = self.start(call, fds)?;
         let pid = running.pid;
-        channel.send_about(&Reply::Running(running), pid)?;
-        if let Some(Received { document: Call::Seen { pid: seen }, .. }) = channel.receive()? {
-            self.registry.seen(pid, seen);
-        }
+        let told = channel.send_about(&Reply::Running(running), pid);
+        let Ok(Some(Received { document: Call::Seen { pid: seen }, .. })) =
+            told.and_then(|()| channel.receive())
+        else {
+            // Whoever asked has gone, and nobody else knows of the clone.
+            self.registry.get(pid).inspect(|clone| end(clone, Signal::SIGKILL));
+            return Ok(());
+        };
+        self.registry.seen(pid, seen);
         if call.detach {
             return channel.send(&Reply::Done, &[]);
         }
@@ -125,7 +130,7 @@ impl Node {
                 Err(farfork_restore::RestoreError::Killed { cid }.into())
             }
             Err(error) => {
-                let _ = kill(Pid::from_raw(started.init_pid), Signal::SIGKILL);
+                let _ = kill(Pid::from_raw(started.init_pid()), Signal::SIGKILL);
                 reap(&started);
                 Err(error.into())
             }
@@ -212,7 +217,7 @@ fn end(clone: &Clone, signal: Signal) {
 }
 
 fn reap(started: &Started) {
-    let _ = waitpid(Pid::from_raw(started.init_pid), None);
+    let _ = waitpid(Pid::from_raw(started.init_pid()), None);
 }
 
 /// Whether the client has closed its end, looked at for a moment.
@@ -265,7 +270,7 @@ fn stand_in() -> Result<OwnedFd, NodeError> {
 
 /// What a descriptor from outside was.
 fn description(model: &Model, fd: u32) -> String {
-    let file = model.descriptors.iter().find(|descriptor| descriptor.fd == fd);
+    let file = model.root().descriptors.iter().find(|descriptor| descriptor.fd == fd);
     match file.and_then(|descriptor| model.files.get(descriptor.file as usize)) {
         Some(OpenFile::External { description }) => description.clone(),
         _ => String::new(),

@@ -70,7 +70,8 @@ impl OwnIds {
 
     /// Refuses an image whose process had an identity that this agent cannot give.
     pub fn check(&self, name: &str, model: &Model) -> Result<(), NodeError> {
-        let all = model.threads.iter().map(|thread| &thread.credentials);
+        let threads = model.members.iter().flat_map(|member| &member.threads);
+        let all = threads.map(|thread| &thread.credentials);
         match all.filter_map(|credentials| self.difference(credentials)).next() {
             Some(what) => Err(NodeError::OtherIdentity { name: name.to_owned(), what }),
             None => Ok(()),

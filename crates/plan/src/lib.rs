@@ -5,12 +5,15 @@
 //! [`window::PLAN`], so every pointer in it is an absolute address and already right.
 //!
 //! ```text
-//!  window::PLAN ─► PlanHeader ─┬─ init_ops   memory of the clone      run by the container's init
-//!                              ├─ task_ops   files, signals, timers   run by the clone's first thread
-//!                              ├─ threads    one ThreadPlan each      ─┬─ ops   run by that thread
-//!                              │                                       └─ frame for rt_sigreturn
+//!  window::PLAN ─► PlanHeader ─┬─ members ─► MemberPlan ─┬─ memory_ops   its address space
+//!                              │                         ├─ task_ops     files, signals, timers
+//!                              │                         └─ threads ─► ThreadPlan ─┬─ ops
+//!                              │                                                   └─ frame for
+//!                              │                                                      rt_sigreturn
 //!                              ├─ windows    pool offset → address, for the supervisor
 //!                              └─ files      private file mappings, for the supervisor
+//!
+//!  A member's first thread runs the ops of the member; each thread runs its own.
 //! ```
 //!
 //! Invariants: everything is `repr(C)`, little-endian, without pointers out of the image; an op
@@ -51,26 +54,34 @@ pub struct PlanHeader {
     pub magic: u64,
     /// Bytes of the plan's mapping, a multiple of the page size.
     pub bytes: u64,
+    /// Processes ([`MemberPlan`]), the ancestor of the others first.
+    pub members: Table,
+    /// Where what is stored of the parents' address spaces lies in the pool ([`Window`]).
+    pub windows: Table,
+    /// Private file mappings carried in the image ([`FileRange`]), sorted by address.
+    pub files: Table,
+    /// First of a run of numbers that no descriptor of the parents has, for the restorer's own.
+    pub spare_fd: u32,
+    /// Length of that run.
+    pub spare_count: u32,
+    /// 1 if the first parent was pid 1 of its namespace.
+    pub is_pid_one: u32,
+    /// Keeps the struct free of padding.
+    pub reserved: u32,
+}
+
+/// One process.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MemberPlan {
     /// Ops that build the address space.
-    pub init_ops: Table,
+    pub memory_ops: Table,
     /// Ops that build what the threads of the process share besides memory.
     pub task_ops: Table,
     /// Ops of the first thread after the clone was said to run, before any thread leaves.
     pub stop_ops: Table,
-    /// Threads, the first being the thread group's leader.
+    /// Threads ([`ThreadPlan`]), the first being the thread group's leader.
     pub threads: Table,
-    /// Where what is stored of the parent's address space lies in the pool ([`Window`]).
-    pub windows: Table,
-    /// Private file mappings carried in the image ([`FileRange`]), sorted by address.
-    pub files: Table,
-    /// First of a run of numbers that no descriptor of the parent has, for the restorer's own.
-    pub spare_fd: u32,
-    /// Length of that run.
-    pub spare_count: u32,
-    /// 1 if the parent was pid 1 of its namespace.
-    pub is_pid_one: u32,
-    /// Keeps the struct free of padding.
-    pub reserved: u32,
 }
 
 /// One thread of the parent.
@@ -91,7 +102,11 @@ pub struct ThreadPlan {
     pub last_ops: Table,
 }
 
-/// Part of the parent's address space, and where it lies in the pool.
+/// Addresses of the processes of an image, told apart: the bits from this one up of an address in
+/// [`Window`] or [`FileRange`] are the process's index in [`PlanHeader::members`].
+pub const MEMBER_SHIFT: u32 = 57;
+
+/// Part of a parent's address space, and where it lies in the pool.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]
@@ -101,7 +116,7 @@ pub struct Window {
     pub pool_offset: u64,
     /// Length.
     pub bytes: u64,
-    /// Address in the parent.
+    /// Address in the parent, with [its index](MEMBER_SHIFT).
     pub address: u64,
 }
 
@@ -112,9 +127,9 @@ pub struct Window {
 )]
 #[repr(C)]
 pub struct FileRange {
-    /// First address.
+    /// First address, with [the process's index](MEMBER_SHIFT).
     pub start: u64,
-    /// Address after the last.
+    /// Address after the last, likewise.
     pub end: u64,
     /// Offset of `start` in the file, in bytes.
     pub file_offset: u64,
@@ -123,7 +138,8 @@ pub struct FileRange {
 }
 
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 6 + 16);
+    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 3 + 16);
+    assert!(size_of::<MemberPlan>() == 16 * 4);
     assert!(size_of::<ThreadPlan>() == 56);
     assert!(size_of::<Window>() == 24);
     assert!(size_of::<FileRange>() == 32);

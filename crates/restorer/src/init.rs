@@ -2,10 +2,10 @@
 //! reaper and supervisor.
 
 use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, SLOT_EXTERNAL, SLOT_POOL};
-use farfork_plan::{PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
+use farfork_plan::{MemberPlan, PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
-use crate::call::{self, CloneArgs, Errno, SysResult, clone3_entry, syscall};
+use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, syscall};
 use crate::cell::ProcessCell;
 use crate::run::{Failure, Slots, elements};
 use crate::supervise::Supervisor;
@@ -168,8 +168,12 @@ impl Handed {
 /// Forks the clone's first thread, with its parent's pid. It goes on with a copy of this memory,
 /// stack and all, and makes the parent's out of it.
 fn start_process(plan: &'static PlanHeader, is_pid_one: bool) -> SysResult {
-    // SAFETY: the table is the plan's.
-    let [leader, ..] = (unsafe { elements::<ThreadPlan>(plan.threads) }) else {
+    // SAFETY: the tables are the plan's.
+    let [root, ..] = (unsafe { elements::<MemberPlan>(plan.members) }) else {
+        return Err(Errno(EBADMSG));
+    };
+    // SAFETY: as above.
+    let [leader, ..] = (unsafe { elements::<ThreadPlan>(root.threads) }) else {
         return Err(Errno(EBADMSG));
     };
     let tid = if is_pid_one { 1 } else { leader.tid };
@@ -182,5 +186,5 @@ fn start_process(plan: &'static PlanHeader, is_pid_one: bool) -> SysResult {
         ..CloneArgs::default()
     };
     // SAFETY: without CLONE_VM the child has its own copy of this stack; `lead` never returns.
-    unsafe { clone3_entry(&args, task::lead, plan as *const PlanHeader as u64) }
+    unsafe { clone3_with_ids(&args, task::lead, plan as *const PlanHeader as u64) }
 }

@@ -4,10 +4,10 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use farfork_plan::protocol::{Status, StatusKind};
-use farfork_plan::{PlanHeader, ThreadPlan, What, window};
+use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
-use crate::call::{self, CloneArgs, SysResult, clone3_entry, sigreturn, syscall};
+use crate::call::{self, CloneArgs, SysResult, clone3_with_ids, sigreturn, syscall};
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, Slots, elements};
 
@@ -18,15 +18,17 @@ pub extern "C" fn lead(plan: u64) -> ! {
     // SAFETY: the init passes its mapped plan; this process has but this thread as yet.
     let (plan, shared) = unsafe { (&*(plan as *const PlanHeader), SHARED.get_mut()) };
     shared.at_ns[2] = call::now_ns();
-    // SAFETY: the table is the plan's.
-    let threads = unsafe { elements::<ThreadPlan>(plan.threads) };
-    if let Err(failure) = build(plan, threads, shared) {
+    // SAFETY: the tables are the plan's; the init has looked at them.
+    let member = unsafe { &elements::<MemberPlan>(plan.members)[0] };
+    // SAFETY: as above.
+    let threads = unsafe { elements::<ThreadPlan>(member.threads) };
+    if let Err(failure) = build(member, threads, shared) {
         failure.report(shared.status_fd)
     }
     shared.at_ns[4] = call::now_ns();
     default_slice();
     announce(plan, shared);
-    stop(plan);
+    stop(member);
     release_threads(threads.len());
     finish(&threads[0]);
     // SAFETY: the frame is the leader's, complete, in the plan.
@@ -34,19 +36,19 @@ pub extern "C" fn lead(plan: u64) -> ! {
 }
 
 fn build(
-    plan: &PlanHeader,
+    member: &MemberPlan,
     threads: &'static [ThreadPlan],
     shared: &mut Shared,
 ) -> Result<(), Failure> {
     // SAFETY: the plan is of a sealed image and this address space is to become its parent's.
-    unsafe { shared.slots.run(elements(plan.init_ops))? };
+    unsafe { shared.slots.run(elements(member.memory_ops))? };
     map_stacks(threads.len() as u64).map_err(|errno| Failure::of(What::Map, errno))?;
     shared.at_ns[3] = call::now_ns();
     if shared.mounts_proc {
         init::mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
     }
     // SAFETY: the ops are the plan's; the clone's descriptors and signals are its own.
-    unsafe { shared.slots.run(elements(plan.task_ops))? };
+    unsafe { shared.slots.run(elements(member.task_ops))? };
     for (index, thread) in threads.iter().enumerate().skip(1) {
         start_thread(index, thread).map_err(|errno| Failure::of(What::Thread, errno))?;
     }
@@ -89,7 +91,7 @@ fn start_thread(index: usize, thread: &'static ThreadPlan) -> SysResult {
         ..CloneArgs::default()
     };
     // SAFETY: the stack is this thread's alone; `follow` never returns.
-    unsafe { clone3_entry(&args, follow, thread as *const ThreadPlan as u64) }
+    unsafe { clone3_with_ids(&args, follow, thread as *const ThreadPlan as u64) }
 }
 
 /// First function of every other thread.
@@ -110,9 +112,9 @@ extern "C" fn follow(thread: u64) -> ! {
 }
 
 /// Stops the clone, if its parent was stopped, before any thread runs the parent's code.
-fn stop(plan: &PlanHeader) {
+fn stop(member: &MemberPlan) {
     // SAFETY: the ops are the plan's.
-    if unsafe { Slots::new().run(elements(plan.stop_ops)) }.is_err() {
+    if unsafe { Slots::new().run(elements(member.stop_ops)) }.is_err() {
         call::exit(call::EXIT_REPORTED)
     }
 }
@@ -176,6 +178,9 @@ fn announce(plan: &PlanHeader, shared: &mut Shared) {
     shared.at_ns[5] = call::now_ns();
     let status =
         Status { kind: StatusKind::Running as u32, at_ns: shared.at_ns, ..Status::default() };
-    let _ = call::send(shared.status_fd, &status);
+    if call::send(shared.status_fd, &status).is_err() {
+        // The agent has gone: nobody would know of this clone.
+        call::exit(call::EXIT_REPORTED)
+    }
     call::close_range(plan.spare_fd, plan.spare_fd + plan.spare_count - 1);
 }

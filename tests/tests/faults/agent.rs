@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use std::os::fd::AsRawFd;
 
 use crate::Case;
-use crate::scene::{PATIENCE, Scene, await_until, demand, during, fail};
+use crate::scene::{PATIENCE, Scene, await_until, children, demand, during, fail};
 
 pub const CASES: &[Case] = &[
     ("is_sent_garbage", is_sent_garbage),
@@ -23,15 +23,6 @@ pub const CASES: &[Case] = &[
     ("sees_a_killed_init_of_the_same_pid", sees_a_killed_init_of_the_same_pid),
     ("serves_no_clone_of_a_killed_caller", serves_no_clone_of_a_killed_caller),
 ];
-
-fn children(pid: u32) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    texts
-        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-        .filter_map(|word| word.parse().ok())
-        .collect()
-}
 
 fn end(pid: i32) -> Outcome {
     kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(during("killing"))

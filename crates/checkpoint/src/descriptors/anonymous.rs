@@ -59,7 +59,7 @@ fn process(entry: &Entry, subject: &Subject) -> Capture {
     let stands_for = entry.info.value("Pid").and_then(|pid| pid.parse::<i32>().ok());
     match stands_for {
         Some(pid) if pid == subject.pid => {
-            Ok(OpenFile::ProcessHandle { flags: entry.info.status_flags() })
+            Ok(OpenFile::ProcessHandle { member: 0, flags: entry.info.status_flags() })
         }
         _ => Err(refuse(causes::descriptors::PROCESS_HANDLE)),
     }

@@ -33,7 +33,7 @@ fn parse(line: &str) -> Option<EpollWatch> {
     let fd = words.next()?.parse().ok()?;
     let events = u32::from_str_radix(words.nth(1)?, 16).ok()?;
     let data = u64::from_str_radix(words.nth(1)?, 16).ok()?;
-    Some(EpollWatch { fd, events, data })
+    Some(EpollWatch { member: 0, fd, events, data })
 }
 
 fn check(entry: &Entry, subject: &Subject, watched: u32, nth: u32) -> Result<(), Stop> {
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn a_watch_is_three_numbers() {
         let line = "       12 events: 80002019 data:  ffff00000003  pos:0 ino:e876 sdev:f";
-        let watch = EpollWatch { fd: 12, events: 0x8000_2019, data: 0xffff_0000_0003 };
+        let watch = EpollWatch { member: 0, fd: 12, events: 0x8000_2019, data: 0xffff_0000_0003 };
         assert_eq!(parse(line), Some(watch));
     }
 }

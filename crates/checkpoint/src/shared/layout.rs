@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use farfork_image::model::{ObjectExtent, Segment, SharedObject};
+use farfork_image::layout;
+use farfork_image::model::{ObjectExtent, Segment, SharedObject, Stored};
 use farfork_pool::{Extent, ImageWriter};
 use farfork_types::{PAGE_BYTES, align_down, align_up};
 use rustix::fs::{SeekFrom, seek};
@@ -11,7 +12,7 @@ use rustix::fs::{SeekFrom, seek};
 use super::Objects;
 use crate::copy::placed;
 use crate::error::{CheckpointError, doing};
-use crate::memory::Run;
+use crate::memory::{Run, windows};
 
 /// Objects whose extents have a place in the image.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub struct Layout {
     /// As they go into the model.
     pub objects: Vec<SharedObject>,
     /// The addresses that stand for their content, if there is any.
-    pub area: Option<Run>,
+    area: Option<Run>,
     files: Vec<File>,
 }
 
@@ -67,6 +68,13 @@ fn data(file: &File, size: u64) -> Result<Vec<Run>, rustix::io::Errno> {
 }
 
 impl Layout {
+    /// The content in chunks from number `first` of the image on.
+    pub fn content(&self, first: u64) -> Stored {
+        let windows = windows(self.area.as_slice());
+        let segments = layout::content(&windows, first);
+        Stored { windows, segments }
+    }
+
     /// Copies the content to where `segments` have it in the chunks of `extents`. Returns the bytes
     /// copied.
     pub fn copy(

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
 use farfork_checkpoint::descriptors::Collected;
-use farfork_image::model::{Model, OpenFile};
+use farfork_image::model::{Member, Model, OpenFile};
 
 use crate::clone::Clone;
 use crate::subject::Subject;
@@ -16,13 +16,17 @@ fn null() -> OwnedFd {
 }
 
 fn model(parent: &Collected) -> Model {
-    Model {
+    let member = Member {
         descriptors: parent.descriptors.clone(),
+        locks: parent.locks.clone(),
+        notices: parent.notices.clone(),
+        ..Member::default()
+    };
+    Model {
+        members: vec![member],
         files: parent.files.clone(),
         unnamed: parent.unnamed.clone(),
         terminals: parent.terminals.clone(),
-        locks: parent.locks.clone(),
-        notices: parent.notices.clone(),
         ..Model::default()
     }
 }
@@ -240,7 +244,10 @@ assert sent == len(big) and j.recv(sent, socket.MSG_WAITALL) == big
 ",
     );
     let incoming = |fd| match file(&parent, fd) {
-        OpenFile::SocketPair { incoming, shutdown, .. } => (incoming.clone(), *shutdown),
+        OpenFile::SocketPair { incoming, shutdown, .. } => {
+            let bytes = incoming.iter().map(|message| message.bytes.clone());
+            (bytes.collect::<Vec<_>>(), *shutdown)
+        }
         other => panic!("{other:?}"),
     };
     assert_eq!(incoming(4), (vec![b"to b".to_vec()], 0));

@@ -1,11 +1,12 @@
 //! Runs compiled ops for real, in a process of its own, as the restorer would.
 #![allow(unsafe_code)] // reason: a forked child may only make raw calls
 
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use farfork_image::compile::arena::Arena;
-use farfork_image::compile::descriptors::{CompiledDescriptors, ops};
-use farfork_image::compile::external_numbers;
+use farfork_image::compile::descriptors::{ops, spare};
+use farfork_image::compile::{Subject, external_numbers};
 use farfork_image::model::Model;
 use farfork_plan::protocol::{SLOT_EXTERNAL, SLOTS};
 use farfork_plan::{Op, PlanHeader, SLOT_NONE, nr, window};
@@ -23,14 +24,15 @@ impl Clone {
     /// Makes the descriptors of `model`; `supply` gives one for each external number.
     pub fn make(model: &Model, supply: impl Fn() -> OwnedFd) -> Clone {
         let mut arena = Arena::new();
-        let compiled = ops(model, &mut arena);
+        let compiled = ops(Subject::root(model), &mut arena);
+        let spare = spare(model);
         let plan = arena.finish(PlanHeader::default());
         let supplied: Vec<OwnedFd> = external_numbers(model).iter().map(|_| supply()).collect();
         // SAFETY: the child makes system calls only, on memory that was made before the fork.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // SAFETY: this process has one thread and ends in `become_clone`.
-            unsafe { become_clone(&compiled, &plan, &supplied) }
+            unsafe { become_clone(&compiled, &spare, &plan, &supplied) }
         }
         let made = Clone(Pid::from_raw(pid));
         let state = waitpid(made.0, Some(WaitPidFlag::WUNTRACED)).unwrap();
@@ -53,9 +55,8 @@ impl Drop for Clone {
 
 /// # Safety
 /// Only for a process with one thread, which has nothing else to do.
-unsafe fn become_clone(compiled: &CompiledDescriptors, plan: &[u8], supplied: &[OwnedFd]) -> ! {
+unsafe fn become_clone(ops: &[Op], spare: &Range<u32>, plan: &[u8], supplied: &[OwnedFd]) -> ! {
     let mut slots = [-1i64; SLOTS];
-    let spare = compiled.spare_fd;
     // SAFETY: plain system calls on this process's own descriptors and on a fresh mapping.
     unsafe {
         let at = libc::mmap(
@@ -75,12 +76,12 @@ unsafe fn become_clone(compiled: &CompiledDescriptors, plan: &[u8], supplied: &[
         }
         libc::close_range(0, ASIDE as u32 - 1, 0);
         for index in 0..supplied.len() {
-            let kept = spare as i32 + index as i32;
+            let kept = spare.start as i32 + index as i32;
             libc::dup2(ASIDE + index as i32, kept);
             slots[usize::from(SLOT_EXTERNAL) + index] = kept.into();
         }
         libc::close_range(ASIDE as u32, u32::MAX, 0);
-        for (index, op) in compiled.ops.iter().enumerate() {
+        for (index, op) in ops.iter().enumerate() {
             let result = step(op, &mut slots);
             if result < 0 && op.may_fail == 0 {
                 libc::_exit(index as i32 % 200 + 2);
@@ -89,7 +90,7 @@ unsafe fn become_clone(compiled: &CompiledDescriptors, plan: &[u8], supplied: &[
                 slots[usize::from(op.store)] = result;
             }
         }
-        libc::close_range(spare, spare + compiled.spare_count - 1, 0);
+        libc::close_range(spare.start, spare.end - 1, 0);
         libc::raise(libc::SIGSTOP);
         libc::_exit(0)
     }

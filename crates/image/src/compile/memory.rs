@@ -17,8 +17,8 @@ use farfork_plan::protocol::SLOT_POOL;
 use farfork_plan::{FileRange, Op, What, Window, nr};
 
 use super::arena::Arena;
-use super::{Placement, mounts, shared};
-use crate::model::{Backing, FileStamp, Model, Region};
+use super::{Placement, Subject, mounts, shared};
+use crate::model::{Backing, FileStamp, Member, Memory, Region};
 
 /// Slot for the descriptor of a mapped file; descriptors of the process are made later.
 const SLOT_FILE: u8 = 249;
@@ -27,10 +27,20 @@ const SLOT_FILE: u8 = 249;
 pub struct Compiled {
     /// In order.
     pub ops: Vec<Op>,
-    /// Sorted by pool offset.
-    pub windows: Vec<Window>,
-    /// Sorted by address.
-    pub files: Vec<FileRange>,
+    windows: Vec<Window>,
+    files: Vec<FileRange>,
+}
+
+impl Compiled {
+    /// Where what is stored lies in the pool, as the process that is told from others by `tag`.
+    pub fn windows(&self, tag: u64) -> impl Iterator<Item = Window> {
+        self.windows.iter().map(move |w| Window { address: w.address | tag, ..*w })
+    }
+
+    /// Private file mappings by address, likewise.
+    pub fn files(&self, tag: u64) -> impl Iterator<Item = FileRange> {
+        self.files.iter().map(move |f| FileRange { start: f.start | tag, end: f.end | tag, ..*f })
+    }
 }
 
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -55,35 +65,40 @@ struct Piece {
 }
 
 struct Compiler<'m> {
-    model: &'m Model,
+    member: &'m Member,
     placement: &'m Placement,
     ops: Vec<Op>,
 }
 
-/// Compiles the memory of `model`, whose chunks lie at `placement`.
-pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Compiled {
-    let mut compiler = Compiler { model, placement, ops: Vec::new() };
-    compiler.ops.extend(mounts::ops(&model.mounts, arena));
-    let (start, bytes) = model.memory.vdso;
+/// Compiles the memory of `subject`, whose chunks lie at `placement`.
+pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -> Compiled {
+    let member = subject.member;
+    let mut compiler = Compiler { member, placement, ops: Vec::new() };
+    compiler.ops.extend(mounts::ops(&subject.model.mounts, arena));
+    let (start, bytes) = member.memory.vdso;
     compiler.ops.push(Op::new(What::Vdso, nr::MOVE_VDSO, &[start, bytes]));
     compiler.allocate_keys();
     let pieces = compiler.pieces();
-    for piece in join(model, pieces) {
+    for piece in join(&member.memory, pieces) {
         compiler.map(&piece, arena);
     }
-    compiler.ops.extend(shared::compile(model, placement, arena));
-    for region in &model.memory.regions {
+    compiler.ops.extend(shared::compile(subject, placement, arena));
+    for region in &member.memory.regions {
         compiler.fill(region);
         compiler.advise(region);
     }
     compiler.guard_and_seal();
     compiler.describe(arena);
-    Compiled { ops: compiler.ops, windows: windows(model, placement), files: files(model, arena) }
+    Compiled {
+        ops: compiler.ops,
+        windows: windows(&member.memory, placement),
+        files: files(&member.memory, arena),
+    }
 }
 
-fn windows(model: &Model, placement: &Placement) -> Vec<Window> {
+fn windows(memory: &Memory, placement: &Placement) -> Vec<Window> {
     let mut windows: Vec<Window> = Vec::new();
-    for segment in &model.memory.segments {
+    for segment in &memory.stored.segments {
         let (address, bytes) = (segment.address, segment.bytes);
         let pool_offset = segment.pool_offset(address, placement);
         match windows.last_mut() {
@@ -96,13 +111,12 @@ fn windows(model: &Model, placement: &Placement) -> Vec<Window> {
             _ => windows.push(Window { pool_offset, bytes, address }),
         }
     }
-    windows.sort_by_key(|window| window.pool_offset);
     windows
 }
 
-fn files(model: &Model, arena: &mut Arena) -> Vec<FileRange> {
+fn files(memory: &Memory, arena: &mut Arena) -> Vec<FileRange> {
     let mut ranges = Vec::new();
-    for region in &model.memory.regions {
+    for region in &memory.regions {
         if let Backing::PrivateFile(file, offset) = &region.backing {
             let path = arena.text(file.path.as_os_str().as_bytes());
             let (start, end) = (region.start, region.end);
@@ -135,7 +149,7 @@ impl Region {
 
 impl Compiler<'_> {
     fn pieces(&self) -> Vec<Piece> {
-        let regions = self.model.memory.regions.iter().enumerate();
+        let regions = self.member.memory.regions.iter().enumerate();
         let regions = regions.filter(|(_, region)| region.object().is_none());
         regions.flat_map(|(index, region)| self.cut(index, region)).collect()
     }
@@ -151,7 +165,7 @@ impl Compiler<'_> {
         }
         let mut pieces = Vec::new();
         let mut at = region.start;
-        for segment in self.model.memory.segments_in(region.start, region.end) {
+        for segment in self.member.memory.stored.segments_in(region.start, region.end) {
             let (from, to) = (segment.address.max(at), segment.end().min(region.end));
             if at < from {
                 pieces.push(piece(at, from, unstored(region, at)));
@@ -166,7 +180,7 @@ impl Compiler<'_> {
     }
 
     fn map(&mut self, piece: &Piece, arena: &mut Arena) {
-        let region = &self.model.memory.regions[piece.region];
+        let region = &self.member.memory.regions[piece.region];
         let (start, bytes) = (piece.start, piece.end - piece.start);
         let prot = u64::from(region.prot);
         let fixed = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
@@ -231,10 +245,10 @@ impl Compiler<'_> {
 
     /// Runs of stored pages of a region, and where in the pool they lie.
     fn runs(&self, region: &Region) -> Vec<(u64, u64, u64)> {
-        let memory = &self.model.memory;
+        let stored = &self.member.memory.stored;
         let mut runs = Vec::new();
-        for segment in memory.segments_in(region.start, region.end) {
-            let Some(window) = memory.window_of(segment.address) else { continue };
+        for segment in stored.segments_in(region.start, region.end) {
+            let Some(window) = stored.window_of(segment.address) else { continue };
             let (from, to) = (segment.address.max(region.start), segment.end().min(region.end));
             let placed =
                 |run: (u64, u64)| (run.0, run.1, segment.pool_offset(run.0, self.placement));
@@ -274,7 +288,7 @@ impl Compiler<'_> {
     /// The kernel gives out the lowest free key: all up to the highest, then back what was free.
     /// That comes before any mapping for execution only, which takes a key of the kernel's.
     fn allocate_keys(&mut self) {
-        let keys = self.model.memory.protection_keys;
+        let keys = self.member.memory.protection_keys;
         let highest = u32::BITS - keys.leading_zeros();
         let op = |number: i64, args: &[u64]| Op::new(What::Map, number as u32, args);
         self.ops.extend((1..highest).map(|_| op(libc::SYS_pkey_alloc, &[0, 0])));
@@ -284,11 +298,11 @@ impl Compiler<'_> {
 
     /// What nothing else may come after.
     fn guard_and_seal(&mut self) {
-        for (start, end) in &self.model.memory.guards {
+        for (start, end) in &self.member.memory.guards {
             let args = [*start, end - start, MADV_GUARD_INSTALL];
             self.ops.push(Op::new(What::Map, libc::SYS_madvise as u32, &args));
         }
-        for region in self.model.memory.regions.iter().filter(|region| region.traits.sealed) {
+        for region in self.member.memory.regions.iter().filter(|region| region.traits.sealed) {
             let args = [region.start, region.end - region.start, 0];
             self.ops.push(Op::new(What::Map, SYS_MSEAL, &args));
         }
@@ -296,11 +310,11 @@ impl Compiler<'_> {
 
     /// Tells the kernel where code, heap, stack, arguments and executable are.
     fn describe(&mut self, arena: &mut Arena) {
-        let exe = FileStamp { path: self.model.process.exe.clone(), ..FileStamp::default() };
+        let exe = FileStamp { path: self.member.process.exe.clone(), ..FileStamp::default() };
         self.ops.push(open(&exe, libc::O_RDONLY, arena));
-        let auxv = arena.words(&self.model.memory.auxv);
-        let auxv_bytes = 8 * self.model.memory.auxv.len() as u64;
-        let mut map = self.model.memory.layout.to_vec(); // struct prctl_mm_map
+        let auxv = arena.words(&self.member.memory.auxv);
+        let auxv_bytes = 8 * self.member.memory.auxv.len() as u64;
+        let mut map = self.member.memory.layout.to_vec(); // struct prctl_mm_map
         map.push(auxv);
         map.push(auxv_bytes); // auxv_size, then exe_fd, which the restorer knows
         let map = arena.words(&map);
@@ -342,19 +356,19 @@ fn open(file: &FileStamp, access: i32, arena: &mut Arena) -> Op {
 }
 
 /// Joins neighbours that one call can map.
-fn join(model: &Model, pieces: Vec<Piece>) -> Vec<Piece> {
+fn join(memory: &Memory, pieces: Vec<Piece>) -> Vec<Piece> {
     let mut joined: Vec<Piece> = Vec::new();
     for piece in pieces {
         match joined.last_mut() {
-            Some(last) if can_join(model, last, &piece) => last.end = piece.end,
+            Some(last) if can_join(memory, last, &piece) => last.end = piece.end,
             _ => joined.push(piece),
         }
     }
     joined
 }
 
-fn can_join(model: &Model, a: &Piece, b: &Piece) -> bool {
-    let (ra, rb) = (&model.memory.regions[a.region], &model.memory.regions[b.region]);
+fn can_join(memory: &Memory, a: &Piece, b: &Piece) -> bool {
+    let (ra, rb) = (&memory.regions[a.region], &memory.regions[b.region]);
     let bytes = a.end - a.start;
     let continues = match (a.source, b.source) {
         (Source::Pool(x), Source::Pool(y)) => x + bytes == y,

@@ -12,38 +12,67 @@ mod scheduling;
 mod shared;
 mod threads;
 
-use farfork_plan::{PLAN_MAGIC, PlanHeader};
+use farfork_plan::{MEMBER_SHIFT, MemberPlan, PLAN_MAGIC, PlanHeader};
 
-use crate::model::Model;
+use crate::model::{Member, Model};
 use arena::Arena;
 pub use descriptors::{external_numbers, replaceable_numbers};
 
 /// Where each chunk of a model's segments lies in the pool: offsets, multiples of the chunk size.
 pub type Placement = [u64];
 
+/// One process of a model, in whose terms its plan is compiled.
+#[derive(Clone, Copy)]
+pub struct Subject<'m> {
+    /// The whole image.
+    pub model: &'m Model,
+    /// The process.
+    pub member: &'m Member,
+}
+
+impl<'m> Subject<'m> {
+    /// The ancestor of all processes of `model`.
+    pub fn root(model: &'m Model) -> Subject<'m> {
+        Subject { model, member: model.root() }
+    }
+}
+
 /// Compiles the base plan of a model whose chunks lie at `placement`.
 ///
 /// The result is deterministic, so an image that moves to other chunks is compiled anew.
 pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
     let mut arena = Arena::new();
-    let memory = memory::compile(model, placement, &mut arena);
-    let process = process::compile(model, &mut arena);
-    let threads = threads::compile(model, &mut arena);
+    let mut members = Vec::new();
+    let (mut windows, mut files) = (Vec::new(), Vec::new());
+    for (index, member) in model.members.iter().enumerate() {
+        let subject = Subject { model, member };
+        let memory = memory::compile(subject, placement, &mut arena);
+        let tag = (index as u64) << MEMBER_SHIFT;
+        windows.extend(memory.windows(tag));
+        files.extend(memory.files(tag));
+        let process = process::compile(subject, &mut arena);
+        let threads = threads::compile(member, &mut arena);
+        members.push(MemberPlan {
+            memory_ops: arena.ops(&memory.ops),
+            task_ops: arena.ops(&process),
+            stop_ops: {
+                let stop = process::stop(member);
+                arena.ops(&stop)
+            },
+            threads: arena.table(&threads),
+        });
+    }
+    windows.sort_by_key(|window| window.pool_offset);
+    let spare = descriptors::spare(model);
     let header = PlanHeader {
         magic: PLAN_MAGIC,
         bytes: 0,
-        init_ops: arena.ops(&memory.ops),
-        task_ops: arena.ops(&process.ops),
-        stop_ops: {
-            let stop = process::stop(model);
-            arena.ops(&stop)
-        },
-        threads: arena.table(&threads),
-        windows: arena.table(&memory.windows),
-        files: arena.table(&memory.files),
-        spare_fd: process.spare_fd,
-        spare_count: process.spare_count,
-        is_pid_one: u32::from(model.process.pid == 1),
+        members: arena.table(&members),
+        windows: arena.table(&windows),
+        files: arena.table(&files),
+        spare_fd: spare.start,
+        spare_count: spare.end - spare.start,
+        is_pid_one: u32::from(model.root().process.pid == 1),
         reserved: 0,
     };
     arena.finish(header)

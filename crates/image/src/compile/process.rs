@@ -5,77 +5,68 @@ use std::os::unix::ffi::OsStrExt;
 use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
-use super::{descriptors, scheduling};
-use crate::model::{Leads, Model, PosixTimer};
-
-/// Ops of the process and what they need from the restorer.
-pub struct Compiled {
-    /// In order.
-    pub ops: Vec<Op>,
-    /// First of a run of numbers that no descriptor of the parent has.
-    pub spare_fd: u32,
-    /// Length of that run.
-    pub spare_count: u32,
-}
+use super::{Subject, descriptors, scheduling};
+use crate::model::{Member, PosixTimer};
 
 /// Compiles everything that the threads of the process share besides memory.
-pub fn compile(model: &Model, arena: &mut Arena) -> Compiled {
+pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
+    let member = subject.member;
     let mut ops = Vec::new();
-    ops.extend(leadership(model.process.leads));
-    ops.extend(directory(model, arena));
-    let descriptors = descriptors::ops(model, arena);
-    ops.extend(descriptors.ops);
-    ops.extend(signals(model, arena));
-    ops.extend(attributes(model));
-    ops.extend(scheduling::process(model, arena)); // opens files, which a limit may forbid
-    ops.extend(limits(model, arena));
-    let (spare_fd, spare_count) = (descriptors.spare_fd, descriptors.spare_count);
-    Compiled { ops, spare_fd, spare_count }
+    ops.extend(leadership(member));
+    ops.extend(directory(member, arena));
+    ops.extend(descriptors::ops(subject, arena));
+    ops.extend(signals(member, arena));
+    ops.extend(attributes(member));
+    ops.extend(scheduling::process(member, arena)); // opens files, which a limit may forbid
+    ops.extend(limits(member, arena));
+    ops
 }
 
-fn leadership(leads: Leads) -> Option<Op> {
-    match leads {
-        Leads::Session => Some(call(What::Attribute, libc::SYS_setsid, &[])),
-        Leads::Group => Some(call(What::Attribute, libc::SYS_setpgid, &[0, 0])),
-        Leads::Nothing => None,
+fn leadership(member: &Member) -> Option<Op> {
+    match member.process.pid {
+        pid if pid == member.kinship.session => Some(call(What::Attribute, libc::SYS_setsid, &[])),
+        pid if pid == member.kinship.group => {
+            Some(call(What::Attribute, libc::SYS_setpgid, &[0, 0]))
+        }
+        _ => None,
     }
 }
 
-fn directory(model: &Model, arena: &mut Arena) -> Vec<Op> {
-    let cwd = &model.process.cwd;
+fn directory(member: &Member, arena: &mut Arena) -> Vec<Op> {
+    let cwd = &member.process.cwd;
     let path = arena.text(cwd.as_os_str().as_bytes());
     let detail = arena.detail(&format!("working directory {}", cwd.display()));
     vec![
         call(What::Directory, libc::SYS_chdir, &[path]).about(detail),
-        call(What::Directory, libc::SYS_umask, &[model.process.umask.into()]),
+        call(What::Directory, libc::SYS_umask, &[member.process.umask.into()]),
     ]
 }
 
-fn signals(model: &Model, arena: &mut Arena) -> Vec<Op> {
+fn signals(member: &Member, arena: &mut Arena) -> Vec<Op> {
     let mut ops = Vec::new();
-    for (signal, action) in &model.signals.actions {
+    for (signal, action) in &member.signals.actions {
         let at = arena.words(action);
         ops.push(call(What::Signal, libc::SYS_rt_sigaction, &[(*signal).into(), at, 0, 8]));
     }
-    for info in &model.signals.pending {
+    for info in &member.signals.pending {
         let signal = u64::from(u32::from_le_bytes([info[0], info[1], info[2], info[3]]));
         let at = arena.put(info, 8);
-        let args = [model.process.pid.into(), signal, at];
+        let args = [member.process.pid.into(), signal, at];
         ops.push(call(What::Signal, libc::SYS_rt_sigqueueinfo, &args));
     }
     ops
 }
 
 /// Ops that start the timers; the threads they signal must exist.
-pub fn timers(model: &Model, arena: &mut Arena) -> Vec<Op> {
+pub fn timers(member: &Member, arena: &mut Arena) -> Vec<Op> {
     let mut ops = Vec::new();
-    for (which, setting) in model.timers.interval.iter().enumerate() {
+    for (which, setting) in member.timers.interval.iter().enumerate() {
         if *setting != [0; 4] {
             let at = arena.words(setting);
             ops.push(call(What::Timer, libc::SYS_setitimer, &[which as u64, at, 0]));
         }
     }
-    for timer in &model.timers.posix {
+    for timer in &member.timers.posix {
         ops.extend(posix_timer(timer, arena));
     }
     ops
@@ -96,14 +87,14 @@ fn posix_timer(timer: &PosixTimer, arena: &mut Arena) -> [Op; 2] {
 }
 
 /// Stops the clone where the parent was stopped, until somebody continues it.
-pub fn stop(model: &Model) -> Vec<Op> {
-    let args = [model.process.pid.into(), libc::SIGSTOP as u64];
+pub fn stop(member: &Member) -> Vec<Op> {
+    let args = [member.process.pid.into(), libc::SIGSTOP as u64];
     let stop = call(What::Signal, libc::SYS_kill, &args);
-    if model.process.is_stopped { vec![stop] } else { Vec::new() }
+    if member.process.is_stopped { vec![stop] } else { Vec::new() }
 }
 
-fn attributes(model: &Model) -> Vec<Op> {
-    let process = &model.process;
+fn attributes(member: &Member) -> Vec<Op> {
+    let process = &member.process;
     let mut ops = Vec::new();
     if process.personality != 0 {
         ops.push(call(What::Attribute, libc::SYS_personality, &[process.personality.into()]));
@@ -135,8 +126,8 @@ const PR_SET_MEMORY_MERGE: u64 = 67;
 
 /// Limits above those of the new node need a right that not even every root has; the clone then
 /// keeps the node's, and the user is told.
-fn limits(model: &Model, arena: &mut Arena) -> Vec<Op> {
-    let limits = model.process.limits.iter().enumerate();
+fn limits(member: &Member, arena: &mut Arena) -> Vec<Op> {
+    let limits = member.process.limits.iter().enumerate();
     let op = |(resource, (soft, hard)): (usize, &(u64, u64))| {
         let at = arena.words(&[*soft, *hard]);
         let detail = arena.detail(&format!("resource limit {}", LIMITS[resource.min(15)]));

@@ -6,7 +6,7 @@
 use farfork_plan::{Op, What};
 
 use super::arena::Arena;
-use crate::model::{Model, Scheduling, Thread};
+use crate::model::{Member, Scheduling, Thread};
 
 const SLOT_PROC: u8 = 248;
 /// Bytes of `struct sched_attr`.
@@ -17,8 +17,8 @@ const IOPRIO_WHO_PROCESS: u64 = 1;
 const DEFAULT_COREDUMP_FILTER: u32 = 0x33;
 
 /// Ops for all threads, which must exist; the caller must still have its rights.
-pub fn threads(model: &Model, arena: &mut Arena) -> Vec<Op> {
-    model.threads.iter().flat_map(|thread| one(thread, arena)).collect()
+pub fn threads(member: &Member, arena: &mut Arena) -> Vec<Op> {
+    member.threads.iter().flat_map(|thread| one(thread, arena)).collect()
 }
 
 fn one(thread: &Thread, arena: &mut Arena) -> Vec<Op> {
@@ -62,8 +62,8 @@ fn words(own: &Scheduling) -> String {
 }
 
 /// Ops for what only `/proc` sets.
-pub fn process(model: &Model, arena: &mut Arena) -> Vec<Op> {
-    let (score, filter) = (model.process.oom_score_adj, model.process.coredump_filter);
+pub fn process(member: &Member, arena: &mut Arena) -> Vec<Op> {
+    let (score, filter) = (member.process.oom_score_adj, member.process.coredump_filter);
     let mut ops = Vec::new();
     if score != 0 {
         ops.extend(write("oom_score_adj", &score.to_string(), arena));

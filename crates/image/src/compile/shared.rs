@@ -19,8 +19,10 @@ use farfork_plan::{Op, What, nr, window};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
 use super::arena::Arena;
-use super::{Placement, descriptors};
-use crate::model::{Backing, Model, ObjectExtent, ObjectKind, OpenFile, Region, SharedObject};
+use super::{Placement, Subject, descriptors};
+use crate::model::{
+    Backing, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SharedObject,
+};
 
 const SLOT_OBJECT: u8 = 248;
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -31,6 +33,7 @@ const F_SEAL_EXEC: u32 = 0x20;
 
 struct Compiler<'m, 'a> {
     model: &'m Model,
+    memory: &'m Memory,
     placement: &'m Placement,
     arena: &'a mut Arena,
     ops: Vec<Op>,
@@ -41,11 +44,12 @@ struct Compiler<'m, 'a> {
     detail: u32,
 }
 
-/// Compiles the shared objects of `model`, whose windows lie at `placement`.
-pub fn compile(model: &Model, placement: &Placement, arena: &mut Arena) -> Vec<Op> {
+/// Compiles the shared objects of `subject`, whose windows lie at `placement`.
+pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -> Vec<Op> {
+    let (model, memory) = (subject.model, &subject.member.memory);
     let (ops, numbers) = (Vec::new(), Numbers::of(model));
     let mut compiler =
-        Compiler { model, placement, arena, ops, numbers, mapped: (0, 0), detail: 0 };
+        Compiler { model, memory, placement, arena, ops, numbers, mapped: (0, 0), detail: 0 };
     for (index, object) in model.objects.iter().enumerate() {
         compiler.object(index as u32, object);
     }
@@ -64,7 +68,7 @@ impl Numbers {
     /// share the first.
     pub fn of(model: &Model) -> Numbers {
         let externals = descriptors::supplied_numbers(model).len() as u32;
-        let first = descriptors::spare_fd(model) + OWN_FDS + 2 * externals;
+        let first = descriptors::spare(model).start + OWN_FDS + 2 * externals;
         let mut next = first;
         let number = |is_held: bool| {
             next += u32::from(is_held);
@@ -144,7 +148,7 @@ impl Compiler<'_, '_> {
     /// `/proc` leads from it to a descriptor.
     fn anonymous(&mut self, size: u64, no_reserve: bool) {
         let bytes = align_up(size, PAGE_BYTES);
-        let at = hole(self.model, bytes);
+        let at = hole(self.memory, bytes);
         let reserve = if no_reserve { libc::MAP_NORESERVE } else { 0 };
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE | reserve;
         self.push(libc::SYS_mmap, &[at, bytes, READ_WRITE, flags as u64, u64::MAX, 0]);
@@ -193,7 +197,7 @@ impl Compiler<'_, '_> {
     fn map_part(&mut self, at: u64) {
         self.unmap_part();
         let start = align_down(at, CHUNK_BYTES);
-        let segment = self.model.memory.segments_in(start, start + CHUNK_BYTES).next();
+        let segment = self.model.content.segments_in(start, start + CHUNK_BYTES).next();
         let first = segment.map_or(0, |segment| (segment.place / CHUNK_BYTES) as usize);
         let follows = |next: &usize| {
             let bytes = (next - first) as u64 * CHUNK_BYTES;
@@ -219,8 +223,8 @@ impl Compiler<'_, '_> {
 
     /// Maps the regions of an object that may be written through, or the others.
     fn map(&mut self, index: u32, fd: u64, writable: bool) {
-        let model = self.model;
-        let own = model.memory.regions.iter().filter(|region| {
+        let memory = self.memory;
+        let own = memory.regions.iter().filter(|region| {
             let is_writable = region.is_written_through();
             region.object() == Some(index) && is_writable == writable
         });
@@ -284,10 +288,10 @@ impl SharedObject {
 }
 
 /// Addresses where the parent has nothing, for a mapping that does not last.
-fn hole(model: &Model, bytes: u64) -> u64 {
-    let (vdso, vdso_bytes) = model.memory.vdso;
+fn hole(memory: &Memory, bytes: u64) -> u64 {
+    let (vdso, vdso_bytes) = memory.vdso;
     let mut taken: Vec<(u64, u64)> =
-        model.memory.regions.iter().map(|region| (region.start, region.end)).collect();
+        memory.regions.iter().map(|region| (region.start, region.end)).collect();
     taken.extend([(window::BASE, window::END), (vdso, vdso + vdso_bytes)]);
     taken.sort_unstable();
     taken.into_iter().fold(

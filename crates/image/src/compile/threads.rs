@@ -4,7 +4,7 @@ use farfork_plan::{Op, ThreadPlan, What};
 
 use super::arena::Arena;
 use super::{credentials, filters, frame, process, scheduling};
-use crate::model::{Model, Thread};
+use crate::model::{Member, Thread};
 
 const FS_BASE: usize = 21;
 const GS_BASE: usize = 22;
@@ -12,10 +12,10 @@ const ARCH_SET_GS: u64 = 0x1001;
 const DEFAULT_TIMER_SLACK_NS: u64 = 50_000;
 
 /// Plans of all threads, the leader's first.
-pub fn compile(model: &Model, arena: &mut Arena) -> Vec<ThreadPlan> {
+pub fn compile(member: &Member, arena: &mut Arena) -> Vec<ThreadPlan> {
     let is_leader = |index| index == 0;
     let plan = |(index, thread): (usize, &Thread)| {
-        let ops = ops(model, thread, is_leader(index), arena);
+        let ops = ops(member, thread, is_leader(index), arena);
         ThreadPlan {
             tid: thread.tid,
             reserved: 0,
@@ -28,17 +28,17 @@ pub fn compile(model: &Model, arena: &mut Arena) -> Vec<ThreadPlan> {
             },
         }
     };
-    model.threads.iter().enumerate().map(plan).collect()
+    member.threads.iter().enumerate().map(plan).collect()
 }
 
-fn ops(model: &Model, thread: &Thread, is_leader: bool, arena: &mut Arena) -> Vec<Op> {
+fn ops(member: &Member, thread: &Thread, is_leader: bool, arena: &mut Arena) -> Vec<Op> {
     let mut ops = identity(thread, arena);
     if is_leader {
         // By now every thread that a timer may signal is there.
-        ops.extend(process::timers(model, arena));
-        ops.extend(scheduling::threads(model, arena));
+        ops.extend(process::timers(member, arena));
+        ops.extend(scheduling::threads(member, arena));
     }
-    ops.extend(pending(model.process.pid, thread, arena));
+    ops.extend(pending(member.process.pid, thread, arena));
     ops.extend(credentials::ops(&thread.credentials, arena));
     if thread.no_new_privs {
         let args = [libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0];
@@ -46,7 +46,7 @@ fn ops(model: &Model, thread: &Thread, is_leader: bool, arena: &mut Arena) -> Ve
     }
     ops.extend(after_credentials(thread));
     if is_leader {
-        let args = [libc::PR_SET_DUMPABLE as u64, model.process.dumpable.into()];
+        let args = [libc::PR_SET_DUMPABLE as u64, member.process.dumpable.into()];
         ops.push(call(libc::SYS_prctl, &args).may_fail()); // 2 cannot be set, only inherited
     }
     ops

@@ -23,11 +23,11 @@ pub fn model() -> Model {
         backing,
         traits: RegionTraits::default(),
     };
-    let mut model = Model::default();
-    model.process.exe = "/bin/true".into();
-    model.process.cwd = "/".into();
-    model.process.pid = 42;
-    model.memory.regions = vec![
+    let mut member = Member::default();
+    member.process.exe = "/bin/true".into();
+    member.process.cwd = "/".into();
+    member.process.pid = 42;
+    member.memory.regions = vec![
         region(AT, 4, Backing::Anonymous),
         region(AT + CHUNK_BYTES, 8, Backing::PrivateFile(file, 4096)),
         region(AT + 3 * CHUNK_BYTES, 512, Backing::Anonymous),
@@ -37,15 +37,29 @@ pub fn model() -> Model {
             Backing::Object { object: 0, offset: 4096, is_shared: true, is_writable: false },
         ),
     ];
-    model.memory.regions[2].traits.wipe_on_fork = true;
+    member.memory.regions[2].traits.wipe_on_fork = true;
     let [mut one, mut many] = [[0; WINDOW_WORDS], [!0; WINDOW_WORDS]];
     (one[0], many[7]) = (2, !0 >> 2);
-    model.memory.windows = vec![
+    member.memory.stored.windows = vec![
         StoredWindow { address: AT, pages: one },
         StoredWindow { address: AT + 3 * CHUNK_BYTES, pages: many },
-        StoredWindow { address: SharedObject::AREA, pages: one },
     ];
-    model.memory.segments = layout::segments(&model.memory.regions, &model.memory.windows);
+    let memory = &mut member.memory;
+    memory.stored.segments = layout::segments(&memory.regions, &memory.stored.windows, 0);
+    member.memory.vdso = (0x7fff_0000_0000, 0x4000);
+    member.threads = vec![Thread {
+        tid: 42,
+        comm: b"true".to_vec(),
+        registers: vec![1; 27],
+        xstate: vec![0; 2696],
+        pending: vec![vec![10; 128]],
+        ..Thread::default()
+    }];
+    member.signals.actions = vec![(10, [1, 2, 3, 4])];
+    member.descriptors = (0..5).map(|fd| Descriptor { fd, file: fd, cloexec: false }).collect();
+    let mut model = Model { members: vec![member], ..Model::default() };
+    model.content.windows = vec![StoredWindow { address: SharedObject::AREA, pages: one }];
+    model.content.segments = layout::content(&model.content.windows, 2);
     model.objects = vec![SharedObject {
         kind: ObjectKind::Memfd(b"shared".to_vec()),
         size: 8190,
@@ -54,19 +68,8 @@ pub fn model() -> Model {
         seals: 1,
         extents: vec![ObjectExtent { offset: 4096, bytes: 4096, stored: SharedObject::AREA }],
     }];
-    model.memory.vdso = (0x7fff_0000_0000, 0x4000);
-    model.threads = vec![Thread {
-        tid: 42,
-        comm: b"true".to_vec(),
-        registers: vec![1; 27],
-        xstate: vec![0; 2696],
-        pending: vec![vec![10; 128]],
-        ..Thread::default()
-    }];
-    model.signals.actions = vec![(10, [1, 2, 3, 4])];
-    model.descriptors = (0..5).map(|fd| Descriptor { fd, file: fd, cloexec: false }).collect();
     let external = || OpenFile::External { description: "a terminal".into() };
-    let watches = vec![EpollWatch { fd: 1, events: 1, data: 2 }];
+    let watches = vec![EpollWatch { member: 0, fd: 1, events: 1, data: 2 }];
     let epoll = OpenFile::Epoll { flags: 2, watches };
     let object = OpenFile::Object { object: 0, flags: 2, offset: 7 };
     model.files = vec![external(), external(), external(), epoll, object];
@@ -83,7 +86,7 @@ pub fn publish(pool: &Pool, model: &Model) -> Cid {
 /// Publishes a draft whose stored pages get content.
 pub fn fill_and_publish(mut draft: Draft<'_>, model: &Model) -> Published {
     let (writer, extents) = draft.room();
-    let stored = model.memory.chunk_pages();
+    let stored = model.chunk_pages();
     let mut stored = stored.iter();
     for extent in extents {
         for (chunk, pages) in

@@ -12,13 +12,12 @@ impl Compiler<'_> {
     /// Adds all watches; instances that others watch come first, so that the kernel never has to
     /// look through an unfinished one.
     pub fn watches(&mut self) {
-        let model = self.model;
         let depths = self.depths();
         let mut instances: Vec<(u32, u32)> =
             depths.into_iter().map(|(file, depth)| (depth, file)).collect();
         instances.sort_unstable();
         for (_, file) in instances {
-            if let OpenFile::Epoll { watches, .. } = &model.files[file as usize] {
+            if let OpenFile::Epoll { watches, .. } = &self.model.files[file as usize] {
                 watches.iter().for_each(|watch| self.watch(file, watch));
             }
         }
@@ -27,7 +26,7 @@ impl Compiler<'_> {
     /// How many instances deep the watches of each instance go.
     fn depths(&self) -> BTreeMap<u32, u32> {
         let files: BTreeMap<u32, u32> =
-            self.model.descriptors.iter().map(|own| (own.fd, own.file)).collect();
+            self.member.descriptors.iter().map(|own| (own.fd, own.file)).collect();
         let watches = |file: u32| match &self.model.files[file as usize] {
             OpenFile::Epoll { watches, .. } => Some(watches),
             _ => None,

@@ -15,12 +15,12 @@ const SHARED: u64 = (libc::LOCK_SH | libc::LOCK_NB) as u64;
 impl Compiler<'_> {
     /// Makes files signal the clone as they signalled the parent.
     pub fn notices(&mut self) {
-        let model = self.model;
-        for notice in &model.notices {
-            let file = &model.files[notice.file as usize];
+        let member = self.member;
+        for notice in &member.notices {
+            let file = &self.model.files[notice.file as usize];
             let (Some(fd), Some(flags)) = (self.first(notice.file), file.flags()) else { continue };
             self.name(notice.file, file);
-            let own = model.process.pid.into();
+            let own = member.process.pid.into();
             self.push(libc::SYS_fcntl, &[fd.into(), F_SETOWN, own]);
             self.push(libc::SYS_fcntl, &[fd.into(), F_SETSIG, notice.signal.into()]);
             if notice.is_async {
@@ -32,12 +32,12 @@ impl Compiler<'_> {
 
     /// Takes all locks again.
     pub fn locks(&mut self) {
-        let model = self.model;
-        for lock in &model.locks {
+        let member = self.member;
+        for lock in &member.locks {
             let Some(fd) = self.first(lock.file) else { continue };
             let kind = if lock.kind == LockKind::Lease { "lease" } else { "lock" };
             let how = if lock.is_write { "write" } else { "read" };
-            let file = super::noun(&model.files[lock.file as usize]);
+            let file = super::noun(&self.model.files[lock.file as usize]);
             self.detail = self.arena.detail(&format!("fd {fd} ({file}, {how} {kind})"));
             let (number, args) = self.lock(fd, lock);
             self.ops.push(Op::new(What::Lock, number as u32, &args).about(self.detail));

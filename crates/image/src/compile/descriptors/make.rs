@@ -41,9 +41,10 @@ impl Compiler<'_> {
             OpenFile::Inotify { flags, .. } => {
                 self.create(libc::SYS_inotify_init1, &[(flags & NONBLOCK).into()]);
             }
-            OpenFile::ProcessHandle { flags } => {
+            OpenFile::ProcessHandle { member, flags } => {
+                let pid = self.model.members[*member as usize].process.pid;
                 let flags = flags & (NONBLOCK | libc::PIDFD_THREAD);
-                self.create(libc::SYS_pidfd_open, &[self.model.process.pid.into(), flags.into()]);
+                self.create(libc::SYS_pidfd_open, &[pid.into(), flags.into()]);
             }
             OpenFile::Unnamed { .. }
             | OpenFile::TerminalMaster { .. }

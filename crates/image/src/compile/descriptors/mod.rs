@@ -9,6 +9,7 @@
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  socket      of the caller's, if supplied, or create ─► options ─► bind ─► listen or connect
 //!  slaves      of terminals, in the same way, by their masters
+//!  in flight   messages with descriptors, when all files are made
 //!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
 //!              kernel drops a process's own when it closes any descriptor of the file; then
 //!              watches of places, which nothing done here shall wake
@@ -19,6 +20,7 @@
 //! meant for, and no move overwrites anything.
 
 mod epoll;
+mod in_flight;
 mod inotify;
 mod lock;
 mod make;
@@ -32,29 +34,23 @@ mod tests;
 mod unnamed;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use farfork_plan::protocol::{MAX_REQUEST_FDS, OWN_FDS, SLOT_EXTERNAL};
 use farfork_plan::{Op, What, nr};
 
+use super::Subject;
 use super::arena::Arena;
 use super::shared::Numbers;
-use crate::model::{Descriptor, Model, OpenFile};
-
-/// Descriptors of the parent and what they need from the restorer.
-pub struct CompiledDescriptors {
-    /// In order.
-    pub ops: Vec<Op>,
-    /// First of a run of numbers that no descriptor of the parent has, at least 3.
-    pub spare_fd: u32,
-    /// Length of that run.
-    pub spare_count: u32,
-}
+use crate::model::{Descriptor, Member, Model, OpenFile};
+use in_flight::InFlight;
 
 /// Status flags that `F_SETFL` sets.
 const LATER: u32 = (libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O_NOATIME) as u32;
 
 struct Compiler<'m> {
     model: &'m Model,
+    member: &'m Member,
     arena: &'m mut Arena,
     /// Descriptors of each file, by number.
     numbers: BTreeMap<u32, Vec<&'m Descriptor>>,
@@ -63,6 +59,9 @@ struct Compiler<'m> {
     external: Vec<u32>,
     spare_fd: u32,
     objects: Numbers,
+    in_flight: InFlight,
+    /// Socket pairs to be filled when all files are made: the first end that was met, the other.
+    late: Vec<(u32, Option<u32>)>,
     slots: Temporaries,
     /// Text that names the descriptor in the making.
     detail: u32,
@@ -79,19 +78,26 @@ struct Temporaries {
     aside: u8,
 }
 
-/// Compiles the descriptors of `model`; they must be made after memory and before threads.
-pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
+/// Compiles the descriptors of `subject`; they must be made after memory and before threads.
+pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
+    let Subject { model, member } = subject;
     let external = supplied_numbers(model);
-    let spare_count = spare_count(model, external.len());
+    let in_flight = InFlight::of(subject);
+    let without_number: Vec<Descriptor> = in_flight.descriptors().collect();
+    let mut numbers = numbers(member);
+    numbers.extend(without_number.iter().map(|descriptor| (descriptor.file, vec![descriptor])));
     let mut compiler = Compiler {
         model,
+        member,
         arena,
-        numbers: numbers(model),
+        numbers,
         ops: Vec::new(),
         slots: temporaries(external.len()),
         external,
-        spare_fd: spare_run(model, spare_count),
+        spare_fd: spare(model).start,
         objects: Numbers::of(model),
+        in_flight,
+        late: Vec::new(),
         detail: 0,
     };
     for file in 0..model.files.len() as u32 {
@@ -102,28 +108,28 @@ pub fn ops(model: &Model, arena: &mut Arena) -> CompiledDescriptors {
     compiler.slaves();
     compiler.control();
     compiler.watches();
+    compiler.late_messages();
     compiler.notices();
     compiler.locks();
     compiler.places();
-    let Compiler { ops, spare_fd, .. } = compiler;
-    CompiledDescriptors { ops, spare_fd, spare_count }
+    compiler.ops
 }
 
-/// Numbers that the restorer needs: those of the init and of ends put aside, each descriptor of a
-/// request twice while it is moved, and those of shared objects.
-fn spare_count(model: &Model, externals: usize) -> u32 {
-    OWN_FDS + 2 * externals as u32 + Numbers::count(model)
-}
-
-/// First number of the restorer's own run.
-pub fn spare_fd(model: &Model) -> u32 {
-    spare_run(model, spare_count(model, supplied_numbers(model).len()))
+/// The restorer's own run of numbers, from 3 on, which no process of the parents has: those of
+/// the init and of ends put aside, each descriptor of a request twice while it is moved, those of
+/// shared objects, and of descriptors in flight.
+pub fn spare(model: &Model) -> Range<u32> {
+    let externals = 2 * supplied_numbers(model).len() as u32;
+    let count = OWN_FDS + externals + Numbers::count(model) + InFlight::count(model);
+    let start = spare_run(model, count);
+    start..start + count
 }
 
 /// The lowest run of `count` numbers from 3 on that the parent left free: it may have used the
 /// highest number there is.
 fn spare_run(model: &Model, count: u32) -> u32 {
-    let mut taken: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
+    let all = model.members.iter().flat_map(|member| &member.descriptors);
+    let mut taken: Vec<u32> = all.map(|descriptor| descriptor.fd).collect();
     taken.sort_unstable();
     taken
         .into_iter()
@@ -134,7 +140,7 @@ fn spare_run(model: &Model, count: u32) -> u32 {
 /// each standard stream for itself, since a caller's may be three files where the parent's were
 /// one.
 pub fn external_numbers(model: &Model) -> Vec<u32> {
-    let mut external: Vec<u32> = numbers(model)
+    let mut external: Vec<u32> = numbers(model.root())
         .into_iter()
         .filter(|(file, _)| matches!(model.files[*file as usize], OpenFile::External { .. }))
         .flat_map(|(_, own)| own.into_iter().enumerate().filter(|(n, d)| *n == 0 || d.fd <= 2))
@@ -158,16 +164,16 @@ pub fn replaceable_numbers(model: &Model) -> Vec<u32> {
         OpenFile::Socket(socket) => socket.is_replaceable(),
         _ => false,
     };
-    let own = numbers(model).into_iter().filter(|(file, _)| is_replaceable(*file));
+    let own = numbers(model.root()).into_iter().filter(|(file, _)| is_replaceable(*file));
     let mut firsts: Vec<u32> = own.map(|(_, own)| own[0].fd).collect();
     firsts.sort_unstable();
     firsts.truncate((MAX_REQUEST_FDS - OWN).saturating_sub(external_numbers(model).len()));
     firsts
 }
 
-fn numbers(model: &Model) -> BTreeMap<u32, Vec<&Descriptor>> {
+fn numbers(member: &Member) -> BTreeMap<u32, Vec<&Descriptor>> {
     let mut numbers: BTreeMap<u32, Vec<&Descriptor>> = BTreeMap::new();
-    for descriptor in &model.descriptors {
+    for descriptor in &member.descriptors {
         numbers.entry(descriptor.file).or_default().push(descriptor);
     }
     numbers.values_mut().for_each(|own| own.sort_by_key(|descriptor| descriptor.fd));
@@ -294,7 +300,7 @@ fn noun(file: &OpenFile) -> String {
         OpenFile::Timer { .. } => "timerfd".to_owned(),
         OpenFile::Epoll { .. } => "epoll".to_owned(),
         OpenFile::Inotify { .. } => "inotify".to_owned(),
-        OpenFile::ProcessHandle { .. } => "pidfd of itself".to_owned(),
+        OpenFile::ProcessHandle { .. } => "pidfd".to_owned(),
         OpenFile::TerminalMaster { .. } => "master of a terminal".to_owned(),
         OpenFile::TerminalSlave { .. } => "terminal".to_owned(),
         OpenFile::SocketPair { .. } => "Unix socket pair".to_owned(),

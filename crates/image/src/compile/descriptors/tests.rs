@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use farfork_plan::PlanHeader;
 use proptest::prelude::*;
 
+use super::in_flight::InFlight;
 use super::simulate::{Made, Open, Table, Thing};
-use super::{external_numbers, ops, replaceable_numbers, supplied_numbers};
+use super::{Subject, external_numbers, ops, replaceable_numbers, spare, supplied_numbers};
 use crate::compile::arena::Arena;
 use crate::model::{
-    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Model, Notice, OpenFile, Socket,
-    SocketOption, SocketRole, Terminal, UnnamedFile,
+    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Member, Message, Model, Notice, OpenFile,
+    Socket, SocketOption, SocketRole, Terminal, UnnamedFile,
 };
 
 /// So few numbers that gaps and collisions are common.
@@ -27,7 +28,8 @@ fn pipe(pipe: u64, is_write_end: bool, content: &[u8]) -> OpenFile {
 }
 
 fn end(pair: u64, end: u32, waiting: &[u8]) -> OpenFile {
-    let (incoming, buffers) = (vec![waiting.to_vec(), vec![end as u8 + 1]], (4096, 212_992));
+    let message = |bytes: &[u8]| Message { bytes: bytes.to_vec(), ..Message::default() };
+    let (incoming, buffers) = ([waiting, &[end as u8 + 1]].map(message).to_vec(), (4096, 212_992));
     let (kind, flags, shutdown, options) = (1, 0, 1, Vec::new());
     OpenFile::SocketPair { pair, end, kind, flags, incoming, shutdown, buffers, options }
 }
@@ -84,7 +86,7 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
             flags: 0,
             watches: [3, id as u32 + 7].map(|number| place(number, id)).to_vec(),
         }],
-        7 => vec![OpenFile::ProcessHandle { flags: 0 }],
+        7 => vec![OpenFile::ProcessHandle { member: 0, flags: 0 }],
         8 => vec![
             OpenFile::TerminalMaster { terminal: id as u32, path: "/dev/ptmx".into(), flags: 2 },
             OpenFile::TerminalSlave { terminal: id as u32, flags: 2 },
@@ -95,13 +97,17 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
     }
 }
 
+fn member(descriptors: Vec<Descriptor>) -> Vec<Member> {
+    vec![Member { descriptors, ..Member::default() }]
+}
+
 fn terminal() -> Terminal {
     Terminal { is_hung_up: true, is_controlling: true, is_locked: true, ..Terminal::default() }
 }
 
 /// Leaves out slaves whose master is not there: they are supplied by the caller.
 fn with_masters(mut model: Model) -> Model {
-    let is_there = |index: usize| model.descriptors.iter().any(|d| d.file as usize == index);
+    let is_there = |index: usize| model.root().descriptors.iter().any(|d| d.file as usize == index);
     let masters: Vec<u32> = (0..model.files.len())
         .filter(|index| is_there(*index))
         .filter_map(|index| match &model.files[index] {
@@ -156,9 +162,10 @@ fn models() -> impl Strategy<Value = Model> {
             .collect();
         let unnamed = (0..UNNAMED).map(unnamed).collect();
         let terminals = vec![terminal(); UNNAMED as usize];
-        let model = Model { files, descriptors, unnamed, terminals, ..Model::default() };
+        let model =
+            Model { files, members: member(descriptors), unnamed, terminals, ..Model::default() };
         let model = with_masters(model);
-        with_locks(with_watches(model, &watches), &watches)
+        with_flight(with_locks(with_watches(model, &watches), &watches), &watches)
     })
 }
 
@@ -172,14 +179,50 @@ fn with_locks(mut model: Model, drawn: &[(usize, usize)]) -> Model {
         let file = files[first % files.len()] as u32;
         let kind = [Whole, Process, Description, Lease][second % 4];
         let (is_write, start) = (first % 2 == 0, *second as u64 >> 8);
-        model.locks.push(Lock { file, kind, is_write, start, length: start % 5 });
-        model.notices.push(Notice { file, signal: 29, is_async: true });
+        model.members[0].locks.push(Lock { file, kind, is_write, start, length: start % 5 });
+        model.members[0].notices.push(Notice { file, signal: 29, is_async: true });
+    }
+    model
+}
+
+/// Messages with one or two files, which may have numbers or not, and be the very socket.
+fn with_flight(mut model: Model, drawn: &[(usize, usize)]) -> Model {
+    let of = |wanted: fn(&OpenFile) -> bool| -> Vec<usize> {
+        (0..model.files.len()).filter(|file| wanted(&model.files[*file])).collect()
+    };
+    let ends = of(|file| matches!(file, OpenFile::SocketPair { .. }));
+    let sendable = of(|file| {
+        use OpenFile::{Epoll, External, Inotify, TerminalMaster, TerminalSlave};
+        !matches!(
+            file,
+            Epoll { .. }
+                | Inotify { .. }
+                | External { .. }
+                | TerminalMaster { .. }
+                | TerminalSlave { .. }
+        )
+    });
+    for (first, second) in drawn.iter().filter(|_| !ends.is_empty()) {
+        let files = [*first, second >> 4].map(|drawn| sendable[drawn % sendable.len()] as u32);
+        let files = files[..1 + second % 2].to_vec();
+        let sender = (first % 3 == 0).then_some((1, 2));
+        if let OpenFile::SocketPair { incoming, .. } = &mut model.files[ends[second % ends.len()]] {
+            incoming.push(Message { bytes: vec![*first as u8], files, sender });
+        }
+    }
+    // What nothing locks by has no lock.
+    for member in &mut model.members {
+        let Member { descriptors, locks, notices, .. } = member;
+        let numbered = |file: u32| descriptors.iter().any(|descriptor| descriptor.file == file);
+        locks.retain(|lock| numbered(lock.file));
+        notices.retain(|notice| numbered(notice.file));
     }
     model
 }
 
 fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
-    let numbers: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
+    let numbers: Vec<u32> =
+        model.root().descriptors.iter().map(|descriptor| descriptor.fd).collect();
     let epolls: Vec<usize> = (0..model.files.len())
         .filter(|file| matches!(model.files[*file], OpenFile::Epoll { .. }))
         .collect();
@@ -188,7 +231,7 @@ fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
     }
     for (epoll, watched) in pairs {
         let fd = numbers[watched % numbers.len()];
-        let added = EpollWatch { fd, events: fd + 1, data: u64::from(fd) << 32 };
+        let added = EpollWatch { member: 0, fd, events: fd + 1, data: u64::from(fd) << 32 };
         if let OpenFile::Epoll { watches, .. } = &mut model.files[epolls[epoll % epolls.len()]] {
             watches.push(added);
         }
@@ -199,19 +242,22 @@ fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
 /// Of what the caller may supply, every other is left out; `leave` says which of two.
 fn check(model: &Model, gap: u32, leave: bool) {
     let mut arena = Arena::new();
-    let compiled = ops(model, &mut arena);
+    let compiled = ops(Subject::root(model), &mut arena);
     let memory = arena.finish(PlanHeader::default());
     let replaceable = replaceable_numbers(model);
     let left_out = replaceable.into_iter().enumerate();
     let left_out = left_out.filter(|(index, _)| (index % 2 == 0) == leave).map(|(_, fd)| fd);
     let external = supplied_numbers(model);
-    let mut table = Table::new(&compiled, &external, &memory, gap, left_out.collect());
+    let flying = InFlight::count(model);
+    let left_out = left_out.collect();
+    let mut table = Table::new(spare(model), &external, flying, &memory, gap, left_out);
     table.run(&compiled);
-    let numbers: Vec<u32> = model.descriptors.iter().map(|descriptor| descriptor.fd).collect();
+    let numbers: Vec<u32> =
+        model.root().descriptors.iter().map(|descriptor| descriptor.fd).collect();
     assert_eq!(table.fds.keys().copied().collect::<Vec<_>>(), numbers);
     check_sharing(model, &table);
     check_locks(model, &table);
-    for descriptor in &model.descriptors {
+    for descriptor in &model.root().descriptors {
         let open = table.fds[&descriptor.fd];
         assert_eq!(open.cloexec, descriptor.cloexec);
         check_thing(model, &table, descriptor, open);
@@ -220,8 +266,9 @@ fn check(model: &Model, gap: u32, leave: bool) {
 
 /// Every lock on what the parent had open is taken, by its own description.
 fn check_locks(model: &Model, table: &Table<'_>) {
-    let expected = model.locks.iter().filter_map(|lock| {
-        let fd = model.descriptors.iter().find(|descriptor| descriptor.file == lock.file)?.fd;
+    let expected = model.root().locks.iter().filter_map(|lock| {
+        let fd =
+            model.root().descriptors.iter().find(|descriptor| descriptor.file == lock.file)?.fd;
         let thing = table.fds[&fd].thing;
         let kind = u64::from(lock.is_write);
         Some(match lock.kind {
@@ -239,12 +286,12 @@ fn check_locks(model: &Model, table: &Table<'_>) {
 /// Two numbers are one description exactly if they were, except for standard streams.
 fn check_sharing(model: &Model, table: &Table<'_>) {
     let mut described: BTreeMap<usize, u32> = BTreeMap::new();
-    for descriptor in &model.descriptors {
+    for descriptor in &model.root().descriptors {
         let file = descriptor.file;
         let thing = table.fds[&descriptor.fd].thing;
         assert_eq!(*described.entry(thing).or_insert(file), file);
         let is_external = matches!(model.files[file as usize], OpenFile::External { .. });
-        let first = model.descriptors.iter().find(|other| other.file == file).unwrap();
+        let first = model.root().descriptors.iter().find(|other| other.file == file).unwrap();
         if !is_external || descriptor.fd > 2 {
             assert_eq!(table.fds[&first.fd].thing, thing);
         }
@@ -269,7 +316,7 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
         }
         (OpenFile::External { .. }, Thing::External(number)) => {
             assert_eq!(
-                model.descriptors.iter().find(|d| d.fd == *number).unwrap().file,
+                model.root().descriptors.iter().find(|d| d.fd == *number).unwrap().file,
                 descriptor.file
             );
         }
@@ -280,7 +327,8 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
         }
         (OpenFile::SocketPair { pair, incoming, .. }, Thing::Pair(made, end)) => {
             check_partner(model, table, *made, |file| is_of_pair(file, *pair));
-            check_written(table, (*made, 1 - end), &incoming.concat(), false);
+            check_written(table, (*made, 1 - end), &bytes_of(incoming), false);
+            check_sent(model, table, (*made, 1 - end), incoming);
         }
         (OpenFile::Epoll { watches, .. }, Thing::Epoll(added)) => {
             let expected = |watch: &EpollWatch| {
@@ -295,12 +343,12 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
                 matches!(&model.files[d.file as usize],
                     OpenFile::TerminalMaster { terminal: other, .. } if other == terminal)
             };
-            let master = model.descriptors.iter().find(is_master).unwrap().fd;
+            let master = model.root().descriptors.iter().find(is_master).unwrap().fd;
             let thing = &table.things[table.fds[&master].thing];
             assert!(matches!(thing, Thing::Master(other, _) if other == made));
         }
         (OpenFile::ProcessHandle { .. }, Thing::Handle(pid)) => {
-            assert_eq!(*pid, u64::from(model.process.pid));
+            assert_eq!(*pid, u64::from(model.root().process.pid));
         }
         (OpenFile::Inotify { watches, .. }, Thing::Inotify(added, _)) => {
             let expected = watches.iter().map(|watch| {
@@ -311,6 +359,10 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
         }
         (file, thing) => panic!("{file:?} became {thing:?}"),
     }
+}
+
+fn bytes_of(messages: &[Message]) -> Vec<u8> {
+    messages.iter().flat_map(|message| message.bytes.clone()).collect()
 }
 
 /// What has ended has no options, and may have been anywhere before it did.
@@ -334,7 +386,7 @@ fn check_socket(socket: &Socket, made: &Made) {
 
 /// Descriptions of one file are of one file again, and of no other.
 fn check_inode(model: &Model, table: &Table<'_>, made: usize, unnamed: u32) {
-    for other in &model.descriptors {
+    for other in &model.root().descriptors {
         let thing = &table.things[table.fds[&other.fd].thing];
         let is_same = matches!(thing, Thing::Unnamed(file, ..) if *file == made);
         let file = &model.files[other.file as usize];
@@ -357,7 +409,8 @@ fn check_partner(
     made: usize,
     is_same: impl Fn(&OpenFile) -> bool,
 ) {
-    for other in model.descriptors.iter().filter(|d| is_same(&model.files[d.file as usize])) {
+    for other in model.root().descriptors.iter().filter(|d| is_same(&model.files[d.file as usize]))
+    {
         let thing = &table.things[table.fds[&other.fd].thing];
         assert!(matches!(thing, Thing::Pair(call, _) if *call == made));
     }
@@ -366,6 +419,37 @@ fn check_partner(
 fn check_written(table: &Table<'_>, through: (usize, u32), content: &[u8], is_exempt: bool) {
     let written = table.written.get(&through).map_or(&[][..], Vec::as_slice);
     assert!(is_exempt || written == content, "{written:?} instead of {content:?}");
+}
+
+/// What came with the messages is what they bring: the process's own, or a file of that kind.
+fn check_sent(model: &Model, table: &Table<'_>, through: (usize, u32), messages: &[Message]) {
+    let none = Vec::new();
+    let sent = table.sent.get(&through).unwrap_or(&none);
+    let expected: Vec<_> = messages.iter().filter(|message| !message.files.is_empty()).collect();
+    assert_eq!(sent.len(), expected.len());
+    for (things, message) in sent.iter().zip(expected) {
+        assert_eq!(things.len(), message.files.len());
+        for (thing, file) in things.iter().zip(&message.files) {
+            match model.root().descriptors.iter().find(|own| own.file == *file) {
+                Some(descriptor) => assert_eq!(*thing, table.fds[&descriptor.fd].thing),
+                None => check_kind(&model.files[*file as usize], &table.things[*thing]),
+            }
+        }
+    }
+}
+
+fn check_kind(file: &OpenFile, thing: &Thing) {
+    let is_it = match (file, thing) {
+        (OpenFile::Path { path, .. }, Thing::Path(opened, _)) => path.to_str() == Some(opened),
+        (OpenFile::Event { count, .. }, Thing::Event(counted)) => count == counted,
+        (OpenFile::SocketPair { .. }, Thing::Pair(..)) => true,
+        (OpenFile::Pipe { is_write_end, .. }, Thing::Pair(_, end)) => *is_write_end == (*end == 1),
+        (OpenFile::Socket(socket), Thing::Socket(made)) => u64::from(socket.kind) == made.kind[1],
+        (OpenFile::Unnamed { .. }, Thing::Unnamed(..)) => true,
+        (OpenFile::ProcessHandle { .. }, Thing::Handle(_)) => true,
+        _ => false,
+    };
+    assert!(is_it, "{file:?} was sent as {thing:?}");
 }
 
 proptest! {
@@ -384,7 +468,7 @@ fn ends_that_want_each_others_numbers_are_not_lost() {
         let mut descriptors = vec![descriptor(read, 0), descriptor(write, 1)];
         descriptors.sort_by_key(|descriptor| descriptor.fd);
         let files = vec![pipe(1, false, b"waiting"), pipe(1, true, b"")];
-        check(&Model { files, descriptors, ..Model::default() }, 0, true);
+        check(&Model { files, members: member(descriptors), ..Model::default() }, 0, true);
     }
 }
 
@@ -392,7 +476,7 @@ fn ends_that_want_each_others_numbers_are_not_lost() {
 fn a_table_without_gaps_needs_no_number_in_between() {
     let descriptors = (0..64).map(|fd| Descriptor { fd, file: 63 - fd, cloexec: fd % 2 == 0 });
     let files = (0..32).flat_map(|id| files(2 + (id % 2) as u8, id, b"bytes")).collect();
-    check(&Model { files, descriptors: descriptors.collect(), ..Model::default() }, 0, true);
+    check(&Model { files, members: member(descriptors.collect()), ..Model::default() }, 0, true);
 }
 
 #[test]
@@ -400,7 +484,7 @@ fn standard_streams_are_asked_for_one_by_one_and_others_once() {
     let descriptors = [(1, 0), (2, 0), (5, 0), (7, 1), (8, 1), (9, 2)];
     let descriptors = descriptors.map(|(fd, file)| Descriptor { fd, file, cloexec: false });
     let files = [10, 10, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
-    let model = Model { files, descriptors: descriptors.to_vec(), ..Model::default() };
+    let model = Model { files, members: member(descriptors.to_vec()), ..Model::default() };
     assert_eq!(external_numbers(&model), [1, 2, 7]);
     check(&model, 0, true);
 }

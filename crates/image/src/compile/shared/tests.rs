@@ -1,11 +1,15 @@
 //! Where things go that do not last, and numbers that must not collide.
 
 use super::*;
-use crate::model::{Descriptor, RegionTraits};
+use crate::model::{Descriptor, Member, RegionTraits};
 
 fn object() -> SharedObject {
     let kind = ObjectKind::Memfd(b"m".to_vec());
     SharedObject { kind, size: 1, mode: 0o777, owner: (0, 0), seals: 0, extents: Vec::new() }
+}
+
+fn empty() -> Model {
+    Model { members: vec![Member::default()], ..Model::default() }
 }
 
 #[test]
@@ -17,18 +21,18 @@ fn a_hole_touches_nothing() {
         backing: Backing::Anonymous,
         traits: RegionTraits::default(),
     };
-    let mut model = Model::default();
-    assert_eq!(hole(&model, 1 << 40), LOWEST);
-    model.memory.regions = vec![
+    let mut memory = Memory::default();
+    assert_eq!(hole(&memory, 1 << 40), LOWEST);
+    memory.regions = vec![
         region(4096, 8192),
         region(LOWEST - 4096, LOWEST + 4096),
         region(LOWEST + (1 << 30), LOWEST + (2 << 30)),
     ];
-    model.memory.vdso = (LOWEST + (2 << 30) + 4096, 8192);
-    assert_eq!(hole(&model, 4096), LOWEST + 4096);
-    assert_eq!(hole(&model, (1 << 30) - 4096), LOWEST + 4096);
-    assert_eq!(hole(&model, 1 << 30), LOWEST + (2 << 30) + 4096 + 8192);
-    assert_eq!(hole(&model, 1 << 45), window::END);
+    memory.vdso = (LOWEST + (2 << 30) + 4096, 8192);
+    assert_eq!(hole(&memory, 4096), LOWEST + 4096);
+    assert_eq!(hole(&memory, (1 << 30) - 4096), LOWEST + 4096);
+    assert_eq!(hole(&memory, 1 << 30), LOWEST + (2 << 30) + 4096 + 8192);
+    assert_eq!(hole(&memory, 1 << 45), window::END);
 }
 
 #[test]
@@ -37,14 +41,17 @@ fn objects_with_descriptors_have_a_number_of_their_own() {
     let model = Model {
         objects: vec![object(); 5],
         files: vec![held(3), held(1), held(3)],
-        descriptors: (0..3).map(|fd| Descriptor { fd, file: fd, cloexec: false }).collect(),
+        members: vec![Member {
+            descriptors: (0..3).map(|fd| Descriptor { fd, file: fd, cloexec: false }).collect(),
+            ..Member::default()
+        }],
         ..Model::default()
     };
     assert_eq!(Numbers::count(&model), 3);
     let first = 3 + OWN_FDS;
     let numbers: Vec<u32> = (0..5).map(|index| Numbers::of(&model).number(index)).collect();
     assert_eq!(numbers, [first, first + 1, first, first + 2, first]);
-    assert_eq!(Numbers::count(&Model::default()), 0);
+    assert_eq!(Numbers::count(&empty()), 0);
 }
 
 #[test]
@@ -61,15 +68,15 @@ fn content_is_mapped_in_runs_of_neighbouring_chunks() {
         extents: vec![extent(1 << 30, 8192, area + 3 * CHUNK_BYTES)],
         ..object()
     };
-    let mut model = Model { objects: vec![first, second], ..Model::default() };
+    let mut model = Model { objects: vec![first, second], ..empty() };
     let window = |index| crate::model::StoredWindow {
         address: area + index * CHUNK_BYTES,
         pages: [u64::MAX; 8],
     };
-    model.memory.windows = (0..4).map(window).collect();
-    model.memory.segments = crate::layout::segments(&[], &model.memory.windows);
+    model.content.windows = (0..4).map(window).collect();
+    model.content.segments = crate::layout::content(&model.content.windows, 0);
     let c = CHUNK_BYTES;
-    let ops = compile(&model, &[8 * c, 9 * c, 4 * c, 5 * c], &mut Arena::new());
+    let ops = compile(Subject::root(&model), &[8 * c, 9 * c, 4 * c, 5 * c], &mut Arena::new());
     let told = |number: u32, args: &[usize]| -> Vec<Vec<u64>> {
         let own = ops.iter().filter(|op| op.nr == number);
         own.map(|op| args.iter().map(|index| op.args[*index]).collect()).collect()
