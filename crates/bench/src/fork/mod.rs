@@ -45,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Metrics that more than one file names.
 mod metric {
-    pub const RESTORE: &str = "request to first instruction";
+    pub use crate::clones::RESTORE;
     pub const RESPONSE: &str = "request to response";
     pub const WARM: &str = "warm call after it";
     pub const EXCESS: &str = "excess of first call";
