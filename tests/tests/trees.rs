@@ -146,9 +146,12 @@ fn check_image(pool: &Path, image: &str, shell: &Shell) -> Outcome {
     demand(shown["threads"] == 3 && shown["pid"] == root, "three threads in all", &shown)
 }
 
+/// A name, and what to do.
+type Test = (&'static str, fn() -> Outcome);
+
 fn main() -> ExitCode {
     driver::begin();
-    let trials: [(&str, fn() -> Outcome); 3] = [
+    let trials: [Test; 3] = [
         ("refusals_name_their_processes", refusals_name_their_processes),
         ("a_process_with_children_is_refused", a_process_with_children_is_refused),
         ("images_tell_their_processes", images_tell_their_processes),

@@ -1,9 +1,12 @@
 //! Everything about a family of stopped processes.
 
+use std::rc::Rc;
+
 use farfork_image::model::{MadeOn, Member, Model, Stored};
 use farfork_pool::{Extent, ImageWriter};
 
 use crate::copy::{self, Progress};
+use crate::descriptors::{Connections, Kept};
 use crate::error::CheckpointError;
 use crate::family::{self, Family};
 use crate::kinship::Kin;
@@ -17,6 +20,8 @@ use crate::{bounds, descriptors, mounts};
 pub struct Collected {
     /// What goes into the image's metadata.
     pub model: Model,
+    /// Connections of the processes, if they are to go on.
+    pub kept: Option<Rc<Kept>>,
     memories: Vec<Pages>,
     shared: Layout,
 }
@@ -32,6 +37,7 @@ struct Pages {
 /// refusals.
 pub fn collect(
     family: &Family,
+    connections: Connections,
     refusals: &mut Refusals,
 ) -> Result<Option<Collected>, CheckpointError> {
     let seen =
@@ -51,7 +57,7 @@ pub fn collect(
     let objects = objects(&seen, refusals)?;
     let (mut members, memories, made_on) = members(family, &kin, &seen, &objects, refusals)?;
     let pids = family.pids();
-    let open = descriptors::collect(&pids, &kin.ids(), &objects, refusals)?;
+    let open = descriptors::collect(&pids, &kin.ids(), &objects, connections, refusals)?;
     for ((index, _), own) in family.living().zip(open.own) {
         members[index].descriptors = own.descriptors;
         members[index].locks = own.locks;
@@ -71,7 +77,7 @@ pub fn collect(
     };
     model.content = shared.content(model.chunks() as u64);
     model.mounts = mounts::collect(&pids, &model, refusals)?;
-    Ok(Some(Collected { model, memories, shared }))
+    Ok(Some(Collected { model, kept: open.kept, memories, shared }))
 }
 
 /// Children that are not to be carried.
