@@ -28,6 +28,8 @@ pub enum Expect {
     Refused(&'static [&'static str]),
     /// A clone cannot live beside the parent: `restore` says why, with this word in it.
     Excludes(&'static str),
+    /// A clone goes on with its connections, in its place only: elsewhere `restore` refuses.
+    HandsOver,
     /// `restore` refuses without `--inherit-fd N=…`, naming the fd, and passes with it.
     NeedsInherit(u32, &'static str),
     /// The same while the parent lives; when it has ended, `restore` passes without.
@@ -103,6 +105,12 @@ impl Program {
     /// Marks a program of which only one can live; a clone beside it is refused with `word`.
     pub const fn excludes(mut self, word: &'static str) -> Self {
         self.expect = Expect::Excludes(word);
+        self
+    }
+
+    /// Marks a program whose connections a clone takes over.
+    pub const fn hands_over(mut self) -> Self {
+        self.expect = Expect::HandsOver;
         self
     }
 
@@ -183,6 +191,7 @@ impl Program {
             ),
             Expect::Refused(_) => all.push(Flavour::Refused),
             Expect::Excludes(_) => all.extend([Flavour::Excluded, Flavour::KillRestoreSamePid]),
+            Expect::HandsOver => all.push(Flavour::KillRestoreSamePid),
             Expect::NeedsInherit(..) | Expect::NeedsInheritBeside(..) => {
                 all.push(Flavour::Inherited)
             }

@@ -207,9 +207,12 @@ fn await_end(pids: &[i64]) -> Outcome {
     Ok(())
 }
 
+/// A name, and what to do.
+type Test = (&'static str, fn() -> Outcome);
+
 fn main() -> ExitCode {
     driver::begin();
-    let trials: [(&str, fn() -> Outcome); 4] = [
+    let trials: [Test; 4] = [
         ("refusals_name_their_processes", refusals_name_their_processes),
         ("a_process_with_children_is_refused", a_process_with_children_is_refused),
         ("images_tell_their_processes", images_tell_their_processes),

@@ -1,10 +1,13 @@
 //! Everything about a family of stopped processes.
 
+use std::rc::Rc;
+
 use farfork_image::compile::{self, family::Misplaced};
 use farfork_image::model::{Kinship, MadeOn, Member, Model, Stored};
 use farfork_pool::{Extent, ImageWriter};
 
 use crate::copy::{self, Progress};
+use crate::descriptors::{Connections, Kept};
 use crate::error::CheckpointError;
 use crate::family::{self, Family};
 use crate::kinship::Kin;
@@ -18,6 +21,8 @@ use crate::{bounds, descriptors, mounts};
 pub struct Collected {
     /// What goes into the image's metadata.
     pub model: Model,
+    /// Connections of the processes, if they are to go on.
+    pub kept: Option<Rc<Kept>>,
     memories: Vec<Pages>,
     shared: Layout,
 }
@@ -33,6 +38,7 @@ struct Pages {
 /// refusals.
 pub fn collect(
     family: &Family,
+    connections: Connections,
     refusals: &mut Refusals,
 ) -> Result<Option<Collected>, CheckpointError> {
     let seen =
@@ -55,7 +61,7 @@ pub fn collect(
         refuse_misplaced(family, &members, refusals);
     }
     let pids = family.pids();
-    let open = descriptors::collect(&pids, &kin.ids(), &objects, refusals)?;
+    let open = descriptors::collect(&pids, &kin.ids(), &objects, connections, refusals)?;
     for ((index, _), own) in family.living().zip(open.own) {
         members[index].descriptors = own.descriptors;
         members[index].locks = own.locks;
@@ -75,7 +81,7 @@ pub fn collect(
     };
     model.content = shared.content(model.chunks() as u64);
     model.mounts = mounts::collect(&pids, &model, refusals)?;
-    Ok(Some(Collected { model, memories, shared }))
+    Ok(Some(Collected { model, kept: open.kept, memories, shared }))
 }
 
 /// A process that a clone could not have in its session, under its parent.

@@ -20,6 +20,7 @@ mod family;
 mod files;
 mod filters;
 mod freeze;
+mod identity;
 pub mod ids;
 mod inject;
 mod kinship;
@@ -36,6 +37,7 @@ mod stat;
 mod status;
 mod threads;
 
+use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farfork_image::model::Model;
@@ -45,6 +47,7 @@ use farfork_types::Cid;
 
 use collect::collect;
 pub use copy::Progress;
+use descriptors::{Connections, Kept};
 pub use error::CheckpointError;
 use family::Family;
 pub use family::Target;
@@ -75,27 +78,39 @@ pub struct Checkpoint {
 struct Unsettled {
     _image: Held,
     family: Option<Family>,
+    kept: Option<Rc<Kept>>,
 }
 
 impl Checkpoint {
     /// To be called once the image has a name. Before, nothing is lost whoever dies: an image
-    /// without a name is given back by `farfork pool check`, and the processes still live.
-    pub fn settle(&self) {
+    /// without a name is given back by `farfork pool check`, and the processes still live. They do
+    /// so, too, if they cannot hand over their connections.
+    pub fn settle(&self) -> Result<(), CheckpointError> {
         if let Some(family) = &self.held.family {
-            // Best effort: without it, a clone may have to wait for a port.
-            let _ = descriptors::reset_on_death(&family.pids());
+            if let Some(kept) = &self.held.kept {
+                let pid = family.members()[0].pid;
+                let doing = error::doing(pid, "keep its connections silent (nf_tables)");
+                kept.hand_over().map_err(|errno| doing(errno.into()))?;
+            } else {
+                // Best effort: without it, a clone may have to wait for a port.
+                let _ = descriptors::reset_on_death(&family.pids());
+            }
             family.end();
         }
+        Ok(())
     }
 }
 
 /// What an image of `target` would hold, as far as it can be told, and everything that keeps it
 /// from being made. Nothing is written.
-pub fn dry_run(target: Target) -> Result<(Option<Model>, Vec<Refusal>), CheckpointError> {
+pub fn dry_run(
+    target: Target,
+    fate: Fate,
+) -> Result<(Option<Model>, Vec<Refusal>), CheckpointError> {
     family::look_at(target.pid())?;
     let family = freeze(target)?;
     let mut refusals = Refusals::of(target.pid());
-    let collected = collect(&family, &mut refusals)?;
+    let collected = collect(&family, fate.connections(), &mut refusals)?;
     Ok((collected.map(|collected| collected.model), refusals.into_list()))
 }
 
@@ -119,13 +134,31 @@ fn freeze(target: Target) -> Result<Family, CheckpointError> {
 
 const ARRIVAL_CHECKS: usize = 200;
 
-/// Checkpoints `target` into `pool`. With `kill` no process of it ever runs again after the moment
-/// that the image shows, unless the checkpoint is dropped without being settled.
+/// What becomes of processes when their image is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// They go on.
+    #[default]
+    GoesOn,
+    /// They never run again after the moment that the image shows, unless the checkpoint is dropped
+    /// without being settled.
+    Dies,
+    /// They die, and a clone in their place goes on with their TCP connections.
+    HandsOver,
+}
+
+impl Fate {
+    fn connections(self) -> Connections {
+        if self == Fate::HandsOver { Connections::GoOn } else { Connections::End }
+    }
+}
+
+/// Checkpoints `target` into `pool`, and keeps `fate` in store for its processes.
 /// `progress` is told the bytes copied and those to be copied, and must not wait.
 pub fn checkpoint(
     pool: &Pool,
     target: Target,
-    kill: bool,
+    fate: Fate,
     progress: Progress<'_>,
 ) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
@@ -133,7 +166,7 @@ pub fn checkpoint(
     let reserved = reserve(pool, target);
     let stopped = freeze(target)?;
     let mut refusals = Refusals::of(target.pid());
-    let collected = collect(&stopped, &mut refusals)?;
+    let collected = collect(&stopped, fate.connections(), &mut refusals)?;
     let refusals = refusals.into_list();
     let Some(mut collected) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));
@@ -149,14 +182,15 @@ pub fn checkpoint(
     let copying = copy_begun.elapsed();
     // Those that are to be killed stand still until their image is there to take their place.
     let frozen = stopped.since().elapsed();
-    let family = Some(stopped).filter(|_| kill);
+    let family = Some(stopped).filter(|_| fate != Fate::GoesOn);
+    let kept = collected.kept.take();
     let model = &mut collected.model;
     model.created_unix_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let Published { cid, held, pool_bytes } = draft.publish(model)?;
     let total = begun.elapsed();
     let processes = model.members.len();
-    let held = Unsettled { _image: held, family };
+    let held = Unsettled { _image: held, family, kept };
     Ok(Checkpoint { cid, processes, copied_bytes, pool_bytes, frozen, copying, total, held })
 }
 

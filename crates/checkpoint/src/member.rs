@@ -8,10 +8,10 @@ use crate::freeze::Frozen;
 use crate::inject::Injector;
 use crate::maps::{self, Mapping};
 use crate::memory::{self, Run};
-use crate::refuse::Refusals;
+use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
 use crate::status::Status;
-use crate::{probe, process, rseq, threads};
+use crate::{identity, probe, process, rseq, threads};
 
 /// A stopped process before it was asked anything.
 pub struct Seen<'f> {
@@ -93,6 +93,9 @@ impl<'f> Seen<'f> {
         refusals: &mut Refusals,
     ) -> Result<Member, CheckpointError> {
         let pid = self.pid();
+        if !identity::holds_here(pid, &Status::read(pid, pid)?) {
+            refusals.add("process", causes::process::USER_NAMESPACE);
+        }
         let signals = process::signals(injector, pid)?;
         let threads = self
             .frozen

@@ -26,15 +26,21 @@ pub mod nr {
     /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
     /// leaves out the next `args[1]` ops, which make the parent's.
     pub const TAKE_SUPPLIED: u32 = 0x8007;
+    /// Sends the `args[2]` bytes at `args[1]` on socket `args[0]` with flags `args[3]`, all of them
+    /// or failing.
+    pub const SEND_ALL: u32 = 0x8008;
+    /// Puts the TCP socket `args[0]` into repair mode. Without the right to, leaves out the next
+    /// `args[1]` ops, which would make a connection in earnest, and tells the user.
+    pub const REPAIR: u32 = 0x8009;
     /// Forks the process of [`Birth`](crate::Birth) `args[0]`.
-    pub const FORK: u32 = 0x8008;
+    pub const FORK: u32 = 0x800a;
     /// Has this process die when its parent does, which must be `args[0]` (0 for any).
-    pub const FOLLOW_PARENT: u32 = 0x8009;
+    pub const FOLLOW_PARENT: u32 = 0x800b;
     /// Arrives at [`stage`](super::stage) `args[0]` and waits until `args[1]` processes have; does
     /// not wait if that is 0.
-    pub const MEET: u32 = 0x800a;
+    pub const MEET: u32 = 0x800c;
     /// Ends this process with wait status `args[0]`.
-    pub const END: u32 = 0x800b;
+    pub const END: u32 = 0x800d;
 }
 
 /// Where the processes of a clone wait for each other.
@@ -97,8 +103,10 @@ pub enum What {
     Address = 19,
     /// Taking a lock or lease again.
     Lock = 20,
+    /// Telling the process that its connection was reset.
+    Reset = 21,
     /// Placing a process in its session and group.
-    Kinship = 21,
+    Kinship = 22,
 }
 
 impl What {
@@ -126,6 +134,7 @@ impl What {
             Scheduling,
             Address,
             Lock,
+            Reset,
             Kinship,
         ]
         .into_iter()

@@ -100,6 +100,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::SharedMemory) => "making shared memory",
         Some(What::Scheduling) => "setting priorities",
         Some(What::Address) => "giving a socket its address",
+        Some(What::Reset) => "telling it by a reset that a connection is over",
         Some(What::Kinship) => "placing a process in its session and group",
         None => "a step",
     }

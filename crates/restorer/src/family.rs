@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use farfork_plan::{Birth, MemberPlan, PlanHeader, What, stage, window};
 use linux_raw_sys::{general as k, prctl};
 
-use crate::call::{self, CloneArgs, Errno, SysResult, clone3_entry, syscall};
+use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, syscall};
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, elements};
 use crate::task;
@@ -72,7 +72,7 @@ pub fn fork(index: u64) -> SysResult {
         ..CloneArgs::default()
     };
     // SAFETY: without CLONE_VM the child has its own copy of this stack; `born` never returns.
-    unsafe { clone3_entry(&args, born, index) }
+    unsafe { clone3_with_ids(&args, born, index) }
 }
 
 /// First function of every process but the first.
@@ -151,6 +151,9 @@ pub fn wait_until_running(is_stopped: bool) {
             let args = [arrived.as_ptr() as u64, FUTEX_WAIT, 0, 0];
             // SAFETY: waits on a word that is shared with the others.
             let _ = unsafe { syscall(k::__NR_futex, args) };
+        }
+        if arrived.load(Ordering::Acquire) & FAILED != 0 {
+            call::exit(call::EXIT_REPORTED)
         }
     }
     leave();

@@ -3,6 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use farfork_checkpoint::{Fate, Target};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
 use farfork_types::CHUNK_BYTES;
@@ -287,8 +288,8 @@ fn tells_how_far_it_is() -> Outcome {
     let mut told = Vec::new();
     let made = farfork_checkpoint::checkpoint(
         &pool,
-        farfork_checkpoint::Target::Process(subject.pid() as i32),
-        false,
+        Target::Process(subject.pid() as i32),
+        Fate::GoesOn,
         &mut |done, all| {
             told.push((done, all));
         },

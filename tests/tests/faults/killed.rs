@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
+use farfork_checkpoint::{Fate, Target};
 use farfork_pool::{Pool, failpoint};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, farfork};
@@ -24,8 +25,8 @@ pub fn act() -> Option<ExitCode> {
     Some(
         match farfork_checkpoint::checkpoint(
             &pool,
-            farfork_checkpoint::Target::Process(pid),
-            false,
+            Target::Process(pid),
+            Fate::GoesOn,
             &mut |_, _| {},
         ) {
             Ok(_) => ExitCode::SUCCESS,

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use farfork_checkpoint::{Target, checkpoint};
+use farfork_checkpoint::{Fate, Target};
 
 use super::{Bench, Lane};
 use crate::error::BenchError;
@@ -14,8 +14,12 @@ const BUFFER: usize = 128 << 20;
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     let (subject, parent) = (&lane.subject, &lane.warm.parent);
     subject.settle(parent)?;
-    let made =
-        checkpoint(&bench.testbed.pool, Target::Process(parent.pid()), false, &mut |_, _| {})?;
+    let made = farfork_checkpoint::checkpoint(
+        &bench.testbed.pool,
+        Target::Process(parent.pid()),
+        Fate::GoesOn,
+        &mut |_, _| {},
+    )?;
     bench.testbed.pool.remove(made.cid)?;
     let case = subject.case("checkpoint");
     let rate = |us: f64| made.copied_bytes as f64 * 1e6 / us;

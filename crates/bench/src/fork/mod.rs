@@ -22,7 +22,7 @@ mod warm;
 use std::rc::Rc;
 use std::time::Duration;
 
-use farfork_checkpoint::{Target, checkpoint};
+use farfork_checkpoint::{Fate, Target, checkpoint};
 
 use crate::error::{BenchError, io};
 use crate::machine::{Machine, available_bytes};
@@ -45,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Metrics that more than one file names.
 mod metric {
-    pub const RESTORE: &str = "request to first instruction";
+    pub use crate::clones::RESTORE;
     pub const RESPONSE: &str = "request to response";
     pub const WARM: &str = "warm call after it";
     pub const EXCESS: &str = "excess of first call";
@@ -180,7 +180,7 @@ fn lane(
     std::fs::create_dir(&directory).map_err(io("make", &directory))?;
     let (parent, forker) = subject.warm(&directory)?;
     subject.settle(&parent)?;
-    match checkpoint(&testbed.pool, Target::Process(parent.pid()), false, &mut |_, _| {}) {
+    match checkpoint(&testbed.pool, Target::Process(parent.pid()), Fate::GoesOn, &mut |_, _| {}) {
         Ok(made) => {
             let criu = match criu {
                 Ok(program) => criu::Images::make(program, &subject.name, &parent),

@@ -11,12 +11,15 @@
 //! the files come in the order of their first descriptors.
 
 mod anonymous;
+mod connection;
 mod epoll;
 mod error;
 mod event;
 mod external;
 mod fdinfo;
+mod handle;
 mod held;
+mod in_flight;
 mod inet;
 mod inotify;
 mod multicast;
@@ -39,12 +42,15 @@ mod tree;
 mod unix;
 mod unnamed;
 
+use std::rc::Rc;
+
 use farfork_image::model::{Descriptor, Lock, Notice, OpenFile, Terminal, UnnamedFile};
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 
 use crate::ids::Ids;
 use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
+pub use connection::{Connections, Kept};
 pub use error::DescriptorError;
 use error::{Capture, Refused, Stop};
 use fdinfo::O_PATH;
@@ -66,6 +72,8 @@ pub struct Collected {
     pub unnamed: Vec<UnnamedFile>,
     /// Terminals whose masters are among them.
     pub terminals: Vec<Terminal>,
+    /// Connections of the processes, if they are to go on.
+    pub kept: Option<Rc<Kept>>,
 }
 
 /// What a process has.
@@ -85,13 +93,14 @@ pub fn collect(
     pids: &[i32],
     ids: &Ids,
     objects: &Objects,
+    connections: Connections,
     refusals: &mut Refusals,
 ) -> Result<Collected, DescriptorError> {
     for pid in pids {
         refusals.about(*pid);
         refuse_private_tables(*pid, refusals)?;
     }
-    let tree = Tree::read(pids, ids)?;
+    let tree = Tree::read(pids, ids, connections)?;
     let leaders: Vec<&Entry> = tree.groups().map(|group| group[0]).collect();
     let mut collected = Collected::default();
     collected.own.resize_with(pids.len(), Own::default);
@@ -110,13 +119,14 @@ pub fn collect(
         own.descriptors.sort_by_key(|descriptor| descriptor.fd);
     }
     refuse_too_many_externals(&collected.files, refusals);
+    collected.kept = tree.surroundings().kept().cloned();
     Ok(collected)
 }
 
 /// Lets the TCP connections of processes `pids` end in resets when they die: to be called when that
 /// is certain.
 pub fn reset_on_death(pids: &[i32]) -> Result<(), DescriptorError> {
-    let tree = Tree::read(pids, &Ids::default())?;
+    let tree = Tree::read(pids, &Ids::default(), Connections::End)?;
     let firsts = tree.groups().map(|group| group[0]);
     firsts
         .filter(|entry| entry.kind() == Kind::Socket && !entry.is_standard())
@@ -135,6 +145,7 @@ impl Collected {
         let entry = group[0];
         let subject = tree.subject(entry);
         let file = capture(group, subject, objects)?;
+        in_flight::check(entry, &file)?;
         if let OpenFile::Unnamed { file: index, .. } = file {
             // Those before it that have no content were refused.
             let before = self.unnamed.len().max(index as usize);
@@ -162,7 +173,7 @@ impl Collected {
     fn add(&mut self, file: OpenFile, group: &[&Entry], tree: &Tree) {
         let index = self.files.len() as u32;
         self.files.push(file);
-        for entry in group {
+        for entry in group.iter().filter(|entry| entry.held.is_none()) {
             let cloexec = entry.info.is_cloexec();
             let descriptor = Descriptor { fd: entry.fd, file: index, cloexec };
             self.own[tree.place(entry.pid)].descriptors.push(descriptor);

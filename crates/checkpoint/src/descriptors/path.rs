@@ -31,8 +31,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
         return unnamed::capture(entry, subject);
     };
     check_proc(entry, subject)?;
-    let stamp =
-        if needs_stamp(&path, entry, subject) { Some(stamp(&path, entry, subject)) } else { None };
+    let stamp = if needs_stamp(&path, entry, subject) { Some(stamp(&path, entry)) } else { None };
     Ok(by_path(path, entry, stamp))
 }
 
@@ -81,7 +80,7 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
     let is_gone = entry.link.ends_with(" (deleted)") || entry.inode.nlink() == 0;
     match named {
         Ok(named) if is_same(&named, &entry.inode) => Ok(Some(entry.link.clone().into())),
-        _ if is_message_queue(entry, subject) => Err(refuse(causes::descriptors::MESSAGE_QUEUE)),
+        _ if is_message_queue(entry) => Err(refuse(causes::descriptors::MESSAGE_QUEUE)),
         _ if is_gone && entry.inode.nlink() > 0 && !entry.inode.is_dir() => {
             other_name(entry, seen).map(Some)
         }
@@ -93,10 +92,9 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
 }
 
 /// Asked of what has no name only. A place can be asked without opening anything.
-fn is_message_queue(entry: &Entry, subject: &Subject) -> bool {
+fn is_message_queue(entry: &Entry) -> bool {
     const MAGIC: i64 = 0x1980_0202;
-    let place = format!("/proc/{}/fd/{}", subject.pid, entry.fd);
-    rustix::fs::statfs(place).is_ok_and(|kind| kind.f_type == MAGIC)
+    rustix::fs::statfs(entry.place()).is_ok_and(|kind| kind.f_type == MAGIC)
 }
 
 /// Another name of a file that has lost the one it was opened by, in the same directory.
@@ -157,7 +155,6 @@ fn has_stamp(path: &Path, subject: &Subject) -> bool {
     rustix::fs::statfs(seen).ok().is_none_or(|kind| !WITHOUT_STAMP.contains(&kind.f_type))
 }
 
-fn stamp(path: &Path, entry: &Entry, subject: &Subject) -> FileStamp {
-    let at = format!("/proc/{}/fd/{}", subject.pid, entry.fd);
-    FileStamp::of(path, &entry.inode, Path::new(&at))
+fn stamp(path: &Path, entry: &Entry) -> FileStamp {
+    FileStamp::of(path, &entry.inode, &entry.place())
 }

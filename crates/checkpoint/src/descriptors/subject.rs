@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use farfork_sys::unix_diag::UnixSocket;
 
+use super::connection::Kept;
 use super::error::DescriptorError;
+use super::in_flight::Queue;
 use super::network::Network;
 use super::surroundings::{PipeEnds, Surroundings};
 use super::table::Entry;
@@ -27,6 +29,16 @@ impl Subject {
     /// A descriptor of this process for the description behind `entry`.
     pub fn open(&self, entry: &Entry) -> Result<OwnedFd, DescriptorError> {
         self.surroundings.open(entry)
+    }
+
+    /// What waits at the socket behind `entry`, if descriptors do; asked once.
+    pub fn queue(&self, entry: &Entry) -> Option<Queue> {
+        self.surroundings.queue(entry)
+    }
+
+    /// The connections of the processes, where they are to go on.
+    pub fn kept(&self) -> Option<&Kept> {
+        self.surroundings.kept().map(Rc::as_ref)
     }
 
     /// How often the pipe behind `entry` is open in the processes.

@@ -1,15 +1,19 @@
 //! What the descriptors of all processes of an image have to do with each other, and with
 //! processes outside of it.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
 
 use farfork_sys::unix_diag::UnixSocket;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::error::{DescriptorError, asking, unexpected};
+use super::connection::{Connections, Kept};
+use super::error::DescriptorError;
 use super::fdinfo::O_PATH;
+use super::handle::Handles;
+use super::in_flight::{InFlight, Queue};
 use super::network::Network;
 use super::outside;
 use super::table::{Entry, Kind};
@@ -36,7 +40,11 @@ pub struct Surroundings {
     pub ids: Ids,
     /// Those that live.
     pub pids: Vec<i32>,
-    handles: HashMap<i32, OwnedFd>,
+    handles: Handles,
+    /// What waits at sockets with descriptors.
+    queues: RefCell<HashMap<u64, Queue>>,
+    /// Their connections, where they are to go on.
+    kept: Option<Rc<Kept>>,
     pipes: HashMap<u64, PipeEnds>,
     sockets: HashSet<u64>,
     shared: HashSet<String>,
@@ -48,37 +56,40 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Looks around processes `pids`, whose descriptors are `entries` in `groups`.
+    /// Looks around processes `pids`, whose descriptors are `entries` in `groups`. To these it adds
+    /// what is in flight.
     pub fn of(
         pids: &[i32],
         ids: &Ids,
         network: &Network,
-        entries: &[Entry],
-        groups: &[Vec<usize>],
+        (entries, groups): (&mut Vec<Entry>, &mut Vec<Vec<usize>>),
+        connections: Connections,
     ) -> Result<Surroundings, DescriptorError> {
-        let leaders: Vec<&Entry> = groups.iter().map(|group| &entries[group[0]]).collect();
+        let leaders = leaders(entries, groups);
+        let has_sockets = leaders.iter().any(|entry| entry.kind() == Kind::Socket);
+        let unix = if has_sockets { network.unix_sockets()? } else { HashMap::new() };
+        let handles = Handles::of(pids)?;
+        let InFlight { queues, files } = InFlight::find(&handles, &leaders, &unix)?;
+        groups.extend((entries.len()..).map(|index| vec![index]).take(files.len()));
+        entries.extend(files);
+        let leaders = self::leaders(entries, groups);
         let (pipes, sockets) = (pipe_ends(&leaders), sockets(&leaders));
-        let unix = if sockets.is_empty() { HashMap::new() } else { network.unix_sockets()? };
-        // Both ends of a standard stream may be inside.
-        let is_within = |entry: &Entry| match entry.kind() {
-            Kind::Pipe => {
-                let ends = pipes.get(&entry.inode.ino()).copied().unwrap_or_default();
-                ends.readers > 0 && ends.writers > 0
-            }
-            _ => {
-                let known = unix.get(&(entry.inode.ino() as u32));
-                let peer = known.and_then(|known| known.peer).unwrap_or(0);
-                peer != 0 && sockets.contains(&u64::from(peer))
+        // Looked at before this process opens connections itself.
+        let shared =
+            outside::links(pids, &leaders, |entry| is_within(entry, &pipes, &sockets, &unix));
+        let kept = match connections {
+            Connections::End => None,
+            Connections::GoOn => {
+                let root = pids.first().copied().unwrap_or_default();
+                Kept::silence(&handles, root, network.namespace()?, &leaders)?
             }
         };
-        // Looked at before this process opens any of them itself.
-        let shared = outside::links(pids, &leaders, is_within);
-        let handles = pids.iter().map(|pid| Ok((*pid, handle(*pid)?)));
-        let handles = handles.collect::<Result<_, DescriptorError>>()?;
         Ok(Surroundings {
             ids: ids.clone(),
             pids: pids.to_vec(),
             handles,
+            queues: queues.into(),
+            kept: kept.map(Rc::new),
             unnamed: unnamed_files(&leaders),
             terminals: terminal::masters(&leaders).collect(),
             slaves: terminal::slaves(entries).collect(),
@@ -91,11 +102,17 @@ impl Surroundings {
 
     /// A descriptor of this process for the description behind `entry`.
     pub fn open(&self, entry: &Entry) -> Result<OwnedFd, DescriptorError> {
-        let Some(handle) = self.handles.get(&entry.pid) else {
-            return Err(unexpected(entry.pid, "the descriptors"));
-        };
-        pidfd_getfd(handle, entry.fd as i32, PidfdGetfdFlags::empty())
-            .map_err(asking(entry.pid, format!("for descriptor {}", entry.fd)))
+        self.handles.open(entry)
+    }
+
+    /// What waits at the socket behind `entry`, if descriptors do; asked once.
+    pub fn queue(&self, entry: &Entry) -> Option<Queue> {
+        self.queues.borrow_mut().remove(&entry.inode.ino())
+    }
+
+    /// The connections of the processes, where they are to go on.
+    pub fn kept(&self) -> Option<&Rc<Kept>> {
+        self.kept.as_ref()
     }
 
     /// How often the pipe behind `entry` is open in the processes.
@@ -141,11 +158,25 @@ impl Surroundings {
     }
 }
 
-fn handle(pid: i32) -> Result<OwnedFd, DescriptorError> {
-    Pid::from_raw(pid)
-        .ok_or(rustix::io::Errno::SRCH)
-        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
-        .map_err(asking(pid, "for a handle"))
+/// The first descriptor of each file.
+fn leaders<'e>(entries: &'e [Entry], groups: &[Vec<usize>]) -> Vec<&'e Entry> {
+    groups.iter().map(|group| &entries[group[0]]).collect()
+}
+
+/// Whether the other end is inside, too: that may be so of a standard stream.
+fn is_within(
+    entry: &Entry,
+    pipes: &HashMap<u64, PipeEnds>,
+    sockets: &HashSet<u64>,
+    unix: &HashMap<u32, UnixSocket>,
+) -> bool {
+    if entry.kind() == Kind::Pipe {
+        let ends = pipes.get(&entry.inode.ino()).copied().unwrap_or_default();
+        return ends.readers > 0 && ends.writers > 0;
+    }
+    let known = unix.get(&(entry.inode.ino() as u32));
+    let peer = known.and_then(|known| known.peer).unwrap_or(0);
+    peer != 0 && sockets.contains(&u64::from(peer))
 }
 
 fn sockets(entries: &[&Entry]) -> HashSet<u64> {

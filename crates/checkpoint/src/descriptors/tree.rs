@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::connection::Connections;
 use super::error::DescriptorError;
 use super::network::Network;
 use super::share;
@@ -20,11 +21,21 @@ pub struct Tree {
 
 impl Tree {
     /// Those of processes `pids`, the first of which is the root of the others.
-    pub fn read(pids: &[i32], ids: &Ids) -> Result<Tree, DescriptorError> {
-        let entries = table::read(pids)?;
-        let groups = share::groups(&entries)?;
+    pub fn read(
+        pids: &[i32],
+        ids: &Ids,
+        connections: Connections,
+    ) -> Result<Tree, DescriptorError> {
+        let mut entries = table::read(pids)?;
+        let mut groups = share::groups(&entries)?;
         let network = Rc::new(Network::of(pids.first().copied().unwrap_or_default())?);
-        let around = Rc::new(Surroundings::of(pids, ids, &network, &entries, &groups)?);
+        let around = Rc::new(Surroundings::of(
+            pids,
+            ids,
+            &network,
+            (&mut entries, &mut groups),
+            connections,
+        )?);
         let subjects = pids.iter().map(|pid| Subject {
             pid: *pid,
             inner_pid: ids.process(*pid).unwrap_or_default(),

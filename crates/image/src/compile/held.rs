@@ -2,7 +2,7 @@
 //! keeps it at numbers of the restorer's own run, from which each process takes it.
 //!
 //! ```text
-//!  spare run   OWN_FDS │ what the caller supplied, twice │ objects │ held files
+//!  spare run   OWN_FDS │ what the caller supplied, twice │ objects │ in flight │ held files
 //! ```
 //! Held are whole families of files, since one cannot be made without the others: both ends of a
 //! pipe or pair, master and slaves of a terminal, all that have one file without a name open. What
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farfork_plan::protocol::OWN_FDS;
 
 use super::{descriptors, family};
-use crate::model::{Descriptor, Model, OpenFile, Region};
+use crate::model::{Descriptor, Model, OpenFile, Region, SocketRole};
 
 /// Files that cannot be made apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +50,8 @@ impl Held {
         Held::unnumbered(model).descriptors.len() as u32
     }
 
-    fn unnumbered(model: &Model) -> Held {
+    /// The same, without numbers.
+    pub fn unnumbered(model: &Model) -> Held {
         if !family::has_several(model) {
             return Held::default();
         }
@@ -80,7 +81,8 @@ pub fn shared_objects(model: &Model) -> BTreeSet<u32> {
 fn first_number(model: &Model) -> u32 {
     let externals = descriptors::supplied(model).len() as u32;
     let objects = super::shared::Numbers::count(model);
-    descriptors::spare(model).start + OWN_FDS + 2 * externals + objects
+    let in_flight = descriptors::InFlight::count(model);
+    descriptors::spare(model).start + OWN_FDS + 2 * externals + objects + in_flight
 }
 
 /// Members that have a descriptor of `file`.
@@ -105,7 +107,9 @@ fn kin(model: &Model, file: u32) -> Option<Kin> {
 }
 
 /// Files to be held: families of files that several members have a part of, and terminals that
-/// control a session, since they must before its leader forks.
+/// control a session, since they must before its leader forks. Also what is in flight, with the
+/// sockets it waits in, and connections, none of which may be there before the lock on the network
+/// goes.
 fn files(model: &Model) -> Vec<u32> {
     let mut users: BTreeMap<Kin, BTreeSet<usize>> = BTreeMap::new();
     let mut open = BTreeMap::new();
@@ -117,12 +121,32 @@ fn files(model: &Model) -> Vec<u32> {
             }
         }
     }
-    let controls = |kin: &Kin| match kin {
+    let in_flight = in_flight(model);
+    let is_early = |kin: &Kin| match kin {
         Kin::Terminal(terminal) => model.terminals[*terminal as usize].session != 0,
+        Kin::Alone(file) => is_connection(&model.files[*file as usize]),
         _ => false,
     };
-    open.retain(|_, kin| users[kin].len() > 1 || controls(kin));
+    open.retain(|_, kin| users[kin].len() > 1 || is_early(kin) || in_flight.contains(kin));
     open.into_keys().collect()
+}
+
+/// Files that wait in sockets to be received, and these sockets.
+fn in_flight(model: &Model) -> BTreeSet<Kin> {
+    let mut found = BTreeSet::new();
+    for (index, file) in (0u32..).zip(&model.files) {
+        let OpenFile::SocketPair { incoming, .. } = file else { continue };
+        let files: Vec<u32> = incoming.iter().flat_map(|message| message.files.clone()).collect();
+        if !files.is_empty() {
+            found.extend(files.into_iter().chain([index]).filter_map(|file| kin(model, file)));
+        }
+    }
+    found
+}
+
+fn is_connection(file: &OpenFile) -> bool {
+    let OpenFile::Socket(socket) = file else { return false };
+    matches!(socket.role, SocketRole::Established(_))
 }
 
 /// Objects that several members map or have open, or that a held file has open.

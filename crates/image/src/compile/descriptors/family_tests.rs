@@ -31,12 +31,25 @@ fn dealt(mut model: Model, masks: &[u8], count: usize) -> Model {
         model.members.push(own);
     }
     let members = model.members.clone();
+    let is_made_apart: Vec<bool> = model.files.iter().map(is_made_apart).collect();
     for (index, file) in (0u32..).zip(&mut model.files) {
-        if let OpenFile::Epoll { watches, .. } = file {
-            watches.retain_mut(|watch| settle(watch, index, &members));
+        match file {
+            OpenFile::Epoll { watches, .. } => {
+                watches.retain_mut(|watch| settle(watch, index, &members));
+            }
+            OpenFile::SocketPair { incoming, .. } => {
+                let files = incoming.iter_mut().map(|message| &mut message.files);
+                files.for_each(|files| files.retain(|file| !is_made_apart[*file as usize]));
+            }
+            _ => {}
         }
     }
     model
+}
+
+/// Whether each process has one of its own: of the caller's streams, and handles of processes.
+fn is_made_apart(file: &OpenFile) -> bool {
+    matches!(file, OpenFile::External { .. } | OpenFile::ProcessHandle { .. })
 }
 
 /// Gives a watch to a process that has both; there may be none.
@@ -60,7 +73,7 @@ fn check(model: &Model) {
     let memory = arena.finish(PlanHeader::default());
     let supplied: Vec<u32> = (0..supplied(model).len() as u32).map(|at| SUPPLIED + at).collect();
     let mut root =
-        Table::new(spare(model), &supplied, &memory, 0, supplied.iter().copied().collect());
+        Table::new(spare(model), &supplied, 0, &memory, 0, supplied.iter().copied().collect());
     root.hold(&first);
     let made_before = root.things.len();
     let mut descriptions = BTreeMap::new();
@@ -80,10 +93,7 @@ fn check(model: &Model) {
     }
     // What two have is held, or from outside, or a handle of a process.
     for file in 0..model.files.len() as u32 {
-        let exempt = matches!(
-            model.files[file as usize],
-            OpenFile::External { .. } | OpenFile::ProcessHandle { .. }
-        );
+        let exempt = is_made_apart(&model.files[file as usize]);
         let users = super::held::users(model, file).count();
         assert!(users < 2 || exempt || held.number(file).is_some());
     }

@@ -10,6 +10,8 @@
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  socket      of the caller's, if supplied, or create ─► options ─► bind ─► listen or connect
 //!  slaves      of terminals, in the same way, by their masters
+//!  in flight   messages with descriptors, when all files are made
+//!  connected   TCP connections that go on, when the sockets that listen at their ports are there
 //!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
 //!              kernel drops a process's own when it closes any descriptor of the file; then
 //!              watches of places, which nothing done here shall wake
@@ -19,9 +21,11 @@
 //! descriptor is placed, so whatever is created lands in the run, or at or below the number it is
 //! meant for, and no move overwrites anything.
 
+mod connection;
 mod epoll;
 #[cfg(test)]
 mod family_tests;
+mod in_flight;
 mod inotify;
 mod lock;
 mod make;
@@ -46,6 +50,7 @@ use super::held::{self, Held};
 use super::shared::Numbers;
 use super::{Subject, family};
 use crate::model::{Descriptor, Member, Model, OpenFile};
+pub use in_flight::InFlight;
 use supplied::LAST_STREAM;
 pub use supplied::{Supplied, externals, replaceables, supplied};
 pub use terminal::is_slave;
@@ -66,6 +71,11 @@ struct Compiler<'m> {
     spare: Range<u32>,
     objects: Numbers,
     held: &'m Held,
+    /// Whether this is the root, which leaves the others what the caller supplied.
+    is_holding: bool,
+    in_flight: InFlight,
+    /// Socket pairs to be filled when all files are made: the first end that was met, the other.
+    late: Vec<(u32, Option<u32>)>,
     slots: Temporaries,
     /// Text that names the descriptor in the making.
     detail: u32,
@@ -84,11 +94,20 @@ struct Temporaries {
 
 /// Compiles the descriptors of `subject`; they must be made after memory and before threads.
 pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
-    let held = Held::of(subject.model);
-    let mut compiler = Compiler::of(subject, &subject.member.descriptors, &held, arena);
+    let Subject { model, member, .. } = subject;
+    let held = Held::of(model);
+    // Of several processes, the root makes what is in flight.
+    let in_flight = match family::has_several(model) {
+        true => InFlight::default(),
+        false => InFlight::of(model, &member.descriptors),
+    };
+    let all = in_flight.beside(&member.descriptors);
+    let mut compiler = Compiler::of(subject, &all, &held, in_flight, arena);
     compiler.make_all();
     compiler.leave_held();
     compiler.watches();
+    compiler.late_messages();
+    compiler.connections();
     compiler.notices();
     compiler.locks();
     compiler.await_others();
@@ -99,17 +118,23 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
 /// Compiles what the root makes for several members, before it forks any.
 pub fn held_ops(model: &Model, held: &Held, arena: &mut Arena) -> Vec<Op> {
     let nothing = Held::default();
-    let mut compiler = Compiler::of(Subject::root(model), &held.descriptors, &nothing, arena);
+    let in_flight = InFlight::of(model, &held.descriptors);
+    let all = in_flight.beside(&held.descriptors);
+    let mut compiler = Compiler::of(Subject::root(model), &all, &nothing, in_flight, arena);
+    compiler.is_holding = true;
     compiler.make_all();
+    compiler.late_messages();
+    compiler.connections();
     compiler.ops
 }
 
 /// The restorer's own run of numbers, from 3 on, which no process of the parents has: those of
-/// the init and of ends put aside, each descriptor of a request twice while it is moved, and those
-/// of shared objects and held files.
+/// the init and of ends put aside, each descriptor of a request twice while it is moved, those of
+/// shared objects, of descriptors in flight, and of held files.
 pub fn spare(model: &Model) -> Range<u32> {
-    let supplied = supplied(model).len() as u32;
-    let count = OWN_FDS + 2 * supplied + Numbers::count(model) + Held::count(model);
+    let supplied = 2 * supplied(model).len() as u32;
+    let count =
+        OWN_FDS + supplied + Numbers::count(model) + InFlight::count(model) + Held::count(model);
     let start = spare_run(model, count);
     start..start + count
 }
@@ -145,6 +170,7 @@ impl<'m> Compiler<'m> {
         subject: Subject<'m>,
         descriptors: &'m [Descriptor],
         held: &'m Held,
+        in_flight: InFlight,
         arena: &'m mut Arena,
     ) -> Compiler<'m> {
         let Subject { model, member, index } = subject;
@@ -161,6 +187,9 @@ impl<'m> Compiler<'m> {
             spare: spare(model),
             objects: Numbers::of(model),
             held,
+            is_holding: false,
+            in_flight,
+            late: Vec::new(),
             detail: 0,
         }
     }
@@ -171,7 +200,7 @@ impl<'m> Compiler<'m> {
                 continue;
             }
             match self.held.number(file) {
-                Some(number) => self.take(file, number),
+                Some(number) => self.take_held(file, number),
                 None => self.file(file),
             }
         }
@@ -180,7 +209,7 @@ impl<'m> Compiler<'m> {
     }
 
     /// Gives the numbers of a file to what is held at `number`.
-    fn take(&mut self, file: u32, number: u32) {
+    fn take_held(&mut self, file: u32, number: u32) {
         self.name(file, &self.model.files[file as usize]);
         for own in self.numbers[&file].clone() {
             self.push(libc::SYS_dup3, &[number.into(), own.fd.into(), cloexec(own)]);
@@ -254,6 +283,10 @@ impl<'m> Compiler<'m> {
         let own = self.numbers[&file].clone();
         for descriptor in &own {
             match self.slot_of(file, descriptor.fd) {
+                Some(slot) if self.is_holding => {
+                    let args = [slot.into(), descriptor.fd.into(), cloexec(descriptor)];
+                    self.ops.push(self.op(libc::SYS_dup3, &args).slot_arg(0));
+                }
                 Some(slot) if descriptor.fd <= LAST_STREAM || descriptor.fd == own[0].fd => {
                     self.move_to(slot, descriptor);
                 }

@@ -1,0 +1,37 @@
+//! The way to descriptors of other processes.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::error::{DescriptorError, asking, unexpected};
+use super::table::Entry;
+
+/// Processes, and the way to their descriptors.
+pub struct Handles(HashMap<i32, OwnedFd>);
+
+impl Handles {
+    /// Those of processes `pids`.
+    pub fn of(pids: &[i32]) -> Result<Handles, DescriptorError> {
+        let handle = |pid: &i32| {
+            let handle = Pid::from_raw(*pid)
+                .ok_or(rustix::io::Errno::SRCH)
+                .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
+                .map_err(asking(*pid, "for a handle"))?;
+            Ok((*pid, handle))
+        };
+        pids.iter().map(handle).collect::<Result<_, _>>().map(Handles)
+    }
+
+    /// A descriptor of this process for the description behind `entry`.
+    pub fn open(&self, entry: &Entry) -> Result<OwnedFd, DescriptorError> {
+        let failed = || asking(entry.pid, format!("for {}", entry.object("")));
+        if let Some(held) = &entry.held {
+            return fcntl_dupfd_cloexec(held, 0).map_err(failed());
+        }
+        let handle = self.0.get(&entry.pid).ok_or_else(|| unexpected(entry.pid, "descriptors"))?;
+        pidfd_getfd(handle, entry.fd as i32, PidfdGetfdFlags::empty()).map_err(failed())
+    }
+}
