@@ -134,6 +134,20 @@ stop()
 }
 
 #[test]
+fn descriptors_in_flight_are_told() {
+    let subject = start(
+        "
+a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [os.eventfd(3)])
+child()
+stop()
+",
+    );
+    let (_, found) = look(&subject);
+    let [refusal] = &found[..] else { panic!("{found:?}") };
+    assert!(refusal.cause().why().contains("only a process alone"));
+}
+
+#[test]
 fn what_shows_a_descendant_and_was_handed_on_is_told() {
     check(
         "
