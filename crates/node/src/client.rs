@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -147,7 +146,7 @@ fn start_agent(node: &str) -> Result<(), NodeError> {
     let mut command = Command::new(program);
     command.args(["node", "--name", node, "--idle-exit-s", &idle]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.current_dir("/").process_group(0);
+    command.current_dir("/");
     let mut child = command.spawn().map_err(failed)?;
     // It is not waited for: a thread reaps it should it end before this process.
     std::thread::spawn(move || child.wait());
