@@ -41,10 +41,13 @@ const GET_SIGNAL_MASK: u64 = 0x420a;
 const SET_SIGNAL_MASK: u64 = 0x420b;
 const RUN_TO_CALL: u64 = 24; // PTRACE_SYSCALL
 const DETACH: u64 = 17;
-/// `PTRACE_O_TRACESYSGOOD`: stops at system calls are told from signals.
-const MARK_CALLS: u64 = 1;
+/// `PTRACE_O_TRACESYSGOOD`: stops at system calls are told from signals. `PTRACE_O_EXITKILL`: a
+/// thread that loses the init halfway does not go on from there.
+const OPTIONS: u64 = 1 | 1 << 20;
 /// How such a stop looks, as `si_status`.
 const AT_CALL: i32 = k::SIGTRAP as i32 | 0x80;
+/// How the arrival of a signal to stop looks.
+const STOP: i32 = k::SIGSTOP as i32;
 
 /// Indices in `user_regs_struct`.
 mod register {
@@ -71,7 +74,7 @@ impl Held {
     /// Takes hold of the thread.
     pub fn seize(tid: u32) -> Option<Held> {
         let held = Held { tid: u64::from(tid) };
-        held.request(SEIZE, 0, MARK_CALLS).ok()?;
+        held.request(SEIZE, 0, OPTIONS).ok()?;
         held.request(INTERRUPT, 0, 0).ok()?;
         Some(held)
     }
@@ -137,19 +140,21 @@ impl Thread {
         }
     }
 
-    /// Up to the next entry to or exit from a system call. Signals are blocked, so that any other
-    /// stop is a stop of the whole process, which goes on when this is over, or means that the
-    /// window is not what it was.
+    /// Up to the next entry to or exit from a system call. Signals are blocked but for SIGSTOP,
+    /// which the thread takes, and the stop of the whole process that follows: it is in force
+    /// again as soon as the thread is let go. Any other signal means that the window is not what
+    /// it was.
     fn run_to_call(&self) -> Result<(), Errno> {
-        for _ in 0..OTHER_STOPS {
-            self.held.request(RUN_TO_CALL, 0, 0)?;
-            match self.held.await_stop()? {
+        let mut signal = 0;
+        loop {
+            self.held.request(RUN_TO_CALL, 0, signal)?;
+            signal = match self.held.await_stop()? {
                 AT_CALL => return Ok(()),
-                event if event > 0xff => {}
-                _ => break,
-            }
+                STOP => k::SIGSTOP.into(),
+                event if event > 0xff => 0,
+                _ => return Err(Errno(e::EFAULT as i32)),
+            };
         }
-        Err(Errno(e::EFAULT as i32))
     }
 
     /// Lets the thread go on as it was.
@@ -167,8 +172,6 @@ impl Thread {
         self.release();
     }
 }
-
-const OTHER_STOPS: usize = 8;
 
 /// A caller whose thread is at hand.
 pub struct Visit<'a> {
