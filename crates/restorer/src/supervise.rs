@@ -17,6 +17,7 @@ mod filter;
 mod image;
 mod notify;
 mod outside;
+mod proc;
 mod reap;
 mod remap;
 mod visit;
@@ -27,11 +28,13 @@ use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
 use image::Image;
+use proc::Proc;
 
 /// The init's view of its clone.
 pub struct Supervisor {
     listener: i32,
     child_events: i32,
+    proc: Proc,
     image: Image,
     /// Whether the kernel ends the clone's descendants with the init.
     has_namespace: bool,
@@ -60,13 +63,14 @@ impl Supervisor {
         let events = unsafe { syscall(k::__NR_signalfd4, args) }? as i32;
         let child_events = call::duplicate_above(events, spare_fd)?;
         call::close_range(events as u32, events as u32);
+        let proc = Proc::open(spare_fd)?;
         let listener = filter::install(spare_fd)?;
         let has_namespace = request.pid_mode == PidMode::New as u32;
         if !has_namespace {
             reap::adopt_descendants()?;
         }
         let image = Image::of(plan, request);
-        Ok(Supervisor { listener, child_events, image, has_namespace, process: 0 })
+        Ok(Supervisor { listener, child_events, proc, image, has_namespace, process: 0 })
     }
 
     /// The same, for the clone with this pid.

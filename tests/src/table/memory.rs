@@ -12,6 +12,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("dontneed_int80").caught_naive(),
     Program::c("madv_free").caught_naive(),
     Program::c("stop_while_discarding").caught_naive(),
+    Program::c("proc_unmounted").as_pid_one().caught_naive(),
     Program::c("madv_remove_private").caught_naive(),
     Program::c("wipeonfork").caught_naive(),
     Program::c("dontfork").caught_naive(),

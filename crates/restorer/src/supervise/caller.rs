@@ -4,11 +4,13 @@ use farfork_types::PAGE_BYTES;
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
+use super::proc::{Path, Proc};
 use crate::call::{self, Errno, syscall};
 use crate::maps::AddressSpace;
 
 /// A task of the clone, or of a process that descends from it, held in a system call.
 pub struct Caller {
+    proc: Proc,
     /// Its id in the init's namespace.
     pub tid: u32,
     /// What is mapped in it.
@@ -17,9 +19,9 @@ pub struct Caller {
 
 impl Caller {
     /// Looks at the task `tid`.
-    pub fn open(tid: u32) -> Result<Caller, Errno> {
-        let space = AddressSpace::open(ProcPath::new(tid).file(b"maps").bytes())?;
-        Ok(Caller { tid, space })
+    pub fn open(proc: Proc, tid: u32) -> Result<Caller, Errno> {
+        let maps = proc.file(&Path::of(tid, b"maps"), k::O_RDONLY)?;
+        Ok(Caller { proc, tid, space: AddressSpace::of(maps) })
     }
 
     /// Ends looking.
@@ -28,27 +30,32 @@ impl Caller {
     }
 
     /// Whether the caller's pidfd refers to a task of its own address space.
-    pub fn names_itself(&self, pidfd: i32) -> bool {
+    pub fn names_itself(&self, pidfd: i32) -> Result<bool, Errno> {
         if pidfd <= PIDFD_SELF_FIRST {
-            return true; // one of the PIDFD_SELF values (Linux 6.14); the kernel refuses others
+            return Ok(true); // one of the PIDFD_SELF values (Linux 6.14); the kernel refuses others
         }
         let mut text = [0u8; 1024];
-        let path = ProcPath::new(self.tid).file(b"fdinfo/").number(pidfd as u32);
-        let Ok(text) = read_file(path.bytes(), &mut text) else { return false };
+        let path = Path::of(self.tid, b"fdinfo/").number(pidfd as u32);
+        let text = match self.proc.read(&path, &mut text) {
+            Err(Errno(errno)) if errno == e::ENOENT as i32 => return Ok(false),
+            text => text?,
+        };
         let pid = text
             .split(|byte| *byte == b'\n')
             .find_map(|line| line.strip_prefix(b"Pid:\t"))
             .map_or(0, |digits| digits.iter().fold(0, |n, d| n * 10 + u32::from(d - b'0')));
+        if pid == 0 {
+            return Ok(false); // no pidfd, or of a process outside
+        }
         // SAFETY: kcmp has no effects.
-        let order =
-            unsafe { syscall(k::__NR_kcmp, [u64::from(self.tid), u64::from(pid), KCMP_VM, 0, 0]) };
-        pid != 0 && order == Ok(0)
+        unsafe { syscall(k::__NR_kcmp, [u64::from(self.tid), u64::from(pid), KCMP_VM, 0, 0]) }
+            .map(|order| order == 0)
     }
 
     /// Opens its memory, whatever the protection of its pages.
     pub fn memory(&self) -> Result<Memory, Errno> {
-        let path = ProcPath::new(self.tid).file(b"mem");
-        open(path.bytes(), k::O_RDWR).map(|fd| Memory { fd })
+        let path = Path::of(self.tid, b"mem");
+        self.proc.file(&path, k::O_RDWR).map(|fd| Memory { fd })
     }
 
     /// Copies words from an address that the caller named, which may be bad.
@@ -113,65 +120,4 @@ static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
 fn progress(bytes: u64) -> Result<u64, Errno> {
     if bytes == 0 { Err(Errno(e::ENOMEM as i32)) } else { Ok(bytes) }
-}
-
-/// A path below `/proc/PID`, NUL-terminated.
-struct ProcPath {
-    bytes: [u8; 64],
-    length: usize,
-}
-
-impl ProcPath {
-    /// `/proc/TID/`.
-    fn new(tid: u32) -> ProcPath {
-        ProcPath { bytes: [0; 64], length: 0 }.file(b"/proc/").number(tid).file(b"/")
-    }
-
-    /// The same with `name` appended.
-    fn file(mut self, name: &[u8]) -> ProcPath {
-        for byte in name {
-            if self.length + 1 < self.bytes.len() {
-                self.bytes[self.length] = *byte;
-                self.length += 1;
-            }
-        }
-        self
-    }
-
-    /// The same with a decimal number appended.
-    fn number(self, value: u32) -> ProcPath {
-        let mut digits = [0u8; 10];
-        let mut at = digits.len();
-        let mut rest = value;
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                return self.file(&digits[at..]);
-            }
-        }
-    }
-
-    /// The path with its NUL.
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..=self.length]
-    }
-}
-
-fn open(path: &[u8], flags: u32) -> Result<i32, Errno> {
-    let args =
-        [k::AT_FDCWD as i64 as u64, path.as_ptr() as u64, u64::from(flags | k::O_CLOEXEC), 0];
-    // SAFETY: `path` ends in NUL; the call makes a descriptor.
-    unsafe { syscall(k::__NR_openat, args) }.map(|fd| fd as i32)
-}
-
-/// A file's text, for the few lines under `/proc` that are needed.
-pub fn read_file<'a>(path: &[u8], text: &'a mut [u8]) -> Result<&'a [u8], Errno> {
-    let fd = open(path, k::O_RDONLY)?;
-    let args = [fd as u64, text.as_mut_ptr() as u64, text.len() as u64];
-    // SAFETY: the kernel writes at most `text.len()` bytes.
-    let read = unsafe { syscall(k::__NR_read, args) };
-    call::close_range(fd as u32, fd as u32);
-    Ok(&text[..read? as usize])
 }

@@ -34,6 +34,7 @@ impl Visit<'_> {
         let mut at = start;
         let mut is_whole = true;
         for piece in self.image.pieces(&self.caller.space, start, end) {
+            let piece = piece?;
             is_whole &= piece.start == at;
             if self.image.holds(&piece.mapping) {
                 self.discard_image(&piece, advice)?;

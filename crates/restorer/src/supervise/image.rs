@@ -3,6 +3,7 @@
 use farfork_plan::protocol::Request;
 use farfork_plan::{FileRange, PlanHeader, Window};
 
+use crate::call::Errno;
 use crate::maps::{self, AddressSpace, Mapping};
 use crate::run::elements;
 
@@ -42,15 +43,17 @@ impl Piece {
     }
 }
 
-/// The parts of `start..end` that are mapped, in order.
-fn pieces(space: &AddressSpace, start: u64, end: u64) -> impl Iterator<Item = Piece> {
-    let mut at = start;
-    core::iter::from_fn(move || {
-        let mapping = space.at_or_after(at).filter(|m| at < end && m.start < end)?;
-        let piece = Piece { start: at.max(mapping.start), end: end.min(mapping.end), mapping };
-        at = piece.end;
-        Some(piece)
-    })
+/// The first part of `start..end` that is mapped.
+fn piece(space: &AddressSpace, start: u64, end: u64) -> Result<Option<Piece>, Errno> {
+    if start >= end {
+        return Ok(None);
+    }
+    let mapping = space.at_or_after(start)?.filter(|mapping| mapping.start < end);
+    Ok(mapping.map(|mapping| Piece {
+        start: start.max(mapping.start),
+        end: end.min(mapping.end),
+        mapping,
+    }))
 }
 
 impl Image {
@@ -67,8 +70,15 @@ impl Image {
     }
 
     /// Whether any part of the range still shows bytes of the image.
-    pub fn touches(&self, space: &AddressSpace, start: u64, end: u64) -> bool {
-        pieces(space, start, end).any(|piece| self.holds(&piece.mapping))
+    pub fn touches(&self, space: &AddressSpace, start: u64, end: u64) -> Result<bool, Errno> {
+        let mut at = start;
+        while let Some(piece) = piece(space, at, end)? {
+            if self.holds(&piece.mapping) {
+                return Ok(true);
+            }
+            at = piece.end;
+        }
+        Ok(false)
     }
 
     /// The parts of `start..end` that are mapped, those of the image cut where in the parent one
@@ -78,16 +88,20 @@ impl Image {
         space: &AddressSpace,
         start: u64,
         end: u64,
-    ) -> impl Iterator<Item = Piece> {
+    ) -> impl Iterator<Item = Result<Piece, Errno>> {
         let mut at = start;
         core::iter::from_fn(move || {
-            let mut piece = pieces(space, at, end).next()?;
-            if self.holds(&piece.mapping) {
-                piece.end = piece.end.min(piece.start + self.run(&piece));
-            }
-            at = piece.end;
-            Some(piece)
+            let next = piece(space, at, end).map(|piece| piece.map(|piece| self.cut(piece)));
+            at = next.map_or(end, |piece| piece.map_or(end, |piece| piece.end));
+            next.transpose()
         })
+    }
+
+    fn cut(&self, piece: Piece) -> Piece {
+        if !self.holds(&piece.mapping) {
+            return piece;
+        }
+        Piece { end: piece.end.min(piece.start + self.run(&piece)), ..piece }
     }
 
     /// The file that lay under a piece of the image in the parent, and the offset in it.

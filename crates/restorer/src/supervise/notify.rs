@@ -1,7 +1,7 @@
 //! Receiving a handed-over call, choosing who answers, and answering.
 
 use farfork_types::{PAGE_BYTES, align_down, align_up};
-use linux_raw_sys::general as k;
+use linux_raw_sys::{errno as e, general as k};
 
 use super::Supervisor;
 use super::caller::Caller;
@@ -52,6 +52,9 @@ pub enum Answer {
     Fail(Errno),
 }
 
+/// The kernel's word for what it lacks something for.
+const NO_MEMORY: Answer = Answer::Fail(Errno(e::ENOMEM as i32));
+
 /// A call whose effect on memory of the image would differ.
 pub enum Work<'a> {
     /// `madvise`, or `process_madvise` on the caller itself.
@@ -82,8 +85,9 @@ impl Supervisor {
         if unsafe { syscall(k::__NR_ioctl, [self.listener as u64, RECEIVE, at]) }.is_err() {
             return; // the caller was killed meanwhile
         }
-        let Ok(caller) = Caller::open(call.tid) else {
-            return self.send(call.id, Answer::Kernel);
+        // A call of which nothing can be learnt may be about the image: it must not go on as it is.
+        let Ok(caller) = Caller::open(self.proc, call.tid) else {
+            return self.send(call.id, NO_MEMORY);
         };
         let args @ [start, bytes, third, fourth, ..] = call.args;
         match native_number(call.nr) {
@@ -91,9 +95,11 @@ impl Supervisor {
             k::__NR_mremap if third > bytes || fourth & DONT_UNMAP != 0 => {
                 self.settle(call.id, &caller, &[[start, bytes]], &Work::Remap { args });
             }
-            k::__NR_process_madvise if caller.names_itself(start as i32) => {
-                self.advise_vector(call.id, &caller, args);
-            }
+            k::__NR_process_madvise => match caller.names_itself(start as i32) {
+                Ok(true) => self.advise_vector(call.id, &caller, args),
+                Ok(false) => self.send(call.id, Answer::Kernel),
+                Err(_) => self.send(call.id, NO_MEMORY),
+            },
             _ => self.send(call.id, Answer::Kernel),
         }
         caller.close();
@@ -123,12 +129,12 @@ impl Supervisor {
         let touches = |[start, bytes]: &[u64; 2]| {
             let end = align_up(start.saturating_add(*bytes), PAGE_BYTES);
             let is_aligned = *start == align_down(*start, PAGE_BYTES);
-            is_aligned && self.image.touches(&caller.space, *start, end)
+            if is_aligned { self.image.touches(&caller.space, *start, end) } else { Ok(false) }
         };
-        if ranges.iter().any(touches) {
-            self.perform(id, caller, work);
-        } else {
-            self.send(id, Answer::Kernel);
+        match ranges.iter().map(touches).find(|touches| *touches != Ok(false)) {
+            None => self.send(id, Answer::Kernel),
+            Some(Ok(_)) => self.perform(id, caller, work),
+            Some(Err(_)) => self.send(id, NO_MEMORY),
         }
     }
 

@@ -35,6 +35,7 @@ fn clear(image: &Image, caller: &Caller, start: u64, end: u64, advice: u32) -> R
     }
     let memory = caller.memory()?;
     let cleared = image.pieces(&caller.space, start, end).try_for_each(|piece| {
+        let piece = piece?;
         let is_private_memory = image.holds(&piece.mapping) || piece.mapping.inode == 0;
         if is_private_memory && image.file_of(&piece).is_none() {
             memory.clear(piece.start, piece.end)

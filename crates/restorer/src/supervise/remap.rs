@@ -25,6 +25,7 @@ impl Visit<'_> {
     fn common_protection(&self, start: u64, end: u64) -> Result<Option<u64>, Errno> {
         let (mut at, mut common) = (start, None);
         for piece in self.image.pieces(&self.caller.space, start, end) {
+            let piece = piece?;
             let is_image = self.image.holds(&piece.mapping);
             if is_image && self.image.file_of(&piece).is_some() {
                 return fail(e::ENOMEM); // its file would have to grow with it
