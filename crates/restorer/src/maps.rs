@@ -11,7 +11,7 @@ pub struct Mapping {
     pub start: u64,
     /// Address after the last.
     pub end: u64,
-    /// Bits of [`READ`], [`WRITE`], [`EXEC`].
+    /// Bits of [`READ`], [`WRITE`], [`EXEC`], [`SHARED`].
     pub flags: u64,
     /// Offset of `start` in the mapped file, in bytes.
     pub offset: u64,
@@ -27,6 +27,8 @@ pub const READ: u64 = 1;
 pub const WRITE: u64 = 2;
 /// The mapping can be executed.
 pub const EXEC: u64 = 4;
+/// Writes reach what is mapped.
+pub const SHARED: u64 = 8;
 
 const COVERING_OR_NEXT: u64 = 16;
 

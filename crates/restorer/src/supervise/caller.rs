@@ -1,11 +1,14 @@
 //! The task that made a handed-over call, as it is seen through `/proc`.
 
-use farfork_types::PAGE_BYTES;
+use core::cell::OnceCell;
+
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
+use super::memory::Memory;
 use super::proc::{Path, Proc};
-use crate::call::{self, Errno, syscall};
+use super::smaps;
+use crate::call::{Errno, syscall};
 use crate::maps::AddressSpace;
 
 /// A task of the clone, or of a process that descends from it, held in a system call.
@@ -15,18 +18,22 @@ pub struct Caller {
     pub tid: u32,
     /// What is mapped in it.
     pub space: AddressSpace,
+    memory: OnceCell<Memory>,
 }
 
 impl Caller {
     /// Looks at the task `tid`.
     pub fn open(proc: Proc, tid: u32) -> Result<Caller, Errno> {
         let maps = proc.file(&Path::of(tid, b"maps"), k::O_RDONLY)?;
-        Ok(Caller { proc, tid, space: AddressSpace::of(maps) })
+        Ok(Caller { proc, tid, space: AddressSpace::of(maps), memory: OnceCell::new() })
     }
 
     /// Ends looking.
     pub fn close(self) {
         self.space.close();
+        if let Some(memory) = self.memory.into_inner() {
+            memory.close();
+        }
     }
 
     /// Whether the caller's pidfd refers to a task of its own address space.
@@ -52,72 +59,22 @@ impl Caller {
             .map(|order| order == 0)
     }
 
-    /// Opens its memory, whatever the protection of its pages.
-    pub fn memory(&self) -> Result<Memory, Errno> {
-        let path = Path::of(self.tid, b"mem");
-        self.proc.file(&path, k::O_RDWR).map(|fd| Memory { fd })
+    /// Its memory, whatever the protection of the pages. Opened once: as long as the call is
+    /// known to wait for its answer afterwards, it is the caller's.
+    pub fn memory(&self) -> Result<&Memory, Errno> {
+        if self.memory.get().is_none() {
+            let fd = self.proc.file(&Path::of(self.tid, b"mem"), k::O_RDWR)?;
+            let _ = self.memory.set(Memory::of(fd));
+        }
+        self.memory.get().ok_or(Errno(e::ENOMEM as i32))
     }
 
-    /// Copies words from an address that the caller named, which may be bad.
-    pub fn read_words(&self, from: u64, to: &mut [[u64; 2]]) -> Result<(), Errno> {
-        let bytes = size_of_val(to) as u64;
-        let memory = self.memory()?;
-        // SAFETY: the kernel writes at most `bytes` to `to`, plain words.
-        let read = unsafe {
-            let args = [memory.fd as u64, to.as_mut_ptr() as u64, bytes, from];
-            syscall(k::__NR_pread64, args)
-        };
-        memory.close();
-        if read? == bytes { Ok(()) } else { Err(Errno(e::EFAULT as i32)) }
+    /// The attributes of the mapping at `address`, as bits of [`smaps`].
+    pub fn attributes(&self, address: u64) -> Result<u64, Errno> {
+        let fd = self.proc.file(&Path::of(self.tid, b"smaps"), k::O_RDONLY)?;
+        smaps::look_up(fd, address)
     }
 }
 
 const KCMP_VM: u64 = 1;
 const PIDFD_SELF_FIRST: i32 = -10_000;
-
-/// The memory of another process, open.
-pub struct Memory {
-    fd: i32,
-}
-
-impl Memory {
-    /// Copies `bytes` to fresh memory, which stays untouched where they are zeros.
-    pub fn copy_to_zeros(&self, from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
-        let mut page = [0u64; PAGE_BYTES as usize / 8];
-        for offset in (0..bytes).step_by(PAGE_BYTES as usize) {
-            let at = page.as_mut_ptr() as u64;
-            let args = [self.fd as u64, at, PAGE_BYTES, from + offset];
-            // SAFETY: the kernel writes at most a page to `page`.
-            progress(unsafe { syscall(k::__NR_pread64, args) }?)?;
-            if page.iter().any(|word| *word != 0) {
-                let args = [self.fd as u64, at, PAGE_BYTES, to + offset];
-                // SAFETY: the kernel reads from `page`.
-                progress(unsafe { syscall(k::__NR_pwrite64, args) }?)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Overwrites `start..end` with zeros.
-    pub fn clear(&self, start: u64, end: u64) -> Result<(), Errno> {
-        let mut at = start;
-        while at < end {
-            let part = (end - at).min(ZEROS.len() as u64);
-            let args = [self.fd as u64, ZEROS.as_ptr() as u64, part, at];
-            // SAFETY: the kernel reads from `ZEROS`.
-            at += progress(unsafe { syscall(k::__NR_pwrite64, args) }?)?;
-        }
-        Ok(())
-    }
-
-    /// Closes it.
-    pub fn close(self) {
-        call::close_range(self.fd as u32, self.fd as u32);
-    }
-}
-
-static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
-
-fn progress(bytes: u64) -> Result<u64, Errno> {
-    if bytes == 0 { Err(Errno(e::ENOMEM as i32)) } else { Ok(bytes) }
-}

@@ -1,7 +1,7 @@
 //! How a mapping of the clone's image is told from any other, and what lay where in the parent.
 
 use farfork_plan::protocol::Request;
-use farfork_plan::{FileRange, PlanHeader, Window};
+use farfork_plan::{FileRange, PlanHeader, TraitRange, Window};
 
 use crate::call::Errno;
 use crate::maps::{self, AddressSpace, Mapping};
@@ -13,6 +13,7 @@ pub struct Image {
     inode: u64,
     windows: &'static [Window],
     files: &'static [FileRange],
+    traits: &'static [TraitRange],
 }
 
 /// Part of one mapping, or the whole.
@@ -35,6 +36,11 @@ impl Piece {
     /// Protection as `mmap` takes it; the bits are the same.
     pub fn prot(&self) -> u64 {
         self.mapping.flags & (maps::READ | maps::WRITE | maps::EXEC)
+    }
+
+    /// Whether it can be written.
+    pub fn is_writable(&self) -> bool {
+        self.mapping.flags & maps::WRITE != 0
     }
 
     /// Its length in bytes.
@@ -61,7 +67,9 @@ impl Image {
     pub fn of(plan: &'static PlanHeader, request: &Request) -> Image {
         // SAFETY: the tables are the plan's.
         let (windows, files) = unsafe { (elements(plan.windows), elements(plan.files)) };
-        Image { device: request.pool_device, inode: request.pool_inode, windows, files }
+        // SAFETY: as above.
+        let traits = unsafe { elements(plan.traits) };
+        Image { device: request.pool_device, inode: request.pool_inode, windows, files, traits }
     }
 
     /// Whether `mapping` still shows bytes of the image.
@@ -110,6 +118,15 @@ impl Image {
         let after = self.files.partition_point(|file| file.start <= address);
         let file = self.files[..after].last().filter(|file| address < file.end)?;
         Some((file, file.file_offset + (address - file.start)))
+    }
+
+    /// The attributes that a piece of the image had in the parent, as bits of
+    /// [`farfork_plan::traits`]. All of a mapping have the same.
+    pub fn traits_of(&self, piece: &Piece) -> u64 {
+        let Some((_, address)) = self.origin(piece) else { return 0 };
+        let after = self.traits.partition_point(|range| range.start <= address);
+        let range = self.traits[..after].last().filter(|range| address < range.end);
+        range.map_or(0, |range| range.traits)
     }
 
     /// The window that the start of a piece belongs to, and its address in the parent.

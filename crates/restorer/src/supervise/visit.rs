@@ -22,15 +22,18 @@ use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use super::caller::Caller;
-use super::image::Image;
-use super::notify::Work;
 use crate::call::{Errno, SysResult, syscall};
+use crate::maps;
 
 global_asm!(".globl farfork_gate", "farfork_gate:", "syscall", "ud2");
 
 unsafe extern "C" {
     /// The instruction in the window.
     static farfork_gate: u8;
+}
+
+fn gate() -> u64 {
+    &raw const farfork_gate as u64
 }
 
 const SEIZE: u64 = 0x4206;
@@ -72,8 +75,13 @@ pub struct Held {
 
 impl Held {
     /// Takes hold of the thread.
-    pub fn seize(tid: u32) -> Option<Held> {
-        let held = Held { tid: u64::from(tid) };
+    pub fn seize(caller: &Caller) -> Option<Held> {
+        let gate = gate();
+        let there = caller.space.at_or_after(gate).ok()??;
+        if there.start > gate || there.flags & maps::EXEC == 0 {
+            return None; // the window is not what it was
+        }
+        let held = Held { tid: u64::from(caller.tid) };
         held.request(SEIZE, 0, OPTIONS).ok()?;
         held.request(INTERRUPT, 0, 0).ok()?;
         Some(held)
@@ -124,7 +132,7 @@ impl Thread {
     pub fn call(&self, nr: u32, args: [u64; 6]) -> SysResult {
         use register::*;
         let mut registers = self.own;
-        registers[RIP] = &raw const farfork_gate as u64;
+        registers[RIP] = gate();
         registers[RAX] = u64::from(nr);
         registers[ORIG_RAX] = u64::MAX;
         for (place, arg) in [RDI, RSI, RDX, R10, R8, R9].into_iter().zip(args) {
@@ -170,29 +178,5 @@ impl Thread {
         self.own[register::ORIG_RAX] = u64::MAX;
         let _ = self.held.request(SET_REGISTERS, 0, self.own.as_ptr() as u64);
         self.release();
-    }
-}
-
-/// A caller whose thread is at hand.
-pub struct Visit<'a> {
-    /// The clone's image.
-    pub image: &'a Image,
-    /// Who called.
-    pub caller: &'a Caller,
-    /// Its thread.
-    pub thread: Thread,
-}
-
-impl Visit<'_> {
-    /// Does what the call asked for and lets the thread go with the result.
-    pub fn perform(self, work: &Work<'_>) {
-        let result = match work {
-            Work::Advise { ranges, advice, is_vector } => {
-                let advised = self.advise(ranges, *advice);
-                advised.map(|bytes| if *is_vector { bytes } else { 0 })
-            }
-            Work::Remap { args } => self.remap(*args),
-        };
-        self.thread.leave(result);
     }
 }
