@@ -14,7 +14,9 @@ mod layout;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use farfork_image::model::{ObjectKind, SharedObject};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
@@ -98,8 +100,14 @@ impl Objects {
             self.refused.insert(mapping.start);
             return Ok(());
         }
-        let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-        let file = File::open(link).map_err(doing(pid, "open the files under the mappings"))?;
+        let file = match open_mapped(pid, mapping) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                refusals.add(words, causes::memory::SHARED_UNSEEN);
+                self.refused.insert(mapping.start);
+                return Ok(());
+            }
+            other => other.map_err(doing(pid, "open the files under the mappings"))?,
+        };
         let index = self.add(pid, file, &mapping.name, words, mapping.has("nr"))?;
         let found = &mut self.found[index as usize];
         found.shown = mapping.file;
@@ -161,6 +169,23 @@ impl Objects {
         self.by_inode.insert(key, index);
         Ok(index)
     }
+}
+
+/// The object under a mapping. Who may not open it there (CAP_CHECKPOINT_RESTORE) may where the
+/// process has a descriptor of it.
+fn open_mapped(pid: i32, mapping: &Mapping) -> io::Result<File> {
+    let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    File::open(link).or_else(|refused| open_held(pid, mapping).ok_or(refused))
+}
+
+fn open_held(pid: i32, mapping: &Mapping) -> Option<File> {
+    let is_under = |path: &Path| {
+        fs::metadata(path)
+            .is_ok_and(|found| elsewhere::shown(found.dev(), found.ino()) == mapping.file)
+    };
+    let held = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let path = held.filter_map(|entry| Some(entry.ok()?.path())).find(|path| is_under(path))?;
+    File::open(path).ok()
 }
 
 const DELETED: &str = " (deleted)";

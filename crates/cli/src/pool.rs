@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
+use farfork_node::paths::make_run_directory;
 use farfork_pool::{ImageState, Pool, maps_huge_pages, mount_tmpfs, unmount_tmpfs};
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
@@ -75,7 +76,7 @@ fn chosen(given: Option<&Path>) -> Result<PathBuf, Box<dyn Error>> {
 
 /// The embedded pool, made when it is first asked for: a quarter of the machine's memory.
 fn embedded() -> Result<PathBuf, Box<dyn Error>> {
-    let path = farfork_node::paths::run_directory().join("pool/embedded");
+    let path = farfork_node::paths::embedded_pool();
     if !path.exists() {
         let quarter = rustix::system::sysinfo().totalram / 4;
         create(&path, align_down(quarter, CHUNK_BYTES))?;
@@ -86,7 +87,7 @@ fn embedded() -> Result<PathBuf, Box<dyn Error>> {
 /// Makes a pool; on a directory of its own, as root, on huge pages.
 fn create(path: &Path, bytes: u64) -> Result<Pool, Box<dyn Error>> {
     let directory = path.parent().ok_or("a pool needs a directory: name a file in one")?;
-    fs::create_dir_all(directory)
+    make_run_directory(directory)
         .map_err(|error| format!("cannot make {}: {}", directory.display(), words::of(&error)))?;
     let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
     if is_empty && rustix::process::geteuid().is_root() && !maps_huge_pages(directory) {
@@ -114,6 +115,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
 
 fn destroy(path: &Path) -> Result<(), Box<dyn Error>> {
     let path = std::path::absolute(path)?;
+    farfork_node::clear_pins(&Pool::open(&path)?)?;
     Pool::destroy(&path)?;
     Ok(unmount_tmpfs(path.parent().unwrap_or(Path::new("/")))?)
 }
@@ -130,6 +132,9 @@ fn info(path: Option<&Path>, json: bool) -> Result<(), Box<dyn Error>> {
 
 fn check(path: Option<&Path>) -> CommandResult {
     let pool = Pool::open(&chosen(path)?)?;
+    for (node, images) in farfork_node::clear_pins(&pool)? {
+        println!("node {node} has no agent, and no clone holds {images} images that it pinned");
+    }
     let report = pool.check()?;
     let mut is_sound = report.is_sound();
     for finding in &report.findings {

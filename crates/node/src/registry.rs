@@ -140,13 +140,14 @@ impl Registry {
         self.state().living.get(&pid).cloned()
     }
 
-    /// Notes how whoever started a clone sees it.
+    /// Notes how whoever started a clone sees it, who knows of it from now on.
     pub fn seen(&self, pid: i32, seen: i32) {
         let mut state = self.state();
         // A number that comes again means the younger clone.
         state.ended.retain(|_, ended| ended.seen != seen || ended.pid == pid);
         if let Some(clone) = state.living.get(&pid) {
             clone.seen.store(seen, Ordering::SeqCst);
+            clone.started.is_known();
         } else if let Some(ended) = state.ended.values_mut().find(|ended| ended.pid == pid) {
             ended.seen = seen;
         }
@@ -217,7 +218,7 @@ impl Registry {
         let _ = epoll::delete(&self.epoll, clone.started.as_fd());
         // The init holds a copy of the pin's lock until it has gone, and whoever waits for the
         // clone may go on to remove the pool: first the init, then the pin, then the news.
-        let _ = waitpid(Pid::from_raw(clone.started.init_pid), None);
+        let _ = waitpid(Pid::from_raw(clone.started.init_pid()), None);
         clone.unpin();
         drop(clone);
         self.end(pid, status);

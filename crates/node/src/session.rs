@@ -23,6 +23,7 @@ use crate::error::NodeError;
 use crate::images::{Images, NodeImage};
 use crate::registry::{Clone, Registry};
 use crate::usage;
+use crate::user::OwnIds;
 
 /// Names of the phases whose ends a clone reports.
 const PHASES: [&str; 6] = ["init", "container", "process", "memory", "state", "leave"];
@@ -32,6 +33,8 @@ const PHASES: [&str; 6] = ["init", "container", "process", "memory", "state", "l
 pub struct Node {
     /// Its name.
     pub name: String,
+    /// The ids that all clones have, if it is not root's.
+    pub own_ids: Option<OwnIds>,
     /// Images in use.
     pub images: Images,
     /// Its clones.
@@ -69,10 +72,15 @@ impl Node {
     ) -> Result<(), NodeError> {
         let running = self.start(call, fds)?;
         let pid = running.pid;
-        channel.send_about(&Reply::Running(running), pid)?;
-        if let Some(Received { document: Call::Seen { pid: seen }, .. }) = channel.receive()? {
-            self.registry.seen(pid, seen);
-        }
+        let told = channel.send_about(&Reply::Running(running), pid);
+        let Ok(Some(Received { document: Call::Seen { pid: seen }, .. })) =
+            told.and_then(|()| channel.receive())
+        else {
+            // Whoever asked has gone, and nobody else knows of the clone.
+            self.registry.get(pid).inspect(|clone| end(clone, Signal::SIGKILL));
+            return Ok(());
+        };
+        self.registry.seen(pid, seen);
         if call.detach {
             return channel.send(&Reply::Done, &[]);
         }
@@ -86,9 +94,14 @@ impl Node {
             .map_err(|_| NodeError::Language(format!("{} is no image id", call.cid)))?;
         let pool = self.images.pool(&call.pool)?;
         let (image, pin) = pool.attach(cid)?;
+        self.check_rights(call, &image)?;
         let externals = externals(&image, call, fds)?;
+        if !call.same_pid && image.attached.image.model.connections().next().is_some() {
+            return Err(NodeError::Connections { name: call.name.clone() });
+        }
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
-        let request = image.attached.request(mode, externals.len());
+        let keeps_groups = self.own_ids.is_some();
+        let request = image.attached.request(mode, externals.len(), keeps_groups);
         let lock = pin.lock().unwrap_or(image.attached.pool());
         let pool_fd = image.attached.pool().as_fd();
         let started = {
@@ -120,11 +133,20 @@ impl Node {
                 Err(farfork_restore::RestoreError::Killed { cid }.into())
             }
             Err(error) => {
-                let _ = kill(Pid::from_raw(started.init_pid), Signal::SIGKILL);
+                let _ = kill(Pid::from_raw(started.init_pid()), Signal::SIGKILL);
                 reap(&started);
                 Err(error.into())
             }
         }
+    }
+
+    /// Refuses what an agent that is not root cannot do, before anything of the clone is made.
+    fn check_rights(&self, call: &RestoreCall, image: &NodeImage) -> Result<(), NodeError> {
+        let Some(own) = &self.own_ids else { return Ok(()) };
+        if call.same_pid {
+            return Err(NodeError::SamePidUnprivileged { name: call.name.clone() });
+        }
+        own.check(&call.name, &image.attached.image.model)
     }
 
     /// Tells the end of a clone to its caller, and ends the clone when the caller goes first.
@@ -198,7 +220,7 @@ fn end(clone: &Clone, signal: Signal) {
 }
 
 fn reap(started: &Started) {
-    let _ = waitpid(Pid::from_raw(started.init_pid), None);
+    let _ = waitpid(Pid::from_raw(started.init_pid()), None);
 }
 
 /// Whether the client has closed its end, looked at for a moment.

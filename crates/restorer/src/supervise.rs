@@ -37,6 +37,7 @@ use files::Files;
 use image::Image;
 use job::Cuts;
 use proc::Proc;
+use reap::status_fd;
 
 /// The init's view of its clone.
 pub struct Supervisor {
@@ -60,6 +61,8 @@ struct PollFd {
 }
 
 const POLLIN: i16 = 1;
+/// A descriptor that `poll` leaves out.
+const IGNORED: i32 = -1;
 
 /// After so long the clone has started, and there is time for what it may need later.
 const SETTLING_MS: u64 = 20;
@@ -106,17 +109,23 @@ impl Supervisor {
     /// Serves until the clone has ended.
     pub fn run(&self) -> ! {
         let settled = call::now_ns() + SETTLING_MS * 1_000_000;
+        let mut status_fd = status_fd();
         loop {
             let is_settling = !self.files.are_held();
             let patience = if is_settling { SETTLING_MS } else { u64::MAX };
             let mut polls = [
                 PollFd { fd: self.child_events, events: POLLIN, revents: 0 },
                 PollFd { fd: self.listener, events: POLLIN, revents: 0 },
+                PollFd { fd: status_fd, events: POLLIN, revents: 0 },
             ];
             // SAFETY: the kernel writes the two entries.
-            let _ = unsafe { syscall(k::__NR_poll, [polls.as_mut_ptr() as u64, 2, patience]) };
+            let _ = unsafe { syscall(k::__NR_poll, [polls.as_mut_ptr() as u64, 3, patience]) };
             if is_settling && call::now_ns() >= settled {
                 self.files.hold();
+            }
+            if polls[2].revents != 0 {
+                self.end_unless_known(status_fd);
+                status_fd = IGNORED;
             }
             if polls[1].revents & POLLIN != 0 {
                 self.answer();

@@ -16,7 +16,11 @@ pub mod limits;
 #[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
+pub mod network_lock;
+#[cfg(feature = "std")]
 pub mod owner;
+#[cfg(feature = "std")]
+pub mod peek;
 #[cfg(feature = "std")]
 pub mod ptrace;
 #[cfg(feature = "std")]
@@ -25,6 +29,8 @@ pub mod sched;
 pub mod slice;
 #[cfg(feature = "std")]
 pub mod socket;
+#[cfg(feature = "std")]
+pub mod tcp_repair;
 #[cfg(feature = "std")]
 pub mod terminal;
 #[cfg(feature = "std")]
