@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -177,7 +176,7 @@ impl StartedAgent {
         let mut command = Command::new(program);
         command.args(["node", "--name", node, "--idle-exit-s", &idle]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-        command.current_dir("/").process_group(0);
+        command.current_dir("/");
         Ok(StartedAgent { child: command.spawn().map_err(failed)?, words })
     }
 

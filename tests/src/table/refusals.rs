@@ -5,6 +5,9 @@ use crate::program::Source;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_shared_elsewhere").refused(&["has the same memory"]),
+    Program::of("refuse_shared_elsewhere_latin", Source::C("refuse_shared_elsewhere"))
+        .env(&[("LATIN", "1")])
+        .refused(&["has the same memory"]),
     Program::c("refuse_sysv_shm").refused(&["system v segment"]),
     Program::c("refuse_deleted_directory").refused(&["fd 3"]),
     Program::c("refuse_child").refused(&["child"]),

@@ -1,6 +1,7 @@
 //! Who else has a shared object: a clone's copy would be cut off from them.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
 use farfork_sys::kcmp;
@@ -51,14 +52,17 @@ fn is_constant(found: &Found) -> bool {
 
 /// Which of `found` a process has, by index, once for each mapping and descriptor.
 fn held_by(pid: i32, found: &[Found]) -> Vec<(usize, Holder)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    // A path need not be UTF-8; those of unnamed objects do not matter beyond their end.
+    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let lines = text.split(|byte| *byte == b'\n').map(String::from_utf8_lossy);
     let mut held = Vec::new();
-    for mapping in text.lines().filter(|line| line.ends_with(DELETED)).filter_map(maps::header) {
+    for mapping in lines.filter_map(|line| maps::header(&line)).filter(Mapping::is_deleted) {
         let index = found.iter().position(|found| found.shown == mapping.file);
         held.extend(index.map(|index| (index, Holder { pid, writes: writes(&mapping) })));
     }
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-        let is_unnamed = |link: std::path::PathBuf| link.to_string_lossy().ends_with(DELETED);
+        let is_unnamed =
+            |link: std::path::PathBuf| link.as_os_str().as_bytes().ends_with(DELETED.as_bytes());
         if !fs::read_link(entry.path()).is_ok_and(is_unnamed) {
             continue;
         }
