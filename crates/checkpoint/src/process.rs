@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use farfork_image::model::{Kinship, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers};
-use farfork_sys::{ptrace, xstate};
+use farfork_sys::{proc, ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
 use crate::inject::{Injector, Lent};
@@ -36,9 +36,9 @@ pub fn collect(
         leader.try_call(libc::SYS_membarrier, [MEMBARRIER_GET_REGISTRATIONS, 0, 0, 0, 0, 0])?;
     Ok(Process {
         pid: status.innermost_pid,
-        exe: link(pid, "exe")?,
+        exe: place(pid, "exe", refusals)?,
         command_line: command_line(pid),
-        cwd: link(pid, "cwd")?,
+        cwd: place(pid, "cwd", refusals)?,
         umask: status.umask,
         personality: fs::read_to_string(format!("/proc/{pid}/personality"))
             .ok()
@@ -95,9 +95,18 @@ fn refuse_children(pid: i32, refusals: &mut Refusals) {
     }
 }
 
-fn link(pid: i32, name: &'static str) -> Result<PathBuf, CheckpointError> {
-    fs::read_link(format!("/proc/{pid}/{name}"))
-        .map_err(|_| CheckpointError::Proc { pid, what: name })
+/// Where a link of `/proc/PID` leads.
+fn place(
+    pid: i32,
+    name: &'static str,
+    refusals: &mut Refusals,
+) -> Result<PathBuf, CheckpointError> {
+    let place = fs::read_link(format!("/proc/{pid}/{name}"))
+        .map_err(|_| CheckpointError::Proc { pid, what: name })?;
+    if place.to_str().is_none() {
+        refusals.add(format!("{name} {}", place.display()), causes::files::NOT_UTF_8);
+    }
+    Ok(place)
 }
 
 fn command_line(pid: i32) -> Vec<String> {
@@ -112,7 +121,7 @@ pub fn layout(
     pid: i32,
     memory: Memory,
 ) -> Result<Memory, CheckpointError> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+    let stat = proc::text(format!("/proc/{pid}/stat"))
         .map_err(|_| CheckpointError::Proc { pid, what: "stat" })?;
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let fields: Vec<u64> =

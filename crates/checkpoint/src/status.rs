@@ -1,6 +1,6 @@
 //! `/proc/PID/task/TID/status`.
 
-use std::fs;
+use farfork_sys::proc;
 
 use crate::error::CheckpointError;
 
@@ -52,7 +52,7 @@ pub struct Status {
 impl Status {
     /// Reads the status of a thread.
     pub fn read(pid: i32, tid: i32) -> Result<Status, CheckpointError> {
-        let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))
+        let text = proc::text(format!("/proc/{pid}/task/{tid}/status"))
             .map_err(|_| CheckpointError::Proc { pid, what: "the status" })?;
         let mut status = Status::default();
         for line in text.lines() {

@@ -1,7 +1,8 @@
 //! What a clone uses, from `/proc`.
 
 use std::collections::BTreeMap;
-use std::fs;
+
+use farfork_sys::proc;
 
 /// Memory and faults of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub struct Usage {
 
 /// Reads the usage of a process; zeros once it has ended.
 pub fn of(pid: i32) -> Usage {
-    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let read = |name: &str| proc::text(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let rollup = read("smaps_rollup");
     let status = read("status");
     let anonymous = kilobytes(&rollup, "Anonymous:");

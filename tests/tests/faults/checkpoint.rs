@@ -1,5 +1,7 @@
 //! Processes that cannot be checkpointed, or not just now.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,7 @@ pub const CASES: &[Case] = &[
     ("of_processes_that_exit", of_processes_that_exit),
     ("of_processes_that_exec", of_processes_that_exec),
     ("of_processes_that_fork", of_processes_that_fork),
+    ("of_names_in_another_encoding", of_names_in_another_encoding),
 ];
 
 fn refused(scene: &Scene, pid: &str, words: &[&str]) -> Outcome {
@@ -313,4 +316,37 @@ fn of_processes_that_exec() -> Outcome {
 
 fn of_processes_that_fork() -> Outcome {
     race("for i in {1..40}; do (:); done; exit 7", Duration::ZERO)
+}
+
+/// A name is no reason to see no process; a path that an image cannot tell is one to refuse it.
+fn of_names_in_another_encoding() -> Outcome {
+    let mut scene = Scene::set(48)?;
+    scene.agent()?;
+    let name = OsStr::from_bytes(b"r\xe9serveur");
+    let script = "printf 'r\\351serveur' > /proc/self/comm; echo READY; read answer; exit 0";
+    let mut shell = Command::new("sh");
+    let mut shell = Subject::start("shell", shell.args(["-c", script]), PATIENCE)?;
+    shell.await_ready()?;
+    scene.checkpoint(&shell, "a/b")?;
+    scene.works(&["restore", "a/b"])?;
+    let program = scene.directory().join(name);
+    std::fs::copy("/bin/sleep", &program).map_err(during("copying a program"))?;
+    misnamed(&scene, &mut Command::new(program), &["exe ", "mapping ", "is not UTF-8"])?;
+    let place = scene.directory().join("place").join(name);
+    std::fs::create_dir_all(&place).map_err(during("making a directory"))?;
+    misnamed(&scene, Command::new("sleep").current_dir(&place), &["cwd ", "is not UTF-8"])?;
+    scene.strike()
+}
+
+fn misnamed(scene: &Scene, sleep: &mut Command, words: &[&str]) -> Outcome {
+    let mut child = sleep
+        .arg("60")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(during("starting sleep"))?;
+    let outcome =
+        scene.fails(&["checkpoint", "--pid", &child.id().to_string(), "--name", "a/c"], 1, words);
+    child.kill().and_then(|()| child.wait()).map_err(during("ending sleep"))?;
+    outcome
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use farfork_image::model::{InotifyWatch, OpenFile};
-use farfork_sys::handle;
+use farfork_sys::{handle, proc};
 use rustix::io::ioctl_fionread;
 
 use super::error::{Capture, Stop, asking, refuse, refuse_detail, unexpected};
@@ -79,7 +79,7 @@ fn parse(line: &str) -> Option<Shown> {
 /// The name of what is watched, as the process sees names.
 fn place(shown: &Shown, subject: &Subject) -> Option<PathBuf> {
     let root = format!("/proc/{}/root", subject.pid);
-    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", subject.pid)).ok()?;
+    let mounts = proc::text(format!("/proc/{}/mountinfo", subject.pid)).ok()?;
     let device = format!("{}:{}", shown.device.0, shown.device.1);
     mounts
         .lines()

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use farfork_sys::proc;
 use farfork_sys::unix_diag::UnixSocket;
 use rustix::fs::{Dir, Mode, OFlags, readlinkat};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -228,7 +229,7 @@ fn links(pid: i32) -> impl Iterator<Item = (PathBuf, String)> {
 
 fn inner_pid(pid: i32) -> Result<u32, DescriptorError> {
     let failed = || reading(pid, "the status");
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(failed())?;
+    let status = proc::text(format!("/proc/{pid}/status")).map_err(failed())?;
     status
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok())
