@@ -25,13 +25,25 @@ pub enum CheckpointError {
         pid: i32,
     },
     /// The process may not be traced.
-    #[error(
-        "process {pid} may not be traced: run as root or as its owner with CAP_SYS_PTRACE, and \
-         make sure that no debugger holds it"
-    )]
+    #[error("process {pid} may not be traced: {why}")]
     NotPermitted {
         /// The pid asked for.
         pid: i32,
+        /// Why not, and what to do.
+        why: &'static str,
+    },
+    /// A thread went on and on.
+    #[error(
+        "thread {tid} of process {pid} does not stop: {why}; all threads go on, try again when \
+         this one has come back from the kernel"
+    )]
+    DoesNotStop {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        tid: i32,
+        /// What it is at.
+        why: String,
     },
     /// The process ended or executed another program meanwhile.
     #[error("process {pid} {what} while it was being checkpointed: try again when it is settled")]

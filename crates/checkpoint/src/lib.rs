@@ -17,6 +17,7 @@ mod estimate;
 mod files;
 mod filters;
 mod freeze;
+mod hindrance;
 mod inject;
 mod maps;
 mod memory;
