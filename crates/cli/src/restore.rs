@@ -10,7 +10,7 @@ use farfork_node::client::{Client, StartedClone};
 use farfork_node::{paths, usage};
 use farfork_pool::Pool;
 use farfork_types::Cid;
-use farfork_types::wire::{RestoreCall, Running};
+use farfork_types::wire::{DEFAULT_TIMEOUT_S, RestoreCall, Running};
 use serde::Serialize;
 
 use crate::inherit::Inherit;
@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// place of the parent's address. %i is the number of the clone.
     #[arg(long = "inherit-fd", value_name = "N=WHAT")]
     inherit: Vec<Inherit>,
+    /// Seconds that each clone may take to start.
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S)]
+    timeout: u64,
     /// Node to start on.
     #[arg(long, env = "FARFORK_NODE", default_value = paths::DEFAULT_NODE)]
     node: String,
@@ -91,6 +94,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         same_pid: args.pid_mode == PidMode::Same,
         inherit: args.inherit.iter().map(|inherit| inherit.fd).collect(),
         requested_ns: 0,
+        timeout_s: args.timeout,
     };
     let clones =
         (0..args.count).map(|index| start(args, &call, index)).collect::<Result<Vec<_>, _>>()?;

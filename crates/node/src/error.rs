@@ -43,6 +43,9 @@ pub enum NodeError {
         /// Number of the descriptor.
         fd: u32,
     },
+    /// Whoever asked for a clone has gone, before it ran.
+    #[error("whoever asked for the clone has gone: it was ended")]
+    CallerGone,
     /// There is no such clone here.
     #[error("no clone has pid {pid} on this node: farfork ps lists them")]
     NoClone {

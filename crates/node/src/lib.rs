@@ -18,6 +18,7 @@ mod images;
 pub mod paths;
 mod registry;
 mod session;
+mod start;
 pub mod usage;
 mod workers;
 

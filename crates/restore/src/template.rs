@@ -3,17 +3,20 @@
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 use farfork_plan::What;
-use farfork_plan::protocol::{Request, Spawned, Status, StatusKind};
+use farfork_plan::protocol::{PidMode, Request, Spawned, Status, StatusKind};
 use farfork_types::Cid;
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
     sendmsg, setsockopt, socketpair, sockopt,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::thread::CapabilitySet;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{self, RestoreError};
@@ -36,6 +39,8 @@ pub struct Started {
     cid: Cid,
     /// Pid of its init, a child of the process that holds the template.
     pub init_pid: i32,
+    /// Whether the kernel ends the clone with its init.
+    pub(crate) has_namespace: bool,
     status: OwnedFd,
 }
 
@@ -83,11 +88,6 @@ impl Template {
         Ok(Template { control, child })
     }
 
-    /// Pid of the template.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Whether somebody has killed it; then another has to be started.
     pub fn has_ended(&self) -> bool {
         let mut polls = [PollFd::new(&self.control, PollFlags::empty())];
@@ -113,24 +113,33 @@ impl Template {
         let rights = [ControlMessage::ScmRights(&fds)];
         let bytes = [IoSlice::new(request.as_bytes())];
         sendmsg::<()>(self.control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None)
-            .map_err(|errno| failed("taking a request")(errno.into()))?;
+            .map_err(|errno| match errno {
+                Errno::EPIPE => gone(),
+                _ => failed("taking a request")(errno.into()),
+            })?;
         let spawned = self.answer()?;
         if spawned.init_pid < 0 {
             let source = io::Error::from_raw_os_error(-spawned.init_pid as i32);
             return Err(failed("forking the clone's init")(source));
         }
-        Ok(Started { cid, init_pid: spawned.init_pid as i32, status })
+        let has_namespace = request.pid_mode == PidMode::New as u32;
+        Ok(Started { cid, init_pid: spawned.init_pid as i32, has_namespace, status })
     }
 
     fn answer(&self) -> Result<Spawned, RestoreError> {
         let mut spawned = Spawned::default();
         let read = rustix::io::read(&self.control, spawned.as_mut_bytes())
             .map_err(|errno| failed("answering")(errno.into()))?;
-        if read == size_of::<Spawned>() {
-            Ok(spawned)
-        } else {
-            Err(failed("answering")(io::ErrorKind::UnexpectedEof.into()))
-        }
+        if read == size_of::<Spawned>() { Ok(spawned) } else { Err(gone()) }
+    }
+}
+
+/// What the end of a template means. Its first step is one that not everybody may do.
+fn gone() -> RestoreError {
+    let capabilities = rustix::thread::capabilities(None).map(|sets| sets.effective);
+    match capabilities {
+        Ok(effective) if !effective.contains(CapabilitySet::SYS_ADMIN) => RestoreError::NoRights,
+        _ => failed("answering")(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -169,7 +178,7 @@ impl Started {
         let fd = self.status.as_fd().as_raw_fd();
         let message = loop {
             match recvmsg::<()>(fd, &mut vectors, Some(&mut space), MsgFlags::empty()) {
-                Err(nix::errno::Errno::EINTR) => {}
+                Err(Errno::EINTR) => {}
                 other => break other.map_err(|errno| failed("reporting")(errno.into()))?,
             }
         };
@@ -188,8 +197,18 @@ impl Started {
                 let status = Status::read_from_bytes(&bytes).unwrap_or_default();
                 Ok((status, sender))
             }
-            _ => Err(RestoreError::Killed { cid: self.cid }),
+            _ => Err(self.killed()),
         }
+    }
+
+    /// Says that somebody else has ended it.
+    pub fn killed(&self) -> RestoreError {
+        RestoreError::Killed { cid: self.cid }
+    }
+
+    /// Says that it did not run within `patience`.
+    pub fn too_slow(&self, patience: Duration) -> RestoreError {
+        RestoreError::TooSlow { cid: self.cid, seconds: patience.as_secs() }
     }
 }
 

@@ -24,7 +24,8 @@ pub const CASES: &[Case] = &[
     ("serves_no_clone_of_a_killed_caller", serves_no_clone_of_a_killed_caller),
 ];
 
-fn children(pid: u32) -> Vec<i32> {
+/// Children of a process.
+pub fn children(pid: u32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     texts
