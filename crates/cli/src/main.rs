@@ -12,6 +12,7 @@ mod images;
 mod inherit;
 mod node;
 mod output;
+mod place;
 mod pool;
 mod progress;
 mod restore;

@@ -46,6 +46,17 @@ pub enum NodeError {
     /// Whoever asked for a clone has gone, before it ran.
     #[error("whoever asked for the clone has gone: it was ended")]
     CallerGone,
+    /// What was given cannot name a node.
+    #[error(
+        "'{name}' is no name of a node: take at most {longest} letters, digits, dots, dashes and \
+         underscores, the first one a letter or digit"
+    )]
+    BadName {
+        /// What was given.
+        name: String,
+        /// Most bytes.
+        longest: usize,
+    },
     /// There is no such clone here.
     #[error("no clone has pid {pid} on this node: farfork ps lists them")]
     NoClone {

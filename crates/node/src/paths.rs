@@ -3,8 +3,29 @@
 use std::env;
 use std::path::PathBuf;
 
+use crate::error::NodeError;
+
 /// Name of the node when none is given.
 pub const DEFAULT_NODE: &str = "local";
+
+/// Most bytes of a node's name: a pool has room for so many, and so has a socket's path.
+const LONGEST: usize = 40;
+
+/// Demands that `name` can name a node, and files.
+///
+/// # Errors
+/// [`NodeError::BadName`].
+pub fn check_name(name: &str) -> Result<(), NodeError> {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_name = name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.len() <= LONGEST
+        && name.bytes().all(is_fit);
+    if is_name {
+        Ok(())
+    } else {
+        Err(NodeError::BadName { name: name.to_owned(), longest: LONGEST })
+    }
+}
 
 /// Directory for everything of this machine's nodes: `$FARFORK_RUN`, or a place that goes with
 /// the machine's uptime.
@@ -26,4 +47,25 @@ pub fn socket(node: &str) -> PathBuf {
 /// Directory for the pins of `node`.
 pub fn pins(node: &str) -> PathBuf {
     run_directory().join(format!("{node}.pins"))
+}
+
+/// File whose lock tells that the agent of `node` lives; it stays when the agent has gone.
+pub fn lock(node: &str) -> PathBuf {
+    run_directory().join(format!("{node}.lock"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_named_by_what_no_path_leads_out_of() {
+        for name in ["local", "n2", "rack-7.host_3", "0"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        let long = "n".repeat(LONGEST + 1);
+        for name in ["", ".", "..", "../x", "a/b", "-n", "a b", "caf\u{e9}", "a\0", &long] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
 }

@@ -21,6 +21,8 @@ pub const CASES: &[Case] = &[
     ("of_no_image", of_no_image),
     ("two_with_the_same_pid", two_with_the_same_pid),
     ("with_a_taken_pid", with_a_taken_pid),
+    ("of_several_is_of_all_or_none", of_several_is_of_all_or_none),
+    ("without_privileges", without_privileges),
     ("of_damaged_metadata", of_damaged_metadata),
     ("of_damaged_pages", of_damaged_pages),
     ("of_another_version", of_another_version),
@@ -109,6 +111,57 @@ fn of_no_image() -> Outcome {
     scene.fails(&["images", "export", "a/nothing", "/tmp/x"], 1, &["a/nothing"])?;
     scene.fails(&["restore"], 2, &["IMAGE"])?;
     scene.fails(&["restore", "a/b", "--count", "x"], 2, &["invalid value"])?;
+    finish(scene, subject)
+}
+
+/// Clones whose pids nobody was told would be lost.
+fn of_several_is_of_all_or_none() -> Outcome {
+    let (scene, subject, _) = stage(24)?;
+    for number in 0..2 {
+        let path = scene.directory().join(format!("in-{number}"));
+        farfork::must_run({
+            let mut make = Command::new("mkfifo");
+            make.arg(path);
+            make
+        })?;
+    }
+    let input = format!("0={}/in-%i", scene.directory().display());
+    for more in [&["--detach"][..], &[]] {
+        let call = [&["restore", "a/b", "--count", "3", "--inherit-fd", &input], more].concat();
+        scene.fails(&call, 1, &["cannot open", "in-2", "of 3 clones 2 ran and were ended"])?;
+        demand(scene.works(&["ps", "--json"])? == "[]", "clones go on")?;
+    }
+    finish(scene, subject)
+}
+
+/// An agent of somebody who may not make containers.
+fn without_privileges() -> Outcome {
+    let scene = Scene::set(24)?;
+    let subject = scene.subject("steady")?;
+    scene.checkpoint(&subject, "a/b")?;
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let run = scene.directory().join("run");
+    let command = |words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env("FARFORK_RUN", &run);
+        command.env("FARFORK_POOL", scene.pool_path());
+        command
+    };
+    let place = scene.directory().display().to_string();
+    farfork::must_run(command(&["chown", "-R", "65534:65534", &place]))?;
+    let binary = farfork::binary()?.display().to_string();
+    let node = [&nobody[..], &[&binary, "node"]].concat();
+    let mut agent = command(&node).spawn().map_err(during("starting an agent"))?;
+    let restore = [&nobody[..], &[&binary, "restore", "a/b"]].concat();
+    crate::scene::await_until("the agent listens", || run.join("local.sock").exists())?;
+    let output = farfork::run(command(&restore))?;
+    agent.kill().and_then(|()| agent.wait()).map_err(during("ending the agent"))?;
+    crate::scene::failed_in_words(
+        "restore",
+        &output,
+        1,
+        &["CAP_SYS_ADMIN", "run farfork as root"],
+    )?;
     finish(scene, subject)
 }
 
