@@ -4,6 +4,7 @@ use std::io;
 
 use farfork_image::error::ImageError;
 use farfork_pool::PoolError;
+use farfork_sys::status::Unreadable;
 use farfork_sys::words;
 
 use crate::descriptors::DescriptorError;
@@ -92,6 +93,12 @@ pub enum CheckpointError {
     /// The image could not be written.
     #[error(transparent)]
     Image(#[from] ImageError),
+}
+
+impl From<Unreadable> for CheckpointError {
+    fn from(Unreadable { pid }: Unreadable) -> CheckpointError {
+        CheckpointError::Proc { pid, what: "the status" }
+    }
 }
 
 fn list(refusals: &[Refusal]) -> String {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use farfork_image::model::{Kinship, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers};
-use farfork_sys::{proc, ptrace, xstate};
+use farfork_sys::{kcmp, proc, ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
 use crate::inject::{Injector, Lent};
@@ -22,6 +22,7 @@ pub fn collect(
 ) -> Result<Process, CheckpointError> {
     let status = Status::read(pid, pid)?;
     refuse_children(pid, refusals);
+    refuse_sharers(pid, refusals);
     let leader = injector.lend(pid)?;
     let prctl =
         |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);
@@ -85,13 +86,17 @@ fn limits(pid: i32) -> Vec<(u64, u64)> {
 const RESOURCES: u32 = 16;
 
 fn refuse_children(pid: i32, refusals: &mut Refusals) {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children: Vec<String> = tasks
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-        .collect();
-    for child in children {
+    for child in proc::children(pid) {
         refusals.add(format!("child process {child}"), causes::process::CHILD);
+    }
+}
+
+/// Other processes in the same memory (`CLONE_VM` without `CLONE_THREAD`). Whoever vforks is not
+/// among them: it cannot be stopped before the child has gone on.
+fn refuse_sharers(pid: i32, refusals: &mut Refusals) {
+    let shares = |other: &i32| kcmp::shares_memory(pid, *other).unwrap_or(false);
+    for other in proc::processes().filter(|other| *other != pid).filter(shares) {
+        refusals.add(format!("process {other}"), causes::process::SHARES_MEMORY);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use farfork_sys::proc;
+use farfork_sys::status::Status;
 
 /// Memory and faults of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,11 +22,11 @@ pub struct Usage {
 pub fn of(pid: i32) -> Usage {
     let read = |name: &str| proc::text(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let rollup = read("smaps_rollup");
-    let status = read("status");
+    let page_tables_kb = Status::read(pid, pid).map_or(0, |status| status.page_tables_kb);
     let anonymous = kilobytes(&rollup, "Anonymous:");
     let resident = kilobytes(&rollup, "Rss:");
     Usage {
-        local_bytes: (anonymous + kilobytes(&status, "VmPTE:")) << 10,
+        local_bytes: (anonymous + page_tables_kb) << 10,
         pool_bytes: resident.saturating_sub(anonymous) << 10,
         vmas: read("maps").lines().count() as u64,
         faults: faults(&read("stat")),

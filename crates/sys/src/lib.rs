@@ -30,6 +30,8 @@ pub mod slice;
 #[cfg(feature = "std")]
 pub mod socket;
 #[cfg(feature = "std")]
+pub mod status;
+#[cfg(feature = "std")]
 pub mod terminal;
 #[cfg(feature = "std")]
 pub mod unix_diag;

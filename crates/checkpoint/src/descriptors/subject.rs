@@ -7,11 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use farfork_sys::proc;
+use farfork_sys::status::Status;
 use farfork_sys::unix_diag::UnixSocket;
 use rustix::fs::{Dir, Mode, OFlags, readlinkat};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::error::{DescriptorError, asking, reading, unexpected};
+use super::error::{DescriptorError, asking, unexpected};
 use super::fdinfo::O_PATH;
 use super::network::Network;
 use super::table::{Entry, Kind};
@@ -65,7 +66,8 @@ impl Subject {
             .ok_or(rustix::io::Errno::SRCH)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
             .map_err(asking(pid, "for a handle"))?;
-        let inner_pid = inner_pid(pid)?;
+        let failed = |_| unexpected(pid, "the status");
+        let inner_pid = Status::read(pid, pid).map_err(failed)?.innermost_pid;
         let (pipes, unnamed) = (pipe_ends(&leaders), unnamed_files(&leaders));
         let terminals = masters(&leaders).collect();
         Ok(Subject {
@@ -184,7 +186,7 @@ fn links_elsewhere(pid: i32, entries: &[&Entry]) -> HashSet<String> {
     if own.is_empty() && unnamed.is_empty() && slaves.is_empty() {
         return found;
     }
-    for (path, link) in processes().filter(|other| *other != pid).flat_map(links) {
+    for (path, link) in proc::processes().filter(|other| *other != pid).flat_map(links) {
         if own.contains(link.as_str()) || slaves.values().any(|slave| *slave == link) {
             found.insert(link);
         } else if !slaves.is_empty() && link.ends_with("/ptmx") {
@@ -205,11 +207,6 @@ fn master_at(path: &Path) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix("tty-index:")?.trim().parse().ok())
 }
 
-fn processes() -> impl Iterator<Item = i32> {
-    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
-    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
 /// Descriptors of a process in `/proc`, and where they lead.
 fn links(pid: i32) -> impl Iterator<Item = (PathBuf, String)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -225,13 +222,4 @@ fn links(pid: i32) -> impl Iterator<Item = (PathBuf, String)> {
             Some((place.join(entry.file_name().to_str().ok()?), link.into_string().ok()?))
         })
     })
-}
-
-fn inner_pid(pid: i32) -> Result<u32, DescriptorError> {
-    let failed = || reading(pid, "the status");
-    let status = proc::text(format!("/proc/{pid}/status")).map_err(failed())?;
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok())
-        .ok_or_else(|| unexpected(pid, "the status"))
 }
