@@ -118,6 +118,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
 
 fn destroy(path: &Path) -> Result<(), Box<dyn Error>> {
     let path = std::path::absolute(path)?;
+    farfork_node::clear_pins(&Pool::open(&path)?)?;
     Pool::destroy(&path)?;
     Ok(unmount_tmpfs(path.parent().unwrap_or(Path::new("/")))?)
 }
@@ -134,6 +135,9 @@ fn info(path: Option<&Path>, json: bool) -> Result<(), Box<dyn Error>> {
 
 fn check(path: Option<&Path>) -> CommandResult {
     let pool = Pool::open(&chosen(path)?)?;
+    for (node, images) in farfork_node::clear_pins(&pool)? {
+        println!("node {node} has no agent, and no clone holds {images} images that it pinned");
+    }
     let report = pool.check()?;
     let mut is_sound = report.is_sound();
     for finding in &report.findings {

@@ -31,7 +31,7 @@ pub use locks::{Lock, LockKind, Notice};
 pub use memory::{Backing, FileStamp, Memory, Region, RegionTraits, Segment, Stored, StoredWindow};
 pub use process::{Kinship, PosixTimer, Process, Signals, Thread, Timers};
 pub use shared::{ObjectExtent, ObjectKind, SharedObject};
-pub use socket::{Socket, SocketOption, SocketRole};
+pub use socket::{Message, Socket, SocketOption, SocketRole};
 pub use terminal::{SETTINGS_BYTES, Terminal};
 pub use unnamed::UnnamedFile;
 
@@ -51,7 +51,7 @@ pub struct Model {
     pub objects: Vec<SharedObject>,
     /// What the image holds of `objects`, as if it were an address space.
     pub content: Stored,
-    /// Open file descriptions that descriptors refer to.
+    /// Open file descriptions that descriptors refer to, or only messages in flight.
     pub files: Vec<OpenFile>,
     /// Files without a name that some of `files` have open.
     pub unnamed: Vec<UnnamedFile>,

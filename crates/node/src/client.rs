@@ -74,12 +74,17 @@ impl Client {
         call: RestoreCall,
         fds: &[BorrowedFd<'_>],
     ) -> Result<StartedClone, NodeError> {
+        let detach = call.detach;
         self.channel.send(&Call::Restore(call), fds)?;
         let received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
         match received.document {
             Reply::Running(mut running) => {
                 running.pid = received.about.unwrap_or(running.pid);
                 self.channel.send(&Call::Seen { pid: running.pid }, &[])?;
+                if detach {
+                    // From here on it lives without the agent.
+                    self.done()?;
+                }
                 Ok(StartedClone { running, client: self })
             }
             other => Err(unexpected(other)),
@@ -103,6 +108,10 @@ impl Client {
     /// Sends a signal to the clone with this pid.
     pub fn kill(&self, pid: i32, signal: i32) -> Result<(), NodeError> {
         self.channel.send_about(&Call::Kill { pid, signal }, pid)?;
+        self.done()
+    }
+
+    fn done(&self) -> Result<(), NodeError> {
         match self.reply()? {
             Reply::Done => Ok(()),
             other => Err(unexpected(other)),

@@ -76,6 +76,12 @@ pub enum NodeError {
     /// The connection broke.
     #[error("the node agent went away: {}; clones go on, and farfork node starts a new one", words::of(.0))]
     Connection(io::Error),
+    /// The agent's limit of open files is reached.
+    #[error(
+        "the node agent has as many files open as it may: end clones, or start it with a higher \
+         limit (ulimit -n)"
+    )]
+    TooManyFiles,
     /// What came over the connection is no known message.
     #[error("the node agent speaks another language ({0}): is it another version of farfork?")]
     Language(String),

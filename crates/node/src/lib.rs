@@ -15,6 +15,7 @@ mod channel;
 pub mod client;
 mod error;
 mod images;
+mod leftovers;
 pub mod paths;
 mod registry;
 mod session;
@@ -24,3 +25,4 @@ mod workers;
 
 pub use agent::serve;
 pub use error::NodeError;
+pub use leftovers::clear_pins;

@@ -3,6 +3,8 @@
 use std::env;
 use std::path::PathBuf;
 
+use farfork_pool::Pool;
+
 use crate::error::NodeError;
 
 /// Name of the node when none is given.
@@ -47,6 +49,11 @@ pub fn socket(node: &str) -> PathBuf {
 /// Directory for the pins of `node`.
 pub fn pins(node: &str) -> PathBuf {
     run_directory().join(format!("{node}.pins"))
+}
+
+/// Name of the file with the pins of images of `pool`.
+pub fn pool_name(pool: &Pool) -> String {
+    pool.uuid().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// File whose lock tells that the agent of `node` lives; it stays when the agent has gone.

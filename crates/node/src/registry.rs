@@ -169,13 +169,14 @@ impl Registry {
         self.state().living.get(&number).cloned()
     }
 
-    /// Notes how whoever started a clone sees it.
+    /// Notes how whoever started a clone sees it, who knows of it from now on.
     pub fn seen(&self, number: Number, seen: i32) {
         let mut state = self.state();
         // A pid that comes again means the younger clone.
         state.ended.retain(|ended| ended.seen != seen || ended.number == number);
         if let Some(clone) = state.living.get(&number) {
             clone.seen.store(seen, Ordering::SeqCst);
+            clone.started.is_known();
         } else if let Some(ended) = state.ended.iter_mut().find(|ended| ended.number == number) {
             ended.seen = seen;
         }
@@ -260,7 +261,7 @@ impl Registry {
         if matches!(news, News::InitKilled) {
             clone.follow_init();
         }
-        let _ = waitpid(Pid::from_raw(clone.started.init_pid), None);
+        let _ = waitpid(Pid::from_raw(clone.started.init_pid()), None);
         clone.unpin();
         drop(clone);
         self.end(number, if let News::Told(status) = news { status } else { libc::SIGKILL });

@@ -56,10 +56,15 @@ impl Node {
     ) -> Result<(), NodeError> {
         let (number, running) = self.start(channel, call, fds)?;
         let pid = running.pid;
-        channel.send_about(&Reply::Running(running), pid)?;
-        if let Some(Received { document: Call::Seen { pid: seen }, .. }) = channel.receive()? {
-            self.registry.seen(number, seen);
-        }
+        let told = channel.send_about(&Reply::Running(running), pid);
+        let Ok(Some(Received { document: Call::Seen { pid: seen }, .. })) =
+            told.and_then(|()| channel.receive())
+        else {
+            // Whoever asked has gone, and nobody else knows of the clone.
+            self.registry.get(number).map(|clone| clone.signal(libc::SIGKILL));
+            return Ok(());
+        };
+        self.registry.seen(number, seen);
         if call.detach {
             return channel.send(&Reply::Done, &[]);
         }

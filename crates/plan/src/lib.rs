@@ -23,6 +23,7 @@
 
 pub mod op;
 pub mod protocol;
+pub mod register;
 pub mod window;
 
 use core::mem::size_of;

@@ -75,6 +75,10 @@ pub struct Status {
     pub at_ns: [u64; 6],
 }
 
+/// The one byte that the agent sends on the status socket, once whoever asked for the clone knows
+/// of it. A clone that nobody knows of ends with the agent.
+pub const KNOWN: u8 = 1;
+
 /// Kinds of [`Status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]

@@ -19,7 +19,10 @@ impl Started {
     /// Kills the init and all that descends from it, and waits until the init has gone. To be called
     /// once, by a child's parent: nobody else reaps the init, so that its pid stays its own.
     pub fn end(&self) {
-        let init = Pid::from_raw(self.init_pid);
+        let init = match self.init_pid() {
+            0 => return, // never heard of
+            pid => Pid::from_raw(pid),
+        };
         if !self.has_namespace {
             end_descendants(init);
             if !proc::children(init.as_raw()).is_empty() {

@@ -5,7 +5,7 @@ use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, SLOT_EXTERNAL, S
 use farfork_plan::{MemberPlan, PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
-use crate::call::{self, CloneArgs, Errno, SysResult, clone3_entry, syscall};
+use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, syscall};
 use crate::cell::ProcessCell;
 use crate::run::{Failure, Slots, elements};
 use crate::supervise::Supervisor;
@@ -182,5 +182,5 @@ fn start_process(plan: &'static PlanHeader, is_pid_one: bool) -> SysResult {
         ..CloneArgs::default()
     };
     // SAFETY: without CLONE_VM the child has its own copy of this stack; `lead` never returns.
-    unsafe { clone3_entry(&args, task::lead, plan as *const PlanHeader as u64) }
+    unsafe { clone3_with_ids(&args, task::lead, plan as *const PlanHeader as u64) }
 }

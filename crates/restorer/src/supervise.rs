@@ -27,6 +27,7 @@ use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
 use image::Image;
+use reap::status_fd;
 
 /// The init's view of its clone.
 pub struct Supervisor {
@@ -46,6 +47,8 @@ struct PollFd {
 }
 
 const POLLIN: i16 = 1;
+/// A descriptor that `poll` leaves out.
+const IGNORED: i32 = -1;
 
 impl Supervisor {
     /// Installs the filter on this process, which the clone inherits.
@@ -76,13 +79,19 @@ impl Supervisor {
 
     /// Serves until the clone has ended.
     pub fn run(&self) -> ! {
+        let mut status_fd = status_fd();
         loop {
             let mut polls = [
                 PollFd { fd: self.child_events, events: POLLIN, revents: 0 },
                 PollFd { fd: self.listener, events: POLLIN, revents: 0 },
+                PollFd { fd: status_fd, events: POLLIN, revents: 0 },
             ];
             // SAFETY: the kernel writes the two entries.
-            let _ = unsafe { syscall(k::__NR_poll, [polls.as_mut_ptr() as u64, 2, u64::MAX]) };
+            let _ = unsafe { syscall(k::__NR_poll, [polls.as_mut_ptr() as u64, 3, u64::MAX]) };
+            if polls[2].revents != 0 {
+                self.end_unless_known(status_fd);
+                status_fd = IGNORED;
+            }
             if polls[1].revents & POLLIN != 0 {
                 self.answer();
             }

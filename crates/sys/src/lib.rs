@@ -18,6 +18,8 @@ pub mod memory;
 #[cfg(feature = "std")]
 pub mod owner;
 #[cfg(feature = "std")]
+pub mod peek;
+#[cfg(feature = "std")]
 pub mod pidfd;
 #[cfg(feature = "std")]
 pub mod proc;

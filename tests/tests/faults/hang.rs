@@ -9,7 +9,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::Case;
-use crate::scene::{PATIENCE, Scene, await_until, demand, during, fail, failed_in_words};
+use crate::scene::{PATIENCE, Scene, await_until, children, demand, during, fail, failed_in_words};
 
 pub const CASES: &[Case] = &[
     ("of_an_init_is_ended_in_time", of_an_init_is_ended_in_time),
@@ -110,7 +110,7 @@ impl Stage {
         if !more.is_empty() {
             subject.finish()?; // a clone of it takes its pid
         }
-        let Some(template) = crate::agent::children(agent).first().copied() else {
+        let Some(template) = children(agent).first().copied() else {
             return fail("no template");
         };
         Ok(Stage { scene, subject, agent, template })
@@ -133,9 +133,7 @@ impl Stage {
             waitpid(template, Some(WaitPidFlag::__WALL)).map_err(during("waiting"))?;
             ptrace::detach(template, None).map_err(during("letting go of the template"))?;
         }
-        await_until("the agent has waited for it", || {
-            crate::agent::children(self.agent) == [self.template]
-        })?;
+        await_until("the agent has waited for it", || children(self.agent) == [self.template])?;
         demand(self.scene.works(&["ps", "--json"])? == "[]", "a clone is listed")
     }
 

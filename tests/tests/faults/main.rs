@@ -9,6 +9,8 @@ mod killed;
 mod removal;
 mod restore;
 mod scene;
+mod steps;
+mod tracer;
 
 use std::process::{Command, ExitCode};
 
@@ -26,6 +28,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("killed", killed::CASES),
     ("removal", removal::CASES),
     ("restore", restore::CASES),
+    ("steps", steps::CASES),
 ];
 
 fn trials(reason: Option<&str>) -> Vec<Trial> {

@@ -6,8 +6,8 @@
 //!                                                   └─ refusal       in words
 //! ```
 //! Invariants: nothing of the process changes (pipes are read by `tee`, sockets by `MSG_PEEK`);
-//! descriptors made by `dup` stay one file; whatever is not known to be carried whole is refused;
-//! the files come in the order of their first descriptors.
+//! descriptors made by `dup` stay one file, also with one that is in flight in a Unix socket; whatever is not known to be carried whole is refused;
+//! the files come in the order of their first descriptors, those in flight last.
 
 mod anonymous;
 mod epoll;
@@ -16,6 +16,7 @@ mod event;
 mod external;
 mod fdinfo;
 mod held;
+mod in_flight;
 mod inet;
 mod inotify;
 mod multicast;
@@ -73,11 +74,11 @@ pub fn collect(
     objects: &Objects,
     refusals: &mut Refusals,
 ) -> Result<Collected, DescriptorError> {
-    let entries = table::read(pid)?;
+    let mut entries = table::read(pid)?;
     refuse_private_tables(pid, refusals)?;
-    let groups = share::groups(pid, &entries)?;
-    let subject = Subject::of(pid, &entries, &groups)?;
-    let leaders: Vec<&Entry> = groups.iter().map(|group| &entries[group[0]]).collect();
+    let mut groups = share::groups(pid, &entries)?;
+    let subject = Subject::of(pid, &mut entries, &mut groups)?;
+    let leaders = subject::leaders(&entries, &groups);
     let mut collected = Collected::default();
     collected.terminals.resize_with(subject.terminals(), Terminal::default);
     for group in &groups {
@@ -98,11 +99,11 @@ pub fn collect(
 /// Lets the TCP connections of process `pid` end in resets when it dies: to be called when that is
 /// certain.
 pub fn reset_on_death(pid: i32) -> Result<(), DescriptorError> {
-    let entries = table::read(pid)?;
-    let groups = share::groups(pid, &entries)?;
-    let subject = Subject::of(pid, &entries, &groups)?;
-    let firsts = groups.iter().map(|group| &entries[group[0]]);
-    firsts
+    let mut entries = table::read(pid)?;
+    let mut groups = share::groups(pid, &entries)?;
+    let subject = Subject::of(pid, &mut entries, &mut groups)?;
+    subject::leaders(&entries, &groups)
+        .into_iter()
         .filter(|entry| entry.kind() == Kind::Socket && !entry.is_standard())
         .try_for_each(|entry| inet::reset_on_death(entry, &subject))
 }
@@ -117,6 +118,7 @@ impl Collected {
         objects: &Objects,
     ) -> Capture {
         let file = capture(entry, subject, objects)?;
+        in_flight::check(entry, &file)?;
         if let OpenFile::Unnamed { file: index, .. } = file {
             // Those before it that have no content were refused.
             let before = self.unnamed.len().max(index as usize);
@@ -142,7 +144,8 @@ impl Collected {
     fn add<'e>(&mut self, file: OpenFile, entries: impl Iterator<Item = &'e Entry>) {
         let index = self.files.len() as u32;
         self.files.push(file);
-        self.descriptors.extend(entries.map(|entry| Descriptor {
+        let numbered = entries.filter(|entry| entry.held.is_none());
+        self.descriptors.extend(numbered.map(|entry| Descriptor {
             fd: entry.fd,
             file: index,
             cloexec: entry.info.is_cloexec(),

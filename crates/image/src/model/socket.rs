@@ -47,6 +47,17 @@ pub struct SocketOption {
     pub value: Vec<u8>,
 }
 
+/// What waits in a Unix socket to be read at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Bytes, those of a stream without bounds.
+    pub bytes: Vec<u8>,
+    /// Descriptors that come with it, as indices in [`super::Model::files`].
+    pub files: Vec<u32>,
+    /// User and group id, if it was sent with credentials: always the process's own pid.
+    pub sender: Option<(u32, u32)>,
+}
+
 /// What a socket is to others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SocketRole {

@@ -1,7 +1,7 @@
 //! Reaping, and the end of the clone, which is the end of all that descends from it: their memory
 //! is right only as long as the init answers for it.
 
-use farfork_plan::protocol::{Status, StatusKind};
+use farfork_plan::protocol::{KNOWN, Status, StatusKind};
 use linux_raw_sys::{general as k, prctl};
 
 use super::Supervisor;
@@ -36,6 +36,19 @@ impl Supervisor {
         }
     }
 
+    /// What the agent says, once: that somebody knows of the clone. If the agent has gone before,
+    /// nobody ever will, and the clone ends.
+    pub(super) fn end_unless_known(&self, status_fd: i32) {
+        let mut byte = 0u8;
+        let args = [status_fd as u64, &raw mut byte as u64, 1];
+        // SAFETY: the kernel writes one byte at most.
+        let got = unsafe { syscall(k::__NR_read, args) };
+        if got != Ok(1) || byte != KNOWN {
+            // SAFETY: sends a signal to a child that has not been reaped.
+            let _ = unsafe { syscall(k::__NR_kill, [self.process as u64, u64::from(k::SIGKILL)]) };
+        }
+    }
+
     fn finish(&self, wait_status: i32) -> ! {
         if !self.has_namespace {
             end_descendants();
@@ -45,10 +58,15 @@ impl Supervisor {
             value: i64::from(wait_status),
             ..Status::default()
         };
-        // SAFETY: set before the clone was started and not changed since.
-        let _ = call::send(unsafe { SHARED.get() }.status_fd, &status);
+        let _ = call::send(status_fd(), &status);
         call::exit(0)
     }
+}
+
+/// The socket to the agent.
+pub fn status_fd() -> i32 {
+    // SAFETY: set before the clone was started and not changed since.
+    unsafe { SHARED.get() }.status_fd
 }
 
 fn wait(status: &mut i32, options: u32) -> SysResult {

@@ -18,6 +18,7 @@
 
 use core::arch::global_asm;
 
+use farfork_plan::register;
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
@@ -46,20 +47,7 @@ const MARK_CALLS: u64 = 1;
 /// How such a stop looks, as `si_status`.
 const AT_CALL: i32 = k::SIGTRAP as i32 | 0x80;
 
-/// Indices in `user_regs_struct`.
-mod register {
-    pub const R10: usize = 7;
-    pub const R9: usize = 8;
-    pub const R8: usize = 9;
-    pub const RAX: usize = 10;
-    pub const RDX: usize = 12;
-    pub const RSI: usize = 13;
-    pub const RDI: usize = 14;
-    pub const ORIG_RAX: usize = 15;
-    pub const RIP: usize = 16;
-}
-
-type Registers = [u64; 27];
+type Registers = [u64; register::COUNT];
 
 /// A thread that waits for the answer to a call, held; nothing where that is not allowed, as when
 /// a debugger has it.
@@ -78,7 +66,7 @@ impl Held {
 
     /// Once its call has been answered: brings it to a stop before user code.
     pub fn stop(self) -> Result<Thread, Errno> {
-        let mut thread = Thread { held: self, own: [0; 27], mask: 0 };
+        let mut thread = Thread { held: self, own: [0; register::COUNT], mask: 0 };
         thread.held.await_stop()?;
         let (own, mask) = (thread.own.as_mut_ptr() as u64, &raw mut thread.mask as u64);
         thread.held.request(GET_REGISTERS, 0, own)?;

@@ -11,11 +11,6 @@ causes! {
         why: "it was shut down",
         remedy: "close it before the checkpoint",
     }
-    MPTCP {
-        what: "MPTCP socket",
-        why: "MPTCP keeps state of all paths in this kernel",
-        remedy: "use TCP (GODEBUG=multipathtcp=0 in Go), or close it before the checkpoint",
-    }
     SCTP {
         what: "SCTP socket",
         why: "SCTP keeps its associations in this kernel",
@@ -107,19 +102,14 @@ causes! {
         remedy: "checkpoint when the connection is accepted",
     }
     PAIR_CREDENTIALS {
-        what: "Unix socket pair with messages and credentials",
-        why: "its messages carry their senders' credentials (SO_PASSCRED)",
+        what: "Unix socket pair with messages of another process",
+        why: "messages wait in it with the credentials of another process",
         remedy: "read what waits in it before the checkpoint",
     }
     PAIR_DESCRIPTORS {
-        what: "Unix socket pair with descriptors under way",
-        why: "descriptors wait in it to be received (SCM_RIGHTS)",
-        remedy: "read what waits in it before the checkpoint",
-    }
-    PAIR_RIGHTS {
-        what: "Unix socket pair with descriptors or credentials under way",
-        why: "descriptors or credentials wait in it to be received",
-        remedy: "read what waits in it before the checkpoint",
+        what: "descriptor in flight that leads outside, or is an epoll, inotify, terminal or locked",
+        why: "it waits in a Unix socket to be received, and its kind is not carried there",
+        remedy: "receive it before the checkpoint",
     }
     PAIR_UNREADABLE {
         what: "Unix socket pair with messages that farfork cannot read",
