@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::inherit::Inherit;
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, clones, node, size, usage_error};
+use crate::{CommandResult, clones, node, size, told, usage_error};
 
 /// What to start, and how.
 #[derive(clap::Args)]
@@ -121,8 +121,8 @@ fn start_all(args: &Args, call: &RestoreCall) -> Result<Vec<StartedClone>, Box<d
             Err(error) => {
                 let started = clones.len();
                 clones.into_iter().for_each(|clone| end(&args.node, clone));
-                let all = args.count;
-                return Err(format!("{error}\nof {all} clones {started} ran and were ended").into());
+                let (all, said) = (args.count, told(&*error));
+                return Err(format!("{said}\nof {all} clones {started} ran and were ended").into());
             }
         }
     }
