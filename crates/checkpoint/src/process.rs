@@ -7,6 +7,7 @@ use farfork_image::model::{Kinship, MadeOn, Memory, PosixTimer, Process, Signals
 use farfork_sys::{kcmp, proc, ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
+use crate::identity;
 use crate::inject::{Injector, Lent};
 use crate::refuse::{Refusals, causes};
 use crate::status::Status;
@@ -23,6 +24,9 @@ pub fn collect(
     let status = Status::read(pid, pid)?;
     refuse_children(pid, refusals);
     refuse_sharers(pid, refusals);
+    if !identity::holds_here(pid, &status) {
+        refusals.add("process", causes::process::USER_NAMESPACE);
+    }
     let leader = injector.lend(pid)?;
     let prctl =
         |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);

@@ -14,9 +14,10 @@ mod layout;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use farfork_image::model::{ObjectKind, SharedObject};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
@@ -100,10 +101,16 @@ impl Objects {
             self.refused.insert(mapping.start);
             return Ok(());
         }
+        let file = match open_mapped(pid, mapping) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                refusals.add(words, causes::memory::SHARED_UNSEEN);
+                self.refused.insert(mapping.start);
+                return Ok(());
+            }
+            other => other.map_err(doing(pid, "open the files under the mappings"))?,
+        };
         let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-        let failed = || doing(pid, "open the files under the mappings");
-        let name = fs::read_link(&link).map_err(failed())?;
-        let file = File::open(link).map_err(failed())?;
+        let name = fs::read_link(link).unwrap_or_else(|_| PathBuf::from(&mapping.name));
         let index = self.add(pid, file, &name, words, mapping.has("nr"))?;
         let found = &mut self.found[index as usize];
         found.shown = mapping.file;
@@ -165,6 +172,23 @@ impl Objects {
         self.by_inode.insert(key, index);
         Ok(index)
     }
+}
+
+/// The object under a mapping. Who may not open it there (CAP_CHECKPOINT_RESTORE) may where the
+/// process has a descriptor of it.
+fn open_mapped(pid: i32, mapping: &Mapping) -> io::Result<File> {
+    let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    File::open(link).or_else(|refused| open_held(pid, mapping).ok_or(refused))
+}
+
+fn open_held(pid: i32, mapping: &Mapping) -> Option<File> {
+    let is_under = |path: &Path| {
+        fs::metadata(path)
+            .is_ok_and(|found| elsewhere::shown(found.dev(), found.ino()) == mapping.file)
+    };
+    let held = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let path = held.filter_map(|entry| Some(entry.ok()?.path())).find(|path| is_under(path))?;
+    File::open(path).ok()
 }
 
 const DELETED: &str = " (deleted)";

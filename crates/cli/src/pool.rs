@@ -8,7 +8,9 @@ use std::process::ExitCode;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
+use farfork_node::paths::make_run_directory;
 use farfork_pool::{ImageState, Pool, unmount_tmpfs};
+use farfork_sys::words;
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
 use crate::output::print_json;
@@ -79,13 +81,15 @@ fn chosen(given: Option<&Path>) -> Result<PathBuf, Box<dyn Error>> {
 
 /// The embedded pool, made when it is first asked for: a quarter of the machine's memory.
 fn embedded() -> Result<PathBuf, Box<dyn Error>> {
-    let path = farfork_node::paths::run_directory().join("pool/embedded");
+    let path = farfork_node::paths::embedded_pool();
     if !path.exists() {
         let quarter = rustix::system::sysinfo().totalram / 4;
-        // The directory stays when a pool is destroyed.
-        let is_empty =
-            || fs::read_dir(path.parent()?).ok().map(|mut entries| entries.next().is_none());
-        create(&path, align_down(quarter, CHUNK_BYTES), is_empty() == Some(true))?;
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        make_run_directory(directory).map_err(|error| {
+            format!("cannot make {}: {}", directory.display(), words::of(&error))
+        })?;
+        let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
+        create(&path, align_down(quarter, CHUNK_BYTES), is_empty)?;
     }
     Ok(path)
 }

@@ -9,6 +9,7 @@
 //!         └─ files, objects, terminals, …   what they may share, referred to by index
 //! ```
 
+mod connection;
 mod files;
 mod filter;
 mod identity;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use connection::TcpConnection;
 pub use files::{Descriptor, EpollWatch, InotifyWatch, OpenFile};
 pub use filter::SeccompFilter;
 pub use identity::{Credentials, Scheduling};
@@ -116,6 +118,17 @@ pub struct MadeOn {
 }
 
 impl Model {
+    /// TCP connections that go on where their parent ended.
+    pub fn connections(&self) -> impl Iterator<Item = &TcpConnection> {
+        self.files.iter().filter_map(|file| match file {
+            OpenFile::Socket(socket) => match &socket.role {
+                SocketRole::Established(connection) => Some(&**connection),
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
     /// The process that a clone is known by: the ancestor of the others.
     ///
     /// # Panics

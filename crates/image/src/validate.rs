@@ -252,6 +252,13 @@ impl Socket {
     fn validate(&self) -> Check {
         let peer = match &self.role {
             SocketRole::Connected { peer } => Some(peer),
+            SocketRole::Established(connection) => {
+                demand(self.name.is_some(), "a connection from nowhere")?;
+                let all = connection.sent.1.len();
+                demand(connection.unsent as usize <= all, "more to send than there is")?;
+                demand(!connection.lock.contains('\0'), "a lock with a name that is none")?;
+                Some(&connection.peer)
+            }
             _ => None,
         };
         let addresses = self.name.iter().chain(peer);

@@ -20,6 +20,7 @@ use crate::images::Images;
 use crate::paths;
 use crate::registry::Registry;
 use crate::session::Node;
+use crate::user;
 use crate::workers::Workers;
 
 /// The shortest slice that the scheduler grants.
@@ -33,9 +34,11 @@ pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<()
     let _ = farfork_sys::slice::request(SLICE_NS);
     raise_file_limit();
     let path = paths::socket(name);
+    let own_ids = user::settle()?; // before there are threads
     let (listener, _lock) = listen_at(&path)?;
     let node = Arc::new(Node {
         name: name.to_owned(),
+        own_ids,
         images: Images::new(name),
         registry: Registry::new()
             .map_err(|source| socket_error("watch clones of", &path, source))?,
@@ -66,7 +69,8 @@ fn socket_error(doing: &'static str, path: &Path, source: io::Error) -> NodeErro
 /// Binds the socket; the lock beside it tells a living agent from a dead one's leftovers.
 fn listen_at(path: &Path) -> Result<(OwnedFd, fs::File), NodeError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(directory).map_err(|e| socket_error("make the directory of", path, e))?;
+    paths::make_run_directory(directory)
+        .map_err(|e| socket_error("make the directory of", path, e))?;
     let lock = lock(path)?;
     let _ = fs::remove_file(path);
     let listener = bound(path).map_err(|errno| socket_error("listen at", path, errno.into()))?;

@@ -13,12 +13,15 @@ use crate::error::NodeError;
 use crate::images::Images;
 use crate::registry::{Clone, Number, Registry};
 use crate::usage;
+use crate::user::OwnIds;
 
 /// What all sessions of an agent share.
 #[derive(Debug)]
 pub struct Node {
     /// Its name.
     pub name: String,
+    /// The ids that all clones have, if it is not root's.
+    pub own_ids: Option<OwnIds>,
     /// Images in use.
     pub images: Images,
     /// Its clones.

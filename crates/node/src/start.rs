@@ -51,7 +51,11 @@ impl Node {
             .map_err(|_| NodeError::Language(format!("{} is no image id", call.cid)))?;
         let pool = self.images.pool(&call.pool)?;
         let (image, pin) = pool.attach(cid)?;
+        self.check_rights(call, &image)?;
         let externals = externals(&image, call, fds)?;
+        if !call.same_pid && image.attached.image.model.connections().next().is_some() {
+            return Err(NodeError::Connections { name: call.name.clone() });
+        }
         let started = self.spawn(call, &image, &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
@@ -73,6 +77,15 @@ impl Node {
         Ok((number, Running { warnings, ..running(pid, call.requested_ns, at_ns) }))
     }
 
+    /// Refuses what an agent that is not root cannot do, before anything of the clone is made.
+    fn check_rights(&self, call: &RestoreCall, image: &NodeImage) -> Result<(), NodeError> {
+        let Some(own) = &self.own_ids else { return Ok(()) };
+        if call.same_pid {
+            return Err(NodeError::SamePidUnprivileged { name: call.name.clone() });
+        }
+        own.check(&call.name, &image.attached.image.model)
+    }
+
     /// Has the template fork an init, or another template if somebody has killed it.
     fn spawn(
         &self,
@@ -82,7 +95,8 @@ impl Node {
         externals: &[OwnedFd],
     ) -> Result<Started, RestoreError> {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
-        let request = image.attached.request(mode, externals.len());
+        let keeps_groups = self.own_ids.is_some();
+        let request = image.attached.request(mode, externals.len(), keeps_groups);
         let cid = image.attached.image.extents.cid;
         let (pool, lock) = (image.attached.pool(), pin.lock().unwrap_or(image.attached.pool()));
         let mut template = self.template.lock().unwrap_or_else(PoisonError::into_inner);

@@ -26,6 +26,12 @@ pub mod nr {
     /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
     /// leaves out the next `args[1]` ops, which make the parent's.
     pub const TAKE_SUPPLIED: u32 = 0x8007;
+    /// Sends the `args[2]` bytes at `args[1]` on socket `args[0]` with flags `args[3]`, all of them
+    /// or failing.
+    pub const SEND_ALL: u32 = 0x8008;
+    /// Puts the TCP socket `args[0]` into repair mode. Without the right to, leaves out the next
+    /// `args[1]` ops, which would make a connection in earnest, and tells the user.
+    pub const REPAIR: u32 = 0x8009;
 }
 
 /// What an op is about, so that a failure can be told in words.
@@ -72,6 +78,8 @@ pub enum What {
     Address = 19,
     /// Taking a lock or lease again.
     Lock = 20,
+    /// Telling the process that its connection was reset.
+    Reset = 21,
 }
 
 impl What {
@@ -99,6 +107,7 @@ impl What {
             Scheduling,
             Address,
             Lock,
+            Reset,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

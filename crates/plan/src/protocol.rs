@@ -34,6 +34,10 @@ pub struct Request {
     pub pool_device: u64,
     /// See `pool_device`.
     pub pool_inode: u64,
+    /// 1 if the clone has the right groups already and may not set any: its agent is not root.
+    pub keeps_groups: u32,
+    /// Zero.
+    pub unused: u32,
 }
 
 /// How the clone's pid relates to the parent's.
@@ -94,7 +98,7 @@ pub enum StatusKind {
 }
 
 const _: () = {
-    assert!(size_of::<Request>() == 40);
+    assert!(size_of::<Request>() == 48);
     assert!(size_of::<Spawned>() == 8);
     assert!(size_of::<Status>() == 72);
 };

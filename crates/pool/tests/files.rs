@@ -222,7 +222,7 @@ fn a_pool_on_hugetlbfs_works_as_on_tmpfs() {
     rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
-/// Found by fuzzing: the chain of an image's extents led back into itself, and its count was large.
+/// Found while its fuzz target was written: the chain of an image's extents led back into itself, and its count was large.
 #[test]
 fn a_chain_of_extents_without_an_end_is_damage() {
     let place = Place::new();

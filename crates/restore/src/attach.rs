@@ -48,8 +48,8 @@ impl Attached {
         &self.pool
     }
 
-    /// The request that starts a clone.
-    pub fn request(&self, mode: PidMode, external_count: usize) -> Request {
+    /// The request that starts a clone, which keeps the groups of its agent or has those of the plan.
+    pub fn request(&self, mode: PidMode, external_count: usize, keeps_groups: bool) -> Request {
         Request {
             plan_offset: self.image.plan_offset,
             plan_bytes: self.image.plan_bytes,
@@ -57,6 +57,8 @@ impl Attached {
             external_count: external_count as u32,
             pool_device: self.pool_device,
             pool_inode: self.pool_inode,
+            keeps_groups: keeps_groups.into(),
+            ..Request::default()
         }
     }
 }

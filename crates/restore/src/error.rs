@@ -118,6 +118,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::SharedMemory) => "making shared memory",
         Some(What::Scheduling) => "setting priorities",
         Some(What::Address) => "giving a socket its address",
+        Some(What::Reset) => "telling it by a reset that a connection is over",
         None => "a step",
     }
 }

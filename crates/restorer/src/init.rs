@@ -32,6 +32,8 @@ pub struct Shared {
     pub released: u32,
     /// The clone has a container of its own and must mount its `/proc` itself.
     pub mounts_proc: bool,
+    /// Ops that set groups do nothing.
+    pub keeps_groups: bool,
 }
 
 /// One instance per process; the template's is never used.
@@ -41,6 +43,7 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     at_ns: [0; 6],
     released: 0,
     mounts_proc: false,
+    keeps_groups: false,
 });
 
 /// First function of the init.
@@ -61,6 +64,7 @@ pub extern "C" fn enter(start: u64) -> ! {
 fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervisor, Failure> {
     let request = start.request;
     let plan = map_plan(request, pool).map_err(|errno| Failure::of(What::Map, errno))?;
+    shared.keeps_groups = request.keeps_groups != 0;
     let is_new = request.pid_mode == PidMode::New as u32;
     // A parent that was pid 1 becomes pid 1: a namespace starts with it too, and needs a `/proc` of
     // its own beside the one by which this process looks at the clone's children.

@@ -16,6 +16,8 @@ pub mod limits;
 #[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
+pub mod network_lock;
+#[cfg(feature = "std")]
 pub mod owner;
 #[cfg(feature = "std")]
 pub mod peek;
@@ -33,6 +35,8 @@ pub mod slice;
 pub mod socket;
 #[cfg(feature = "std")]
 pub mod status;
+#[cfg(feature = "std")]
+pub mod tcp_repair;
 #[cfg(feature = "std")]
 pub mod terminal;
 #[cfg(feature = "std")]

@@ -158,10 +158,20 @@ pub fn reset_on_close(socket: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Sets an option of the socket's own level. It belongs to the socket, not to the descriptor:
 /// whoever sets it on another process's socket puts the old value back.
 pub fn set_option(socket: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result<(), Errno> {
+    set_option_at(socket, libc::SOL_SOCKET, option, value)
+}
+
+/// Sets an option of any level.
+pub fn set_option_at(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: &[u8],
+) -> Result<(), Errno> {
     // SAFETY: the kernel reads the bytes of `value`.
     check(unsafe {
         let (fd, length) = (socket.as_raw_fd(), value.len() as libc::socklen_t);
-        libc::setsockopt(fd, libc::SOL_SOCKET, option, value.as_ptr().cast(), length)
+        libc::setsockopt(fd, level, option, value.as_ptr().cast(), length)
     })
 }
 

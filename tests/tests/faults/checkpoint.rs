@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use farfork_checkpoint::Fate;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
 use farfork_types::CHUNK_BYTES;
@@ -290,10 +291,14 @@ fn tells_how_far_it_is() -> Outcome {
     let scene = Scene::set(32)?;
     let (pool, mut subject) = (scene.pool()?, scene.subject("steady")?);
     let mut told = Vec::new();
-    let made =
-        farfork_checkpoint::checkpoint(&pool, subject.pid() as i32, false, &mut |done, all| {
+    let made = farfork_checkpoint::checkpoint(
+        &pool,
+        subject.pid() as i32,
+        Fate::GoesOn,
+        &mut |done, all| {
             told.push((done, all));
-        });
+        },
+    );
     let made = made.map_err(during("checkpointing"))?;
     let copied = made.copied_bytes;
     let is_rising = told.windows(2).all(|pair| pair[0].0 < pair[1].0);

@@ -22,7 +22,6 @@ pub const CASES: &[Case] = &[
     ("two_with_the_same_pid", two_with_the_same_pid),
     ("with_a_taken_pid", with_a_taken_pid),
     ("of_several_is_of_all_or_none", of_several_is_of_all_or_none),
-    ("without_privileges", without_privileges),
     ("of_damaged_metadata", of_damaged_metadata),
     ("of_damaged_pages", of_damaged_pages),
     ("of_another_version", of_another_version),
@@ -131,37 +130,6 @@ fn of_several_is_of_all_or_none() -> Outcome {
         scene.fails(&call, 1, &["cannot open", "in-2", "of 3 clones 2 ran and were ended"])?;
         demand(scene.works(&["ps", "--json"])? == "[]", "clones go on")?;
     }
-    finish(scene, subject)
-}
-
-/// An agent of somebody who may not make containers.
-fn without_privileges() -> Outcome {
-    let scene = Scene::set(24)?;
-    let subject = scene.subject("steady")?;
-    scene.checkpoint(&subject, "a/b")?;
-    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    let run = scene.directory().join("run");
-    let command = |words: &[&str]| {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).env("FARFORK_RUN", &run);
-        command.env("FARFORK_POOL", scene.pool_path());
-        command
-    };
-    let place = scene.directory().display().to_string();
-    farfork::must_run(command(&["chown", "-R", "65534:65534", &place]))?;
-    let binary = farfork::binary()?.display().to_string();
-    let node = [&nobody[..], &[&binary, "node"]].concat();
-    let mut agent = command(&node).spawn().map_err(during("starting an agent"))?;
-    let restore = [&nobody[..], &[&binary, "restore", "a/b"]].concat();
-    crate::scene::await_until("the agent listens", || run.join("local.sock").exists())?;
-    let output = farfork::run(command(&restore))?;
-    agent.kill().and_then(|()| agent.wait()).map_err(during("ending the agent"))?;
-    crate::scene::failed_in_words(
-        "restore",
-        &output,
-        1,
-        &["CAP_SYS_ADMIN", "run farfork as root"],
-    )?;
     finish(scene, subject)
 }
 

@@ -35,7 +35,7 @@ impl Nginx {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| Trouble::during("starting nginx", error))?;
         let nginx = Nginx { server: Server::new(child), port, directory };
-        serving::eventually("nginx", || Ok(TcpStream::connect(("127.0.0.1", port)).is_ok()))?;
+        testbed::eventually("nginx", || Ok(TcpStream::connect(("127.0.0.1", port)).is_ok()))?;
         Ok(nginx)
     }
 
@@ -133,7 +133,7 @@ pub fn is_cloned() -> Outcome {
 fn must_quit(pid: i64) -> Outcome {
     let pid = Pid::from_raw(pid as i32);
     kill(pid, Signal::SIGQUIT).map_err(|error| Trouble::during("asking a clone to quit", error))?;
-    serving::eventually("the end of a clone", || Ok(kill(pid, None).is_err()))
+    testbed::eventually("the end of a clone", || Ok(kill(pid, None).is_err()))
 }
 
 /// With workers it is refused, and goes on serving.

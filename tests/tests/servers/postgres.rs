@@ -46,7 +46,7 @@ impl Postgres {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| Trouble::during("starting postgres", error))?;
         let postgres = Postgres { server: Server::new(child), directory };
-        serving::eventually("postgres", || Ok(postgres.ask("select 1")? == "1"))?;
+        testbed::eventually("postgres", || Ok(postgres.ask("select 1")? == "1"))?;
         Ok(postgres)
     }
 

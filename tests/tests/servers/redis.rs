@@ -29,7 +29,7 @@ impl Redis {
         command.current_dir(testbed::work_dir("redis")?);
         let child = command.spawn().map_err(|error| Trouble::during("starting redis", error))?;
         let redis = Redis { server: Server::new(child), port };
-        serving::eventually("redis", || Ok(redis.ask(None, &["ping"])? == "PONG"))?;
+        testbed::eventually("redis", || Ok(redis.ask(None, &["ping"])? == "PONG"))?;
         Ok(redis)
     }
 

@@ -50,18 +50,6 @@ pub fn free_port() -> Outcome<u16> {
         .map_err(|error| Trouble::during("looking for a port", error))
 }
 
-/// Waits until `holds` does.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> Outcome<bool>) -> Outcome {
-    let deadline = Instant::now() + TIMEOUT;
-    while !holds()? {
-        if Instant::now() > deadline {
-            return Err(Trouble::Failed(format!("{what}: not in time")));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
 /// A connection to `port` in the network namespace of process `pid`, or in this one.
 pub fn connect(pid: Option<i64>, port: u16) -> Outcome<TcpStream> {
     let connect = move || -> std::io::Result<TcpStream> {

@@ -42,9 +42,14 @@ pub fn capture(
         Some(peer) => SocketRole::Connected { peer },
         None => role(socket, kind).map_err(failed())?,
     };
-    if let SocketRole::Ended { .. } = role {
-        return Ok(ended(entry, kind, words, role));
-    }
+    let role = match (role, &subject.kept) {
+        (SocketRole::Ended { .. }, Some(kept)) if is_open(socket).map_err(failed())? => {
+            check_alone(entry, subject, &words)?;
+            kept.role(subject.pid, socket, kind, &words)?
+        }
+        (role @ SocketRole::Ended { .. }, _) => return Ok(ended(entry, kind, words, role)),
+        (role, _) => role,
+    };
     let new = subject.network.new_socket(kind)?;
     if !is_at_home(socket, &new).map_err(failed())? {
         return elsewhere(words, &role);
@@ -54,6 +59,9 @@ pub fn capture(
     }
     let mut made = made(entry, subject, socket, kind, words)?;
     made.name = local_address(socket.as_fd()).ok().filter(|name| is_bound(name, kind));
+    if let SocketRole::Established(_) = role {
+        made.options.retain(|option| !options::is_of_connection(option));
+    }
     made.role = role;
     let memberships = multicast::memberships(subject.pid, socket);
     made.options.extend(memberships.ok_or_else(|| refuse_sources(&made.description))?);
@@ -133,6 +141,19 @@ fn closed_role(told: PollFlags) -> SocketRole {
         return SocketRole::Idle;
     }
     SocketRole::Ended { is_reset: told.contains(PollFlags::ERR) }
+}
+
+/// Whether a connection that a clone cannot have is not over in the process itself.
+fn is_open(socket: &OwnedFd) -> Result<bool, Errno> {
+    Ok(!told(socket)?.contains(PollFlags::HUP))
+}
+
+/// A connection that another process holds as well would not go when this one dies.
+fn check_alone(entry: &Entry, subject: &Subject, words: &str) -> Result<(), Stop> {
+    if subject.is_shared(&entry.link) {
+        return Err(refuse_detail(words, causes::sockets::TCP_SHARED));
+    }
+    Ok(())
 }
 
 /// What the socket is ready for, which takes nothing from it.

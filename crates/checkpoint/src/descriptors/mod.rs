@@ -10,6 +10,7 @@
 //! the files come in the order of their first descriptors, those in flight last.
 
 mod anonymous;
+mod connection;
 mod epoll;
 mod error;
 mod event;
@@ -41,6 +42,7 @@ use farfork_plan::protocol::MAX_REQUEST_FDS;
 
 use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
+pub use connection::{Connections, Kept};
 pub use error::DescriptorError;
 use error::{Capture, Refused, Stop};
 use fdinfo::O_PATH;
@@ -65,6 +67,8 @@ pub struct Collected {
     pub locks: Vec<Lock>,
     /// Those that signal the process.
     pub notices: Vec<Notice>,
+    /// Its connections, if they are to go on.
+    pub kept: Option<Kept>,
 }
 
 /// Collects the descriptors of process `pid`, which is stopped and stays so; some may be of its
@@ -72,12 +76,13 @@ pub struct Collected {
 pub fn collect(
     pid: i32,
     objects: &Objects,
+    connections: Connections,
     refusals: &mut Refusals,
 ) -> Result<Collected, DescriptorError> {
     let mut entries = table::read(pid)?;
     refuse_private_tables(pid, refusals)?;
     let mut groups = share::groups(pid, &entries)?;
-    let subject = Subject::of(pid, &mut entries, &mut groups)?;
+    let mut subject = Subject::of(pid, &mut entries, &mut groups, connections)?;
     let leaders = subject::leaders(&entries, &groups);
     let mut collected = Collected::default();
     collected.terminals.resize_with(subject.terminals(), Terminal::default);
@@ -93,6 +98,7 @@ pub fn collect(
     }
     collected.descriptors.sort_by_key(|descriptor| descriptor.fd);
     refuse_too_many_externals(&collected.files, refusals);
+    collected.kept = subject.kept.take();
     Ok(collected)
 }
 
@@ -101,7 +107,7 @@ pub fn collect(
 pub fn reset_on_death(pid: i32) -> Result<(), DescriptorError> {
     let mut entries = table::read(pid)?;
     let mut groups = share::groups(pid, &entries)?;
-    let subject = Subject::of(pid, &mut entries, &mut groups)?;
+    let subject = Subject::of(pid, &mut entries, &mut groups, Connections::End)?;
     subject::leaders(&entries, &groups)
         .into_iter()
         .filter(|entry| entry.kind() == Kind::Socket && !entry.is_standard())

@@ -14,6 +14,7 @@ use rustix::fs::{Dir, Mode, OFlags, readlinkat};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+use super::connection::{Connections, Kept};
 use super::error::{DescriptorError, asking, unexpected};
 use super::fdinfo::O_PATH;
 use super::in_flight::{InFlight, Queue};
@@ -71,6 +72,8 @@ pub struct Subject {
     pub inner_pid: u32,
     /// Its network namespace.
     pub network: Network,
+    /// Its connections, where they are to go on.
+    pub kept: Option<Kept>,
     handle: Handle,
     queues: RefCell<HashMap<u64, Queue>>,
     pipes: HashMap<u64, PipeEnds>,
@@ -88,6 +91,7 @@ impl Subject {
         pid: i32,
         entries: &mut Vec<Entry>,
         groups: &mut Vec<Vec<usize>>,
+        connections: Connections,
     ) -> Result<Subject, DescriptorError> {
         let network = Network::of(pid)?;
         let leaders = leaders(entries, groups);
@@ -98,17 +102,24 @@ impl Subject {
         groups.extend((entries.len()..).map(|index| vec![index]).take(files.len()));
         entries.extend(files);
         let leaders = self::leaders(entries, groups);
+        // Looked at before this process opens connections itself.
+        let shared = links_elsewhere(pid, &leaders);
+        let kept = match connections {
+            Connections::End => None,
+            Connections::GoOn => Kept::silence(&handle, network.namespace()?, &leaders)?,
+        };
         let (pipes, unnamed) = (pipe_ends(&leaders), unnamed_files(&leaders));
         let status = Status::read(pid, pid).map_err(|_| unexpected(pid, "the status"))?;
         Ok(Subject {
             pid,
             inner_pid: status.innermost_pid,
             network,
+            kept,
             handle,
             queues: queues.into(),
             pipes,
             sockets: inodes(&leaders, Kind::Socket),
-            shared: links_elsewhere(pid, &leaders),
+            shared,
             unnamed,
             terminals: masters(&leaders).collect(),
             unix,

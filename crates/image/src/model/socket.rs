@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::TcpConnection;
+
 const AF_UNIX: u32 = libc::AF_UNIX as u32;
 
 /// A socket of its own, as opposed to one end of a pair.
@@ -74,6 +76,8 @@ pub enum SocketRole {
         /// The address, as the kernel writes it.
         peer: Vec<u8>,
     },
+    /// A TCP connection that goes on in a clone, where its parent has ended.
+    Established(Box<TcpConnection>),
     /// A TCP connection, which stays the parent's: the clone's is over.
     Ended {
         /// Whether the process is still to be told that it was reset.

@@ -21,6 +21,11 @@ causes! {
         why: "it is pid 1 and stopped",
         remedy: "continue it with SIGCONT",
     }
+    USER_NAMESPACE {
+        what: "process in another user namespace",
+        why: "its users, groups or capabilities are those of another user namespace",
+        remedy: "run farfork in that namespace, or the process outside of it",
+    }
     TRACED {
         what: "process or thread under a debugger",
         why: "a debugger traces it",

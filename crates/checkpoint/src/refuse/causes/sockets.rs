@@ -16,6 +16,16 @@ causes! {
         why: "SCTP keeps its associations in this kernel",
         remedy: "close it before the checkpoint",
     }
+    TCP_STATE {
+        what: "TCP connection that cannot go on (--tcp-established)",
+        why: "only an open connection of plain TCP goes on in a clone",
+        remedy: "close it before the checkpoint, or let all connections end in resets",
+    }
+    TCP_SHARED {
+        what: "TCP connection of several processes (--tcp-established)",
+        why: "another process has the same connection, and would go on with it",
+        remedy: "close it in the other process, or let all connections end in resets",
+    }
     PING {
         what: "socket for pings",
         why: "a socket for pings has its number from this kernel",

@@ -10,6 +10,7 @@
 //!  socket      of the caller's, if supplied, or create ─► options ─► bind ─► listen or connect
 //!  slaves      of terminals, in the same way, by their masters
 //!  in flight   messages with descriptors, when all files are made
+//!  connected   TCP connections that go on, when the sockets that listen at their ports are there
 //!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
 //!              kernel drops a process's own when it closes any descriptor of the file; then
 //!              watches of places, which nothing done here shall wake
@@ -19,6 +20,7 @@
 //! descriptor is placed, so whatever is created lands in the run, or at or below the number it is
 //! meant for, and no move overwrites anything.
 
+mod connection;
 mod epoll;
 mod in_flight;
 mod inotify;
@@ -109,6 +111,7 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     compiler.control();
     compiler.watches();
     compiler.late_messages();
+    compiler.connections();
     compiler.notices();
     compiler.locks();
     compiler.places();

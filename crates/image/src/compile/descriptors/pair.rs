@@ -17,7 +17,7 @@ const STREAM_BYTES: usize = 16 << 10;
 const MESSAGE_OVERHEAD_BYTES: usize = 2 << 10;
 
 /// Not waiting: a message that has no room must fail, for nobody is there to take it out.
-const AT_ONCE: u64 = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
+pub const AT_ONCE: u64 = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
 
 /// Options that set a buffer's size: within the system's limit, and beyond it.
 pub const SEND: [i32; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];

@@ -176,6 +176,10 @@ impl<'m> Table<'m> {
             (nr::SOCKETPAIR, _) => self.pair(a[2], a[3]),
             (nr::MOVE_FD, _) => self.move_fd(a[0] as u32, a[1] as u32, a[2] != 0),
             (nr::TAKE_SUPPLIED, _) => a[0],
+            (nr::REPAIR, _) => {
+                assert!(matches!(self.things[self.fds[&(a[0] as u32)].thing], Thing::Socket(_)));
+                0
+            }
             (_, libc::SYS_dup3) => self.dup3(a[0] as u32, a[1] as u32, a[2] != 0),
             (_, libc::SYS_close) => self.close(a[0] as u32),
             (_, libc::SYS_fcntl) => self.fcntl(a[0] as u32, a[1] as i32, a[2]),

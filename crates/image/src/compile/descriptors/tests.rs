@@ -377,6 +377,7 @@ fn check_socket(socket: &Socket, made: &Made) {
     assert_eq!(set, made.options.iter().map(|(at, value)| (*at, value)).collect());
     assert_eq!(socket.name, made.name);
     let (backlog, peer) = match &socket.role {
+        SocketRole::Established(_) => panic!("not simulated"),
         SocketRole::Listening { backlog } => (Some(u64::from(*backlog)), None),
         SocketRole::Connected { peer } => (None, Some(peer.clone())),
         SocketRole::Idle | SocketRole::Ended { .. } => (None, None),
