@@ -220,7 +220,9 @@ impl Started {
         let fd = self.status.as_fd().as_raw_fd();
         let message = loop {
             match recvmsg::<()>(fd, &mut vectors, Some(&mut space), MsgFlags::empty()) {
-                Err(Errno::EINTR) => {}
+                // Told once of an init that has gone without hearing that somebody knows of its
+                // clone; what it has said before is still there.
+                Err(Errno::EINTR | Errno::ECONNRESET) => {}
                 other => break other.map_err(|errno| failed("reporting")(errno.into()))?,
             }
         };
