@@ -17,6 +17,7 @@ mod estimate;
 mod files;
 mod filters;
 mod freeze;
+mod hindrance;
 mod identity;
 mod inject;
 mod maps;
@@ -27,7 +28,6 @@ mod process;
 pub mod refuse;
 mod rseq;
 pub mod shared;
-mod status;
 mod threads;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -35,6 +35,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use farfork_image::model::{Member, Memory, Model, Process, Stored};
 use farfork_image::store::{Draft, Published};
 use farfork_pool::{Held, Pool};
+use farfork_sys::status::{self, Status};
 use farfork_types::Cid;
 use nix::sys::signal::{Signal, kill as kill_process};
 use nix::unistd::Pid;
@@ -48,7 +49,6 @@ use inject::Injector;
 use memory::Run;
 use refuse::{Refusal, Refusals, causes};
 use shared::{Layout, Objects};
-use status::Status;
 
 /// A checkpoint that was made.
 #[derive(Debug)]

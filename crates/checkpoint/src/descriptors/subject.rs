@@ -7,13 +7,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use farfork_sys::proc;
+use farfork_sys::status::Status;
 use farfork_sys::unix_diag::UnixSocket;
 use rustix::fs::{Dir, Mode, OFlags, readlinkat};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::connection::{Connections, Kept};
-use super::error::{DescriptorError, asking, reading, unexpected};
+use super::error::{DescriptorError, asking, unexpected};
 use super::fdinfo::O_PATH;
 use super::in_flight::{InFlight, Queue};
 use super::network::Network;
@@ -107,9 +109,10 @@ impl Subject {
             Connections::GoOn => Kept::silence(&handle, network.namespace()?, &leaders)?,
         };
         let (pipes, unnamed) = (pipe_ends(&leaders), unnamed_files(&leaders));
+        let status = Status::read(pid, pid).map_err(|_| unexpected(pid, "the status"))?;
         Ok(Subject {
             pid,
-            inner_pid: inner_pid(pid)?,
+            inner_pid: status.innermost_pid,
             network,
             kept,
             handle,
@@ -237,7 +240,7 @@ fn links_elsewhere(pid: i32, entries: &[&Entry]) -> HashSet<String> {
     // What is in flight was opened here to look at it.
     let held: HashSet<PathBuf> =
         entries.iter().filter(|entry| entry.held.is_some()).map(|entry| entry.place(pid)).collect();
-    let others = processes().filter(|other| *other != pid).flat_map(links);
+    let others = proc::processes().filter(|other| *other != pid).flat_map(links);
     for (path, link) in others.filter(|(path, _)| !held.contains(path)) {
         if own.contains(link.as_str()) || slaves.values().any(|slave| *slave == link) {
             found.insert(link);
@@ -259,11 +262,6 @@ fn master_at(path: &Path) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix("tty-index:")?.trim().parse().ok())
 }
 
-fn processes() -> impl Iterator<Item = i32> {
-    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
-    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
 /// Descriptors of a process in `/proc`, and where they lead.
 fn links(pid: i32) -> impl Iterator<Item = (PathBuf, String)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -279,13 +277,4 @@ fn links(pid: i32) -> impl Iterator<Item = (PathBuf, String)> {
             Some((place.join(entry.file_name().to_str().ok()?), link.into_string().ok()?))
         })
     })
-}
-
-fn inner_pid(pid: i32) -> Result<u32, DescriptorError> {
-    let failed = || reading(pid, "the status");
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(failed())?;
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok())
-        .ok_or_else(|| unexpected(pid, "the status"))
 }
