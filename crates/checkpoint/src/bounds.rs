@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::fs;
 
 use farfork_sys::kcmp::{self, Shareable};
+use farfork_sys::proc;
 
 use crate::error::{CheckpointError, doing};
 use crate::family::Family;
@@ -32,6 +33,7 @@ const APART: [(Shareable, &str, &Cause); 4] = [
 /// threads of one process can share in a clone.
 pub fn check(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointError> {
     let pids = family.pids();
+    refuse_sharers(&pids, refusals);
     let Some((root, others)) = pids.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Ok(());
     };
@@ -51,6 +53,18 @@ pub fn check(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointE
         }
     }
     Ok(())
+}
+
+/// Processes outside in the memory of a member (`CLONE_VM` without `CLONE_THREAD`). Whoever vforks
+/// is not among the members: it cannot be stopped before the child has gone on.
+fn refuse_sharers(pids: &[i32], refusals: &mut Refusals) {
+    for other in proc::processes().filter(|other| !pids.contains(other)) {
+        let shares = |pid: &&i32| kcmp::shares_memory(**pid, other).unwrap_or(false);
+        for pid in pids.iter().filter(shares) {
+            refusals.about(*pid);
+            refusals.add(format!("process {other}"), causes::process::SHARES_MEMORY);
+        }
+    }
 }
 
 fn namespace(pid: i32, name: &str) -> Option<std::path::PathBuf> {

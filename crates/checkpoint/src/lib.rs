@@ -20,6 +20,7 @@ mod family;
 mod files;
 mod filters;
 mod freeze;
+mod hindrance;
 mod identity;
 pub mod ids;
 mod inject;
@@ -34,7 +35,6 @@ pub mod refuse;
 mod rseq;
 pub mod shared;
 mod stat;
-mod status;
 mod threads;
 
 use std::rc::Rc;
@@ -43,6 +43,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use farfork_image::model::Model;
 use farfork_image::store::{Draft, Published};
 use farfork_pool::{Held, Pool};
+use farfork_sys::status;
 use farfork_types::Cid;
 
 use collect::collect;

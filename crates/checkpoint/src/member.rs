@@ -107,7 +107,7 @@ impl<'f> Seen<'f> {
             process: Process {
                 locks_future,
                 is_stopped: self.frozen.is_stopped(),
-                ..process::collect(injector, pid)?
+                ..process::collect(injector, pid, refusals)?
             },
             memory: process::layout(injector, pid, memory)?,
             signals,

@@ -8,6 +8,7 @@ use farfork_sys::{ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
 use crate::inject::{Injector, Lent};
+use crate::refuse::{Refusals, causes};
 use crate::stat::Stat;
 use crate::status::Status;
 
@@ -15,7 +16,11 @@ const PR_GET_MEMORY_MERGE: u64 = 68;
 const MEMBARRIER_GET_REGISTRATIONS: u64 = 1 << 9;
 
 /// Identity and attributes.
-pub fn collect(injector: &Injector<'_>, pid: i32) -> Result<Process, CheckpointError> {
+pub fn collect(
+    injector: &Injector<'_>,
+    pid: i32,
+    refusals: &mut Refusals,
+) -> Result<Process, CheckpointError> {
     let status = Status::read(pid, pid)?;
     let leader = injector.lend(pid)?;
     let prctl =
@@ -31,9 +36,9 @@ pub fn collect(injector: &Injector<'_>, pid: i32) -> Result<Process, CheckpointE
         leader.try_call(libc::SYS_membarrier, [MEMBARRIER_GET_REGISTRATIONS, 0, 0, 0, 0, 0])?;
     Ok(Process {
         pid: status.innermost_pid,
-        exe: link(pid, "exe")?,
+        exe: place(pid, "exe", refusals)?,
         command_line: command_line(pid),
-        cwd: link(pid, "cwd")?,
+        cwd: place(pid, "cwd", refusals)?,
         umask: status.umask,
         personality: fs::read_to_string(format!("/proc/{pid}/personality"))
             .ok()
@@ -66,9 +71,18 @@ fn limits(pid: i32) -> Vec<(u64, u64)> {
 /// `RLIM_NLIMITS`.
 const RESOURCES: u32 = 16;
 
-fn link(pid: i32, name: &'static str) -> Result<PathBuf, CheckpointError> {
-    fs::read_link(format!("/proc/{pid}/{name}"))
-        .map_err(|_| CheckpointError::Proc { pid, what: name })
+/// Where a link of `/proc/PID` leads.
+fn place(
+    pid: i32,
+    name: &'static str,
+    refusals: &mut Refusals,
+) -> Result<PathBuf, CheckpointError> {
+    let place = fs::read_link(format!("/proc/{pid}/{name}"))
+        .map_err(|_| CheckpointError::Proc { pid, what: name })?;
+    if place.to_str().is_none() {
+        refusals.add(format!("{name} {}", place.display()), causes::files::NOT_UTF_8);
+    }
+    Ok(place)
 }
 
 fn command_line(pid: i32) -> Vec<String> {

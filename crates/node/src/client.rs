@@ -37,6 +37,7 @@ pub struct StartedClone {
 impl Client {
     /// Connects to the agent of `node`, if one runs.
     pub fn connect(node: &str) -> Result<Client, NodeError> {
+        paths::check_name(node)?;
         let path = paths::socket(node);
         let failed = |errno: nix::errno::Errno| NodeError::Socket {
             doing: "reach",
@@ -52,6 +53,7 @@ impl Client {
 
     /// Connects to the agent of `node`, starting one if none runs.
     pub fn connect_or_start(node: &str) -> Result<Client, NodeError> {
+        paths::check_name(node)?;
         if let Ok(client) = Client::connect(node) {
             return Ok(client);
         }

@@ -20,6 +20,7 @@ mod leftovers;
 pub mod paths;
 mod registry;
 mod session;
+mod start;
 pub mod usage;
 mod user;
 mod workers;

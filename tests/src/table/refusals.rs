@@ -11,6 +11,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_sysv_shm").refused(&["system v segment"]),
     Program::c("refuse_deleted_directory").refused(&["fd 3"]),
     Program::c("refuse_child").refused(&["child"]),
+    Program::c("refuse_clone_vm").refused(&["lives in the memory"]),
     Program::c("refuse_io_uring").refused(&["fd 3"]),
     Program::of("refuse_32_bit", Source::C32("refuse_32_bit")).refused(&["32-bit code"]),
     Program::c("refuse_seccomp_strict").refused(&["strict seccomp mode"]),

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use farfork_image::model::{InotifyWatch, OpenFile};
-use farfork_sys::handle;
+use farfork_sys::{handle, proc};
 use rustix::io::{Errno, ioctl_fionread};
 
 use super::error::{Capture, Stop, asking, refuse, refuse_detail, unexpected};
@@ -75,8 +75,7 @@ fn parse(line: &str) -> Option<Shown> {
 fn place(shown: &Shown, subject: &Subject) -> Result<PathBuf, &'static Cause> {
     let root = format!("/proc/{}/root", subject.pid);
     let lost = causes::descriptors::INOTIFY_LOST;
-    let mounts =
-        fs::read_to_string(format!("/proc/{}/mountinfo", subject.pid)).map_err(|_| lost)?;
+    let mounts = proc::text(format!("/proc/{}/mountinfo", subject.pid)).map_err(|_| lost)?;
     let device = format!("{}:{}", shown.device.0, shown.device.1);
     let opened: Vec<Result<OwnedFd, Errno>> = mounts
         .lines()

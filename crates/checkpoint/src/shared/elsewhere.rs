@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
-use farfork_sys::kcmp;
+use farfork_sys::proc;
 use rustix::fs::SealFlags;
 
 use super::{DELETED, Found};
@@ -26,11 +26,8 @@ pub fn refuse(pids: &[i32], found: &[Found], refusals: &mut Refusals) {
         return;
     }
     let farfork = std::process::id() as i32;
-    // A child of vfork lives in its parent's address space.
-    let is_within = |other| pids.iter().any(|pid| kcmp::shares_memory(*pid, other) == Ok(true));
-    let is_other = |other: &i32| *other != farfork && !pids.contains(other) && !is_within(*other);
-    let holders: Vec<(usize, Holder)> =
-        processes().filter(is_other).flat_map(|other| held_by(other, found)).collect();
+    let others = proc::processes().filter(|other| *other != farfork && !pids.contains(other));
+    let holders: Vec<(usize, Holder)> = others.flat_map(|other| held_by(other, found)).collect();
     for (index, found) in found.iter().enumerate().filter(|(_, found)| !is_constant(found)) {
         let of_this = holders.iter().filter(|(held, _)| *held == index).map(|(_, holder)| holder);
         // Where nobody writes, nobody is told anything.
@@ -82,9 +79,4 @@ fn writes(mapping: &Mapping) -> bool {
 pub fn shown(device: u64, inode: u64) -> (u64, u64) {
     let (major, minor) = (libc::major(device), libc::minor(device));
     (u64::from(major) << 32 | u64::from(minor), inode)
-}
-
-fn processes() -> impl Iterator<Item = i32> {
-    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
-    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

@@ -60,7 +60,7 @@ import atexit; atexit.register(lambda: os.kill(pid, 9))
 stop()
 ",
         &[
-            ("memory of process", "same memory"),
+            ("memory of process", "lives in the memory"),
             ("descriptors of process", "as threads do"),
             ("working directory of process", "as threads do"),
         ],
