@@ -21,6 +21,7 @@ mod inject;
 mod maps;
 mod memory;
 mod mounts;
+mod namespaces;
 mod probe;
 mod process;
 pub mod refuse;
@@ -204,6 +205,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     let (kernel, vdso) = memory::kernel_range(&mappings);
     let ancestor = Ancestor::of(&mappings)?;
     let own_filters = u32::from(ancestor.is_some());
+    namespaces::refuse(pid, frozen.tids(), refusals)?;
     if !threads::can_call(pid, frozen.tids(), own_filters, refusals)? {
         return Ok(None);
     }

@@ -18,6 +18,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_inotify").refused(&["events wait"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
     Program::c("refuse_own_tmpfs").refused(&["tmpfs mounted on"]),
+    Program::c("refuse_user_namespace").refused(&["another user namespace"]),
     Program::c("refuse_chroot").refused(&["without chroot"]),
     Program::c("refuse_ptraced").refused(&["trace"]),
 ];
