@@ -31,7 +31,7 @@ pub use locks::{Lock, LockKind, Notice};
 pub use memory::{Backing, FileStamp, Memory, Region, RegionTraits, Segment, Stored, StoredWindow};
 pub use process::{Kinship, PosixTimer, Process, Signals, Thread, Timers};
 pub use shared::{ObjectExtent, ObjectKind, SharedObject};
-pub use socket::{Socket, SocketOption, SocketRole};
+pub use socket::{Socket, SocketFile, SocketOption, SocketRole};
 pub use terminal::{SETTINGS_BYTES, Terminal};
 pub use unnamed::UnnamedFile;
 

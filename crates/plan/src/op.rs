@@ -26,6 +26,9 @@ pub mod nr {
     /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
     /// leaves out the next `args[1]` ops, which make the parent's.
     pub const TAKE_SUPPLIED: u32 = 0x8007;
+    /// Gives the file that the Unix socket `args[0]` is bound to the mode `args[1]`, the user
+    /// `args[2]` and the group `args[3]`. Fails with ESTALE if it is not at the path `args[4]`.
+    pub const SOCKET_FILE: u32 = 0x8009;
 }
 
 /// What an op is about, so that a failure can be told in words.

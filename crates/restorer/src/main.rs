@@ -17,6 +17,7 @@ mod cell;
 mod init;
 mod maps;
 mod memory;
+mod place;
 mod run;
 mod settle;
 mod supervise;

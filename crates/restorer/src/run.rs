@@ -6,6 +6,7 @@ use linux_raw_sys::{general as k, prctl};
 
 use crate::call::{self, Errno, SysResult, syscall};
 use crate::init::SHARED;
+use crate::place;
 use crate::settle::VDSO;
 
 /// Descriptors that ops refer to by slot.
@@ -118,6 +119,7 @@ impl Slots {
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
                 nr::WRITE_ALL => write_all(args),
                 nr::TAKE_SUPPLIED => supplied(args[0]),
+                nr::SOCKET_FILE => place::socket_file(args),
                 number => syscall(number, args),
             }
         }

@@ -26,6 +26,8 @@ pub mod slice;
 #[cfg(feature = "std")]
 pub mod socket;
 #[cfg(feature = "std")]
+pub mod socket_file;
+#[cfg(feature = "std")]
 pub mod terminal;
 #[cfg(feature = "std")]
 pub mod unix_diag;

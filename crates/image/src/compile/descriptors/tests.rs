@@ -10,7 +10,7 @@ use super::{Subject, external_numbers, ops, replaceable_numbers, spare, supplied
 use crate::compile::arena::Arena;
 use crate::model::{
     Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Member, Model, Notice, OpenFile, Socket,
-    SocketOption, SocketRole, Terminal, UnnamedFile,
+    SocketFile, SocketOption, SocketRole, Terminal, UnnamedFile,
 };
 
 /// So few numbers that gaps and collisions are common.
@@ -45,7 +45,7 @@ fn socket(id: u64, content: &[u8]) -> OpenFile {
         value: vec![*byte; 4],
     };
     OpenFile::Socket(Box::new(Socket {
-        file: Some((0o600, 1, 2)),
+        file: Some(SocketFile { place: "/s".into(), mode: 0o600, user: 1, group: 2 }),
         description: format!("socket {id}"),
         family: if id.is_multiple_of(3) { libc::AF_UNIX } else { libc::AF_INET } as u32,
         kind: id as u32,
