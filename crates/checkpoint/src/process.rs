@@ -1,12 +1,15 @@
 //! What belongs to the process as a whole, besides memory and descriptors.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use farfork_image::model::{Kinship, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers};
+use farfork_image::model::{
+    FileIdentity, Kinship, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers,
+};
 use farfork_sys::{ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
+use crate::files;
 use crate::inject::{Injector, Lent};
 use crate::refuse::{Refusals, causes};
 use crate::status::Status;
@@ -37,8 +40,10 @@ pub fn collect(
     Ok(Process {
         pid: status.innermost_pid,
         exe: link(pid, "exe")?,
+        exe_identity: identity(pid, "exe")?,
         command_line: command_line(pid),
         cwd: link(pid, "cwd")?,
+        cwd_identity: identity(pid, "cwd")?,
         umask: status.umask,
         personality: fs::read_to_string(format!("/proc/{pid}/personality"))
             .ok()
@@ -98,6 +103,13 @@ fn refuse_children(pid: i32, refusals: &mut Refusals) {
 fn link(pid: i32, name: &'static str) -> Result<PathBuf, CheckpointError> {
     fs::read_link(format!("/proc/{pid}/{name}"))
         .map_err(|_| CheckpointError::Proc { pid, what: name })
+}
+
+fn identity(pid: i32, name: &'static str) -> Result<FileIdentity, CheckpointError> {
+    let at = format!("/proc/{pid}/{name}");
+    let found = fs::metadata(&at).map_err(|_| CheckpointError::Proc { pid, what: name })?;
+    let is_kernel_s = files::is_kernel_s(Path::new(&at));
+    Ok(FileIdentity { is_kernel_s, ..FileIdentity::of(&found) })
 }
 
 fn command_line(pid: i32) -> Vec<String> {

@@ -28,7 +28,9 @@ pub use files::{Descriptor, EpollWatch, InotifyWatch, OpenFile};
 pub use filter::SeccompFilter;
 pub use identity::{Credentials, Scheduling};
 pub use locks::{Lock, LockKind, Notice};
-pub use memory::{Backing, FileStamp, Memory, Region, RegionTraits, Segment, Stored, StoredWindow};
+pub use memory::{
+    Backing, FileIdentity, FileStamp, Memory, Region, RegionTraits, Segment, Stored, StoredWindow,
+};
 pub use process::{Kinship, PosixTimer, Process, Signals, Thread, Timers};
 pub use shared::{ObjectExtent, ObjectKind, SharedObject};
 pub use socket::{Socket, SocketFile, SocketOption, SocketRole};

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod op;
+pub mod place;
 pub mod protocol;
 pub mod window;
 

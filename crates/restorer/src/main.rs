@@ -18,6 +18,7 @@ mod init;
 mod maps;
 mod memory;
 mod place;
+mod rights;
 mod run;
 mod settle;
 mod supervise;

@@ -3,18 +3,147 @@
 
 use core::mem::MaybeUninit;
 
+use farfork_plan::place::Identity;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, SysResult, syscall};
+use crate::rights::Assumed;
 
 /// What stands at a path is not what the parent had there.
 const ESTALE: Errno = Errno(linux_raw_sys::errno::ESTALE as i32);
+const EACCES: Errno = Errno(linux_raw_sys::errno::EACCES as i32);
 const EPERM: Errno = Errno(linux_raw_sys::errno::EPERM as i32);
 /// Gives a handle on the file that a Unix socket is bound to (Linux 4.15).
 const SIOCUNIXFILE: u64 = 0x89e0;
 const NR_FCHMODAT2: u32 = 452;
 const PATH_BYTES: usize = 4096;
 const AT_EMPTY_PATH: u64 = k::AT_EMPTY_PATH as u64;
+
+/// Opens what [`farfork_plan::nr::OPEN`] says.
+///
+/// # Safety
+/// Path and identity in `args` are addresses in the plan.
+pub unsafe fn open(rights: &mut Assumed, [path, flags, wanted, ..]: [u64; 6]) -> SysResult {
+    // SAFETY: opens a file; passed on to the caller.
+    unsafe {
+        match open_by_path(path, flags) {
+            Err(EACCES | EPERM) if rights.is_assumed() && wanted != 0 => {
+                rights.as_agent(|| open_the_same(path, flags, wanted))
+            }
+            opened => kept(opened?, wanted, false),
+        }
+    }
+}
+
+/// With all rights nothing is opened before it is known to be the same file: to open a device or a
+/// named pipe may do something.
+unsafe fn open_the_same(path: u64, flags: u64, wanted: u64) -> SysResult {
+    let handle = flags & HANDLE_FLAGS | u64::from(k::O_PATH);
+    // SAFETY: passed on to the caller.
+    unsafe {
+        let handle = kept(open_by_path(path, handle)?, wanted, true)?;
+        if flags & u64::from(k::O_PATH) != 0 {
+            return Ok(handle);
+        }
+        let mut link = [0u8; LINK_BYTES];
+        write_link(handle, &mut link);
+        let followed = flags & !u64::from(k::O_NOFOLLOW);
+        let at = k::AT_FDCWD as i64 as u64;
+        let opened = syscall(k::__NR_openat, [at, link.as_ptr() as u64, followed, 0]);
+        call::close_range(handle as u32, handle as u32);
+        opened
+    }
+}
+
+/// Flags that go together with `O_PATH`.
+const HANDLE_FLAGS: u64 = (k::O_DIRECTORY | k::O_NOFOLLOW | k::O_CLOEXEC) as u64;
+
+unsafe fn open_by_path(path: u64, flags: u64) -> SysResult {
+    let how = [flags, 0, u64::from(k::RESOLVE_NO_SYMLINKS)];
+    let at = k::AT_FDCWD as i64 as u64;
+    // SAFETY: the kernel reads a path of the plan and a `struct open_how`.
+    unsafe { syscall(k::__NR_openat2, [at, path, how.as_ptr() as u64, size_of_val(&how) as u64]) }
+}
+
+/// The descriptor, if it is what is `wanted`; closes it if not.
+unsafe fn kept(fd: u64, wanted: u64, is_the_same: bool) -> SysResult {
+    // SAFETY: passed on to the caller.
+    if wanted == 0 || unsafe { is(fd, &*(wanted as *const Identity), is_the_same) } {
+        return Ok(fd);
+    }
+    call::close_range(fd as u32, fd as u32);
+    Err(ESTALE)
+}
+
+/// Whether what is open as `fd` is what is `wanted`: something like it, or `is_the_same`.
+fn is(fd: u64, wanted: &Identity, is_the_same: bool) -> bool {
+    let mut found = MaybeUninit::<k::statx>::zeroed();
+    let mask = u64::from(k::STATX_BASIC_STATS | k::STATX_BTIME);
+    let args = [fd, c"".as_ptr() as u64, AT_EMPTY_PATH, mask, found.as_mut_ptr() as u64];
+    // SAFETY: the kernel writes a `statx`; all zeros are one, too.
+    let found = unsafe {
+        if syscall(k::__NR_statx, args).is_err() {
+            return false;
+        }
+        found.assume_init()
+    };
+    let (mode, kind) = (u32::from(found.stx_mode), k::S_IFMT);
+    let device = u64::from(found.stx_rdev_major) << 32 | u64::from(found.stx_rdev_minor);
+    let born = &found.stx_btime;
+    let born_ns = born.tv_sec as u64 * 1_000_000_000 + u64::from(born.tv_nsec);
+    let is_alike = mode & kind == wanted.mode & kind && device == wanted.device;
+    let owner = (mode, found.stx_uid, found.stx_gid);
+    let has_owner = owner == (wanted.mode, wanted.user, wanted.group);
+    let is_same = (found.stx_ino, born_ns) == (wanted.inode, wanted.born_ns);
+    is_alike && (wanted.is_owned == 0 || has_owner && (!is_the_same || is_same))
+}
+
+/// Binds a socket as [`farfork_plan::nr::BIND`] says. Where the parent could not make the file
+/// itself the agent does, and [`socket_file`] finds out if that was elsewhere.
+///
+/// # Safety
+/// The address in `args` is in the plan.
+pub unsafe fn bind(rights: &mut Assumed, [socket, at, bytes, ..]: [u64; 6]) -> SysResult {
+    // SAFETY: the kernel reads the address.
+    let bind = || unsafe { syscall(k::__NR_bind, [socket, at, bytes]) };
+    match bind() {
+        // SAFETY: as above.
+        Err(EACCES | EPERM) if rights.is_assumed() => unsafe { rights.as_agent(bind) },
+        other => other,
+    }
+}
+
+/// Adds a watch as [`farfork_plan::nr::WATCH`] says.
+///
+/// # Safety
+/// Path and identity in `args` are addresses in the plan.
+pub unsafe fn watch(
+    rights: &mut Assumed,
+    [instance, path, mask, wanted, ..]: [u64; 6],
+) -> SysResult {
+    let flags = u64::from(k::O_PATH | k::O_NOFOLLOW);
+    // SAFETY: passed on to the caller.
+    let place = unsafe { open(rights, [path, flags, wanted, 0, 0, 0]) }?;
+    let mut link = [0u8; LINK_BYTES];
+    write_link(place, &mut link);
+    // The link in /proc has to be followed, and leads to what is open and no further.
+    let mask = mask & !u64::from(k::IN_DONT_FOLLOW);
+    // SAFETY: the kernel reads the link's name.
+    let add =
+        || unsafe { syscall(k::__NR_inotify_add_watch, [instance, link.as_ptr() as u64, mask]) };
+    let added = match add() {
+        // SAFETY: as above; what is open is looked at.
+        Err(EACCES)
+            if rights.is_assumed() && unsafe { is(place, &*(wanted as *const Identity), true) } =>
+        {
+            // SAFETY: as above.
+            unsafe { rights.as_agent(add) }
+        }
+        other => other,
+    };
+    call::close_range(place as u32, place as u32);
+    added
+}
 
 /// Gives the file of a Unix socket its mode and owner, by a handle on that very file: its name may
 /// lead to another by now.

@@ -7,6 +7,7 @@ pub mod filters;
 mod frame;
 mod memory;
 mod mounts;
+mod place;
 mod process;
 mod scheduling;
 mod shared;

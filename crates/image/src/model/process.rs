@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Credentials, Scheduling, SeccompFilter};
+use super::{Credentials, FileIdentity, Scheduling, SeccompFilter};
 
 /// Identity and attributes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -13,10 +13,14 @@ pub struct Process {
     pub pid: u32,
     /// Its executable.
     pub exe: PathBuf,
+    /// What is there.
+    pub exe_identity: FileIdentity,
     /// Command line, for people.
     pub command_line: Vec<String>,
     /// Working directory.
     pub cwd: PathBuf,
+    /// What is there.
+    pub cwd_identity: FileIdentity,
     /// File creation mask.
     pub umask: u32,
     /// `personality(2)`.

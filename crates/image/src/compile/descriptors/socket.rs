@@ -106,10 +106,16 @@ impl Compiler<'_> {
     fn bind(&mut self, socket: &Socket) {
         let Some(name) = &socket.name else { return };
         let at = self.arena.put(name, 8);
-        self.address(libc::SYS_bind, &[at, name.len() as u64]);
+        let makes_file = socket.file.is_some();
+        if makes_file {
+            self.opener.assume(&mut self.ops);
+        }
+        let number = if makes_file { nr::BIND.into() } else { libc::SYS_bind };
+        self.address(number, &[at, name.len() as u64]);
         if let (true, Some(bind)) = (socket.is_content(), self.ops.last_mut()) {
             bind.may_fail = 1;
         }
+        self.opener.resume(&mut self.ops);
         self.socket_file(socket);
     }
 

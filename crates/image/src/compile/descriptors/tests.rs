@@ -9,8 +9,8 @@ use super::simulate::{Made, Open, Table, Thing};
 use super::{Subject, external_numbers, ops, replaceable_numbers, spare, supplied_numbers};
 use crate::compile::arena::Arena;
 use crate::model::{
-    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Member, Model, Notice, OpenFile, Socket,
-    SocketFile, SocketOption, SocketRole, Terminal, UnnamedFile,
+    Descriptor, EpollWatch, FileIdentity, InotifyWatch, Lock, LockKind, Member, Model, Notice,
+    OpenFile, Socket, SocketFile, SocketOption, SocketRole, Terminal, UnnamedFile,
 };
 
 /// So few numbers that gaps and collisions are common.
@@ -58,7 +58,8 @@ fn socket(id: u64, content: &[u8]) -> OpenFile {
 }
 
 fn place(number: u32, id: u64) -> InotifyWatch {
-    InotifyWatch { number, path: format!("/place/{id}/{number}").into(), mask: number << 4 }
+    let (path, identity) = (format!("/place/{id}/{number}").into(), FileIdentity::default());
+    InotifyWatch { number, path, mask: number << 4, identity }
 }
 
 /// The files of one kind, with an identity that no other has.
@@ -69,6 +70,7 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
             flags: 0,
             offset: id,
             stamp: None,
+            identity: FileIdentity::default(),
         }],
         1 => vec![OpenFile::Event { count: id << 33 | 1, flags: 0, is_semaphore: false }],
         2 => vec![pipe(id, false, content), pipe(id, true, content)],
