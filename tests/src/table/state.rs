@@ -26,6 +26,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("creds"),
     Program::c("rights_apart"),
     Program::c("thread_creds").as_pid_one(),
+    Program::c("threads_together"),
     Program::c("priorities").as_pid_one(),
     Program::c("auxv_exe").as_pid_one(),
     Program::c("vdso_time"),

@@ -56,6 +56,10 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         members.push(MemberPlan {
             memory_ops: arena.ops(&memory.ops),
             task_ops: arena.ops(&process),
+            joined_ops: {
+                let joined = process::joined(member);
+                arena.ops(&joined)
+            },
             stop_ops: {
                 let stop = process::stop(member);
                 arena.ops(&stop)

@@ -94,6 +94,13 @@ fn posix_timer(timer: &PosixTimer, arena: &mut Arena) -> [Op; 2] {
     ]
 }
 
+/// What a thread's change of ids would undo, and what would hinder the making of a clone.
+pub fn joined(member: &Member) -> Vec<Op> {
+    // 2 cannot be set, only inherited: the nearest is that nobody may look at the clone.
+    let dumpable = u64::from(member.process.dumpable == 1);
+    vec![call(What::Attribute, libc::SYS_prctl, &[libc::PR_SET_DUMPABLE as u64, dumpable])]
+}
+
 /// Stops the clone where the parent was stopped, until somebody continues it.
 pub fn stop(member: &Member) -> Vec<Op> {
     let args = [member.process.pid.into(), libc::SIGSTOP as u64];

@@ -45,10 +45,6 @@ fn ops(member: &Member, thread: &Thread, is_leader: bool, arena: &mut Arena) -> 
         ops.push(Op::new(What::Credentials, libc::SYS_prctl as u32, &args));
     }
     ops.extend(after_credentials(thread));
-    if is_leader {
-        let args = [libc::PR_SET_DUMPABLE as u64, member.process.dumpable.into()];
-        ops.push(call(libc::SYS_prctl, &args).may_fail()); // 2 cannot be set, only inherited
-    }
     ops
 }
 
