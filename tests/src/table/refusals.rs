@@ -19,6 +19,10 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
     Program::c("refuse_own_tmpfs").refused(&["tmpfs mounted on"]),
     Program::c("refuse_user_namespace").refused(&["another user namespace"]),
+    Program::c("refuse_uts_namespace").refused(&["a host name of its own"]),
+    Program::c("refuse_ipc_namespace").refused(&["message queues and shared memory apart"]),
+    Program::c("refuse_children_namespace").refused(&["its children are to be in"]),
+    Program::c("refuse_thread_root").refused(&["a root and a working directory of its own"]),
     Program::c("refuse_chroot").refused(&["without chroot"]),
     Program::c("refuse_ptraced").refused(&["trace"]),
 ];

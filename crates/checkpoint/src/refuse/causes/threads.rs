@@ -41,6 +41,11 @@ causes! {
         why: "its seccomp filter forbids rt_sigreturn, by which clones start",
         remedy: "let its filter allow rt_sigreturn",
     }
+    OWN_DIRECTORIES {
+        what: "root and working directory of a single thread",
+        why: "the thread has a root and a working directory of its own",
+        remedy: "run the program without unshare(CLONE_FS)",
+    }
     OWN_TABLE {
         what: "descriptors of a single thread",
         why: "the thread has a descriptor table of its own",
