@@ -17,6 +17,7 @@ mod estimate;
 mod files;
 mod filters;
 mod freeze;
+mod hardening;
 mod inject;
 mod maps;
 mod memory;
@@ -217,6 +218,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     let locked_kb = Status::read(pid, pid)?.locked_kb;
     rseq::abort(frozen)?;
     let injector = Injector::new(frozen, vdso)?;
+    probe::refuse_confined(&injector, pid, refusals)?;
     let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
     let protection_keys = probe::protection_keys(&injector, pid)?;
     memory::forget_kernel_keys(&mut regions.all, protection_keys);

@@ -14,6 +14,7 @@ use crate::inject::{Injector, Lent};
 use crate::refuse::{Refusals, causes};
 use crate::status::Status;
 
+const PR_GET_MDWE: u64 = 66;
 const PR_GET_MEMORY_MERGE: u64 = 68;
 const MEMBARRIER_GET_REGISTRATIONS: u64 = 1 << 9;
 
@@ -33,6 +34,8 @@ pub fn collect(
         leader.call(libc::SYS_prctl, [libc::PR_GET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?;
     // Linux 6.4; an error means that there is no such thing.
     let merges = leader.try_call(libc::SYS_prctl, [PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0])?;
+    // Linux 6.3, likewise.
+    let exec_gain = leader.try_call(libc::SYS_prctl, [PR_GET_MDWE, 0, 0, 0, 0, 0])?;
     prctl(libc::PR_GET_CHILD_SUBREAPER)?;
     let [is_child_subreaper] = injector.words()?;
     let membarrier =
@@ -50,6 +53,7 @@ pub fn collect(
             .and_then(|text| u32::from_str_radix(text.trim(), 16).ok())
             .unwrap_or(0),
         dumpable: dumpable as u32,
+        refuses_exec_gain: exec_gain.max(0) as u32,
         is_child_subreaper: is_child_subreaper as u32 != 0,
         membarrier: membarrier.max(0) as u32,
         thp_disable: thp_disable as u32,

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use files::{Descriptor, EpollWatch, InotifyWatch, OpenFile};
 pub use filter::SeccompFilter;
-pub use identity::{Credentials, Scheduling};
+pub use identity::{Credentials, Hardening, Scheduling};
 pub use locks::{Lock, LockKind, Notice};
 pub use memory::{
     Backing, FileIdentity, FileStamp, Memory, Region, RegionTraits, Segment, Stored, StoredWindow,

@@ -23,6 +23,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_ipc_namespace").refused(&["message queues and shared memory apart"]),
     Program::c("refuse_children_namespace").refused(&["its children are to be in"]),
     Program::c("refuse_thread_root").refused(&["a root and a working directory of its own"]),
+    Program::c("refuse_dispatch").refused(&["syscall user dispatch"]),
+    Program::c("refuse_landlock").refused(&["landlock"]),
     Program::c("refuse_chroot").refused(&["without chroot"]),
     Program::c("refuse_ptraced").refused(&["trace"]),
 ];

@@ -20,6 +20,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("rseq_section").env(&[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]),
     Program::c("robust_list"),
     Program::c("prctl_state"),
+    Program::c("hardening"),
     Program::c("personality"),
     Program::c("umask_cwd"),
     Program::c("own_mounts"),

@@ -98,7 +98,13 @@ fn posix_timer(timer: &PosixTimer, arena: &mut Arena) -> [Op; 2] {
 pub fn joined(member: &Member) -> Vec<Op> {
     // 2 cannot be set, only inherited: the nearest is that nobody may look at the clone.
     let dumpable = u64::from(member.process.dumpable == 1);
-    vec![call(What::Attribute, libc::SYS_prctl, &[libc::PR_SET_DUMPABLE as u64, dumpable])]
+    let mut ops =
+        vec![call(What::Attribute, libc::SYS_prctl, &[libc::PR_SET_DUMPABLE as u64, dumpable])];
+    let exec_gain = u64::from(member.process.refuses_exec_gain);
+    if exec_gain != 0 {
+        ops.push(call(What::Attribute, libc::SYS_prctl, &[PR_SET_MDWE, exec_gain, 0, 0, 0]));
+    }
+    ops
 }
 
 /// Stops the clone where the parent was stopped, until somebody continues it.
@@ -136,6 +142,8 @@ fn attributes(member: &Member) -> Vec<Op> {
     ops
 }
 
+/// Linux 6.3.
+const PR_SET_MDWE: u64 = 65;
 /// Linux 6.4.
 const PR_SET_MEMORY_MERGE: u64 = 67;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Credentials, FileIdentity, Scheduling, SeccompFilter};
+use super::{Credentials, FileIdentity, Hardening, Scheduling, SeccompFilter};
 
 /// Identity and attributes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,8 @@ pub struct Process {
     pub personality: u32,
     /// `PR_GET_DUMPABLE`.
     pub dumpable: u32,
+    /// `PR_GET_MDWE`: whether memory may become executable later.
+    pub refuses_exec_gain: u32,
     /// Whether it reaps its descendants' orphans.
     pub is_child_subreaper: bool,
     /// Whether a signal had stopped it.
@@ -96,6 +98,8 @@ pub struct Thread {
     pub no_new_privs: bool,
     /// Ids and capabilities.
     pub credentials: Credentials,
+    /// What it has made harder.
+    pub hardening: Hardening,
     /// Priorities.
     pub scheduling: Scheduling,
     /// Its own seccomp filters, the oldest first.

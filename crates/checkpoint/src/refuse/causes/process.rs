@@ -16,6 +16,12 @@ causes! {
         why: "it is pid 1 and stopped",
         remedy: "continue it with SIGCONT",
     }
+    CONFINED {
+        what: "process with CAP_SYS_PTRACE that Landlock or another security module confines",
+        why: "a security module, Landlock perhaps, keeps it from other processes, by rules that \
+            nobody is told",
+        remedy: "checkpoint it before it confines itself, and have its clones do that",
+    }
     TRACED {
         what: "process or thread under a debugger",
         why: "a debugger traces it",
