@@ -131,14 +131,11 @@ pub unsafe fn watch(
     // SAFETY: the kernel reads the link's name.
     let add =
         || unsafe { syscall(k::__NR_inotify_add_watch, [instance, link.as_ptr() as u64, mask]) };
+    // SAFETY: passed on to the caller.
+    let is_the_same = || wanted != 0 && unsafe { is(place, &*(wanted as *const Identity), true) };
     let added = match add() {
-        // SAFETY: as above; what is open is looked at.
-        Err(EACCES)
-            if rights.is_assumed() && unsafe { is(place, &*(wanted as *const Identity), true) } =>
-        {
-            // SAFETY: as above.
-            unsafe { rights.as_agent(add) }
-        }
+        // SAFETY: as above.
+        Err(EACCES) if rights.is_assumed() && is_the_same() => unsafe { rights.as_agent(add) },
         other => other,
     };
     call::close_range(place as u32, place as u32);
