@@ -2,8 +2,8 @@
 
 usage: bench/run.py [--quick] [NAME ...]
 
-For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and NAME.svg and
-NAME.png. Every figure in them is a median with its 95 % interval.
+For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for `fork` its
+plots, fork.svg and fork.png. Every figure in them is a median with its 95 % interval.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
-BENCHMARKS = ["fork"]
+BENCHMARKS = ["fork", "features"]
 
 
 def main() -> int:
@@ -57,9 +57,12 @@ def _run(program: Path, name: str, quick: bool) -> dict[str, Any]:
 
 def _write(name: str, report: dict[str, Any]) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
-    text = table.markdown(report, plot=f"{name}.svg")
+    if name == "features":
+        text = table.features(report)
+    else:
+        text = table.markdown(report, plot=f"{name}.svg")
+        plots.draw(report, [RESULTS / f"{name}.svg", RESULTS / f"{name}.png"])
     (RESULTS / f"{name}.md").write_text(text)
-    plots.draw(report, [RESULTS / f"{name}.svg", RESULTS / f"{name}.png"])
     print(text.split("\n## Everything", 1)[0])
     print(f"more in {(RESULTS / name).relative_to(ROOT)}.md")
 

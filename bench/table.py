@@ -18,6 +18,17 @@ COLUMNS = [
     "local memory after one call",
 ]
 
+PHASES = [
+    "mappings",
+    "request to first instruction",
+    "restore phase: fork of the init",
+    "restore phase: container",
+    "restore phase: process",
+    "restore phase: memory",
+    "restore phase: state and threads",
+    "restore phase: leaving",
+]
+
 
 def markdown(report: dict[str, Any], plot: str) -> str:
     """Return the whole page; `plot` is the picture's file name."""
@@ -32,6 +43,32 @@ def markdown(report: dict[str, Any], plot: str) -> str:
         lines += [note, ""]
     lines += ["## Everything", "", *_rows(report["rows"]), ""]
     return "\n".join(lines)
+
+
+def features(report: dict[str, Any]) -> str:
+    """Return the page of what each kind of thing costs a restore."""
+    rows = report["rows"]
+    lines = ["# farfork bench features", "", _machine(report), ""]
+    if report["quick"]:
+        lines += ["**A quick run: it shows that everything works, and decides little.**", ""]
+    lines += ["## One more of each kind", "", *_costs(rows), "", *report["notes"], ""]
+    lines += ["## A process with many things", "", *_phases(rows), ""]
+    lines += ["How it is measured: docs/benchmarks.md.", ""]
+    lines += ["## Everything", "", *_rows(rows), ""]
+    return "\n".join(lines)
+
+
+def _costs(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["| one more | restore takes longer by |", "| --- | --- |"]
+    costs = [row for row in rows if row["metric"] == "restore time of one more"]
+    return lines + [f"| {row['case']} | {_cell(row)} |" for row in costs]
+
+
+def _phases(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["| | median |", "| --- | --- |"]
+    by_metric = {row["metric"]: row for row in rows if row["case"] == "many things"}
+    listed = [by_metric[metric] for metric in PHASES if metric in by_metric]
+    return lines + [f"| {row['metric']} | {_cell(row)} |" for row in listed]
 
 
 def show(value: float | None, unit: str) -> str:

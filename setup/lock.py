@@ -16,7 +16,7 @@ HEADER = "# Written by setup/lock.py from {}; do not edit.\n"
 
 def main() -> None:
     """Write the lock files, or those of the lists named on the command line."""
-    names = sys.argv[1:] or ["requirements.in", "requirements-bench.in"]
+    names = sys.argv[1:] or ["requirements.in", "requirements-source.in", "requirements-bench.in"]
     for path in (HERE / name for name in names):
         lines = sorted(_line(package) for package in _resolve(path))
         path.with_suffix(".lock").write_text(HEADER.format(path.name) + "".join(lines))
@@ -24,7 +24,9 @@ def main() -> None:
 
 def _resolve(requirements: Path) -> list[dict[str, Any]]:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--report", "-"]
-    pip += ["--no-deps", "--ignore-installed", "--only-binary", ":all:", "-r", str(requirements)]
+    kind = "--no-binary" if requirements.stem.endswith("-source") else "--only-binary"
+    pip += ["--no-deps", "--ignore-installed", "--no-build-isolation"]
+    pip += [kind, ":all:", "-r", str(requirements)]
     report = subprocess.run(pip, check=True, capture_output=True, text=True).stdout
     packages: list[dict[str, Any]] = json.loads(report)["install"]
     return packages

@@ -5,8 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=.venv
-model=build/models/all-MiniLM-L6-v2
-inputs=(setup/python.sh setup/requirements.lock setup/embed_model.py python/pyproject.toml)
+models=build/models
+inputs=(setup/python.sh setup/requirements.lock setup/requirements-source.lock setup/models/*.py
+    python/pyproject.toml)
 log=build/setup-python.log
 
 # Runs a step; shows its output only when it fails.
@@ -71,6 +72,8 @@ install_packages() {
         --root-user-action=ignore)
     step "installing setup/requirements.lock" "${pip[@]}" --require-hashes --only-binary :all: \
         -r setup/requirements.lock
+    step "installing setup/requirements-source.lock" "${pip[@]}" --require-hashes \
+        --no-binary :all: --no-build-isolation -r setup/requirements-source.lock
     step "installing the package farfork" "${pip[@]}" --no-build-isolation -e python
 }
 
@@ -80,7 +83,7 @@ flock 9
 
 wanted=$(cat "${inputs[@]}" | sha256sum)
 stamp=$venv/farfork-stamp
-if [[ $(cat "$stamp" 2>/dev/null) == "$wanted" && -s $model/model.onnx ]] \
+if [[ $(cat "$stamp" 2>/dev/null) == "$wanted" && -s $models/textgenrnn/model.onnx ]] \
     && "$venv/bin/python" -c 'import farfork' 2>/dev/null; then
     exit 0
 fi
@@ -88,5 +91,5 @@ fi
 rm -f "$stamp"
 is_python_311 "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
 install_packages
-step "building the model of functions/embed" "$venv/bin/python" setup/embed_model.py "$model"
+step "building the models of the sample functions" "$venv/bin/python" setup/models "$models"
 echo "$wanted" >"$stamp"

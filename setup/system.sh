@@ -10,8 +10,11 @@ if [ "${1:-}" = --tests ]; then
     command -v go >/dev/null || packages+=(golang-go)
     command -v node >/dev/null || packages+=(nodejs)
     command -v javac >/dev/null || packages+=(default-jdk-headless)
-    # A server to clone; this package holds it without making it a service.
-    packages+=(redis-tools)
+    command -v ruby >/dev/null || packages+=(ruby)
+    # Servers to clone. The first package holds one without making it a service.
+    packages+=(redis-tools sqlite3)
+    [ -x /usr/sbin/nginx ] || packages+=(nginx-light)
+    [ -x /usr/lib/postgresql/15/bin/initdb ] || packages+=(postgresql-15)
 fi
 
 is_installed() {
@@ -33,11 +36,30 @@ if [ "$(id -u)" -ne 0 ]; then
     exit 1
 fi
 
+# Servers are installed as programs: none is started, now or when the machine starts.
+policy=/usr/sbin/policy-rc.d
+start_no_services() {
+    [ ! -e "$policy" ] || return 0
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    trap 'rm -f "$policy"' EXIT
+}
+is_missing() {
+    [[ " ${missing[*]} " == *" $1 "* ]]
+}
+disable_services() {
+    command -v systemctl >/dev/null || return 0
+    ! is_missing nginx-light || systemctl --quiet disable nginx
+    ! is_missing postgresql-15 || systemctl --quiet disable postgresql
+}
+
 echo "setup: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
+start_no_services
 if ! { apt-get -q=2 update && apt-get -q=2 install --no-install-recommends "${missing[@]}"; } >/dev/null
 then
     echo "setup: could not install ${missing[*]}; is this machine online?" >&2
     echo "setup: apt-get's own words are above; farfork needs these packages" >&2
     exit 1
 fi
+disable_services

@@ -39,6 +39,7 @@ if [ "${1:-}" = lint ]; then
 else
     step build cargo build --workspace
     step cargo cargo test --workspace --no-fail-fast
+    step fuzz setup/fuzz.sh
     if [ -d python ]; then
         step pytest .venv/bin/python -m pytest python
     fi

@@ -1,5 +1,8 @@
-// A Java machine with compiled code, worker threads, garbage to collect and a heap to keep.
+// A Java machine with compiled code, worker threads, garbage to collect and a heap to keep. What
+// the compiler assumed before (one class implements `Step`) is wrong afterwards.
 
+import java.lang.management.ManagementFactory;
+import java.lang.management.MemoryPoolMXBean;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -16,6 +19,47 @@ class RtJava {
         long hash = seed;
         for (int i = 0; i < rounds; i++) hash = hash * 6364136223846793005L + (hash >>> 33) + i;
         return hash;
+    }
+
+    interface Step {
+        long next(long value, int round);
+    }
+
+    static final class Adds implements Step {
+        public long next(long value, int round) {
+            return value + round;
+        }
+    }
+
+    /** Is not loaded before the checkpoint. */
+    static final class Turns implements Step {
+        public long next(long value, int round) {
+            return value * 31 ^ round;
+        }
+    }
+
+    static long walk(Step step, int rounds) {
+        long value = 1;
+        for (int i = 0; i < rounds; i++) value = step.next(value, i);
+        return value;
+    }
+
+    /** Bytes of machine code made from methods that ran long, without what only counts calls. */
+    static long compiledBytes() {
+        for (MemoryPoolMXBean pool : ManagementFactory.getMemoryPoolMXBeans()) {
+            if (pool.getName().contains("non-profiled")) return pool.getUsage().getUsed();
+        }
+        return 0;
+    }
+
+    /** The compiler has threads of its own: until it has made something of these methods. */
+    static void warm() {
+        long before = compiledBytes();
+        for (int i = 0; i < 100_000 && (i < 500 || compiledBytes() <= before); i++) {
+            mix(10_000, i);
+            check(walk(new Adds(), 10_000) == 49_995_001, "a sum");
+        }
+        check(compiledBytes() > before, "compiled code");
     }
 
     static Map<Integer, String> remember() {
@@ -53,7 +97,7 @@ class RtJava {
     public static void main(String[] arguments) throws Exception {
         ExecutorService pool = Executors.newFixedThreadPool(WORKERS);
         Map<Integer, String> kept = remember();
-        for (int i = 0; i < 200; i++) mix(10_000, i); // until it is compiled
+        warm();
         List<Long> before = work(pool);
         churn();
         System.out.println("READY");
@@ -63,6 +107,9 @@ class RtJava {
         churn();
         System.gc();
         check(kept.equals(remember()), "the same heap");
+        check(walk(new Adds(), 10_000) == 49_995_001, "a sum of compiled code");
+        check(walk(new Turns(), 3) == 29_762, "another class in the same loop");
+        check(walk(new Adds(), 10_000) == 49_995_001, "a sum of code that was given up");
         Thread late = new Thread(() -> check(mix(100_000, 2) == before.get(2), "a new thread's result"));
         late.start();
         late.join();

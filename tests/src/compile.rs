@@ -84,7 +84,8 @@ fn can_compile_for_32_bits() -> Outcome {
     Err(Trouble::Skipped("gcc-multilib is not installed".into()))
 }
 
-fn tool(name: &str) -> Outcome<PathBuf> {
+/// Where a program is installed that is looked for as a shell does.
+pub fn tool(name: &str) -> Outcome<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .map(|directory| directory.join(name))
         .find(|path| path.is_file())

@@ -26,7 +26,13 @@ pub fn finish(name: &str, outcome: Outcome) -> Result<(), Failed> {
 
 /// Runs the tests that the command line asks for, and takes away what they shared.
 pub fn run(trials: Vec<Trial>) -> ExitCode {
+    run_and(trials, || {})
+}
+
+/// The same, with something of the program's own to take away first.
+pub fn run_and(trials: Vec<Trial>, tear_down: impl FnOnce()) -> ExitCode {
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    tear_down();
     testbed::tear_down();
     conclusion.exit_code()
 }

@@ -233,12 +233,27 @@ impl<'a> Stage<'a> {
     }
 
     fn kill_restore(&mut self) -> Outcome {
-        self.must_checkpoint(&["--kill"])?;
+        let hands_over = matches!(self.program.expect, Expect::HandsOver);
+        let kept = if hands_over { &["--tcp-established"][..] } else { &[] };
+        self.must_checkpoint(&[&["--kill"], kept].concat())?;
         let status = self.parent.finish()?;
         if self.parent.said("PASS") || status.code().is_some() {
             return self.parent.fail(&format!("expected to be killed, saw {status}"));
         }
+        if hands_over {
+            self.must_be_in_place()?;
+        }
         self.clone("clone", &["--pid-mode", "same"])?.must_pass()
+    }
+
+    /// No clone starts anywhere but in the parent's place.
+    fn must_be_in_place(&self) -> Outcome {
+        let mut elsewhere = self.clone("clone in another place", &[])?;
+        let status = elsewhere.finish()?;
+        if status.code() == Some(1) && elsewhere.transcript().contains("--pid-mode same") {
+            return Ok(());
+        }
+        elsewhere.fail(&format!("expected exit status 1 and '--pid-mode same', saw {status}"))
     }
 
     fn clone_of_clone(&mut self) -> Outcome {

@@ -28,6 +28,8 @@ pub enum Expect {
     Refused(&'static [&'static str]),
     /// A clone cannot live beside the parent: `restore` says why, with this word in it.
     Excludes(&'static str),
+    /// A clone goes on with its connections, in its place only: elsewhere `restore` refuses.
+    HandsOver,
     /// `restore` refuses without `--inherit-fd N=…`, naming the fd, and passes with it.
     NeedsInherit(u32, &'static str),
     /// The same while the parent lives; when it has ended, `restore` passes without.
@@ -100,6 +102,12 @@ impl Program {
         self
     }
 
+    /// Marks a program whose connections a clone takes over.
+    pub const fn hands_over(mut self) -> Self {
+        self.expect = Expect::HandsOver;
+        self
+    }
+
     /// Marks a program whose `fd` the caller of `restore` has to bring.
     pub const fn needs_inherit(mut self, fd: u32, path: &'static str) -> Self {
         self.expect = Expect::NeedsInherit(fd, path);
@@ -161,6 +169,7 @@ impl Program {
             Expect::Passes => all.extend(Flavour::CLONING),
             Expect::Refused(_) => all.push(Flavour::Refused),
             Expect::Excludes(_) => all.extend([Flavour::Excluded, Flavour::KillRestoreSamePid]),
+            Expect::HandsOver => all.push(Flavour::KillRestoreSamePid),
             Expect::NeedsInherit(..) | Expect::NeedsInheritBeside(..) => {
                 all.push(Flavour::Inherited)
             }

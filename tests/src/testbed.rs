@@ -124,10 +124,23 @@ fn await_node(pool: &Path, name: &str) -> Outcome {
     }
 }
 
-/// Ends this node's agent, which the first restore has started: nobody waits until it is idle.
-fn end_local_agent() -> nix::Result<()> {
+/// Waits until `holds` does.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> Outcome<bool>) -> Outcome {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds()? {
+        if Instant::now() > deadline {
+            return Err(Trouble::Failed(format!("{what}: not in time")));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Ends the agent that listens at `socket`, which the first restore has started: nobody waits until
+/// it is idle.
+pub fn end_agent(socket_path: &Path) -> nix::Result<()> {
     let client = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-    connect(client.as_raw_fd(), &UnixAddr::new(&run_directory().join("local.sock"))?)?;
+    connect(client.as_raw_fd(), &UnixAddr::new(socket_path)?)?;
     let agent = getsockopt(&client, sockopt::PeerCredentials)?;
     kill(Pid::from_raw(agent.pid()), Signal::SIGKILL)
 }
@@ -140,7 +153,7 @@ pub fn tear_down() {
         let _ = agent.wait();
     }
     // There is none if nothing was restored on this node.
-    let _ = end_local_agent();
+    let _ = end_agent(&run_directory().join("local.sock"));
     if let Some(place) = MOUNTED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         let _ = umount2(&place, MntFlags::MNT_DETACH);
     }

@@ -1,7 +1,7 @@
 //! Benchmarks of farfork against what one would do without it.
 //!
 //! ```text
-//!  fork ── cases ──► samples ── stats ──► rows ┐
+//!  fork, features ─► samples ── stats ──► rows ┐
 //!    │                          goals ◄────────┴─► report
 //!  testbed (pool, agent, cgroup)   subject (processes, their protocol)
 //! ```
@@ -10,8 +10,10 @@
 //! goal is judged by the whole interval of what was measured.
 
 mod cgroup;
+mod clones;
 mod error;
 mod exchange;
+mod features;
 mod fork;
 mod goals;
 mod machine;
@@ -40,12 +42,15 @@ pub struct Options {
 pub enum Benchmark {
     /// Cold start, local fork and clone.
     Fork,
+    /// What each kind of thing costs a restore.
+    Features,
 }
 
 /// Runs a benchmark.
 pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError> {
     match benchmark {
         Benchmark::Fork => fork::run(options),
+        Benchmark::Features => features::run(options),
     }
 }
 

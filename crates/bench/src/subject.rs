@@ -234,20 +234,26 @@ impl Drop for Server {
 
 /// Compiles the C subject to `program`.
 pub fn compile_footprint(program: &Path) -> Result<(), BenchError> {
+    compile(FOOTPRINT_SOURCE, program, &[])
+}
+
+/// Compiles a C program.
+pub fn compile(source: &str, program: &Path, options: &[&str]) -> Result<(), BenchError> {
     let lacking = |reason: String| BenchError::Lacking {
-        doing: "compile the C subject with cc".to_owned(),
+        doing: "compile a C program with cc".to_owned(),
         reason,
         remedy: "install a C compiler (Debian: build-essential)",
     };
     let mut cc = Command::new("cc")
         .args(["-O2", "-x", "c", "-", "-o"])
         .arg(program)
+        .args(options)
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| lacking(error.to_string()))?;
     let mut input = cc.stdin.take();
-    let written = input.as_mut().map(|input| input.write_all(FOOTPRINT_SOURCE.as_bytes()));
+    let written = input.as_mut().map(|input| input.write_all(source.as_bytes()));
     drop(input);
     let output = cc.wait_with_output().map_err(|error| lacking(error.to_string()))?;
     if output.status.success() && matches!(written, Some(Ok(()))) {

@@ -31,6 +31,9 @@ impl MappedFiles {
     /// mapped like it.
     pub fn stamp(&mut self, mapping: &Mapping) -> Result<Option<FileStamp>, &'static Cause> {
         let Some(path) = mapping.path().filter(|_| !mapping.is_deleted()) else { return Ok(None) };
+        if mapping.is_misnamed {
+            return Err(causes::files::NOT_UTF_8);
+        }
         if !self.known.contains_key(&path) {
             let known = self.look_at(&path)?;
             self.known.insert(path.clone(), known);

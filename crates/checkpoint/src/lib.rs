@@ -18,6 +18,8 @@ mod files;
 mod filters;
 mod freeze;
 mod hardening;
+mod hindrance;
+mod identity;
 mod inject;
 mod maps;
 mod memory;
@@ -28,7 +30,6 @@ mod process;
 pub mod refuse;
 mod rseq;
 pub mod shared;
-mod status;
 mod threads;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -36,19 +37,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use farfork_image::model::{Member, Memory, Model, Process, Stored};
 use farfork_image::store::{Draft, Published};
 use farfork_pool::{Held, Pool};
+use farfork_sys::status::{self, Status};
 use farfork_types::Cid;
 use nix::sys::signal::{Signal, kill as kill_process};
 use nix::unistd::Pid;
 
 use ancestor::Ancestor;
 pub use copy::Progress;
+use descriptors::{Connections, Kept};
 pub use error::CheckpointError;
 use freeze::Frozen;
 use inject::Injector;
 use memory::Run;
 use refuse::{Refusal, Refusals, causes};
 use shared::{Layout, Objects};
-use status::Status;
 
 /// A checkpoint that was made.
 #[derive(Debug)]
@@ -73,17 +75,25 @@ pub struct Checkpoint {
 struct Unsettled {
     _image: Held,
     process: Option<Frozen>,
+    kept: Option<Kept>,
 }
 
 impl Checkpoint {
     /// To be called once the image has a name. Before, nothing is lost whoever dies: an image
-    /// without a name is given back by `farfork pool check`, and the process still lives.
-    pub fn settle(&self) {
+    /// without a name is given back by `farfork pool check`, and the process still lives. It does
+    /// so, too, if it cannot hand over its connections.
+    pub fn settle(&self) -> Result<(), CheckpointError> {
         if let Some(frozen) = &self.held.process {
-            // Best effort: without it, a clone may have to wait for a port.
-            let _ = descriptors::reset_on_death(frozen.pid());
+            if let Some(kept) = &self.held.kept {
+                let doing = error::doing(frozen.pid(), "keep its connections silent (nf_tables)");
+                kept.hand_over().map_err(|errno| doing(errno.into()))?;
+            } else {
+                // Best effort: without it, a clone may have to wait for a port.
+                let _ = descriptors::reset_on_death(frozen.pid());
+            }
             let _ = kill_process(Pid::from_raw(frozen.pid()), Signal::SIGKILL);
         }
+        Ok(())
     }
 }
 
@@ -92,14 +102,15 @@ struct Collected {
     model: Model,
     runs: Vec<Run>,
     shared: Layout,
+    kept: Option<Kept>,
 }
 
 /// Lists everything that keeps `pid` from being checkpointed.
-pub fn dry_run(pid: i32) -> Result<Vec<Refusal>, CheckpointError> {
+pub fn dry_run(pid: i32, fate: Fate) -> Result<Vec<Refusal>, CheckpointError> {
     look_at(pid)?;
     let frozen = freeze(pid)?;
     let mut refusals = refusals_of(pid)?;
-    collect(&frozen, &mut refusals)?;
+    collect(&frozen, fate, &mut refusals)?;
     Ok(refusals.into_list())
 }
 
@@ -119,13 +130,31 @@ fn freeze(pid: i32) -> Result<Frozen, CheckpointError> {
 
 const ARRIVAL_CHECKS: usize = 200;
 
-/// Checkpoints `pid` into `pool`. With `kill` the process never runs again after the moment that
-/// the image shows, unless the checkpoint is dropped without being settled.
+/// What becomes of a process when its image is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on.
+    #[default]
+    GoesOn,
+    /// It never runs again after the moment that the image shows, unless the checkpoint is dropped
+    /// without being settled.
+    Dies,
+    /// It dies, and a clone in its place goes on with its TCP connections.
+    HandsOver,
+}
+
+impl Fate {
+    fn connections(self) -> Connections {
+        if self == Fate::HandsOver { Connections::GoOn } else { Connections::End }
+    }
+}
+
+/// Checkpoints `pid` into `pool`, and keeps `fate` in store for the process.
 /// `progress` is told the bytes copied and those to be copied, and must not wait.
 pub fn checkpoint(
     pool: &Pool,
     pid: i32,
-    kill: bool,
+    fate: Fate,
     progress: Progress<'_>,
 ) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
@@ -133,9 +162,10 @@ pub fn checkpoint(
     let reserved = reserve(pool, pid);
     let stopped = freeze(pid)?;
     let mut refusals = refusals_of(pid)?;
-    let collected = collect(&stopped, &mut refusals)?;
+    let collected = collect(&stopped, fate, &mut refusals)?;
     let refusals = refusals.into_list();
-    let Some(Collected { mut model, runs, shared }) = collected.filter(|_| refusals.is_empty())
+    let Some(Collected { mut model, runs, shared, kept }) =
+        collected.filter(|_| refusals.is_empty())
     else {
         return Err(CheckpointError::Refused(refusals));
     };
@@ -152,12 +182,12 @@ pub fn checkpoint(
     let copying = copy_begun.elapsed();
     // One that is to be killed stands still until its image is there to take its place.
     let frozen = stopped.since().elapsed();
-    let process = Some(stopped).filter(|_| kill);
+    let process = Some(stopped).filter(|_| fate != Fate::GoesOn);
     model.created_unix_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let Published { cid, held, pool_bytes } = draft.publish(&model)?;
     let total = begun.elapsed();
-    let held = Unsettled { _image: held, process };
+    let held = Unsettled { _image: held, process, kept };
     Ok(Checkpoint { cid, copied_bytes, pool_bytes, frozen, copying, total, held })
 }
 
@@ -200,7 +230,11 @@ fn refusals_of(pid: i32) -> Result<Refusals, CheckpointError> {
 }
 
 /// Everything about the process; nothing if it cannot even be asked, which is among the refusals.
-fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>, CheckpointError> {
+fn collect(
+    frozen: &Frozen,
+    fate: Fate,
+    refusals: &mut Refusals,
+) -> Result<Option<Collected>, CheckpointError> {
     let pid = frozen.pid();
     let mappings = maps::read(pid)?;
     let (kernel, vdso) = memory::kernel_range(&mappings);
@@ -228,7 +262,7 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
         .iter()
         .map(|tid| threads::collect(&injector, *tid, &signals, own_filters, refusals))
         .collect::<Result<Vec<_>, _>>()?;
-    let open = descriptors::collect(pid, &objects, refusals)?;
+    let open = descriptors::collect(pid, &objects, fate.connections(), refusals)?;
     let shared = objects.lay_out(pid)?;
     let memory = memory::memory(regions.all, &runs, guards, kernel);
     let memory = Memory { protection_keys, ..memory };
@@ -261,5 +295,5 @@ fn collect(frozen: &Frozen, refusals: &mut Refusals) -> Result<Option<Collected>
     };
     model.content = shared.content(model.chunks() as u64);
     model.mounts = mounts::collect(pid, &model, refusals)?;
-    Ok(Some(Collected { model, runs, shared }))
+    Ok(Some(Collected { model, runs, shared, kept: open.kept }))
 }

@@ -9,11 +9,8 @@ use crate::error::{CheckpointError, doing};
 use crate::refuse::{Cause, Refusals, causes};
 
 /// Namespaces that have to be those of this farfork, which the agents of its node share.
-const OWN: [(&str, &Cause); 3] = [
-    ("user", causes::namespaces::USER),
-    ("uts", causes::namespaces::HOST_NAME),
-    ("ipc", causes::namespaces::IPC),
-];
+const OWN: [(&str, &Cause); 2] =
+    [("uts", causes::namespaces::HOST_NAME), ("ipc", causes::namespaces::IPC)];
 
 /// Namespaces that all threads have to share: what is looked at is that of the first.
 const SHARED: [&str; 2] = ["mnt", "net"];

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use farfork_image::model::{
     FileIdentity, Kinship, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers,
 };
-use farfork_sys::{ptrace, xstate};
+use farfork_sys::{kcmp, proc, ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
 use crate::files;
+use crate::identity;
 use crate::inject::{Injector, Lent};
 use crate::refuse::{Refusals, causes};
 use crate::status::Status;
@@ -26,6 +27,10 @@ pub fn collect(
 ) -> Result<Process, CheckpointError> {
     let status = Status::read(pid, pid)?;
     refuse_children(pid, refusals);
+    refuse_sharers(pid, refusals);
+    if !identity::holds_here(pid, &status) {
+        refusals.add("process", causes::process::USER_NAMESPACE);
+    }
     let leader = injector.lend(pid)?;
     let prctl =
         |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);
@@ -42,11 +47,11 @@ pub fn collect(
         leader.try_call(libc::SYS_membarrier, [MEMBARRIER_GET_REGISTRATIONS, 0, 0, 0, 0, 0])?;
     Ok(Process {
         pid: status.innermost_pid,
-        exe: link(pid, "exe")?,
-        exe_identity: identity(pid, "exe")?,
+        exe: place(pid, "exe", refusals)?,
+        exe_identity: file_identity(pid, "exe")?,
         command_line: command_line(pid),
-        cwd: link(pid, "cwd")?,
-        cwd_identity: identity(pid, "cwd")?,
+        cwd: place(pid, "cwd", refusals)?,
+        cwd_identity: file_identity(pid, "cwd")?,
         umask: status.umask,
         personality: fs::read_to_string(format!("/proc/{pid}/personality"))
             .ok()
@@ -94,22 +99,35 @@ fn limits(pid: i32) -> Vec<(u64, u64)> {
 const RESOURCES: u32 = 16;
 
 fn refuse_children(pid: i32, refusals: &mut Refusals) {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children: Vec<String> = tasks
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-        .collect();
-    for child in children {
+    for child in proc::children(pid) {
         refusals.add(format!("child process {child}"), causes::process::CHILD);
     }
 }
 
-fn link(pid: i32, name: &'static str) -> Result<PathBuf, CheckpointError> {
-    fs::read_link(format!("/proc/{pid}/{name}"))
-        .map_err(|_| CheckpointError::Proc { pid, what: name })
+/// Other processes in the same memory (`CLONE_VM` without `CLONE_THREAD`). Whoever vforks is not
+/// among them: it cannot be stopped before the child has gone on.
+fn refuse_sharers(pid: i32, refusals: &mut Refusals) {
+    let shares = |other: &i32| kcmp::shares_memory(pid, *other).unwrap_or(false);
+    for other in proc::processes().filter(|other| *other != pid).filter(shares) {
+        refusals.add(format!("process {other}"), causes::process::SHARES_MEMORY);
+    }
 }
 
-fn identity(pid: i32, name: &'static str) -> Result<FileIdentity, CheckpointError> {
+/// Where a link of `/proc/PID` leads.
+fn place(
+    pid: i32,
+    name: &'static str,
+    refusals: &mut Refusals,
+) -> Result<PathBuf, CheckpointError> {
+    let place = fs::read_link(format!("/proc/{pid}/{name}"))
+        .map_err(|_| CheckpointError::Proc { pid, what: name })?;
+    if place.to_str().is_none() {
+        refusals.add(format!("{name} {}", place.display()), causes::files::NOT_UTF_8);
+    }
+    Ok(place)
+}
+
+fn file_identity(pid: i32, name: &'static str) -> Result<FileIdentity, CheckpointError> {
     let at = format!("/proc/{pid}/{name}");
     let found = fs::metadata(&at).map_err(|_| CheckpointError::Proc { pid, what: name })?;
     let is_kernel_s = files::is_kernel_s(Path::new(&at));
@@ -128,7 +146,7 @@ pub fn layout(
     pid: i32,
     memory: Memory,
 ) -> Result<Memory, CheckpointError> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+    let stat = proc::text(format!("/proc/{pid}/stat"))
         .map_err(|_| CheckpointError::Proc { pid, what: "stat" })?;
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let fields: Vec<u64> =

@@ -25,12 +25,17 @@ pub(crate) struct Args {
 enum Name {
     /// Cold start, local fork and clone: latency, memory, throughput.
     Fork,
+    /// What each kind of descriptor, thread and mapping costs a restore.
+    Features,
 }
 
 /// Runs the subcommand. A goal that is missed is a result, not a failure.
 pub(crate) fn run(args: &Args) -> CommandResult {
-    let Name::Fork = args.name;
-    let report = farfork_bench::run(Benchmark::Fork, &Options { quick: args.quick })?;
+    let benchmark = match args.name {
+        Name::Fork => Benchmark::Fork,
+        Name::Features => Benchmark::Features,
+    };
+    let report = farfork_bench::run(benchmark, &Options { quick: args.quick })?;
     if args.json {
         print_json(&report)?;
     } else {

@@ -4,9 +4,11 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use farfork_checkpoint::refuse::Refusal;
-use farfork_checkpoint::{Checkpoint, CheckpointError};
+use farfork_checkpoint::{Checkpoint, CheckpointError, Fate};
 use farfork_image::catalog::{Catalog, ImageName};
+use farfork_image::format::Image;
 use farfork_pool::{Pool, PoolError};
+use farfork_sys::network_lock;
 use farfork_types::Cid;
 use serde::Serialize;
 
@@ -30,12 +32,26 @@ pub(crate) struct Args {
     /// End the process at the moment that the image shows.
     #[arg(long)]
     kill: bool,
+    /// Keep open TCP connections for a clone in the process's place, which goes on with them:
+    /// farfork restore --pid-mode same. Until then their peers hear nothing.
+    #[arg(long, requires = "kill")]
+    tcp_established: bool,
     /// List everything that would be refused, and write nothing.
     #[arg(long)]
     dry_run: bool,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    fn fate(&self) -> Fate {
+        match (self.kill, self.tcp_established) {
+            (false, _) => Fate::GoesOn,
+            (true, false) => Fate::Dies,
+            (true, true) => Fate::HandsOver,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -69,7 +85,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         other => other?,
     };
     publish(&pool, name, made.cid)?;
-    made.settle();
+    made.settle()?;
     report(name, &made, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -77,7 +93,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 /// Checkpoints, and shows on a terminal how far that is.
 fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
     let shown = (!args.json).then(|| Background::start("checkpointing")).flatten();
-    farfork_checkpoint::checkpoint(pool, args.pid, args.kill, &mut |done, all| {
+    farfork_checkpoint::checkpoint(pool, args.pid, args.fate(), &mut |done, all| {
         if let Some(shown) = &shown {
             shown.bytes(done, all);
         }
@@ -85,7 +101,7 @@ fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
 }
 
 fn dry_run(args: &Args) -> CommandResult {
-    let refusals = farfork_checkpoint::dry_run(args.pid)?;
+    let refusals = farfork_checkpoint::dry_run(args.pid, args.fate())?;
     let is_clear = refusals.is_empty();
     for refusal in refusals.iter().filter(|_| !args.json) {
         println!("{refusal}");
@@ -108,8 +124,14 @@ pub(crate) fn publish(pool: &Pool, name: &ImageName, cid: Cid) -> Result<(), Box
     Ok(())
 }
 
-/// Removes an image that may be gone already.
+/// Removes an image that may be gone already, and lets its connections end.
 pub(crate) fn remove(pool: &Pool, cid: Cid) -> Result<(), PoolError> {
+    if let Ok(image) = Image::read(pool, cid)
+        && let Some(connection) = image.model.connections().next()
+    {
+        // Gone already when a clone has gone on with them.
+        let _ = network_lock::unlock(None, &connection.lock);
+    }
     match pool.remove(cid) {
         Err(PoolError::NoImage { .. }) => Ok(()),
         other => other,

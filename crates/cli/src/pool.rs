@@ -1,6 +1,5 @@
 //! `farfork pool`, and which pool the other commands mean.
 
-use farfork_sys::words;
 use std::env;
 use std::error::Error;
 use std::fs;
@@ -9,10 +8,13 @@ use std::process::ExitCode;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
-use farfork_pool::{ImageState, Pool, maps_huge_pages, mount_tmpfs, unmount_tmpfs};
+use farfork_node::paths::make_run_directory;
+use farfork_pool::{ImageState, Pool, unmount_tmpfs};
+use farfork_sys::words;
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
 use crate::output::print_json;
+use crate::place::Place;
 use crate::{CommandResult, checkpoint, size};
 
 /// What to do with a pool.
@@ -25,6 +27,10 @@ pub(crate) enum Command {
         /// How large, as 4G.
         #[arg(long, value_parser = size::parse)]
         size: u64,
+        /// Mount a tmpfs with huge pages on the directory, which is empty, although it was there
+        /// before; on one that this command makes, root mounts one anyway.
+        #[arg(long)]
+        mount: bool,
     },
     /// Tell space, nodes, images and owners.
     Info {
@@ -50,7 +56,7 @@ pub(crate) enum Command {
 #[derive(clap::Args)]
 pub(crate) struct PoolArg {
     /// The pool; without it $FARFORK_POOL, then the embedded pool.
-    #[arg(long = "pool", env = "FARFORK_POOL", value_name = "PATH")]
+    #[arg(long = "pool", value_name = "PATH")]
     path: Option<PathBuf>,
 }
 
@@ -75,34 +81,36 @@ fn chosen(given: Option<&Path>) -> Result<PathBuf, Box<dyn Error>> {
 
 /// The embedded pool, made when it is first asked for: a quarter of the machine's memory.
 fn embedded() -> Result<PathBuf, Box<dyn Error>> {
-    let path = farfork_node::paths::run_directory().join("pool/embedded");
+    let path = farfork_node::paths::embedded_pool();
     if !path.exists() {
         let quarter = rustix::system::sysinfo().totalram / 4;
-        create(&path, align_down(quarter, CHUNK_BYTES))?;
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        make_run_directory(directory).map_err(|error| {
+            format!("cannot make {}: {}", directory.display(), words::of(&error))
+        })?;
+        let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
+        create(&path, align_down(quarter, CHUNK_BYTES), is_empty)?;
     }
     Ok(path)
 }
 
-/// Makes a pool; on a directory of its own, as root, on huge pages.
-fn create(path: &Path, bytes: u64) -> Result<Pool, Box<dyn Error>> {
+/// Makes a pool, or leaves everything as it was.
+fn create(path: &Path, bytes: u64, mounts: bool) -> Result<Pool, Box<dyn Error>> {
+    Pool::check_size(path, bytes)?;
     let directory = path.parent().ok_or("a pool needs a directory: name a file in one")?;
-    fs::create_dir_all(directory)
-        .map_err(|error| format!("cannot make {}: {}", directory.display(), words::of(&error)))?;
-    let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
-    if is_empty && rustix::process::geteuid().is_root() && !maps_huge_pages(directory) {
-        // Room for the file system's own pages beside the pool's.
-        mount_tmpfs(directory, bytes + (16 << 20))?;
-        eprintln!("mounted a tmpfs with huge pages on {}", directory.display());
-    }
-    Ok(Pool::create(path, bytes)?)
+    let place = Place::prepare(directory, bytes, mounts)?;
+    Pool::create(path, bytes).map_err(|error| {
+        place.leave();
+        error.into()
+    })
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(command: &Command) -> CommandResult {
     match command {
-        Command::Create { path, size } => {
+        Command::Create { path, size, mount } => {
             let path = std::path::absolute(path)?;
-            create(&path, align_up(*size, CHUNK_BYTES))?;
+            create(&path, align_up(*size, CHUNK_BYTES), *mount)?;
             println!("{}", path.display());
         }
         Command::Info { path, json } => info(path.as_deref(), *json)?,
@@ -114,6 +122,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
 
 fn destroy(path: &Path) -> Result<(), Box<dyn Error>> {
     let path = std::path::absolute(path)?;
+    farfork_node::clear_pins(&Pool::open(&path)?)?;
     Pool::destroy(&path)?;
     Ok(unmount_tmpfs(path.parent().unwrap_or(Path::new("/")))?)
 }
@@ -130,6 +139,9 @@ fn info(path: Option<&Path>, json: bool) -> Result<(), Box<dyn Error>> {
 
 fn check(path: Option<&Path>) -> CommandResult {
     let pool = Pool::open(&chosen(path)?)?;
+    for (node, images) in farfork_node::clear_pins(&pool)? {
+        println!("node {node} has no agent, and no clone holds {images} images that it pinned");
+    }
     let report = pool.check()?;
     let mut is_sound = report.is_sound();
     for finding in &report.findings {

@@ -41,6 +41,34 @@ fn a_quick_run_gives_every_row_and_judges_every_goal() {
     }
 }
 
+#[test]
+fn every_kind_of_thing_has_a_price_and_every_phase_its_time() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: benchmarks mount a pool and make PID namespaces: run as root");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_farfork"))
+        .args(["bench", "features", "--quick", "--json"])
+        .output()
+        .expect("farfork starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    let median = |case: &str, metric: &str| {
+        let row = rows.iter().find(|row| row["case"] == case && row["metric"] == metric);
+        row.and_then(|row| row["median"].as_f64()).unwrap_or_else(|| panic!("{case}, {metric}"))
+    };
+    for kind in ["thread", "anonymous mapping", "regular file", "eventfd", "listening TCP socket"] {
+        median(kind, "restore time of one more");
+    }
+    // A thread is a call of its own and more: this cannot be nothing.
+    assert!(median("thread", "restore time of one more") > 1.0);
+    let many = "many things";
+    let phases = ["memory", "state and threads", "process"];
+    let sum: f64 = phases.iter().map(|name| median(many, &format!("restore phase: {name}"))).sum();
+    assert!(sum > 0.0 && sum < 1.5 * median(many, "request to first instruction"), "{sum}");
+    assert!(median(many, "mappings") > 450.0);
+}
+
 fn check(report: &Value, subject: &str) {
     let rows = report["rows"].as_array().expect("rows");
     for (start, metric) in SERIES {

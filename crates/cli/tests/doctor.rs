@@ -14,7 +14,10 @@ fn json_is_one_document_and_agrees_with_the_exit_status() {
     let capabilities = report["capabilities"].as_array().expect("a list of capabilities");
     for capability in capabilities {
         assert!(capability["available"].is_boolean(), "{capability}");
-        assert!(["required", "better", "later"].contains(&capability["group"].as_str().unwrap()));
+        assert!(
+            ["required", "better", "users", "later"]
+                .contains(&capability["group"].as_str().unwrap())
+        );
         assert!(!capability["found"].as_str().unwrap().is_empty(), "{capability}");
         let missing = capability["available"] == false;
         assert_eq!(missing, capability["advice"].is_string(), "{capability}");

@@ -11,17 +11,20 @@ pub enum Group {
     Required,
     /// Without it farfork is slower, or refuses some processes.
     Better,
+    /// What a user who is not root has, and has not.
+    Users,
     /// Other pool media, far memory and comparisons.
     Later,
 }
 
 impl Group {
-    const ALL: [Group; 3] = [Group::Required, Group::Better, Group::Later];
+    const ALL: [Group; 4] = [Group::Required, Group::Better, Group::Users, Group::Later];
 
     fn title(self) -> &'static str {
         match self {
             Group::Required => "Required for checkpoint and restore",
             Group::Better => "Better with",
+            Group::Users => "For users without root",
             Group::Later => "For other media, far memory and comparisons",
         }
     }

@@ -9,6 +9,7 @@
 //!         └─ files, objects, terminals, …   what they may share, referred to by index
 //! ```
 
+mod connection;
 mod files;
 mod filter;
 mod identity;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use connection::TcpConnection;
 pub use files::{Descriptor, EpollWatch, InotifyWatch, OpenFile};
 pub use filter::SeccompFilter;
 pub use identity::{Credentials, Hardening, Scheduling};
@@ -33,7 +35,7 @@ pub use memory::{
 };
 pub use process::{Kinship, PosixTimer, Process, Signals, Thread, Timers};
 pub use shared::{ObjectExtent, ObjectKind, SharedObject};
-pub use socket::{Socket, SocketFile, SocketOption, SocketRole};
+pub use socket::{Message, Socket, SocketFile, SocketOption, SocketRole};
 pub use terminal::{SETTINGS_BYTES, Terminal};
 pub use unnamed::UnnamedFile;
 
@@ -53,7 +55,7 @@ pub struct Model {
     pub objects: Vec<SharedObject>,
     /// What the image holds of `objects`, as if it were an address space.
     pub content: Stored,
-    /// Open file descriptions that descriptors refer to.
+    /// Open file descriptions that descriptors refer to, or only messages in flight.
     pub files: Vec<OpenFile>,
     /// Files without a name that some of `files` have open.
     pub unnamed: Vec<UnnamedFile>,
@@ -118,6 +120,17 @@ pub struct MadeOn {
 }
 
 impl Model {
+    /// TCP connections that go on where their parent ended.
+    pub fn connections(&self) -> impl Iterator<Item = &TcpConnection> {
+        self.files.iter().filter_map(|file| match file {
+            OpenFile::Socket(socket) => match &socket.role {
+                SocketRole::Established(connection) => Some(&**connection),
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
     /// The process that a clone is known by: the ancestor of the others.
     ///
     /// # Panics

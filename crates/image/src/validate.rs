@@ -6,13 +6,14 @@ use std::path::Path;
 
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 use farfork_plan::window;
+use farfork_sys::peek::MOST_DESCRIPTORS;
 use farfork_sys::ptrace::REGISTER_WORDS;
 use farfork_sys::socket::{ADDRESS_BYTES, FILTER_INSTRUCTIONS};
 use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use crate::model::{
-    Backing, FileStamp, Member, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region,
+    Backing, FileStamp, Member, Memory, Message, Model, ObjectExtent, ObjectKind, OpenFile, Region,
     SETTINGS_BYTES, SeccompFilter, Segment, SharedObject, Socket, SocketOption, SocketRole, Stored,
     Thread, UnnamedFile,
 };
@@ -163,8 +164,9 @@ impl Model {
             OpenFile::Pipe { content, capacity, .. } => {
                 demand(content.len() <= *capacity as usize, "a pipe that holds too much")
             }
-            OpenFile::SocketPair { end, options, .. } => {
+            OpenFile::SocketPair { end, options, incoming, .. } => {
                 demand(*end < 2, "a socket pair of three")?;
+                incoming.iter().try_for_each(|message| self.validate_message(message))?;
                 validate_options(options)
             }
             OpenFile::Socket(socket) => socket.validate(),
@@ -175,6 +177,14 @@ impl Model {
             }
             _ => Ok(()),
         })
+    }
+}
+
+impl Model {
+    fn validate_message(&self, message: &Message) -> Check {
+        let known = message.files.iter().all(|file| (*file as usize) < self.files.len());
+        demand(known, "a message with a descriptor of no file")?;
+        demand(message.files.len() <= MOST_DESCRIPTORS, "a message with descriptors without end")
     }
 }
 
@@ -242,6 +252,13 @@ impl Socket {
     fn validate(&self) -> Check {
         let peer = match &self.role {
             SocketRole::Connected { peer } => Some(peer),
+            SocketRole::Established(connection) => {
+                demand(self.name.is_some(), "a connection from nowhere")?;
+                let all = connection.sent.1.len();
+                demand(connection.unsent as usize <= all, "more to send than there is")?;
+                demand(!connection.lock.contains('\0'), "a lock with a name that is none")?;
+                Some(&connection.peer)
+            }
             _ => None,
         };
         let addresses = self.name.iter().chain(peer);

@@ -121,9 +121,15 @@ fn seeds_for_the_fuzzer() {
         println!("nothing to do: FARFORK_FUZZ_SEEDS names no directory");
         return;
     };
-    for (target, bytes) in
-        [("metadata", metadata(&common::model())), ("archive", common::archive().clone())]
-    {
+    let call = br#"{"restore":{"pool":"/p","cid":"00112233445566778899aabbccddeeff","name":"a/b","detach":false,"same_pid":true,"inherit":[6],"requested_ns":1}}"#;
+    // Every checksum made right, and a change in each area.
+    let changes: Vec<u8> = (0..7u8).flat_map(|area| [area, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0]).collect();
+    for (target, bytes) in [
+        ("metadata", metadata(&common::model())),
+        ("archive", common::archive().clone()),
+        ("pool", [&[31][..], &changes].concat()),
+        ("protocol", call.to_vec()),
+    ] {
         std::fs::create_dir_all(corpus.join(target)).unwrap();
         std::fs::write(corpus.join(target).join("whole"), bytes).unwrap();
     }

@@ -13,12 +13,14 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::NodeError;
 use crate::images::Images;
 use crate::paths;
 use crate::registry::Registry;
 use crate::session::Node;
+use crate::user;
 use crate::workers::Workers;
 
 /// The shortest slice that the scheduler grants.
@@ -26,13 +28,20 @@ const SLICE_NS: u64 = 100_000;
 
 /// Serves the node `name` until it has been idle for `idle`, if that is given.
 pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<(), NodeError> {
+    paths::check_name(name)?;
     // Between a request and a clone's first instruction six processes wake each other; behind busy
     // neighbours each could wait for a whole slice of theirs. Clones get the default back.
     let _ = farfork_sys::slice::request(SLICE_NS);
+    // When whoever started this agent ends, the kernel would send SIGHUP to all of the process
+    // group as soon as one clone in it is stopped. A shell's job stays the shell's.
+    let _ = rustix::process::setsid();
+    raise_file_limit();
     let path = paths::socket(name);
+    let own_ids = user::settle()?; // before there are threads
     let (listener, _lock) = listen_at(&path)?;
     let node = Arc::new(Node {
         name: name.to_owned(),
+        own_ids,
         images: Images::new(name),
         registry: Registry::new()
             .map_err(|source| socket_error("watch clones of", &path, source))?,
@@ -48,6 +57,14 @@ pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<()
     Ok(())
 }
 
+/// The agent has a descriptor or more for each image and each clone. A clone's own limit is its
+/// parent's.
+fn raise_file_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // What stays low is told when it is reached.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 fn socket_error(doing: &'static str, path: &Path, source: io::Error) -> NodeError {
     NodeError::Socket { doing, path: path.to_owned(), source }
 }
@@ -55,15 +72,29 @@ fn socket_error(doing: &'static str, path: &Path, source: io::Error) -> NodeErro
 /// Binds the socket; the lock beside it tells a living agent from a dead one's leftovers.
 fn listen_at(path: &Path) -> Result<(OwnedFd, fs::File), NodeError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(directory).map_err(|e| socket_error("make the directory of", path, e))?;
-    let lock = fs::File::create(path.with_extension("lock"))
-        .map_err(|source| socket_error("lock", path, source))?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| NodeError::Agent(format!("a node agent already serves {}", path.display())))?;
+    paths::make_run_directory(directory)
+        .map_err(|e| socket_error("make the directory of", path, e))?;
+    let lock = lock(path)?;
     let _ = fs::remove_file(path);
     let listener = bound(path).map_err(|errno| socket_error("listen at", path, errno.into()))?;
     Ok((listener, lock))
 }
+
+/// Takes the lock beside the socket, which an agent holds as long as it lives. It may be held for a
+/// moment by somebody who clears what a dead agent has left.
+pub fn lock(path: &Path) -> Result<fs::File, NodeError> {
+    let lock = fs::File::create(path.with_extension("lock"))
+        .map_err(|source| socket_error("lock", path, source))?;
+    for _ in 0..LOCK_TRIES {
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(lock);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Err(NodeError::Agent(format!("a node agent already serves {}", path.display())))
+}
+
+const LOCK_TRIES: u32 = 20;
 
 fn bound(path: &Path) -> nix::Result<OwnedFd> {
     let kind = SockType::SeqPacket;

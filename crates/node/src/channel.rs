@@ -111,6 +111,10 @@ impl Channel {
                 other => break other.map_err(broken)?,
             }
         };
+        if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+            close_rights(space);
+            return Err(NodeError::TooManyFiles);
+        }
         let (mut fds, mut sender) = (Vec::new(), 0);
         for control in message.cmsgs().map_err(broken)? {
             match control {
@@ -129,6 +133,27 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// Closes the descriptors that there was still room for, where some of a message were cut off.
+#[allow(unsafe_code)] // reason: received descriptor numbers become owned descriptors
+fn close_rights(control: &[u8]) {
+    // struct cmsghdr: length in 8 bytes, level and type in 4 each; the next is aligned to 8.
+    let number = |bytes: &[u8]| i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let mut rest = control;
+    while rest.len() > 16 {
+        let length = number(rest) as usize;
+        if length <= 16 || length > rest.len() {
+            return;
+        }
+        if [number(&rest[8..]), number(&rest[12..])] == [libc::SOL_SOCKET, libc::SCM_RIGHTS] {
+            for fd in rest[16..length].chunks_exact(4).map(number) {
+                // SAFETY: the kernel has just made this descriptor for this process.
+                drop(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+        rest = &rest[length.next_multiple_of(8).min(rest.len())..];
     }
 }
 

@@ -1,13 +1,14 @@
 //! Calling an agent.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farfork_types::wire::{Call, CloneState, Reply, RestoreCall, Running};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::channel::Channel;
 use crate::error::NodeError;
@@ -36,6 +37,7 @@ pub struct StartedClone {
 impl Client {
     /// Connects to the agent of `node`, if one runs.
     pub fn connect(node: &str) -> Result<Client, NodeError> {
+        paths::check_name(node)?;
         let path = paths::socket(node);
         let failed = |errno: nix::errno::Errno| NodeError::Socket {
             doing: "reach",
@@ -51,17 +53,24 @@ impl Client {
 
     /// Connects to the agent of `node`, starting one if none runs.
     pub fn connect_or_start(node: &str) -> Result<Client, NodeError> {
+        paths::check_name(node)?;
         if let Ok(client) = Client::connect(node) {
             return Ok(client);
         }
-        start_agent(node)?;
+        let mut agent = StartedAgent::start(node)?;
         let begun = Instant::now();
         loop {
-            match Client::connect(node) {
-                Err(_) if begun.elapsed() < START_TIMEOUT => {
+            // In this order: one that has just ended may have found another in its place.
+            let reason = agent.reason_of_end();
+            match (Client::connect(node), reason) {
+                (Err(_), Some(reason)) => return Err(NodeError::Agent(reason)),
+                (Err(_), None) if begun.elapsed() < START_TIMEOUT => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                other => return other,
+                (other, _) => {
+                    agent.leave();
+                    return other;
+                }
             }
         }
     }
@@ -72,12 +81,17 @@ impl Client {
         call: RestoreCall,
         fds: &[BorrowedFd<'_>],
     ) -> Result<StartedClone, NodeError> {
+        let detach = call.detach;
         self.channel.send(&Call::Restore(call), fds)?;
         let received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
         match received.document {
             Reply::Running(mut running) => {
                 running.pid = received.about.unwrap_or(running.pid);
                 self.channel.send(&Call::Seen { pid: running.pid }, &[])?;
+                if detach {
+                    // From here on it lives without the agent.
+                    self.done()?;
+                }
                 Ok(StartedClone { running, client: self })
             }
             other => Err(unexpected(other)),
@@ -101,6 +115,10 @@ impl Client {
     /// Sends a signal to the clone with this pid.
     pub fn kill(&self, pid: i32, signal: i32) -> Result<(), NodeError> {
         self.channel.send_about(&Call::Kill { pid, signal }, pid)?;
+        self.done()
+    }
+
+    fn done(&self) -> Result<(), NodeError> {
         match self.reply()? {
             Reply::Done => Ok(()),
             other => Err(unexpected(other)),
@@ -139,17 +157,45 @@ fn unexpected(reply: Reply) -> NodeError {
     }
 }
 
-/// Starts this program as an agent of its own session, which goes when it is idle.
-fn start_agent(node: &str) -> Result<(), NodeError> {
-    let failed = |source| NodeError::Socket { doing: "start", path: paths::socket(node), source };
-    let program = std::env::current_exe().map_err(failed)?;
-    let idle = IDLE.as_secs().to_string();
-    let mut command = Command::new(program);
-    command.args(["node", "--name", node, "--idle-exit-s", &idle]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.current_dir("/").process_group(0);
-    let mut child = command.spawn().map_err(failed)?;
-    // It is not waited for: a thread reaps it should it end before this process.
-    std::thread::spawn(move || child.wait());
-    Ok(())
+/// An agent that was started and may not come up.
+struct StartedAgent {
+    child: Child,
+    /// What it writes to its standard error.
+    words: File,
+}
+
+impl StartedAgent {
+    /// Starts this program as an agent of its own session, which goes when it is idle.
+    fn start(node: &str) -> Result<StartedAgent, NodeError> {
+        let failed =
+            |source| NodeError::Socket { doing: "start", path: paths::socket(node), source };
+        let program = std::env::current_exe().map_err(failed)?;
+        let words = memfd_create("farfork-node", MemfdFlags::CLOEXEC)
+            .map(File::from)
+            .map_err(|errno| failed(errno.into()))?;
+        let stderr = words.try_clone().map_err(failed)?;
+        let idle = IDLE.as_secs().to_string();
+        let mut command = Command::new(program);
+        command.args(["node", "--name", node, "--idle-exit-s", &idle]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        command.current_dir("/");
+        Ok(StartedAgent { child: command.spawn().map_err(failed)?, words })
+    }
+
+    /// What it said when it ended, if it has.
+    fn reason_of_end(&mut self) -> Option<String> {
+        self.child.try_wait().ok().flatten()?;
+        let mut text = String::new();
+        let read = self.words.rewind().and_then(|()| self.words.read_to_string(&mut text));
+        let said = text.trim().trim_start_matches("farfork: ");
+        match read {
+            Ok(_) if !said.is_empty() => Some(said.to_owned()),
+            _ => Some("the node agent ended at once: see farfork node".to_owned()),
+        }
+    }
+
+    /// It is not waited for: a thread reaps it should it end before this process.
+    fn leave(mut self) {
+        std::thread::spawn(move || self.child.wait());
+    }
 }

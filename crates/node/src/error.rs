@@ -43,6 +43,61 @@ pub enum NodeError {
         /// Number of the descriptor.
         fd: u32,
     },
+    /// Whoever asked for a clone has gone, before it ran.
+    #[error("whoever asked for the clone has gone: it was ended")]
+    CallerGone,
+    /// What was given cannot name a node.
+    #[error(
+        "'{name}' is no name of a node: take at most {longest} letters, digits, dots, dashes and \
+         underscores, the first one a letter or digit"
+    )]
+    BadName {
+        /// What was given.
+        name: String,
+        /// Most bytes.
+        longest: usize,
+    },
+    /// A connection has one process at each end.
+    #[error(
+        "image {name} holds TCP connections that go on where its parent ended: start it with \
+         --pid-mode same, once"
+    )]
+    Connections {
+        /// The image.
+        name: String,
+    },
+    /// The agent is not root, and there is no user namespace for it.
+    #[error(
+        "cannot make a user namespace, in which a node agent works that is not root: {}; run it as \
+         root, or allow user namespaces ({})",
+        words::of(.source),
+        "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, \
+         kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp profile"
+    )]
+    UserNamespace {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The agent is not root, and the image's process was somebody else.
+    #[error(
+        "cannot restore {name}: its process {what}; a node agent that is not root starts clones \
+         with its own identity only: have the agent run as that user, or as root"
+    )]
+    OtherIdentity {
+        /// The image.
+        name: String,
+        /// In which respect.
+        what: String,
+    },
+    /// The agent is not root, and the clone shall have pids of its choice in a namespace of root's.
+    #[error(
+        "cannot restore {name} with --pid-mode same: the kernel lets only root choose pids in this \
+         PID namespace; leave the option out, and the clone has them in a PID namespace of its own"
+    )]
+    SamePidUnprivileged {
+        /// The image.
+        name: String,
+    },
     /// There is no such clone here.
     #[error("no clone has pid {pid} on this node: farfork ps lists them")]
     NoClone {
@@ -62,6 +117,12 @@ pub enum NodeError {
     /// The connection broke.
     #[error("the node agent went away: {}; clones go on, and farfork node starts a new one", words::of(.0))]
     Connection(io::Error),
+    /// The agent's limit of open files is reached.
+    #[error(
+        "the node agent has as many files open as it may: end clones, or start it with a higher \
+         limit (ulimit -n)"
+    )]
+    TooManyFiles,
     /// What came over the connection is no known message.
     #[error("the node agent speaks another language ({0}): is it another version of farfork?")]
     Language(String),

@@ -120,10 +120,9 @@ impl NodePool {
         let file = fs::metadata(path).map_or((0, 0), |now| (now.dev(), now.ino()));
         let slot = pool.register_node(node)?;
         let directory = paths::pins(node);
-        let uuid: String = pool.uuid().iter().map(|byte| format!("{byte:02x}")).collect();
         // A directory that cannot be made shows as an error of the file in it.
         let _ = fs::create_dir_all(&directory);
-        let pins = PinFile::open(&directory.join(uuid))?;
+        let pins = PinFile::open(&directory.join(paths::pool_name(&pool)))?;
         // An agent before this one may have died with clones that ended since.
         pool.reconcile(slot, &pins)?;
         Ok(NodePool { pool, slot, pins, file, images: Mutex::default(), pinning: Mutex::default() })

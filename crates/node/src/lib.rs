@@ -7,7 +7,8 @@
 //! ```
 //! Invariants: an image is pinned in the pool as long as a clone of it lives on this node, the
 //! truth being a lock that the clone's init holds; a clone that was not detached dies with the
-//! connection that asked for it; the agent leaves when it has had nothing to do for a while.
+//! connection that asked for it; the agent leaves when it has had nothing to do for a while. One
+//! that is not root works in a user namespace of its own.
 
 mod addresses;
 mod agent;
@@ -15,11 +16,15 @@ mod channel;
 pub mod client;
 mod error;
 mod images;
+mod leftovers;
 pub mod paths;
 mod registry;
 mod session;
+mod start;
 pub mod usage;
+mod user;
 mod workers;
 
 pub use agent::serve;
 pub use error::NodeError;
+pub use leftovers::clear_pins;

@@ -1,21 +1,88 @@
 //! Where a node keeps its socket and its pins.
 
 use std::env;
-use std::path::PathBuf;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use farfork_pool::Pool;
+
+use crate::error::NodeError;
 
 /// Name of the node when none is given.
 pub const DEFAULT_NODE: &str = "local";
 
+/// Most bytes of a node's name: a pool has room for so many, and so has a socket's path.
+const LONGEST: usize = 40;
+
+/// Demands that `name` can name a node, and files.
+///
+/// # Errors
+/// [`NodeError::BadName`].
+pub fn check_name(name: &str) -> Result<(), NodeError> {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_name = name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.len() <= LONGEST
+        && name.bytes().all(is_fit);
+    if is_name {
+        Ok(())
+    } else {
+        Err(NodeError::BadName { name: name.to_owned(), longest: LONGEST })
+    }
+}
+
 /// Directory for everything of this machine's nodes: `$FARFORK_RUN`, or a place that goes with
-/// the machine's uptime.
+/// the machine's uptime. Without root, one of the user's own.
 pub fn run_directory() -> PathBuf {
+    let uid = rustix::process::geteuid();
     match (env::var_os("FARFORK_RUN"), env::var_os("XDG_RUNTIME_DIR")) {
         (Some(given), _) => PathBuf::from(given),
-        (None, Some(user)) if !rustix::process::geteuid().is_root() => {
-            PathBuf::from(user).join("farfork")
-        }
-        _ => PathBuf::from("/run/farfork"),
+        _ if uid.is_root() => PathBuf::from("/run/farfork"),
+        (None, Some(user)) => PathBuf::from(user).join("farfork"),
+        (None, None) => shared_memory(uid.as_raw()).join("run"),
     }
+}
+
+/// The embedded pool: for root a tmpfs is mounted there, for others it lies in shared memory.
+pub fn embedded_pool() -> PathBuf {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() || env::var_os("FARFORK_RUN").is_some() {
+        return run_directory().join("pool/embedded");
+    }
+    shared_memory(uid.as_raw()).join("embedded")
+}
+
+fn shared_memory(uid: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/farfork-{uid}"))
+}
+
+/// Makes the directory that agents listen in, or the embedded pool lies in. Where everybody may
+/// make one of this name, it must be this user's.
+pub fn make_run_directory(directory: &Path) -> io::Result<()> {
+    let uid = rustix::process::geteuid().as_raw();
+    let own = shared_memory(uid);
+    if directory.starts_with(&own) {
+        make_private(&own, uid)?;
+    }
+    fs::create_dir_all(directory)
+}
+
+fn make_private(directory: &Path, uid: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(directory)?;
+    if found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let text = format!(
+        "{} is somebody else's, or open to others: remove it, or set FARFORK_RUN to a directory of \
+         your own",
+        directory.display()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 /// Socket of the agent of `node`.
@@ -26,4 +93,48 @@ pub fn socket(node: &str) -> PathBuf {
 /// Directory for the pins of `node`.
 pub fn pins(node: &str) -> PathBuf {
     run_directory().join(format!("{node}.pins"))
+}
+
+/// Name of the file with the pins of images of `pool`.
+pub fn pool_name(pool: &Pool) -> String {
+    pool.uuid().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// File whose lock tells that the agent of `node` lives; it stays when the agent has gone.
+pub fn lock(node: &str) -> PathBuf {
+    run_directory().join(format!("{node}.lock"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_directory_of_others_is_not_used() {
+        let uid = rustix::process::geteuid().as_raw();
+        let place = tempfile::tempdir().unwrap();
+        let own = place.path().join("own");
+        make_private(&own, uid).unwrap();
+        make_private(&own, uid).unwrap();
+        let refused = make_private(&own, uid + 1).unwrap_err();
+        assert!(refused.to_string().contains("FARFORK_RUN"), "{refused}");
+        fs::set_permissions(&own, PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(make_private(&own, uid).is_err());
+        fs::set_permissions(&own, PermissionsExt::from_mode(0o700)).unwrap();
+        let link = place.path().join("link");
+        symlink(&own, &link).unwrap();
+        assert!(make_private(&link, uid).is_err());
+    }
+
+    #[test]
+    fn a_node_is_named_by_what_no_path_leads_out_of() {
+        for name in ["local", "n2", "rack-7.host_3", "0"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        let long = "n".repeat(LONGEST + 1);
+        for name in ["", ".", "..", "../x", "a/b", "-n", "a b", "caf\u{e9}", "a\0", &long] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
 }

@@ -9,7 +9,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use farfork_types::wire::Reply;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+
 use crate::channel::Channel;
+use crate::error::NodeError;
 use crate::session::Node;
 
 /// Threads that shall wait for connections.
@@ -23,6 +29,12 @@ pub struct Workers {
     listener: OwnedFd,
     counts: Mutex<Counts>,
     is_short: Condvar,
+    spare: Mutex<Option<OwnedFd>>,
+}
+
+/// A descriptor to be closed when there is no other.
+fn spare() -> Option<OwnedFd> {
+    open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 #[derive(Default)]
@@ -35,7 +47,8 @@ impl Workers {
     /// Workers that accept at `listener`, none of them started yet.
     pub fn new(node: Arc<Node>, listener: OwnedFd) -> Arc<Workers> {
         let counts = Mutex::default();
-        Arc::new(Workers { node, listener, counts, is_short: Condvar::new() })
+        let spare = Mutex::new(spare());
+        Arc::new(Workers { node, listener, counts, is_short: Condvar::new(), spare })
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -66,14 +79,42 @@ impl Workers {
             self.begin();
             self.node.registry.touch();
             // A client that has gone has nobody to tell.
-            let _ = connection
-                .map_err(|errno| crate::NodeError::Connection(errno.into()))
-                .and_then(Channel::new)
-                .and_then(|channel| self.node.serve(&channel));
+            let _ = match connection {
+                Ok(connection) => {
+                    Channel::new(connection).and_then(|channel| self.node.serve(&channel))
+                }
+                Err(Errno::MFILE | Errno::NFILE) => self.refuse(),
+                Err(errno) => Err(NodeError::Connection(errno.into())),
+            };
             if !self.finish() {
                 return;
             }
         }
+    }
+
+    /// Tells a client, with the descriptor kept for that, that there is none for it. Without an
+    /// answer it would wait for as long as the limit is reached.
+    fn refuse(&self) -> Result<(), NodeError> {
+        let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_kept = kept.take().is_some();
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut polls = [PollFd::new(&self.listener, PollFlags::IN)];
+        let is_waiting = poll(&mut polls, Some(&now)).is_ok_and(|ready| ready > 0);
+        let result = if is_kept && is_waiting { self.refuse_one() } else { Ok(()) };
+        *kept = spare();
+        if kept.is_none() {
+            // Somebody was faster; there is nothing to be done before something is closed.
+            thread::sleep(Duration::from_millis(50));
+        }
+        result
+    }
+
+    fn refuse_one(&self) -> Result<(), NodeError> {
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        let connection = rustix::net::accept_with(self.listener.as_fd(), flags)
+            .map_err(|errno| NodeError::Connection(errno.into()))?;
+        let message = NodeError::TooManyFiles.to_string();
+        Channel::new(connection)?.send(&Reply::Failed { message }, &[])
     }
 
     fn begin(&self) {

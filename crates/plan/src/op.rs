@@ -44,6 +44,12 @@ pub mod nr {
     /// Adds to the inotify instance `args[0]` a watch of the path `args[1]` with mask `args[2]`.
     /// What is there is opened as by [`OPEN`] first, with the identity at `args[3]`.
     pub const WATCH: u32 = 0x8015;
+    /// Sends the `args[2]` bytes at `args[1]` on socket `args[0]` with flags `args[3]`, all of them
+    /// or failing.
+    pub const SEND_ALL: u32 = 0x8008;
+    /// Puts the TCP socket `args[0]` into repair mode. Without the right to, leaves out the next
+    /// `args[1]` ops, which would make a connection in earnest, and tells the user.
+    pub const REPAIR: u32 = 0x8009;
 }
 
 /// What an op is about, so that a failure can be told in words.
@@ -90,6 +96,8 @@ pub enum What {
     Address = 19,
     /// Taking a lock or lease again.
     Lock = 20,
+    /// Telling the process that its connection was reset.
+    Reset = 21,
 }
 
 impl What {
@@ -117,6 +125,7 @@ impl What {
             Scheduling,
             Address,
             Lock,
+            Reset,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

@@ -34,6 +34,10 @@ pub struct Request {
     pub pool_device: u64,
     /// See `pool_device`.
     pub pool_inode: u64,
+    /// 1 if the clone has the right groups already and may not set any: its agent is not root.
+    pub keeps_groups: u32,
+    /// Zero.
+    pub unused: u32,
 }
 
 /// How the clone's pid relates to the parent's.
@@ -75,6 +79,10 @@ pub struct Status {
     pub at_ns: [u64; 6],
 }
 
+/// The one byte that the agent sends on the status socket, once whoever asked for the clone knows
+/// of it. A clone that nobody knows of ends with the agent.
+pub const KNOWN: u8 = 1;
+
 /// Kinds of [`Status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -90,7 +98,7 @@ pub enum StatusKind {
 }
 
 const _: () = {
-    assert!(size_of::<Request>() == 40);
+    assert!(size_of::<Request>() == 48);
     assert!(size_of::<Spawned>() == 8);
     assert!(size_of::<Status>() == 72);
 };

@@ -194,7 +194,12 @@ impl Pool {
         let chunks = self.chunks();
         let mut next = record.first.load(Acquire);
         let mut extents = Vec::new();
-        for _ in 0..record.extents.load(Acquire) {
+        let extent_count = record.extents.load(Acquire);
+        // A chain that leads back into itself would not end for as long as the count says.
+        if extent_count > self.layout.data_chunks() {
+            return None;
+        }
+        for _ in 0..extent_count {
             let head = chunks.records.get(next as usize)?;
             extents.push(self.run_at(next, head.run_chunks.load(Acquire))?);
             next = head.next.load(Acquire);

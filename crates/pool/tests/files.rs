@@ -221,3 +221,19 @@ fn a_pool_on_hugetlbfs_works_as_on_tmpfs() {
     Pool::destroy(&path).unwrap();
     rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
 }
+
+/// Found while its fuzz target was written: the chain of an image's extents led back into itself, and its count was large.
+#[test]
+fn a_chain_of_extents_without_an_end_is_damage() {
+    let place = Place::new();
+    let pool = place.pool(8);
+    let cid = publish(&pool, 2, 7);
+    let image = pool.find(cid).unwrap();
+    let chunk = image.extents[0].offset / CHUNK_BYTES;
+    scribble(&place.path(), 0x3000 + image.slot.index() as u64 * 64 + 52, &u32::MAX.to_le_bytes());
+    scribble(&place.path(), 0x93000 + chunk * 16 + 12, &(chunk as u32).to_le_bytes());
+    let begun = std::time::Instant::now();
+    assert!(matches!(pool.find(cid), Err(PoolError::DamagedImage { .. })));
+    assert!(!pool.check().unwrap().is_sound());
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+}

@@ -43,18 +43,13 @@ pub fn attach(pool: &Pool, cid: Cid) -> Result<Attached, RestoreError> {
 }
 
 impl Attached {
-    /// The image's id.
-    pub fn cid(&self) -> Cid {
-        self.image.extents.cid
-    }
-
     /// The pool, open for reading only.
     pub fn pool(&self) -> &OwnedFd {
         &self.pool
     }
 
-    /// The request that starts a clone.
-    pub fn request(&self, mode: PidMode, external_count: usize) -> Request {
+    /// The request that starts a clone, which keeps the groups of its agent or has those of the plan.
+    pub fn request(&self, mode: PidMode, external_count: usize, keeps_groups: bool) -> Request {
         Request {
             plan_offset: self.image.plan_offset,
             plan_bytes: self.image.plan_bytes,
@@ -62,6 +57,8 @@ impl Attached {
             external_count: external_count as u32,
             pool_device: self.pool_device,
             pool_inode: self.pool_inode,
+            keeps_groups: keeps_groups.into(),
+            ..Request::default()
         }
     }
 }

@@ -57,6 +57,24 @@ pub enum RestoreError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The agent may not make containers.
+    #[error(
+        "clones cannot be started without CAP_SYS_ADMIN, which this node's agent does not have: \
+         run farfork as root, or see farfork doctor for what is missing"
+    )]
+    NoRights,
+    /// The clone did not run in time.
+    #[error(
+        "the clone of image {cid} did not start within {seconds} s and was ended: look for files \
+         that keep waiting whoever opens them (named pipes, network file systems), or give it \
+         longer with --timeout"
+    )]
+    TooSlow {
+        /// The image.
+        cid: Cid,
+        /// How long it had.
+        seconds: u64,
+    },
     /// The clone was killed before it ran.
     #[error("the clone of image {cid} was killed before it ran: look for memory limits")]
     Killed {
@@ -100,6 +118,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::SharedMemory) => "making shared memory",
         Some(What::Scheduling) => "setting priorities",
         Some(What::Address) => "giving a socket its address",
+        Some(What::Reset) => "telling it by a reset that a connection is over",
         None => "a step",
     }
 }

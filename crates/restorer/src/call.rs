@@ -8,6 +8,37 @@ pub const EXIT_BUG: i32 = 120;
 /// Exit status after a failure that was reported on the status socket.
 pub const EXIT_REPORTED: i32 = 121;
 
+/// `clone3` for a process or thread that is to have certain ids. The kernel frees the id of a
+/// thread a moment after the end of its process can be waited for: whoever starts a clone with the
+/// ids of one that has just ended must not fail for that.
+///
+/// # Safety
+/// As [`clone3_entry`].
+pub unsafe fn clone3_with_ids(
+    args: &CloneArgs,
+    entry: extern "C" fn(u64) -> !,
+    arg: u64,
+) -> SysResult {
+    for _ in 0..ID_TRIES {
+        // SAFETY: passed on to the caller.
+        match unsafe { clone3_entry(args, entry, arg) } {
+            Err(Errno(EEXIST)) => pause(),
+            other => return other,
+        }
+    }
+    Err(Errno(EEXIST))
+}
+
+const EEXIST: i32 = linux_raw_sys::errno::EEXIST as i32;
+const ID_TRIES: u32 = 20;
+
+/// Sleeps for half a millisecond.
+fn pause() {
+    let time = k::__kernel_timespec { tv_sec: 0, tv_nsec: 500_000 };
+    // SAFETY: the kernel reads one timespec.
+    let _ = unsafe { syscall(k::__NR_nanosleep, [&raw const time as u64, 0]) };
+}
+
 /// Ends the process.
 pub fn exit(status: i32) -> ! {
     loop {

@@ -5,7 +5,7 @@ use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, SLOT_EXTERNAL, S
 use farfork_plan::{MemberPlan, PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
-use crate::call::{self, CloneArgs, Errno, SysResult, clone3_entry, syscall};
+use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, syscall};
 use crate::cell::ProcessCell;
 use crate::run::{Failure, Slots, elements};
 use crate::supervise::Supervisor;
@@ -32,6 +32,8 @@ pub struct Shared {
     pub others: u32,
     /// The clone has a container of its own and must mount its `/proc` itself.
     pub mounts_proc: bool,
+    /// Ops that set groups do nothing.
+    pub keeps_groups: bool,
 }
 
 /// One instance per process; the template's is never used.
@@ -41,6 +43,7 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     at_ns: [0; 6],
     others: 0,
     mounts_proc: false,
+    keeps_groups: false,
 });
 
 /// First function of the init.
@@ -61,6 +64,7 @@ pub extern "C" fn enter(start: u64) -> ! {
 fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervisor, Failure> {
     let request = start.request;
     let plan = map_plan(request, pool).map_err(|errno| Failure::of(What::Map, errno))?;
+    shared.keeps_groups = request.keeps_groups != 0;
     let is_new = request.pid_mode == PidMode::New as u32;
     // A parent that was pid 1 becomes pid 1: a namespace starts with it too, and needs a `/proc` of
     // its own beside the one by which this process looks at the clone's children.
@@ -182,5 +186,5 @@ fn start_process(plan: &'static PlanHeader, is_pid_one: bool) -> SysResult {
         ..CloneArgs::default()
     };
     // SAFETY: without CLONE_VM the child has its own copy of this stack; `lead` never returns.
-    unsafe { clone3_entry(&args, task::lead, plan as *const PlanHeader as u64) }
+    unsafe { clone3_with_ids(&args, task::lead, plan as *const PlanHeader as u64) }
 }

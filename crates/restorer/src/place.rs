@@ -7,6 +7,7 @@ use farfork_plan::place::Identity;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, SysResult, syscall};
+use crate::init::SHARED;
 use crate::rights::Assumed;
 
 /// What stands at a path is not what the parent had there.
@@ -95,7 +96,11 @@ fn is(fd: u64, wanted: &Identity, is_the_same: bool) -> bool {
     let owner = (mode, found.stx_uid, found.stx_gid);
     let has_owner = owner == (wanted.mode, wanted.user, wanted.group);
     let is_same = (found.stx_ino, born_ns) == (wanted.inode, wanted.born_ns);
-    is_alike && (wanted.is_owned == 0 || has_owner && (!is_the_same || is_same))
+    // In a user namespace with one user, the files of all others are nobody's.
+    // SAFETY: set before the first op is run.
+    let sees_owners = unsafe { !SHARED.get().keeps_groups };
+    let is_owned = wanted.is_owned != 0 && sees_owners;
+    is_alike && (!is_owned || has_owner && (!is_the_same || is_same))
 }
 
 /// Binds a socket as [`farfork_plan::nr::BIND`] says. Where the parent could not make the file

@@ -103,6 +103,9 @@ impl Slots {
                     }
                     // SAFETY: set before the first op is run.
                     failure.tell(StatusKind::Warned, unsafe { SHARED.get() }.status_fd);
+                    if op.nr == nr::REPAIR {
+                        rest.by_ref().take(op.args[1] as usize).for_each(drop);
+                    }
                 }
             }
         }
@@ -131,6 +134,10 @@ impl Slots {
                 nr::OPEN => place::open(&mut self.rights, args),
                 nr::BIND => place::bind(&mut self.rights, args),
                 nr::WATCH => place::watch(&mut self.rights, args),
+                nr::SEND_ALL => send_all(args),
+                nr::REPAIR => repair(args[0]),
+                // In a user namespace without root the kernel lets nobody change groups.
+                k::__NR_setgroups if SHARED.get().keeps_groups => Ok(0),
                 number => syscall(number, args),
             }
         }
@@ -171,6 +178,17 @@ unsafe fn supplied(fd: u64) -> SysResult {
     let flags = unsafe { syscall(k::__NR_fcntl, [fd, u64::from(k::F_GETFL)]) }?;
     Ok(if flags & u64::from(k::O_PATH) != 0 { NOT_SUPPLIED } else { fd })
 }
+
+/// Needs CAP_NET_ADMIN over the network namespace.
+unsafe fn repair(socket: u64) -> SysResult {
+    let on = 1u32;
+    let args = [socket, IPPROTO_TCP, TCP_REPAIR, &raw const on as u64, 4];
+    // SAFETY: the kernel reads four bytes.
+    unsafe { syscall(k::__NR_setsockopt, args) }
+}
+
+const IPPROTO_TCP: u64 = 6;
+const TCP_REPAIR: u64 = 19;
 
 unsafe fn move_fd(fd: u64, target: u64, cloexec: u64) -> SysResult {
     // SAFETY: descriptors are plain numbers; the plan gives each number once.
@@ -231,6 +249,22 @@ unsafe fn write_all([fd, from, bytes, offset, ..]: [u64; 6]) -> SysResult {
         match unsafe { syscall(k::__NR_pwrite64, args) }? {
             0 => return Err(Errno(linux_raw_sys::errno::EIO as i32)),
             written => done += written,
+        }
+    }
+    Ok(done)
+}
+
+/// Pieces that a queue has room for as a whole.
+const PIECE_BYTES: u64 = 16 << 10;
+
+unsafe fn send_all([socket, from, bytes, flags, ..]: [u64; 6]) -> SysResult {
+    let mut done = 0;
+    while done < bytes {
+        let args = [socket, from + done, PIECE_BYTES.min(bytes - done), flags, 0, 0];
+        // SAFETY: the plan maps what it wants to be sent.
+        match unsafe { syscall(k::__NR_sendto, args) }? {
+            0 => return Err(Errno(linux_raw_sys::errno::EIO as i32)),
+            sent => done += sent,
         }
     }
     Ok(done)

@@ -5,7 +5,7 @@ use farfork_plan::protocol::{Status, StatusKind};
 use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
-use crate::call::{self, CloneArgs, SysResult, clone3_entry, sigreturn, syscall};
+use crate::call::{self, CloneArgs, SysResult, clone3_with_ids, sigreturn, syscall};
 use crate::gate::GATE;
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, Slots, elements};
@@ -105,7 +105,7 @@ fn start_thread(index: usize, thread: &'static ThreadPlan) -> SysResult {
         ..CloneArgs::default()
     };
     // SAFETY: the stack is this thread's alone; `follow` never returns.
-    unsafe { clone3_entry(&args, follow, thread as *const ThreadPlan as u64) }
+    unsafe { clone3_with_ids(&args, follow, thread as *const ThreadPlan as u64) }
 }
 
 /// First function of every other thread.
@@ -169,6 +169,9 @@ fn announce(plan: &PlanHeader, shared: &mut Shared) {
     shared.at_ns[5] = call::now_ns();
     let status =
         Status { kind: StatusKind::Running as u32, at_ns: shared.at_ns, ..Status::default() };
-    let _ = call::send(shared.status_fd, &status);
+    if call::send(shared.status_fd, &status).is_err() {
+        // The agent has gone: nobody would know of this clone.
+        call::exit(call::EXIT_REPORTED)
+    }
     call::close_range(plan.spare_fd, plan.spare_fd + plan.spare_count - 1);
 }

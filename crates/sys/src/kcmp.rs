@@ -33,6 +33,13 @@ pub fn order_files(pid: i32, left: u32, right: u32) -> Result<Ordering, Errno> {
     }
 }
 
+/// Whether descriptor `fd` of `pid` and descriptor `own` of this process are one description.
+pub fn is_own_file(pid: i32, fd: u32, own: u32) -> Result<bool, Errno> {
+    let this = std::process::id() as i32;
+    // SAFETY: reads the kernel's tables only.
+    Ok(unsafe { kcmp(pid, this, KCMP_FILE, u64::from(fd), u64::from(own)) }? == 0)
+}
+
 /// Whether thread `tid` uses the descriptor table of `pid`.
 pub fn shares_table(pid: i32, tid: i32) -> Result<bool, Errno> {
     // SAFETY: reads the kernel's tables only.
@@ -87,6 +94,10 @@ mod tests {
         };
         assert_eq!(order(&twin), Ordering::Equal);
         assert_ne!(order(&other), Ordering::Equal);
+        let is_own = |file: &std::fs::File| {
+            is_own_file(pid, null.as_raw_fd() as u32, file.as_raw_fd() as u32).unwrap()
+        };
+        assert!(is_own(&twin) && !is_own(&other));
         assert!(shares_table(pid, pid).unwrap());
         assert!(shares_directories(pid, pid).unwrap());
         assert!(shares_memory(pid, pid).unwrap());

@@ -16,7 +16,15 @@ pub mod limits;
 #[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
+pub mod network_lock;
+#[cfg(feature = "std")]
 pub mod owner;
+#[cfg(feature = "std")]
+pub mod peek;
+#[cfg(feature = "std")]
+pub mod pidfd;
+#[cfg(feature = "std")]
+pub mod proc;
 #[cfg(feature = "std")]
 pub mod ptrace;
 #[cfg(feature = "std")]
@@ -27,6 +35,10 @@ pub mod slice;
 pub mod socket;
 #[cfg(feature = "std")]
 pub mod socket_file;
+#[cfg(feature = "std")]
+pub mod status;
+#[cfg(feature = "std")]
+pub mod tcp_repair;
 #[cfg(feature = "std")]
 pub mod terminal;
 #[cfg(feature = "std")]

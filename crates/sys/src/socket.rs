@@ -1,5 +1,5 @@
 //! What a socket was set to and what it stands for, asked through any descriptor of it. Nothing
-//! here changes a socket, but for [`set_peek_offset`] and [`reset_on_close`].
+//! here changes a socket, but for [`set_option`] and [`reset_on_close`].
 #![allow(unsafe_code)] // reason: setsockopt, getsockopt and setns take untyped memory or threads
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -10,16 +10,6 @@ use rustix::io::Errno;
 pub const ADDRESS_BYTES: usize = 128;
 /// Most instructions of a classic filter (`BPF_MAXINSNS`).
 pub const FILTER_INSTRUCTIONS: usize = 4096;
-
-/// Where the next `MSG_PEEK` reads in a queue: `SO_PEEK_OFF`, -1 for always at its head.
-pub fn peek_offset(socket: BorrowedFd<'_>) -> Result<i32, Errno> {
-    integer_option(socket, libc::SOL_SOCKET, libc::SO_PEEK_OFF)
-}
-
-/// Whether the receiver asked for its senders' credentials with every message.
-pub fn passes_credentials(socket: BorrowedFd<'_>) -> Result<bool, Errno> {
-    Ok(integer_option(socket, libc::SOL_SOCKET, libc::SO_PASSCRED)? != 0)
-}
 
 /// An option whose value is an `int`.
 pub fn integer_option(socket: BorrowedFd<'_>, level: i32, option: i32) -> Result<i32, Errno> {
@@ -158,12 +148,6 @@ pub fn socket_in(
     std::thread::scope(|scope| scope.spawn(enter).join().unwrap_or(Err(Errno::CANCELED)))
 }
 
-/// Sets what [`peek_offset`] tells. It belongs to the socket, not to the descriptor: whoever sets
-/// it on another process's socket puts the old value back.
-pub fn set_peek_offset(socket: BorrowedFd<'_>, offset: i32) -> Result<(), Errno> {
-    set_option(socket, libc::SO_PEEK_OFF, &offset.to_ne_bytes())
-}
-
 /// Lets a TCP connection end in a reset when its last descriptor is closed, which leaves nothing
 /// of it in the kernel (`SO_LINGER` of no time).
 pub fn reset_on_close(socket: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -171,11 +155,23 @@ pub fn reset_on_close(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_option(socket, libc::SO_LINGER, linger.as_flattened())
 }
 
-fn set_option(socket: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result<(), Errno> {
+/// Sets an option of the socket's own level. It belongs to the socket, not to the descriptor:
+/// whoever sets it on another process's socket puts the old value back.
+pub fn set_option(socket: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result<(), Errno> {
+    set_option_at(socket, libc::SOL_SOCKET, option, value)
+}
+
+/// Sets an option of any level.
+pub fn set_option_at(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: &[u8],
+) -> Result<(), Errno> {
     // SAFETY: the kernel reads the bytes of `value`.
     check(unsafe {
         let (fd, length) = (socket.as_raw_fd(), value.len() as libc::socklen_t);
-        libc::setsockopt(fd, libc::SOL_SOCKET, option, value.as_ptr().cast(), length)
+        libc::setsockopt(fd, level, option, value.as_ptr().cast(), length)
     })
 }
 

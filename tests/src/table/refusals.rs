@@ -5,9 +5,13 @@ use crate::program::Source;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_shared_elsewhere").refused(&["has the same memory"]),
+    Program::of("refuse_shared_elsewhere_latin", Source::C("refuse_shared_elsewhere"))
+        .env(&[("LATIN", "1")])
+        .refused(&["has the same memory"]),
     Program::c("refuse_sysv_shm").refused(&["system v segment"]),
     Program::c("refuse_deleted_directory").refused(&["fd 3"]),
     Program::c("refuse_child").refused(&["child"]),
+    Program::c("refuse_clone_vm").refused(&["lives in the memory"]),
     Program::c("refuse_io_uring").refused(&["fd 3"]),
     Program::of("refuse_32_bit", Source::C32("refuse_32_bit")).refused(&["32-bit code"]),
     Program::c("refuse_seccomp_strict").refused(&["strict seccomp mode"]),

@@ -13,6 +13,8 @@ pub(super) const PROGRAMS: &[Program] = &[
         .seconds(120),
     Program::of("rt_mimalloc", C("malloc_torture")).preload("libmimalloc.so.2").seconds(120),
     Program::of("rt_python", Script("python3", &[], "rt_python.py")).seconds(120),
+    Program::of("rt_asyncio", Script("python3", &[], "rt_asyncio.py")).seconds(120),
+    Program::of("rt_ruby", Script("ruby", &[], "rt_ruby.rb")).seconds(120),
     Program::of("rt_perl", Script("perl", &[], "rt_perl.pl")),
     java("rt_java_serial", &["-XX:+UseSerialGC", NO_COUNTERS, HEAP]),
     java("rt_java_g1", &["-XX:+UseG1GC", NO_COUNTERS, HEAP]),
@@ -20,10 +22,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     java("rt_java_z", &["-XX:+UseZGC", NO_COUNTERS, HEAP]),
     java("rt_java_shenandoah", &["-XX:+UseShenandoahGC", NO_COUNTERS, HEAP]),
     Program::of("rt_go", Go("rt_go")).seconds(120),
-    // libuv makes rings of its own accord; a process with a ring is refused.
-    Program::of("rt_node", Script("node", &["--expose-gc"], "rt_node.js"))
-        .env(&[("UV_USE_IO_URING", "0")])
-        .seconds(120),
+    node("rt_node", "rt_node.js"),
+    node("rt_node_workers", "rt_node_workers.js"),
 ];
 
 /// The first clone to end would remove the file of counters that all map.
@@ -32,4 +32,11 @@ const HEAP: &str = "-Xmx256m";
 
 const fn java(name: &'static str, options: &'static [&'static str]) -> Program {
     Program::of(name, Script("java", options, "rt_java.java")).seconds(120)
+}
+
+/// libuv makes rings of its own accord; a process with a ring is refused.
+const fn node(name: &'static str, script: &'static str) -> Program {
+    Program::of(name, Script("node", &["--expose-gc"], script))
+        .env(&[("UV_USE_IO_URING", "0")])
+        .seconds(120)
 }

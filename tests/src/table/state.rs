@@ -9,6 +9,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("amx_tiles").refused(&["amx"]),
     Program::c("tls").as_pid_one(),
     Program::c("thread_exit_after"),
+    Program::c("thread_churn"),
+    Program::c("vfork_waits"),
     // The kernel neither stops nor describes a process whose main thread has ended.
     Program::c("main_thread_gone").refused(&["main thread"]),
     Program::c("signals"),

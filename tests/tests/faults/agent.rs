@@ -10,10 +10,12 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg, socket,
 };
 use nix::unistd::Pid;
+use rustix::process::{Resource, Rlimit, prlimit};
 use std::os::fd::AsRawFd;
+use std::time::Instant;
 
 use crate::Case;
-use crate::scene::{PATIENCE, Scene, await_until, demand, during, fail};
+use crate::scene::{PATIENCE, Scene, await_until, children, demand, during, fail};
 
 pub const CASES: &[Case] = &[
     ("is_sent_garbage", is_sent_garbage),
@@ -21,17 +23,10 @@ pub const CASES: &[Case] = &[
     ("loses_its_template", loses_its_template),
     ("sees_a_killed_init", sees_a_killed_init),
     ("sees_a_killed_init_of_the_same_pid", sees_a_killed_init_of_the_same_pid),
+    ("raises_its_limit_of_files_and_not_that_of_clones", raises_its_limit),
+    ("says_when_it_has_no_files_left", says_when_it_has_no_files_left),
     ("serves_no_clone_of_a_killed_caller", serves_no_clone_of_a_killed_caller),
 ];
-
-fn children(pid: u32) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    texts
-        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-        .filter_map(|word| word.parse().ok())
-        .collect()
-}
 
 fn end(pid: i32) -> Outcome {
     kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(during("killing"))
@@ -156,6 +151,77 @@ fn init_is_killed(scene: &Scene, more: &[&str]) -> Outcome {
     demand(status.code() == Some(137), format!("expected exit status 137, saw {status}"))?;
     await_until("the clone is gone", || fs::metadata(format!("/proc/{pid}")).is_err())?;
     demand(pids(scene).is_empty(), "the clone is still listed")
+}
+
+/// Soft and hard limit of open files.
+fn file_limit(pid: i32) -> Outcome<[String; 2]> {
+    let text = fs::read_to_string(format!("/proc/{pid}/limits")).map_err(during("reading"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let mut words = line.unwrap_or_default().split_whitespace().map(str::to_owned);
+    Ok([words.next().unwrap_or_default(), words.next().unwrap_or_default()])
+}
+
+fn raises_its_limit() -> Outcome {
+    let mut scene = Scene::set(32)?;
+    let agent = scene.agent_with_files("100:300")?;
+    demand(file_limit(agent as i32)? == ["300", "300"], "the agent's limit is not raised")?;
+    let mut subject = scene.subject("watcher")?;
+    let lower = Rlimit { current: Some(70), maximum: Some(200) };
+    prlimit(rustix::process::Pid::from_raw(subject.pid() as i32), Resource::Nofile, lower)
+        .map_err(during("lowering a limit"))?;
+    scene.checkpoint(&subject, "a/b")?;
+    let mut clone = clone(&scene, &[])?;
+    let found = file_limit(one_clone(&scene)?)?;
+    demand(found == ["70", "200"], format!("the clone may have {found:?} files"))?;
+    clone.must_pass()?;
+    subject.must_pass()?;
+    scene.strike()
+}
+
+/// Each clone takes descriptors of the agent: the one too many is refused in words and soon, and
+/// when others have ended there is room again.
+fn says_when_it_has_no_files_left() -> Outcome {
+    let mut scene = Scene::set(32)?;
+    scene.agent_with_files("48:48")?;
+    let mut subject = scene.subject("watcher")?;
+    scene.checkpoint(&subject, "a/b")?;
+    let begun = Instant::now();
+    let mut clones = Vec::new();
+    for number in 0.. {
+        let mut next =
+            Subject::start("clone", &mut scene.command(&["restore", "a/b", "--json"])?, PATIENCE)?;
+        next.send(b"v");
+        if next.await_line("]").is_ok() {
+            clones.push(next);
+            demand(number < 48, "there is no limit")?;
+            continue;
+        }
+        let status = next.finish()?;
+        let said = next.transcript();
+        let words = ["as many files open as it may", "Too many open files"];
+        let is_told = status.code() == Some(1) && words.iter().any(|word| said.contains(word));
+        demand(is_told, format!("clone {number}: {status}\n{said}"))?;
+        if said.contains(words[0]) {
+            break; // not even the connection found room
+        }
+        demand(number < 48, "there is always room for a connection")?;
+        // What is left is taken one by one, by callers who wait.
+        let mut command = scene.command(&["wait", &one_of(&clones)?])?;
+        clones.push(Subject::start("waiter", &mut command, PATIENCE)?);
+    }
+    demand(begun.elapsed() < PATIENCE, "it took too long")?;
+    drop(clones);
+    await_until("there is room again", || {
+        scene.works(&["ps", "--json"]).is_ok_and(|it| it == "[]")
+    })?;
+    clone(&scene, &[])?.must_pass()?;
+    subject.must_pass()?;
+    scene.strike()
+}
+
+fn one_of(clones: &[Subject]) -> Outcome<String> {
+    let pid = clones.first().and_then(|clone| clone.after("    \"pid\": ").pop());
+    pid.map_or_else(|| fail("no clone"), |pid| Ok(pid.trim_end_matches(',').to_owned()))
 }
 
 fn serves_no_clone_of_a_killed_caller() -> Outcome {

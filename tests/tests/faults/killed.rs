@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
+use farfork_checkpoint::Fate;
 use farfork_pool::{Pool, failpoint};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, farfork};
@@ -21,7 +22,7 @@ pub fn act() -> Option<ExitCode> {
     let pool = PathBuf::from(std::env::var_os("FARFORK_POOL")?);
     let pool = Pool::open(&pool).ok()?;
     failpoint::arm();
-    Some(match farfork_checkpoint::checkpoint(&pool, pid, false, &mut |_, _| {}) {
+    Some(match farfork_checkpoint::checkpoint(&pool, pid, Fate::GoesOn, &mut |_, _| {}) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

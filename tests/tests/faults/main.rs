@@ -4,10 +4,13 @@
 mod agent;
 mod checkpoint;
 mod endurance;
+mod hang;
 mod killed;
 mod removal;
 mod restore;
 mod scene;
+mod steps;
+mod tracer;
 
 use std::process::{Command, ExitCode};
 
@@ -21,9 +24,11 @@ const CASES: &[(&str, &[Case])] = &[
     ("agent", agent::CASES),
     ("checkpoint", checkpoint::CASES),
     ("endurance", endurance::CASES),
+    ("hang", hang::CASES),
     ("killed", killed::CASES),
     ("removal", removal::CASES),
     ("restore", restore::CASES),
+    ("steps", steps::CASES),
 ];
 
 fn trials(reason: Option<&str>) -> Vec<Trial> {

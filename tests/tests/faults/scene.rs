@@ -100,8 +100,32 @@ impl Scene {
     /// Starts the agent, or another after it has gone.
     pub fn agent(&mut self) -> Outcome<u32> {
         let mut command = Command::new(farfork::binary()?);
-        command.arg("node").env("FARFORK_RUN", self.run_directory());
-        command.arg("--pool").arg(self.pool_path()).stdin(Stdio::null()).stdout(Stdio::null());
+        command.arg("node").arg("--pool").arg(self.pool_path());
+        self.start_agent(command)
+    }
+
+    /// Starts the agent with a limit of open files, as `prlimit` takes it.
+    pub fn agent_with_files(&mut self, limit: &str) -> Outcome<u32> {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={limit}")).arg(farfork::binary()?);
+        command.arg("node").arg("--pool").arg(self.pool_path());
+        self.start_agent(command)
+    }
+
+    /// Starts the agent in a PID namespace of its own, where every other pid is free.
+    pub fn agent_apart(&mut self) -> Outcome<u32> {
+        let mut command = Command::new("unshare");
+        command.args(["--kill-child", "-pfm", "--mount-proc", "sh", "-c", "\"$@\" & wait", "sh"]);
+        command.arg(farfork::binary()?).arg("node").arg("--pool").arg(self.pool_path());
+        let outside = self.start_agent(command)?;
+        // unshare, then the shell that reaps the namespace's orphans, then the agent.
+        let only_child = |pid: u32| children(pid).first().map_or(0, |child| *child as u32);
+        Ok(only_child(only_child(outside)))
+    }
+
+    fn start_agent(&mut self, mut command: Command) -> Outcome<u32> {
+        command.env("FARFORK_RUN", self.run_directory());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         let agent = command.spawn().map_err(during("starting an agent"))?;
         let pid = agent.id();
         self.agents.push(agent);
@@ -153,6 +177,13 @@ impl Scene {
         Ok(info.free_bytes)
     }
 
+    /// Nodes that pin an image, by image.
+    pub fn pins(&self) -> Outcome<Vec<(String, Vec<String>)>> {
+        let info = self.pool()?.info().map_err(during("looking at the pool"))?;
+        let pinned = info.images.into_iter().filter(|image| !image.pinned_by.is_empty());
+        Ok(pinned.map(|image| (image.cid, image.pinned_by)).collect())
+    }
+
     /// Demands that `pool check` finds nothing to complain about.
     pub fn check(&self) -> Outcome {
         let said = self.works(&["pool", "check"])?;
@@ -196,6 +227,16 @@ impl Drop for Scene {
             let _ = fs::remove_dir(group);
         }
     }
+}
+
+/// Pids of the children of a process.
+pub fn children(pid: u32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    texts
+        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .filter_map(|word| word.parse().ok())
+        .collect()
 }
 
 /// Processes that map or have open something whose path contains `trace`.

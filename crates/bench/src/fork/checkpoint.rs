@@ -2,6 +2,8 @@
 
 use std::hint::black_box;
 
+use farfork_checkpoint::Fate;
+
 use super::{Bench, Lane};
 use crate::error::BenchError;
 use crate::exchange::{now_ns, us_since};
@@ -12,8 +14,12 @@ const BUFFER: usize = 128 << 20;
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     let (subject, parent) = (&lane.subject, &lane.warm.parent);
     subject.settle(parent)?;
-    let made =
-        farfork_checkpoint::checkpoint(&bench.testbed.pool, parent.pid(), false, &mut |_, _| {})?;
+    let made = farfork_checkpoint::checkpoint(
+        &bench.testbed.pool,
+        parent.pid(),
+        Fate::GoesOn,
+        &mut |_, _| {},
+    )?;
     bench.testbed.pool.remove(made.cid)?;
     let case = subject.case("checkpoint");
     let rate = |us: f64| made.copied_bytes as f64 * 1e6 / us;

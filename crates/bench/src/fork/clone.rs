@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use farfork_node::client::{Client, StartedClone};
 use farfork_types::wire::RestoreCall;
-use nix::sys::signal::Signal;
 
 use super::{Bench, Lane, metric};
+use crate::clones::{self, phase_metric};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns, us_since};
 use crate::protocol::Answerer;
@@ -47,19 +47,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
     samples.add(&case, metric::EXCESS, "us", response - again);
     samples.add(&case, metric::FAULTS, "count", faults as f64);
     drop(connection);
-    end(clone, bench.testbed)
-}
-
-/// The agent's names of the phases before the first instruction.
-fn phase_metric(phase: &str) -> &'static str {
-    match phase {
-        "init" => "restore phase: fork of the init",
-        "container" => "restore phase: container",
-        "memory" => "restore phase: memory",
-        "process" => "restore phase: process",
-        "state" => "restore phase: state and threads",
-        _ => "restore phase: leaving",
-    }
+    clones::end(clone, bench.testbed)
 }
 
 /// Sends request `number` to a socket whose accepting end goes to a new clone.
@@ -84,17 +72,8 @@ fn start(lane: &Lane, testbed: &Testbed, listener: &OwnedFd) -> Result<StartedCl
         same_pid: false,
         inherit: vec![LISTEN_FD as u32],
         requested_ns: now_ns(),
+        timeout_s: farfork_types::wire::DEFAULT_TIMEOUT_S,
     };
     let fds = [null.as_fd(), null.as_fd(), null.as_fd(), listener.as_fd()];
     Ok(Client::connect(&testbed.node)?.restore(call, &fds)?)
-}
-
-/// Ends a clone and waits until it has gone.
-pub fn end(clone: StartedClone, testbed: &Testbed) -> Result<(), BenchError> {
-    let pid = clone.running.pid;
-    // One that has ended by itself has been waited for by then.
-    let _ = Client::connect(&testbed.node)?.kill(pid, Signal::SIGKILL as i32);
-    clone.client.ended()?;
-    usage::await_end(pid);
-    Ok(())
 }

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use super::clone::{Asked, ask, end};
+use super::clone::{Asked, ask};
 use super::{Bench, Lane, metric};
+use crate::clones;
 use crate::error::BenchError;
 use crate::exchange::{now_ns, us_since};
 use crate::usage;
@@ -49,7 +50,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>, count: usize) -> Result<(
     }
     for (asked, number) in herd.into_iter().zip(numbers) {
         drop(asked.connection);
-        end(asked.clone, bench.testbed)?;
+        clones::end(asked.clone, bench.testbed)?;
         let _ = std::fs::remove_file(bench.testbed.path(&format!("herd-{number}.sock")));
     }
     Ok(())

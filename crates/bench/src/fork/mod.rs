@@ -22,6 +22,8 @@ mod warm;
 use std::rc::Rc;
 use std::time::Duration;
 
+use farfork_checkpoint::Fate;
+
 use crate::error::{BenchError, io};
 use crate::machine::{Machine, available_bytes};
 use crate::protocol::Touches;
@@ -43,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Metrics that more than one file names.
 mod metric {
-    pub const RESTORE: &str = "request to first instruction";
+    pub use crate::clones::RESTORE;
     pub const RESPONSE: &str = "request to response";
     pub const WARM: &str = "warm call after it";
     pub const EXCESS: &str = "excess of first call";
@@ -178,7 +180,8 @@ fn lane(
     std::fs::create_dir(&directory).map_err(io("make", &directory))?;
     let (parent, forker) = subject.warm(&directory)?;
     subject.settle(&parent)?;
-    match farfork_checkpoint::checkpoint(&testbed.pool, parent.pid(), false, &mut |_, _| {}) {
+    match farfork_checkpoint::checkpoint(&testbed.pool, parent.pid(), Fate::GoesOn, &mut |_, _| {})
+    {
         Ok(made) => {
             let criu = match criu {
                 Ok(program) => criu::Images::make(program, &subject.name, &parent),

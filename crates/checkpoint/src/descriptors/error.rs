@@ -35,6 +35,22 @@ pub enum DescriptorError {
         /// The kernel's answer.
         reason: &'static str,
     },
+    /// The packets of its connections cannot be kept away.
+    #[error(
+        "cannot keep the connections of process {pid} silent ({reason}): run as root, on Linux 5.12 \
+         or later with CONFIG_NF_TABLES_INET"
+    )]
+    Silencing {
+        /// The process.
+        pid: i32,
+        /// The kernel's answer.
+        reason: &'static str,
+    },
+}
+
+/// Turns a failure to lock the network into words.
+pub fn silencing(pid: i32, errno: Errno) -> DescriptorError {
+    DescriptorError::Silencing { pid, reason: words(errno.raw_os_error()) }
 }
 
 /// Turns a failure of a system call into the question that stays unanswered.

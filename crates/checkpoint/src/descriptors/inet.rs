@@ -13,6 +13,7 @@ use farfork_sys::socket::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 
 use super::error::{Capture, DescriptorError, Stop, asking, refuse_detail};
 use super::network::SocketKind;
@@ -41,9 +42,14 @@ pub fn capture(
         Some(peer) => SocketRole::Connected { peer },
         None => role(socket, kind).map_err(failed())?,
     };
-    if let SocketRole::Ended { .. } = role {
-        return Ok(ended(entry, kind, words, role));
-    }
+    let role = match (role, &subject.kept) {
+        (SocketRole::Ended { .. }, Some(kept)) if is_open(socket).map_err(failed())? => {
+            check_alone(entry, subject, &words)?;
+            kept.role(subject.pid, socket, kind, &words)?
+        }
+        (role @ SocketRole::Ended { .. }, _) => return Ok(ended(entry, kind, words, role)),
+        (role, _) => role,
+    };
     let new = subject.network.new_socket(kind)?;
     if !is_at_home(socket, &new).map_err(failed())? {
         return elsewhere(words, &role);
@@ -53,6 +59,9 @@ pub fn capture(
     }
     let mut made = made(entry, subject, socket, kind, words)?;
     made.name = local_address(socket.as_fd()).ok().filter(|name| is_bound(name, kind));
+    if let SocketRole::Established(_) = role {
+        made.options.retain(|option| !options::is_of_connection(option));
+    }
     made.role = role;
     let memberships = multicast::memberships(subject.pid, socket);
     made.options.extend(memberships.ok_or_else(|| refuse_sources(&made.description))?);
@@ -66,8 +75,8 @@ pub fn reset_on_death(entry: &Entry, subject: &Subject) -> Result<(), Descriptor
         return Ok(());
     }
     let socket = subject.open(entry)?;
-    let is_connection = tcp_state(socket.as_fd())
-        .is_ok_and(|known| known.state != LISTENING && known.state != CLOSED);
+    // The first path of an MPTCP connection may be closed while others are not.
+    let is_connection = tcp_state(socket.as_fd()).is_ok_and(|known| known.state != LISTENING);
     if is_connection {
         // One that is gone by itself by now needs no reset.
         let _ = reset_on_close(socket.as_fd());
@@ -78,9 +87,8 @@ pub fn reset_on_death(entry: &Entry, subject: &Subject) -> Result<(), Descriptor
 /// Why sockets of this kind are not carried, if they are not.
 fn unknown((_, kind, protocol): SocketKind) -> Option<&'static Cause> {
     match (kind, protocol) {
-        (libc::SOCK_STREAM, libc::IPPROTO_TCP) | (libc::SOCK_DGRAM, libc::IPPROTO_UDP) => None,
-        (libc::SOCK_RAW, _) => None,
-        (_, libc::IPPROTO_MPTCP) => Some(causes::sockets::MPTCP),
+        (libc::SOCK_STREAM, libc::IPPROTO_TCP | libc::IPPROTO_MPTCP) => None,
+        (libc::SOCK_DGRAM, libc::IPPROTO_UDP) | (libc::SOCK_RAW, _) => None,
         (_, libc::IPPROTO_SCTP) => Some(causes::sockets::SCTP),
         (libc::SOCK_DGRAM, libc::IPPROTO_ICMP | libc::IPPROTO_ICMPV6) => {
             Some(causes::sockets::PING)
@@ -95,8 +103,10 @@ fn raw_peer(entry: &Entry, subject: &Subject, kind: SocketKind) -> Option<Vec<u8
 }
 
 fn role(socket: &OwnedFd, kind: SocketKind) -> Result<SocketRole, Errno> {
-    if kind.2 == libc::IPPROTO_TCP && kind.1 == libc::SOCK_STREAM {
-        return tcp_role(socket);
+    match (kind.1, kind.2) {
+        (libc::SOCK_STREAM, libc::IPPROTO_TCP) => return tcp_role(socket),
+        (libc::SOCK_STREAM, libc::IPPROTO_MPTCP) => return mptcp_role(socket),
+        _ => {}
     }
     match peer_address(socket.as_fd()) {
         Ok(peer) => Ok(SocketRole::Connected { peer }),
@@ -109,15 +119,41 @@ fn tcp_role(socket: &OwnedFd) -> Result<SocketRole, Errno> {
     let known = tcp_state(socket.as_fd())?;
     Ok(match known.state {
         LISTENING => SocketRole::Listening { backlog: known.backlog },
-        CLOSED => {
-            let told = told(socket)?;
-            if !told.contains(PollFlags::RDHUP) {
-                return Ok(SocketRole::Idle);
-            }
-            SocketRole::Ended { is_reset: told.contains(PollFlags::ERR) }
-        }
+        CLOSED => closed_role(told(socket)?),
         _ => SocketRole::Ended { is_reset: true },
     })
+}
+
+/// A connection over several paths outlives the first of them, of which alone `TCP_INFO` tells.
+fn mptcp_role(socket: &OwnedFd) -> Result<SocketRole, Errno> {
+    if sockopt::socket_acceptconn(socket)? {
+        return tcp_role(socket);
+    }
+    let told = told(socket)?;
+    // One on its way to its peer has no peer yet, and is not hung up either.
+    let is_over = peer_address(socket.as_fd()).is_err() && told.contains(PollFlags::HUP);
+    Ok(if is_over { closed_role(told) } else { SocketRole::Ended { is_reset: true } })
+}
+
+/// What a socket in the state CLOSED was, by what it is ready for.
+fn closed_role(told: PollFlags) -> SocketRole {
+    if !told.contains(PollFlags::RDHUP) {
+        return SocketRole::Idle;
+    }
+    SocketRole::Ended { is_reset: told.contains(PollFlags::ERR) }
+}
+
+/// Whether a connection that a clone cannot have is not over in the process itself.
+fn is_open(socket: &OwnedFd) -> Result<bool, Errno> {
+    Ok(!told(socket)?.contains(PollFlags::HUP))
+}
+
+/// A connection that another process holds as well would not go when this one dies.
+fn check_alone(entry: &Entry, subject: &Subject, words: &str) -> Result<(), Stop> {
+    if subject.is_shared(&entry.link) {
+        return Err(refuse_detail(words, causes::sockets::TCP_SHARED));
+    }
+    Ok(())
 }
 
 /// What the socket is ready for, which takes nothing from it.
@@ -134,9 +170,17 @@ fn check_shutdown(socket: &OwnedFd, words: &str) -> Result<Result<(), Stop>, Err
     Ok(Err(refuse_detail(words, causes::sockets::SHUT_DOWN)))
 }
 
-/// A connection that is over has neither address nor options that matter.
-fn ended(entry: &Entry, kind: SocketKind, words: String, role: SocketRole) -> OpenFile {
-    OpenFile::Socket(Box::new(Socket { role, ..plain(entry, kind, words) }))
+/// A connection that is over has neither address nor options that matter, and is one of TCP: only
+/// that can be put into this state.
+fn ended(
+    entry: &Entry,
+    (family, kind, protocol): SocketKind,
+    words: String,
+    role: SocketRole,
+) -> OpenFile {
+    let is_mptcp = protocol == libc::IPPROTO_MPTCP;
+    let protocol = if is_mptcp { libc::IPPROTO_TCP } else { protocol };
+    OpenFile::Socket(Box::new(Socket { role, ..plain(entry, (family, kind, protocol), words) }))
 }
 
 fn plain(entry: &Entry, (family, kind, protocol): SocketKind, description: String) -> Socket {

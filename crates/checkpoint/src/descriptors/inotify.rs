@@ -7,14 +7,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use farfork_image::model::{FileIdentity, InotifyWatch, OpenFile};
-use farfork_sys::handle;
-use rustix::io::ioctl_fionread;
+use farfork_sys::{handle, proc};
+use rustix::io::{Errno, ioctl_fionread};
 
 use super::error::{Capture, Stop, asking, refuse, refuse_detail, unexpected};
 use super::subject::Subject;
 use super::table::Entry;
 use crate::files;
-use crate::refuse::causes;
+use crate::refuse::{Cause, causes};
 
 /// Events and options that a program can ask for; the kernel adds bits of its own.
 const ASKED: u32 = libc::IN_ALL_EVENTS | libc::IN_EXCL_UNLINK | libc::IN_ONESHOT;
@@ -32,19 +32,14 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
         let shown = parse(line).ok_or_else(|| {
             Stop::from(unexpected(subject.pid, format!("watches of fd {}", entry.fd)))
         })?;
-        let (path, identity) = place(&shown, subject).ok_or_else(|| lost(&shown))?;
+        let (path, identity) = place(&shown, subject).map_err(|cause| {
+            refuse_detail(format!("watch {} on inode {}", shown.number, shown.inode), cause)
+        })?;
         let (number, mask) = (shown.number, shown.mask & ASKED);
         watches.push(InotifyWatch { number, path, mask, identity });
     }
     watches.sort_by_key(|watch| watch.number);
     Ok(OpenFile::Inotify { flags: entry.info.status_flags(), watches })
-}
-
-fn lost(shown: &Shown) -> Stop {
-    refuse_detail(
-        format!("watch {} on inode {}", shown.number, shown.inode),
-        causes::descriptors::INOTIFY_LOST,
-    )
 }
 
 /// A watch as the kernel shows it.
@@ -79,17 +74,25 @@ fn parse(line: &str) -> Option<Shown> {
 }
 
 /// The name of what is watched, as the process sees names.
-fn place(shown: &Shown, subject: &Subject) -> Option<(PathBuf, FileIdentity)> {
+fn place(shown: &Shown, subject: &Subject) -> Result<(PathBuf, FileIdentity), &'static Cause> {
     let root = format!("/proc/{}/root", subject.pid);
-    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", subject.pid)).ok()?;
+    let lost = causes::descriptors::INOTIFY_LOST;
+    let mounts = proc::text(format!("/proc/{}/mountinfo", subject.pid)).map_err(|_| lost)?;
     let device = format!("{}:{}", shown.device.0, shown.device.1);
-    mounts
+    let opened: Vec<Result<OwnedFd, Errno>> = mounts
         .lines()
         .map(|line| line.split(' ').collect::<Vec<_>>())
         .filter(|fields| fields.get(2) == Some(&device.as_str()))
         .filter_map(|fields| File::open(format!("{root}{}", fields.get(4)?)).ok())
-        .filter_map(|mount| handle::open(mount, shown.handle_type, &shown.handle).ok())
-        .find_map(|file| name(&file, &root))
+        .map(|mount| handle::open(mount, shown.handle_type, &shown.handle))
+        .collect();
+    match opened.iter().flatten().find_map(|file| name(file, &root)) {
+        Some(path) => Ok(path),
+        None if opened.iter().any(|file| matches!(file, Err(Errno::PERM))) => {
+            Err(causes::descriptors::INOTIFY_UNSEEN)
+        }
+        None => Err(lost),
+    }
 }
 
 fn name(file: &OwnedFd, root: &str) -> Option<(PathBuf, FileIdentity)> {

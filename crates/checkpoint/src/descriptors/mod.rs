@@ -6,16 +6,18 @@
 //!                                                   └─ refusal       in words
 //! ```
 //! Invariants: nothing of the process changes (pipes are read by `tee`, sockets by `MSG_PEEK`);
-//! descriptors made by `dup` stay one file; whatever is not known to be carried whole is refused;
-//! the files come in the order of their first descriptors.
+//! descriptors made by `dup` stay one file, also with one that is in flight in a Unix socket; whatever is not known to be carried whole is refused;
+//! the files come in the order of their first descriptors, those in flight last.
 
 mod anonymous;
+mod connection;
 mod epoll;
 mod error;
 mod event;
 mod external;
 mod fdinfo;
 mod held;
+mod in_flight;
 mod inet;
 mod inotify;
 mod multicast;
@@ -40,6 +42,7 @@ use farfork_plan::protocol::MAX_REQUEST_FDS;
 
 use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
+pub use connection::{Connections, Kept};
 pub use error::DescriptorError;
 use error::{Capture, Refused, Stop};
 use fdinfo::O_PATH;
@@ -64,6 +67,8 @@ pub struct Collected {
     pub locks: Vec<Lock>,
     /// Those that signal the process.
     pub notices: Vec<Notice>,
+    /// Its connections, if they are to go on.
+    pub kept: Option<Kept>,
 }
 
 /// Collects the descriptors of process `pid`, which is stopped and stays so; some may be of its
@@ -71,13 +76,14 @@ pub struct Collected {
 pub fn collect(
     pid: i32,
     objects: &Objects,
+    connections: Connections,
     refusals: &mut Refusals,
 ) -> Result<Collected, DescriptorError> {
-    let entries = table::read(pid)?;
+    let mut entries = table::read(pid)?;
     refuse_private_tables(pid, refusals)?;
-    let groups = share::groups(pid, &entries)?;
-    let subject = Subject::of(pid, &entries, &groups)?;
-    let leaders: Vec<&Entry> = groups.iter().map(|group| &entries[group[0]]).collect();
+    let mut groups = share::groups(pid, &entries)?;
+    let mut subject = Subject::of(pid, &mut entries, &mut groups, connections)?;
+    let leaders = subject::leaders(&entries, &groups);
     let mut collected = Collected::default();
     collected.terminals.resize_with(subject.terminals(), Terminal::default);
     for group in &groups {
@@ -92,17 +98,18 @@ pub fn collect(
     }
     collected.descriptors.sort_by_key(|descriptor| descriptor.fd);
     refuse_too_many_externals(&collected.files, refusals);
+    collected.kept = subject.kept.take();
     Ok(collected)
 }
 
 /// Lets the TCP connections of process `pid` end in resets when it dies: to be called when that is
 /// certain.
 pub fn reset_on_death(pid: i32) -> Result<(), DescriptorError> {
-    let entries = table::read(pid)?;
-    let groups = share::groups(pid, &entries)?;
-    let subject = Subject::of(pid, &entries, &groups)?;
-    let firsts = groups.iter().map(|group| &entries[group[0]]);
-    firsts
+    let mut entries = table::read(pid)?;
+    let mut groups = share::groups(pid, &entries)?;
+    let subject = Subject::of(pid, &mut entries, &mut groups, Connections::End)?;
+    subject::leaders(&entries, &groups)
+        .into_iter()
         .filter(|entry| entry.kind() == Kind::Socket && !entry.is_standard())
         .try_for_each(|entry| inet::reset_on_death(entry, &subject))
 }
@@ -117,6 +124,7 @@ impl Collected {
         objects: &Objects,
     ) -> Capture {
         let file = capture(entry, subject, objects)?;
+        in_flight::check(entry, &file)?;
         if let OpenFile::Unnamed { file: index, .. } = file {
             // Those before it that have no content were refused.
             let before = self.unnamed.len().max(index as usize);
@@ -142,7 +150,8 @@ impl Collected {
     fn add<'e>(&mut self, file: OpenFile, entries: impl Iterator<Item = &'e Entry>) {
         let index = self.files.len() as u32;
         self.files.push(file);
-        self.descriptors.extend(entries.map(|entry| Descriptor {
+        let numbered = entries.filter(|entry| entry.held.is_none());
+        self.descriptors.extend(numbered.map(|entry| Descriptor {
             fd: entry.fd,
             file: index,
             cloexec: entry.info.is_cloexec(),

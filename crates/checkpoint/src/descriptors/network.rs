@@ -37,6 +37,12 @@ impl Network {
         self.namespace.as_ref().map(AsFd::as_fd)
     }
 
+    /// A way into it, if it is not this process's own.
+    pub fn namespace(&self) -> Result<Option<File>, DescriptorError> {
+        let twin = self.namespace.as_ref().map(File::try_clone).transpose();
+        twin.map_err(reading(self.pid, "the network namespace"))
+    }
+
     /// Unix sockets there, and in this process's own namespace: from here a clone was given its
     /// descriptors.
     pub fn unix_sockets(&self) -> Result<HashMap<u32, UnixSocket>, DescriptorError> {

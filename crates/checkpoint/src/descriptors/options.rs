@@ -204,6 +204,21 @@ pub fn changed(socket: &OwnedFd, new: &OwnedFd) -> Vec<SocketOption> {
         .collect()
 }
 
+/// Whether the value is what the connection has come to rather than what was set. Those for
+/// multicast cannot be set on a stream.
+pub fn is_of_connection(option: &SocketOption) -> bool {
+    match option.level {
+        libc::IPPROTO_TCP => {
+            [libc::TCP_MAXSEG, libc::TCP_WINDOW_CLAMP, libc::TCP_QUICKACK].contains(&option.name)
+        }
+        libc::IPPROTO_IP => [libc::IP_MULTICAST_IF, libc::IP_MULTICAST_TTL].contains(&option.name),
+        libc::IPPROTO_IPV6 => {
+            [libc::IPV6_MULTICAST_IF, libc::IPV6_MULTICAST_HOPS].contains(&option.name)
+        }
+        _ => false,
+    }
+}
+
 /// The kernel tells more of some values than it takes: a congestion algorithm is its name.
 fn cut(level: i32, name: i32, mut value: Vec<u8>) -> Vec<u8> {
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION)

@@ -89,8 +89,7 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
 /// Asked of what has no name only. A place can be asked without opening anything.
 fn is_message_queue(entry: &Entry, subject: &Subject) -> bool {
     const MAGIC: i64 = 0x1980_0202;
-    let place = format!("/proc/{}/fd/{}", subject.pid, entry.fd);
-    rustix::fs::statfs(place).is_ok_and(|kind| kind.f_type == MAGIC)
+    rustix::fs::statfs(entry.place(subject.pid)).is_ok_and(|kind| kind.f_type == MAGIC)
 }
 
 /// Another name of a file that has lost the one it was opened by, in the same directory.
@@ -138,6 +137,5 @@ fn has_stamp(path: &Path, subject: &Subject) -> bool {
 }
 
 fn stamp(path: &Path, entry: &Entry, subject: &Subject) -> FileStamp {
-    let at = format!("/proc/{}/fd/{}", subject.pid, entry.fd);
-    FileStamp::of(path, &entry.inode, Path::new(&at))
+    FileStamp::of(path, &entry.inode, &entry.place(subject.pid))
 }

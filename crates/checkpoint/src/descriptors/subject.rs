@@ -1,17 +1,23 @@
 //! The process and what its descriptors meet outside of it.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use farfork_sys::proc;
+use farfork_sys::status::Status;
 use farfork_sys::unix_diag::UnixSocket;
 use rustix::fs::{Dir, Mode, OFlags, readlinkat};
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::error::{DescriptorError, asking, reading, unexpected};
+use super::connection::{Connections, Kept};
+use super::error::{DescriptorError, asking, unexpected};
 use super::fdinfo::O_PATH;
+use super::in_flight::{InFlight, Queue};
 use super::network::Network;
 use super::table::{Entry, Kind};
 use super::terminal;
@@ -30,6 +36,34 @@ pub struct PipeEnds {
     pub is_any_both: bool,
 }
 
+/// A process, and the way to its descriptors.
+pub struct Handle {
+    /// Its id here.
+    pub pid: i32,
+    pidfd: OwnedFd,
+}
+
+impl Handle {
+    /// That of process `pid`.
+    pub fn of(pid: i32) -> Result<Handle, DescriptorError> {
+        let pidfd = Pid::from_raw(pid)
+            .ok_or(rustix::io::Errno::SRCH)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
+            .map_err(asking(pid, "for a handle"))?;
+        Ok(Handle { pid, pidfd })
+    }
+
+    /// A descriptor of this process for the description behind `entry`.
+    pub fn open(&self, entry: &Entry) -> Result<OwnedFd, DescriptorError> {
+        let failed = || asking(self.pid, format!("for {}", entry.object("")));
+        match &entry.held {
+            Some(held) => fcntl_dupfd_cloexec(held, 0).map_err(failed()),
+            None => pidfd_getfd(&self.pidfd, entry.fd as i32, PidfdGetfdFlags::empty())
+                .map_err(failed()),
+        }
+    }
+}
+
 /// The process whose descriptors are captured.
 pub struct Subject {
     /// Its id here.
@@ -38,7 +72,10 @@ pub struct Subject {
     pub inner_pid: u32,
     /// Its network namespace.
     pub network: Network,
-    pidfd: OwnedFd,
+    /// Its connections, where they are to go on.
+    pub kept: Option<Kept>,
+    handle: Handle,
+    queues: RefCell<HashMap<u64, Queue>>,
     pipes: HashMap<u64, PipeEnds>,
     sockets: HashSet<u64>,
     shared: HashSet<String>,
@@ -48,43 +85,55 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Looks around process `pid`, whose descriptors are `entries` in `groups`.
+    /// Looks around process `pid`, whose descriptors are `entries` in `groups`. To these it adds
+    /// what is in flight.
     pub fn of(
         pid: i32,
-        entries: &[Entry],
-        groups: &[Vec<usize>],
+        entries: &mut Vec<Entry>,
+        groups: &mut Vec<Vec<usize>>,
+        connections: Connections,
     ) -> Result<Subject, DescriptorError> {
-        let leaders: Vec<&Entry> = groups.iter().map(|group| &entries[group[0]]).collect();
-        let sockets = inodes(&leaders, Kind::Socket);
         let network = Network::of(pid)?;
-        let unix = if sockets.is_empty() { HashMap::new() } else { network.unix_sockets()? };
-        // Looked at before this process opens any of them itself.
+        let leaders = leaders(entries, groups);
+        let has_sockets = leaders.iter().any(|entry| entry.kind() == Kind::Socket);
+        let unix = if has_sockets { network.unix_sockets()? } else { HashMap::new() };
+        let handle = Handle::of(pid)?;
+        let InFlight { queues, files } = InFlight::find(&handle, &leaders, &unix)?;
+        groups.extend((entries.len()..).map(|index| vec![index]).take(files.len()));
+        entries.extend(files);
+        let leaders = self::leaders(entries, groups);
+        // Looked at before this process opens connections itself.
         let shared = links_elsewhere(pid, &leaders);
-        let pidfd = Pid::from_raw(pid)
-            .ok_or(rustix::io::Errno::SRCH)
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
-            .map_err(asking(pid, "for a handle"))?;
-        let inner_pid = inner_pid(pid)?;
+        let kept = match connections {
+            Connections::End => None,
+            Connections::GoOn => Kept::silence(&handle, network.namespace()?, &leaders)?,
+        };
         let (pipes, unnamed) = (pipe_ends(&leaders), unnamed_files(&leaders));
-        let terminals = masters(&leaders).collect();
+        let status = Status::read(pid, pid).map_err(|_| unexpected(pid, "the status"))?;
         Ok(Subject {
             pid,
-            inner_pid,
+            inner_pid: status.innermost_pid,
             network,
-            pidfd,
+            kept,
+            handle,
+            queues: queues.into(),
             pipes,
-            sockets,
+            sockets: inodes(&leaders, Kind::Socket),
             shared,
             unnamed,
-            terminals,
+            terminals: masters(&leaders).collect(),
             unix,
         })
     }
 
     /// A descriptor of this process for the description behind `entry`.
     pub fn open(&self, entry: &Entry) -> Result<OwnedFd, DescriptorError> {
-        pidfd_getfd(&self.pidfd, entry.fd as i32, PidfdGetfdFlags::empty())
-            .map_err(asking(self.pid, format!("for descriptor {}", entry.fd)))
+        self.handle.open(entry)
+    }
+
+    /// What waits at the socket behind `entry`, if descriptors do; asked once.
+    pub fn queue(&self, entry: &Entry) -> Option<Queue> {
+        self.queues.borrow_mut().remove(&entry.inode.ino())
     }
 
     /// How often the pipe behind `entry` is open in the process.
@@ -124,6 +173,11 @@ impl Subject {
     pub fn unix_socket(&self, inode: u32) -> Option<&UnixSocket> {
         self.unix.get(&inode)
     }
+}
+
+/// The first descriptor of each file.
+pub fn leaders<'e>(entries: &'e [Entry], groups: &[Vec<usize>]) -> Vec<&'e Entry> {
+    groups.iter().map(|group| &entries[group[0]]).collect()
 }
 
 fn inodes(entries: &[&Entry], kind: Kind<'_>) -> HashSet<u64> {
@@ -170,7 +224,7 @@ fn unnamed_files(entries: &[&Entry]) -> Vec<Identity> {
 fn links_elsewhere(pid: i32, entries: &[&Entry]) -> HashSet<String> {
     let own: HashSet<&str> = entries
         .iter()
-        .filter(|entry| entry.fd > 2 && matches!(entry.kind(), Kind::Pipe | Kind::Socket))
+        .filter(|entry| !entry.is_standard() && matches!(entry.kind(), Kind::Pipe | Kind::Socket))
         .map(|entry| entry.link.as_str())
         .collect();
     // A deleted file's link may be another's, too, and another process's link to it differ.
@@ -183,7 +237,11 @@ fn links_elsewhere(pid: i32, entries: &[&Entry]) -> HashSet<String> {
     if own.is_empty() && unnamed.is_empty() && slaves.is_empty() {
         return found;
     }
-    for (path, link) in processes().filter(|other| *other != pid).flat_map(links) {
+    // What is in flight was opened here to look at it.
+    let held: HashSet<PathBuf> =
+        entries.iter().filter(|entry| entry.held.is_some()).map(|entry| entry.place(pid)).collect();
+    let others = proc::processes().filter(|other| *other != pid).flat_map(links);
+    for (path, link) in others.filter(|(path, _)| !held.contains(path)) {
         if own.contains(link.as_str()) || slaves.values().any(|slave| *slave == link) {
             found.insert(link);
         } else if !slaves.is_empty() && link.ends_with("/ptmx") {
@@ -204,11 +262,6 @@ fn master_at(path: &Path) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix("tty-index:")?.trim().parse().ok())
 }
 
-fn processes() -> impl Iterator<Item = i32> {
-    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
-    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
 /// Descriptors of a process in `/proc`, and where they lead.
 fn links(pid: i32) -> impl Iterator<Item = (PathBuf, String)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -224,13 +277,4 @@ fn links(pid: i32) -> impl Iterator<Item = (PathBuf, String)> {
             Some((place.join(entry.file_name().to_str().ok()?), link.into_string().ok()?))
         })
     })
-}
-
-fn inner_pid(pid: i32) -> Result<u32, DescriptorError> {
-    let failed = || reading(pid, "the status");
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(failed())?;
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok())
-        .ok_or_else(|| unexpected(pid, "the status"))
 }

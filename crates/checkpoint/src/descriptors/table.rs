@@ -1,7 +1,9 @@
 //! The descriptor table as `/proc` shows it.
 
 use std::fs::{self, Metadata};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
 
 use super::error::{DescriptorError, reading, unexpected};
 use super::fdinfo::FdInfo;
@@ -19,6 +21,8 @@ pub struct Entry {
     pub info: FdInfo,
     /// Attributes of the inode behind it.
     pub inode: Metadata,
+    /// Present if it is in flight: this process's duplicate, whose number `fd` is.
+    pub held: Option<OwnedFd>,
 }
 
 /// Who captures a descriptor.
@@ -49,12 +53,36 @@ impl Entry {
         let info = FdInfo::parse(info).ok_or_else(|| unexpected(pid, format!("fdinfo of {fd}")))?;
         let inode = fs::metadata(&at).map_err(failed())?;
         let is_text = link.to_str().is_some();
-        Ok(Entry { fd, link: link.to_string_lossy().into_owned(), is_text, info, inode })
+        let link = link.to_string_lossy().into_owned();
+        Ok(Entry { fd, link, is_text, info, inode, held: None })
+    }
+
+    /// What waits to be received by process `pid`, and was looked at as `held`.
+    pub fn in_flight(held: OwnedFd, pid: i32) -> Result<Entry, DescriptorError> {
+        let own = Entry::read(std::process::id() as i32, held.as_raw_fd() as u32)
+            .map_err(|_| unexpected(pid, "descriptors in flight"))?;
+        Ok(Entry { held: Some(held), ..own })
+    }
+
+    /// The same, of what is in flight.
+    pub fn again(&self, pid: i32) -> Result<Entry, DescriptorError> {
+        let held = self.held.as_ref().ok_or_else(|| unexpected(pid, "descriptors in flight"))?;
+        let twin = held.try_clone().map_err(reading(pid, "descriptors in flight"))?;
+        Entry::in_flight(twin, pid)
+    }
+
+    /// Its place in `/proc`; it is one of process `pid`, or held here.
+    pub fn place(&self, pid: i32) -> PathBuf {
+        let holder = if self.held.is_some() { std::process::id() as i32 } else { pid };
+        PathBuf::from(format!("/proc/{holder}/fd/{}", self.fd))
     }
 
     /// Names the descriptor in messages: `fd 7 (socket:[123], TCP 127.0.0.1:80 listening)`.
     pub fn object(&self, detail: &str) -> String {
         let (fd, link) = (self.fd, &self.link);
+        if self.held.is_some() {
+            return format!("descriptor in flight ({link}) {detail}").trim_end().to_owned();
+        }
         if detail.is_empty() {
             format!("fd {fd} ({link})")
         } else {
@@ -99,7 +127,7 @@ impl Entry {
 
     /// Whether it is one of the three that a caller of restore supplies by default.
     pub fn is_standard(&self) -> bool {
-        self.fd <= 2
+        self.fd <= 2 && self.held.is_none()
     }
 }
 

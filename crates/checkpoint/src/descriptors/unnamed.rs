@@ -60,7 +60,7 @@ pub fn read(entry: &Entry, subject: &Subject, taken: u64) -> Result<UnnamedFile,
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOATIME)
-        .open(format!("/proc/{}/fd/{}", subject.pid, entry.fd))
+        .open(entry.place(subject.pid))
         .map_err(failed())?;
     let asked = || asking(subject.pid, format!("where fd {} has data", entry.fd));
     let ranges = ranges(&file).map_err(asked())?;

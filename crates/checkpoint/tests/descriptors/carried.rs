@@ -244,7 +244,10 @@ assert sent == len(big) and j.recv(sent, socket.MSG_WAITALL) == big
 ",
     );
     let incoming = |fd| match file(&parent, fd) {
-        OpenFile::SocketPair { incoming, shutdown, .. } => (incoming.clone(), *shutdown),
+        OpenFile::SocketPair { incoming, shutdown, .. } => {
+            let bytes = incoming.iter().map(|message| message.bytes.clone());
+            (bytes.collect::<Vec<_>>(), *shutdown)
+        }
         other => panic!("{other:?}"),
     };
     assert_eq!(incoming(4), (vec![b"to b".to_vec()], 0));

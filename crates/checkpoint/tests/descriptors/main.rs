@@ -6,7 +6,7 @@ mod clone;
 mod refused;
 mod subject;
 
-use farfork_checkpoint::descriptors::{Collected, collect};
+use farfork_checkpoint::descriptors::{Collected, Connections, collect};
 use farfork_checkpoint::refuse::{Refusal, Refusals};
 use farfork_checkpoint::shared::Objects;
 use farfork_image::model::OpenFile;
@@ -15,8 +15,8 @@ use farfork_image::model::OpenFile;
 fn look(pid: i32) -> (Collected, Vec<Refusal>) {
     let mut refusals = Refusals::of(format!("process {pid}"));
     let objects = Objects::find(pid, &[], &mut refusals).expect("its memfds can be opened");
-    let collected =
-        collect(pid, &objects, &mut refusals).expect("a stopped child can be looked at");
+    let collected = collect(pid, &objects, Connections::End, &mut refusals)
+        .expect("a stopped child can be looked at");
     (collected, refusals.into_list())
 }
 

@@ -27,11 +27,11 @@ fn check(script: &str, expected: &[(&str, &str)]) {
 fn sockets_whose_state_is_the_kernels_are_told_by_protocol_and_address() {
     check(
         "
-m = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262); m.bind(('127.0.0.1', 0))
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136); u.bind(('127.0.0.1', 0))
 v = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
 stop()
 ",
-        &[("MPTCP 127.0.0.1:", "MPTCP keeps state"), ("vsock", "virtual machine")],
+        &[("IP 127.0.0.1:", "what its protocol keeps"), ("vsock", "virtual machine")],
     );
 }
 
@@ -156,18 +156,21 @@ stop()
 fn descriptors_in_flight_and_odd_sockets_are_told() {
     check(
         "
-a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [0])
+a, b = socket.socketpair(); p = select.epoll(); socket.send_fds(a, [b'x'], [p.fileno()]); p.close()
 d = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); d.bind('')
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.sendto(b'x', d.getsockname()); s.close()
-e, f = socket.socketpair(); f.setsockopt(1, 16, 1); e.send(b'x')
+e, f = socket.socketpair(); f.setsockopt(1, 16, 1)
+if os.fork() == 0:
+    e.send(b'x'); os._exit(0)
+os.wait()
 g, h = socket.socketpair(type=socket.SOCK_DGRAM); g.send(b'')
 stop()
 ",
         &[
-            ("Unix socket pair", "SCM_RIGHTS"),
             ("Unix socket at @", "from others wait"),
-            ("Unix socket pair", "credentials wait"),
+            ("Unix socket pair", "credentials of another"),
             ("Unix socket pair", "without taking it"),
+            ("descriptor in flight (anon_inode:[eventpoll])", "to be received"),
         ],
     );
 }

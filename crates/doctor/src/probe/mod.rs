@@ -12,6 +12,7 @@ mod privileges;
 mod raw;
 mod sockets;
 mod tracing;
+mod users;
 
 use crate::{Capability, Group};
 use farfork_sys::words;
@@ -49,11 +50,12 @@ impl Probe {
 
 /// Every probe of every family.
 pub(crate) fn all() -> impl Iterator<Item = &'static Probe> {
-    let families: [&'static [Probe]; 11] = [
+    let families: [&'static [Probe]; 12] = [
         machine::PROBES,
         privileges::PROBES,
         tracing::PROBES,
         namespaces::PROBES,
+        users::PROBES,
         memory::PROBES,
         media::PROBES,
         sockets::PROBES,
@@ -116,6 +118,9 @@ mod tests {
             ("mount_namespace", libc::SYS_unshare),
             ("network_namespace", libc::SYS_unshare),
             ("time_namespace", libc::SYS_unshare),
+            ("user_namespace", libc::SYS_unshare),
+            ("map_files", libc::SYS_openat),
+            ("same_pid", libc::SYS_clone3),
             ("pagemap_scan", libc::SYS_ioctl),
             ("userfaultfd", libc::SYS_userfaultfd),
             ("userfaultfd_minor_shmem", libc::SYS_ioctl),

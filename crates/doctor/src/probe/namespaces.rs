@@ -1,6 +1,7 @@
 //! Namespaces, and thread ids of our choice in them.
 
 use super::raw::{clone_with_tid, in_child};
+use super::users::with_rights;
 use super::{Finding, Probe, while_doing};
 use crate::Group;
 use nix::sched::{CloneFlags, unshare};
@@ -15,21 +16,21 @@ pub(super) const PROBES: &[Probe] = &[
         group: Group::Required,
         needed_for: "giving clones the process ids of their parent",
         advice: AS_ROOT,
-        look: pid_namespace,
+        look: || with_rights(pid_namespace),
     },
     Probe {
         id: "clone3_set_tid",
         group: Group::Required,
         needed_for: "giving threads the ids that glibc has cached",
         advice: AS_ROOT,
-        look: clone3_set_tid,
+        look: || with_rights(clone3_set_tid),
     },
     Probe {
         id: "mount_namespace",
         group: Group::Required,
         needed_for: "a /proc of its own for each PID namespace",
         advice: AS_ROOT,
-        look: || in_child(|| enter(CloneFlags::CLONE_NEWNS, "mount")),
+        look: || with_rights(|| in_child(|| enter(CloneFlags::CLONE_NEWNS, "mount"))),
     },
     Probe {
         id: "network_namespace",

@@ -1,5 +1,6 @@
 //! The capabilities that this process holds.
 
+use super::users::{is_needed, with_rights};
 use super::{Finding, Probe};
 use crate::Group;
 use caps::{CapSet, Capability};
@@ -12,21 +13,21 @@ pub(super) const PROBES: &[Probe] = &[
         group: Group::Required,
         needed_for: "new namespaces and mounting a pool",
         advice: AS_ROOT,
-        look: || held(Capability::CAP_SYS_ADMIN),
+        look: || with_rights(|| held(Capability::CAP_SYS_ADMIN)),
     },
     Probe {
         id: "cap_sys_ptrace",
         group: Group::Required,
         needed_for: "freezing and reading processes of other users",
         advice: AS_ROOT,
-        look: || held(Capability::CAP_SYS_PTRACE),
+        look: ptrace,
     },
     Probe {
         id: "cap_checkpoint_restore",
         group: Group::Required,
         needed_for: "giving clones the thread ids of their parent",
         advice: AS_ROOT,
-        look: checkpoint_restore,
+        look: || with_rights(checkpoint_restore),
     },
     Probe {
         id: "cap_sys_resource",
@@ -58,6 +59,13 @@ fn not_held(capability: Capability) -> String {
         Ok(false) => format!("{capability} is outside the bounding set: even root lacks it here"),
         _ => format!("this process does not hold {capability}"),
     }
+}
+
+/// A user without root has the right over clones in the agent's user namespace.
+fn ptrace() -> Finding {
+    let own_only = |found| format!("{found}: your own processes can be checkpointed");
+    let found = with_rights(|| held(Capability::CAP_SYS_PTRACE))?;
+    Ok(if is_needed() { own_only(found) } else { found })
 }
 
 /// The kernel takes CAP_SYS_ADMIN as well.

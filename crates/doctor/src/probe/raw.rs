@@ -152,7 +152,7 @@ pub(super) fn same_open_file(a: (Pid, i32), b: (Pid, i32)) -> io::Result<bool> {
     checked(order).map(|order| order == 0)
 }
 
-/// A private mapping, aligned to [`HUGE_BYTES`].
+/// A mapping, aligned to [`HUGE_BYTES`].
 pub(super) struct Mapping {
     address: usize,
     bytes: usize,
@@ -160,11 +160,16 @@ pub(super) struct Mapping {
 
 impl Mapping {
     pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
-        Self::new(bytes, libc::MAP_ANONYMOUS, -1)
+        Self::new(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// Anonymous memory that forked processes would share.
+    pub(super) fn shared(bytes: usize) -> io::Result<Self> {
+        Self::new(bytes, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
 
     pub(super) fn of(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
-        Self::new(bytes, 0, file.as_raw_fd())
+        Self::new(bytes, libc::MAP_PRIVATE, file.as_raw_fd())
     }
 
     fn new(bytes: usize, flags: libc::c_int, file: i32) -> io::Result<Self> {
@@ -177,7 +182,7 @@ impl Mapping {
         let address = start.next_multiple_of(HUGE_BYTES);
         let reservation = Self { address: start, bytes: reserved };
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = flags | libc::MAP_PRIVATE | libc::MAP_FIXED;
+        let flags = flags | libc::MAP_FIXED;
         // SAFETY: replaces a part of the reservation above, which nothing else uses.
         mapped(unsafe { libc::mmap(address as *mut _, bytes, access, flags, file, 0) })?;
         reservation.keep_only(address, bytes);

@@ -19,30 +19,6 @@ const UC_STRICT_RESTORE_SS: u64 = 4;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 
-/// Indices in `user_regs_struct`.
-mod register {
-    pub const R15: usize = 0;
-    pub const R14: usize = 1;
-    pub const R13: usize = 2;
-    pub const R12: usize = 3;
-    pub const RBP: usize = 4;
-    pub const RBX: usize = 5;
-    pub const R11: usize = 6;
-    pub const R10: usize = 7;
-    pub const R9: usize = 8;
-    pub const R8: usize = 9;
-    pub const RAX: usize = 10;
-    pub const RCX: usize = 11;
-    pub const RDX: usize = 12;
-    pub const RSI: usize = 13;
-    pub const RDI: usize = 14;
-    pub const RIP: usize = 16;
-    pub const CS: usize = 17;
-    pub const EFLAGS: usize = 18;
-    pub const RSP: usize = 19;
-    pub const SS: usize = 20;
-}
-
 /// Puts the frame of `thread` in and returns the address of its `ucontext`.
 pub fn put(thread: &Thread, arena: &mut Arena) -> u64 {
     let fpstate = arena.put(&fpstate(&thread.xstate), 64);
@@ -60,7 +36,7 @@ pub fn put(thread: &Thread, arena: &mut Arena) -> u64 {
 
 /// `struct sigcontext`, 32 words.
 fn sigcontext(registers: &[u64], fpstate: u64) -> Vec<u64> {
-    use register::*;
+    use farfork_plan::register::*;
     let order =
         [R8, R9, R10, R11, R12, R13, R14, R15, RDI, RSI, RBP, RBX, RDX, RAX, RCX, RSP, RIP, EFLAGS];
     let mut words: Vec<u64> = order.iter().map(|index| registers[*index]).collect();

@@ -14,12 +14,13 @@
 use std::os::unix::ffi::OsStrExt;
 
 use farfork_plan::protocol::SLOT_POOL;
-use farfork_plan::{FileRange, Op, What, Window, nr};
+use farfork_plan::{FileRange, Op, TraitRange, What, Window, nr, traits};
 
 use super::arena::Arena;
 use super::place::Opener;
 use super::{Placement, Subject, mounts, place, shared};
 use crate::model::{Backing, FileStamp, Member, Memory, Region};
+use crate::mounts::on_node;
 
 /// Slot for the descriptor of a mapped file; descriptors of the process are made later.
 const SLOT_FILE: u8 = 249;
@@ -30,12 +31,18 @@ pub struct Compiled {
     pub ops: Vec<Op>,
     windows: Vec<Window>,
     files: Vec<FileRange>,
+    traits: Vec<TraitRange>,
 }
 
 impl Compiled {
     /// Where what is stored lies in the pool, as the process that is told from others by `tag`.
     pub fn windows(&self, tag: u64) -> impl Iterator<Item = Window> {
         self.windows.iter().map(move |w| Window { address: w.address | tag, ..*w })
+    }
+
+    /// Attributes of memory by address, likewise.
+    pub fn traits(&self, tag: u64) -> impl Iterator<Item = TraitRange> {
+        self.traits.iter().map(move |t| TraitRange { start: t.start | tag, end: t.end | tag, ..*t })
     }
 
     /// Private file mappings by address, likewise.
@@ -96,7 +103,8 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
     Compiled {
         ops: compiler.ops,
         windows: windows(&member.memory, placement),
-        files: files(&member.memory, arena),
+        files: files(subject, arena),
+        traits: attributes(member),
     }
 }
 
@@ -118,11 +126,13 @@ fn windows(memory: &Memory, placement: &Placement) -> Vec<Window> {
     windows
 }
 
-fn files(memory: &Memory, arena: &mut Arena) -> Vec<FileRange> {
+fn files(subject: Subject<'_>, arena: &mut Arena) -> Vec<FileRange> {
     let mut ranges = Vec::new();
-    for region in &memory.regions {
+    for region in &subject.member.memory.regions {
         if let Backing::PrivateFile(file, offset) = &region.backing {
-            let path = arena.text(file.path.as_os_str().as_bytes());
+            // The supervisor, which opens it, does not have the process's own mounts.
+            let path = on_node(&subject.model.mounts, &file.path);
+            let path = arena.text(path.as_os_str().as_bytes());
             let (start, end) = (region.start, region.end);
             ranges.push(FileRange { start, end, file_offset: *offset, path });
         }
@@ -130,7 +140,32 @@ fn files(memory: &Memory, arena: &mut Arena) -> Vec<FileRange> {
     ranges
 }
 
+fn attributes(member: &Member) -> Vec<TraitRange> {
+    let is_locking = member.process.locks_future != 0;
+    let common = if is_locking { traits::LOCKS_FUTURE } else { 0 };
+    let range = |region: &Region| {
+        let (start, end, traits) = (region.start, region.end, region.attributes() | common);
+        (traits != 0).then_some(TraitRange { start, end, traits })
+    };
+    member.memory.regions.iter().filter_map(range).collect()
+}
+
 impl Region {
+    /// What of its attributes the supervisor gives to memory that it puts in the region's place.
+    fn attributes(&self) -> u64 {
+        let own = self.traits;
+        let bits = [
+            (own.dont_fork, traits::DONT_FORK),
+            (own.dont_dump, traits::DONT_DUMP),
+            (own.huge, traits::HUGE),
+            (own.no_huge, traits::NO_HUGE),
+            (own.mergeable, traits::MERGEABLE),
+            (own.no_reserve, traits::NO_RESERVE),
+            (own.locked, traits::LOCKED),
+        ];
+        bits.into_iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit)
+    }
+
     /// Contents of these regions are copied, not shared: the kernel allows the attribute on
     /// anonymous memory only (`MADV_WIPEONFORK`, `MAP_DROPPABLE`, `MAP_GROWSDOWN`), or the
     /// supervisor could not replace the mapping later as it was (`mseal`, protection keys). The stack is among them also

@@ -44,13 +44,14 @@ impl<'m> Subject<'m> {
 pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
     let mut arena = Arena::new();
     let mut members = Vec::new();
-    let (mut windows, mut files) = (Vec::new(), Vec::new());
+    let (mut windows, mut files, mut traits) = (Vec::new(), Vec::new(), Vec::new());
     for (index, member) in model.members.iter().enumerate() {
         let subject = Subject { model, member };
         let memory = memory::compile(subject, placement, &mut arena);
         let tag = (index as u64) << MEMBER_SHIFT;
         windows.extend(memory.windows(tag));
         files.extend(memory.files(tag));
+        traits.extend(memory.traits(tag));
         let process = process::compile(subject, &mut arena);
         let threads = threads::compile(member, &mut arena);
         members.push(MemberPlan {
@@ -75,6 +76,7 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         members: arena.table(&members),
         windows: arena.table(&windows),
         files: arena.table(&files),
+        traits: arena.table(&traits),
         spare_fd: spare.start,
         spare_count: spare.end - spare.start,
         is_pid_one: u32::from(model.root().process.pid == 1),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileIdentity, FileStamp, Socket, SocketOption};
+use super::{FileIdentity, FileStamp, Message, Socket, SocketOption};
 
 /// One descriptor number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -133,7 +133,7 @@ pub enum OpenFile {
         /// Status flags.
         flags: u32,
         /// Messages (for a stream: bytes) waiting to be read at this end.
-        incoming: Vec<Vec<u8>>,
+        incoming: Vec<Message>,
         /// Bit 0: shut down for reading, bit 1: for writing.
         shutdown: u32,
         /// Receive and send buffer sizes as `getsockopt` gives them.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::TcpConnection;
+
 const AF_UNIX: u32 = libc::AF_UNIX as u32;
 
 /// A socket of its own, as opposed to one end of a pair.
@@ -62,6 +64,17 @@ pub struct SocketOption {
     pub value: Vec<u8>,
 }
 
+/// What waits in a Unix socket to be read at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Bytes, those of a stream without bounds.
+    pub bytes: Vec<u8>,
+    /// Descriptors that come with it, as indices in [`super::Model::files`].
+    pub files: Vec<u32>,
+    /// User and group id, if it was sent with credentials: always the process's own pid.
+    pub sender: Option<(u32, u32)>,
+}
+
 /// What a socket is to others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SocketRole {
@@ -78,6 +91,8 @@ pub enum SocketRole {
         /// The address, as the kernel writes it.
         peer: Vec<u8>,
     },
+    /// A TCP connection that goes on in a clone, where its parent has ended.
+    Established(Box<TcpConnection>),
     /// A TCP connection, which stays the parent's: the clone's is over.
     Ended {
         /// Whether the process is still to be told that it was reset.

@@ -1,11 +1,11 @@
 //! Reaping, and the end of the clone, which is the end of all that descends from it: their memory
 //! is right only as long as the init answers for it.
 
-use farfork_plan::protocol::{Status, StatusKind};
+use farfork_plan::protocol::{KNOWN, Status, StatusKind};
 use linux_raw_sys::{general as k, prctl};
 
 use super::Supervisor;
-use super::caller::read_file;
+use super::proc::{Path, Proc};
 use crate::call::{self, SysResult, syscall};
 use crate::init::SHARED;
 
@@ -36,19 +36,37 @@ impl Supervisor {
         }
     }
 
+    /// What the agent says, once: that somebody knows of the clone. If the agent has gone before,
+    /// nobody ever will, and the clone ends.
+    pub(super) fn end_unless_known(&self, status_fd: i32) {
+        let mut byte = 0u8;
+        let args = [status_fd as u64, &raw mut byte as u64, 1];
+        // SAFETY: the kernel writes one byte at most.
+        let got = unsafe { syscall(k::__NR_read, args) };
+        if got != Ok(1) || byte != KNOWN {
+            // SAFETY: sends a signal to a child that has not been reaped.
+            let _ = unsafe { syscall(k::__NR_kill, [self.process as u64, u64::from(k::SIGKILL)]) };
+        }
+    }
+
     fn finish(&self, wait_status: i32) -> ! {
         if !self.has_namespace {
-            end_descendants();
+            end_descendants(self.proc);
         }
         let status = Status {
             kind: StatusKind::Exited as u32,
             value: i64::from(wait_status),
             ..Status::default()
         };
-        // SAFETY: set before the clone was started and not changed since.
-        let _ = call::send(unsafe { SHARED.get() }.status_fd, &status);
+        let _ = call::send(status_fd(), &status);
         call::exit(0)
     }
+}
+
+/// The socket to the agent.
+pub fn status_fd() -> i32 {
+    // SAFETY: set before the clone was started and not changed since.
+    unsafe { SHARED.get() }.status_fd
 }
 
 fn wait(status: &mut i32, options: u32) -> SysResult {
@@ -58,10 +76,11 @@ fn wait(status: &mut i32, options: u32) -> SysResult {
 }
 
 /// Kills and reaps children until there are none; theirs become this process's in turn.
-fn end_descendants() {
+fn end_descendants(proc: Proc) {
     let mut text = [0u8; 4096];
     loop {
-        let children = read_file(b"/proc/thread-self/children\0", &mut text).unwrap_or_default();
+        let path = Path::new(b"thread-self/children");
+        let children = proc.read(&path, &mut text).unwrap_or_default();
         // A list that was cut short ends in a number that may be another's.
         let whole = children.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
         let numbers = children[..whole].split(|byte| *byte == b' ');

@@ -181,6 +181,11 @@ causes! {
         why: "what it watches has no name by which a clone could find it",
         remedy: "remove the watch before the checkpoint, or watch a directory of a disk or tmpfs",
     }
+    INOTIFY_UNSEEN {
+        what: "inotify watch, where farfork is not root",
+        why: "the kernel tells nobody what it watches without CAP_DAC_READ_SEARCH",
+        remedy: "run farfork as root, or remove the watch before the checkpoint",
+    }
     ASYNC_OUTSIDE {
         what: "descriptor with O_ASYNC that leads out of the process",
         why: "it leads out of the process and signals it when it becomes ready (O_ASYNC)",

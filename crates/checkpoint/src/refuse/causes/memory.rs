@@ -41,6 +41,11 @@ causes! {
         why: "a System V segment is known by its id in this kernel",
         remedy: "use shm_open or memfd_create, or detach it before the checkpoint",
     }
+    SHARED_UNSEEN {
+        what: "shared anonymous memory, where farfork is not root",
+        why: "the kernel shows it to nobody without CAP_CHECKPOINT_RESTORE",
+        remedy: "run farfork and its node agent as root, or use memfd_create and keep the descriptor",
+    }
     SECRET {
         what: "mapping of memfd_secret",
         why: "it is memory that only the process itself can read",

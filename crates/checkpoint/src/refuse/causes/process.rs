@@ -11,6 +11,11 @@ causes! {
         why: "it has ended, so that the process can be neither stopped nor described",
         remedy: "keep the main thread until the checkpoint",
     }
+    SHARES_MEMORY {
+        what: "another process in the same memory",
+        why: "it lives in the memory of this process (CLONE_VM), and would change a parent alone",
+        remedy: "end it before the checkpoint, or make it a thread",
+    }
     STOPPED_INIT {
         what: "pid 1 that a signal has stopped",
         why: "it is pid 1 and stopped",
@@ -21,6 +26,11 @@ causes! {
         why: "a security module, Landlock perhaps, keeps it from other processes, by rules that \
             nobody is told",
         remedy: "checkpoint it before it confines itself, and have its clones do that",
+    }
+    USER_NAMESPACE {
+        what: "process in another user namespace",
+        why: "its users, groups or capabilities are those of another user namespace",
+        remedy: "run farfork in that namespace, or the process outside of it",
     }
     TRACED {
         what: "process or thread under a debugger",

@@ -11,15 +11,20 @@ causes! {
         why: "it was shut down",
         remedy: "close it before the checkpoint",
     }
-    MPTCP {
-        what: "MPTCP socket",
-        why: "MPTCP keeps state of all paths in this kernel",
-        remedy: "use TCP (GODEBUG=multipathtcp=0 in Go), or close it before the checkpoint",
-    }
     SCTP {
         what: "SCTP socket",
         why: "SCTP keeps its associations in this kernel",
         remedy: "close it before the checkpoint",
+    }
+    TCP_STATE {
+        what: "TCP connection that cannot go on (--tcp-established)",
+        why: "only an open connection of plain TCP goes on in a clone",
+        remedy: "close it before the checkpoint, or let all connections end in resets",
+    }
+    TCP_SHARED {
+        what: "TCP connection of several processes (--tcp-established)",
+        why: "another process has the same connection, and would go on with it",
+        remedy: "close it in the other process, or let all connections end in resets",
     }
     PING {
         what: "socket for pings",
@@ -107,19 +112,14 @@ causes! {
         remedy: "checkpoint when the connection is accepted",
     }
     PAIR_CREDENTIALS {
-        what: "Unix socket pair with messages and credentials",
-        why: "its messages carry their senders' credentials (SO_PASSCRED)",
+        what: "Unix socket pair with messages of another process",
+        why: "messages wait in it with the credentials of another process",
         remedy: "read what waits in it before the checkpoint",
     }
     PAIR_DESCRIPTORS {
-        what: "Unix socket pair with descriptors under way",
-        why: "descriptors wait in it to be received (SCM_RIGHTS)",
-        remedy: "read what waits in it before the checkpoint",
-    }
-    PAIR_RIGHTS {
-        what: "Unix socket pair with descriptors or credentials under way",
-        why: "descriptors or credentials wait in it to be received",
-        remedy: "read what waits in it before the checkpoint",
+        what: "descriptor in flight that leads outside, or is an epoll, inotify, terminal or locked",
+        why: "it waits in a Unix socket to be received, and its kind is not carried there",
+        remedy: "receive it before the checkpoint",
     }
     PAIR_UNREADABLE {
         what: "Unix socket pair with messages that farfork cannot read",

@@ -9,6 +9,8 @@
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  socket      of the caller's, if supplied, or create ─► options ─► bind ─► listen or connect
 //!  slaves      of terminals, in the same way, by their masters
+//!  in flight   messages with descriptors, when all files are made
+//!  connected   TCP connections that go on, when the sockets that listen at their ports are there
 //!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
 //!              kernel drops a process's own when it closes any descriptor of the file; then
 //!              watches of places, which nothing done here shall wake
@@ -18,7 +20,9 @@
 //! descriptor is placed, so whatever is created lands in the run, or at or below the number it is
 //! meant for, and no move overwrites anything.
 
+mod connection;
 mod epoll;
+mod in_flight;
 mod inotify;
 mod lock;
 mod make;
@@ -42,6 +46,7 @@ use super::arena::Arena;
 use super::place::Opener;
 use super::shared::Numbers;
 use crate::model::{Descriptor, Member, Model, OpenFile};
+use in_flight::InFlight;
 
 /// Status flags that `F_SETFL` sets.
 const LATER: u32 = (libc::O_NONBLOCK | libc::O_DIRECT | libc::O_APPEND | libc::O_NOATIME) as u32;
@@ -58,6 +63,9 @@ struct Compiler<'m> {
     external: Vec<u32>,
     spare_fd: u32,
     objects: Numbers,
+    in_flight: InFlight,
+    /// Socket pairs to be filled when all files are made: the first end that was met, the other.
+    late: Vec<(u32, Option<u32>)>,
     slots: Temporaries,
     /// Text that names the descriptor in the making.
     detail: u32,
@@ -78,10 +86,14 @@ struct Temporaries {
 pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     let Subject { model, member } = subject;
     let external = supplied_numbers(model);
+    let in_flight = InFlight::of(subject);
+    let without_number: Vec<Descriptor> = in_flight.descriptors().collect();
+    let mut numbers = numbers(member);
+    numbers.extend(without_number.iter().map(|descriptor| (descriptor.file, vec![descriptor])));
     let mut compiler = Compiler {
         model,
         member,
-        numbers: numbers(member),
+        numbers,
         ops: Vec::new(),
         opener: Opener::new(member, arena),
         arena,
@@ -89,6 +101,8 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
         external,
         spare_fd: spare(model).start,
         objects: Numbers::of(model),
+        in_flight,
+        late: Vec::new(),
         detail: 0,
     };
     for file in 0..model.files.len() as u32 {
@@ -100,6 +114,8 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     compiler.slaves();
     compiler.control();
     compiler.watches();
+    compiler.late_messages();
+    compiler.connections();
     compiler.notices();
     compiler.locks();
     compiler.places();
@@ -107,10 +123,11 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
 }
 
 /// The restorer's own run of numbers, from 3 on, which no process of the parents has: those of
-/// the init and of ends put aside, each descriptor of a request twice while it is moved, and those
-/// of shared objects.
+/// the init and of ends put aside, each descriptor of a request twice while it is moved, those of
+/// shared objects, and of descriptors in flight.
 pub fn spare(model: &Model) -> Range<u32> {
-    let count = OWN_FDS + 2 * supplied_numbers(model).len() as u32 + Numbers::count(model);
+    let externals = 2 * supplied_numbers(model).len() as u32;
+    let count = OWN_FDS + externals + Numbers::count(model) + InFlight::count(model);
     let start = spare_run(model, count);
     start..start + count
 }

@@ -4,7 +4,8 @@
 use farfork_plan::{Op, What, nr};
 
 use super::Compiler;
-use crate::model::{OpenFile, SocketOption};
+use super::in_flight::is_late;
+use crate::model::{Descriptor, Message, OpenFile, SocketOption};
 
 /// What a pipe has unless it was changed.
 const PIPE_BYTES: u32 = 64 << 10;
@@ -14,6 +15,9 @@ const SOCKET_BYTES: u32 = 212_992;
 const STREAM_BYTES: usize = 16 << 10;
 /// What the kernel counts for a message besides its bytes, at most.
 const MESSAGE_OVERHEAD_BYTES: usize = 2 << 10;
+
+/// Not waiting: a message that has no room must fail, for nobody is there to take it out.
+pub const AT_ONCE: u64 = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
 
 /// Options that set a buffer's size: within the system's limit, and beyond it.
 pub const SEND: [i32; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
@@ -98,43 +102,99 @@ impl Compiler<'_> {
         if partner.is_some_and(|partner| partner < file) {
             return;
         }
-        let model = self.model;
-        let OpenFile::SocketPair { kind, .. } = &model.files[file as usize] else { return };
+        let OpenFile::SocketPair { kind, .. } = &self.model.files[file as usize] else { return };
         self.make_pair(nr::SOCKETPAIR, &[libc::AF_UNIX as u64, (*kind).into()]);
-        let (made, second) = (self.slots.made, self.slots.second);
-        let ends = [(Some(file), made, second), (partner, second, made)];
-        let ends = ends
-            .map(|(end, slot, writer)| (end.map(|end| &model.files[end as usize]), slot, writer));
-        for (end, _, writer) in ends {
-            if let Some(OpenFile::SocketPair { incoming, .. }) = end {
+        let ends = [Some(file), partner].into_iter().flatten();
+        if !ends.into_iter().any(|end| is_late(&self.model.files[end as usize])) {
+            self.fill_sockets(file, partner);
+            return self.place_pair(Some(file), partner);
+        }
+        self.late.push((file, partner));
+        match self.in_flight.far_end(file) {
+            Some(number) => {
+                self.move_to(self.slots.second, &Descriptor { fd: number, file, cloexec: true });
+                self.place(self.slots.made, file);
+            }
+            None => self.place_pair(Some(file), partner),
+        }
+    }
+
+    /// Gives the pair that is in the slots for two ends what waits in it, then its attributes.
+    pub fn fill_sockets(&mut self, first: u32, second: Option<u32>) {
+        let model = self.model;
+        let slots = [self.slots.made, self.slots.second];
+        let ends = [Some(first), second].map(|end| end.map(|end| &model.files[end as usize]));
+        for (end, writer) in ends.into_iter().zip([slots[1], slots[0]]) {
+            if let Some(OpenFile::SocketPair { incoming, kind, .. }) = end {
                 self.send(writer, incoming, *kind);
             }
         }
-        for (end, slot, _) in ends {
+        for (end, slot) in ends.into_iter().zip(slots) {
             end.inspect(|end| self.settle(slot, end));
         }
-        self.place_pair(Some(file), partner);
     }
 
     /// Writes what waits at one end through the other, `writer`.
-    fn send(&mut self, writer: u8, waiting: &[Vec<u8>], kind: u32) {
+    fn send(&mut self, writer: u8, waiting: &[Message], kind: u32) {
         let longest = if kind == libc::SOCK_STREAM as u32 { STREAM_BYTES } else { usize::MAX };
-        let messages: Vec<&[u8]> = waiting.iter().flat_map(|bytes| bytes.chunks(longest)).collect();
-        let counted: usize = messages.iter().map(|m| 2 * m.len() + MESSAGE_OVERHEAD_BYTES).sum();
+        let cost = |message: &Message| {
+            2 * message.bytes.len() + MESSAGE_OVERHEAD_BYTES * (1 + message.bytes.len() / longest)
+        };
+        let counted: usize = waiting.iter().map(cost).sum();
         let is_large = counted > SOCKET_BYTES as usize;
         if is_large {
             self.set_buffer(writer, SEND, 2 * counted as u32);
         }
-        // Not waiting: a message that has no room must fail, for nobody is there to take it out.
-        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
-        for message in messages {
-            let at = self.arena.put(message, 1);
-            let args = [at, message.len() as u64, flags, 0, 0];
-            self.push_on(writer, libc::SYS_sendto, &args);
+        for message in waiting {
+            if message.files.is_empty() && message.sender.is_none() {
+                self.send_bytes(writer, &message.bytes, longest);
+            } else {
+                self.send_message(writer, message);
+            }
         }
         if is_large {
             self.set_buffer(writer, SEND, SOCKET_BYTES);
         }
+    }
+
+    fn send_bytes(&mut self, writer: u8, bytes: &[u8], longest: usize) {
+        // One that is empty is sent all the same.
+        for part in bytes.chunks(longest).chain(bytes.is_empty().then_some(bytes)) {
+            let at = self.arena.put(part, 1);
+            self.push_on(writer, libc::SYS_sendto, &[at, part.len() as u64, AT_ONCE, 0, 0]);
+        }
+    }
+
+    /// `struct msghdr`: name, vector, control data, flags. The kernel keeps what comes with
+    /// descriptors in one piece if it was in one piece.
+    fn send_message(&mut self, writer: u8, message: &Message) {
+        let control = self.control_data(message);
+        let bytes = self.arena.put(&message.bytes, 1);
+        let vector = self.arena.words(&[bytes, message.bytes.len() as u64]);
+        let at = self.arena.put(&control, 8);
+        let header = self.arena.words(&[0, 0, vector, 1, at, control.len() as u64, 0]);
+        self.push_on(writer, libc::SYS_sendmsg, &[header, AT_ONCE]);
+    }
+
+    /// Each a length in a word, level and type, and what it is.
+    fn control_data(&self, message: &Message) -> Vec<u8> {
+        let mut control = Vec::new();
+        let mut put = |kind: i32, words: &[u32]| {
+            let head = [libc::SOL_SOCKET as u32, kind as u32];
+            let words = head.iter().chain(words).flat_map(|word| word.to_le_bytes());
+            let words: Vec<u8> = words.collect();
+            control.extend((8 + words.len() as u64).to_le_bytes());
+            control.extend(words);
+            control.resize(control.len().next_multiple_of(8), 0);
+        };
+        let files: Vec<u32> = message.files.iter().filter_map(|file| self.first(*file)).collect();
+        if !files.is_empty() {
+            put(libc::SCM_RIGHTS, &files);
+        }
+        if let Some((user, group)) = message.sender {
+            put(libc::SCM_CREDENTIALS, &[self.member.process.pid, user, group]);
+        }
+        control
     }
 
     /// Gives an end its attributes, after everything was written.

@@ -71,6 +71,9 @@ pub struct Table<'m> {
     pub things: Vec<Thing>,
     /// Bytes written through the second end of each pair, and through the first.
     pub written: BTreeMap<(usize, u32), Vec<u8>>,
+    /// Descriptions sent through the second end of each pair, and through the first: one list for
+    /// each message with any.
+    pub sent: BTreeMap<(usize, u32), Vec<Vec<usize>>>,
     /// Locks that were taken: description, command (0 for `flock`), type, start, length.
     pub locks: Vec<(usize, u64, u64, u64, u64)>,
     /// Bytes of each file without a name.
@@ -80,17 +83,19 @@ pub struct Table<'m> {
     pub left_out: BTreeSet<u32>,
     memory: &'m [u8],
     spare: Range<u32>,
+    in_flight: Range<u32>,
     pairs: usize,
     terminals: usize,
 }
 
 impl<'m> Table<'m> {
     /// The table as the restorer leaves it for the ops: what the caller supplied for the numbers
-    /// `external`, its own numbers `gap` apart. Of what the caller may supply, it has left
-    /// `left_out` out.
+    /// `external`, its own numbers `gap` apart, the last `in_flight` of them unused. Of what the
+    /// caller may supply, it has left `left_out` out.
     pub fn new(
         spare: Range<u32>,
         external: &[u32],
+        in_flight: u32,
         memory: &'m [u8],
         gap: u32,
         left_out: BTreeSet<u32>,
@@ -99,12 +104,14 @@ impl<'m> Table<'m> {
             fds: BTreeMap::new(),
             things: Vec::new(),
             written: BTreeMap::new(),
+            sent: BTreeMap::new(),
             locks: Vec::new(),
             unnamed: Vec::new(),
             slots: [u64::MAX; SLOTS],
             left_out,
             memory,
             spare: spare.clone(),
+            in_flight: spare.end - in_flight..spare.end,
             pairs: 0,
             terminals: 0,
         };
@@ -169,6 +176,10 @@ impl<'m> Table<'m> {
             (nr::SOCKETPAIR, _) => self.pair(a[2], a[3]),
             (nr::MOVE_FD, _) => self.move_fd(a[0] as u32, a[1] as u32, a[2] != 0),
             (nr::TAKE_SUPPLIED, _) => a[0],
+            (nr::REPAIR, _) => {
+                assert!(matches!(self.things[self.fds[&(a[0] as u32)].thing], Thing::Socket(_)));
+                0
+            }
             (_, libc::SYS_dup3) => self.dup3(a[0] as u32, a[1] as u32, a[2] != 0),
             (_, libc::SYS_close) => self.close(a[0] as u32),
             (_, libc::SYS_fcntl) => self.fcntl(a[0] as u32, a[1] as i32, a[2]),
@@ -187,6 +198,7 @@ impl<'m> Table<'m> {
             (_, libc::SYS_ioctl) => self.place(op.nr, a),
             (_, libc::SYS_epoll_ctl) => self.watch(a[0] as u32, a[2] as u32, a[3]),
             (_, libc::SYS_write | libc::SYS_sendto) => self.write(a[0] as u32, a[1], a[2]),
+            (_, libc::SYS_sendmsg) => self.send(a[0] as u32, a[1]),
             (_, libc::SYS_socket) => {
                 let kind = [a[0], a[1], a[2]];
                 self.open(Thing::Socket(Made { kind, ..Made::default() }))
@@ -306,7 +318,9 @@ impl<'m> Table<'m> {
 
     fn dup3(&mut self, fd: u32, target: u32, cloexec: bool) -> u64 {
         let thing = self.fds[&fd].thing;
-        assert!(!self.spare.contains(&target), "{target} is the restorer's");
+        // Of the restorer's own, those at the end are in no one's way.
+        let is_in_flight = self.in_flight.contains(&target);
+        assert!(is_in_flight || !self.spare.contains(&target), "{target} is the restorer's");
         let before = self.fds.insert(target, Open { thing, cloexec });
         assert_eq!(before, None, "dup3 closed what was at {target}");
         target.into()
@@ -393,6 +407,26 @@ impl<'m> Table<'m> {
             other => panic!("write to {other:?}"),
         }
         length
+    }
+
+    /// A message with descriptors, credentials, or both.
+    fn send(&mut self, fd: u32, header: u64) -> u64 {
+        let word = |at: u64| u64::from_le_bytes(self.bytes(at, 8).try_into().unwrap());
+        let (vector, control, length) = (word(header + 16), word(header + 32), word(header + 40));
+        let (at, bytes) = (word(vector), word(vector + 8));
+        let mut things = Vec::new();
+        let mut next = control;
+        while next < control + length {
+            let (size, kind) = (word(next), word(next + 8) >> 32);
+            for place in (next + 16..next + size).step_by(4).filter(|_| kind == 1) {
+                let number = u32::from_le_bytes(self.bytes(place, 4).try_into().unwrap());
+                things.push(self.fds[&number].thing);
+            }
+            next += size.next_multiple_of(8);
+        }
+        let Thing::Pair(pair, end) = self.things[self.fds[&fd].thing] else { panic!("no pair") };
+        self.sent.entry((pair, end)).or_default().extend((!things.is_empty()).then_some(things));
+        self.write(fd, at, bytes)
     }
 
     fn bytes(&self, at: u64, length: u64) -> &'m [u8] {

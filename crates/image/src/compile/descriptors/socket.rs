@@ -9,8 +9,6 @@ use std::os::unix::ffi::OsStrExt;
 
 /// Nothing is sent to this port: a connection to it is made by word of the caller only.
 const DISCARD_PORT: u16 = 9;
-/// `TCP_REPAIR`: the caller says what state the connection is in.
-const REPAIR: i32 = 1;
 /// `TCP_REPAIR_OFF_NO_WP`: no longer, and without a word to the peer.
 const REPAIR_OFF_SILENTLY: i32 = -1;
 
@@ -43,6 +41,9 @@ impl Compiler<'_> {
             return self.end(socket.family, is_reset);
         }
         self.set_options(socket);
+        if let SocketRole::Established(_) = socket.role {
+            return;
+        }
         self.bind(socket);
         match &socket.role {
             SocketRole::Listening { backlog } => {
@@ -52,7 +53,7 @@ impl Compiler<'_> {
                 let at = self.arena.put(peer, 8);
                 self.address(libc::SYS_connect, &[at, peer.len() as u64]);
             }
-            SocketRole::Idle | SocketRole::Ended { .. } => {}
+            SocketRole::Idle | SocketRole::Established(_) | SocketRole::Ended { .. } => {}
         }
     }
 
@@ -128,7 +129,7 @@ impl Compiler<'_> {
     }
 
     /// A call that gives the socket in the making its address.
-    fn address(&mut self, number: i64, args: &[u64]) {
+    pub fn address(&mut self, number: i64, args: &[u64]) {
         let args = [&[self.slots.made.into()], args].concat();
         let op = Op::new(What::Address, number as u32, &args).slot_arg(0);
         self.ops.push(op.about(self.detail));
@@ -137,7 +138,7 @@ impl Compiler<'_> {
     /// Leaves the socket as a connection that is over, without a packet to anyone: in repair mode
     /// a connection exists by word of the caller, and whatever disconnects it resets it. Where
     /// this node has no loopback device, the error is ECONNABORTED; without the right to repair,
-    /// the end of the stream is all that is told.
+    /// the end of the stream is all that is told, and the user is warned.
     fn end(&mut self, family: u32, is_reset: bool) {
         let made = self.slots.made;
         if is_reset {
@@ -145,12 +146,14 @@ impl Compiler<'_> {
             let nonblocking = [libc::F_SETFL as u64, libc::O_NONBLOCK as u64];
             self.push_on(made, libc::SYS_fcntl, &nonblocking);
             let first = self.ops.len();
-            self.set_integer(libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR);
             self.push_on(made, libc::SYS_connect, &nowhere);
             self.push_on(made, libc::SYS_connect, &loopback);
             self.set_integer(libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF_SILENTLY);
             self.push_on(made, libc::SYS_connect, &nowhere);
             self.ops[first..].iter_mut().for_each(|op| op.may_fail = 1);
+            let args = [made.into(), (self.ops.len() - first) as u64];
+            let repair = Op::new(What::Reset, nr::REPAIR, &args).slot_arg(0);
+            self.ops.insert(first, repair.about(self.detail).warns());
             self.push_on(made, libc::SYS_fcntl, &[libc::F_SETFL as u64, 0]);
         }
         // Says that the socket is not connected, and shuts it down all the same.

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use farfork_plan::PlanHeader;
 use proptest::prelude::*;
 
+use super::in_flight::InFlight;
 use super::simulate::{Made, Open, Table, Thing};
 use super::{Subject, external_numbers, ops, replaceable_numbers, spare, supplied_numbers};
 use crate::compile::arena::Arena;
 use crate::model::{
-    Descriptor, EpollWatch, FileIdentity, InotifyWatch, Lock, LockKind, Member, Model, Notice,
-    OpenFile, Socket, SocketFile, SocketOption, SocketRole, Terminal, UnnamedFile,
+    Descriptor, EpollWatch, FileIdentity, InotifyWatch, Lock, LockKind, Member, Message, Model,
+    Notice, OpenFile, Socket, SocketFile, SocketOption, SocketRole, Terminal, UnnamedFile,
 };
 
 /// So few numbers that gaps and collisions are common.
@@ -27,7 +28,8 @@ fn pipe(pipe: u64, is_write_end: bool, content: &[u8]) -> OpenFile {
 }
 
 fn end(pair: u64, end: u32, waiting: &[u8]) -> OpenFile {
-    let (incoming, buffers) = (vec![waiting.to_vec(), vec![end as u8 + 1]], (4096, 212_992));
+    let message = |bytes: &[u8]| Message { bytes: bytes.to_vec(), ..Message::default() };
+    let (incoming, buffers) = ([waiting, &[end as u8 + 1]].map(message).to_vec(), (4096, 212_992));
     let (kind, flags, shutdown, options) = (1, 0, 1, Vec::new());
     OpenFile::SocketPair { pair, end, kind, flags, incoming, shutdown, buffers, options }
 }
@@ -165,7 +167,7 @@ fn models() -> impl Strategy<Value = Model> {
         let model =
             Model { files, members: member(descriptors), unnamed, terminals, ..Model::default() };
         let model = with_masters(model);
-        with_locks(with_watches(model, &watches), &watches)
+        with_flight(with_locks(with_watches(model, &watches), &watches), &watches)
     })
 }
 
@@ -181,6 +183,41 @@ fn with_locks(mut model: Model, drawn: &[(usize, usize)]) -> Model {
         let (is_write, start) = (first % 2 == 0, *second as u64 >> 8);
         model.members[0].locks.push(Lock { file, kind, is_write, start, length: start % 5 });
         model.members[0].notices.push(Notice { file, signal: 29, is_async: true });
+    }
+    model
+}
+
+/// Messages with one or two files, which may have numbers or not, and be the very socket.
+fn with_flight(mut model: Model, drawn: &[(usize, usize)]) -> Model {
+    let of = |wanted: fn(&OpenFile) -> bool| -> Vec<usize> {
+        (0..model.files.len()).filter(|file| wanted(&model.files[*file])).collect()
+    };
+    let ends = of(|file| matches!(file, OpenFile::SocketPair { .. }));
+    let sendable = of(|file| {
+        use OpenFile::{Epoll, External, Inotify, TerminalMaster, TerminalSlave};
+        !matches!(
+            file,
+            Epoll { .. }
+                | Inotify { .. }
+                | External { .. }
+                | TerminalMaster { .. }
+                | TerminalSlave { .. }
+        )
+    });
+    for (first, second) in drawn.iter().filter(|_| !ends.is_empty()) {
+        let files = [*first, second >> 4].map(|drawn| sendable[drawn % sendable.len()] as u32);
+        let files = files[..1 + second % 2].to_vec();
+        let sender = (first % 3 == 0).then_some((1, 2));
+        if let OpenFile::SocketPair { incoming, .. } = &mut model.files[ends[second % ends.len()]] {
+            incoming.push(Message { bytes: vec![*first as u8], files, sender });
+        }
+    }
+    // What nothing locks by has no lock.
+    for member in &mut model.members {
+        let Member { descriptors, locks, notices, .. } = member;
+        let numbered = |file: u32| descriptors.iter().any(|descriptor| descriptor.file == file);
+        locks.retain(|lock| numbered(lock.file));
+        notices.retain(|notice| numbered(notice.file));
     }
     model
 }
@@ -213,7 +250,9 @@ fn check(model: &Model, gap: u32, leave: bool) {
     let left_out = replaceable.into_iter().enumerate();
     let left_out = left_out.filter(|(index, _)| (index % 2 == 0) == leave).map(|(_, fd)| fd);
     let external = supplied_numbers(model);
-    let mut table = Table::new(spare(model), &external, &memory, gap, left_out.collect());
+    let flying = InFlight::count(model);
+    let left_out = left_out.collect();
+    let mut table = Table::new(spare(model), &external, flying, &memory, gap, left_out);
     table.run(&compiled);
     let numbers: Vec<u32> =
         model.root().descriptors.iter().map(|descriptor| descriptor.fd).collect();
@@ -290,7 +329,8 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
         }
         (OpenFile::SocketPair { pair, incoming, .. }, Thing::Pair(made, end)) => {
             check_partner(model, table, *made, |file| is_of_pair(file, *pair));
-            check_written(table, (*made, 1 - end), &incoming.concat(), false);
+            check_written(table, (*made, 1 - end), &bytes_of(incoming), false);
+            check_sent(model, table, (*made, 1 - end), incoming);
         }
         (OpenFile::Epoll { watches, .. }, Thing::Epoll(added)) => {
             let expected = |watch: &EpollWatch| {
@@ -323,6 +363,10 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
     }
 }
 
+fn bytes_of(messages: &[Message]) -> Vec<u8> {
+    messages.iter().flat_map(|message| message.bytes.clone()).collect()
+}
+
 /// What has ended has no options, and may have been anywhere before it did.
 fn check_socket(socket: &Socket, made: &Made) {
     assert_eq!([socket.family, socket.kind, socket.protocol].map(u64::from), made.kind);
@@ -335,6 +379,7 @@ fn check_socket(socket: &Socket, made: &Made) {
     assert_eq!(set, made.options.iter().map(|(at, value)| (*at, value)).collect());
     assert_eq!(socket.name, made.name);
     let (backlog, peer) = match &socket.role {
+        SocketRole::Established(_) => panic!("not simulated"),
         SocketRole::Listening { backlog } => (Some(u64::from(*backlog)), None),
         SocketRole::Connected { peer } => (None, Some(peer.clone())),
         SocketRole::Idle | SocketRole::Ended { .. } => (None, None),
@@ -377,6 +422,37 @@ fn check_partner(
 fn check_written(table: &Table<'_>, through: (usize, u32), content: &[u8], is_exempt: bool) {
     let written = table.written.get(&through).map_or(&[][..], Vec::as_slice);
     assert!(is_exempt || written == content, "{written:?} instead of {content:?}");
+}
+
+/// What came with the messages is what they bring: the process's own, or a file of that kind.
+fn check_sent(model: &Model, table: &Table<'_>, through: (usize, u32), messages: &[Message]) {
+    let none = Vec::new();
+    let sent = table.sent.get(&through).unwrap_or(&none);
+    let expected: Vec<_> = messages.iter().filter(|message| !message.files.is_empty()).collect();
+    assert_eq!(sent.len(), expected.len());
+    for (things, message) in sent.iter().zip(expected) {
+        assert_eq!(things.len(), message.files.len());
+        for (thing, file) in things.iter().zip(&message.files) {
+            match model.root().descriptors.iter().find(|own| own.file == *file) {
+                Some(descriptor) => assert_eq!(*thing, table.fds[&descriptor.fd].thing),
+                None => check_kind(&model.files[*file as usize], &table.things[*thing]),
+            }
+        }
+    }
+}
+
+fn check_kind(file: &OpenFile, thing: &Thing) {
+    let is_it = match (file, thing) {
+        (OpenFile::Path { path, .. }, Thing::Path(opened, _)) => path.to_str() == Some(opened),
+        (OpenFile::Event { count, .. }, Thing::Event(counted)) => count == counted,
+        (OpenFile::SocketPair { .. }, Thing::Pair(..)) => true,
+        (OpenFile::Pipe { is_write_end, .. }, Thing::Pair(_, end)) => *is_write_end == (*end == 1),
+        (OpenFile::Socket(socket), Thing::Socket(made)) => u64::from(socket.kind) == made.kind[1],
+        (OpenFile::Unnamed { .. }, Thing::Unnamed(..)) => true,
+        (OpenFile::ProcessHandle { .. }, Thing::Handle(_)) => true,
+        _ => false,
+    };
+    assert!(is_it, "{file:?} was sent as {thing:?}");
 }
 
 proptest! {

@@ -1,0 +1,33 @@
+//! What all benchmarks do with clones.
+
+use farfork_node::client::{Client, StartedClone};
+use nix::sys::signal::Signal;
+
+use crate::error::BenchError;
+use crate::testbed::Testbed;
+use crate::usage;
+
+/// From the call to the clone's first instruction.
+pub const RESTORE: &str = "request to first instruction";
+
+/// The agent's names of the phases before the first instruction, as metrics.
+pub fn phase_metric(phase: &str) -> &'static str {
+    match phase {
+        "init" => "restore phase: fork of the init",
+        "container" => "restore phase: container",
+        "memory" => "restore phase: memory",
+        "process" => "restore phase: process",
+        "state" => "restore phase: state and threads",
+        _ => "restore phase: leaving",
+    }
+}
+
+/// Ends a clone and waits until it has gone.
+pub fn end(clone: StartedClone, testbed: &Testbed) -> Result<(), BenchError> {
+    let pid = clone.running.pid;
+    // One that has ended by itself has been waited for by then.
+    let _ = Client::connect(&testbed.node)?.kill(pid, Signal::SIGKILL as i32);
+    clone.client.ended()?;
+    usage::await_end(pid);
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! TCP connections that go on in a clone, by choice. Their packets are kept away from the first
+//! look at them on: what arrived later would be acknowledged and lost.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use farfork_image::model::{SocketRole, TcpConnection};
+use farfork_sys::network_lock::{Connection, NetworkLock, lock};
+use farfork_sys::socket::{local_address, option_bytes, peer_address, tcp_state};
+use farfork_sys::tcp_repair::{enter, snapshot};
+use rustix::io::Errno;
+
+use super::error::{DescriptorError, Stop, asking, refuse_detail, silencing};
+use super::network::SocketKind;
+use super::subject::Handle;
+use super::table::{Entry, Kind};
+use crate::refuse::causes;
+
+/// `TCP_ESTABLISHED` of the kernel.
+const ESTABLISHED: u8 = 1;
+
+/// What is to become of the TCP connections of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Connections {
+    /// They are over in a clone.
+    #[default]
+    End,
+    /// They go on in the clone that takes the place of the process.
+    GoOn,
+}
+
+/// The connections of a process, silent until this is dropped.
+#[derive(Debug)]
+pub struct Kept {
+    name: String,
+    namespace: Option<File>,
+    sockets: Vec<OwnedFd>,
+    connections: Vec<Connection>,
+    _lock: NetworkLock,
+}
+
+impl Kept {
+    /// Silences the connections among the files `leaders` of the process with this `handle`;
+    /// nothing if it has none. In the name is what makes it differ from every other.
+    pub fn silence(
+        handle: &Handle,
+        namespace: Option<File>,
+        leaders: &[&Entry],
+    ) -> Result<Option<Kept>, DescriptorError> {
+        let (mut sockets, mut connections) = (Vec::new(), Vec::new());
+        let found = leaders.iter().filter(|entry| entry.kind() == Kind::Socket);
+        for entry in found.filter(|entry| !entry.is_standard()) {
+            let socket = handle.open(entry)?;
+            if let Some(connection) = established(&socket) {
+                sockets.push(socket);
+                connections.push(connection);
+            }
+        }
+        if sockets.is_empty() {
+            return Ok(None);
+        }
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let name = format!("farfork-{}-{:x}", handle.pid, since.unwrap_or_default().as_nanos());
+        let place = namespace.as_ref().map(AsFd::as_fd);
+        let _lock = NetworkLock::hold(place, &format!("{name}-held"), &connections)
+            .map_err(|errno| silencing(handle.pid, errno))?;
+        Ok(Some(Kept { name, namespace, sockets, connections, _lock }))
+    }
+
+    /// Leaves the connections to the clone to come: they stay silent when this process ends, and
+    /// go without a word when theirs does.
+    pub fn hand_over(&self) -> Result<(), Errno> {
+        let place = self.namespace.as_ref().map(AsFd::as_fd);
+        lock(place, &self.name, &self.connections)?;
+        self.sockets.iter().try_for_each(|socket| enter(socket.as_fd()))
+    }
+
+    /// The connection behind `socket`, described by `words`.
+    pub fn role(
+        &self,
+        pid: i32,
+        socket: &OwnedFd,
+        (_, _, protocol): SocketKind,
+        words: &str,
+    ) -> Result<SocketRole, Stop> {
+        let failed = || asking(pid, format!("of its connection {words} (TCP_REPAIR)"));
+        let has_layer = option_bytes(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_ULP, LAYER_BYTES)
+            .is_ok_and(|name| name.first().is_some_and(|byte| *byte != 0));
+        let is_plain = protocol == libc::IPPROTO_TCP && !has_layer;
+        if !is_plain || established(socket).is_none() {
+            return Err(refuse_detail(words, causes::sockets::TCP_STATE));
+        }
+        let seen = snapshot(socket).map_err(failed())?;
+        Ok(SocketRole::Established(Box::new(TcpConnection {
+            peer: peer_address(socket.as_fd()).map_err(failed())?,
+            received: seen.received,
+            sent: seen.sent,
+            unsent: seen.unsent,
+            segment_bytes: seen.segment_bytes,
+            options: seen.options,
+            scales: seen.scales,
+            timestamp: seen.timestamp,
+            window: seen.window,
+            lock: self.name.clone(),
+        })))
+    }
+}
+
+const LAYER_BYTES: usize = 16;
+
+/// How packets name the connection of `socket`, if it is an established one.
+fn established(socket: &OwnedFd) -> Option<Connection> {
+    let socket = socket.as_fd();
+    tcp_state(socket).ok().filter(|known| known.state == ESTABLISHED)?;
+    Connection::between(&local_address(socket).ok()?, &peer_address(socket).ok()?)
+}

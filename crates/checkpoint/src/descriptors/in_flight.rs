@@ -1,0 +1,249 @@
+//! Messages that wait in Unix sockets within the process, and the descriptors that come with them
+//! (SCM_RIGHTS). Looking at a message makes duplicates here, which tell what is in flight: what
+//! the process also has open, or what nobody has but the message.
+//!
+//! A socket in flight may have messages waiting itself: it is looked at like the others, in turn.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use farfork_image::model::{Message, OpenFile};
+use farfork_sys::kcmp;
+use farfork_sys::peek::{Look, Sender};
+use farfork_sys::unix_diag::UnixSocket;
+use rustix::io::{Errno, fcntl_dupfd_cloexec, ioctl_fionread};
+use rustix::net::sockopt;
+
+use super::error::{DescriptorError, Stop, asking, refuse, refuse_detail};
+use super::subject::Handle;
+use super::table::{Entry, Kind};
+use crate::refuse::causes;
+
+/// Longest message that is looked for at first.
+const MESSAGE_BYTES: usize = 256 << 10;
+
+/// What waits at one end.
+#[derive(Debug)]
+pub enum Queue {
+    /// All of it; senders with their pids here. Files are counted by their first descriptors.
+    Whole(Vec<(Message, Option<Sender>)>),
+    /// Some of it cannot be looked at.
+    Partly,
+}
+
+/// A message with its descriptors, as they were found.
+type Found = (Vec<u8>, Vec<OwnedFd>, Option<Sender>);
+
+/// Queues in which descriptors wait, by the sockets' inodes, and files that nothing else has open.
+#[derive(Debug, Default)]
+pub struct InFlight {
+    /// The queues.
+    pub queues: HashMap<u64, Queue>,
+    /// The files.
+    pub files: Vec<Entry>,
+}
+
+impl InFlight {
+    /// Those of the process with this `handle`, whose files are `leaders` and whose namespace has
+    /// the Unix sockets `unix`.
+    pub fn find(
+        handle: &Handle,
+        leaders: &[&Entry],
+        unix: &HashMap<u32, UnixSocket>,
+    ) -> Result<InFlight, DescriptorError> {
+        let mut found = InFlight::default();
+        for entry in leaders.iter().filter(|entry| has_descriptors(entry)) {
+            found.look(handle, leaders, entry, unix)?;
+        }
+        let mut next = 0;
+        while next < found.files.len() {
+            let entry = found.files.remove(next);
+            if has_descriptors(&entry) {
+                // It may be in its own queue, and must be found among the others there.
+                found.files.insert(next, entry.again(handle.pid)?);
+                found.look(handle, leaders, &entry, unix)?;
+            } else {
+                found.files.insert(next, entry);
+            }
+            next += 1;
+        }
+        Ok(found)
+    }
+
+    fn look(
+        &mut self,
+        handle: &Handle,
+        leaders: &[&Entry],
+        entry: &Entry,
+        unix: &HashMap<u32, UnixSocket>,
+    ) -> Result<(), DescriptorError> {
+        let known = unix.get(&(entry.inode.ino() as u32));
+        let Some(known) = known.filter(|known| self.is_within(leaders, known)) else {
+            return Ok(());
+        };
+        let failed = || asking(handle.pid, format!("what waits in {}", entry.object("")));
+        let messages = messages(&handle.open(entry)?, known).map_err(failed())?;
+        let queue = match messages {
+            Some(messages) => {
+                let mut waiting = Vec::new();
+                for (bytes, descriptors, sender) in messages {
+                    let files = self.files_of(handle, leaders, descriptors)?;
+                    waiting.push((Message { bytes, files, sender: None }, sender));
+                }
+                Queue::Whole(waiting)
+            }
+            None => Queue::Partly,
+        };
+        self.queues.insert(entry.inode.ino(), queue);
+        Ok(())
+    }
+
+    /// Whether the other end is the process's own, too, or was closed.
+    fn is_within(&self, leaders: &[&Entry], known: &UnixSocket) -> bool {
+        let Some(peer) = known.peer.filter(|_| !known.is_listening) else { return false };
+        let known = leaders.iter().copied().chain(&self.files);
+        let sockets: HashSet<u64> = known.map(|entry| entry.inode.ino()).collect();
+        peer == 0 || sockets.contains(&peer.into())
+    }
+
+    fn files_of(
+        &mut self,
+        handle: &Handle,
+        leaders: &[&Entry],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Vec<u32>, DescriptorError> {
+        let mut files = Vec::new();
+        for descriptor in descriptors {
+            // The three standard numbers have a meaning of their own.
+            let own = fcntl_dupfd_cloexec(&descriptor, 3)
+                .map_err(asking(handle.pid, "for what waits to be received"))?;
+            files.push(self.file(handle, leaders, Entry::in_flight(own, handle.pid)?)?);
+        }
+        Ok(files)
+    }
+
+    /// The index of a file, which is a new one if the process does not have it open.
+    fn file(
+        &mut self,
+        handle: &Handle,
+        leaders: &[&Entry],
+        entry: Entry,
+    ) -> Result<u32, DescriptorError> {
+        let this = std::process::id() as i32;
+        let known = leaders.iter().copied().chain(&self.files);
+        for (index, other) in known.enumerate().filter(|(_, other)| other.link == entry.link) {
+            let holder = if other.held.is_some() { this } else { handle.pid };
+            let is_same = kcmp::is_own_file(holder, other.fd, entry.fd)
+                .map_err(asking(handle.pid, "which descriptors are duplicates"))?;
+            if is_same {
+                return Ok(index as u32);
+            }
+        }
+        self.files.push(entry);
+        Ok((leaders.len() + self.files.len() - 1) as u32)
+    }
+}
+
+/// Whether descriptors wait at this socket.
+fn has_descriptors(entry: &Entry) -> bool {
+    let count = entry.info.value("scm_fds");
+    entry.kind() == Kind::Socket && count.is_some_and(|count| count != "0")
+}
+
+/// What waits at the end that is open as `socket` and known as `known`.
+pub fn queue(socket: &OwnedFd, known: &UnixSocket) -> Result<Queue, Errno> {
+    let found = messages(socket, known)?;
+    let plain = |(bytes, descriptors, sender): Found| {
+        let message = Message { bytes, ..Message::default() };
+        descriptors.is_empty().then_some((message, sender))
+    };
+    let whole = found.and_then(|found| found.into_iter().map(plain).collect());
+    Ok(whole.map_or(Queue::Partly, Queue::Whole))
+}
+
+/// All messages, or nothing if some cannot be looked at.
+fn messages(socket: &OwnedFd, known: &UnixSocket) -> Result<Option<Vec<Found>>, Errno> {
+    let look = Look::begin(socket.as_fd())?;
+    if known.kind == libc::SOCK_STREAM as u32 {
+        return stream(socket, &look);
+    }
+    let longest = sockopt::socket_recv_buffer_size(socket)?.max(MESSAGE_BYTES);
+    // Reading past the last message then gives nothing instead of failing: an empty message would
+    // look the same.
+    let has_end = known.kind == libc::SOCK_SEQPACKET as u32 && known.shutdown & 1 != 0;
+    let mut room = vec![0; longest];
+    let mut messages = Vec::new();
+    loop {
+        match look.next(&mut room) {
+            Err(Errno::AGAIN) => return Ok(Some(messages)),
+            Err(errno) => return Err(errno),
+            Ok(seen) if seen.is_cut => return Ok(None),
+            Ok(seen) if seen.bytes == 0 && has_end => return Ok(Some(messages)),
+            // The kernel does not step past an empty message twice.
+            Ok(seen) if seen.bytes == 0 => return Ok(None),
+            Ok(seen) => {
+                messages.push((room[..seen.bytes].to_vec(), seen.descriptors, seen.sender));
+            }
+        }
+    }
+}
+
+/// A stream, in pieces that end where descriptors were sent or the sender changes.
+fn stream(socket: &OwnedFd, look: &Look<'_>) -> Result<Option<Vec<Found>>, Errno> {
+    let waiting = ioctl_fionread(socket)? as usize;
+    let mut room = vec![0; waiting];
+    let (mut pieces, mut at): (Vec<Found>, usize) = (Vec::new(), 0);
+    while at < waiting {
+        look.seek(at)?;
+        let seen = match look.next(&mut room[at..]) {
+            Err(Errno::AGAIN) => return Ok(None),
+            seen => seen?,
+        };
+        if seen.bytes == 0 || seen.is_cut {
+            return Ok(None);
+        }
+        let end = at + seen.bytes;
+        if !seen.descriptors.is_empty() {
+            // The kernel shows them with what was sent before.
+            look.seek(at)?;
+            let before = look.sent_before_last(seen.bytes)?;
+            if before > 0 {
+                pieces.push((room[at..at + before].to_vec(), Vec::new(), seen.sender));
+            }
+            at += before;
+        }
+        pieces.push((room[at..end].to_vec(), seen.descriptors, seen.sender));
+        at = end;
+    }
+    Ok(Some(pieces))
+}
+
+/// Refuses what cannot be made without a number of its own, which nothing in flight has.
+pub fn check(entry: &Entry, file: &OpenFile) -> Result<(), Stop> {
+    if entry.held.is_none() {
+        return Ok(());
+    }
+    if entry.info.value("lock").is_some() {
+        return Err(refuse_detail("with a lock", causes::sockets::PAIR_DESCRIPTORS));
+    }
+    match file {
+        OpenFile::Path { .. }
+        | OpenFile::Unnamed { .. }
+        | OpenFile::Object { .. }
+        | OpenFile::Pipe { .. }
+        | OpenFile::Event { .. }
+        | OpenFile::Signal { .. }
+        | OpenFile::Timer { .. }
+        | OpenFile::ProcessHandle { .. }
+        | OpenFile::SocketPair { .. }
+        | OpenFile::Socket(_) => Ok(()),
+        OpenFile::External { description } => {
+            Err(refuse_detail(description, causes::sockets::PAIR_DESCRIPTORS))
+        }
+        OpenFile::Epoll { .. }
+        | OpenFile::Inotify { .. }
+        | OpenFile::TerminalMaster { .. }
+        | OpenFile::TerminalSlave { .. } => Err(refuse(causes::sockets::PAIR_DESCRIPTORS)),
+    }
+}

@@ -1,0 +1,31 @@
+//! Pins that agents have left which were killed. The next agent of the node clears them; where none
+//! comes, whoever checks the pool does.
+
+use farfork_pool::{PinFile, Pool};
+
+use crate::agent::lock;
+use crate::error::NodeError;
+use crate::paths;
+
+/// Clears the pins of nodes of this machine that have no agent, unless a clone still holds them.
+/// Their names, and how many images each has let go of.
+///
+/// A node of another machine, or of another run directory, keeps no pin file here and is left
+/// alone: whether clones of it live cannot be seen.
+pub fn clear_pins(pool: &Pool) -> Result<Vec<(String, usize)>, NodeError> {
+    let mut cleared = Vec::new();
+    for node in pool.info()?.nodes {
+        let pins = paths::pins(&node).join(paths::pool_name(pool));
+        if !pins.exists() {
+            continue;
+        }
+        // Held so that no agent starts meanwhile: its pins come before the locks that back them.
+        let Ok(_lock) = lock(&paths::socket(&node)) else { continue };
+        let slot = pool.register_node(&node)?;
+        let count = pool.reconcile(slot, &PinFile::open(&pins)?)?.len();
+        if count > 0 {
+            cleared.push((node, count));
+        }
+    }
+    Ok(cleared)
+}

@@ -1,0 +1,340 @@
+//! Everybody who takes part in a restore, killed at every step of it. Whoever asked is told in
+//! words and soon, the parent goes on, nothing half-made lives, nothing is lost, and the next
+//! restore works.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, farfork};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::Case;
+use crate::scene::{PATIENCE, Scene, await_until, children, demand, during, fail, users};
+use crate::tracer::{Blow, Role, Tracer, after};
+
+pub const CASES: &[Case] = &[
+    ("of_the_template", of_the_template),
+    ("of_the_init", of_the_init),
+    ("of_the_init_of_the_same_pid", of_the_init_of_the_same_pid),
+    ("of_the_clone", of_the_clone),
+    ("of_the_clone_of_the_same_pid", of_the_clone_of_the_same_pid),
+    ("of_the_clone_whose_init_is_killed", of_the_clone_whose_init_is_killed),
+    ("of_the_clone_of_the_same_pid_whose_init_is_killed", same_pid_without_init),
+    ("of_the_agent", of_the_agent),
+    ("of_the_client", of_the_client),
+    ("of_the_client_that_detaches", of_the_client_that_detaches),
+];
+
+/// How a clone is asked for.
+const NEW: &[&str] = &[];
+const SAME: &[&str] = &["--pid-mode", "same"];
+const DETACHED: &[&str] = &["--detach"];
+
+/// A scene whose image's clones are killed on their way.
+struct Stage {
+    scene: Scene,
+    agent: u32,
+    /// Goes on, unless clones take its pid.
+    parent: Option<Subject>,
+    more: &'static [&'static str],
+    free: u64,
+    descriptors: usize,
+}
+
+/// What became of one restore.
+struct Fate {
+    is_running: bool,
+    is_struck: bool,
+    took: Duration,
+}
+
+impl Stage {
+    fn set(more: &'static [&'static str]) -> Outcome<Stage> {
+        let mut scene = Scene::set(32)?;
+        let is_same = more == SAME;
+        let agent = if is_same { scene.agent_apart() } else { scene.agent() }?;
+        let mut parent = scene.subject("steady")?;
+        let pid = parent.pid().to_string();
+        let kill: &[&str] = if is_same { &["--kill"] } else { &[] };
+        scene.works(&[&["checkpoint", "--name", "a/b", "--pid", &pid], kill].concat())?;
+        if is_same {
+            parent.finish()?;
+        }
+        let parent = (!is_same).then_some(parent);
+        let free = scene.free_bytes()?;
+        let mut stage = Stage { scene, agent, parent, more, free, descriptors: 0 };
+        let first = stage.restore_alone()?;
+        stage.passes(first)?;
+        stage.descriptors = descriptors(agent);
+        Ok(stage)
+    }
+
+    fn command(&self) -> Outcome<Command> {
+        self.scene.command(&[&["restore", "a/b", "--json"], self.more].concat())
+    }
+
+    fn restore_alone(&self) -> Outcome<Subject> {
+        let mut client = Subject::start("clone", &mut self.command()?, PATIENCE)?;
+        if is_running(&mut client) { Ok(client) } else { client.fail("expected a clone") }
+    }
+
+    fn passes(&self, mut clone: Subject) -> Outcome {
+        clone.send(b"v");
+        clone.await_line("OK")?;
+        clone.must_pass()
+    }
+
+    /// A restore in which `blow` is struck.
+    fn restore(&self, blow: Blow) -> Outcome<(Subject, Fate)> {
+        let template = *children(self.agent).first().map_or_else(|| fail("no template"), Ok)?;
+        let root = if blow.at == Role::Agent { self.agent } else { template as u32 };
+        let begun = Instant::now();
+        let tracer = Tracer::follow(root, blow)?;
+        let mut client = Subject::start("clone", &mut self.command()?, PATIENCE)?;
+        let is_running = is_running(&mut client);
+        if blow.at == Role::Agent && is_running {
+            client.send_byte();
+            client.finish()?;
+        }
+        let is_struck = tracer.finish()?;
+        Ok((client, Fate { is_running, is_struck, took: begun.elapsed() }))
+    }
+
+    /// Nothing is left of any restore.
+    fn is_clean(&mut self) -> Outcome {
+        let (agent, scene) = (self.agent, &self.scene);
+        let trace = format!("{}/", scene.directory().display());
+        let others = || -> Vec<i32> {
+            let is_other = |pid: &i32| *pid != agent as i32;
+            users(&trace).into_iter().filter(is_other).collect()
+        };
+        await_until("nobody else uses the pool", || others().is_empty())
+            .or_else(|_| fail(format!("processes stay behind: {:?}", others())))?;
+        await_until("the agent has one template", || children(agent).len() == 1)
+            .or_else(|_| fail(format!("children of the agent: {:?}", children(agent))))?;
+        let pins = || scene.pins().unwrap_or_default();
+        await_until("no image is pinned", || pins().is_empty())?;
+        demand(scene.works(&["ps", "--json"])? == "[]", "a clone is listed")?;
+        demand(scene.free_bytes()? == self.free, "chunks are lost")?;
+        await_until("the agent closes its descriptors", || descriptors(agent) <= self.descriptors)
+            .or_else(|_| fail(format!("{} descriptors", descriptors(agent))))?;
+        if let Some(parent) = &mut self.parent {
+            parent.send(b"v");
+            parent.await_line("OK")?;
+        }
+        Ok(())
+    }
+
+    fn strike(mut self) -> Outcome {
+        let next = self.restore_alone()?;
+        self.passes(next)?;
+        self.is_clean()?;
+        if let Some(parent) = &mut self.parent {
+            parent.must_pass()?;
+        }
+        self.scene.works(&["images", "rm", "a/b"])?;
+        self.scene.check()?;
+        self.scene.strike()
+    }
+}
+
+fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// Whether every step is taken, or one of several, in an order that leaves none out for ever.
+fn stride(of: u64) -> usize {
+    if std::env::var_os("FARFORK_TEST_LONG").is_some() { 1 } else { of as usize }
+}
+
+/// Strikes at every step until a restore passes through.
+fn everywhere(
+    stage: &mut Stage,
+    (at, to): (Role, Role),
+    is_late: bool,
+    stride: usize,
+    judge: impl Fn(&mut Stage, Subject, Fate) -> Outcome,
+) -> Outcome {
+    let mut slowest = Duration::ZERO;
+    for step in (0..).step_by(stride) {
+        let blow = Blow { at, to, step, is_late };
+        let (client, fate) = stage.restore(blow).map_err(after(blow))?;
+        slowest = slowest.max(fate.took);
+        if !fate.is_struck && at == Role::Agent {
+            println!("{at:?}, {to:?}: {step} steps, the slowest {slowest:?}");
+            return Ok(()); // the clone has been asked to end
+        }
+        if !fate.is_struck {
+            stage.passes(client).map_err(after(blow))?;
+            println!("{at:?}, {to:?}: {step} steps, the slowest {slowest:?}");
+            return demand(step > 1, "no step was seen");
+        }
+        let is_soon = fate.took < Duration::from_secs(10);
+        let said = || format!("took {:?}\n{}", fate.took, client.transcript());
+        demand(is_soon, said()).map_err(after(blow))?;
+        judge(stage, client, fate).map_err(after(blow))?;
+        stage.is_clean().map_err(after(blow))?;
+    }
+    Ok(())
+}
+
+/// The clone has to be whole all the same. The next one finds the template gone.
+fn goes_on(stage: &mut Stage, mut client: Subject, fate: Fate) -> Outcome {
+    if !fate.is_running {
+        return client.fail("expected a clone");
+    }
+    stage.passes(client)?;
+    let next = stage.restore_alone()?;
+    stage.passes(next)
+}
+
+/// There is no clone, or it has ended as if it had been killed.
+fn is_told(_: &mut Stage, mut client: Subject, fate: Fate) -> Outcome {
+    let status = client.finish()?;
+    let said = client.transcript();
+    let is_right = match fate.is_running {
+        true => status.code() == Some(137),
+        false => status.code() == Some(1) && said.contains("(stderr) farfork: "),
+    };
+    let is_readable =
+        !["os error", "panicked", "Some(", " { "].iter().any(|dump| said.contains(dump));
+    demand(is_right && is_readable, format!("saw {status}\n{said}"))
+}
+
+fn of_the_template() -> Outcome {
+    let mut stage = Stage::set(NEW)?;
+    everywhere(&mut stage, (Role::Template, Role::Template), false, 1, goes_on)?;
+    everywhere(&mut stage, (Role::Template, Role::Template), true, 1, goes_on)?;
+    everywhere(&mut stage, (Role::Init, Role::Template), false, stride(3), goes_on)?;
+    stage.strike()
+}
+
+fn of_the_init() -> Outcome {
+    let mut stage = Stage::set(NEW)?;
+    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
+    stage.strike()
+}
+
+fn of_the_init_of_the_same_pid() -> Outcome {
+    let mut stage = Stage::set(SAME)?;
+    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
+    stage.strike()
+}
+
+fn of_the_clone() -> Outcome {
+    let mut stage = Stage::set(NEW)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_told)?;
+    stage.strike()
+}
+
+fn of_the_clone_of_the_same_pid() -> Outcome {
+    let mut stage = Stage::set(SAME)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(3), is_told)?;
+    stage.strike()
+}
+
+fn of_the_clone_whose_init_is_killed() -> Outcome {
+    let mut stage = Stage::set(NEW)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(3), is_told)?;
+    stage.strike()
+}
+
+fn same_pid_without_init() -> Outcome {
+    let mut stage = Stage::set(SAME)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(2), is_told)?;
+    stage.strike()
+}
+
+/// A clone whose caller was told of it goes on without the agent; any other does not.
+fn of_the_agent() -> Outcome {
+    let mut stage = Stage::set(NEW)?;
+    let strides = stride(3);
+    everywhere(&mut stage, (Role::Agent, Role::Agent), false, strides, agent_is_gone)?;
+    stage.strike()
+}
+
+fn agent_is_gone(stage: &mut Stage, mut client: Subject, fate: Fate) -> Outcome {
+    let status = client.finish()?;
+    let said = client.transcript();
+    let is_told = status.code() == Some(1) && said.contains("node agent went away");
+    let is_right = is_told || fate.is_running && client.said("PASS");
+    demand(is_right, format!("saw {status}\n{said}"))?;
+    stage.scene.kill_agent();
+    // What the agent has pinned is free when its clones have gone, without another agent.
+    let scene = &stage.scene;
+    await_until("pool check clears the pins of the agent", || {
+        scene.works(&["pool", "check"]).is_ok_and(|said| said.ends_with("the pool is sound"))
+            && scene.pins().is_ok_and(|pins| pins.is_empty())
+    })?;
+    stage.agent = stage.scene.agent()?;
+    stage.descriptors = usize::MAX; // a fresh agent opens more with its first clone
+    Ok(())
+}
+
+/// Starts a client that stands still before it does anything.
+fn of_a_client(more: &'static [&'static str]) -> Outcome {
+    let mut stage = Stage::set(more)?;
+    for step in 0.. {
+        let blow = Blow { at: Role::Client, to: Role::Client, step, is_late: false };
+        if !client_is_struck(&stage, blow).map_err(after(blow))? {
+            println!("{step} steps of the client");
+            break;
+        }
+        end_told_clones(&stage)?;
+        stage.is_clean().map_err(after(blow))?;
+    }
+    end_told_clones(&stage)?;
+    stage.more = NEW;
+    stage.strike()
+}
+
+fn client_is_struck(stage: &Stage, blow: Blow) -> Outcome<bool> {
+    let set = stage.command()?;
+    let set = set.get_envs().filter_map(|(key, value)| Some((key, value?)));
+    // Not a child of this process, which would take the news of its end from itself.
+    let mut command = Command::new("timeout");
+    // A detached clone would keep this test's pipes open.
+    let aside = if stage.more == DETACHED { ">/dev/null 2>&1" } else { "" };
+    let script = format!("kill -STOP $$; exec \"$@\" {aside}");
+    command.args(["60", "sh", "-c", &script, "sh"]).envs(set);
+    command.arg(farfork::binary()?).args(["restore", "a/b", "--json"]).args(stage.more);
+    let mut client = Subject::start("client", &mut command, PATIENCE)?;
+    let mut pid = 0;
+    await_until("the client stands still", || {
+        pid = children(client.pid()).first().copied().unwrap_or(0);
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.is_ok_and(|text| text.contains(") T "))
+    })?;
+    let tracer = Tracer::follow(pid as u32, blow)?;
+    kill(Pid::from_raw(pid), Signal::SIGCONT).map_err(during("continuing"))?;
+    is_running(&mut client);
+    client.send_byte();
+    client.finish()?;
+    tracer.finish()
+}
+
+/// Waits for the end of what restore tells of a clone.
+fn is_running(client: &mut Subject) -> bool {
+    client.await_line("]").is_ok()
+}
+
+/// Whoever detaches a clone, and knows of it, leaves it behind.
+fn end_told_clones(stage: &Stage) -> Outcome {
+    let text = stage.scene.works(&["ps", "--json"])?;
+    let list: serde_json::Value = serde_json::from_str(&text).map_err(during("reading"))?;
+    for clone in list.as_array().into_iter().flatten() {
+        let pid = clone["pid"].to_string();
+        let _ = stage.scene.works(&["kill", &pid]);
+    }
+    Ok(())
+}
+
+fn of_the_client() -> Outcome {
+    of_a_client(NEW)
+}
+
+fn of_the_client_that_detaches() -> Outcome {
+    of_a_client(DETACHED)
+}

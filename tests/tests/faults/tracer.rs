@@ -1,0 +1,268 @@
+//! Kills a process at a chosen system call of a restore, seen from outside.
+//!
+//! A step is the entry to a system call: between two of them a process changes nothing that
+//! another can see. They are counted by `ptrace`, because what is killed must be the program that
+//! users run: a hook in the restorer would be there in a clone's window, or be left out of the
+//! build that is tested. What this cannot do is to stop a process in the middle of a call.
+
+use std::collections::HashMap;
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use farfork_plan::window;
+use farfork_tests::{Outcome, Trouble};
+use nix::libc;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::scene::{during, fail};
+
+/// Who takes part in a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// `farfork restore`, from its connection to the agent on.
+    Client,
+    /// The agent, from its first accepted connection on.
+    Agent,
+    /// What inits are forked from.
+    Template,
+    /// The clone's init.
+    Init,
+    /// The clone, until it leaves for its parent's code.
+    Clone,
+}
+
+/// Who is killed, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Blow {
+    /// Whose steps are counted.
+    pub at: Role,
+    /// Who is killed.
+    pub to: Role,
+    /// After how many steps.
+    pub step: u64,
+    /// Whether it only stands still at that step, and dies when the clone is about to leave.
+    /// Steps are counted from the init's birth on then.
+    pub is_late: bool,
+}
+
+/// A thread that traces the processes of one restore.
+pub struct Tracer {
+    bell: Pid,
+    thread: JoinHandle<Outcome<bool>>,
+}
+
+impl Tracer {
+    /// Takes hold of the process that the others descend from.
+    pub fn follow(root: u32, blow: Blow) -> Outcome<Tracer> {
+        let (sender, receiver) = channel();
+        let thread = thread::spawn(move || Tracing::begin(root, blow, &sender)?.run());
+        match receiver.recv() {
+            Ok(bell) => Ok(Tracer { bell, thread }),
+            Err(_) => fail(format!("cannot trace {root}: {:?}", thread.join())),
+        }
+    }
+
+    /// Lets go of all; whether the blow was struck.
+    pub fn finish(self) -> Outcome<bool> {
+        let _ = kill(self.bell, Signal::SIGKILL);
+        self.thread.join().unwrap_or_else(|_| fail("the tracer panicked"))
+    }
+}
+
+struct Tracing {
+    /// A child whose end wakes this thread; and the end of its patience.
+    bell: Child,
+    blow: Blow,
+    root: Pid,
+    /// Whose child the root is: inits are, too.
+    agent: Option<Pid>,
+    is_counting: bool,
+    is_held: bool,
+    is_struck: bool,
+    count: u64,
+    /// By thread: its process, and what that is.
+    known: HashMap<Pid, (Pid, Role)>,
+}
+
+/// Threads of the caller only: other tests have children of their own.
+const OWN: WaitPidFlag = WaitPidFlag::__WALL.union(WaitPidFlag::__WNOTHREAD);
+
+impl Tracing {
+    fn begin(root: u32, blow: Blow, ready: &Sender<Pid>) -> Outcome<Tracing> {
+        let bell = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn();
+        let bell = bell.map_err(during("starting sleep"))?;
+        let told = Pid::from_raw(bell.id() as i32);
+        let root = Pid::from_raw(root as i32);
+        let is_counting = !matches!(blow.at, Role::Client | Role::Agent);
+        let known = HashMap::new();
+        let (count, is_held, is_struck) = (0, false, false);
+        let agent = parent_of(root);
+        let mut tracing =
+            Tracing { bell, blow, root, agent, is_counting, is_held, is_struck, count, known };
+        tracing.seize_all()?;
+        let _ = ready.send(told);
+        Ok(tracing)
+    }
+
+    /// Until there is no thread that is not traced.
+    fn seize_all(&mut self) -> Outcome {
+        loop {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.root));
+            let tasks = tasks.map_err(during("looking for threads"))?.flatten();
+            let tasks = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+            let new: Vec<Pid> =
+                tasks.map(Pid::from_raw).filter(|task| !self.known.contains_key(task)).collect();
+            if new.is_empty() {
+                return Ok(());
+            }
+            for task in new {
+                self.seize(task)?;
+            }
+        }
+    }
+
+    fn seize(&mut self, task: Pid) -> Outcome {
+        let options = Options::PTRACE_O_TRACESYSGOOD
+            | Options::PTRACE_O_TRACEFORK
+            | Options::PTRACE_O_TRACEVFORK
+            | Options::PTRACE_O_TRACECLONE;
+        ptrace::seize(task, options).map_err(during("seizing"))?;
+        self.known.insert(task, (self.root, self.root_role()));
+        ptrace::interrupt(task).map_err(during("interrupting"))?;
+        waitpid(task, Some(WaitPidFlag::__WALL)).map_err(during("waiting for a stop"))?;
+        self.resume(task, None);
+        Ok(())
+    }
+
+    fn root_role(&self) -> Role {
+        match self.blow.at {
+            Role::Client | Role::Agent => self.blow.at,
+            _ => Role::Template,
+        }
+    }
+
+    fn run(&mut self) -> Outcome<bool> {
+        let bell = Pid::from_raw(self.bell.id() as i32);
+        loop {
+            match waitpid(None, Some(OWN)).map_err(during("waiting for a step"))? {
+                WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _) if pid == bell => {
+                    return Ok(self.is_struck);
+                }
+                WaitStatus::PtraceSyscall(task) => self.at_call(task),
+                WaitStatus::PtraceEvent(task, _, _) => self.at_event(task),
+                WaitStatus::Stopped(task, signal) => self.resume(task, Some(signal)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The init is known before the template's next step.
+    fn at_event(&mut self, task: Pid) {
+        if let Ok(new) = ptrace::getevent(task) {
+            self.role(Pid::from_raw(new as i32));
+        }
+        self.resume(task, None);
+    }
+
+    /// A task that is gone meanwhile is waited for like any other.
+    fn resume(&self, task: Pid, signal: Option<Signal>) {
+        let _ =
+            if self.is_struck { ptrace::cont(task, signal) } else { ptrace::syscall(task, signal) };
+    }
+
+    fn at_call(&mut self, task: Pid) {
+        let is_entry = ptrace::syscall_info(task).is_ok_and(|info| info.op == ENTRY);
+        let registers = farfork_sys::ptrace::registers(task.as_raw());
+        let (Ok(registers), Some((process, role))) = (registers, self.role(task)) else {
+            return self.resume(task, None);
+        };
+        let call = registers.orig_rax as i64;
+        if !is_entry {
+            let starts = [libc::SYS_accept4, libc::SYS_connect].contains(&call);
+            self.is_counting |= starts && registers.rax as i64 >= 0;
+            return self.resume(task, None);
+        }
+        let own_role = role == self.root_role();
+        // The clone's other calls are its parent's.
+        let counts = own_role || (window::BASE..window::END).contains(&registers.rip);
+        let may_begin = !self.blow.is_late || self.process_of(Role::Init).is_some();
+        if counts && role == self.blow.at && self.is_counting && may_begin && !self.is_struck {
+            self.count += 1;
+            if self.count == self.blow.step + 1 {
+                self.is_held = self.blow.is_late;
+                if self.is_held {
+                    return;
+                }
+                self.strike(process);
+            }
+        }
+        if counts && self.is_held && role == Role::Clone && call == libc::SYS_rt_sigreturn {
+            self.strike(process);
+        }
+        self.resume(task, None);
+    }
+
+    fn strike(&mut self, process: Pid) {
+        let is_own = self.blow.at == self.blow.to && !self.is_held;
+        let victim = if is_own { Some(process) } else { self.process_of(self.blow.to) };
+        if let Some(victim) = victim {
+            self.is_struck = kill(victim, Signal::SIGKILL).is_ok();
+        }
+        self.is_held = false;
+    }
+
+    fn process_of(&self, wanted: Role) -> Option<Pid> {
+        let found = self.known.values().find(|(_, role)| *role == wanted);
+        found.map(|(process, _)| *process)
+    }
+
+    fn role(&mut self, task: Pid) -> Option<(Pid, Role)> {
+        if let Some(known) = self.known.get(&task) {
+            return Some(*known);
+        }
+        let status = fs::read_to_string(format!("/proc/{task}/status")).ok()?;
+        let field = |key: &str| -> Option<Pid> {
+            let rest = status.lines().find_map(|line| line.strip_prefix(key))?;
+            rest.trim().parse().ok().map(Pid::from_raw)
+        };
+        let (process, parent) = (field("Tgid:")?, field("PPid:")?);
+        let root = self.root_role();
+        let role = match (process == self.root, root) {
+            (true, _) => root,
+            // The agent's other children are templates; it is the parent of inits, too.
+            (false, Role::Agent | Role::Client) => Role::Template,
+            (false, _) if Some(parent) == self.agent => Role::Init,
+            (false, _) => Role::Clone,
+        };
+        self.known.insert(task, (process, role));
+        Some((process, role))
+    }
+}
+
+impl Drop for Tracing {
+    fn drop(&mut self) {
+        let _ = self.bell.kill();
+        let _ = self.bell.wait();
+    }
+}
+
+const ENTRY: u8 = libc::PTRACE_SYSCALL_INFO_ENTRY;
+
+fn parent_of(process: Pid) -> Option<Pid> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let rest = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    rest.trim().parse().ok().map(Pid::from_raw)
+}
+
+/// Says which blow a failure came after.
+pub fn after(blow: Blow) -> impl Fn(Trouble) -> Trouble {
+    move |trouble| match trouble {
+        Trouble::Failed(why) => Trouble::Failed(format!("{blow:?}: {why}")),
+        skipped => skipped,
+    }
+}

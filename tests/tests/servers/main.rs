@@ -1,0 +1,52 @@
+//! Servers and tools that nobody here wrote, with their threads, data, locks and clients.
+
+mod bash;
+mod nginx;
+mod postgres;
+mod redis;
+mod serving;
+mod sqlite;
+
+use farfork_tests::{Outcome, Trouble, compile, driver, testbed};
+use libtest_mimic::Trial;
+use std::process::ExitCode;
+
+/// A test: its name, what it needs to be installed, and itself.
+type Case = (&'static str, &'static str, fn() -> Outcome);
+
+const CASES: &[Case] = &[
+    ("redis", redis::SERVER, redis::is_cloned),
+    ("nginx_without_workers", nginx::SERVER, nginx::is_cloned),
+    ("nginx_with_workers", nginx::SERVER, nginx::with_workers_is_refused),
+    ("sqlite_idle", sqlite::SHELL, sqlite::idle_is_cloned),
+    ("sqlite_journal_beside", sqlite::SHELL, sqlite::journal_beside_its_parent),
+    ("sqlite_journal_killed", sqlite::SHELL, sqlite::journal_after_a_kill),
+    ("sqlite_journal_overtaken", sqlite::SHELL, sqlite::journal_overtaken),
+    ("sqlite_wal_beside", sqlite::SHELL, sqlite::wal_beside_its_parent),
+    ("sqlite_wal_killed", sqlite::SHELL, sqlite::wal_after_a_kill),
+    ("sqlite_wal_overtaken", sqlite::SHELL, sqlite::wal_overtaken),
+    ("postgres", postgres::INITDB, postgres::is_refused),
+    ("bash_with_pipeline", "bash", bash::with_pipeline_is_refused),
+];
+
+fn missing(tool: &str) -> Option<String> {
+    match testbed::possible().and_then(|()| compile::tool(tool).map(drop)) {
+        Err(Trouble::Skipped(reason)) => Some(reason),
+        _ => None,
+    }
+}
+
+fn trial(&(name, tool, run): &Case) -> Trial {
+    let name = format!("servers::{name}");
+    let missing = missing(tool);
+    if let Some(reason) = &missing {
+        eprintln!("SKIPPED {name}: {reason}");
+    }
+    let shown = name.clone();
+    Trial::test(name, move || driver::finish(&shown, run())).with_ignored_flag(missing.is_some())
+}
+
+fn main() -> ExitCode {
+    driver::begin();
+    driver::run(CASES.iter().map(trial).collect())
+}

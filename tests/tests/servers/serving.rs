@@ -1,0 +1,141 @@
+//! What the tests of all servers do.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use farfork_tests::{Outcome, Trouble, farfork, testbed};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A running server. Dropped, it and what it has started are ended.
+pub struct Server(Child);
+
+impl Server {
+    /// Of a started process.
+    pub fn new(child: Child) -> Server {
+        Server(child)
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Asked first: servers end their workers.
+        let _ = kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
+        let deadline = Instant::now() + Duration::from_secs(3);
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A port that nobody has just now.
+pub fn free_port() -> Outcome<u16> {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(|error| Trouble::during("looking for a port", error))
+}
+
+/// A connection to `port` in the network namespace of process `pid`, or in this one.
+pub fn connect(pid: Option<i64>, port: u16) -> Outcome<TcpStream> {
+    let connect = move || -> std::io::Result<TcpStream> {
+        if let Some(pid) = pid {
+            let namespace = std::fs::File::open(format!("/proc/{pid}/ns/net"))?;
+            setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)?;
+        }
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        Ok(stream)
+    };
+    // A thread of its own has a network namespace of its own.
+    let joined = std::thread::spawn(connect).join();
+    let connected = joined.map_err(|_| Trouble::Failed("connecting panicked".to_owned()))?;
+    connected.map_err(|error| Trouble::during(&format!("connecting to {port} of {pid:?}"), error))
+}
+
+/// Checkpoints `pid` as `image`.
+pub fn checkpoint(pid: u32, image: &str, more: &[&str]) -> Outcome {
+    farfork::must_run(farfork::checkpoint(testbed::pool()?, pid, image, more)?).map(drop)
+}
+
+/// Starts a detached clone of `image`; its pid.
+pub fn restored(image: &str, more: &[&str]) -> Outcome<i64> {
+    let arguments = [&["--detach"], more].concat();
+    let output = farfork::must_run(farfork::restore(testbed::pool()?, image, &arguments)?)?;
+    let clones = json(&output.stdout)?;
+    clones[0]["pid"].as_i64().ok_or_else(|| Trouble::Failed(format!("no pid in {clones}")))
+}
+
+/// No clone of `image` starts, and each of `words` is said about it.
+pub fn must_refuse_restore(image: &str, more: &[&str], words: &[&str]) -> Outcome {
+    let arguments = [&["--detach"], more].concat();
+    let output = farfork::run(farfork::restore(testbed::pool()?, image, &arguments)?)?;
+    must_refuse(&output, words)
+}
+
+/// No checkpoint of `pid` is made, neither dry nor wet; each of `words` is said about it.
+pub fn must_refuse_checkpoint(pid: u32, image: &str, words: &[&str]) -> Outcome {
+    let pool = testbed::pool()?;
+    for more in [&["--dry-run"][..], &[]] {
+        must_refuse(&farfork::run(farfork::checkpoint(pool, pid, image, more)?)?, words)?;
+    }
+    if farfork::images(pool)?.contains(image) {
+        return Err(Trouble::Failed(format!("{image} is in the catalog after a refusal")));
+    }
+    Ok(())
+}
+
+fn must_refuse(output: &std::process::Output, words: &[&str]) -> Outcome {
+    let text = farfork::text(output);
+    match words.iter().find(|word| output.status.code() != Some(1) || !text.contains(**word)) {
+        None => Ok(()),
+        Some(word) => Err(Trouble::Failed(format!("expected a failure with '{word}', saw {text}"))),
+    }
+}
+
+/// In the parent's own network namespace its port is taken, and the restore says what to do about
+/// it. Doing that: a clone at another port, the one that is given back.
+pub fn beside_parent(image: &str, port: u16) -> Outcome<u16> {
+    must_refuse_restore(image, &[], &["in use", &format!(":{port}"), "--inherit-fd"])?;
+    let port = free_port()?;
+    // Of sockets for both families the second gets an address that nobody asks.
+    let places = [format!("127.0.0.1:{port}"), "127.0.0.1:0".to_owned()];
+    let supplied = addresses(image)?.into_iter().zip(&places);
+    let inherit: Vec<String> = supplied.map(|(fd, at)| format!("{fd}=tcp:{at}")).collect();
+    let arguments: Vec<&str> = inherit.iter().flat_map(|text| ["--inherit-fd", text]).collect();
+    restored(image, &arguments)?;
+    Ok(port)
+}
+
+/// Descriptors that may be replaced, as `images show` tells them.
+fn addresses(image: &str) -> Outcome<Vec<u64>> {
+    let mut show = farfork::command(&["images", "show", "--json", image, "--pool"])?;
+    show.arg(testbed::pool()?);
+    let shown = json(&farfork::must_run(show)?.stdout)?;
+    let all = shown["addresses"].as_array().into_iter().flatten();
+    Ok(all.filter_map(|address| address["fd"].as_u64()).collect())
+}
+
+fn json(output: &[u8]) -> Outcome<Value> {
+    serde_json::from_slice(output).map_err(|error| Trouble::during("reading JSON", error))
+}
+
+/// Writes a file of a server's.
+pub fn write(path: &Path, text: &str) -> Outcome {
+    std::fs::write(path, text)
+        .map_err(|error| Trouble::during(&format!("writing {}", path.display()), error))
+}
