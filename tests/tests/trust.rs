@@ -158,9 +158,11 @@ fn log_of_root() -> Outcome {
     if before == after { Ok(()) } else { Err(Trouble::Failed("another log".to_owned())) }
 }
 
+type Case = (&'static str, fn() -> Outcome);
+
 fn main() -> ExitCode {
     driver::begin();
-    let tests: [(&str, fn() -> Outcome); 7] = [
+    let tests: [Case; 7] = [
         ("a_link_to_a_secret_is_not_followed", link_to_a_secret),
         ("another_file_of_that_name_is_not_opened", name_of_a_secret),
         ("a_file_of_root_s_is_not_taken_for_another", name_of_another_secret),
@@ -169,7 +171,7 @@ fn main() -> ExitCode {
         ("a_log_that_was_rotated_is_opened", rotated_log),
         ("a_log_of_root_s_is_opened", log_of_root),
     ];
-    let trial = |(name, test): (&'static str, fn() -> Outcome)| {
+    let trial = |(name, test): Case| {
         let run = move || testbed::possible().and_then(|()| test());
         Trial::test(name, move || driver::finish(name, run()))
     };
