@@ -10,16 +10,14 @@ use crate::error::{CheckpointError, doing};
 use crate::family::Family;
 use crate::refuse::{Cause, Refusals, causes};
 
-/// Links in `/proc/PID/ns`, those of the first process that they have to lead to, and their names.
-const NAMESPACES: [(&str, &str, &str); 8] = [
-    ("pid", "pid", "PID namespace"),
-    ("pid_for_children", "pid", "PID namespace for children"),
-    ("user", "user", "user namespace"),
-    ("mnt", "mnt", "mount namespace"),
-    ("net", "net", "network namespace"),
-    ("uts", "uts", "UTS namespace"),
-    ("ipc", "ipc", "IPC namespace"),
-    ("time", "time", "time namespace"),
+/// Namespaces of which there is one in an image, and their names. What a process alone may not have
+/// either is refused where it is looked at by itself.
+const NAMESPACES: [(&str, &str); 5] = [
+    ("pid", "PID namespace"),
+    ("user", "user namespace"),
+    ("mnt", "mount namespace"),
+    ("net", "network namespace"),
+    ("time", "time namespace"),
 ];
 
 const APART: [(Shareable, &str, &Cause); 4] = [
@@ -39,10 +37,9 @@ pub fn check(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointE
     };
     for pid in others {
         refusals.about(*pid);
-        let elsewhere = NAMESPACES
-            .iter()
-            .filter(|(own, of_root, _)| namespace(*pid, own) != namespace(*root, of_root));
-        for (_, _, name) in elsewhere {
+        let elsewhere =
+            NAMESPACES.iter().filter(|(kind, _)| namespace(*pid, kind) != namespace(*root, kind));
+        for (_, name) in elsewhere {
             refusals.add(*name, causes::process::OTHER_NAMESPACE);
         }
     }

@@ -14,9 +14,12 @@
 
 mod call;
 mod cell;
+mod gate;
 mod init;
 mod maps;
 mod memory;
+mod place;
+mod rights;
 mod run;
 mod settle;
 mod supervise;
