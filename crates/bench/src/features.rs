@@ -19,7 +19,7 @@ use std::time::Duration;
 use farfork_checkpoint::{Fate, Target, checkpoint};
 use farfork_node::client::{Client, StartedClone};
 use farfork_types::Cid;
-use farfork_types::wire::RestoreCall;
+use farfork_types::wire::{DEFAULT_TIMEOUT_S, RestoreCall};
 
 use crate::clones::{self, RESTORE, phase_metric};
 use crate::error::{BenchError, io};
@@ -152,7 +152,9 @@ fn warm(testbed: &Testbed, program: &Path, things: &[(&str, u32)]) -> Result<War
     let pid = process.id() as i32;
     // From here on, dropping ends the process.
     let mut warm = Warm { process, cid: Cid::default() };
-    warm.cid = checkpoint(&testbed.pool, Target::Process(pid), Fate::GoesOn, &mut |_, _| {})?.cid;
+    let target = Target::Process(pid);
+    let made = checkpoint(&testbed.pool, target, Fate::GoesOn, &mut |_, _| {})?;
+    warm.cid = made.cid;
     Ok(warm)
 }
 
@@ -198,6 +200,7 @@ fn restore(testbed: &Testbed, warm: &Warm) -> Result<StartedClone, BenchError> {
         same_pid: false,
         inherit: Vec::new(),
         requested_ns: now_ns(),
+        timeout_s: DEFAULT_TIMEOUT_S,
     };
     Ok(Client::connect(&testbed.node)?.restore(call, &[null.as_fd(); 3])?)
 }

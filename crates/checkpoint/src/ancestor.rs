@@ -57,7 +57,7 @@ impl Ancestor {
         Ok(Some(Ancestor { pool: plan.file, regions, segments }))
     }
 
-    /// Whether `mapping` belongs to the clone's init, which shares the address space.
+    /// Whether `mapping` is farfork's own: the restorer's text, the threads' first stacks, the plan.
     pub fn owns(&self, mapping: &Mapping) -> bool {
         mapping.start >= window::BASE && mapping.end <= window::END
     }

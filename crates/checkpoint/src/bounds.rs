@@ -4,21 +4,20 @@ use std::cmp::Ordering;
 use std::fs;
 
 use farfork_sys::kcmp::{self, Shareable};
+use farfork_sys::proc;
 
 use crate::error::{CheckpointError, doing};
 use crate::family::Family;
 use crate::refuse::{Cause, Refusals, causes};
 
-/// Links in `/proc/PID/ns`, those of the first process that they have to lead to, and their names.
-const NAMESPACES: [(&str, &str, &str); 8] = [
-    ("pid", "pid", "PID namespace"),
-    ("pid_for_children", "pid", "PID namespace for children"),
-    ("user", "user", "user namespace"),
-    ("mnt", "mnt", "mount namespace"),
-    ("net", "net", "network namespace"),
-    ("uts", "uts", "UTS namespace"),
-    ("ipc", "ipc", "IPC namespace"),
-    ("time", "time", "time namespace"),
+/// Namespaces of which there is one in an image, and their names. What a process alone may not have
+/// either is refused where it is looked at by itself.
+const NAMESPACES: [(&str, &str); 5] = [
+    ("pid", "PID namespace"),
+    ("user", "user namespace"),
+    ("mnt", "mount namespace"),
+    ("net", "network namespace"),
+    ("time", "time namespace"),
 ];
 
 const APART: [(Shareable, &str, &Cause); 4] = [
@@ -32,15 +31,15 @@ const APART: [(Shareable, &str, &Cause); 4] = [
 /// threads of one process can share in a clone.
 pub fn check(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointError> {
     let pids = family.pids();
+    refuse_sharers(&pids, refusals);
     let Some((root, others)) = pids.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Ok(());
     };
     for pid in others {
         refusals.about(*pid);
-        let elsewhere = NAMESPACES
-            .iter()
-            .filter(|(own, of_root, _)| namespace(*pid, own) != namespace(*root, of_root));
-        for (_, _, name) in elsewhere {
+        let elsewhere =
+            NAMESPACES.iter().filter(|(kind, _)| namespace(*pid, kind) != namespace(*root, kind));
+        for (_, name) in elsewhere {
             refusals.add(*name, causes::process::OTHER_NAMESPACE);
         }
     }
@@ -51,6 +50,18 @@ pub fn check(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointE
         }
     }
     Ok(())
+}
+
+/// Processes outside in the memory of a member (`CLONE_VM` without `CLONE_THREAD`). Whoever vforks
+/// is not among the members: it cannot be stopped before the child has gone on.
+fn refuse_sharers(pids: &[i32], refusals: &mut Refusals) {
+    for other in proc::processes().filter(|other| !pids.contains(other)) {
+        let shares = |pid: &&i32| kcmp::shares_memory(**pid, other).unwrap_or(false);
+        for pid in pids.iter().filter(shares) {
+            refusals.about(*pid);
+            refusals.add(format!("process {other}"), causes::process::SHARES_MEMORY);
+        }
+    }
 }
 
 fn namespace(pid: i32, name: &str) -> Option<std::path::PathBuf> {

@@ -4,6 +4,7 @@ use std::io;
 
 use farfork_image::error::ImageError;
 use farfork_pool::PoolError;
+use farfork_sys::status::Unreadable;
 use farfork_sys::words;
 
 use crate::descriptors::DescriptorError;
@@ -34,13 +35,25 @@ pub enum CheckpointError {
         pid: i32,
     },
     /// The process may not be traced.
-    #[error(
-        "process {pid} may not be traced: run as root or as its owner with CAP_SYS_PTRACE, and \
-         make sure that no debugger holds it"
-    )]
+    #[error("process {pid} may not be traced: {why}")]
     NotPermitted {
         /// The pid asked for.
         pid: i32,
+        /// Why not, and what to do.
+        why: &'static str,
+    },
+    /// A thread went on and on.
+    #[error(
+        "thread {tid} of process {pid} does not stop: {why}; all threads go on, try again when \
+         this one has come back from the kernel"
+    )]
+    DoesNotStop {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        tid: i32,
+        /// What it is at.
+        why: String,
     },
     /// The process ended or executed another program meanwhile.
     #[error("process {pid} {what} while it was being checkpointed: try again when it is settled")]
@@ -89,6 +102,12 @@ pub enum CheckpointError {
     /// The image could not be written.
     #[error(transparent)]
     Image(#[from] ImageError),
+}
+
+impl From<Unreadable> for CheckpointError {
+    fn from(Unreadable { pid }: Unreadable) -> CheckpointError {
+        CheckpointError::Proc { pid, what: "the status" }
+    }
 }
 
 fn list(refusals: &[Refusal]) -> String {

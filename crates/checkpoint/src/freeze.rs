@@ -1,32 +1,47 @@
 //! Stopping every thread of a process, and letting go of them whatever happens.
 
 use std::fs;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use farfork_sys::ptrace;
+use farfork_sys::ptrace::{self, State};
 use nix::errno::Errno;
-use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::error::{CheckpointError, doing};
+use crate::hindrance;
 
-/// A process all of whose threads are stopped. Dropping it lets them go on.
+/// All threads of a process have to stop within this time, or all of them go on.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a thread is looked for before each look costs a pause.
+const YIELDS: u32 = 200;
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// A process all of whose threads are stopped. Dropping it lets them go on. A thread that has not
+/// stopped by then cannot be let go of: the kernel does that when the thread ends that has asked
+/// it to stop.
 #[derive(Debug)]
 pub struct Frozen {
     pid: i32,
     tids: Vec<i32>,
+    /// Threads that were asked to stop and have not been seen to.
+    asked: Vec<i32>,
     since: Instant,
     is_stopped: bool,
 }
 
 impl Frozen {
     /// Stops every thread of `pid`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::DoesNotStop`] if that takes too long, [`CheckpointError::NotPermitted`],
+    /// [`CheckpointError::Changed`], [`CheckpointError::NoProcess`].
     pub fn freeze(pid: i32) -> Result<Frozen, CheckpointError> {
-        let (tids, since) = (Vec::new(), Instant::now());
-        let mut frozen = Frozen { pid, tids, since, is_stopped: false };
+        let (tids, asked, since) = (Vec::new(), Vec::new(), Instant::now());
+        let mut frozen = Frozen { pid, tids, asked, since, is_stopped: false };
         // Threads may start others until the last one is stopped.
-        while frozen.seize_new_threads()? {}
+        while frozen.stop_new_threads()? {}
         Ok(frozen)
     }
 
@@ -50,14 +65,21 @@ impl Frozen {
         self.is_stopped
     }
 
-    fn seize_new_threads(&mut self) -> Result<bool, CheckpointError> {
-        let before = self.tids.len();
+    /// Stops the threads that are not stopped yet; whether there were any.
+    fn stop_new_threads(&mut self) -> Result<bool, CheckpointError> {
         for tid in self.listed_threads()? {
-            if !self.tids.contains(&tid) {
-                self.stop(tid)?;
+            if !self.tids.contains(&tid) && self.ask(tid)? {
+                self.asked.push(tid);
             }
         }
-        Ok(self.tids.len() > before)
+        let is_any_new = !self.asked.is_empty();
+        while let Some(tid) = self.asked.first().copied() {
+            if self.await_stop(tid)? {
+                self.tids.push(tid);
+            }
+            self.asked.remove(0);
+        }
+        Ok(is_any_new)
     }
 
     fn listed_threads(&self) -> Result<Vec<i32>, CheckpointError> {
@@ -69,35 +91,65 @@ impl Frozen {
         Ok(tids)
     }
 
-    fn stop(&mut self, tid: i32) -> Result<(), CheckpointError> {
+    /// Asks a thread to stop; false if it has ended since it was listed.
+    fn ask(&self, tid: i32) -> Result<bool, CheckpointError> {
         if let Err(error) = ptrace::seize(tid) {
             return match error.raw_os_error() {
-                Some(libc::ESRCH) if tid != self.pid => Ok(()), // ended since it was listed
-                Some(libc::ESRCH) => Err(CheckpointError::NoProcess { pid: self.pid }),
-                Some(libc::EPERM) => Err(CheckpointError::NotPermitted { pid: self.pid }),
+                // The kernel says EPERM of what has ended and is still listed.
+                Some(libc::ESRCH | libc::EPERM) if hindrance::has_ended(self.pid, tid) => {
+                    if tid == self.pid { Err(self.gone()) } else { Ok(false) }
+                }
+                Some(libc::ESRCH) => Err(self.gone()),
+                Some(libc::EPERM) => Err(CheckpointError::NotPermitted {
+                    pid: self.pid,
+                    why: hindrance::of_tracing(self.pid),
+                }),
                 _ => Err(doing(self.pid, "stop a thread")(error)),
             };
         }
-        self.tids.push(tid);
-        ptrace::interrupt(tid).map_err(doing(self.pid, "stop a thread"))?;
-        self.await_stop(tid)
+        // If it cannot be asked it is just ending, and `await_stop` is told so.
+        let _ = ptrace::interrupt(tid);
+        Ok(true)
     }
 
-    fn await_stop(&mut self, tid: i32) -> Result<(), CheckpointError> {
+    /// Waits for a thread that was asked to stop; false if it has ended instead.
+    fn await_stop(&mut self, tid: i32) -> Result<bool, CheckpointError> {
         loop {
-            match wait(tid) {
-                Ok(WaitStatus::PtraceEvent(_, signal, _)) => {
+            match self.next_state(tid)? {
+                State::Stopped(signal) => {
                     // Not SIGTRAP: the stop is one of the whole process.
-                    self.is_stopped |= signal != Signal::SIGTRAP;
-                    return Ok(());
+                    self.is_stopped |= signal != libc::SIGTRAP;
+                    return Ok(true);
                 }
                 // A signal was on its way: hand it on; the stop comes after it.
-                Ok(WaitStatus::Stopped(_, signal)) => ptrace::resume(tid, signal as i32)
-                    .map_err(doing(self.pid, "hand on a signal"))?,
-                Ok(_) | Err(Errno::ECHILD) => return Err(self.gone()),
-                Err(error) => return Err(doing(self.pid, "wait for a thread")(error.into())),
+                State::Taking(signal) => {
+                    ptrace::resume(tid, signal).map_err(doing(self.pid, "hand on a signal"))?;
+                }
+                State::Ended if tid != self.pid => return Ok(false),
+                State::Ended | State::Unchanged => return Err(self.gone()),
             }
         }
+    }
+
+    /// What becomes of a thread next. One that is at work in the kernel may stop much later, or
+    /// when another process has ended that stands still as well.
+    fn next_state(&self, tid: i32) -> Result<State, CheckpointError> {
+        for round in 0u32.. {
+            match ptrace::state(tid) {
+                Ok(State::Unchanged) => {}
+                Ok(state) => return Ok(state),
+                // Another thread has executed a program.
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Err(self.gone()),
+                Err(error) => return Err(doing(self.pid, "wait for a thread")(error)),
+            }
+            if self.since.elapsed() > PATIENCE {
+                break;
+            }
+            // Most stop within microseconds.
+            if round < YIELDS { thread::yield_now() } else { thread::sleep(PAUSE) }
+        }
+        let why = hindrance::of_stopping(self.pid, tid);
+        Err(CheckpointError::DoesNotStop { pid: self.pid, tid, why })
     }
 
     fn gone(&self) -> CheckpointError {
@@ -109,8 +161,27 @@ impl Drop for Frozen {
     fn drop(&mut self) {
         for tid in &self.tids {
             // A thread that was killed meanwhile has nothing to be let go.
-            let _ = ptrace::detach(*tid);
+            let _ = ptrace::detach(*tid, 0);
         }
+        for tid in &self.asked {
+            let_go(*tid);
+        }
+    }
+}
+
+/// Lets go of a thread that may be about to stop.
+fn let_go(tid: i32) {
+    for _ in 0..YIELDS {
+        let signal = match ptrace::state(tid) {
+            Ok(State::Unchanged) => {
+                thread::sleep(PAUSE);
+                continue;
+            }
+            Ok(State::Taking(signal)) => signal,
+            _ => 0,
+        };
+        let _ = ptrace::detach(tid, signal);
+        return;
     }
 }
 

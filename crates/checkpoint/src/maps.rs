@@ -23,6 +23,8 @@ pub struct Mapping {
     pub file: (u64, u64),
     /// Path, or a name in brackets, or nothing.
     pub name: String,
+    /// Whether the name is not UTF-8, so that `name` only shows it.
+    pub is_misnamed: bool,
     /// Protection key.
     pub protection_key: u8,
     /// Two-letter flags, as the kernel prints them.
@@ -48,14 +50,16 @@ impl Mapping {
 
 /// Reads all mappings of a process, in address order.
 pub fn read(pid: i32) -> Result<Vec<Mapping>, CheckpointError> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps"))
+    let text = fs::read(format!("/proc/{pid}/smaps"))
         .map_err(|_| CheckpointError::Proc { pid, what: "the memory mappings" })?;
     Ok(parse(&text))
 }
 
-fn parse(text: &str) -> Vec<Mapping> {
+fn parse(text: &[u8]) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = Vec::new();
-    for line in text.lines() {
+    for line in text.split(|byte| *byte == b'\n') {
+        let is_misnamed = std::str::from_utf8(line).is_err();
+        let line = &*String::from_utf8_lossy(line);
         if let Some(flags) = line.strip_prefix("VmFlags:") {
             if let Some(last) = mappings.last_mut() {
                 last.flags = flags.split_whitespace().map(str::to_owned).collect();
@@ -65,7 +69,7 @@ fn parse(text: &str) -> Vec<Mapping> {
                 last.protection_key = key.trim().parse().unwrap_or(0);
             }
         } else if let Some(mapping) = header(line) {
-            mappings.push(mapping);
+            mappings.push(Mapping { is_misnamed, ..mapping });
         }
     }
     mappings
@@ -110,7 +114,7 @@ VmFlags: rd ex mr mw me \n\
 
     #[test]
     fn lines_become_mappings() {
-        let mappings = parse(TEXT);
+        let mappings = parse(TEXT.as_bytes());
         assert_eq!(mappings.len(), 3);
         assert_eq!((mappings[0].start, mappings[0].file.1), (0x7f00_0000_0000, 0));
         assert_eq!((mappings[0].prot, mappings[0].protection_key), (3, 5));
@@ -120,5 +124,15 @@ VmFlags: rd ex mr mw me \n\
         assert_eq!((mappings[1].offset, mappings[1].file), (0x1000, (0xfe << 32 | 1, 1234)));
         assert!(mappings[2].is_shared);
         assert_eq!(mappings[2].name, "[vvar]");
+        assert!(mappings.iter().all(|mapping| !mapping.is_misnamed));
+    }
+
+    #[test]
+    fn a_name_of_another_encoding_is_no_reason_to_see_nothing() {
+        let line = b"7f0000000000-7f0000021000 r--p 00000000 fe:01 77 /tmp/caf\xe9.bin\n";
+        let mappings = parse(&[TEXT.as_bytes(), line].concat());
+        assert_eq!(mappings.len(), 4);
+        let last = &mappings[3];
+        assert_eq!((last.name.as_str(), last.is_misnamed), ("/tmp/caf\u{fffd}.bin", true));
     }
 }

@@ -11,7 +11,7 @@ use crate::memory::{self, Run};
 use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
 use crate::status::Status;
-use crate::{identity, probe, process, rseq, threads};
+use crate::{identity, namespaces, probe, process, rseq, threads};
 
 /// A stopped process before it was asked anything.
 pub struct Seen<'f> {
@@ -55,7 +55,9 @@ impl<'f> Seen<'f> {
 
     /// Whether its threads can make calls for the checkpoint; refuses those that cannot.
     pub fn can_call(&self, refusals: &mut Refusals) -> Result<bool, CheckpointError> {
-        threads::can_call(self.pid(), self.frozen.tids(), self.own_filters(), refusals)
+        let (pid, tids) = (self.pid(), self.frozen.tids());
+        namespaces::refuse(pid, tids, refusals)?;
+        threads::can_call(pid, tids, self.own_filters(), refusals)
     }
 
     /// Everything about it, with room for its memory in the image's chunks from number
@@ -75,6 +77,7 @@ impl<'f> Seen<'f> {
         let locked_kb = Status::read(pid, pid)?.locked_kb;
         rseq::abort(self.frozen)?;
         let injector = Injector::new(self.frozen, vdso)?;
+        probe::refuse_confined(&injector, pid, refusals)?;
         let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
         let protection_keys = probe::protection_keys(&injector, pid)?;
         memory::forget_kernel_keys(&mut regions.all, protection_keys);
@@ -107,7 +110,7 @@ impl<'f> Seen<'f> {
             process: Process {
                 locks_future,
                 is_stopped: self.frozen.is_stopped(),
-                ..process::collect(injector, pid)?
+                ..process::collect(injector, pid, refusals)?
             },
             memory: process::layout(injector, pid, memory)?,
             signals,

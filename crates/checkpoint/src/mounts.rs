@@ -94,7 +94,9 @@ fn paths(model: &Model) -> BTreeSet<&Path> {
     let living = model.members.iter().filter(|member| member.kinship.ended.is_none());
     let processes = living.map(|member| &member.process);
     let own = processes.flat_map(|process| [process.cwd.as_path(), process.exe.as_path()]);
-    mapped.chain(open).chain(own).filter(|path| !path.starts_with("/proc")).collect()
+    let all = mapped.chain(open).chain(own).filter(|path| !path.starts_with("/proc"));
+    // Others are refused where they were found.
+    all.filter(|path| path.to_str().is_some()).collect()
 }
 
 impl Mounts {
@@ -157,6 +159,10 @@ impl Mounts {
             return is_used.then(|| mount(line, None));
         }
         let source = self.source(line, before);
+        let texts = [Some(line.point.as_path()), source.as_deref()];
+        if texts.into_iter().flatten().any(|path| path.to_str().is_none()) {
+            return self.misnamed(line, is_used, refusals);
+        }
         if source.is_none() && is_used {
             refusals.add(
                 format!("{} mounted on {}", line.fs_type, line.point.display()),
@@ -164,6 +170,14 @@ impl Mounts {
             );
         }
         source.map(|source| mount(line, Some(source)))
+    }
+
+    /// What an image cannot tell of is left out where no file needs it.
+    fn misnamed(&self, line: &MountLine, is_used: bool, refusals: &mut Refusals) -> Option<Mount> {
+        if is_used {
+            refusals.add(format!("mount on {}", line.point.display()), causes::files::NOT_UTF_8);
+        }
+        None
     }
 
     /// Where this node has what the process has mounted.

@@ -15,8 +15,9 @@ mod layout;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use farfork_image::model::{ObjectKind, SharedObject};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
@@ -109,7 +110,9 @@ impl Objects {
             }
             other => other.map_err(doing(pid, "open the files under the mappings"))?,
         };
-        let index = self.add(pid, file, &mapping.name, words, mapping.has("nr"))?;
+        let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+        let name = fs::read_link(link).unwrap_or_else(|_| PathBuf::from(&mapping.name));
+        let index = self.add(pid, file, &name, words, mapping.has("nr"))?;
         let found = &mut self.found[index as usize];
         found.shown = mapping.file;
         found.is_written |= mapping.is_shared && mapping.has("mw");
@@ -123,11 +126,11 @@ impl Objects {
         for entry in fs::read_dir(directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let Ok(link) = fs::read_link(&path) else { continue };
-            let link = link.to_string_lossy().into_owned();
-            let is_memfd = link.starts_with("/memfd:");
+            let shown = link.to_string_lossy();
+            let is_memfd = shown.starts_with("/memfd:");
             let is_mapped =
                 || fs::metadata(&path).is_ok_and(|inode| self.of_inode(&inode).is_some());
-            if !is_memfd && (!link.ends_with(DELETED) || !is_mapped()) {
+            if !is_memfd && (!shown.ends_with(DELETED) || !is_mapped()) {
                 continue;
             }
             let Ok(file) = File::open(&path) else { continue }; // O_PATH, refused elsewhere
@@ -135,7 +138,7 @@ impl Objects {
                 continue; // of huge pages, refused as a descriptor
             }
             let number = path.file_name().unwrap_or_default().to_string_lossy();
-            let words = format!("fd {number} ({link})");
+            let words = format!("fd {number} ({shown})");
             let index = self.add(pid, file, &link, words, false)?;
             self.found[index as usize].is_written = true;
         }
@@ -146,7 +149,7 @@ impl Objects {
         &mut self,
         pid: i32,
         file: File,
-        name: &str,
+        name: &Path,
         words: String,
         no_reserve: bool,
     ) -> Result<u32, CheckpointError> {
@@ -204,15 +207,15 @@ fn obstacle(name: &str) -> Option<&'static Cause> {
     known.into_iter().find(|(start, _)| name.starts_with(start)).map(|(_, cause)| cause)
 }
 
-fn kind(name: &str, no_reserve: bool) -> ObjectKind {
-    // The kernel prints a line break so.
-    let name = name.strip_suffix(DELETED).unwrap_or(name).replace("\\012", "\n");
-    match name.strip_prefix("/memfd:") {
-        Some(own) => ObjectKind::Memfd(own.as_bytes().to_vec()),
-        None if name == "/dev/zero" => ObjectKind::Anonymous { no_reserve },
+fn kind(name: &Path, no_reserve: bool) -> ObjectKind {
+    let name = name.as_os_str().as_bytes();
+    let name = name.strip_suffix(DELETED.as_bytes()).unwrap_or(name);
+    match name.strip_prefix(b"/memfd:") {
+        Some(own) => ObjectKind::Memfd(own.to_vec()),
+        None if name == b"/dev/zero" => ObjectKind::Anonymous { no_reserve },
         None => {
-            let last = name.rsplit('/').next().unwrap_or_default();
-            ObjectKind::Unlinked(last.bytes().take(NAME_BYTES).collect())
+            let last = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            ObjectKind::Unlinked(last.iter().copied().take(NAME_BYTES).collect())
         }
     }
 }
@@ -227,16 +230,19 @@ fn is_on_tmpfs(file: &File) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
 
     #[test]
     fn names_tell_what_an_object_was() {
-        let memfd = kind("/memfd:a b (deleted) (deleted)", false);
+        let kind = |name: &[u8], no_reserve| kind(Path::new(OsStr::from_bytes(name)), no_reserve);
+        let memfd = kind(b"/memfd:a b (deleted) (deleted)", false);
         assert_eq!(memfd, ObjectKind::Memfd(b"a b (deleted)".to_vec()));
-        let anonymous = kind("/dev/zero (deleted)", true);
+        assert_eq!(kind(b"/memfd:\xe9", false), ObjectKind::Memfd(b"\xe9".to_vec()));
+        let anonymous = kind(b"/dev/zero (deleted)", true);
         assert_eq!(anonymous, ObjectKind::Anonymous { no_reserve: true });
-        assert_eq!(kind("/usr/lib/x.so (deleted)", false), ObjectKind::Unlinked(b"x.so".to_vec()));
+        assert_eq!(kind(b"/usr/lib/x.so (deleted)", false), ObjectKind::Unlinked(b"x.so".to_vec()));
         let long = format!("/tmp/{}", "x".repeat(300));
-        assert_eq!(kind(&long, false), ObjectKind::Unlinked(vec![b'x'; NAME_BYTES]));
+        assert_eq!(kind(long.as_bytes(), false), ObjectKind::Unlinked(vec![b'x'; NAME_BYTES]));
         assert!(obstacle("/SYSV00000000 (deleted)").is_some());
         assert!(obstacle("/dev/zero (deleted)").is_none());
     }

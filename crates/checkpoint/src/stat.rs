@@ -1,6 +1,6 @@
 //! `/proc/PID/stat`.
 
-use std::fs;
+use farfork_sys::proc;
 
 use crate::error::CheckpointError;
 
@@ -17,7 +17,7 @@ pub const WAIT_STATUS: usize = 52;
 impl Stat {
     /// Reads that of process `pid`, which may have ended.
     pub fn read(pid: i32) -> Result<Stat, CheckpointError> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat"));
+        let text = proc::text(format!("/proc/{pid}/stat"));
         text.ok()
             .and_then(|text| Stat::parse(&text))
             .ok_or(CheckpointError::Proc { pid, what: "stat" })

@@ -8,7 +8,7 @@ use farfork_node::paths;
 use farfork_types::wire::CloneState;
 
 use crate::output::print_json;
-use crate::{CommandResult, size};
+use crate::{CommandResult, node, size, usage_error};
 
 /// Which clone to wait for.
 #[derive(clap::Args)]
@@ -16,20 +16,21 @@ pub(crate) struct WaitArgs {
     /// Its pid.
     pid: i32,
     /// Node it runs on.
-    #[arg(long, env = "FARFORK_NODE", default_value = paths::DEFAULT_NODE)]
+    #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
 }
 
 /// Which clone to signal.
 #[derive(clap::Args)]
 pub(crate) struct KillArgs {
-    /// Its pid.
-    pid: i32,
+    /// Its pid; before it may stand the signal, as -9.
+    #[arg(value_name = "PID", required = true, num_args = 1..=2, allow_negative_numbers = true)]
+    what: Vec<i32>,
     /// Number of the signal; SIGTERM without it.
-    #[arg(long, default_value_t = libc::SIGTERM)]
-    signal: i32,
+    #[arg(long)]
+    signal: Option<i32>,
     /// Node it runs on.
-    #[arg(long, env = "FARFORK_NODE", default_value = paths::DEFAULT_NODE)]
+    #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct KillArgs {
 #[derive(clap::Args)]
 pub(crate) struct PsArgs {
     /// One node; all nodes of this machine without it.
-    #[arg(long)]
+    #[arg(long, value_parser = node::name)]
     node: Option<String>,
     /// Print one JSON document.
     #[arg(long)]
@@ -52,12 +53,20 @@ pub(crate) fn wait(args: &WaitArgs) -> CommandResult {
 
 /// Signals.
 pub(crate) fn kill(args: &KillArgs) -> CommandResult {
-    Client::connect(&args.node)?.kill(args.pid, args.signal)?;
+    let (pid, signal) = match (&args.what[..], args.signal) {
+        ([pid], signal) if *pid > 0 => (*pid, signal.unwrap_or(libc::SIGTERM)),
+        ([signal, pid], None) if *signal < 0 && *pid > 0 => (*pid, -signal),
+        _ => return Ok(usage_error("name one clone and at most one signal: kill -9 PID")),
+    };
+    Client::connect(&args.node)?.kill(pid, signal)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Lists.
 pub(crate) fn ps(args: &PsArgs) -> CommandResult {
+    if let Some(node) = args.node.as_ref().filter(|node| !is_known(node)) {
+        return Err(format!("there is no node {node} here: farfork node --name starts one").into());
+    }
     let mut clones = Vec::new();
     for node in args.node.clone().map_or_else(nodes, |node| vec![node]) {
         // A socket without an agent behind it is a node without clones.
@@ -72,6 +81,11 @@ pub(crate) fn ps(args: &PsArgs) -> CommandResult {
         show(&clones);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether an agent of this node has ever run here, be there one now or not.
+fn is_known(node: &str) -> bool {
+    node == paths::DEFAULT_NODE || paths::lock(node).exists()
 }
 
 fn nodes() -> Vec<String> {

@@ -12,6 +12,7 @@ mod images;
 mod inherit;
 mod node;
 mod output;
+mod place;
 mod pool;
 mod progress;
 mod restore;
@@ -80,10 +81,14 @@ fn main() -> ExitCode {
         Command::Node(args) => node::run(&args),
     };
     result.unwrap_or_else(|error| {
-        let refused = error.downcast_ref::<io::Error>();
-        eprintln!("farfork: {}", refused.map_or_else(|| error.to_string(), words::of));
+        eprintln!("farfork: {}", told(&*error));
         ExitCode::FAILURE
     })
+}
+
+/// What people are told of an error.
+fn told(error: &(dyn Error + 'static)) -> String {
+    error.downcast_ref::<io::Error>().map_or_else(|| error.to_string(), words::of)
 }
 
 /// Refuses a call that cannot be right.

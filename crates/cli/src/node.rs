@@ -12,7 +12,7 @@ use crate::CommandResult;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Name of the node.
-    #[arg(long, env = "FARFORK_NODE", default_value = paths::DEFAULT_NODE)]
+    #[arg(long, env = "FARFORK_NODE", value_parser = name, default_value = paths::DEFAULT_NODE)]
     name: String,
     /// Pools to join at once; others are joined when they are first used.
     #[arg(long = "pool", value_name = "PATH")]
@@ -26,4 +26,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> CommandResult {
     farfork_node::serve(&args.name, &args.pools, args.idle_exit_s.map(Duration::from_secs))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The name of a node, for command lines.
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    paths::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }

@@ -1,6 +1,5 @@
 //! `farfork pool`, and which pool the other commands mean.
 
-use farfork_sys::words;
 use std::env;
 use std::error::Error;
 use std::fs;
@@ -10,10 +9,12 @@ use std::process::ExitCode;
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
 use farfork_node::paths::make_run_directory;
-use farfork_pool::{ImageState, Pool, maps_huge_pages, mount_tmpfs, unmount_tmpfs};
+use farfork_pool::{ImageState, Pool, unmount_tmpfs};
+use farfork_sys::words;
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
 use crate::output::print_json;
+use crate::place::Place;
 use crate::{CommandResult, checkpoint, size};
 
 /// What to do with a pool.
@@ -26,6 +27,10 @@ pub(crate) enum Command {
         /// How large, as 4G.
         #[arg(long, value_parser = size::parse)]
         size: u64,
+        /// Mount a tmpfs with huge pages on the directory, which is empty, although it was there
+        /// before; on one that this command makes, root mounts one anyway.
+        #[arg(long)]
+        mount: bool,
     },
     /// Tell space, nodes, images and owners.
     Info {
@@ -51,7 +56,7 @@ pub(crate) enum Command {
 #[derive(clap::Args)]
 pub(crate) struct PoolArg {
     /// The pool; without it $FARFORK_POOL, then the embedded pool.
-    #[arg(long = "pool", env = "FARFORK_POOL", value_name = "PATH")]
+    #[arg(long = "pool", value_name = "PATH")]
     path: Option<PathBuf>,
 }
 
@@ -79,31 +84,33 @@ fn embedded() -> Result<PathBuf, Box<dyn Error>> {
     let path = farfork_node::paths::embedded_pool();
     if !path.exists() {
         let quarter = rustix::system::sysinfo().totalram / 4;
-        create(&path, align_down(quarter, CHUNK_BYTES))?;
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        make_run_directory(directory).map_err(|error| {
+            format!("cannot make {}: {}", directory.display(), words::of(&error))
+        })?;
+        let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
+        create(&path, align_down(quarter, CHUNK_BYTES), is_empty)?;
     }
     Ok(path)
 }
 
-/// Makes a pool; on a directory of its own, as root, on huge pages.
-fn create(path: &Path, bytes: u64) -> Result<Pool, Box<dyn Error>> {
+/// Makes a pool, or leaves everything as it was.
+fn create(path: &Path, bytes: u64, mounts: bool) -> Result<Pool, Box<dyn Error>> {
+    Pool::check_size(path, bytes)?;
     let directory = path.parent().ok_or("a pool needs a directory: name a file in one")?;
-    make_run_directory(directory)
-        .map_err(|error| format!("cannot make {}: {}", directory.display(), words::of(&error)))?;
-    let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
-    if is_empty && rustix::process::geteuid().is_root() && !maps_huge_pages(directory) {
-        // Room for the file system's own pages beside the pool's.
-        mount_tmpfs(directory, bytes + (16 << 20))?;
-        eprintln!("mounted a tmpfs with huge pages on {}", directory.display());
-    }
-    Ok(Pool::create(path, bytes)?)
+    let place = Place::prepare(directory, bytes, mounts)?;
+    Pool::create(path, bytes).map_err(|error| {
+        place.leave();
+        error.into()
+    })
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(command: &Command) -> CommandResult {
     match command {
-        Command::Create { path, size } => {
+        Command::Create { path, size, mount } => {
             let path = std::path::absolute(path)?;
-            create(&path, align_up(*size, CHUNK_BYTES))?;
+            create(&path, align_up(*size, CHUNK_BYTES), *mount)?;
             println!("{}", path.display());
         }
         Command::Info { path, json } => info(path.as_deref(), *json)?,

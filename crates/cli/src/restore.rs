@@ -10,13 +10,13 @@ use farfork_node::client::{Client, StartedClone};
 use farfork_node::{paths, usage};
 use farfork_pool::Pool;
 use farfork_types::Cid;
-use farfork_types::wire::{RestoreCall, Running};
+use farfork_types::wire::{DEFAULT_TIMEOUT_S, RestoreCall, Running};
 use serde::Serialize;
 
 use crate::inherit::Inherit;
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, clones, size, usage_error};
+use crate::{CommandResult, clones, node, size, told, usage_error};
 
 /// What to start, and how.
 #[derive(clap::Args)]
@@ -26,8 +26,8 @@ pub(crate) struct Args {
     /// Name or id of the image.
     image: String,
     /// How many clones.
-    #[arg(long, default_value_t = 1)]
-    count: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
     /// Leave the clones running; without it they end with this command.
     #[arg(long)]
     detach: bool,
@@ -42,8 +42,11 @@ pub(crate) struct Args {
     /// place of the parent's address. %i is the number of the clone.
     #[arg(long = "inherit-fd", value_name = "N=WHAT")]
     inherit: Vec<Inherit>,
+    /// Seconds that each clone may take to start.
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S)]
+    timeout: u64,
     /// Node to start on.
-    #[arg(long, env = "FARFORK_NODE", default_value = paths::DEFAULT_NODE)]
+    #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
     /// Print one JSON document.
     #[arg(long)]
@@ -91,9 +94,9 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         same_pid: args.pid_mode == PidMode::Same,
         inherit: args.inherit.iter().map(|inherit| inherit.at).collect(),
         requested_ns: 0,
+        timeout_s: args.timeout,
     };
-    let clones =
-        (0..args.count).map(|index| start(args, &call, index)).collect::<Result<Vec<_>, _>>()?;
+    let clones = start_all(args, &call)?;
     report(args, cid, &clones)?;
     if args.detach { Ok(ExitCode::SUCCESS) } else { attend(&clones) }
 }
@@ -106,6 +109,31 @@ pub(crate) fn resolve(pool: &Pool, image: &str) -> Result<Cid, Box<dyn Error>> {
     let name: ImageName = image.parse()?;
     let known = Catalog::open(pool)?.get(&name)?;
     Ok(known.ok_or_else(|| format!("no image is named {name}: farfork images list tells which"))?)
+}
+
+/// All clones or none: nobody would be told the pids of some.
+fn start_all(args: &Args, call: &RestoreCall) -> Result<Vec<StartedClone>, Box<dyn Error>> {
+    let mut clones = Vec::new();
+    for index in 0..args.count as usize {
+        match start(args, call, index) {
+            Ok(clone) => clones.push(clone),
+            Err(error) if clones.is_empty() => return Err(error),
+            Err(error) => {
+                let started = clones.len();
+                clones.into_iter().for_each(|clone| end(&args.node, clone));
+                let (all, said) = (args.count, told(&*error));
+                return Err(format!("{said}\nof {all} clones {started} ran and were ended").into());
+            }
+        }
+    }
+    Ok(clones)
+}
+
+/// Ends a clone and waits for that. It may have ended by itself, or an agent with it.
+fn end(node: &str, clone: StartedClone) {
+    let call = || Client::connect(node);
+    let _ = call().and_then(|client| client.kill(clone.running.pid, libc::SIGKILL));
+    let _ = call().and_then(|client| client.wait(clone.running.pid));
 }
 
 fn start(args: &Args, call: &RestoreCall, index: usize) -> Result<StartedClone, Box<dyn Error>> {

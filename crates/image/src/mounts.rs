@@ -3,8 +3,10 @@
 //! `/proc/PID/mountinfo` is read here and not by the procfs crate, which leaves blanks in paths
 //! escaped.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -34,48 +36,43 @@ pub struct MountLine {
 
 /// The mounts of the process, or `self`, in the order in which they were made.
 pub fn of(process: &str) -> io::Result<Vec<MountLine>> {
-    let text = fs::read_to_string(format!("/proc/{process}/mountinfo"))?;
-    Ok(text.lines().filter_map(parse).collect())
+    let text = fs::read(format!("/proc/{process}/mountinfo"))?;
+    Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
 /// `id parent major:minor root point options [tags…] - type source super-options`.
-fn parse(line: &str) -> Option<MountLine> {
-    let (own, file_system) = line.split_once(" - ")?;
-    let mut own = own.split(' ');
+fn parse(line: &[u8]) -> Option<MountLine> {
+    let mut own = line.split(|byte| *byte == b' ').map(unescaped);
     let mut next = || own.next();
-    let (id, parent) = (next()?.parse().ok()?, next()?.parse().ok()?);
+    let number = |field: OsString| field.to_str()?.parse().ok();
+    let (id, parent) = (number(next()?)?, number(next()?)?);
     let (device, root, point, options) = (next()?, next()?, next()?, next()?);
-    let mut file_system = file_system.split(' ');
+    let mut file_system = own.skip_while(|field| field != "-").skip(1);
+    let text = |field: OsString| field.to_string_lossy().into_owned();
     Some(MountLine {
         id,
         parent,
-        device: device.to_owned(),
-        root: unescaped(root).into(),
-        point: unescaped(point).into(),
-        options: options.to_owned(),
-        fs_type: file_system.next()?.to_owned(),
-        source: unescaped(file_system.next()?),
+        device: text(device),
+        root: root.into(),
+        point: point.into(),
+        options: text(options),
+        fs_type: text(file_system.next()?),
+        source: text(file_system.next()?),
     })
 }
 
 /// Blanks, tabs, line feeds and backslashes are three octal digits after a backslash.
-fn unescaped(text: &str) -> String {
-    let mut parts = text.split('\\');
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let code = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match code {
-            Some(code) => {
-                plain.push(code.into());
-                plain.push_str(&part[3..]);
-            }
-            None => {
-                plain.push('\\');
-                plain.push_str(part);
-            }
-        }
+fn unescaped(field: &[u8]) -> OsString {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\');
+        let code = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = code.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        plain.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[3..] } else { after };
     }
-    plain
+    OsString::from_vec(plain)
 }
 
 /// Id of the mount that `path` leads to; a symbolic link at its end is not followed.
@@ -156,6 +153,7 @@ fn kind(fs_type: &str, source: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
 
     fn mount(point: &str, fs_type: &str) -> Mount {
         Mount { point: point.into(), fs_type: fs_type.into(), ..Mount::default() }
@@ -163,12 +161,17 @@ mod tests {
 
     #[test]
     fn lines_become_mounts() {
-        let line = r"36 35 98:0 /a\040b /mnt/c\134d rw,noatime master:1 - ext3 /dev/x\040y rw";
+        let line = br"36 35 98:0 /a\040b /mnt/c\134d rw,noatime master:1 - ext3 /dev/x\040y rw";
         let mount = parse(line).unwrap();
         assert_eq!((mount.id, mount.parent, mount.device.as_str()), (36, 35, "98:0"));
         assert_eq!((mount.root, mount.point), ("/a b".into(), r"/mnt/c\d".into()));
         assert_eq!((mount.fs_type.as_str(), mount.source.as_str()), ("ext3", "/dev/x y"));
         assert_eq!(mount.options, "rw,noatime");
+        // Without tags, and not UTF-8.
+        let line = b"36 35 98:0 / /mnt/caf\xe9 rw - tmpfs none rw";
+        let mount = parse(line).unwrap();
+        assert_eq!(mount.point.as_os_str().as_bytes(), b"/mnt/caf\xe9");
+        assert_eq!(mount.fs_type, "tmpfs");
     }
 
     #[test]

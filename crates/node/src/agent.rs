@@ -28,9 +28,13 @@ const SLICE_NS: u64 = 100_000;
 
 /// Serves the node `name` until it has been idle for `idle`, if that is given.
 pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<(), NodeError> {
+    paths::check_name(name)?;
     // Between a request and a clone's first instruction six processes wake each other; behind busy
     // neighbours each could wait for a whole slice of theirs. Clones get the default back.
     let _ = farfork_sys::slice::request(SLICE_NS);
+    // When whoever started this agent ends, the kernel would send SIGHUP to all of the process
+    // group as soon as one clone in it is stopped. A shell's job stays the shell's.
+    let _ = rustix::process::setsid();
     raise_file_limit();
     let path = paths::socket(name);
     let own_ids = user::settle()?; // before there are threads

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -38,6 +37,7 @@ pub struct StartedClone {
 impl Client {
     /// Connects to the agent of `node`, if one runs.
     pub fn connect(node: &str) -> Result<Client, NodeError> {
+        paths::check_name(node)?;
         let path = paths::socket(node);
         let failed = |errno: nix::errno::Errno| NodeError::Socket {
             doing: "reach",
@@ -53,6 +53,7 @@ impl Client {
 
     /// Connects to the agent of `node`, starting one if none runs.
     pub fn connect_or_start(node: &str) -> Result<Client, NodeError> {
+        paths::check_name(node)?;
         if let Ok(client) = Client::connect(node) {
             return Ok(client);
         }
@@ -177,7 +178,7 @@ impl StartedAgent {
         let mut command = Command::new(program);
         command.args(["node", "--name", node, "--idle-exit-s", &idle]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-        command.current_dir("/").process_group(0);
+        command.current_dir("/");
         Ok(StartedAgent { child: command.spawn().map_err(failed)?, words })
     }
 

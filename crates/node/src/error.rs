@@ -44,6 +44,20 @@ pub enum NodeError {
         /// The descriptor.
         place: InheritedFd,
     },
+    /// Whoever asked for a clone has gone, before it ran.
+    #[error("whoever asked for the clone has gone: it was ended")]
+    CallerGone,
+    /// What was given cannot name a node.
+    #[error(
+        "'{name}' is no name of a node: take at most {longest} letters, digits, dots, dashes and \
+         underscores, the first one a letter or digit"
+    )]
+    BadName {
+        /// What was given.
+        name: String,
+        /// Most bytes.
+        longest: usize,
+    },
     /// A connection has one process at each end.
     #[error(
         "image {name} holds TCP connections that go on where its parent ended: start it with \

@@ -132,6 +132,7 @@ mod tests {
             pool: PathBuf::new(),
             cid: String::new(),
             name: "demo/two".to_owned(),
+            timeout_s: 60,
             detach: false,
             same_pid: false,
             inherit: places

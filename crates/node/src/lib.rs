@@ -21,6 +21,7 @@ mod leftovers;
 pub mod paths;
 mod registry;
 mod session;
+mod start;
 pub mod usage;
 mod user;
 mod workers;

@@ -8,8 +8,29 @@ use std::path::{Path, PathBuf};
 
 use farfork_pool::Pool;
 
+use crate::error::NodeError;
+
 /// Name of the node when none is given.
 pub const DEFAULT_NODE: &str = "local";
+
+/// Most bytes of a node's name: a pool has room for so many, and so has a socket's path.
+const LONGEST: usize = 40;
+
+/// Demands that `name` can name a node, and files.
+///
+/// # Errors
+/// [`NodeError::BadName`].
+pub fn check_name(name: &str) -> Result<(), NodeError> {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_name = name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.len() <= LONGEST
+        && name.bytes().all(is_fit);
+    if is_name {
+        Ok(())
+    } else {
+        Err(NodeError::BadName { name: name.to_owned(), longest: LONGEST })
+    }
+}
 
 /// Directory for everything of this machine's nodes: `$FARFORK_RUN`, or a place that goes with
 /// the machine's uptime. Without root, one of the user's own.
@@ -79,6 +100,11 @@ pub fn pool_name(pool: &Pool) -> String {
     pool.uuid().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// File whose lock tells that the agent of `node` lives; it stays when the agent has gone.
+pub fn lock(node: &str) -> PathBuf {
+    run_directory().join(format!("{node}.lock"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,5 +125,16 @@ mod tests {
         let link = place.path().join("link");
         symlink(&own, &link).unwrap();
         assert!(make_private(&link, uid).is_err());
+    }
+
+    #[test]
+    fn a_node_is_named_by_what_no_path_leads_out_of() {
+        for name in ["local", "n2", "rack-7.host_3", "0"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        let long = "n".repeat(LONGEST + 1);
+        for name in ["", ".", "..", "../x", "a/b", "-n", "a b", "caf\u{e9}", "a\0", &long] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
     }
 }

@@ -1,19 +1,20 @@
 //! The clones of this node.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use farfork_restore::{Event, Started};
+use farfork_sys::pidfd;
 use farfork_types::Cid;
-use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::images::Pin;
 
@@ -30,9 +31,8 @@ pub struct Clone {
     /// Name it was asked for by.
     pub name: String,
     seen: AtomicI32,
-    has_ended: AtomicBool,
     started: Started,
-    /// Reaches the clone even when its init, whose child it is, has gone.
+    /// The clone and no other process that has its pid later; nothing if it has ended already.
     process: Option<OwnedFd>,
     pin: Mutex<Option<Pin>>,
 }
@@ -43,16 +43,19 @@ impl Clone {
         self.seen.load(Ordering::SeqCst)
     }
 
-    /// Whether it is only listed until its image is unpinned; its pid may be another's by now.
-    pub fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::SeqCst)
+    /// Sends it a signal by number; one that has ended takes none.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        match &self.process {
+            Some(process) => pidfd::send_signal(process, signal),
+            None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
     }
 
     /// Kills the clone of an init that was killed, as nobody is left to answer its memory calls,
     /// and waits until it maps nothing any more. Where the init was pid 1 the kernel does both.
     fn follow_init(&self) {
         if let Some(process) = &self.process {
-            let _ = pidfd_send_signal(process, rustix::process::Signal::KILL);
+            let _ = pidfd::send_signal(process, libc::SIGKILL);
             let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], None);
         }
     }
@@ -64,12 +67,32 @@ impl Clone {
     }
 }
 
+/// Number of a clone. Pids come again, while an older clone of the same pid is still listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Number(u64);
+
+/// What it takes to follow a clone to its end.
+#[derive(Debug)]
+pub struct Followed {
+    number: Number,
+    process: Option<OwnedFd>,
+}
+
 /// What is remembered of a clone that has ended.
 #[derive(Debug)]
 struct Ended {
-    pid: i32,
+    number: Number,
     seen: i32,
     wait_status: i32,
+}
+
+/// How the watcher learns of an end.
+#[derive(Clone, Copy, Debug)]
+enum News {
+    /// The init tells the clone's wait status.
+    Told(i32),
+    /// The init is gone without a word: it was killed.
+    InitKilled,
 }
 
 /// Clones that live and wait statuses of those that do not.
@@ -82,19 +105,20 @@ pub struct Registry {
 
 #[derive(Debug)]
 struct State {
-    living: HashMap<i32, Arc<Clone>>,
-    ended: BTreeMap<u64, Ended>,
-    next_end: u64,
+    living: BTreeMap<Number, Arc<Clone>>,
+    /// In the order of their ends.
+    ended: VecDeque<Ended>,
+    next: u64,
     idle_since: Instant,
 }
 
 impl Registry {
     /// An empty registry.
-    pub fn new() -> std::io::Result<Registry> {
+    pub fn new() -> io::Result<Registry> {
         let state = State {
-            living: HashMap::new(),
-            ended: BTreeMap::new(),
-            next_end: 0,
+            living: BTreeMap::new(),
+            ended: VecDeque::new(),
+            next: 0,
             idle_since: Instant::now(),
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -106,28 +130,33 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a running clone.
-    pub fn add(&self, pid: i32, cid: Cid, name: String, started: Started, pin: Pin) {
-        let seen = AtomicI32::new(pid);
-        let (has_ended, pin) = (AtomicBool::new(false), Mutex::new(Some(pin)));
-        let process = rustix::process::Pid::from_raw(pid)
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let clone = Arc::new(Clone { pid, cid, name, seen, has_ended, started, process, pin });
+    /// Begins to follow a clone; [`add`](Registry::add) is next. Without this its end would never
+    /// be seen.
+    pub fn follow(&self, pid: i32, started: &Started) -> io::Result<Followed> {
+        let process = match pidfd::open(pid) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
+            other => Some(other?),
+        };
         let mut state = self.state();
-        state.ended.retain(|_, ended| ended.pid != pid);
-        let data = EventData::new_u64(pid as u64);
-        let added = epoll::add(&self.epoll, clone.started.as_fd(), data, EventFlags::IN);
-        state.living.insert(pid, clone);
-        drop(state);
-        if added.is_err() {
-            // Without a watch its end would never be seen.
-            self.kill_and_end(pid);
-        }
+        let number = Number(state.next);
+        epoll::add(&self.epoll, started.as_fd(), EventData::new_u64(number.0), EventFlags::IN)?;
+        state.next += 1;
+        Ok(Followed { number, process })
     }
 
-    fn kill_and_end(&self, pid: i32) {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        self.end(pid, libc::SIGKILL);
+    /// Adds a running clone.
+    pub fn add(
+        &self,
+        followed: Followed,
+        (pid, cid, name): (i32, Cid, String),
+        started: Started,
+        pin: Pin,
+    ) -> Number {
+        let Followed { number, process } = followed;
+        let (seen, pin) = (AtomicI32::new(pid), Mutex::new(Some(pin)));
+        let clone = Clone { pid, cid, name, seen, started, process, pin };
+        self.state().living.insert(number, Arc::new(clone));
+        number
     }
 
     /// Clones that live.
@@ -135,42 +164,46 @@ impl Registry {
         self.state().living.values().cloned().collect()
     }
 
-    /// The living clone with this pid.
-    pub fn get(&self, pid: i32) -> Option<Arc<Clone>> {
-        self.state().living.get(&pid).cloned()
+    /// The living clone with this number.
+    pub fn get(&self, number: Number) -> Option<Arc<Clone>> {
+        self.state().living.get(&number).cloned()
     }
 
     /// Notes how whoever started a clone sees it, who knows of it from now on.
-    pub fn seen(&self, pid: i32, seen: i32) {
+    pub fn seen(&self, number: Number, seen: i32) {
         let mut state = self.state();
-        // A number that comes again means the younger clone.
-        state.ended.retain(|_, ended| ended.seen != seen || ended.pid == pid);
-        if let Some(clone) = state.living.get(&pid) {
+        // A pid that comes again means the younger clone.
+        state.ended.retain(|ended| ended.seen != seen || ended.number == number);
+        if let Some(clone) = state.living.get(&number) {
             clone.seen.store(seen, Ordering::SeqCst);
             clone.started.is_known();
-        } else if let Some(ended) = state.ended.values_mut().find(|ended| ended.pid == pid) {
+        } else if let Some(ended) = state.ended.iter_mut().find(|ended| ended.number == number) {
             ended.seen = seen;
         }
     }
 
-    /// The pid here of the clone that the kernel says a call is `about`, or else of the one that
-    /// was started as `seen`, be it alive or not.
-    pub fn pid_of(&self, about: Option<i32>, seen: i32) -> Option<i32> {
+    /// The clone that the kernel says a call is `about`, by its pid here, or else the one that was
+    /// started as `seen`, be it alive or not; the youngest of several.
+    pub fn find(&self, about: Option<i32>, seen: i32) -> Option<Number> {
         let state = self.state();
-        let living = about.filter(|pid| state.living.contains_key(pid));
-        let by_name = || state.living.values().find(|clone| clone.seen() == seen);
-        let ended = || state.ended.values().find(|ended| ended.seen == seen);
-        living.or_else(|| Some(by_name()?.pid)).or_else(|| Some(ended()?.pid))
+        let living = |is_it: &dyn Fn(&Clone) -> bool| {
+            state.living.iter().rev().find(|(_, clone)| is_it(clone)).map(|(number, _)| *number)
+        };
+        let ended = || state.ended.iter().rev().find(|ended| ended.seen == seen);
+        about
+            .and_then(|pid| living(&|clone| clone.pid == pid))
+            .or_else(|| living(&|clone| clone.seen() == seen))
+            .or_else(|| Some(ended()?.number))
     }
 
-    /// Waits for the end of a clone; nothing if there is none with this pid.
-    pub fn wait(&self, pid: i32) -> Option<i32> {
+    /// Waits for the end of a clone; nothing if it is not known any more.
+    pub fn wait(&self, number: Number) -> Option<i32> {
         let mut state = self.state();
         loop {
-            if let Some(ended) = state.ended.values().find(|ended| ended.pid == pid) {
+            if let Some(ended) = state.ended.iter().find(|ended| ended.number == number) {
                 return Some(ended.wait_status);
             }
-            if !state.living.contains_key(&pid) {
+            if !state.living.contains_key(&number) {
                 return None;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -190,49 +223,56 @@ impl Registry {
 
     /// Follows the clones' ends for ever.
     pub fn watch(&self) {
-        let mut events = Vec::with_capacity(64);
-        loop {
-            events.clear();
-            let buffer = rustix::buffer::spare_capacity(&mut events);
-            if epoll::wait(&self.epoll, buffer, None).is_err() {
-                continue; // interrupted
+        thread::scope(|scope| {
+            let mut events = Vec::with_capacity(64);
+            loop {
+                events.clear();
+                let buffer = rustix::buffer::spare_capacity(&mut events);
+                if epoll::wait(&self.epoll, buffer, None).is_err() {
+                    continue; // interrupted
+                }
+                for event in &events {
+                    self.hear(scope, Number(event.data.u64()));
+                }
             }
-            for event in &events {
-                self.follow(event.data.u64() as i32);
-            }
+        })
+    }
+
+    /// Hears what an init has to say. What follows an end waits for others, who may take their
+    /// time, and so gets a thread of its own.
+    fn hear<'s>(&'s self, scope: &'s Scope<'s, '_>, number: Number) {
+        let Some(clone) = self.get(number) else { return };
+        let news = match clone.started.next(&[]) {
+            Ok(Event::Running { .. } | Event::Warned(_)) => return,
+            Ok(Event::Exited(status)) => News::Told(status),
+            Err(_) => News::InitKilled,
+        };
+        let _ = epoll::delete(&self.epoll, clone.started.as_fd());
+        let bury = move || self.bury(number, news);
+        if thread::Builder::new().spawn_scoped(scope, bury).is_err() {
+            bury();
         }
     }
 
-    fn follow(&self, pid: i32) {
-        let Some(clone) = self.get(pid) else { return };
-        let status = match clone.started.next(&[]) {
-            Ok(Event::Exited(status)) => status,
-            Ok(Event::Running { .. } | Event::Warned(_)) => return,
-            // The init is gone without a word: it was killed.
-            Err(_) => {
-                clone.follow_init();
-                libc::SIGKILL
-            }
-        };
-        clone.has_ended.store(true, Ordering::SeqCst);
-        let _ = epoll::delete(&self.epoll, clone.started.as_fd());
-        // The init holds a copy of the pin's lock until it has gone, and whoever waits for the
-        // clone may go on to remove the pool: first the init, then the pin, then the news.
+    /// The init holds a copy of the pin's lock until it has gone, and whoever waits for the clone
+    /// may go on to remove the pool: first the init, then the pin, then the news.
+    fn bury(&self, number: Number, news: News) {
+        let Some(clone) = self.get(number) else { return };
+        if matches!(news, News::InitKilled) {
+            clone.follow_init();
+        }
         let _ = waitpid(Pid::from_raw(clone.started.init_pid()), None);
         clone.unpin();
         drop(clone);
-        self.end(pid, status);
+        self.end(number, if let News::Told(status) = news { status } else { libc::SIGKILL });
     }
 
-    fn end(&self, pid: i32, status: i32) {
+    fn end(&self, number: Number, wait_status: i32) {
         let mut state = self.state();
-        let clone = state.living.remove(&pid);
-        let number = state.next_end;
-        state.next_end += 1;
-        let seen = clone.as_ref().map_or(pid, |clone| clone.seen());
-        state.ended.insert(number, Ended { pid, seen, wait_status: status });
+        let Some(clone) = state.living.remove(&number) else { return };
+        state.ended.push_back(Ended { number, seen: clone.seen(), wait_status });
         if state.ended.len() > REMEMBERED {
-            state.ended.pop_first();
+            state.ended.pop_front();
         }
         state.idle_since = Instant::now();
         drop(state);

@@ -1,28 +1,19 @@
 //! One client's call, from its request to its last reply.
 
-use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
 
-use farfork_plan::protocol::PidMode;
-use farfork_restore::{Event, Started, Template};
-use farfork_types::Cid;
-use farfork_types::wire::{Call, CloneState, Reply, RestoreCall, Running};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
+use farfork_restore::Template;
+use farfork_sys::words;
+use farfork_types::wire::{Call, CloneState, Reply, RestoreCall};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::channel::{Channel, Received};
 use crate::error::NodeError;
-use crate::externals;
-use crate::images::{Images, NodeImage};
-use crate::registry::{Clone, Registry};
+use crate::images::Images;
+use crate::registry::{Clone, Number, Registry};
 use crate::usage;
 use crate::user::OwnIds;
-
-/// Names of the phases whose ends a clone reports.
-const PHASES: [&str; 6] = ["init", "container", "process", "memory", "state", "leave"];
 
 /// What all sessions of an agent share.
 #[derive(Debug)]
@@ -66,93 +57,31 @@ impl Node {
         call: &RestoreCall,
         fds: Vec<OwnedFd>,
     ) -> Result<(), NodeError> {
-        let running = self.start(call, fds)?;
+        let (number, running) = self.start(channel, call, fds)?;
         let pid = running.pid;
         let told = channel.send_about(&Reply::Running(running), pid);
         let Ok(Some(Received { document: Call::Seen { pid: seen }, .. })) =
             told.and_then(|()| channel.receive())
         else {
             // Whoever asked has gone, and nobody else knows of the clone.
-            self.registry.get(pid).inspect(|clone| end(clone, Signal::SIGKILL));
+            self.registry.get(number).map(|clone| clone.signal(libc::SIGKILL));
             return Ok(());
         };
-        self.registry.seen(pid, seen);
+        self.registry.seen(number, seen);
         if call.detach {
             return channel.send(&Reply::Done, &[]);
         }
-        self.attend(channel, pid)
-    }
-
-    fn start(&self, call: &RestoreCall, fds: Vec<OwnedFd>) -> Result<Running, NodeError> {
-        let cid: Cid = call
-            .cid
-            .parse()
-            .map_err(|_| NodeError::Language(format!("{} is no image id", call.cid)))?;
-        let pool = self.images.pool(&call.pool)?;
-        let (image, pin) = pool.attach(cid)?;
-        self.check_rights(call, &image)?;
-        let externals = externals::gather(&image.attached.image.model, call, fds)?;
-        if !call.same_pid && image.attached.image.model.connections().next().is_some() {
-            return Err(NodeError::Connections { name: call.name.clone() });
-        }
-        let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
-        let keeps_groups = self.own_ids.is_some();
-        let request = image.attached.request(mode, externals.len(), keeps_groups);
-        let lock = pin.lock().unwrap_or(image.attached.pool());
-        let pool_fd = image.attached.pool().as_fd();
-        let started = {
-            let mut template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
-            let first = template.spawn(cid, &request, pool_fd, lock.as_fd(), &externals);
-            if first.is_err() && template.has_ended() {
-                *template = Template::start()?;
-                template.spawn(cid, &request, pool_fd, lock.as_fd(), &externals)?
-            } else {
-                first?
-            }
-        };
-        let read = &image.attached.image;
-        let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
-        let mut warnings = Vec::new();
-        let event = loop {
-            match started.next(plan) {
-                Ok(Event::Warned(warning)) => warnings.push(warning),
-                other => break other,
-            }
-        };
-        match event {
-            Ok(Event::Running { pid, at_ns }) => {
-                self.registry.add(pid, cid, call.name.clone(), started, pin);
-                Ok(Running { warnings, ..running(pid, call.requested_ns, at_ns) })
-            }
-            Ok(Event::Exited(_) | Event::Warned(_)) => {
-                reap(&started);
-                Err(farfork_restore::RestoreError::Killed { cid }.into())
-            }
-            Err(error) => {
-                let _ = kill(Pid::from_raw(started.init_pid()), Signal::SIGKILL);
-                reap(&started);
-                Err(error.into())
-            }
-        }
-    }
-
-    /// Refuses what an agent that is not root cannot do, before anything of the clone is made.
-    fn check_rights(&self, call: &RestoreCall, image: &NodeImage) -> Result<(), NodeError> {
-        let Some(own) = &self.own_ids else { return Ok(()) };
-        if call.same_pid {
-            return Err(NodeError::SamePidUnprivileged { name: call.name.clone() });
-        }
-        own.check(&call.name, &image.attached.image.model)
+        self.attend(channel, number)
     }
 
     /// Tells the end of a clone to its caller, and ends the clone when the caller goes first.
-    fn attend(&self, channel: &Channel, pid: i32) -> Result<(), NodeError> {
-        let Some(clone) = self.registry.get(pid) else { return self.tell_end(channel, pid) };
+    fn attend(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| self.tell_end(channel, pid));
+            let waiter = scope.spawn(|| self.tell_end(channel, number));
             while !waiter.is_finished() {
                 if has_hung_up(channel) {
-                    end(&clone, Signal::SIGKILL);
+                    // One that has just ended takes no signal.
+                    self.registry.get(number).map(|clone| clone.signal(libc::SIGKILL));
                     break;
                 }
             }
@@ -160,15 +89,16 @@ impl Node {
         Ok(())
     }
 
-    fn tell_end(&self, channel: &Channel, pid: i32) -> Result<(), NodeError> {
-        let wait_status = self.registry.wait(pid).ok_or(NodeError::NoClone { pid })?;
+    /// A clone of this session is known at least until somebody was told of its end.
+    fn tell_end(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
+        let Some(wait_status) = self.registry.wait(number) else { return Ok(()) };
         channel.send(&Reply::Exited { wait_status }, &[])
     }
 
     fn wait(&self, channel: &Channel, about: Option<i32>, seen: i32) -> Result<(), NodeError> {
         let no_clone = NodeError::NoClone { pid: seen };
-        let pid = self.registry.pid_of(about, seen).ok_or(no_clone)?;
-        self.tell_end(channel, pid)
+        let number = self.registry.find(about, seen).ok_or(no_clone)?;
+        self.tell_end(channel, number)
     }
 
     fn kill(
@@ -178,12 +108,19 @@ impl Node {
         seen: i32,
         signal: i32,
     ) -> Result<(), NodeError> {
-        let living = self.registry.pid_of(about, seen).and_then(|pid| self.registry.get(pid));
-        let clone = living.ok_or(NodeError::NoClone { pid: seen })?;
-        let signal = Signal::try_from(signal)
-            .map_err(|_| NodeError::Agent(format!("{signal} is no signal number")))?;
-        end(&clone, signal);
-        channel.send(&Reply::Done, &[])
+        let found = self.registry.find(about, seen).and_then(|number| self.registry.get(number));
+        let clone = found.ok_or(NodeError::NoClone { pid: seen })?;
+        match clone.signal(signal).map_err(|error| (error.raw_os_error(), error)) {
+            // It has ended, and is only listed until its image is let go of.
+            Ok(()) | Err((Some(libc::ESRCH), _)) => channel.send(&Reply::Done, &[]),
+            Err((Some(libc::EINVAL), _)) => {
+                Err(NodeError::Agent(format!("{signal} is no signal number")))
+            }
+            Err((_, error)) => Err(NodeError::Agent(format!(
+                "cannot send signal {signal} to clone {seen}: {}",
+                words::of(&error)
+            ))),
+        }
     }
 
     fn list(&self, channel: &Channel) -> Result<(), NodeError> {
@@ -209,35 +146,10 @@ impl Node {
     }
 }
 
-fn end(clone: &Clone, signal: Signal) {
-    if !clone.has_ended() {
-        let _ = kill(Pid::from_raw(clone.pid), signal);
-    }
-}
-
-fn reap(started: &Started) {
-    let _ = waitpid(Pid::from_raw(started.init_pid()), None);
-}
-
 /// Whether the client has closed its end, looked at for a moment.
 fn has_hung_up(channel: &Channel) -> bool {
     let mut polls = [PollFd::new(channel, PollFlags::RDHUP)];
     let moment = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
     let hung_up = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     poll(&mut polls, Some(&moment)).is_ok_and(|_| polls[0].revents().intersects(hung_up))
-}
-
-fn running(pid: i32, requested_ns: u64, at_ns: [u64; 6]) -> Running {
-    let mut before = requested_ns;
-    let mut phases_us = BTreeMap::new();
-    for (phase, at) in PHASES.iter().zip(at_ns) {
-        phases_us.insert((*phase).to_owned(), microseconds(at.saturating_sub(before)));
-        before = at;
-    }
-    let total = at_ns[5].saturating_sub(requested_ns);
-    Running { pid, restore_us: microseconds(total), phases_us, warnings: Vec::new() }
-}
-
-fn microseconds(ns: u64) -> f64 {
-    ns as f64 / 1000.0
 }

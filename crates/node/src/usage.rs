@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use farfork_sys::proc;
+use farfork_sys::status::Status;
+
 /// Memory and faults of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -18,13 +21,13 @@ pub struct Usage {
 
 /// Reads the usage of a process; zeros once it has ended.
 pub fn of(pid: i32) -> Usage {
-    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let read = |name: &str| proc::text(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let rollup = read("smaps_rollup");
-    let status = read("status");
+    let page_tables_kb = Status::read(pid, pid).map_or(0, |status| status.page_tables_kb);
     let anonymous = kilobytes(&rollup, "Anonymous:");
     let resident = kilobytes(&rollup, "Rss:");
     Usage {
-        local_bytes: (anonymous + kilobytes(&status, "VmPTE:")) << 10,
+        local_bytes: (anonymous + page_tables_kb) << 10,
         pool_bytes: resident.saturating_sub(anonymous) << 10,
         vmas: read("maps").lines().count() as u64,
         faults: faults(&read("stat")),

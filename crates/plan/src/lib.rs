@@ -7,11 +7,13 @@
 //! ```text
 //!  window::PLAN ─► PlanHeader ─┬─ members ─► MemberPlan ─┬─ memory_ops   its address space
 //!                              │                         ├─ task_ops     files, signals, timers
+//!                              │                         ├─ joined_ops   what threads would undo
 //!                              │                         └─ threads ─► ThreadPlan ─┬─ ops
 //!                              │                                                   └─ frame for
 //!                              │                                                      rt_sigreturn
 //!                              ├─ windows    pool offset → address, for the supervisor
-//!                              └─ files      private file mappings, for the supervisor
+//!                              ├─ files      private file mappings, for the supervisor
+//!                              └─ traits     attributes of memory, for the supervisor
 //!
 //!  A member's first thread runs the ops of the member; each thread runs its own.
 //! ```
@@ -22,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod op;
+pub mod place;
 pub mod protocol;
 pub mod register;
 pub mod window;
@@ -64,6 +67,8 @@ pub struct PlanHeader {
     pub windows: Table,
     /// Private file mappings carried in the image ([`FileRange`]), sorted by address.
     pub files: Table,
+    /// Memory that is not as `mmap` makes it ([`TraitRange`]), sorted by address.
+    pub traits: Table,
     /// First of a run of numbers that no descriptor of the parents has, for the restorer's own.
     pub spare_fd: u32,
     /// Length of that run.
@@ -85,6 +90,8 @@ pub struct MemberPlan {
     /// Ops of the first thread when all else of the process is made: what has to wait for other
     /// processes, or they for it. The last of them say so.
     pub settle_ops: Table,
+    /// Ops of the first thread when every thread has run its own.
+    pub joined_ops: Table,
     /// Ops of the first thread after the clone was said to run, before any thread leaves.
     pub stop_ops: Table,
     /// Threads ([`ThreadPlan`]), the first being the thread group's leader.
@@ -157,13 +164,48 @@ pub struct FileRange {
     pub end: u64,
     /// Offset of `start` in the file, in bytes.
     pub file_offset: u64,
-    /// Address of the file's path, NUL-terminated.
+    /// Address of the file's path on the node, NUL-terminated.
     pub path: u64,
 }
 
+/// Part of the address space whose mapping has attributes that one in its place must have too.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct TraitRange {
+    /// First address, with [the process's index](MEMBER_SHIFT).
+    pub start: u64,
+    /// Address after the last, likewise.
+    pub end: u64,
+    /// Bits of [`traits`].
+    pub traits: u64,
+}
+
+/// Attributes of a mapping.
+pub mod traits {
+    /// `MADV_DONTFORK`.
+    pub const DONT_FORK: u64 = 1;
+    /// `MADV_DONTDUMP`.
+    pub const DONT_DUMP: u64 = 2;
+    /// `MADV_HUGEPAGE`.
+    pub const HUGE: u64 = 4;
+    /// `MADV_NOHUGEPAGE`.
+    pub const NO_HUGE: u64 = 8;
+    /// `MADV_MERGEABLE`.
+    pub const MERGEABLE: u64 = 16;
+    /// `MAP_NORESERVE`.
+    pub const NO_RESERVE: u64 = 32;
+    /// Locked into memory when the clone starts; processes that it forks do not have that.
+    pub const LOCKED: u64 = 64;
+    /// What is mapped in its place would be locked (`mlockall` for future mappings).
+    pub const LOCKS_FUTURE: u64 = 128;
+}
+
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 4 + 16);
-    assert!(size_of::<MemberPlan>() == 16 * 5);
+    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 5 + 16);
+    assert!(size_of::<TraitRange>() == 24);
+    assert!(size_of::<MemberPlan>() == 16 * 6);
     assert!(size_of::<Birth>() == 32);
     assert!(size_of::<ThreadPlan>() == 56);
     assert!(size_of::<Window>() == 24);

@@ -13,9 +13,9 @@ use crate::layout::{Layout, MAX_IMAGES, MAX_NODE_NAME_BYTES, MAX_NODES};
 pub enum PoolError {
     /// The size asked for is no size of a pool.
     #[error(
-        "cannot make a pool of {size} bytes at {path}: give a multiple of {CHUNK_BYTES} bytes, at \
-         least {min}",
-        path = path.display(), min = Layout::SMALLEST_BYTES
+        "cannot make a pool of {size} bytes at {path}: its size is a multiple of {CHUNK_BYTES} \
+         bytes, at least {min} and less than {max}",
+        path = path.display(), min = Layout::SMALLEST_BYTES, max = Layout::TOO_MANY_BYTES
     )]
     BadSize {
         /// Where the pool was to be.

@@ -102,6 +102,9 @@ impl Layout {
     /// Bytes of the smallest pool: tables, catalog and one data chunk.
     pub(crate) const SMALLEST_BYTES: u64 = 3 * CHUNK_BYTES;
 
+    /// One chunk more than 32-bit chunk numbers count.
+    pub(crate) const TOO_MANY_BYTES: u64 = CHUNK_BYTES << 32;
+
     pub(crate) const fn size(&self) -> u64 {
         self.chunks as u64 * CHUNK_BYTES
     }

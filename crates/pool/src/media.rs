@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use farfork_sys::proc;
 use farfork_types::CHUNK_BYTES;
 use rustix::fs::{AtFlags, FallocateFlags, StatxAttributes, StatxFlags, fallocate};
 use rustix::io::Errno;
@@ -94,7 +95,7 @@ pub(crate) fn reserve(medium: Medium, file: &File, runs: &[Extent]) -> io::Resul
 pub(crate) fn has_huge_pages(file: &File) -> io::Result<bool> {
     let device = file.metadata()?.dev();
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let mounts = proc::text("/proc/self/mountinfo")?;
     let ours = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number));
     let options = ours.and_then(|line| line.rsplit(' ').next()).unwrap_or("");
     Ok(options.split(',').any(|option| option == "huge=always"))
@@ -131,7 +132,7 @@ pub fn mount_tmpfs(dir: &Path, size: u64) -> Result<(), PoolError> {
 /// [`PoolError::Io`].
 pub fn unmount_tmpfs(dir: &Path) -> Result<(), PoolError> {
     let look = PoolError::io("read the mounts on", dir);
-    let mounts = std::fs::read_to_string("/proc/self/mounts").map_err(look)?;
+    let mounts = proc::text("/proc/self/mounts").map_err(look)?;
     let is_ours = |line: &str| line.starts_with(&format!("{MOUNT_NAME} {} tmpfs ", dir.display()));
     let is_empty = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
     if !is_empty || !mounts.lines().any(is_ours) {

@@ -42,14 +42,25 @@ impl Pool {
     /// [`PoolError::BadSize`]; [`PoolError::Unsuitable`]; [`PoolError::MediumFull`] if there is no
     /// room for the tables; [`PoolError::Io`], also if the file exists.
     pub fn create(path: &Path, size: u64) -> Result<Pool, PoolError> {
-        let bad_size = || PoolError::BadSize { path: path.to_owned(), size };
-        let layout = Layout::of(size).ok_or_else(bad_size)?;
+        let layout = Pool::layout(path, size)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
         let file = options.open(path).map_err(PoolError::io("make the pool", path))?;
         Pool::format(path, file, layout).inspect_err(|_| {
             let _ = fs::remove_file(path);
         })
+    }
+
+    fn layout(path: &Path, size: u64) -> Result<Layout, PoolError> {
+        Layout::of(size).ok_or_else(|| PoolError::BadSize { path: path.to_owned(), size })
+    }
+
+    /// Demands that a pool can have this size, before anything is made for it.
+    ///
+    /// # Errors
+    /// [`PoolError::BadSize`].
+    pub fn check_size(path: &Path, size: u64) -> Result<(), PoolError> {
+        Pool::layout(path, size).map(drop)
     }
 
     fn format(path: &Path, file: File, layout: Layout) -> Result<Pool, PoolError> {

@@ -43,11 +43,6 @@ pub fn attach(pool: &Pool, cid: Cid) -> Result<Attached, RestoreError> {
 }
 
 impl Attached {
-    /// The image's id.
-    pub fn cid(&self) -> Cid {
-        self.image.extents.cid
-    }
-
     /// The pool, open for reading only.
     pub fn pool(&self) -> &OwnedFd {
         &self.pool

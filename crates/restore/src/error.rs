@@ -57,6 +57,24 @@ pub enum RestoreError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The agent may not make containers.
+    #[error(
+        "clones cannot be started without CAP_SYS_ADMIN, which this node's agent does not have: \
+         run farfork as root, or see farfork doctor for what is missing"
+    )]
+    NoRights,
+    /// The clone did not run in time.
+    #[error(
+        "the clone of image {cid} did not start within {seconds} s and was ended: look for files \
+         that keep waiting whoever opens them (named pipes, network file systems), or give it \
+         longer with --timeout"
+    )]
+    TooSlow {
+        /// The image.
+        cid: Cid,
+        /// How long it had.
+        seconds: u64,
+    },
     /// The clone was killed before it ran.
     #[error("the clone of image {cid} was killed before it ran: look for memory limits")]
     Killed {
@@ -116,6 +134,10 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
              (--inherit-fd FD=tcp:ADDRESS:PORT, udp:ADDRESS:PORT or listen:PATH), or, unless it is a \
              path, start it on a node in a network namespace of its own (ip netns exec NAME \
              farfork restore --node NAME)"
+        }
+        (_, Some(libc::ESTALE | libc::ELOOP)) => {
+            "; its path leads to something else than it did: put back what was there, without \
+             symbolic links on the way, or make the image again"
         }
         (Some(What::Address), Some(libc::EADDRNOTAVAIL | libc::ENODEV)) => {
             "; no interface of the node's network namespace has it: add it there (ip address \

@@ -4,11 +4,13 @@
 //!  Template::start ── exec ──► template        (one per node agent)
 //!  Template::spawn ── Request + descriptors ──► forks the init, a child of this process
 //!  Started::next   ◄── Status ── clone: running │ init: failed, exited
+//!  Started::end    ── SIGKILL ──► init, and what descends from it
 //! ```
 //! CXLfork (ASPLOS '25) §4.2 rebuilds a process inside the kernel; here the restorer runs the
 //! image's plan, and this room starts it, feeds it and listens to it.
 
 mod attach;
+mod ending;
 mod error;
 mod template;
 

@@ -4,17 +4,20 @@ use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 use farfork_plan::What;
-use farfork_plan::protocol::{KNOWN, Request, Spawned, Status, StatusKind};
+use farfork_plan::protocol::{KNOWN, PidMode, Request, Spawned, Status, StatusKind};
 use farfork_types::Cid;
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
     sendmsg, setsockopt, socketpair, sockopt,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::thread::CapabilitySet;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{self, RestoreError};
@@ -37,6 +40,8 @@ pub struct Started {
     cid: Cid,
     /// 0 as long as it is not known: a template that was killed has told nobody.
     init_pid: AtomicI32,
+    /// Whether the kernel ends the clone with its init.
+    pub(crate) has_namespace: bool,
     status: OwnedFd,
 }
 
@@ -84,11 +89,6 @@ impl Template {
         Ok(Template { control, child })
     }
 
-    /// Pid of the template.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Whether somebody has killed it; then another has to be started.
     pub fn has_ended(&self) -> bool {
         let mut polls = [PollFd::new(&self.control, PollFlags::empty())];
@@ -114,7 +114,10 @@ impl Template {
         let rights = [ControlMessage::ScmRights(&fds)];
         let bytes = [IoSlice::new(request.as_bytes())];
         sendmsg::<()>(self.control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None)
-            .map_err(|errno| failed("taking a request")(errno.into()))?;
+            .map_err(|errno| match errno {
+                Errno::EPIPE => gone(),
+                _ => failed("taking a request")(errno.into()),
+            })?;
         drop(theirs);
         let init_pid = match self.answer() {
             Ok(Spawned { init_pid: error @ ..0 }) => {
@@ -127,18 +130,24 @@ impl Template {
             Err(_) if says_something(&status) => 0,
             Err(error) => return Err(error),
         };
-        Ok(Started { cid, init_pid: AtomicI32::new(init_pid), status })
+        let has_namespace = request.pid_mode == PidMode::New as u32;
+        Ok(Started { cid, init_pid: AtomicI32::new(init_pid), has_namespace, status })
     }
 
     fn answer(&self) -> Result<Spawned, RestoreError> {
         let mut spawned = Spawned::default();
         let read = rustix::io::read(&self.control, spawned.as_mut_bytes())
             .map_err(|errno| failed("answering")(errno.into()))?;
-        if read == size_of::<Spawned>() {
-            Ok(spawned)
-        } else {
-            Err(failed("answering")(io::ErrorKind::UnexpectedEof.into()))
-        }
+        if read == size_of::<Spawned>() { Ok(spawned) } else { Err(gone()) }
+    }
+}
+
+/// What the end of a template means. Its first step is one that not everybody may do.
+fn gone() -> RestoreError {
+    let capabilities = rustix::thread::capabilities(None).map(|sets| sets.effective);
+    match capabilities {
+        Ok(effective) if !effective.contains(CapabilitySet::SYS_ADMIN) => RestoreError::NoRights,
+        _ => failed("answering")(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -156,7 +165,7 @@ fn says_something(status: &OwnedFd) -> bool {
     let mut byte = [0];
     loop {
         match nix::sys::socket::recv(status.as_raw_fd(), &mut byte, flags) {
-            Err(nix::errno::Errno::EINTR) => {}
+            Err(Errno::EINTR) => {}
             other => return other.is_ok_and(|bytes| bytes > 0),
         }
     }
@@ -211,7 +220,9 @@ impl Started {
         let fd = self.status.as_fd().as_raw_fd();
         let message = loop {
             match recvmsg::<()>(fd, &mut vectors, Some(&mut space), MsgFlags::empty()) {
-                Err(nix::errno::Errno::EINTR) => {}
+                // Told once of an init that has gone without hearing that somebody knows of its
+                // clone; what it has said before is still there.
+                Err(Errno::EINTR | Errno::ECONNRESET) => {}
                 other => break other.map_err(|errno| failed("reporting")(errno.into()))?,
             }
         };
@@ -230,8 +241,18 @@ impl Started {
                 let status = Status::read_from_bytes(&bytes).unwrap_or_default();
                 Ok((status, sender))
             }
-            _ => Err(RestoreError::Killed { cid: self.cid }),
+            _ => Err(self.killed()),
         }
+    }
+
+    /// Says that somebody else has ended it.
+    pub fn killed(&self) -> RestoreError {
+        RestoreError::Killed { cid: self.cid }
+    }
+
+    /// Says that it did not run within `patience`.
+    pub fn too_slow(&self, patience: Duration) -> RestoreError {
+        RestoreError::TooSlow { cid: self.cid, seconds: patience.as_secs() }
     }
 }
 
@@ -242,7 +263,7 @@ impl AsFd for Started {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = farfork_sys::proc::text(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split(' ').nth(1)?.parse().ok()
 }

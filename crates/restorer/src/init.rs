@@ -28,8 +28,8 @@ pub struct Shared {
     pub status_fd: i32,
     /// When each phase ended, as in `Status::at_ns`.
     pub at_ns: [u64; 6],
-    /// 1 once every thread may leave for user code (a futex).
-    pub released: u32,
+    /// Threads of the process besides the first.
+    pub others: u32,
     /// The clone has a container of its own and must mount its `/proc` itself.
     pub mounts_proc: bool,
     /// The clone has pids of its own.
@@ -45,7 +45,7 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     slots: Slots::new(),
     status_fd: -1,
     at_ns: [0; 6],
-    released: 0,
+    others: 0,
     mounts_proc: false,
     has_namespace: false,
     is_family: false,

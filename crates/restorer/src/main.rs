@@ -16,9 +16,12 @@
 mod call;
 mod cell;
 mod family;
+mod gate;
 mod init;
 mod maps;
 mod memory;
+mod place;
+mod rights;
 mod run;
 mod settle;
 mod supervise;

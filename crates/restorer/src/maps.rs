@@ -1,6 +1,6 @@
 //! Asking the kernel what is mapped where.
 
-use linux_raw_sys::general as k;
+use linux_raw_sys::{errno as e, general as k};
 
 use crate::call::{self, Errno, syscall};
 
@@ -11,7 +11,7 @@ pub struct Mapping {
     pub start: u64,
     /// Address after the last.
     pub end: u64,
-    /// Bits of [`READ`], [`WRITE`], [`EXEC`].
+    /// Bits of [`READ`], [`WRITE`], [`EXEC`], [`SHARED`].
     pub flags: u64,
     /// Offset of `start` in the mapped file, in bytes.
     pub offset: u64,
@@ -27,6 +27,8 @@ pub const READ: u64 = 1;
 pub const WRITE: u64 = 2;
 /// The mapping can be executed.
 pub const EXEC: u64 = 4;
+/// Writes reach what is mapped.
+pub const SHARED: u64 = 8;
 
 const COVERING_OR_NEXT: u64 = 16;
 
@@ -63,13 +65,9 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Opens the address space of the process whose maps file is at `path` (NUL-terminated).
-    pub fn open(path: &[u8]) -> Result<AddressSpace, Errno> {
-        let at = k::AT_FDCWD as i64 as u64;
-        let flags = u64::from(k::O_RDONLY | k::O_CLOEXEC);
-        // SAFETY: `path` ends in NUL; the call makes a descriptor.
-        let fd = unsafe { syscall(k::__NR_openat, [at, path.as_ptr() as u64, flags, 0]) }?;
-        Ok(AddressSpace { fd: fd as i32 })
+    /// The address space whose maps file is open as `fd`, which it takes over.
+    pub fn of(fd: i32) -> AddressSpace {
+        AddressSpace { fd }
     }
 
     /// Closes the descriptor.
@@ -78,7 +76,7 @@ impl AddressSpace {
     }
 
     /// The mapping that holds `address`, or the first one above it, if any.
-    pub fn at_or_after(&self, address: u64) -> Option<Mapping> {
+    pub fn at_or_after(&self, address: u64) -> Result<Option<Mapping>, Errno> {
         let mut query = Query {
             size: size_of::<Query>() as u64,
             query_flags: COVERING_OR_NEXT,
@@ -87,14 +85,17 @@ impl AddressSpace {
         };
         let at = &raw mut query as u64;
         // SAFETY: the kernel reads and writes `query`, whose size it is told.
-        unsafe { syscall(k::__NR_ioctl, [self.fd as u64, PROCMAP_QUERY, at]) }.ok()?;
-        Some(Mapping {
+        match unsafe { syscall(k::__NR_ioctl, [self.fd as u64, PROCMAP_QUERY, at]) } {
+            Err(errno) if errno.0 == e::ENOENT as i32 => return Ok(None),
+            other => other?,
+        };
+        Ok(Some(Mapping {
             start: query.vma_start,
             end: query.vma_end,
             flags: query.vma_flags,
             offset: query.vma_offset,
             inode: query.inode,
             device: u64::from(query.dev_major) << 32 | u64::from(query.dev_minor),
-        })
+        }))
     }
 }

@@ -12,13 +12,18 @@
 //! share nothing: not memory, nor descriptors. What it reads of the clone's it takes for hostile.
 
 mod caller;
+mod changes;
 mod discard;
+mod files;
 mod filter;
 mod image;
+mod job;
+mod memory;
 mod notify;
-mod outside;
+mod proc;
 mod reap;
 mod remap;
+mod smaps;
 mod visit;
 
 use farfork_plan::PlanHeader;
@@ -26,14 +31,23 @@ use farfork_plan::protocol::{PidMode, Request};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
+use crate::run::elements;
+use changes::Changes;
+use files::Files;
 use image::Image;
+use job::Cuts;
+use proc::Proc;
 use reap::status_fd;
 
 /// The init's view of its clone.
 pub struct Supervisor {
     listener: i32,
     child_events: i32,
+    proc: Proc,
     image: Image,
+    files: Files,
+    changes: Changes,
+    cuts: Cuts,
     /// Whether the kernel ends the clone's descendants with the init.
     has_namespace: bool,
     process: i32,
@@ -50,6 +64,9 @@ const POLLIN: i16 = 1;
 /// A descriptor that `poll` leaves out.
 const IGNORED: i32 = -1;
 
+/// After so long the clone has started, and there is time for what it may need later.
+const SETTLING_MS: u64 = 20;
+
 impl Supervisor {
     /// Installs the filter on this process, which the clone inherits.
     pub fn install(
@@ -63,13 +80,25 @@ impl Supervisor {
         let events = unsafe { syscall(k::__NR_signalfd4, args) }? as i32;
         let child_events = call::duplicate_above(events, spare_fd)?;
         call::close_range(events as u32, events as u32);
+        let proc = Proc::open(spare_fd)?;
         let listener = filter::install(spare_fd)?;
         let has_namespace = request.pid_mode == PidMode::New as u32;
         if !has_namespace {
             reap::adopt_descendants()?;
         }
-        let image = Image::of(plan, request);
-        Ok(Supervisor { listener, child_events, image, has_namespace, process: 0 })
+        // SAFETY: the table is the plan's.
+        let files = Files::of(unsafe { elements(plan.files) });
+        Ok(Supervisor {
+            listener,
+            child_events,
+            proc,
+            image: Image::of(plan, request),
+            files,
+            changes: Changes::new(),
+            cuts: Cuts::none(),
+            has_namespace,
+            process: 0,
+        })
     }
 
     /// The same, for the clone with this pid.
@@ -79,15 +108,21 @@ impl Supervisor {
 
     /// Serves until the clone has ended.
     pub fn run(&self) -> ! {
+        let settled = call::now_ns() + SETTLING_MS * 1_000_000;
         let mut status_fd = status_fd();
         loop {
+            let is_settling = !self.files.are_held();
+            let patience = if is_settling { SETTLING_MS } else { u64::MAX };
             let mut polls = [
                 PollFd { fd: self.child_events, events: POLLIN, revents: 0 },
                 PollFd { fd: self.listener, events: POLLIN, revents: 0 },
                 PollFd { fd: status_fd, events: POLLIN, revents: 0 },
             ];
             // SAFETY: the kernel writes the two entries.
-            let _ = unsafe { syscall(k::__NR_poll, [polls.as_mut_ptr() as u64, 3, u64::MAX]) };
+            let _ = unsafe { syscall(k::__NR_poll, [polls.as_mut_ptr() as u64, 3, patience]) };
+            if is_settling && call::now_ns() >= settled {
+                self.files.hold();
+            }
             if polls[2].revents != 0 {
                 self.end_unless_known(status_fd);
                 status_fd = IGNORED;

@@ -136,9 +136,10 @@ fn receive() -> Option<(Request, Received)> {
 
 /// Forks the init of a container. It becomes a child of the agent, which alone waits for it.
 fn spawn(request: &Request, received: &Received) -> SysResult {
+    // No clone changes the mounts that the next one starts with.
     let namespaces = match request.pid_mode {
         mode if mode == PidMode::New as u32 => k::CLONE_NEWPID | k::CLONE_NEWNS,
-        _ => 0,
+        _ => k::CLONE_NEWNS,
     };
     let args = CloneArgs { flags: u64::from(k::CLONE_PARENT | namespaces), ..CloneArgs::default() };
     let start = init::Start { request, received };

@@ -76,6 +76,12 @@ pub fn shares_table(pid: i32, tid: i32) -> Result<bool, Errno> {
     Ok(unsafe { kcmp(pid, tid, KCMP_FILES, 0, 0) }? == 0)
 }
 
+/// Whether thread `tid` has the root and the working directory of `pid`, and its umask.
+pub fn shares_directories(pid: i32, tid: i32) -> Result<bool, Errno> {
+    // SAFETY: reads the kernel's tables only.
+    Ok(unsafe { kcmp(pid, tid, KCMP_FS, 0, 0) }? == 0)
+}
+
 /// Whether process `other` lives in the address space of `pid`.
 pub fn shares_memory(pid: i32, other: i32) -> Result<bool, Errno> {
     // SAFETY: reads the kernel's tables only.
@@ -124,6 +130,7 @@ mod tests {
         };
         assert!(is_own(&twin) && !is_own(&other));
         assert!(shares_table(pid, pid).unwrap());
+        assert!(shares_directories(pid, pid).unwrap());
         assert!(shares_memory(pid, pid).unwrap());
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let theirs = child.id() as i32;
@@ -133,6 +140,7 @@ mod tests {
             assert_ne!(order(pid, theirs, what).unwrap(), Ordering::Equal, "{what:?}");
             assert_eq!(order(pid, pid, what).unwrap(), Ordering::Equal, "{what:?}");
         }
+        assert!(!shares_directories(pid, theirs).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
     }

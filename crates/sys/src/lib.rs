@@ -22,6 +22,10 @@ pub mod owner;
 #[cfg(feature = "std")]
 pub mod peek;
 #[cfg(feature = "std")]
+pub mod pidfd;
+#[cfg(feature = "std")]
+pub mod proc;
+#[cfg(feature = "std")]
 pub mod ptrace;
 #[cfg(feature = "std")]
 pub mod sched;
@@ -29,6 +33,10 @@ pub mod sched;
 pub mod slice;
 #[cfg(feature = "std")]
 pub mod socket;
+#[cfg(feature = "std")]
+pub mod socket_file;
+#[cfg(feature = "std")]
+pub mod status;
 #[cfg(feature = "std")]
 pub mod tcp_repair;
 #[cfg(feature = "std")]

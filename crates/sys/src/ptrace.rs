@@ -16,6 +16,7 @@ const NT_X86_XSTATE: usize = 0x202;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;
 const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: u32 = 0x4211;
 const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
 const PTRACE_SECCOMP_GET_METADATA: u32 = 0x420d;
 const PTRACE_O_SUSPEND_SECCOMP: i32 = 1 << 21;
@@ -112,10 +113,37 @@ pub fn poke(tid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets go of a stopped thread.
-pub fn detach(tid: i32) -> io::Result<()> {
+/// Lets go of a stopped thread, delivering `signal` unless it is 0.
+pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: no memory is involved.
-    unsafe { plain(libc::PTRACE_DETACH, tid, 0) }
+    unsafe { plain(libc::PTRACE_DETACH, tid, signal as usize) }
+}
+
+/// What a traced thread has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has not come to anything since it was last looked at.
+    Unchanged,
+    /// It has stopped because it was asked to, or, with another signal than SIGTRAP, as its whole
+    /// process has.
+    Stopped(i32),
+    /// It has stopped before it takes this signal, also one that has no name.
+    Taking(i32),
+    /// It has ended.
+    Ended,
+}
+
+/// Looks at a traced thread without waiting.
+pub fn state(tid: i32) -> io::Result<State> {
+    let mut status = 0;
+    // SAFETY: the kernel writes one number.
+    match unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::WNOHANG) } {
+        0 => Ok(State::Unchanged),
+        -1 => Err(io::Error::last_os_error()),
+        _ if !libc::WIFSTOPPED(status) => Ok(State::Ended),
+        _ if status >> 16 == 0 => Ok(State::Taking(libc::WSTOPSIG(status))),
+        _ => Ok(State::Stopped(libc::WSTOPSIG(status))),
+    }
 }
 
 /// General registers of a stopped thread.
@@ -206,6 +234,15 @@ pub fn rseq_configuration(tid: i32) -> io::Result<RseqConfiguration> {
     // SAFETY: the kernel writes at most `bytes`.
     unsafe { request(PTRACE_GET_RSEQ_CONFIGURATION, tid, bytes, at)? };
     Ok(configuration)
+}
+
+/// Whether a stopped thread has its system calls handed to it as signals (Linux 6.4).
+pub fn dispatches_calls(tid: i32) -> io::Result<bool> {
+    let mut configuration = [0u64; 4]; // struct ptrace_sud_config: mode, selector, offset, len
+    let (bytes, at) = (size_of_val(&configuration), configuration.as_mut_ptr().cast());
+    // SAFETY: the kernel writes at most `bytes`.
+    unsafe { request(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, bytes, at)? };
+    Ok(configuration[0] != 0)
 }
 
 /// Head and length of a thread's robust futex list.

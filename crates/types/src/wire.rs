@@ -62,6 +62,17 @@ pub struct RestoreCall {
     pub inherit: Vec<InheritedFd>,
     /// `CLOCK_MONOTONIC` in ns when the user asked.
     pub requested_ns: u64,
+    /// Seconds that the clone may take to start; then it is ended.
+    #[serde(default = "default_timeout_s")]
+    pub timeout_s: u64,
+}
+
+/// Seconds that a clone may take to start if its caller does not say. Much shared memory takes
+/// about a third of a second for each GB.
+pub const DEFAULT_TIMEOUT_S: u64 = 60;
+
+fn default_timeout_s() -> u64 {
+    DEFAULT_TIMEOUT_S
 }
 
 /// A descriptor of one of the processes of an image; shown as `FD` or `PID:FD`.

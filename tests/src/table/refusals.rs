@@ -5,9 +5,13 @@ use crate::program::Source;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_shared_elsewhere").refused(&["has the same memory"]),
+    Program::of("refuse_shared_elsewhere_latin", Source::C("refuse_shared_elsewhere"))
+        .env(&[("LATIN", "1")])
+        .refused(&["has the same memory"]),
     Program::c("refuse_sysv_shm").refused(&["system v segment"]),
     Program::c("refuse_deleted_directory").refused(&["fd 3"]),
     Program::c("refuse_child").refused(&["child"]),
+    Program::c("refuse_clone_vm").refused(&["lives in the memory"]),
     Program::c("refuse_io_uring").refused(&["fd 3"]),
     Program::of("refuse_32_bit", Source::C32("refuse_32_bit")).refused(&["32-bit code"]),
     Program::c("refuse_seccomp_strict").refused(&["strict seccomp mode"]),
@@ -18,7 +22,13 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_inotify").refused(&["events wait"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
     Program::c("refuse_own_tmpfs").refused(&["tmpfs mounted on"]),
-    Program::c("refuse_chroot").refused(&["without chroot"]),
     Program::c("refuse_user_namespace").refused(&["another user namespace"]),
+    Program::c("refuse_uts_namespace").refused(&["a host name of its own"]),
+    Program::c("refuse_ipc_namespace").refused(&["message queues and shared memory apart"]),
+    Program::c("refuse_children_namespace").refused(&["its children are to be in"]),
+    Program::c("refuse_thread_root").refused(&["a root and a working directory of its own"]),
+    Program::c("refuse_dispatch").refused(&["syscall user dispatch"]),
+    Program::c("refuse_landlock").refused(&["landlock"]),
+    Program::c("refuse_chroot").refused(&["without chroot"]),
     Program::c("refuse_ptraced").refused(&["trace"]),
 ];

@@ -1,5 +1,7 @@
 //! Processes that cannot be checkpointed, or not just now.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,9 @@ pub const CASES: &[Case] = &[
     ("of_processes_that_exit", of_processes_that_exit),
     ("of_processes_that_exec", of_processes_that_exec),
     ("of_processes_that_fork", of_processes_that_fork),
+    ("of_names_in_another_encoding", of_names_in_another_encoding),
+    ("of_threads_that_come_and_go", of_threads_that_come_and_go),
+    ("of_a_thread_in_vfork", of_a_thread_in_vfork),
 ];
 
 fn refused(scene: &Scene, pid: &str, words: &[&str]) -> Outcome {
@@ -56,7 +61,7 @@ fn of_a_kernel_thread() -> Outcome {
         return Err(Trouble::Skipped("no kernel thread is seen in this PID namespace".into()));
     }
     let scene = Scene::set(8)?;
-    refused(&scene, "2", &["2"])?;
+    refused(&scene, "2", &["process 2 may not be traced: it is a thread of the kernel"])?;
     scene.strike()
 }
 
@@ -318,4 +323,70 @@ fn of_processes_that_exec() -> Outcome {
 
 fn of_processes_that_fork() -> Outcome {
     race("for i in {1..40}; do (:); done; exit 7", Duration::ZERO)
+}
+
+/// A name is no reason to see no process; a path that an image cannot tell is one to refuse it.
+fn of_names_in_another_encoding() -> Outcome {
+    let mut scene = Scene::set(48)?;
+    scene.agent()?;
+    let name = OsStr::from_bytes(b"r\xe9serveur");
+    let script = "printf 'r\\351serveur' > /proc/self/comm; echo READY; read answer; exit 0";
+    let mut shell = Command::new("sh");
+    let mut shell = Subject::start("shell", shell.args(["-c", script]), PATIENCE)?;
+    shell.await_ready()?;
+    scene.checkpoint(&shell, "a/b")?;
+    scene.works(&["restore", "a/b"])?;
+    let program = scene.directory().join(name);
+    std::fs::copy("/bin/sleep", &program).map_err(during("copying a program"))?;
+    misnamed(&scene, &mut Command::new(program), &["exe ", "mapping ", "is not UTF-8"])?;
+    let place = scene.directory().join("place").join(name);
+    std::fs::create_dir_all(&place).map_err(during("making a directory"))?;
+    misnamed(&scene, Command::new("sleep").current_dir(&place), &["cwd ", "is not UTF-8"])?;
+    scene.strike()
+}
+
+fn misnamed(scene: &Scene, sleep: &mut Command, words: &[&str]) -> Outcome {
+    let mut child = sleep
+        .arg("60")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(during("starting sleep"))?;
+    let outcome =
+        scene.fails(&["checkpoint", "--pid", &child.id().to_string(), "--name", "a/c"], 1, words);
+    child.kill().and_then(|()| child.wait()).map_err(during("ending sleep"))?;
+    outcome
+}
+
+/// Threads end while they are listed, seized and waited for.
+fn of_threads_that_come_and_go() -> Outcome {
+    let scene = Scene::set(16)?;
+    let mut subject = scene.subject("thread_churn")?;
+    let pid = subject.pid().to_string();
+    for _ in 0..60 {
+        scene.works(&["checkpoint", "--dry-run", "--pid", &pid])?;
+    }
+    subject.must_pass()?;
+    scene.strike()
+}
+
+/// A thread that waits for a vforked child cannot be stopped before that child has gone on.
+fn of_a_thread_in_vfork() -> Outcome {
+    let scene = Scene::set(16)?;
+    let mut subject = scene.subject("vfork_waits")?;
+    subject.send(b"v");
+    let path = format!("/proc/{0}/task/{0}/children", subject.pid());
+    let child = || std::fs::read_to_string(&path).unwrap_or_default().trim().to_owned();
+    await_until("there is a child", || !child().is_empty())?;
+    let words = format!("waits in vfork for child {}", child());
+    let pid = subject.pid().to_string();
+    let begun = Instant::now();
+    scene.fails(&["checkpoint", "--pid", &pid, "--name", "a/b"], 1, &["does not stop", &words])?;
+    demand(begun.elapsed() < PATIENCE / 2, format!("it took {:?}", begun.elapsed()))?;
+    demand(state(subject.pid()) == "D", "the child has ended before")?;
+    // Its other threads have gone on, and so does this one: it counts.
+    let child: i32 = child().parse().map_err(during("reading the child's pid"))?;
+    kill(Pid::from_raw(child), Signal::SIGKILL).map_err(during("ending the child"))?;
+    subject.must_pass()?;
+    scene.strike()
 }

@@ -4,6 +4,7 @@
 mod agent;
 mod checkpoint;
 mod endurance;
+mod hang;
 mod killed;
 mod removal;
 mod restore;
@@ -23,6 +24,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("agent", agent::CASES),
     ("checkpoint", checkpoint::CASES),
     ("endurance", endurance::CASES),
+    ("hang", hang::CASES),
     ("killed", killed::CASES),
     ("removal", removal::CASES),
     ("restore", restore::CASES),

@@ -21,6 +21,7 @@ pub const CASES: &[Case] = &[
     ("of_no_image", of_no_image),
     ("two_with_the_same_pid", two_with_the_same_pid),
     ("with_a_taken_pid", with_a_taken_pid),
+    ("of_several_is_of_all_or_none", of_several_is_of_all_or_none),
     ("of_damaged_metadata", of_damaged_metadata),
     ("of_damaged_pages", of_damaged_pages),
     ("of_another_version", of_another_version),
@@ -109,6 +110,26 @@ fn of_no_image() -> Outcome {
     scene.fails(&["images", "export", "a/nothing", "/tmp/x"], 1, &["a/nothing"])?;
     scene.fails(&["restore"], 2, &["IMAGE"])?;
     scene.fails(&["restore", "a/b", "--count", "x"], 2, &["invalid value"])?;
+    finish(scene, subject)
+}
+
+/// Clones whose pids nobody was told would be lost.
+fn of_several_is_of_all_or_none() -> Outcome {
+    let (scene, subject, _) = stage(24)?;
+    for number in 0..2 {
+        let path = scene.directory().join(format!("in-{number}"));
+        farfork::must_run({
+            let mut make = Command::new("mkfifo");
+            make.arg(path);
+            make
+        })?;
+    }
+    let input = format!("0={}/in-%i", scene.directory().display());
+    for more in [&["--detach"][..], &[]] {
+        let call = [&["restore", "a/b", "--count", "3", "--inherit-fd", &input], more].concat();
+        scene.fails(&call, 1, &["cannot open", "in-2", "of 3 clones 2 ran and were ended"])?;
+        demand(scene.works(&["ps", "--json"])? == "[]", "clones go on")?;
+    }
     finish(scene, subject)
 }
 

@@ -72,6 +72,7 @@ fn start(lane: &Lane, testbed: &Testbed, listener: &OwnedFd) -> Result<StartedCl
         same_pid: false,
         inherit: vec![InheritedFd { process: None, fd: LISTEN_FD as u32 }],
         requested_ns: now_ns(),
+        timeout_s: farfork_types::wire::DEFAULT_TIMEOUT_S,
     };
     let fds = [null.as_fd(), null.as_fd(), null.as_fd(), listener.as_fd()];
     Ok(Client::connect(&testbed.node)?.restore(call, &fds)?)

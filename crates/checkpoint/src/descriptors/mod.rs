@@ -146,6 +146,7 @@ impl Collected {
         let subject = tree.subject(entry);
         let file = capture(group, subject, objects)?;
         in_flight::check(entry, &file)?;
+        inet::check_one_holder(group, &file)?;
         if let OpenFile::Unnamed { file: index, .. } = file {
             // Those before it that have no content were refused.
             let before = self.unnamed.len().max(index as usize);

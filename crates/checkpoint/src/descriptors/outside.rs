@@ -36,7 +36,11 @@ pub fn links(
     if own.is_empty() && unnamed.is_empty() && slaves.is_empty() {
         return found;
     }
-    for (path, link) in processes().filter(|other| !pids.contains(other)).flat_map(links_of) {
+    // What is in flight was opened here to look at it.
+    let held: HashSet<PathBuf> =
+        entries.iter().filter(|entry| entry.held.is_some()).map(|entry| entry.place()).collect();
+    let others = processes().filter(|other| !pids.contains(other)).flat_map(links_of);
+    for (path, link) in others.filter(|(path, _)| !held.contains(path)) {
         if own.contains(link.as_str()) || slaves.values().any(|slave| *slave == link) {
             found.insert(link);
         } else if !slaves.is_empty() && link.ends_with("/ptmx") {

@@ -1,9 +1,10 @@
 //! Who else has a shared object: a clone's copy would be cut off from them.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
-use farfork_sys::kcmp;
+use farfork_sys::proc;
 use rustix::fs::SealFlags;
 
 use super::{DELETED, Found};
@@ -25,11 +26,8 @@ pub fn refuse(pids: &[i32], found: &[Found], refusals: &mut Refusals) {
         return;
     }
     let farfork = std::process::id() as i32;
-    // A child of vfork lives in its parent's address space.
-    let is_within = |other| pids.iter().any(|pid| kcmp::shares_memory(*pid, other) == Ok(true));
-    let is_other = |other: &i32| *other != farfork && !pids.contains(other) && !is_within(*other);
-    let holders: Vec<(usize, Holder)> =
-        processes().filter(is_other).flat_map(|other| held_by(other, found)).collect();
+    let others = proc::processes().filter(|other| *other != farfork && !pids.contains(other));
+    let holders: Vec<(usize, Holder)> = others.flat_map(|other| held_by(other, found)).collect();
     for (index, found) in found.iter().enumerate().filter(|(_, found)| !is_constant(found)) {
         let of_this = holders.iter().filter(|(held, _)| *held == index).map(|(_, holder)| holder);
         // Where nobody writes, nobody is told anything.
@@ -51,14 +49,17 @@ fn is_constant(found: &Found) -> bool {
 
 /// Which of `found` a process has, by index, once for each mapping and descriptor.
 fn held_by(pid: i32, found: &[Found]) -> Vec<(usize, Holder)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    // A path need not be UTF-8; those of unnamed objects do not matter beyond their end.
+    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let lines = text.split(|byte| *byte == b'\n').map(String::from_utf8_lossy);
     let mut held = Vec::new();
-    for mapping in text.lines().filter(|line| line.ends_with(DELETED)).filter_map(maps::header) {
+    for mapping in lines.filter_map(|line| maps::header(&line)).filter(Mapping::is_deleted) {
         let index = found.iter().position(|found| found.shown == mapping.file);
         held.extend(index.map(|index| (index, Holder { pid, writes: writes(&mapping) })));
     }
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-        let is_unnamed = |link: std::path::PathBuf| link.to_string_lossy().ends_with(DELETED);
+        let is_unnamed =
+            |link: std::path::PathBuf| link.as_os_str().as_bytes().ends_with(DELETED.as_bytes());
         if !fs::read_link(entry.path()).is_ok_and(is_unnamed) {
             continue;
         }
@@ -78,9 +79,4 @@ fn writes(mapping: &Mapping) -> bool {
 pub fn shown(device: u64, inode: u64) -> (u64, u64) {
     let (major, minor) = (libc::major(device), libc::minor(device));
     (u64::from(major) << 32 | u64::from(minor), inode)
-}
-
-fn processes() -> impl Iterator<Item = i32> {
-    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
-    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

@@ -14,11 +14,13 @@
 use std::os::unix::ffi::OsStrExt;
 
 use farfork_plan::protocol::SLOT_POOL;
-use farfork_plan::{FileRange, Op, What, Window, nr};
+use farfork_plan::{FileRange, Op, TraitRange, What, Window, nr, traits};
 
 use super::arena::Arena;
-use super::{Placement, Subject, family, mounts, shared};
+use super::place::Opener;
+use super::{Placement, Subject, family, mounts, place, shared};
 use crate::model::{Backing, FileStamp, Member, Memory, Region};
+use crate::mounts::on_node;
 
 /// Slot for the descriptor of a mapped file; descriptors of the process are made later.
 const SLOT_FILE: u8 = 249;
@@ -29,12 +31,18 @@ pub struct Compiled {
     pub ops: Vec<Op>,
     windows: Vec<Window>,
     files: Vec<FileRange>,
+    traits: Vec<TraitRange>,
 }
 
 impl Compiled {
     /// Where what is stored lies in the pool, as the process that is told from others by `tag`.
     pub fn windows(&self, tag: u64) -> impl Iterator<Item = Window> {
         self.windows.iter().map(move |w| Window { address: w.address | tag, ..*w })
+    }
+
+    /// Attributes of memory by address, likewise.
+    pub fn traits(&self, tag: u64) -> impl Iterator<Item = TraitRange> {
+        self.traits.iter().map(move |t| TraitRange { start: t.start | tag, end: t.end | tag, ..*t })
     }
 
     /// Private file mappings by address, likewise.
@@ -68,12 +76,14 @@ struct Compiler<'m> {
     member: &'m Member,
     placement: &'m Placement,
     ops: Vec<Op>,
+    opener: Opener,
 }
 
 /// Compiles the memory of `subject`, whose chunks lie at `placement`.
 pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -> Compiled {
     let member = subject.member;
-    let mut compiler = Compiler { member, placement, ops: Vec::new() };
+    let opener = Opener::new(member, arena);
+    let mut compiler = Compiler { member, placement, ops: Vec::new(), opener };
     if !family::has_several(subject.model) {
         compiler.ops.extend(mounts::ops(&subject.model.mounts, arena));
     }
@@ -84,6 +94,7 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
     for piece in join(&member.memory, pieces) {
         compiler.map(&piece, arena);
     }
+    compiler.opener.resume(&mut compiler.ops);
     compiler.ops.extend(shared::compile(subject, placement, arena));
     for region in &member.memory.regions {
         compiler.fill(region);
@@ -94,7 +105,8 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
     Compiled {
         ops: compiler.ops,
         windows: windows(&member.memory, placement),
-        files: files(&member.memory, arena),
+        files: files(subject, arena),
+        traits: attributes(member),
     }
 }
 
@@ -116,11 +128,13 @@ fn windows(memory: &Memory, placement: &Placement) -> Vec<Window> {
     windows
 }
 
-fn files(memory: &Memory, arena: &mut Arena) -> Vec<FileRange> {
+fn files(subject: Subject<'_>, arena: &mut Arena) -> Vec<FileRange> {
     let mut ranges = Vec::new();
-    for region in &memory.regions {
+    for region in &subject.member.memory.regions {
         if let Backing::PrivateFile(file, offset) = &region.backing {
-            let path = arena.text(file.path.as_os_str().as_bytes());
+            // The supervisor, which opens it, does not have the process's own mounts.
+            let path = on_node(&subject.model.mounts, &file.path);
+            let path = arena.text(path.as_os_str().as_bytes());
             let (start, end) = (region.start, region.end);
             ranges.push(FileRange { start, end, file_offset: *offset, path });
         }
@@ -128,7 +142,32 @@ fn files(memory: &Memory, arena: &mut Arena) -> Vec<FileRange> {
     ranges
 }
 
+fn attributes(member: &Member) -> Vec<TraitRange> {
+    let is_locking = member.process.locks_future != 0;
+    let common = if is_locking { traits::LOCKS_FUTURE } else { 0 };
+    let range = |region: &Region| {
+        let (start, end, traits) = (region.start, region.end, region.attributes() | common);
+        (traits != 0).then_some(TraitRange { start, end, traits })
+    };
+    member.memory.regions.iter().filter_map(range).collect()
+}
+
 impl Region {
+    /// What of its attributes the supervisor gives to memory that it puts in the region's place.
+    fn attributes(&self) -> u64 {
+        let own = self.traits;
+        let bits = [
+            (own.dont_fork, traits::DONT_FORK),
+            (own.dont_dump, traits::DONT_DUMP),
+            (own.huge, traits::HUGE),
+            (own.no_huge, traits::NO_HUGE),
+            (own.mergeable, traits::MERGEABLE),
+            (own.no_reserve, traits::NO_RESERVE),
+            (own.locked, traits::LOCKED),
+        ];
+        bits.into_iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit)
+    }
+
     /// Contents of these regions are copied, not shared: the kernel allows the attribute on
     /// anonymous memory only (`MADV_WIPEONFORK`, `MAP_DROPPABLE`, `MAP_GROWSDOWN`), or the
     /// supervisor could not replace the mapping later as it was (`mseal`, protection keys). The stack is among them also
@@ -214,6 +253,7 @@ impl Compiler<'_> {
         let bytes = piece.end - piece.start;
         let flags = (kind | libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
         let args = [piece.start, bytes, region.prot.into(), flags, SLOT_FILE.into(), offset];
+        self.opener.assume(&mut self.ops);
         self.ops.push(open(file, access, arena));
         self.ops.push(Op::new(What::Map, libc::SYS_mmap as u32, &args).slot_arg(4));
         let close = [SLOT_FILE.into()];
@@ -312,8 +352,12 @@ impl Compiler<'_> {
 
     /// Tells the kernel where code, heap, stack, arguments and executable are.
     fn describe(&mut self, arena: &mut Arena) {
-        let exe = FileStamp { path: self.member.process.exe.clone(), ..FileStamp::default() };
+        let process = &self.member.process;
+        let (path, identity) = (process.exe.clone(), process.exe_identity);
+        let exe = FileStamp { path, identity, ..FileStamp::default() };
+        self.opener.assume(&mut self.ops);
         self.ops.push(open(&exe, libc::O_RDONLY, arena));
+        self.opener.resume(&mut self.ops);
         let auxv = arena.words(&self.member.memory.auxv);
         let auxv_bytes = 8 * self.member.memory.auxv.len() as u64;
         let mut map = self.member.memory.layout.to_vec(); // struct prctl_mm_map
@@ -350,11 +394,10 @@ const SYS_MSEAL: u32 = 462;
 const MAP_DROPPABLE: i32 = 8;
 
 fn open(file: &FileStamp, access: i32, arena: &mut Arena) -> Op {
-    let path = arena.text(file.path.as_os_str().as_bytes());
     let detail = arena.detail(&file.path.display().to_string());
     let flags = (access | libc::O_CLOEXEC) as u64;
-    let args = [libc::AT_FDCWD as i64 as u64, path, flags];
-    Op::new(What::File, libc::SYS_openat as u32, &args).store(SLOT_FILE).about(detail)
+    let open = place::open(What::File, &file.path, flags, &file.identity, arena);
+    open.store(SLOT_FILE).about(detail)
 }
 
 /// Joins neighbours that one call can map.

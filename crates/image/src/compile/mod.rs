@@ -9,6 +9,7 @@ mod frame;
 mod held;
 mod memory;
 mod mounts;
+mod place;
 mod process;
 mod scheduling;
 mod shared;
@@ -47,19 +48,24 @@ impl<'m> Subject<'m> {
 pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
     let mut arena = Arena::new();
     let mut members = Vec::new();
-    let (mut windows, mut files) = (Vec::new(), Vec::new());
+    let (mut windows, mut files, mut traits) = (Vec::new(), Vec::new(), Vec::new());
     for (index, member) in model.members.iter().enumerate() {
         let subject = Subject { model, member, index };
         let memory = memory::compile(subject, placement, &mut arena);
         let tag = (index as u64) << MEMBER_SHIFT;
         windows.extend(memory.windows(tag));
         files.extend(memory.files(tag));
+        traits.extend(memory.traits(tag));
         let process = process::compile(subject, &mut arena);
         let threads = threads::compile(subject, &mut arena);
         let settle = family::settle(model, index, &mut arena);
         members.push(MemberPlan {
             memory_ops: arena.ops(&memory.ops),
             task_ops: arena.ops(&process),
+            joined_ops: {
+                let joined = process::joined(member);
+                arena.ops(&joined)
+            },
             settle_ops: arena.ops(&settle),
             stop_ops: {
                 let stop = process::stop(member);
@@ -78,6 +84,7 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         births: arena.table(&births),
         windows: arena.table(&windows),
         files: arena.table(&files),
+        traits: arena.table(&traits),
         spare_fd: spare.start,
         spare_count: spare.end - spare.start,
         is_pid_one: u32::from(model.root().process.pid == 1),

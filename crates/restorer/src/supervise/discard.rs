@@ -1,25 +1,54 @@
 //! `madvise` and `process_madvise` on a caller's own memory.
+//!
+//! Nothing is thrown away before what takes its place is there: an address has its old bytes or
+//! the right new ones, for other threads, too, and when a call fails.
 
-use farfork_types::{PAGE_BYTES, align_up};
+use farfork_plan::traits;
+use farfork_types::{PAGE_BYTES, align_down, align_up};
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use super::filter::MADV_GUARD_INSTALL;
 use super::image::Piece;
-use super::visit::Visit;
+use super::job::{Job, fail};
+use super::smaps::{KEY_SHIFT, SEALED, WATCHED};
 use crate::call::{Errno, SysResult};
+use crate::maps;
 
-/// An error of the kind the kernel gives.
-pub fn fail<T>(errno: u32) -> Result<T, Errno> {
-    Err(Errno(errno as i32))
+/// What cannot be put in another mapping's place as a new one with the same attributes.
+const STAYS_IN_PLACE: u64 = traits::LOCKED | traits::LOCKS_FUTURE | SEALED | u64::MAX << KEY_SHIFT;
+
+/// Attributes that are advice, and whether a program relies on it.
+const ADVICE: [(u64, u32, bool); 5] = [
+    (traits::DONT_FORK, k::MADV_DONTFORK, true),
+    (traits::DONT_DUMP, k::MADV_DONTDUMP, true),
+    (traits::HUGE, k::MADV_HUGEPAGE, false),
+    (traits::NO_HUGE, k::MADV_NOHUGEPAGE, false),
+    (traits::MERGEABLE, k::MADV_MERGEABLE, false),
+];
+
+/// First address and end of a range, as the kernel reads the arguments of `madvise`.
+pub fn range(start: u64, bytes: u64) -> Result<(u64, u64), Errno> {
+    let length = bytes.checked_add(PAGE_BYTES - 1).map(|bytes| align_down(bytes, PAGE_BYTES));
+    let end = length.and_then(|length| start.checked_add(length));
+    match end {
+        Some(end) if start == align_down(start, PAGE_BYTES) => Ok((start, end)),
+        _ => fail(e::EINVAL),
+    }
 }
 
-impl Visit<'_> {
+/// The whole pages that a range touches, as the kernel reads the arguments of `mlock`.
+pub fn pages(start: u64, bytes: u64) -> (u64, u64) {
+    let end = start.saturating_add(bytes).min(u64::MAX - PAGE_BYTES);
+    (align_down(start, PAGE_BYTES), align_up(end, PAGE_BYTES))
+}
+
+impl Job<'_> {
     /// Advises range by range up to the first that fails, and gives the bytes advised.
     pub(super) fn advise(&self, ranges: &[[u64; 2]], advice: u32) -> SysResult {
         let mut advised = 0;
         for [start, bytes] in ranges {
-            match self.discard(*start, align_up(start.saturating_add(*bytes), PAGE_BYTES), advice) {
+            match range(*start, *bytes).and_then(|(start, end)| self.discard(start, end, advice)) {
                 Ok(()) => advised += bytes,
                 Err(errno) if advised == 0 => return Err(errno),
                 Err(_) => break,
@@ -31,14 +60,18 @@ impl Visit<'_> {
     /// Performs the advice mapping by mapping, as the kernel does: it stops at the first error,
     /// and tells of holes at the end.
     fn discard(&self, start: u64, end: u64, advice: u32) -> Result<(), Errno> {
+        let image = &self.supervisor.image;
         let mut at = start;
         let mut is_whole = true;
-        for piece in self.image.pieces(&self.caller.space, start, end) {
+        for piece in image.pieces(&self.caller.space, start, end) {
+            let piece = piece?;
             is_whole &= piece.start == at;
-            if self.image.holds(&piece.mapping) {
+            if image.holds(&piece.mapping) {
                 self.discard_image(&piece, advice)?;
+            } else if self.thread.is_some() {
+                self.madvise(piece.start, piece.bytes(), advice)?;
             } else {
-                self.madvise(&piece, advice)?;
+                self.discard_other(&piece, advice)?;
             }
             at = piece.end;
         }
@@ -46,48 +79,149 @@ impl Visit<'_> {
     }
 
     fn discard_image(&self, piece: &Piece, advice: u32) -> Result<(), Errno> {
-        let is_file = self.image.file_of(piece).is_some();
+        let is_file = self.supervisor.image.file_of(piece).is_some();
+        let traits = self.attributes(piece)?;
+        if traits & traits::LOCKED != 0 && !KEEPS_LOCKED.contains(&advice) {
+            return fail(e::EINVAL);
+        }
+        if traits & SEALED != 0 && !is_file && !piece.is_writable() {
+            return fail(e::EPERM);
+        }
+        if traits & WATCHED != 0 {
+            return fail(e::ENOMEM); // what comes next is its watcher's to say
+        }
         match advice {
             k::MADV_REMOVE => fail(if is_file { e::EACCES } else { e::EINVAL }),
             k::MADV_WIPEONFORK | k::MADV_FREE if is_file => fail(e::EINVAL),
+            k::MADV_WIPEONFORK | MADV_GUARD_INSTALL if self.thread.is_none() => fail(e::EINVAL),
             k::MADV_WIPEONFORK => {
-                self.make_anonymous(piece.start, piece.end, piece.prot())?;
-                self.madvise(piece, advice)
+                self.make_anonymous(piece.start, piece.end, piece.prot(), traits, Some(advice))
             }
-            MADV_GUARD_INSTALL => {
-                self.renew(piece)?;
-                self.madvise(piece, advice)
+            MADV_GUARD_INSTALL => self.renew(piece, traits, Some(advice)),
+            _ if self.is_better_overwritten(piece, traits) => self.overwrite(piece),
+            _ => self.renew(piece, traits, None).or_else(|_| self.overwrite(piece)),
+        }
+    }
+
+    fn is_better_overwritten(&self, piece: &Piece, traits: u64) -> bool {
+        let is_cut_up = self.supervisor.cuts.are_too_many_for(piece);
+        self.thread.is_none() || traits & STAYS_IN_PLACE != 0 || is_cut_up
+    }
+
+    /// The attributes of a piece of the image, as bits of [`traits`] and of
+    /// [`smaps`](super::smaps).
+    pub(super) fn attributes(&self, piece: &Piece) -> Result<u64, Errno> {
+        let (image, changes) = (&self.supervisor.image, &self.supervisor.changes);
+        let planned = image.traits_of(piece);
+        let offset = piece.offset();
+        if planned & traits::LOCKED == 0 && !changes.has(offset, offset + piece.bytes()) {
+            return Ok(planned);
+        }
+        let kept = planned & (traits::NO_RESERVE | traits::LOCKS_FUTURE);
+        let future = if changes.locks_future() { traits::LOCKS_FUTURE } else { 0 };
+        Ok(self.caller.attributes(piece.start)? | kept | future)
+    }
+
+    /// Turns part of an image into a mapping of what the parent had underneath: zeros, or its
+    /// file.
+    fn renew(&self, piece: &Piece, traits: u64, advice: Option<u32>) -> Result<(), Errno> {
+        let is_plain = traits & !traits::NO_RESERVE == 0 && advice.is_none();
+        if is_plain {
+            self.map(piece, traits, piece.start)?;
+        } else {
+            let place = self.map(piece, traits, 0)?;
+            let dressed = self.dress(place, piece.bytes(), traits, advice);
+            self.put(dressed, place, piece.start, piece.bytes())?;
+        }
+        self.supervisor.cuts.add();
+        Ok(())
+    }
+
+    /// Maps what belongs in a piece's place, there or, if `at` is 0, anywhere.
+    fn map(&self, piece: &Piece, traits: u64, at: u64) -> SysResult {
+        let fixed = if at == 0 { 0 } else { k::MAP_FIXED };
+        let reserve = if traits & traits::NO_RESERVE == 0 { 0 } else { k::MAP_NORESERVE };
+        let flags = k::MAP_PRIVATE | fixed | reserve;
+        let (flags, fd, offset) = match self.supervisor.image.file_of(piece) {
+            None => (flags | k::MAP_ANONYMOUS, u64::MAX, 0),
+            Some((file, offset)) => {
+                let lent = self.lent.of(self.supervisor.files.fd(file)?);
+                (flags, lent.ok_or(Errno(e::EMFILE as i32))? as u64, offset)
             }
-            _ => {
-                // The kernel's own check of locked memory comes with doing the real thing first.
-                let real = if advice == k::MADV_FREE { k::MADV_DONTNEED } else { advice };
-                self.madvise(piece, real)?;
-                self.renew(piece)
+        };
+        self.call(k::__NR_mmap, [at, piece.bytes(), piece.prot(), flags.into(), fd, offset])
+    }
+
+    /// Gives fresh memory attributes.
+    pub(super) fn dress(
+        &self,
+        at: u64,
+        bytes: u64,
+        traits: u64,
+        more: Option<u32>,
+    ) -> Result<(), Errno> {
+        for (bit, advice, is_vital) in ADVICE {
+            if traits & bit != 0 {
+                let given = self.madvise(at, bytes, advice);
+                if is_vital {
+                    given?;
+                }
+            }
+        }
+        more.map_or(Ok(()), |advice| self.madvise(at, bytes, advice))
+    }
+
+    /// Moves memory from `from` to its place, in one step, if it is `ready`.
+    pub(super) fn put(
+        &self,
+        ready: Result<(), Errno>,
+        from: u64,
+        to: u64,
+        bytes: u64,
+    ) -> Result<(), Errno> {
+        let flags = u64::from(k::MREMAP_MAYMOVE | k::MREMAP_FIXED);
+        let placed =
+            ready.and_then(|()| self.call(k::__NR_mremap, [from, bytes, bytes, flags, to, 0]));
+        if placed.is_err() {
+            let _ = self.call(k::__NR_munmap, [from, bytes, 0, 0, 0, 0]);
+        }
+        placed.map(|_| ())
+    }
+
+    /// Writes what the parent had underneath over a piece of the image.
+    fn overwrite(&self, piece: &Piece) -> Result<(), Errno> {
+        let memory = self.caller.memory()?;
+        match self.supervisor.image.file_of(piece) {
+            None => memory.clear(piece.start, piece.end),
+            Some((file, offset)) => {
+                let file = self.supervisor.files.fd(file)?;
+                memory.copy_file(file, offset, piece.start, piece.end)
             }
         }
     }
 
-    /// Turns part of an image into what the parent had underneath: zeros, or its file.
-    fn renew(&self, piece: &Piece) -> Result<(), Errno> {
-        let map = |flags: u32, fd: u64, offset: u64| {
-            let flags = u64::from(k::MAP_PRIVATE | k::MAP_FIXED | flags);
-            let args = [piece.start, piece.bytes(), piece.prot(), flags, fd, offset];
-            self.thread.call(k::__NR_mmap, args).map(|_| ())
-        };
-        let Some((file, offset)) = self.image.file_of(piece) else {
-            return map(k::MAP_ANONYMOUS, u64::MAX, 0);
-        };
-        let at = k::AT_FDCWD as i64 as u64;
-        let flags = u64::from(k::O_RDONLY | k::O_CLOEXEC);
-        // The plan, and so the path, is mapped at the same address there.
-        let fd = self.thread.call(k::__NR_openat, [at, file.path, flags, 0, 0, 0])?;
-        let mapped = map(0, fd, offset);
-        let _ = self.thread.call(k::__NR_close, [fd, 0, 0, 0, 0, 0]);
-        mapped
+    /// Discards memory that is not of the image, without the caller's help.
+    fn discard_other(&self, piece: &Piece, advice: u32) -> Result<(), Errno> {
+        let is_anonymous = piece.mapping.inode == 0;
+        let is_shared = piece.mapping.flags & maps::SHARED != 0;
+        match advice {
+            k::MADV_DONTNEED | k::MADV_DONTNEED_LOCKED if is_shared => Ok(()), // changes no byte
+            k::MADV_DONTNEED | k::MADV_DONTNEED_LOCKED | k::MADV_FREE if is_anonymous => {
+                let traits = self.caller.attributes(piece.start)?;
+                let is_locked = traits & traits::LOCKED != 0;
+                if is_locked && !KEEPS_LOCKED.contains(&advice) {
+                    return fail(e::EINVAL);
+                }
+                self.caller.memory()?.clear(piece.start, piece.end)
+            }
+            _ => fail(e::ENOMEM),
+        }
     }
 
-    fn madvise(&self, piece: &Piece, advice: u32) -> Result<(), Errno> {
-        let args = [piece.start, piece.bytes(), u64::from(advice), 0, 0, 0];
-        self.thread.call(k::__NR_madvise, args).map(|_| ())
+    fn madvise(&self, at: u64, bytes: u64, advice: u32) -> Result<(), Errno> {
+        self.call(k::__NR_madvise, [at, bytes, u64::from(advice), 0, 0, 0]).map(|_| ())
     }
 }
+
+/// Advice that the kernel takes for locked memory.
+const KEEPS_LOCKED: [u32; 2] = [k::MADV_DONTNEED_LOCKED, k::MADV_WIPEONFORK];

@@ -1,4 +1,8 @@
-//! The seccomp filter that hands discarding calls to the init.
+//! The seccomp filter that hands calls on memory to the init: those that discard it, and those
+//! that give it attributes which the init has to know of when it replaces memory later.
+//!
+//! The number of a call alone decides about all others: the kernel notices that, and lets them
+//! pass without running the filter.
 
 use farfork_plan::window;
 use linux_raw_sys::general as k;
@@ -8,6 +12,7 @@ use crate::call::{self, Errno, syscall};
 
 /// One instruction of classic BPF.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct Instruction {
     code: u16,
     if_true: u8,
@@ -28,6 +33,7 @@ const RETURN: u16 = 0x06;
 const NR: u32 = 0;
 const ARCH: u32 = 4;
 const INSTRUCTION_POINTER_HIGH: u32 = 12;
+const ARG1_LOW: u32 = 24;
 const ARG2_LOW: u32 = 32;
 
 const ARCH_X86_64: u32 = 0xc000_003e;
@@ -42,7 +48,7 @@ const NEW_LISTENER: u64 = 1 << 3;
 const WAIT_KILLABLE_RECV: u64 = 1 << 5;
 
 /// Advice of `madvise` whose effect differs between file and anonymous memory.
-pub const ADVICE: [u32; 6] = [
+pub const DISCARDING: [u32; 6] = [
     k::MADV_DONTNEED,
     k::MADV_FREE,
     k::MADV_REMOVE,
@@ -51,60 +57,149 @@ pub const ADVICE: [u32; 6] = [
     MADV_GUARD_INSTALL,
 ];
 
+/// Advice that sets an attribute of a mapping which programs rely on.
+const MARKING: [u32; 4] = [k::MADV_DONTFORK, k::MADV_DOFORK, k::MADV_DONTDUMP, k::MADV_DODUMP];
+
 /// Makes a range fault on access (Linux 6.13).
 pub const MADV_GUARD_INSTALL: u32 = 102;
 
-/// Numbers of the same calls for 32-bit programs, in the order of [`CALLS`].
-pub const CALLS_I386: [u32; 3] = [219, 163, 440];
-/// The calls that are handed over.
-pub const CALLS: [u32; 3] = [k::__NR_madvise, k::__NR_mremap, k::__NR_process_madvise];
+/// `mseal` (Linux 6.10).
+pub const NR_MSEAL: u32 = 462;
 
-const fn instruction(code: u16, if_true: u8, if_false: u8, operand: u32) -> Instruction {
-    Instruction { code, if_true, if_false, operand }
+/// `UFFDIO_REGISTER`, by which a program has faults of a range handed to itself.
+const UFFDIO_REGISTER: u32 = 0xc020_aa00;
+
+/// Calls that are handed over whatever their arguments are.
+const CALLS: [u32; 9] = [
+    k::__NR_mremap,
+    k::__NR_process_madvise,
+    k::__NR_mlock,
+    k::__NR_mlock2,
+    k::__NR_munlock,
+    k::__NR_mlockall,
+    k::__NR_munlockall,
+    k::__NR_pkey_mprotect,
+    NR_MSEAL,
+];
+
+/// Calls of 32-bit programs that are handed over, and what each is for 64-bit ones.
+const CALLS_I386: [(u32, u32); 11] = [
+    (219, k::__NR_madvise),
+    (54, k::__NR_ioctl),
+    (163, k::__NR_mremap),
+    (440, k::__NR_process_madvise),
+    (150, k::__NR_mlock),
+    (376, k::__NR_mlock2),
+    (151, k::__NR_munlock),
+    (152, k::__NR_mlockall),
+    (153, k::__NR_munlockall),
+    (380, k::__NR_pkey_mprotect),
+    (462, NR_MSEAL),
+];
+
+/// The x86-64 number of a handed-over call.
+pub fn native_number(arch: u32, nr: u32) -> u32 {
+    let is_i386 = arch == ARCH_I386;
+    let found = CALLS_I386.iter().find(|(other, _)| is_i386 && *other == nr);
+    found.map_or(nr, |(_, native)| *native)
 }
 
-const fn load(offset: u32) -> Instruction {
-    instruction(LOAD, 0, 0, offset)
+/// Whether an `ioctl` sets an attribute of memory.
+pub fn is_marking(request: u64) -> bool {
+    request as u32 == UFFDIO_REGISTER
 }
 
-const fn equal(value: u32, if_true: u8, if_false: u8) -> Instruction {
-    instruction(JUMP_EQUAL, if_true, if_false, value)
+// Where the parts of the filter begin.
+const BY_ADVICE: usize = 3 + CALLS.len() + 4;
+const BY_REQUEST: usize = BY_ADVICE + DISCARDING.len() + MARKING.len() + 2;
+const BY_CALLER: usize = BY_REQUEST + 3;
+const REFUSE: usize = BY_CALLER + 4;
+const I386: usize = REFUSE + 1;
+const LENGTH: usize = I386 + CALLS_I386.len() + 6;
+
+/// A filter under construction.
+struct Draft {
+    instructions: [Instruction; LENGTH],
+    count: usize,
 }
 
-const fn done(verdict: u32) -> Instruction {
-    instruction(RETURN, 0, 0, verdict)
+impl Draft {
+    const fn put(mut self, code: u16, if_true: u8, if_false: u8, operand: u32) -> Draft {
+        self.instructions[self.count] = Instruction { code, if_true, if_false, operand };
+        self.count += 1;
+        self
+    }
+
+    const fn load(self, offset: u32) -> Draft {
+        self.put(LOAD, 0, 0, offset)
+    }
+
+    /// Goes to the part that begins at `to` if the loaded word is `value`.
+    const fn equal(self, value: u32, to: usize) -> Draft {
+        let skip = (to - self.count - 1) as u8;
+        self.put(JUMP_EQUAL, skip, 0, value)
+    }
+
+    const fn each_equal(mut self, values: &[u32], to: usize) -> Draft {
+        let mut index = 0;
+        while index < values.len() {
+            self = self.equal(values[index], to);
+            index += 1;
+        }
+        self
+    }
+
+    /// Goes to the part that begins at `to` unless the loaded word is `value`.
+    const fn other_than(self, value: u32, to: usize) -> Draft {
+        let skip = (to - self.count - 1) as u8;
+        self.put(JUMP_EQUAL, 0, skip, value)
+    }
+
+    const fn done(self, verdict: u32) -> Draft {
+        self.put(RETURN, 0, 0, verdict)
+    }
+
+    /// The part for 32-bit programs, which is the last.
+    const fn i386(mut self) -> Draft {
+        self = self.other_than(ARCH_I386, LENGTH - 3).load(NR);
+        let mut index = 0;
+        while index < CALLS_I386.len() {
+            self = self.equal(CALLS_I386[index].0, LENGTH - 2);
+            index += 1;
+        }
+        // The same number there.
+        self.equal(k::__NR_io_uring_setup, LENGTH - 1).done(ALLOW).done(NOTIFY).done(EPERM)
+    }
 }
 
 /// io_uring performs `madvise` behind any filter's back, so a clone gets none: the same EPERM as
 /// with `kernel.io_uring_disabled`, which programs know from container runtimes.
-const FILTER: [Instruction; 26] = [
-    load(ARCH),
-    equal(ARCH_X86_64, 0, 15),
-    load(INSTRUCTION_POINTER_HIGH),
-    equal((window::BASE >> 32) as u32, 12, 0),
-    load(NR),
-    equal(k::__NR_io_uring_setup, 19, 0),
-    equal(CALLS[1], 17, 0),
-    equal(CALLS[2], 16, 0),
-    equal(CALLS[0], 0, 7),
-    load(ARG2_LOW), // the advice
-    equal(ADVICE[0], 13, 0),
-    equal(ADVICE[1], 12, 0),
-    equal(ADVICE[2], 11, 0),
-    equal(ADVICE[3], 10, 0),
-    equal(ADVICE[4], 9, 0),
-    equal(ADVICE[5], 8, 0),
-    done(ALLOW),
-    equal(ARCH_I386, 0, 5), // not x86-64
-    load(NR),
-    equal(k::__NR_io_uring_setup, 5, 0), // the same number there
-    equal(CALLS_I386[0], 3, 0),
-    equal(CALLS_I386[1], 2, 0),
-    equal(CALLS_I386[2], 1, 0),
-    done(ALLOW),
-    done(NOTIFY),
-    done(EPERM),
-];
+const FILTER: [Instruction; LENGTH] = {
+    let none = Instruction { code: 0, if_true: 0, if_false: 0, operand: 0 };
+    Draft { instructions: [none; LENGTH], count: 0 }
+        .load(ARCH)
+        .other_than(ARCH_X86_64, I386)
+        .load(NR)
+        .each_equal(&CALLS, BY_CALLER)
+        .equal(k::__NR_madvise, BY_ADVICE)
+        .equal(k::__NR_ioctl, BY_REQUEST)
+        .equal(k::__NR_io_uring_setup, REFUSE)
+        .done(ALLOW)
+        .load(ARG2_LOW)
+        .each_equal(&DISCARDING, BY_CALLER)
+        .each_equal(&MARKING, BY_CALLER)
+        .done(ALLOW)
+        .load(ARG1_LOW)
+        .equal(UFFDIO_REGISTER, BY_CALLER)
+        .done(ALLOW)
+        .load(INSTRUCTION_POINTER_HIGH)
+        .other_than((window::BASE >> 32) as u32, BY_CALLER + 3)
+        .done(ALLOW)
+        .done(NOTIFY)
+        .done(EPERM)
+        .i386()
+        .instructions
+};
 
 static PROGRAM: [Instruction; FILTER.len()] = FILTER;
 
@@ -132,17 +227,28 @@ fn unprivileged(args: [u64; 3]) -> Result<u64, Errno> {
     }
 }
 
+/// A call as the filter sees it.
+#[derive(Clone, Copy)]
+struct Call {
+    arch: u32,
+    nr: u32,
+    caller_high: u32,
+    request: u32,
+    advice: u32,
+}
+
 /// What the filter says, worked out at compile time: a wrong jump does not build.
-const fn verdict(nr: u32, arch: u32, ip_high: u32, advice: u32) -> u32 {
+const fn verdict(call: Call) -> u32 {
     let (mut at, mut word) = (0, 0);
     loop {
         let step = &FILTER[at];
         at += 1;
         match (step.code, step.operand) {
-            (LOAD, NR) => word = nr,
-            (LOAD, ARCH) => word = arch,
-            (LOAD, INSTRUCTION_POINTER_HIGH) => word = ip_high,
-            (LOAD, _) => word = advice,
+            (LOAD, NR) => word = call.nr,
+            (LOAD, ARCH) => word = call.arch,
+            (LOAD, INSTRUCTION_POINTER_HIGH) => word = call.caller_high,
+            (LOAD, ARG1_LOW) => word = call.request,
+            (LOAD, _) => word = call.advice,
             (JUMP_EQUAL, value) => {
                 at += if word == value { step.if_true } else { step.if_false } as usize
             }
@@ -151,10 +257,14 @@ const fn verdict(nr: u32, arch: u32, ip_high: u32, advice: u32) -> u32 {
     }
 }
 
-const fn each_is(calls: [u32; 3], arch: u32, expected: u32) -> bool {
+const PLAIN: Call =
+    Call { arch: ARCH_X86_64, nr: 0, caller_high: 0x7fff, request: 0, advice: k::MADV_DONTNEED };
+
+const fn each_call_is(caller_high: u32, expected: u32) -> bool {
     let mut index = 0;
-    while index < calls.len() {
-        if verdict(calls[index], arch, 0x7fff, k::MADV_DONTNEED) != expected {
+    while index < CALLS_I386.len() {
+        let nr = CALLS_I386[index].1;
+        if verdict(Call { nr, caller_high, request: UFFDIO_REGISTER, ..PLAIN }) != expected {
             return false;
         }
         index += 1;
@@ -162,10 +272,21 @@ const fn each_is(calls: [u32; 3], arch: u32, expected: u32) -> bool {
     true
 }
 
-const fn each_advice_is(expected: u32) -> bool {
+const fn each_i386_is(arch: u32, expected: u32) -> bool {
     let mut index = 0;
-    while index < ADVICE.len() {
-        if verdict(k::__NR_madvise, ARCH_X86_64, 0x7fff, ADVICE[index]) != expected {
+    while index < CALLS_I386.len() {
+        if verdict(Call { arch, nr: CALLS_I386[index].0, ..PLAIN }) != expected {
+            return false;
+        }
+        index += 1;
+    }
+    true
+}
+
+const fn each_advice_is(all: &[u32], expected: u32) -> bool {
+    let mut index = 0;
+    while index < all.len() {
+        if verdict(Call { nr: k::__NR_madvise, advice: all[index], ..PLAIN }) != expected {
             return false;
         }
         index += 1;
@@ -174,15 +295,18 @@ const fn each_advice_is(expected: u32) -> bool {
 }
 
 const _: () = {
-    let own = (window::BASE >> 32) as u32;
-    assert!(each_is(CALLS, ARCH_X86_64, NOTIFY));
-    assert!(each_is(CALLS_I386, ARCH_I386, NOTIFY));
-    assert!(each_is(CALLS, ARCH_X86_64 + 1, ALLOW));
-    assert!(each_advice_is(NOTIFY));
-    assert!(verdict(k::__NR_madvise, ARCH_X86_64, 0x7fff, k::MADV_HUGEPAGE) == ALLOW);
-    assert!(verdict(k::__NR_madvise, ARCH_X86_64, own, k::MADV_DONTNEED) == ALLOW);
-    assert!(verdict(k::__NR_read, ARCH_X86_64, 0x7fff, 0) == ALLOW);
-    assert!(verdict(3, ARCH_I386, 0, 0) == ALLOW);
-    assert!(verdict(k::__NR_io_uring_setup, ARCH_X86_64, 0x7fff, 0) == EPERM);
-    assert!(verdict(k::__NR_io_uring_setup, ARCH_I386, 0, 0) == EPERM);
+    let io_uring = k::__NR_io_uring_setup;
+    assert!(CALLS_I386.len() == CALLS.len() + 2); // and `madvise` and `ioctl`
+    assert!(each_call_is(0x7fff, NOTIFY));
+    assert!(each_call_is((window::BASE >> 32) as u32, ALLOW));
+    assert!(each_i386_is(ARCH_I386, NOTIFY));
+    assert!(each_i386_is(ARCH_X86_64 + 1, ALLOW));
+    assert!(each_advice_is(&DISCARDING, NOTIFY));
+    assert!(each_advice_is(&MARKING, NOTIFY));
+    assert!(each_advice_is(&[k::MADV_HUGEPAGE, k::MADV_WILLNEED, 0], ALLOW));
+    assert!(verdict(Call { nr: k::__NR_ioctl, ..PLAIN }) == ALLOW);
+    assert!(verdict(PLAIN) == ALLOW);
+    assert!(verdict(Call { arch: ARCH_I386, nr: 3, ..PLAIN }) == ALLOW);
+    assert!(verdict(Call { nr: io_uring, ..PLAIN }) == EPERM);
+    assert!(verdict(Call { nr: io_uring, arch: ARCH_I386, ..PLAIN }) == EPERM);
 };

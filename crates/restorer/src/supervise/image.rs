@@ -1,8 +1,9 @@
 //! How a mapping of the clone's image is told from any other, and what lay where in the parent.
 
 use farfork_plan::protocol::Request;
-use farfork_plan::{FileRange, PlanHeader, Window};
+use farfork_plan::{FileRange, PlanHeader, TraitRange, Window};
 
+use crate::call::Errno;
 use crate::maps::{self, AddressSpace, Mapping};
 use crate::run::elements;
 
@@ -12,6 +13,7 @@ pub struct Image {
     inode: u64,
     windows: &'static [Window],
     files: &'static [FileRange],
+    traits: &'static [TraitRange],
 }
 
 /// Part of one mapping, or the whole.
@@ -36,21 +38,28 @@ impl Piece {
         self.mapping.flags & (maps::READ | maps::WRITE | maps::EXEC)
     }
 
+    /// Whether it can be written.
+    pub fn is_writable(&self) -> bool {
+        self.mapping.flags & maps::WRITE != 0
+    }
+
     /// Its length in bytes.
     pub fn bytes(&self) -> u64 {
         self.end - self.start
     }
 }
 
-/// The parts of `start..end` that are mapped, in order.
-fn pieces(space: &AddressSpace, start: u64, end: u64) -> impl Iterator<Item = Piece> {
-    let mut at = start;
-    core::iter::from_fn(move || {
-        let mapping = space.at_or_after(at).filter(|m| at < end && m.start < end)?;
-        let piece = Piece { start: at.max(mapping.start), end: end.min(mapping.end), mapping };
-        at = piece.end;
-        Some(piece)
-    })
+/// The first part of `start..end` that is mapped.
+fn piece(space: &AddressSpace, start: u64, end: u64) -> Result<Option<Piece>, Errno> {
+    if start >= end {
+        return Ok(None);
+    }
+    let mapping = space.at_or_after(start)?.filter(|mapping| mapping.start < end);
+    Ok(mapping.map(|mapping| Piece {
+        start: start.max(mapping.start),
+        end: end.min(mapping.end),
+        mapping,
+    }))
 }
 
 impl Image {
@@ -58,7 +67,9 @@ impl Image {
     pub fn of(plan: &'static PlanHeader, request: &Request) -> Image {
         // SAFETY: the tables are the plan's.
         let (windows, files) = unsafe { (elements(plan.windows), elements(plan.files)) };
-        Image { device: request.pool_device, inode: request.pool_inode, windows, files }
+        // SAFETY: as above.
+        let traits = unsafe { elements(plan.traits) };
+        Image { device: request.pool_device, inode: request.pool_inode, windows, files, traits }
     }
 
     /// Whether `mapping` still shows bytes of the image.
@@ -67,8 +78,15 @@ impl Image {
     }
 
     /// Whether any part of the range still shows bytes of the image.
-    pub fn touches(&self, space: &AddressSpace, start: u64, end: u64) -> bool {
-        pieces(space, start, end).any(|piece| self.holds(&piece.mapping))
+    pub fn touches(&self, space: &AddressSpace, start: u64, end: u64) -> Result<bool, Errno> {
+        let mut at = start;
+        while let Some(piece) = piece(space, at, end)? {
+            if self.holds(&piece.mapping) {
+                return Ok(true);
+            }
+            at = piece.end;
+        }
+        Ok(false)
     }
 
     /// The parts of `start..end` that are mapped, those of the image cut where in the parent one
@@ -78,16 +96,20 @@ impl Image {
         space: &AddressSpace,
         start: u64,
         end: u64,
-    ) -> impl Iterator<Item = Piece> {
+    ) -> impl Iterator<Item = Result<Piece, Errno>> {
         let mut at = start;
         core::iter::from_fn(move || {
-            let mut piece = pieces(space, at, end).next()?;
-            if self.holds(&piece.mapping) {
-                piece.end = piece.end.min(piece.start + self.run(&piece));
-            }
-            at = piece.end;
-            Some(piece)
+            let next = piece(space, at, end).map(|piece| piece.map(|piece| self.cut(piece)));
+            at = next.map_or(end, |piece| piece.map_or(end, |piece| piece.end));
+            next.transpose()
         })
+    }
+
+    fn cut(&self, piece: Piece) -> Piece {
+        if !self.holds(&piece.mapping) {
+            return piece;
+        }
+        Piece { end: piece.end.min(piece.start + self.run(&piece)), ..piece }
     }
 
     /// The file that lay under a piece of the image in the parent, and the offset in it.
@@ -96,6 +118,15 @@ impl Image {
         let after = self.files.partition_point(|file| file.start <= address);
         let file = self.files[..after].last().filter(|file| address < file.end)?;
         Some((file, file.file_offset + (address - file.start)))
+    }
+
+    /// The attributes that a piece of the image had in the parent, as bits of
+    /// [`farfork_plan::traits`]. All of a mapping have the same.
+    pub fn traits_of(&self, piece: &Piece) -> u64 {
+        let Some((_, address)) = self.origin(piece) else { return 0 };
+        let after = self.traits.partition_point(|range| range.start <= address);
+        let range = self.traits[..after].last().filter(|range| address < range.end);
+        range.map_or(0, |range| range.traits)
     }
 
     /// The window that the start of a piece belongs to, and its address in the parent.

@@ -1,13 +1,13 @@
 //! Receiving a handed-over call, choosing who answers, and answering.
 
-use farfork_types::{PAGE_BYTES, align_down, align_up};
-use linux_raw_sys::general as k;
+use linux_raw_sys::{errno as e, general as k};
 
 use super::Supervisor;
 use super::caller::Caller;
-use super::filter::{ADVICE, CALLS, CALLS_I386};
-use super::outside;
-use super::visit::{Held, Visit};
+use super::discard::{pages, range};
+use super::filter::{DISCARDING, NR_MSEAL, is_marking, native_number};
+use super::job::{Job, Lent};
+use super::visit::Held;
 use crate::call::{Errno, syscall};
 
 /// `struct seccomp_notif`.
@@ -52,13 +52,16 @@ pub enum Answer {
     Fail(Errno),
 }
 
+/// The kernel's word for what it lacks something for.
+const NO_MEMORY: Answer = Answer::Fail(Errno(e::ENOMEM as i32));
+
 /// A call whose effect on memory of the image would differ.
 pub enum Work<'a> {
     /// `madvise`, or `process_madvise` on the caller itself.
     Advise {
         /// Start and bytes of each range.
         ranges: &'a [[u64; 2]],
-        /// One of [`ADVICE`].
+        /// One of [`DISCARDING`].
         advice: u32,
         /// Whether the call returns the bytes advised.
         is_vector: bool,
@@ -82,69 +85,140 @@ impl Supervisor {
         if unsafe { syscall(k::__NR_ioctl, [self.listener as u64, RECEIVE, at]) }.is_err() {
             return; // the caller was killed meanwhile
         }
-        let Ok(caller) = Caller::open(call.tid) else {
-            return self.send(call.id, Answer::Kernel);
+        // A call of which nothing can be learnt may be about the image: it must not go on as it is.
+        let Ok(caller) = Caller::open(self.proc, call.tid) else {
+            return self.send(call.id, NO_MEMORY);
         };
-        let args @ [start, bytes, third, fourth, ..] = call.args;
-        match native_number(call.nr) {
-            k::__NR_madvise => self.advise(call.id, &caller, &[[start, bytes]], third, false),
-            k::__NR_mremap if third > bytes || fourth & DONT_UNMAP != 0 => {
-                self.settle(call.id, &caller, &[[start, bytes]], &Work::Remap { args });
-            }
-            k::__NR_process_madvise if caller.names_itself(start as i32) => {
-                self.advise_vector(call.id, &caller, args);
-            }
-            _ => self.send(call.id, Answer::Kernel),
-        }
+        self.answer_to(&call, &caller);
         caller.close();
     }
 
+    fn answer_to(&self, call: &Notification, caller: &Caller) {
+        let args @ [start, bytes, third, fourth, ..] = call.args;
+        let id = call.id;
+        match native_number(call.arch, call.nr) {
+            k::__NR_madvise => self.advise(id, caller, &[[start, bytes]], third, false),
+            k::__NR_mremap if third > bytes || fourth & DONT_UNMAP != 0 => {
+                self.settle(id, caller, &[[start, bytes]], &Work::Remap { args });
+            }
+            k::__NR_process_madvise => match caller.names_itself(start as i32) {
+                Ok(true) => self.advise_vector(id, caller, args),
+                Ok(false) => self.send(id, Answer::Kernel),
+                Err(_) => self.send(id, NO_MEMORY),
+            },
+            nr => {
+                self.mark(caller, nr, args);
+                self.send(id, Answer::Kernel);
+            }
+        }
+    }
+
+    /// Remembers where a call changes attributes that the plan tells otherwise.
+    fn mark(&self, caller: &Caller, nr: u32, args: [u64; 6]) {
+        let [start, bytes, ..] = args;
+        match nr {
+            k::__NR_mlockall | k::__NR_munlockall => self.changes.add_future(),
+            k::__NR_ioctl if is_marking(bytes) => self.changes.add_all(),
+            k::__NR_mlock
+            | k::__NR_mlock2
+            | k::__NR_munlock
+            | k::__NR_madvise
+            | k::__NR_pkey_mprotect
+            | NR_MSEAL => {
+                let (start, end) = pages(start, bytes);
+                for piece in self.image.pieces(&caller.space, start, end) {
+                    match piece {
+                        Ok(piece) if !self.image.holds(&piece.mapping) => {}
+                        Ok(piece) => {
+                            self.changes.add(piece.offset(), piece.offset() + piece.bytes());
+                        }
+                        Err(_) => self.changes.add_all(),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn advise_vector(&self, id: u64, caller: &Caller, args: [u64; 6]) {
-        let [_, vectors, count, advice, ..] = args;
+        let [_, vectors, count, advice, flags, _] = args;
         let mut ranges = [[0; 2]; MAX_RANGES];
-        let list = ranges.get_mut(..count as usize);
-        match list.map(|list| caller.read_words(vectors, list).map(|()| &*list)) {
-            Some(Ok(list)) => self.advise(id, caller, list, advice, true),
-            _ => self.send(id, Answer::Kernel), // which will fail it
+        let list = ranges.get_mut(..count as usize).filter(|_| flags == 0);
+        let read = |list| caller.memory().and_then(|memory| memory.read_words(vectors, list));
+        match list {
+            // The kernel refuses it, whatever the ranges are.
+            None => self.send(id, Answer::Kernel),
+            Some(list) => match read(list) {
+                Ok(()) => self.advise(id, caller, list, advice, true),
+                Err(errno) => self.send(id, Answer::Fail(errno)),
+            },
         }
     }
 
     fn advise(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], advice: u64, is_vector: bool) {
         let advice = advice as u32;
-        if ADVICE.contains(&advice) {
-            self.settle(id, caller, ranges, &Work::Advise { ranges, advice, is_vector });
-        } else {
-            self.send(id, Answer::Kernel);
+        if DISCARDING.contains(&advice) {
+            return self.settle(id, caller, ranges, &Work::Advise { ranges, advice, is_vector });
         }
+        for [start, bytes] in ranges {
+            self.mark(caller, k::__NR_madvise, [*start, *bytes, 0, 0, 0, 0]);
+        }
+        self.send(id, Answer::Kernel);
     }
 
     /// Leaves the call to the kernel unless one of `ranges` touches the image.
     fn settle(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], work: &Work<'_>) {
-        let touches = |[start, bytes]: &[u64; 2]| {
-            let end = align_up(start.saturating_add(*bytes), PAGE_BYTES);
-            let is_aligned = *start == align_down(*start, PAGE_BYTES);
-            is_aligned && self.image.touches(&caller.space, *start, end)
+        let touches = |[start, bytes]: &[u64; 2]| match range(*start, *bytes) {
+            Ok((start, end)) => self.image.touches(&caller.space, start, end),
+            Err(_) => Ok(false), // for the kernel to refuse
         };
-        if ranges.iter().any(touches) {
-            self.perform(id, caller, work);
-        } else {
-            self.send(id, Answer::Kernel);
+        match ranges.iter().map(touches).find(|touches| *touches != Ok(false)) {
+            None => self.send(id, Answer::Kernel),
+            Some(Ok(_)) => self.perform(id, caller, work),
+            Some(Err(_)) => self.send(id, NO_MEMORY),
         }
     }
 
     fn perform(&self, id: u64, caller: &Caller, work: &Work<'_>) {
-        let Some(held) = Held::seize(caller.tid) else {
-            return self.send(id, outside::answer(&self.image, caller, work));
-        };
-        // Now that it is held, whether it still is the thread that called.
-        let is_waiting = self.is_waiting(id);
-        self.send(id, Answer::Done(0));
-        let Ok(thread) = held.stop() else { return };
-        if is_waiting {
-            Visit { image: &self.image, caller, thread }.perform(work);
-        } else {
-            thread.release();
+        let held = Held::seize(caller);
+        if held.is_none() {
+            // Opened before the next question: an id that has gone to another would name it.
+            let _ = caller.memory();
         }
+        if !self.is_waiting(id) {
+            if let Some(thread) = held.and_then(|held| held.stop().ok()) {
+                thread.release();
+            }
+            return;
+        }
+        let Some(held) = held else {
+            let job = Job { supervisor: self, caller, thread: None, lent: Lent::none() };
+            let answer = job.perform(work).map_or_else(Answer::Fail, Answer::Done);
+            return self.send(id, answer);
+        };
+        let lent = self.lend(id, caller, work);
+        // What the call returns if this process should not get to say more.
+        self.send(id, NO_MEMORY);
+        let Ok(thread) = held.stop() else { return };
+        let job = Job { supervisor: self, caller, thread: Some(thread), lent };
+        let result = job.perform(work);
+        job.finish(result);
+    }
+
+    /// Lends the caller the files that are to be mapped again.
+    fn lend(&self, id: u64, caller: &Caller, work: &Work<'_>) -> Lent {
+        let mut lent = Lent::none();
+        let Work::Advise { ranges, .. } = work else { return lent };
+        for (start, end) in ranges.iter().filter_map(|[start, bytes]| range(*start, *bytes).ok()) {
+            for piece in self.image.pieces(&caller.space, start, end).flatten() {
+                let is_image = self.image.holds(&piece.mapping);
+                let file = if is_image { self.image.file_of(&piece) } else { None };
+                if let Some(Ok(fd)) = file.map(|(file, _)| self.files.fd(file)) {
+                    lent.lend(self.listener, id, fd);
+                }
+            }
+        }
+        lent
     }
 
     /// Whether the call is still to be answered: its thread may have died and its id have gone to
@@ -169,8 +243,3 @@ impl Supervisor {
 }
 
 const DONT_UNMAP: u64 = k::MREMAP_DONTUNMAP as u64;
-
-/// The x86-64 number of a handed-over call, which may come from a 32-bit program.
-fn native_number(nr: u32) -> u32 {
-    CALLS_I386.iter().position(|other| *other == nr).map_or(nr, |index| CALLS[index])
-}

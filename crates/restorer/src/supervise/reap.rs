@@ -5,7 +5,7 @@ use farfork_plan::protocol::{KNOWN, Status, StatusKind};
 use linux_raw_sys::{general as k, prctl};
 
 use super::Supervisor;
-use super::caller::read_file;
+use super::proc::{Path, Proc};
 use crate::call::{self, SysResult, syscall};
 use crate::init::SHARED;
 
@@ -51,7 +51,7 @@ impl Supervisor {
 
     fn finish(&self, wait_status: i32) -> ! {
         if !self.has_namespace {
-            end_descendants();
+            end_descendants(self.proc);
         }
         let status = Status {
             kind: StatusKind::Exited as u32,
@@ -76,10 +76,11 @@ fn wait(status: &mut i32, options: u32) -> SysResult {
 }
 
 /// Kills and reaps children until there are none; theirs become this process's in turn.
-fn end_descendants() {
+fn end_descendants(proc: Proc) {
     let mut text = [0u8; 4096];
     loop {
-        let children = read_file(b"/proc/thread-self/children\0", &mut text).unwrap_or_default();
+        let path = Path::new(b"thread-self/children");
+        let children = proc.read(&path, &mut text).unwrap_or_default();
         // A list that was cut short ends in a number that may be another's.
         let whole = children.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
         let numbers = children[..whole].split(|byte| *byte == b' ');

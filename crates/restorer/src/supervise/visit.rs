@@ -23,15 +23,18 @@ use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use super::caller::Caller;
-use super::image::Image;
-use super::notify::Work;
 use crate::call::{Errno, SysResult, syscall};
+use crate::maps;
 
 global_asm!(".globl farfork_gate", "farfork_gate:", "syscall", "ud2");
 
 unsafe extern "C" {
     /// The instruction in the window.
     static farfork_gate: u8;
+}
+
+fn gate() -> u64 {
+    &raw const farfork_gate as u64
 }
 
 const SEIZE: u64 = 0x4206;
@@ -42,10 +45,13 @@ const GET_SIGNAL_MASK: u64 = 0x420a;
 const SET_SIGNAL_MASK: u64 = 0x420b;
 const RUN_TO_CALL: u64 = 24; // PTRACE_SYSCALL
 const DETACH: u64 = 17;
-/// `PTRACE_O_TRACESYSGOOD`: stops at system calls are told from signals.
-const MARK_CALLS: u64 = 1;
+/// `PTRACE_O_TRACESYSGOOD`: stops at system calls are told from signals. `PTRACE_O_EXITKILL`: a
+/// thread that loses the init halfway does not go on from there.
+const OPTIONS: u64 = 1 | 1 << 20;
 /// How such a stop looks, as `si_status`.
 const AT_CALL: i32 = k::SIGTRAP as i32 | 0x80;
+/// How the arrival of a signal to stop looks.
+const STOP: i32 = k::SIGSTOP as i32;
 
 type Registers = [u64; register::COUNT];
 
@@ -57,9 +63,14 @@ pub struct Held {
 
 impl Held {
     /// Takes hold of the thread.
-    pub fn seize(tid: u32) -> Option<Held> {
-        let held = Held { tid: u64::from(tid) };
-        held.request(SEIZE, 0, MARK_CALLS).ok()?;
+    pub fn seize(caller: &Caller) -> Option<Held> {
+        let gate = gate();
+        let there = caller.space.at_or_after(gate).ok()??;
+        if there.start > gate || there.flags & maps::EXEC == 0 {
+            return None; // the window is not what it was
+        }
+        let held = Held { tid: u64::from(caller.tid) };
+        held.request(SEIZE, 0, OPTIONS).ok()?;
         held.request(INTERRUPT, 0, 0).ok()?;
         Some(held)
     }
@@ -109,7 +120,7 @@ impl Thread {
     pub fn call(&self, nr: u32, args: [u64; 6]) -> SysResult {
         use register::*;
         let mut registers = self.own;
-        registers[RIP] = &raw const farfork_gate as u64;
+        registers[RIP] = gate();
         registers[RAX] = u64::from(nr);
         registers[ORIG_RAX] = u64::MAX;
         for (place, arg) in [RDI, RSI, RDX, R10, R8, R9].into_iter().zip(args) {
@@ -125,19 +136,21 @@ impl Thread {
         }
     }
 
-    /// Up to the next entry to or exit from a system call. Signals are blocked, so that any other
-    /// stop is a stop of the whole process, which goes on when this is over, or means that the
-    /// window is not what it was.
+    /// Up to the next entry to or exit from a system call. Signals are blocked but for SIGSTOP,
+    /// which the thread takes, and the stop of the whole process that follows: it is in force
+    /// again as soon as the thread is let go. Any other signal means that the window is not what
+    /// it was.
     fn run_to_call(&self) -> Result<(), Errno> {
-        for _ in 0..OTHER_STOPS {
-            self.held.request(RUN_TO_CALL, 0, 0)?;
-            match self.held.await_stop()? {
+        let mut signal = 0;
+        loop {
+            self.held.request(RUN_TO_CALL, 0, signal)?;
+            signal = match self.held.await_stop()? {
                 AT_CALL => return Ok(()),
-                event if event > 0xff => {}
-                _ => break,
-            }
+                STOP => k::SIGSTOP.into(),
+                event if event > 0xff => 0,
+                _ => return Err(Errno(e::EFAULT as i32)),
+            };
         }
-        Err(Errno(e::EFAULT as i32))
     }
 
     /// Lets the thread go on as it was.
@@ -153,31 +166,5 @@ impl Thread {
         self.own[register::ORIG_RAX] = u64::MAX;
         let _ = self.held.request(SET_REGISTERS, 0, self.own.as_ptr() as u64);
         self.release();
-    }
-}
-
-const OTHER_STOPS: usize = 8;
-
-/// A caller whose thread is at hand.
-pub struct Visit<'a> {
-    /// The clone's image.
-    pub image: &'a Image,
-    /// Who called.
-    pub caller: &'a Caller,
-    /// Its thread.
-    pub thread: Thread,
-}
-
-impl Visit<'_> {
-    /// Does what the call asked for and lets the thread go with the result.
-    pub fn perform(self, work: &Work<'_>) {
-        let result = match work {
-            Work::Advise { ranges, advice, is_vector } => {
-                let advised = self.advise(ranges, *advice);
-                advised.map(|bytes| if *is_vector { bytes } else { 0 })
-            }
-            Work::Remap { args } => self.remap(*args),
-        };
-        self.thread.leave(result);
     }
 }

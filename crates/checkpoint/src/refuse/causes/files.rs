@@ -4,7 +4,7 @@ causes! {
     NOT_UTF_8 {
         what: "path in another encoding",
         why: "its path is not UTF-8",
-        remedy: "rename the file",
+        remedy: "rename the file or directory",
     }
     REPLACED {
         what: "file that another has replaced or hides",

@@ -11,11 +11,6 @@ causes! {
         why: "it is in another one than the process at the root of the tree",
         remedy: "start it without namespaces of its own, or checkpoint it when that one has ended",
     }
-    SHARES_MEMORY {
-        what: "processes with one address space",
-        why: "two processes run in the same memory (vfork, or clone with CLONE_VM)",
-        remedy: "try again when the younger of them has executed its program or ended",
-    }
     SHARES_TABLE {
         what: "processes that share more than a fork leaves them",
         why: "two processes share it as threads do (clone with CLONE_FILES, CLONE_FS or \
@@ -48,10 +43,21 @@ causes! {
         why: "it has ended, so that the process can be neither stopped nor described",
         remedy: "keep the main thread until the checkpoint",
     }
+    SHARES_MEMORY {
+        what: "another process in the same memory",
+        why: "it lives in the memory of this process (CLONE_VM), and would change a parent alone",
+        remedy: "end it before the checkpoint, or make it a thread",
+    }
     STOPPED_INIT {
         what: "pid 1 that a signal has stopped",
         why: "it is pid 1 and stopped",
         remedy: "continue it with SIGCONT",
+    }
+    CONFINED {
+        what: "process with CAP_SYS_PTRACE that Landlock or another security module confines",
+        why: "a security module, Landlock perhaps, keeps it from other processes, by rules that \
+            nobody is told",
+        remedy: "checkpoint it before it confines itself, and have its clones do that",
     }
     USER_NAMESPACE {
         what: "process in another user namespace",

@@ -121,6 +121,11 @@ causes! {
         why: "it waits in a Unix socket to be received, and its kind is not carried there",
         remedy: "receive it before the checkpoint",
     }
+    PAIR_TREE {
+        what: "descriptor in flight in a tree of processes",
+        why: "descriptors wait in it to be received, which only a process alone can carry",
+        remedy: "receive them before the checkpoint",
+    }
     PAIR_UNREADABLE {
         what: "Unix socket pair with messages that farfork cannot read",
         why: "what waits in it cannot be read without taking it",

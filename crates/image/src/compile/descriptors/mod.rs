@@ -47,6 +47,7 @@ use farfork_plan::{Op, What, nr, stage};
 
 use super::arena::Arena;
 use super::held::{self, Held};
+use super::place::Opener;
 use super::shared::Numbers;
 use super::{Subject, family};
 use crate::model::{Descriptor, Member, Model, OpenFile};
@@ -66,6 +67,7 @@ struct Compiler<'m> {
     /// Descriptors of each file, by number.
     numbers: BTreeMap<u32, Vec<&'m Descriptor>>,
     ops: Vec<Op>,
+    opener: Opener,
     /// What the caller supplies or may supply, in the order of the slots.
     supplied: Vec<Supplied>,
     spare: Range<u32>,
@@ -179,6 +181,7 @@ impl<'m> Compiler<'m> {
             model,
             member,
             index,
+            opener: Opener::new(member, arena),
             arena,
             numbers: numbers(descriptors),
             ops: Vec::new(),
@@ -204,6 +207,7 @@ impl<'m> Compiler<'m> {
                 None => self.file(file),
             }
         }
+        self.opener.resume(&mut self.ops);
         self.slaves();
         self.control();
     }
@@ -248,6 +252,10 @@ impl<'m> Compiler<'m> {
         let model = self.model;
         let file = &model.files[index as usize];
         self.name(index, file);
+        match file {
+            OpenFile::Path { .. } => self.opener.assume(&mut self.ops),
+            _ => self.opener.resume(&mut self.ops),
+        }
         match file {
             OpenFile::External { .. } => self.external(index),
             OpenFile::Pipe { pipe, .. } => self.pipe(index, *pipe),

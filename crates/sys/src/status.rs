@@ -1,10 +1,15 @@
 //! `/proc/PID/task/TID/status`.
 
-use std::fs;
+use crate::proc;
 
-use crate::error::CheckpointError;
+/// There is no such thread, or no `/proc` to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The process.
+    pub pid: i32,
+}
 
-/// The lines that matter here.
+/// The lines that matter to farfork.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// Name of the thread.
@@ -15,8 +20,6 @@ pub struct Status {
     pub innermost_tid: u32,
     /// Id of its process there.
     pub innermost_pid: u32,
-    /// Nesting of PID namespaces below this one.
-    pub namespace_depth: usize,
     /// Session, by its id in the innermost PID namespace.
     pub session: u32,
     /// The same by its id here.
@@ -39,6 +42,8 @@ pub struct Status {
     pub no_new_privs: bool,
     /// Locked memory in KiB.
     pub locked_kb: u64,
+    /// Page tables in KiB.
+    pub page_tables_kb: u64,
     /// Seccomp mode.
     pub seccomp: u32,
     /// Seccomp filters (Linux 5.9).
@@ -55,9 +60,9 @@ pub struct Status {
 
 impl Status {
     /// Reads the status of a thread.
-    pub fn read(pid: i32, tid: i32) -> Result<Status, CheckpointError> {
-        let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))
-            .map_err(|_| CheckpointError::Proc { pid, what: "the status" })?;
+    pub fn read(pid: i32, tid: i32) -> Result<Status, Unreadable> {
+        let text =
+            proc::text(format!("/proc/{pid}/task/{tid}/status")).map_err(|_| Unreadable { pid })?;
         let mut status = Status::default();
         for line in text.lines() {
             if let Some((key, value)) = line.split_once(':') {
@@ -73,12 +78,13 @@ impl Status {
             || value.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>();
         let last = || ids().last().copied().unwrap_or(0);
         let first = || ids().first().copied().unwrap_or(0);
+        let kilobytes = || ids().first().copied().unwrap_or(0).into();
         let four = || ids().try_into().unwrap_or_default();
         match key {
             "Name" => self.name = value.to_owned(),
             "State" => self.state = value.chars().next(),
             "Umask" => self.umask = u32::from_str_radix(value, 8).unwrap_or(0),
-            "NSpid" => (self.innermost_tid, self.namespace_depth) = (last(), ids().len()),
+            "NSpid" => self.innermost_tid = last(),
             "NStgid" => self.innermost_pid = last(),
             "NSsid" => (self.session_here, self.session) = (first(), last()),
             "NSpgid" => (self.group_here, self.group) = (first(), last()),
@@ -91,7 +97,8 @@ impl Status {
             "CapBnd" => self.capabilities[3] = set(),
             "CapAmb" => self.capabilities[4] = set(),
             "NoNewPrivs" => self.no_new_privs = value == "1",
-            "VmLck" => self.locked_kb = ids().first().copied().unwrap_or(0).into(),
+            "VmLck" => self.locked_kb = kilobytes(),
+            "VmPTE" => self.page_tables_kb = kilobytes(),
             "Seccomp" => self.seccomp = last(),
             "Seccomp_filters" => self.seccomp_filters = Some(last()),
             "SigCgt" => self.handled = set(),
@@ -104,5 +111,21 @@ impl Status {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_thread_is_described() {
+        let (pid, tid) = (std::process::id() as i32, rustix::thread::gettid());
+        let status = Status::read(pid, tid.as_raw_nonzero().get()).unwrap();
+        assert_eq!(status.innermost_pid, pid as u32);
+        assert_eq!(status.uids[1], rustix::process::geteuid().as_raw());
+        assert!(matches!(status.state, Some('R' | 'S')) && status.page_tables_kb > 0);
+        assert!(!status.is_ptraced_before && !status.name.is_empty());
+        assert_eq!(Status::read(pid, 1 << 30).unwrap_err(), Unreadable { pid });
     }
 }
