@@ -262,7 +262,7 @@ fn collect(
     let shared = objects.lay_out(pid)?;
     let memory = memory::memory(regions.all, &runs, guards, kernel);
     let memory = Memory { protection_keys, ..memory };
-    let made_on = process::made_on(injector.vdso(), &threads[0].xstate);
+    let made_on = process::made_on(pid, injector.vdso(), &threads[0].xstate)?;
     let member = Member {
         kinship: process::kinship(pid)?,
         process: Process {

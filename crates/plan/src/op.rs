@@ -80,6 +80,8 @@ pub enum What {
     Lock = 20,
     /// Telling the process that its connection was reset.
     Reset = 21,
+    /// Making a time namespace.
+    Clocks = 22,
 }
 
 impl What {
@@ -108,6 +110,7 @@ impl What {
             Address,
             Lock,
             Reset,
+            Clocks,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

@@ -119,6 +119,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Scheduling) => "setting priorities",
         Some(What::Address) => "giving a socket its address",
         Some(What::Reset) => "telling it by a reset that a connection is over",
+        Some(What::Clocks) => "letting its clocks go on from where its parent's stood",
         None => "a step",
     }
 }

@@ -14,6 +14,7 @@
 
 mod call;
 mod cell;
+mod clocks;
 mod init;
 mod maps;
 mod memory;

@@ -24,5 +24,6 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_own_tmpfs").refused(&["tmpfs mounted on"]),
     Program::c("refuse_chroot").refused(&["without chroot"]),
     Program::c("refuse_user_namespace").refused(&["another user namespace"]),
+    Program::c("refuse_time_namespace").refused(&["time namespace"]),
     Program::c("refuse_ptraced").refused(&["trace"]),
 ];
