@@ -20,6 +20,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_pty_bytes").refused(&["bytes wait in the terminal"]),
     Program::c("refuse_aio").refused(&["linux aio"]),
     Program::c("refuse_inotify").refused(&["events wait"]),
+    Program::c("refuse_fanotify").refused(&["fanotify"]),
+    Program::c("refuse_hugetlb").refused(&["huge pages of hugetlbfs"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
     Program::c("refuse_own_tmpfs").refused(&["tmpfs mounted on"]),
     Program::c("refuse_chroot").refused(&["without chroot"]),
