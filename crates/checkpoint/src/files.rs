@@ -60,6 +60,21 @@ impl MappedFiles {
     }
 }
 
+/// File systems of the kernel's own, whose files have neither a size nor a time that means anything.
+const KERNEL_S: [i64; 6] = [
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x6367_7270, // cgroup2
+    0x0027_e0eb, // cgroup
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+];
+
+/// Whether `path` lies in a file system of the kernel's own.
+pub fn is_kernel_s(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|kind| KERNEL_S.contains(&kind.f_type))
+}
+
 fn identity(found: &Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }

@@ -17,12 +17,14 @@ mod estimate;
 mod files;
 mod filters;
 mod freeze;
+mod hardening;
 mod hindrance;
 mod identity;
 mod inject;
 mod maps;
 mod memory;
 mod mounts;
+mod namespaces;
 mod probe;
 mod process;
 pub mod refuse;
@@ -238,6 +240,7 @@ fn collect(
     let (kernel, vdso) = memory::kernel_range(&mappings);
     let ancestor = Ancestor::of(&mappings)?;
     let own_filters = u32::from(ancestor.is_some());
+    namespaces::refuse(pid, frozen.tids(), refusals)?;
     if !threads::can_call(pid, frozen.tids(), own_filters, refusals)? {
         return Ok(None);
     }
@@ -249,6 +252,7 @@ fn collect(
     let locked_kb = Status::read(pid, pid)?.locked_kb;
     rseq::abort(frozen)?;
     let injector = Injector::new(frozen, vdso)?;
+    probe::refuse_confined(&injector, pid, refusals)?;
     let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
     let protection_keys = probe::protection_keys(&injector, pid)?;
     memory::forget_kernel_keys(&mut regions.all, protection_keys);

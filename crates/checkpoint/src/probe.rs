@@ -1,16 +1,43 @@
 //! What no file of `/proc` tells and no call asks: found out by trying, without a trace.
 
-use std::fs::File;
+use std::fs::{self, File};
 
 use farfork_sys::memory;
 use farfork_types::PAGE_BYTES;
 
 use crate::error::{CheckpointError, doing};
 use crate::inject::Injector;
+use crate::refuse::{Refusals, causes};
 use crate::status::Status;
 
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 const KEYS: u64 = 16;
+
+/// Refuses a process that may look at any other, and is kept from looking at this one: no kernel
+/// tells by which rules. One that may not is not asked, since everything keeps it from that.
+pub fn refuse_confined(
+    injector: &Injector<'_>,
+    pid: i32,
+    refusals: &mut Refusals,
+) -> Result<(), CheckpointError> {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    let may_look = Status::read(pid, pid)?.capabilities[EFFECTIVE] >> CAP_SYS_PTRACE & 1 != 0;
+    // In another PID namespace this process has no number that it could be asked for by.
+    if !may_look || namespace("self") != namespace(&pid.to_string()) {
+        return Ok(());
+    }
+    let this = u64::from(std::process::id());
+    let args = [pid as u64, this, KCMP_VM, 0, 0, 0];
+    let answer = injector.lend(pid)?.try_call(libc::SYS_kcmp, args)?;
+    if [-libc::EPERM, -libc::EACCES].map(i64::from).contains(&answer) {
+        refusals.add("process", causes::process::CONFINED);
+    }
+    Ok(())
+}
+
+const EFFECTIVE: usize = 2;
+const CAP_SYS_PTRACE: u32 = 19;
+const KCMP_VM: u64 = 1;
 
 /// Protection keys that the process has allocated, one bit each: the kernel lets a key be given
 /// to memory only then. The scratch page has the default key again afterwards.

@@ -1,18 +1,22 @@
 //! What belongs to the process as a whole, besides memory and descriptors.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use farfork_image::clocks;
-use farfork_image::model::{Kinship, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers};
+use farfork_image::model::{
+    FileIdentity, Kinship, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers,
+};
 use farfork_sys::{kcmp, proc, ptrace, xstate};
 
 use crate::error::{CheckpointError, doing};
+use crate::files;
 use crate::identity;
 use crate::inject::{Injector, Lent};
 use crate::refuse::{Refusals, causes};
 use crate::status::Status;
 
+const PR_GET_MDWE: u64 = 66;
 const PR_GET_MEMORY_MERGE: u64 = 68;
 const MEMBARRIER_GET_REGISTRATIONS: u64 = 1 << 9;
 
@@ -39,6 +43,8 @@ pub fn collect(
         leader.call(libc::SYS_prctl, [libc::PR_GET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?;
     // Linux 6.4; an error means that there is no such thing.
     let merges = leader.try_call(libc::SYS_prctl, [PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0])?;
+    // Linux 6.3, likewise.
+    let exec_gain = leader.try_call(libc::SYS_prctl, [PR_GET_MDWE, 0, 0, 0, 0, 0])?;
     prctl(libc::PR_GET_CHILD_SUBREAPER)?;
     let [is_child_subreaper] = injector.words()?;
     let membarrier =
@@ -46,14 +52,17 @@ pub fn collect(
     Ok(Process {
         pid: status.innermost_pid,
         exe: place(pid, "exe", refusals)?,
+        exe_identity: file_identity(pid, "exe")?,
         command_line: command_line(pid),
         cwd: place(pid, "cwd", refusals)?,
+        cwd_identity: file_identity(pid, "cwd")?,
         umask: status.umask,
         personality: fs::read_to_string(format!("/proc/{pid}/personality"))
             .ok()
             .and_then(|text| u32::from_str_radix(text.trim(), 16).ok())
             .unwrap_or(0),
         dumpable: dumpable as u32,
+        refuses_exec_gain: exec_gain.max(0) as u32,
         is_child_subreaper: is_child_subreaper as u32 != 0,
         membarrier: membarrier.max(0) as u32,
         thp_disable: thp_disable as u32,
@@ -127,6 +136,13 @@ fn place(
         refusals.add(format!("{name} {}", place.display()), causes::files::NOT_UTF_8);
     }
     Ok(place)
+}
+
+fn file_identity(pid: i32, name: &'static str) -> Result<FileIdentity, CheckpointError> {
+    let at = format!("/proc/{pid}/{name}");
+    let found = fs::metadata(&at).map_err(|_| CheckpointError::Proc { pid, what: name })?;
+    let is_kernel_s = files::is_kernel_s(Path::new(&at));
+    Ok(FileIdentity { is_kernel_s, ..FileIdentity::of(&found) })
 }
 
 fn command_line(pid: i32) -> Vec<String> {

@@ -2,13 +2,14 @@
 
 use std::fs;
 
-use farfork_image::model::{Credentials, Scheduling, Signals, Thread};
+use farfork_image::model::{Credentials, Hardening, Scheduling, Signals, Thread};
 use farfork_plan::window;
 use farfork_sys::{ptrace, sched, xstate};
 
 use crate::error::{CheckpointError, doing};
 use crate::filters;
 use crate::freeze::Frozen;
+use crate::hardening;
 use crate::inject::{Injector, RESTARTS};
 use crate::refuse::{Refusals, causes};
 use crate::status::Status;
@@ -62,6 +63,7 @@ pub fn collect(
         no_new_privs: status.no_new_privs,
         credentials: credentials(&status, asked.securebits),
         filters: filters::collect(tid, &status, own_filters, refusals)?,
+        hardening: asked.hardening,
         scheduling: scheduling(tid).map_err(kernel("read the priorities"))?,
     })
 }
@@ -85,6 +87,7 @@ struct Asked {
     parent_death_signal: u32,
     timer_slack_ns: u64,
     securebits: u32,
+    hardening: Hardening,
 }
 
 fn credentials(status: &Status, securebits: u32) -> Credentials {
@@ -129,6 +132,7 @@ fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
         parent_death_signal: signal as u32,
         timer_slack_ns: prctl(libc::PR_GET_TIMERSLACK as u64)?,
         securebits: prctl(libc::PR_GET_SECUREBITS as u64)? as u32,
+        hardening: hardening::collect(injector, &thread)?,
     })
 }
 
@@ -148,6 +152,9 @@ pub fn can_call(
         let registers = ptrace::registers(*tid).map_err(doing(pid, "read the registers"))?;
         if registers.cs != CODE_64 {
             refusals.add(object, causes::threads::CODE_32);
+            can_call = false;
+        } else if ptrace::dispatches_calls(*tid).unwrap_or(false) {
+            refusals.add(object, causes::threads::SYSCALL_DISPATCH);
             can_call = false;
         } else if !filters::suspend(*tid, &status, own_filters, refusals) {
             can_call = false;

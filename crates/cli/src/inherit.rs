@@ -1,13 +1,17 @@
 //! `--inherit-fd`: descriptors that the caller supplies to a clone.
 
 use farfork_sys::words;
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::str::FromStr;
+
+use farfork_sys::socket_file;
 
 /// `N=WHAT`: descriptor N is what stands there. `%i` in it is the number of the clone, counted
 /// from 0.
@@ -88,19 +92,21 @@ fn listen_tcp(address: &str) -> io::Result<OwnedFd> {
 
 fn listen(path: &str) -> io::Result<OwnedFd> {
     match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && !answers(path) => {
-            fs::remove_file(path)?;
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && clear(path)? => {
             UnixListener::bind(path).map(OwnedFd::from)
         }
         other => other.map(OwnedFd::from),
     }
 }
 
-/// Whether somebody still listens; a file left behind by the dead may be replaced. A datagram
-/// socket cannot connect to one that takes connections, so that whoever lives does not notice.
-fn answers(path: &str) -> bool {
-    let answer = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
-    !answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+/// Removes the socket of a process that has died; anything else stays, and nothing is removed.
+fn clear(path: &str) -> io::Result<bool> {
+    // The caller's own path, whose links are the caller's: it is only held on to.
+    let path = Path::new(path);
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(false) };
+    let parent = if parent == OsStr::new("") { Path::new(".") } else { parent };
+    let directory = socket_file::directory(&fs::canonicalize(parent)?)?;
+    socket_file::remove_dead(directory.as_fd(), name, None)
 }
 
 fn open(path: &str) -> io::Result<OwnedFd> {
@@ -139,6 +145,11 @@ mod tests {
         let _first = inherit.open(0).unwrap();
         let _second = inherit.open(1).unwrap();
         assert!(inherit.open(0).is_err(), "somebody listens there");
+        fs::write(directory.join("2.sock"), "no socket").unwrap();
+        assert!(inherit.open(2).is_err(), "somebody's file is there");
+        assert_eq!(fs::read(directory.join("2.sock")).unwrap(), b"no socket");
+        drop(UnixListener::bind(directory.join("3.sock")).unwrap());
+        let _third = inherit.open(3).unwrap();
         let _client = UnixStream::connect(directory.join("1.sock")).unwrap();
         fs::remove_dir_all(&directory).unwrap();
     }

@@ -30,12 +30,14 @@ pub use clocks::{Clocks, Offsets, Readings};
 pub use connection::TcpConnection;
 pub use files::{Descriptor, EpollWatch, InotifyWatch, OpenFile};
 pub use filter::SeccompFilter;
-pub use identity::{Credentials, Scheduling};
+pub use identity::{Credentials, Hardening, Scheduling};
 pub use locks::{Lock, LockKind, Notice};
-pub use memory::{Backing, FileStamp, Memory, Region, RegionTraits, Segment, Stored, StoredWindow};
+pub use memory::{
+    Backing, FileIdentity, FileStamp, Memory, Region, RegionTraits, Segment, Stored, StoredWindow,
+};
 pub use process::{Kinship, PosixTimer, Process, Signals, Thread, Timers};
 pub use shared::{ObjectExtent, ObjectKind, SharedObject};
-pub use socket::{Message, Socket, SocketOption, SocketRole};
+pub use socket::{Message, Socket, SocketFile, SocketOption, SocketRole};
 pub use terminal::{SETTINGS_BYTES, Terminal};
 pub use unnamed::UnnamedFile;
 

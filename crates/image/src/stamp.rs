@@ -7,12 +7,13 @@
 use std::fs::{Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use object::elf::{ELF_NOTE_GNU, FileHeader32, FileHeader64, NT_GNU_BUILD_ID, PT_NOTE};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache, ReadRef};
 
-use crate::model::FileStamp;
+use crate::model::{FileIdentity, FileStamp};
 
 /// Larger notes are no linker's: a damaged file must not cost memory.
 const MOST_NOTE_BYTES: u64 = 64 << 10;
@@ -26,6 +27,23 @@ impl FileStamp {
             size: found.size(),
             mtime_ns: mtime_ns(found),
             build_id: build_id(at),
+            identity: FileIdentity::of(found),
+        }
+    }
+}
+
+impl FileIdentity {
+    /// The identity of what was `found` in an ordinary file system.
+    pub fn of(found: &Metadata) -> FileIdentity {
+        let born = found.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        FileIdentity {
+            mode: found.mode(),
+            user: found.uid(),
+            group: found.gid(),
+            device: (libc::major(found.rdev()), libc::minor(found.rdev())),
+            inode: found.ino(),
+            born_ns: born.map_or(0, |born| born.as_nanos() as u64),
+            is_kernel_s: false,
         }
     }
 }

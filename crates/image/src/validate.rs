@@ -264,6 +264,7 @@ impl Socket {
         let addresses = self.name.iter().chain(peer);
         let fit = |bytes: &Vec<u8>| (2..=ADDRESS_BYTES).contains(&bytes.len());
         demand(addresses.into_iter().all(fit), "a socket at no address")?;
+        self.file.iter().try_for_each(|file| path(&file.place))?;
         validate_options(&self.options)?;
         demand(self.filter.len() <= FILTER_INSTRUCTIONS, "a socket filter without end")
     }

@@ -153,7 +153,7 @@ impl Demand<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Member, Region, RegionTraits};
+    use crate::model::{FileIdentity, Member, Region, RegionTraits};
     use std::fs::File;
     use std::time::{Duration, SystemTime};
 
@@ -171,6 +171,7 @@ mod tests {
             flags: 0,
             offset: 0,
             stamp: Some(stamp_of(path)),
+            identity: FileIdentity::default(),
         };
         Model { files: paths.iter().map(file).collect(), ..Model::default() }
     }

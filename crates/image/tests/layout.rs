@@ -41,7 +41,8 @@ fn stretch() -> impl Strategy<Value = Stretch> {
 }
 
 fn region(start: u64, stretch: &Stretch) -> Region {
-    let file = FileStamp { path: "/lib".into(), size: 1 << 40, mtime_ns: 0, build_id: None };
+    let file =
+        FileStamp { path: "/lib".into(), size: 1 << 40, mtime_ns: 0, ..FileStamp::default() };
     let backing = match stretch.kind {
         3 | 4 => Backing::PrivateFile(file, start - BASE),
         5 => Backing::SharedFile { file, offset: start - BASE, is_writable: false },

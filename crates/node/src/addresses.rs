@@ -1,14 +1,12 @@
 //! Addresses that a clone is going to take.
 
-use std::ffi::OsStr;
-use std::fs;
-use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixDatagram;
+use std::io;
+use std::os::fd::AsFd;
 
-use farfork_image::model::{Model, OpenFile};
+use farfork_image::model::{Model, OpenFile, SocketFile};
+use farfork_sys::socket_file;
 
-/// Removes the file that a dead process has left where the socket behind descriptor `fd` is going
+/// Removes the socket that a dead process has left where the one behind descriptor `fd` is going
 /// to listen: whoever listens there is asked first, and answers if he lives.
 pub fn clear(model: &Model, fd: u32) {
     let file = model.root().descriptors.iter().find(|descriptor| descriptor.fd == fd);
@@ -16,39 +14,60 @@ pub fn clear(model: &Model, fd: u32) {
     else {
         return;
     };
-    let Some(path) = socket.path() else { return };
-    let path = model.root().process.cwd.join(OsStr::from_bytes(path));
-    let answer = UnixDatagram::unbound().and_then(|socket| socket.connect(&path));
-    if answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-        // If it stays, the clone says that the address is in use.
-        let _ = fs::remove_file(&path);
-    }
+    // If it stays, the clone says that the address is in use.
+    let _ = socket.file.as_ref().map(remove);
+}
+
+/// This is done with the agent's rights, in directories that others may write to: only what the
+/// parent's user may have left is removed, and no link is followed.
+fn remove(file: &SocketFile) -> io::Result<bool> {
+    let (Some(directory), Some(name)) = (file.place.parent(), file.place.file_name()) else {
+        return Ok(false);
+    };
+    let directory = socket_file::directory(directory)?;
+    socket_file::remove_dead(directory.as_fd(), name, Some(file.user))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use farfork_image::model::{Descriptor, Member, Socket};
+    use std::fs;
+    use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+    use std::path::Path;
+
+    fn listening_at(place: &Path, user: u32) -> Model {
+        let file = SocketFile { place: place.to_owned(), user, ..SocketFile::default() };
+        let socket = Socket { file: Some(file), ..Socket::default() };
+        let descriptors = vec![Descriptor { fd: 7, file: 0, cloexec: false }];
+        let members = vec![Member { descriptors, ..Member::default() }];
+        Model { members, files: vec![OpenFile::Socket(Box::new(socket))], ..Model::default() }
+    }
 
     #[test]
     fn only_what_the_dead_have_left_is_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("socket");
-        let name = [&(libc::AF_UNIX as u16).to_le_bytes()[..], b"socket\0"].concat();
-        let family = libc::AF_UNIX as u32;
-        let socket = Socket { family, name: Some(name), ..Socket::default() };
-        let descriptors = vec![Descriptor { fd: 7, file: 0, cloexec: false }];
-        let mut member = Member { descriptors, ..Member::default() };
-        member.process.cwd = directory.path().to_owned();
-        let mut model = Model { members: vec![member], ..Model::default() };
-        model.files = vec![OpenFile::Socket(Box::new(socket))];
+        let directory = directory.path().canonicalize().unwrap();
+        let path = directory.join("socket");
+        let own = rustix::process::geteuid().as_raw();
+        let model = listening_at(&path, own);
+        fs::write(&path, "the file of somebody").unwrap();
+        clear(&model, 7);
+        assert!(path.exists(), "a file that is no socket");
+        fs::remove_file(&path).unwrap();
         let listener = UnixListener::bind(&path).unwrap();
         clear(&model, 7);
         assert!(path.exists());
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err(), "the living has a connection");
         drop(listener);
+        clear(&listening_at(&path, own + 1), 7);
+        assert!(path.exists(), "a socket of another user");
+        let link = directory.join("link");
+        symlink(&directory, &link).unwrap();
+        clear(&listening_at(&link.join("socket"), own), 7);
+        assert!(path.exists(), "a symbolic link led there");
         clear(&model, 7);
         assert!(!path.exists());
     }

@@ -7,6 +7,7 @@
 //! ```text
 //!  window::PLAN ─► PlanHeader ─┬─ members ─► MemberPlan ─┬─ memory_ops   its address space
 //!                              │                         ├─ task_ops     files, signals, timers
+//!                              │                         ├─ joined_ops   what threads would undo
 //!                              │                         └─ threads ─► ThreadPlan ─┬─ ops
 //!                              │                                                   └─ frame for
 //!                              │                                                      rt_sigreturn
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod op;
+pub mod place;
 pub mod protocol;
 pub mod register;
 pub mod window;
@@ -82,6 +84,8 @@ pub struct MemberPlan {
     pub memory_ops: Table,
     /// Ops that build what the threads of the process share besides memory.
     pub task_ops: Table,
+    /// Ops of the first thread when every thread has run its own.
+    pub joined_ops: Table,
     /// Ops of the first thread after the clone was said to run, before any thread leaves.
     pub stop_ops: Table,
     /// Threads ([`ThreadPlan`]), the first being the thread group's leader.
@@ -178,7 +182,7 @@ pub mod traits {
 const _: () = {
     assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 4 + 16);
     assert!(size_of::<TraitRange>() == 24);
-    assert!(size_of::<MemberPlan>() == 16 * 4);
+    assert!(size_of::<MemberPlan>() == 16 * 5);
     assert!(size_of::<ThreadPlan>() == 56);
     assert!(size_of::<Window>() == 24);
     assert!(size_of::<FileRange>() == 32);

@@ -26,6 +26,24 @@ pub mod nr {
     /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
     /// leaves out the next `args[1]` ops, which make the parent's.
     pub const TAKE_SUPPLIED: u32 = 0x8007;
+    /// Gives the file that the Unix socket `args[0]` is bound to the mode `args[1]`, the user
+    /// `args[2]` and the group `args[3]`. Fails with ESTALE if it is not at the path `args[4]`.
+    pub const SOCKET_FILE: u32 = 0x8010;
+    /// Takes the rights over files at `args[0]` (a [`Rights`](crate::place::Rights)).
+    pub const ASSUME: u32 = 0x8011;
+    /// Takes the restorer's own rights over files again.
+    pub const RESUME: u32 = 0x8012;
+    /// Opens the path `args[0]`, which no symbolic link is part of, with flags `args[1]`. What is
+    /// there has to be what is at `args[2]` (an [`Identity`](crate::place::Identity), or 0 for
+    /// anything), or this fails with ESTALE. What the assumed rights do not suffice for is opened
+    /// with the restorer's own, and then has to be the very same.
+    pub const OPEN: u32 = 0x8013;
+    /// Binds the socket `args[0]` to the `args[2]` bytes of address at `args[1]`, with the assumed
+    /// rights if they suffice.
+    pub const BIND: u32 = 0x8014;
+    /// Adds to the inotify instance `args[0]` a watch of the path `args[1]` with mask `args[2]`.
+    /// What is there is opened as by [`OPEN`] first, with the identity at `args[3]`.
+    pub const WATCH: u32 = 0x8015;
     /// Sends the `args[2]` bytes at `args[1]` on socket `args[0]` with flags `args[3]`, all of them
     /// or failing.
     pub const SEND_ALL: u32 = 0x8008;

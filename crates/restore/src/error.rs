@@ -135,6 +135,10 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
              path, start it on a node in a network namespace of its own (ip netns exec NAME \
              farfork restore --node NAME)"
         }
+        (_, Some(libc::ESTALE | libc::ELOOP)) => {
+            "; its path leads to something else than it did: put back what was there, without \
+             symbolic links on the way, or make the image again"
+        }
         (Some(What::Address), Some(libc::EADDRNOTAVAIL | libc::ENODEV)) => {
             "; no interface of the node's network namespace has it: add it there (ip address \
              add, ip link set lo up), or give the clone another with --inherit-fd"

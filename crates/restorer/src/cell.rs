@@ -32,9 +32,4 @@ impl<T> ProcessCell<T> {
         // SAFETY: passed on to the caller.
         unsafe { &mut *self.0.get() }
     }
-
-    /// Address of the value.
-    pub const fn as_ptr(&self) -> *mut T {
-        self.0.get()
-    }
 }

@@ -31,8 +31,8 @@ pub struct Shared {
     pub at_ns: [u64; 6],
     /// How far the clone's clock is ahead of the agent's, in ns.
     pub ahead_ns: i64,
-    /// 1 once every thread may leave for user code (a futex).
-    pub released: u32,
+    /// Threads of the process besides the first.
+    pub others: u32,
     /// The clone has a container of its own and must mount its `/proc` itself.
     pub mounts_proc: bool,
     /// Ops that set groups do nothing.
@@ -52,7 +52,7 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     status_fd: -1,
     at_ns: [0; 6],
     ahead_ns: 0,
-    released: 0,
+    others: 0,
     mounts_proc: false,
     keeps_groups: false,
 });

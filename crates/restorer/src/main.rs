@@ -15,9 +15,12 @@
 mod call;
 mod cell;
 mod clocks;
+mod gate;
 mod init;
 mod maps;
 mod memory;
+mod place;
+mod rights;
 mod run;
 mod settle;
 mod supervise;

@@ -6,10 +6,17 @@ use linux_raw_sys::{general as k, prctl};
 
 use crate::call::{self, Errno, SysResult, syscall};
 use crate::init::SHARED;
+use crate::place;
+use crate::rights::Assumed;
 use crate::settle::VDSO;
 
-/// Descriptors that ops refer to by slot.
-pub struct Slots([i32; SLOTS]);
+/// What ops leave to later ones: descriptors, which they refer to by slot, and whose rights they
+/// work with.
+pub struct Slots {
+    fds: [i32; SLOTS],
+    /// Rights over files.
+    pub rights: Assumed,
+}
 
 /// An op that failed.
 pub struct Failure {
@@ -57,19 +64,19 @@ pub unsafe fn elements<T>(table: Table) -> &'static [T] {
 impl Slots {
     /// Slots that hold nothing.
     pub const fn new() -> Slots {
-        Slots([-1; SLOTS])
+        Slots { fds: [-1; SLOTS], rights: Assumed::nothing() }
     }
 
     /// Keeps `fd` in `slot`.
     pub fn set(&mut self, slot: u8, fd: i32) {
-        if let Some(place) = self.0.get_mut(usize::from(slot)) {
+        if let Some(place) = self.fds.get_mut(usize::from(slot)) {
             *place = fd;
         }
     }
 
     /// What `slot` holds.
     pub fn get(&self, slot: u64) -> i32 {
-        self.0.get(slot as usize).copied().unwrap_or(-1)
+        self.fds.get(slot as usize).copied().unwrap_or(-1)
     }
 
     /// Runs `ops` in order up to the first that fails.
@@ -121,6 +128,12 @@ impl Slots {
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
                 nr::WRITE_ALL => write_all(args),
                 nr::TAKE_SUPPLIED => supplied(args[0]),
+                nr::SOCKET_FILE => place::socket_file(args),
+                nr::ASSUME => self.rights.assume(args[0]),
+                nr::RESUME => self.rights.resume(),
+                nr::OPEN => place::open(&mut self.rights, args),
+                nr::BIND => place::bind(&mut self.rights, args),
+                nr::WATCH => place::watch(&mut self.rights, args),
                 nr::SEND_ALL => send_all(args),
                 nr::REPAIR => repair(args[0]),
                 // In a user namespace without root the kernel lets nobody change groups.

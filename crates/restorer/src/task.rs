@@ -1,13 +1,12 @@
 //! The clone, from its fork to the parent's code: its first thread builds memory and all else
 //! that the threads share, then starts the others.
 
-use core::sync::atomic::{AtomicU32, Ordering};
-
 use farfork_plan::protocol::{Status, StatusKind};
 use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, SysResult, clone3_with_ids, sigreturn, syscall};
+use crate::gate::GATE;
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, Slots, elements};
 
@@ -27,12 +26,26 @@ pub extern "C" fn lead(plan: u64) -> ! {
     }
     shared.at_ns[4] = shared.now_ns();
     default_slice();
+    if let Err(failure) = join(member, shared) {
+        failure.report(shared.status_fd)
+    }
     announce(plan, shared);
     stop(member);
-    release_threads(threads.len());
+    GATE.open(shared.others, threads.iter().any(has_filters));
     finish(&threads[0]);
     // SAFETY: the frame is the leader's, complete, in the plan.
     unsafe { sigreturn(threads[0].frame) }
+}
+
+fn has_filters(thread: &ThreadPlan) -> bool {
+    thread.last_ops.count != 0
+}
+
+/// Waits for the other threads, then does what theirs would undo.
+fn join(member: &MemberPlan, shared: &mut Shared) -> Result<(), Failure> {
+    GATE.await_others(shared.others);
+    // SAFETY: the ops are the plan's.
+    unsafe { shared.slots.run(elements(member.joined_ops)) }
 }
 
 fn build(
@@ -49,6 +62,7 @@ fn build(
     }
     // SAFETY: the ops are the plan's; the clone's descriptors and signals are its own.
     unsafe { shared.slots.run(elements(member.task_ops))? };
+    shared.others = threads.len() as u32 - 1;
     for (index, thread) in threads.iter().enumerate().skip(1) {
         start_thread(index, thread).map_err(|errno| Failure::of(What::Thread, errno))?;
     }
@@ -104,7 +118,9 @@ extern "C" fn follow(thread: u64) -> ! {
         // SAFETY: the status descriptor was set before any thread was started.
         failure.report(unsafe { SHARED.get() }.status_fd)
     }
-    wait_for_release();
+    // SAFETY: set before any thread was started.
+    GATE.arrive(unsafe { SHARED.get() }.others);
+    GATE.pass();
     default_slice();
     finish(thread);
     // SAFETY: the frame is this thread's, complete, in the plan.
@@ -119,13 +135,14 @@ fn stop(member: &MemberPlan) {
     }
 }
 
-/// Puts the calling thread under the parent's seccomp filters. There is nobody left to tell of a
-/// failure; a clone that is less confined than its parent must not run.
+/// Puts the calling thread under the parent's seccomp filters, and waits for the others. There is
+/// nobody left to tell of a failure; a clone that is less confined than its parent must not run.
 fn finish(thread: &ThreadPlan) {
     // SAFETY: the ops are this thread's own.
     if unsafe { Slots::new().run(elements(thread.last_ops)) }.is_err() {
         call::exit(call::EXIT_REPORTED)
     }
+    GATE.leave(has_filters(thread));
 }
 
 /// Gives back the short time slices that the agent has asked for itself and its children, and
@@ -146,32 +163,6 @@ fn default_slice() {
 
 /// Policies whose runtime is a time slice: `SCHED_OTHER`, `SCHED_BATCH`.
 const FAIR: [u32; 2] = [k::SCHED_NORMAL, k::SCHED_BATCH];
-
-fn released() -> &'static AtomicU32 {
-    // SAFETY: the word lives as long as the address space and is only used atomically.
-    unsafe { AtomicU32::from_ptr(&raw mut (*SHARED.as_ptr()).released) }
-}
-
-/// No thread runs the parent's code before every thread is there to be signalled or joined.
-fn wait_for_release() {
-    while released().load(Ordering::Acquire) == 0 {
-        let at = released().as_ptr() as u64;
-        // SAFETY: waits on a word of this program.
-        let _ = unsafe { syscall(k::__NR_futex, [at, FUTEX_WAIT_PRIVATE, 0, 0]) };
-    }
-}
-
-const FUTEX_WAIT_PRIVATE: u64 = 128;
-const FUTEX_WAKE_PRIVATE: u64 = 129;
-
-fn release_threads(threads: usize) {
-    released().store(1, Ordering::Release);
-    if threads > 1 {
-        let at = released().as_ptr() as u64;
-        // SAFETY: wakes waiters on a word of this program.
-        let _ = unsafe { syscall(k::__NR_futex, [at, FUTEX_WAKE_PRIVATE, threads as u64]) };
-    }
-}
 
 /// Tells the agent, then drops every descriptor that is not the parent's.
 fn announce(plan: &PlanHeader, shared: &mut Shared) {

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 const KCMP_FILE: u64 = 0;
 const KCMP_VM: u64 = 1;
 const KCMP_FILES: u64 = 2;
+const KCMP_FS: u64 = 3;
 const KCMP_EPOLL_TFD: u64 = 7;
 
 /// `struct kcmp_epoll_slot`: the `toff`-th watch on number `tfd` of the epoll instance `efd`.
@@ -43,6 +44,12 @@ pub fn is_own_file(pid: i32, fd: u32, own: u32) -> Result<bool, Errno> {
 pub fn shares_table(pid: i32, tid: i32) -> Result<bool, Errno> {
     // SAFETY: reads the kernel's tables only.
     Ok(unsafe { kcmp(pid, tid, KCMP_FILES, 0, 0) }? == 0)
+}
+
+/// Whether thread `tid` has the root and the working directory of `pid`, and its umask.
+pub fn shares_directories(pid: i32, tid: i32) -> Result<bool, Errno> {
+    // SAFETY: reads the kernel's tables only.
+    Ok(unsafe { kcmp(pid, tid, KCMP_FS, 0, 0) }? == 0)
 }
 
 /// Whether process `other` lives in the address space of `pid`.
@@ -92,9 +99,11 @@ mod tests {
         };
         assert!(is_own(&twin) && !is_own(&other));
         assert!(shares_table(pid, pid).unwrap());
+        assert!(shares_directories(pid, pid).unwrap());
         assert!(shares_memory(pid, pid).unwrap());
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert!(!shares_memory(pid, child.id() as i32).unwrap());
+        assert!(!shares_directories(pid, child.id() as i32).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
     }

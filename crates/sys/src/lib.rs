@@ -34,6 +34,8 @@ pub mod slice;
 #[cfg(feature = "std")]
 pub mod socket;
 #[cfg(feature = "std")]
+pub mod socket_file;
+#[cfg(feature = "std")]
 pub mod status;
 #[cfg(feature = "std")]
 pub mod tcp_repair;

@@ -16,6 +16,7 @@ const NT_X86_XSTATE: usize = 0x202;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;
 const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: u32 = 0x4211;
 const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
 const PTRACE_SECCOMP_GET_METADATA: u32 = 0x420d;
 const PTRACE_O_SUSPEND_SECCOMP: i32 = 1 << 21;
@@ -233,6 +234,15 @@ pub fn rseq_configuration(tid: i32) -> io::Result<RseqConfiguration> {
     // SAFETY: the kernel writes at most `bytes`.
     unsafe { request(PTRACE_GET_RSEQ_CONFIGURATION, tid, bytes, at)? };
     Ok(configuration)
+}
+
+/// Whether a stopped thread has its system calls handed to it as signals (Linux 6.4).
+pub fn dispatches_calls(tid: i32) -> io::Result<bool> {
+    let mut configuration = [0u64; 4]; // struct ptrace_sud_config: mode, selector, offset, len
+    let (bytes, at) = (size_of_val(&configuration), configuration.as_mut_ptr().cast());
+    // SAFETY: the kernel writes at most `bytes`.
+    unsafe { request(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, bytes, at)? };
+    Ok(configuration[0] != 0)
 }
 
 /// Head and length of a thread's robust futex list.

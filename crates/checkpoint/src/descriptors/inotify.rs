@@ -4,15 +4,16 @@
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use farfork_image::model::{InotifyWatch, OpenFile};
+use farfork_image::model::{FileIdentity, InotifyWatch, OpenFile};
 use farfork_sys::{handle, proc};
 use rustix::io::{Errno, ioctl_fionread};
 
 use super::error::{Capture, Stop, asking, refuse, refuse_detail, unexpected};
 use super::subject::Subject;
 use super::table::Entry;
+use crate::files;
 use crate::refuse::{Cause, causes};
 
 /// Events and options that a program can ask for; the kernel adds bits of its own.
@@ -31,10 +32,11 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
         let shown = parse(line).ok_or_else(|| {
             Stop::from(unexpected(subject.pid, format!("watches of fd {}", entry.fd)))
         })?;
-        let path = place(&shown, subject).map_err(|cause| {
+        let (path, identity) = place(&shown, subject).map_err(|cause| {
             refuse_detail(format!("watch {} on inode {}", shown.number, shown.inode), cause)
         })?;
-        watches.push(InotifyWatch { number: shown.number, path, mask: shown.mask & ASKED });
+        let (number, mask) = (shown.number, shown.mask & ASKED);
+        watches.push(InotifyWatch { number, path, mask, identity });
     }
     watches.sort_by_key(|watch| watch.number);
     Ok(OpenFile::Inotify { flags: entry.info.status_flags(), watches })
@@ -72,7 +74,7 @@ fn parse(line: &str) -> Option<Shown> {
 }
 
 /// The name of what is watched, as the process sees names.
-fn place(shown: &Shown, subject: &Subject) -> Result<PathBuf, &'static Cause> {
+fn place(shown: &Shown, subject: &Subject) -> Result<(PathBuf, FileIdentity), &'static Cause> {
     let root = format!("/proc/{}/root", subject.pid);
     let lost = causes::descriptors::INOTIFY_LOST;
     let mounts = proc::text(format!("/proc/{}/mountinfo", subject.pid)).map_err(|_| lost)?;
@@ -93,12 +95,14 @@ fn place(shown: &Shown, subject: &Subject) -> Result<PathBuf, &'static Cause> {
     }
 }
 
-fn name(file: &OwnedFd, root: &str) -> Option<PathBuf> {
+fn name(file: &OwnedFd, root: &str) -> Option<(PathBuf, FileIdentity)> {
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     let path = fs::read_link(&link).ok()?;
     let (open, named) = (fs::metadata(&link).ok()?, format!("{root}{}", path.to_str()?));
     let named = fs::symlink_metadata(named).ok()?;
-    ((open.dev(), open.ino()) == (named.dev(), named.ino())).then_some(path)
+    let is_same = (open.dev(), open.ino()) == (named.dev(), named.ino());
+    let is_kernel_s = files::is_kernel_s(Path::new(&link));
+    is_same.then(|| (path, FileIdentity { is_kernel_s, ..FileIdentity::of(&named) }))
 }
 
 #[cfg(test)]

@@ -4,27 +4,18 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use farfork_image::model::{FileStamp, OpenFile};
+use farfork_image::model::{FileIdentity, FileStamp, OpenFile};
 
 use super::error::{Capture, Stop, refuse, refuse_detail};
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
 use super::table::Entry;
 use super::unnamed;
+use crate::files;
 use crate::refuse::{Cause, causes};
 
 /// Minors of major 1 that hold nothing: null, zero, full, random, urandom.
 const STATELESS: [u32; 5] = [3, 5, 7, 8, 9];
-/// File systems whose files have neither a size nor a time that means anything.
-const WITHOUT_STAMP: [i64; 6] = [
-    0x9fa0,      // proc
-    0x6265_6572, // sysfs
-    0x6367_7270, // cgroup2
-    0x0027_e0eb, // cgroup
-    0x6462_6720, // debugfs
-    0x7472_6163, // tracefs
-];
-
 /// A regular file, a directory, or any place that was opened with `O_PATH`.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     let Some(path) = name(entry, subject)? else {
@@ -33,7 +24,8 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     check_proc(entry, subject)?;
     let stamp =
         if needs_stamp(&path, entry, subject) { Some(stamp(&path, entry, subject)) } else { None };
-    Ok(by_path(path, entry, stamp))
+    let is_kernel_s = !has_stamp(&path, subject);
+    Ok(by_path(path, entry, stamp, is_kernel_s))
 }
 
 /// A device without state of its own.
@@ -44,7 +36,7 @@ pub fn device(entry: &Entry, subject: &Subject) -> Capture {
         return Err(refuse(device_cause(&entry.link)));
     }
     match name(entry, subject)? {
-        Some(path) => Ok(by_path(path, entry, None)),
+        Some(path) => Ok(by_path(path, entry, None, false)),
         None => unnamed::capture(entry, subject),
     }
 }
@@ -62,9 +54,11 @@ fn device_cause(path: &str) -> &'static Cause {
     found.map_or(causes::descriptors::DEVICE, |(_, cause)| cause)
 }
 
-fn by_path(path: PathBuf, entry: &Entry, stamp: Option<FileStamp>) -> OpenFile {
+fn by_path(path: PathBuf, entry: &Entry, stamp: Option<FileStamp>, is_kernel_s: bool) -> OpenFile {
+    let identity = FileIdentity { is_kernel_s, ..FileIdentity::of(&entry.inode) };
     let position = if entry.info.flags & O_PATH != 0 { 0 } else { entry.info.position };
-    OpenFile::Path { path, flags: entry.info.status_flags(), offset: position, stamp }
+    let flags = entry.info.status_flags();
+    OpenFile::Path { path, flags, offset: position, stamp, identity }
 }
 
 /// The name that leads to the file, as the process sees names; nothing if it has none left.
@@ -137,9 +131,9 @@ fn needs_stamp(path: &Path, entry: &Entry, subject: &Subject) -> bool {
 
 fn has_stamp(path: &Path, subject: &Subject) -> bool {
     let parent = path.parent().unwrap_or(Path::new("/"));
-    let seen = format!("/proc/{}/root{}", subject.pid, parent.display());
     // Not opened: the process may watch the directory.
-    rustix::fs::statfs(seen).ok().is_none_or(|kind| !WITHOUT_STAMP.contains(&kind.f_type))
+    let seen = format!("/proc/{}/root{}", subject.pid, parent.display());
+    !files::is_kernel_s(Path::new(&seen))
 }
 
 fn stamp(path: &Path, entry: &Entry, subject: &Subject) -> FileStamp {

@@ -2,13 +2,15 @@
 //! their name are made again under it, and connections to others are supplied at restore.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 
-use farfork_image::model::{OpenFile, Socket, SocketRole};
+use farfork_image::model::{OpenFile, Socket, SocketFile, SocketRole};
 use farfork_sys::socket::local_address;
 use farfork_sys::unix_diag::UnixSocket;
 use rustix::event::PollFlags;
+use rustix::fs::{Mode, OFlags, open};
 
 use super::error::{Capture, Stop, asking, refuse_detail};
 use super::subject::Subject;
@@ -73,13 +75,23 @@ fn is_listening(socket: &Socket) -> bool {
     matches!(socket.role, SocketRole::Listening { .. })
 }
 
-/// Mode, user and group of the file that the process has bound a socket to, if it is there.
-fn file_of(subject: &Subject, path: &[u8]) -> Option<(u32, u32, u32)> {
+/// The file that the process has bound a socket to, if it is there.
+fn file_of(subject: &Subject, path: &[u8]) -> Option<SocketFile> {
     let path = std::str::from_utf8(path).ok()?;
     let from = if path.starts_with('/') { "root" } else { "cwd" };
-    let file = fs::symlink_metadata(format!("/proc/{}/{from}/{path}", subject.pid)).ok()?;
-    let is_socket = file.file_type().is_socket();
-    is_socket.then(|| (file.mode() & 0o7777, file.uid(), file.gid()))
+    let seen = format!("/proc/{}/{from}/{path}", subject.pid);
+    let seen = Path::new(&seen);
+    let file = fs::symlink_metadata(seen).ok().filter(|file| file.file_type().is_socket())?;
+    // A handle tells where its directory is, and is not told to whoever watches that.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = open(seen.parent()?, flags, Mode::empty()).ok()?;
+    let directory = fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).ok()?;
+    Some(SocketFile {
+        place: directory.join(seen.file_name()?),
+        mode: file.mode() & 0o7777,
+        user: file.uid(),
+        group: file.gid(),
+    })
 }
 
 /// Messages of Unix sockets are never lost, and these would be without the names of their

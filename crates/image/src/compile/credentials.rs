@@ -41,6 +41,9 @@ pub fn ops(credentials: &Credentials, arena: &mut Arena) -> Vec<Op> {
     if credentials.uids != [0; 4] || credentials.gids != [0; 4] || !credentials.groups.is_empty() {
         ops.push(prctl(libc::PR_SET_KEEPCAPS, 1, 0));
         ops.extend(ids(credentials, arena));
+    } else {
+        // None, whichever the agent or the first thread has.
+        ops.push(call(libc::SYS_setgroups, &[0, 0]));
     }
     let securebits = credentials.securebits & !KEEP_CAPS;
     if sets[AMBIENT] != 0 || securebits != 0 {

@@ -17,7 +17,8 @@ use farfork_plan::protocol::SLOT_POOL;
 use farfork_plan::{FileRange, Op, TraitRange, What, Window, nr, traits};
 
 use super::arena::Arena;
-use super::{Placement, Subject, mounts, shared};
+use super::place::Opener;
+use super::{Placement, Subject, mounts, place, shared};
 use crate::model::{Backing, FileStamp, Member, Memory, Region};
 use crate::mounts::on_node;
 
@@ -75,12 +76,14 @@ struct Compiler<'m> {
     member: &'m Member,
     placement: &'m Placement,
     ops: Vec<Op>,
+    opener: Opener,
 }
 
 /// Compiles the memory of `subject`, whose chunks lie at `placement`.
 pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -> Compiled {
     let member = subject.member;
-    let mut compiler = Compiler { member, placement, ops: Vec::new() };
+    let opener = Opener::new(member, arena);
+    let mut compiler = Compiler { member, placement, ops: Vec::new(), opener };
     compiler.ops.extend(mounts::ops(&subject.model.mounts, arena));
     let (start, bytes) = member.memory.vdso;
     compiler.ops.push(Op::new(What::Vdso, nr::MOVE_VDSO, &[start, bytes]));
@@ -89,6 +92,7 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
     for piece in join(&member.memory, pieces) {
         compiler.map(&piece, arena);
     }
+    compiler.opener.resume(&mut compiler.ops);
     compiler.ops.extend(shared::compile(subject, placement, arena));
     for region in &member.memory.regions {
         compiler.fill(region);
@@ -247,6 +251,7 @@ impl Compiler<'_> {
         let bytes = piece.end - piece.start;
         let flags = (kind | libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
         let args = [piece.start, bytes, region.prot.into(), flags, SLOT_FILE.into(), offset];
+        self.opener.assume(&mut self.ops);
         self.ops.push(open(file, access, arena));
         self.ops.push(Op::new(What::Map, libc::SYS_mmap as u32, &args).slot_arg(4));
         let close = [SLOT_FILE.into()];
@@ -345,8 +350,12 @@ impl Compiler<'_> {
 
     /// Tells the kernel where code, heap, stack, arguments and executable are.
     fn describe(&mut self, arena: &mut Arena) {
-        let exe = FileStamp { path: self.member.process.exe.clone(), ..FileStamp::default() };
+        let process = &self.member.process;
+        let (path, identity) = (process.exe.clone(), process.exe_identity);
+        let exe = FileStamp { path, identity, ..FileStamp::default() };
+        self.opener.assume(&mut self.ops);
         self.ops.push(open(&exe, libc::O_RDONLY, arena));
+        self.opener.resume(&mut self.ops);
         let auxv = arena.words(&self.member.memory.auxv);
         let auxv_bytes = 8 * self.member.memory.auxv.len() as u64;
         let mut map = self.member.memory.layout.to_vec(); // struct prctl_mm_map
@@ -383,11 +392,10 @@ const SYS_MSEAL: u32 = 462;
 const MAP_DROPPABLE: i32 = 8;
 
 fn open(file: &FileStamp, access: i32, arena: &mut Arena) -> Op {
-    let path = arena.text(file.path.as_os_str().as_bytes());
     let detail = arena.detail(&file.path.display().to_string());
     let flags = (access | libc::O_CLOEXEC) as u64;
-    let args = [libc::AT_FDCWD as i64 as u64, path, flags];
-    Op::new(What::File, libc::SYS_openat as u32, &args).store(SLOT_FILE).about(detail)
+    let open = place::open(What::File, &file.path, flags, &file.identity, arena);
+    open.store(SLOT_FILE).about(detail)
 }
 
 /// Joins neighbours that one call can map.

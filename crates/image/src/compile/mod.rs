@@ -7,6 +7,7 @@ pub mod filters;
 mod frame;
 mod memory;
 mod mounts;
+mod place;
 mod process;
 mod scheduling;
 mod shared;
@@ -56,6 +57,10 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         members.push(MemberPlan {
             memory_ops: arena.ops(&memory.ops),
             task_ops: arena.ops(&process),
+            joined_ops: {
+                let joined = process::joined(member);
+                arena.ops(&joined)
+            },
             stop_ops: {
                 let stop = process::stop(member);
                 arena.ops(&stop)

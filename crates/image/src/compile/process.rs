@@ -1,12 +1,14 @@
 //! What the clone's first thread does for the whole process, besides memory.
 
-use std::os::unix::ffi::OsStrExt;
-
 use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
-use super::{Subject, descriptors, scheduling};
+use super::place::Opener;
+use super::{Subject, descriptors, place, scheduling};
 use crate::model::{Member, PosixTimer};
+
+/// Slot for the working directory; descriptors of the process are made later.
+const SLOT_DIRECTORY: u8 = 249;
 
 /// Compiles everything that the threads of the process share besides memory.
 pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
@@ -33,13 +35,19 @@ fn leadership(member: &Member) -> Option<Op> {
 }
 
 fn directory(member: &Member, arena: &mut Arena) -> Vec<Op> {
-    let cwd = &member.process.cwd;
-    let path = arena.text(cwd.as_os_str().as_bytes());
+    let (cwd, identity) = (&member.process.cwd, &member.process.cwd_identity);
     let detail = arena.detail(&format!("working directory {}", cwd.display()));
-    vec![
-        call(What::Directory, libc::SYS_chdir, &[path]).about(detail),
-        call(What::Directory, libc::SYS_umask, &[member.process.umask.into()]),
-    ]
+    let flags = (libc::O_PATH | libc::O_DIRECTORY) as u64;
+    let (mut ops, mut opener) = (Vec::new(), Opener::new(member, arena));
+    opener.assume(&mut ops);
+    let open = place::open(What::Directory, cwd, flags, identity, arena);
+    ops.push(open.store(SLOT_DIRECTORY).about(detail));
+    // It may be one that the parent could not enter any more.
+    opener.resume(&mut ops);
+    let on_it = |number| call(What::Directory, number, &[SLOT_DIRECTORY.into()]).slot_arg(0);
+    ops.extend([on_it(libc::SYS_fchdir).about(detail), on_it(libc::SYS_close)]);
+    ops.push(call(What::Directory, libc::SYS_umask, &[member.process.umask.into()]));
+    ops
 }
 
 fn signals(member: &Member, arena: &mut Arena) -> Vec<Op> {
@@ -86,6 +94,19 @@ fn posix_timer(timer: &PosixTimer, arena: &mut Arena) -> [Op; 2] {
     ]
 }
 
+/// What a thread's change of ids would undo, and what would hinder the making of a clone.
+pub fn joined(member: &Member) -> Vec<Op> {
+    // 2 cannot be set, only inherited: the nearest is that nobody may look at the clone.
+    let dumpable = u64::from(member.process.dumpable == 1);
+    let mut ops =
+        vec![call(What::Attribute, libc::SYS_prctl, &[libc::PR_SET_DUMPABLE as u64, dumpable])];
+    let exec_gain = u64::from(member.process.refuses_exec_gain);
+    if exec_gain != 0 {
+        ops.push(call(What::Attribute, libc::SYS_prctl, &[PR_SET_MDWE, exec_gain, 0, 0, 0]));
+    }
+    ops
+}
+
 /// Stops the clone where the parent was stopped, until somebody continues it.
 pub fn stop(member: &Member) -> Vec<Op> {
     let args = [member.process.pid.into(), libc::SIGSTOP as u64];
@@ -121,6 +142,8 @@ fn attributes(member: &Member) -> Vec<Op> {
     ops
 }
 
+/// Linux 6.3.
+const PR_SET_MDWE: u64 = 65;
 /// Linux 6.4.
 const PR_SET_MEMORY_MERGE: u64 = 67;
 

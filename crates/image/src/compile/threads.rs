@@ -4,7 +4,7 @@ use farfork_plan::{Op, ThreadPlan, What};
 
 use super::arena::Arena;
 use super::{credentials, filters, frame, process, scheduling};
-use crate::model::{Member, Thread};
+use crate::model::{Hardening, Member, Thread};
 
 const FS_BASE: usize = 21;
 const GS_BASE: usize = 22;
@@ -45,10 +45,7 @@ fn ops(member: &Member, thread: &Thread, is_leader: bool, arena: &mut Arena) -> 
         ops.push(Op::new(What::Credentials, libc::SYS_prctl as u32, &args));
     }
     ops.extend(after_credentials(thread));
-    if is_leader {
-        let args = [libc::PR_SET_DUMPABLE as u64, member.process.dumpable.into()];
-        ops.push(call(libc::SYS_prctl, &args).may_fail()); // 2 cannot be set, only inherited
-    }
+    ops.extend(hardening(&thread.hardening, arena));
     ops
 }
 
@@ -96,6 +93,32 @@ fn after_credentials(thread: &Thread) -> Option<Op> {
     let args = [libc::PR_SET_PDEATHSIG as u64, signal.into()];
     (signal != 0).then(|| call(libc::SYS_prctl, &args))
 }
+
+/// A node that cannot do these starts no clone: it would be less than its parent had asked for.
+fn hardening(wanted: &Hardening, arena: &mut Arena) -> Vec<Op> {
+    let prctl = |args: &[u64]| call(libc::SYS_prctl, args);
+    let mut ops = Vec::new();
+    for (speculation, control) in &wanted.speculation {
+        let detail = arena.detail(&format!("speculation {speculation}, to be set to {control}"));
+        let args = [PR_SET_SPECULATION_CTRL, (*speculation).into(), (*control).into(), 0, 0];
+        ops.push(prctl(&args).about(detail));
+    }
+    if wanted.hides_tsc {
+        ops.push(prctl(&[libc::PR_SET_TSC as u64, libc::PR_TSC_SIGSEGV as u64]));
+    }
+    if wanted.hides_cpuid {
+        let detail = arena.detail("cpuid, to be hidden");
+        ops.push(call(libc::SYS_arch_prctl, &[ARCH_SET_CPUID, 0]).about(detail));
+    }
+    if let Some(policy) = wanted.memory_failure {
+        let set = libc::PR_MCE_KILL_SET as u64;
+        ops.push(prctl(&[libc::PR_MCE_KILL as u64, set, policy.into(), 0, 0]));
+    }
+    ops
+}
+
+const PR_SET_SPECULATION_CTRL: u64 = 53;
+const ARCH_SET_CPUID: u64 = 0x1012;
 
 fn call(nr: libc::c_long, args: &[u64]) -> Op {
     Op::new(What::Attribute, nr as u32, args)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileStamp, Message, Socket, SocketOption};
+use super::{FileIdentity, FileStamp, Message, Socket, SocketOption};
 
 /// One descriptor number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +30,8 @@ pub enum OpenFile {
         offset: u64,
         /// Present for regular files, which must not have changed.
         stamp: Option<FileStamp>,
+        /// What was there.
+        identity: FileIdentity,
     },
     /// A regular file without a name, in [`super::Model::unnamed`].
     Unnamed {
@@ -189,6 +191,8 @@ pub struct InotifyWatch {
     pub path: PathBuf,
     /// Events and options, as `inotify_add_watch` takes them.
     pub mask: u32,
+    /// What was there.
+    pub identity: FileIdentity,
 }
 
 /// A descriptor watched by an epoll instance.

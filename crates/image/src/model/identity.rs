@@ -17,6 +17,19 @@ pub struct Credentials {
     pub securebits: u32,
 }
 
+/// What a thread has made harder for whoever takes it over, where that is not the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hardening {
+    /// Speculation (`PR_SPEC_*`) and what is set for it.
+    pub speculation: Vec<(u32, u32)>,
+    /// `PR_SET_TSC`: reading the time stamp counter ends in SIGSEGV.
+    pub hides_tsc: bool,
+    /// `ARCH_SET_CPUID`: so does `cpuid`.
+    pub hides_cpuid: bool,
+    /// `PR_MCE_KILL`: when broken memory kills it.
+    pub memory_failure: Option<u32>,
+}
+
 /// How a thread is scheduled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduling {

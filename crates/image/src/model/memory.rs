@@ -110,6 +110,28 @@ pub struct FileStamp {
     pub mtime_ns: i128,
     /// Build-id of an ELF file that was linked with one.
     pub build_id: Option<Vec<u8>>,
+    /// Which file it was.
+    pub identity: FileIdentity,
+}
+
+/// What a path led to, so that nothing else is opened in its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileIdentity {
+    /// Type and permissions, as `st_mode`.
+    pub mode: u32,
+    /// Its user.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+    /// Major and minor of a device.
+    pub device: (u32, u32),
+    /// Inode.
+    pub inode: u64,
+    /// When it was made, in nanoseconds since the epoch; 0 where the file system does not tell.
+    pub born_ns: u64,
+    /// Whether it lies in a file system of the kernel's own, whose files have other owners and
+    /// inodes on every node.
+    pub is_kernel_s: bool,
 }
 
 /// What an image holds of an address space, and where.

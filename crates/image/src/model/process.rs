@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Credentials, Scheduling, SeccompFilter};
+use super::{Credentials, FileIdentity, Hardening, Scheduling, SeccompFilter};
 
 /// Identity and attributes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -13,16 +13,22 @@ pub struct Process {
     pub pid: u32,
     /// Its executable.
     pub exe: PathBuf,
+    /// What is there.
+    pub exe_identity: FileIdentity,
     /// Command line, for people.
     pub command_line: Vec<String>,
     /// Working directory.
     pub cwd: PathBuf,
+    /// What is there.
+    pub cwd_identity: FileIdentity,
     /// File creation mask.
     pub umask: u32,
     /// `personality(2)`.
     pub personality: u32,
     /// `PR_GET_DUMPABLE`.
     pub dumpable: u32,
+    /// `PR_GET_MDWE`: whether memory may become executable later.
+    pub refuses_exec_gain: u32,
     /// Whether it reaps its descendants' orphans.
     pub is_child_subreaper: bool,
     /// Whether a signal had stopped it.
@@ -92,6 +98,8 @@ pub struct Thread {
     pub no_new_privs: bool,
     /// Ids and capabilities.
     pub credentials: Credentials,
+    /// What it has made harder.
+    pub hardening: Hardening,
     /// Priorities.
     pub scheduling: Scheduling,
     /// Its own seccomp filters, the oldest first.

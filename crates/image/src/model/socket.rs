@@ -1,5 +1,7 @@
 //! Sockets that a clone makes anew: what they were set to, and what they were to others.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::TcpConnection;
@@ -32,10 +34,23 @@ pub struct Socket {
     pub is_filter_locked: bool,
     /// The address it is bound to, as the kernel writes it.
     pub name: Option<Vec<u8>>,
-    /// Mode, user and group id of the file that a Unix socket is bound to.
-    pub file: Option<(u32, u32, u32)>,
+    /// The file that a Unix socket is bound to.
+    pub file: Option<SocketFile>,
     /// What it is to others.
     pub role: SocketRole,
+}
+
+/// The file of a Unix socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketFile {
+    /// Where it is, without symbolic links on the way, wherever the socket's name leads to it.
+    pub place: PathBuf,
+    /// Mode, without the type.
+    pub mode: u32,
+    /// User id.
+    pub user: u32,
+    /// Group id.
+    pub group: u32,
 }
 
 /// An option with a value that `setsockopt` takes.

@@ -15,7 +15,8 @@ const AT: u64 = 0x5555_5540_0000;
 
 /// A window with a page, and one that is nearly full: in chunks of their own.
 pub fn model() -> Model {
-    let file = FileStamp { path: "/bin/true".into(), size: 9000, mtime_ns: 1, build_id: None };
+    let file =
+        FileStamp { path: "/bin/true".into(), size: 9000, mtime_ns: 1, ..FileStamp::default() };
     let region = |start: u64, pages: u64, backing| Region {
         start,
         end: start + pages * 4096,

@@ -74,7 +74,7 @@ causes! {
     LANDLOCK {
         what: "rules of Landlock",
         why: "it is a set of rules not yet in force",
-        remedy: "apply and close it",
+        remedy: "close it before the checkpoint",
     }
     MOUNT_CONTEXT {
         what: "unfinished mount (fsopen)",

@@ -19,6 +19,7 @@ pub mod descriptors;
 pub mod files;
 pub mod memory;
 pub mod mounts;
+pub mod namespaces;
 pub mod process;
 pub mod sockets;
 pub mod threads;
@@ -58,5 +59,6 @@ pub const GROUPS: &[(&str, &[Cause])] = &[
     ("Sockets", sockets::ALL),
     ("Files", files::ALL),
     ("Mounts", mounts::ALL),
+    ("Namespaces", namespaces::ALL),
     ("Process", process::ALL),
 ];

@@ -21,6 +21,12 @@ causes! {
         why: "it is pid 1 and stopped",
         remedy: "continue it with SIGCONT",
     }
+    CONFINED {
+        what: "process with CAP_SYS_PTRACE that Landlock or another security module confines",
+        why: "a security module, Landlock perhaps, keeps it from other processes, by rules that \
+            nobody is told",
+        remedy: "checkpoint it before it confines itself, and have its clones do that",
+    }
     USER_NAMESPACE {
         what: "process in another user namespace",
         why: "its users, groups or capabilities are those of another user namespace",

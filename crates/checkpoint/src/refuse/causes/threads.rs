@@ -41,6 +41,16 @@ causes! {
         why: "its seccomp filter forbids rt_sigreturn, by which clones start",
         remedy: "let its filter allow rt_sigreturn",
     }
+    SYSCALL_DISPATCH {
+        what: "system calls that are handed to the program",
+        why: "it has its system calls handed to it as signals (syscall user dispatch)",
+        remedy: "run the program without PR_SET_SYSCALL_USER_DISPATCH",
+    }
+    OWN_DIRECTORIES {
+        what: "root and working directory of a single thread",
+        why: "the thread has a root and a working directory of its own",
+        remedy: "run the program without unshare(CLONE_FS)",
+    }
     OWN_TABLE {
         what: "descriptors of a single thread",
         why: "the thread has a descriptor table of its own",

@@ -2,9 +2,10 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use farfork_plan::{Op, What};
+use farfork_plan::{Op, What, nr};
 
 use super::Compiler;
+use crate::compile::place;
 use crate::model::OpenFile;
 
 /// `INOTIFY_IOC_SETNEXTWD` (Linux 4.16, `CONFIG_CHECKPOINT_RESTORE`).
@@ -21,12 +22,14 @@ impl Compiler<'_> {
                 let path = self.arena.text(watch.path.as_os_str().as_bytes());
                 let text = format!("fd {fd} (inotify) watching {}", watch.path.display());
                 self.detail = self.arena.detail(&text);
+                self.opener.assume(&mut self.ops);
                 self.push(libc::SYS_ioctl, &[fd.into(), SET_NEXT, watch.number.into()]);
-                let mask = u64::from(watch.mask | libc::IN_DONT_FOLLOW);
-                let args = [fd.into(), path, mask];
-                let add = Op::new(What::File, libc::SYS_inotify_add_watch as u32, &args);
+                let identity = place::identity(&watch.identity, self.arena);
+                let args = [fd.into(), path, watch.mask.into(), identity];
+                let add = Op::new(What::File, nr::WATCH, &args);
                 self.ops.push(add.about(self.detail));
             }
         }
+        self.opener.resume(&mut self.ops);
     }
 }

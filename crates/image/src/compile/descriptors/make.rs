@@ -1,11 +1,9 @@
 //! Files that one call makes.
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-
 use farfork_plan::{Op, What};
 
 use super::Compiler;
+use crate::compile::place;
 use crate::model::OpenFile;
 
 /// `TFD_IOC_SET_TICKS` (Linux 3.17, `CONFIG_CHECKPOINT_RESTORE`, which the address space needs
@@ -21,10 +19,16 @@ impl Compiler<'_> {
     /// Makes a file of its own, in the slot for it.
     pub fn make(&mut self, file: &OpenFile) {
         match file {
-            OpenFile::Path { path, flags, offset, .. } => self.path(path, *flags, *offset),
+            OpenFile::Path { path, flags, offset, identity, .. } => {
+                let open = place::open(What::File, path, open_flags(*flags), identity, self.arena);
+                self.opened(open, *offset);
+            }
             OpenFile::Object { object, flags, offset } => {
                 let made = format!("/proc/self/fd/{}", self.objects.number(*object));
-                self.path(Path::new(&made), *flags, *offset);
+                // What stands in /proc is a link, and is followed.
+                let at = self.arena.text(made.as_bytes());
+                let args = [libc::AT_FDCWD as i64 as u64, at, open_flags(*flags)];
+                self.opened(Op::new(What::File, libc::SYS_openat as u32, &args), *offset);
             }
             OpenFile::Event { count, flags, is_semaphore } => {
                 self.event(*count, *flags, *is_semaphore);
@@ -61,10 +65,8 @@ impl Compiler<'_> {
         self.ops.push(op);
     }
 
-    fn path(&mut self, path: &Path, flags: u32, offset: u64) {
-        let at = self.arena.text(path.as_os_str().as_bytes());
-        let args = [libc::AT_FDCWD as i64 as u64, at, open_flags(flags)];
-        let open = Op::new(What::File, libc::SYS_openat as u32, &args);
+    /// Opens the file in the making, and goes to its position.
+    fn opened(&mut self, open: Op, offset: u64) {
         self.ops.push(open.store(self.slots.made).about(self.detail));
         if offset != 0 {
             self.push_on(self.slots.made, libc::SYS_lseek, &[offset, libc::SEEK_SET as u64]);

@@ -43,6 +43,7 @@ use farfork_plan::{Op, What, nr};
 
 use super::Subject;
 use super::arena::Arena;
+use super::place::Opener;
 use super::shared::Numbers;
 use crate::model::{Descriptor, Member, Model, OpenFile};
 use in_flight::InFlight;
@@ -57,6 +58,7 @@ struct Compiler<'m> {
     /// Descriptors of each file, by number.
     numbers: BTreeMap<u32, Vec<&'m Descriptor>>,
     ops: Vec<Op>,
+    opener: Opener,
     /// Numbers that the caller supplies or may supply, in the order of their slots.
     external: Vec<u32>,
     spare_fd: u32,
@@ -91,9 +93,10 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     let mut compiler = Compiler {
         model,
         member,
-        arena,
         numbers,
         ops: Vec::new(),
+        opener: Opener::new(member, arena),
+        arena,
         slots: temporaries(external.len()),
         external,
         spare_fd: spare(model).start,
@@ -107,6 +110,7 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
             compiler.file(file);
         }
     }
+    compiler.opener.resume(&mut compiler.ops);
     compiler.slaves();
     compiler.control();
     compiler.watches();
@@ -199,6 +203,10 @@ impl Compiler<'_> {
         let model = self.model;
         let file = &model.files[index as usize];
         self.name(index, file);
+        match file {
+            OpenFile::Path { .. } => self.opener.assume(&mut self.ops),
+            _ => self.opener.resume(&mut self.ops),
+        }
         match file {
             OpenFile::External { .. } => self.external(index),
             OpenFile::Pipe { pipe, .. } => self.pipe(index, *pipe),

@@ -195,7 +195,7 @@ impl<'m> Table<'m> {
             (_, libc::SYS_ioctl) if a[1] & 0xff00 == 0x5400 => {
                 self.terminal(a[0] as u32, a[1], a[2])
             }
-            (_, libc::SYS_ioctl | libc::SYS_inotify_add_watch) => self.place(op.nr, a),
+            (_, libc::SYS_ioctl) => self.place(op.nr, a),
             (_, libc::SYS_epoll_ctl) => self.watch(a[0] as u32, a[2] as u32, a[3]),
             (_, libc::SYS_write | libc::SYS_sendto) => self.write(a[0] as u32, a[1], a[2]),
             (_, libc::SYS_sendmsg) => self.send(a[0] as u32, a[1]),
@@ -207,7 +207,10 @@ impl<'m> Table<'m> {
                 assert!(self.fds.contains_key(&(a[0] as u32)));
                 0
             }
-            (_, libc::SYS_fchownat | libc::SYS_fchmodat) => 0,
+            (nr::SOCKET_FILE | nr::ASSUME | nr::RESUME, _) => 0,
+            (nr::OPEN, _) => self.open_path(a[0], a[1]),
+            (nr::BIND, _) => self.on_socket(libc::SYS_bind, a),
+            (nr::WATCH, _) => self.place(op.nr, a),
             (_, number) => self.on_socket(number, a),
         }
     }
@@ -382,7 +385,7 @@ impl<'m> Table<'m> {
 
     /// `ioctl` of an inotify instance sets the next number, which the next watch takes.
     fn place(&mut self, number: u32, [fd, first, second, ..]: [u64; 6]) -> u64 {
-        let path = (i64::from(number) == libc::SYS_inotify_add_watch).then(|| self.text(first));
+        let path = (number == nr::WATCH).then(|| self.text(first));
         let thing = self.fds[&(fd as u32)].thing;
         match (&mut self.things[thing], path) {
             (Thing::Inotify(watches, next), Some(path)) => {

@@ -5,6 +5,7 @@ use farfork_plan::{Op, What, nr};
 use super::Compiler;
 use super::pair::{RECEIVE, SEND};
 use crate::model::{Socket, SocketOption, SocketRole};
+use std::os::unix::ffi::OsStrExt;
 
 /// Nothing is sent to this port: a connection to it is made by word of the caller only.
 const DISCARD_PORT: u16 = 9;
@@ -106,19 +107,25 @@ impl Compiler<'_> {
     fn bind(&mut self, socket: &Socket) {
         let Some(name) = &socket.name else { return };
         let at = self.arena.put(name, 8);
-        self.address(libc::SYS_bind, &[at, name.len() as u64]);
+        let makes_file = socket.file.is_some();
+        if makes_file {
+            self.opener.assume(&mut self.ops);
+        }
+        let number = if makes_file { nr::BIND.into() } else { libc::SYS_bind };
+        self.address(number, &[at, name.len() as u64]);
         if let (true, Some(bind)) = (socket.is_content(), self.ops.last_mut()) {
             bind.may_fail = 1;
         }
+        self.opener.resume(&mut self.ops);
         self.socket_file(socket);
     }
 
     /// Gives the file of a Unix socket to whom it belonged: binding has made it the restorer's.
     fn socket_file(&mut self, socket: &Socket) {
-        let (Some(path), Some((mode, user, group))) = (socket.path(), socket.file) else { return };
-        let (here, at) = (libc::AT_FDCWD as u64, self.arena.text(path));
-        self.push(libc::SYS_fchownat, &[here, at, user.into(), group.into(), 0]);
-        self.push(libc::SYS_fchmodat, &[here, at, mode.into()]);
+        let (Some(_), Some(file)) = (socket.path(), &socket.file) else { return };
+        let place = self.arena.text(file.place.as_os_str().as_bytes());
+        let owner = [file.mode, file.user, file.group].map(u64::from);
+        self.address(nr::SOCKET_FILE.into(), &[&owner[..], &[place]].concat());
     }
 
     /// A call that gives the socket in the making its address.

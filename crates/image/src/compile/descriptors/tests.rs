@@ -10,8 +10,8 @@ use super::simulate::{Made, Open, Table, Thing};
 use super::{Subject, external_numbers, ops, replaceable_numbers, spare, supplied_numbers};
 use crate::compile::arena::Arena;
 use crate::model::{
-    Descriptor, EpollWatch, InotifyWatch, Lock, LockKind, Member, Message, Model, Notice, OpenFile,
-    Socket, SocketOption, SocketRole, Terminal, UnnamedFile,
+    Descriptor, EpollWatch, FileIdentity, InotifyWatch, Lock, LockKind, Member, Message, Model,
+    Notice, OpenFile, Socket, SocketFile, SocketOption, SocketRole, Terminal, UnnamedFile,
 };
 
 /// So few numbers that gaps and collisions are common.
@@ -47,7 +47,7 @@ fn socket(id: u64, content: &[u8]) -> OpenFile {
         value: vec![*byte; 4],
     };
     OpenFile::Socket(Box::new(Socket {
-        file: Some((0o600, 1, 2)),
+        file: Some(SocketFile { place: "/s".into(), mode: 0o600, user: 1, group: 2 }),
         description: format!("socket {id}"),
         family: if id.is_multiple_of(3) { libc::AF_UNIX } else { libc::AF_INET } as u32,
         kind: id as u32,
@@ -60,7 +60,8 @@ fn socket(id: u64, content: &[u8]) -> OpenFile {
 }
 
 fn place(number: u32, id: u64) -> InotifyWatch {
-    InotifyWatch { number, path: format!("/place/{id}/{number}").into(), mask: number << 4 }
+    let (path, identity) = (format!("/place/{id}/{number}").into(), FileIdentity::default());
+    InotifyWatch { number, path, mask: number << 4, identity }
 }
 
 /// The files of one kind, with an identity that no other has.
@@ -71,6 +72,7 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
             flags: 0,
             offset: id,
             stamp: None,
+            identity: FileIdentity::default(),
         }],
         1 => vec![OpenFile::Event { count: id << 33 | 1, flags: 0, is_semaphore: false }],
         2 => vec![pipe(id, false, content), pipe(id, true, content)],
@@ -351,10 +353,10 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
             assert_eq!(*pid, u64::from(model.root().process.pid));
         }
         (OpenFile::Inotify { watches, .. }, Thing::Inotify(added, _)) => {
-            let expected = watches.iter().map(|watch| {
-                let mask = watch.mask | libc::IN_DONT_FOLLOW;
-                (watch.number, watch.path.display().to_string(), mask)
-            });
+            // That no link is followed is up to the restorer, which opens the place first.
+            let expected = watches
+                .iter()
+                .map(|watch| (watch.number, watch.path.display().to_string(), watch.mask));
             assert_eq!(&expected.collect::<Vec<_>>(), added);
         }
         (file, thing) => panic!("{file:?} became {thing:?}"),

@@ -1,0 +1,40 @@
+//! What a thread has made harder for whoever takes it over; only it is told.
+
+use farfork_image::model::Hardening;
+
+use crate::error::CheckpointError;
+use crate::inject::{Injector, Lent};
+
+const PR_GET_SPECULATION_CTRL: u64 = 52;
+const ARCH_GET_CPUID: u64 = 0x1011;
+const PR_MCE_KILL_DEFAULT: i64 = 2;
+/// `PR_SPEC_PRCTL`: a thread may choose.
+const MAY_CHOOSE: i64 = 1;
+const ENABLED: i64 = 2;
+const DISABLED: i64 = 4;
+/// Speculations, and what is chosen for them at first: store bypass, indirect branches, and the
+/// flush of the first cache.
+const SPECULATIONS: [(u32, i64); 3] = [(0, ENABLED), (1, ENABLED), (2, DISABLED)];
+
+/// Asks `thread`; what the kernel or the processor does not know is not set.
+pub fn collect(injector: &Injector<'_>, thread: &Lent<'_>) -> Result<Hardening, CheckpointError> {
+    let prctl = |option, second| thread.try_call(libc::SYS_prctl, [option, second, 0, 0, 0, 0]);
+    let mut hardening = Hardening::default();
+    for (speculation, default) in SPECULATIONS {
+        let told = prctl(PR_GET_SPECULATION_CTRL, speculation.into())?;
+        let chosen = told & !MAY_CHOOSE;
+        if told > 0 && told & MAY_CHOOSE != 0 && chosen != default {
+            hardening.speculation.push((speculation, chosen as u32));
+        }
+    }
+    if prctl(libc::PR_GET_TSC as u64, injector.scratch())? == 0 {
+        let [mode] = injector.words()?;
+        hardening.hides_tsc = mode as u32 == libc::PR_TSC_SIGSEGV as u32;
+    }
+    let cpuid = thread.try_call(libc::SYS_arch_prctl, [ARCH_GET_CPUID, 0, 0, 0, 0, 0])?;
+    hardening.hides_cpuid = cpuid == 0;
+    let policy = prctl(libc::PR_MCE_KILL_GET as u64, 0)?;
+    let is_chosen = policy >= 0 && policy != PR_MCE_KILL_DEFAULT;
+    hardening.memory_failure = is_chosen.then_some(policy as u32);
+    Ok(hardening)
+}

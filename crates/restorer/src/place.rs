@@ -1,0 +1,226 @@
+//! What a clone finds or makes by a path. Whoever may write to a directory on the way may have put
+//! something else there since the checkpoint, and this is done with the agent's rights.
+
+use core::mem::MaybeUninit;
+
+use farfork_plan::place::Identity;
+use linux_raw_sys::general as k;
+
+use crate::call::{self, Errno, SysResult, syscall};
+use crate::init::SHARED;
+use crate::rights::Assumed;
+
+/// What stands at a path is not what the parent had there.
+const ESTALE: Errno = Errno(linux_raw_sys::errno::ESTALE as i32);
+const EACCES: Errno = Errno(linux_raw_sys::errno::EACCES as i32);
+const EPERM: Errno = Errno(linux_raw_sys::errno::EPERM as i32);
+/// Gives a handle on the file that a Unix socket is bound to (Linux 4.15).
+const SIOCUNIXFILE: u64 = 0x89e0;
+const NR_FCHMODAT2: u32 = 452;
+const PATH_BYTES: usize = 4096;
+const AT_EMPTY_PATH: u64 = k::AT_EMPTY_PATH as u64;
+
+/// Opens what [`farfork_plan::nr::OPEN`] says.
+///
+/// # Safety
+/// Path and identity in `args` are addresses in the plan.
+pub unsafe fn open(rights: &mut Assumed, [path, flags, wanted, ..]: [u64; 6]) -> SysResult {
+    // SAFETY: opens a file; passed on to the caller.
+    unsafe {
+        match open_by_path(path, flags) {
+            Err(EACCES | EPERM) if rights.is_assumed() && wanted != 0 => {
+                rights.as_agent(|| open_the_same(path, flags, wanted))
+            }
+            opened => kept(opened?, wanted, false),
+        }
+    }
+}
+
+/// With all rights nothing is opened before it is known to be the same file: to open a device or a
+/// named pipe may do something.
+unsafe fn open_the_same(path: u64, flags: u64, wanted: u64) -> SysResult {
+    let handle = flags & HANDLE_FLAGS | u64::from(k::O_PATH);
+    // SAFETY: passed on to the caller.
+    unsafe {
+        let handle = kept(open_by_path(path, handle)?, wanted, true)?;
+        if flags & u64::from(k::O_PATH) != 0 {
+            return Ok(handle);
+        }
+        let mut link = [0u8; LINK_BYTES];
+        write_link(handle, &mut link);
+        let followed = flags & !u64::from(k::O_NOFOLLOW);
+        let at = k::AT_FDCWD as i64 as u64;
+        let opened = syscall(k::__NR_openat, [at, link.as_ptr() as u64, followed, 0]);
+        call::close_range(handle as u32, handle as u32);
+        opened
+    }
+}
+
+/// Flags that go together with `O_PATH`.
+const HANDLE_FLAGS: u64 = (k::O_DIRECTORY | k::O_NOFOLLOW | k::O_CLOEXEC) as u64;
+
+unsafe fn open_by_path(path: u64, flags: u64) -> SysResult {
+    let how = [flags, 0, u64::from(k::RESOLVE_NO_SYMLINKS)];
+    let at = k::AT_FDCWD as i64 as u64;
+    // SAFETY: the kernel reads a path of the plan and a `struct open_how`.
+    unsafe { syscall(k::__NR_openat2, [at, path, how.as_ptr() as u64, size_of_val(&how) as u64]) }
+}
+
+/// The descriptor, if it is what is `wanted`; closes it if not.
+unsafe fn kept(fd: u64, wanted: u64, is_the_same: bool) -> SysResult {
+    // SAFETY: passed on to the caller.
+    if wanted == 0 || unsafe { is(fd, &*(wanted as *const Identity), is_the_same) } {
+        return Ok(fd);
+    }
+    call::close_range(fd as u32, fd as u32);
+    Err(ESTALE)
+}
+
+/// Whether what is open as `fd` is what is `wanted`: something like it, or `is_the_same`.
+fn is(fd: u64, wanted: &Identity, is_the_same: bool) -> bool {
+    let mut found = MaybeUninit::<k::statx>::zeroed();
+    let mask = u64::from(k::STATX_BASIC_STATS | k::STATX_BTIME);
+    let args = [fd, c"".as_ptr() as u64, AT_EMPTY_PATH, mask, found.as_mut_ptr() as u64];
+    // SAFETY: the kernel writes a `statx`; all zeros are one, too.
+    let found = unsafe {
+        if syscall(k::__NR_statx, args).is_err() {
+            return false;
+        }
+        found.assume_init()
+    };
+    let (mode, kind) = (u32::from(found.stx_mode), k::S_IFMT);
+    let device = u64::from(found.stx_rdev_major) << 32 | u64::from(found.stx_rdev_minor);
+    let born = &found.stx_btime;
+    let born_ns = born.tv_sec as u64 * 1_000_000_000 + u64::from(born.tv_nsec);
+    let is_alike = mode & kind == wanted.mode & kind && device == wanted.device;
+    let owner = (mode, found.stx_uid, found.stx_gid);
+    let has_owner = owner == (wanted.mode, wanted.user, wanted.group);
+    let is_same = (found.stx_ino, born_ns) == (wanted.inode, wanted.born_ns);
+    // In a user namespace with one user, the files of all others are nobody's.
+    // SAFETY: set before the first op is run.
+    let sees_owners = unsafe { !SHARED.get().keeps_groups };
+    let is_owned = wanted.is_owned != 0 && sees_owners;
+    is_alike && (!is_owned || has_owner && (!is_the_same || is_same))
+}
+
+/// Binds a socket as [`farfork_plan::nr::BIND`] says. Where the parent could not make the file
+/// itself the agent does, and [`socket_file`] finds out if that was elsewhere.
+///
+/// # Safety
+/// The address in `args` is in the plan.
+pub unsafe fn bind(rights: &mut Assumed, [socket, at, bytes, ..]: [u64; 6]) -> SysResult {
+    // SAFETY: the kernel reads the address.
+    let bind = || unsafe { syscall(k::__NR_bind, [socket, at, bytes]) };
+    match bind() {
+        // SAFETY: as above.
+        Err(EACCES | EPERM) if rights.is_assumed() => unsafe { rights.as_agent(bind) },
+        other => other,
+    }
+}
+
+/// Adds a watch as [`farfork_plan::nr::WATCH`] says.
+///
+/// # Safety
+/// Path and identity in `args` are addresses in the plan.
+pub unsafe fn watch(
+    rights: &mut Assumed,
+    [instance, path, mask, wanted, ..]: [u64; 6],
+) -> SysResult {
+    let flags = u64::from(k::O_PATH | k::O_NOFOLLOW);
+    // SAFETY: passed on to the caller.
+    let place = unsafe { open(rights, [path, flags, wanted, 0, 0, 0]) }?;
+    let mut link = [0u8; LINK_BYTES];
+    write_link(place, &mut link);
+    // The link in /proc has to be followed, and leads to what is open and no further.
+    let mask = mask & !u64::from(k::IN_DONT_FOLLOW);
+    // SAFETY: the kernel reads the link's name.
+    let add =
+        || unsafe { syscall(k::__NR_inotify_add_watch, [instance, link.as_ptr() as u64, mask]) };
+    // SAFETY: passed on to the caller.
+    let is_the_same = || wanted != 0 && unsafe { is(place, &*(wanted as *const Identity), true) };
+    let added = match add() {
+        // SAFETY: as above.
+        Err(EACCES) if rights.is_assumed() && is_the_same() => unsafe { rights.as_agent(add) },
+        other => other,
+    };
+    call::close_range(place as u32, place as u32);
+    added
+}
+
+/// Gives the file of a Unix socket its mode and owner, by a handle on that very file: its name may
+/// lead to another by now.
+///
+/// # Safety
+/// The path in `args` is NUL-terminated text of the plan.
+pub unsafe fn socket_file([socket, mode, user, group, place, _]: [u64; 6]) -> SysResult {
+    // SAFETY: makes a descriptor.
+    let file = match unsafe { syscall(k::__NR_ioctl, [socket, SIOCUNIXFILE, 0]) } {
+        // Without CAP_NET_ADMIN there is no such handle, but no other owner to give either.
+        Err(EPERM) if is_already(place, mode, user, group) => return Ok(0),
+        other => other?,
+    };
+    let empty = c"".as_ptr() as u64;
+    // SAFETY: calls on a descriptor, with texts that are NUL-terminated.
+    let done = unsafe {
+        is_at(file, place).and_then(|()| {
+            syscall(k::__NR_fchownat, [file, empty, user, group, AT_EMPTY_PATH])?;
+            syscall(NR_FCHMODAT2, [file, empty, mode, AT_EMPTY_PATH])
+        })
+    };
+    call::close_range(file as u32, file as u32);
+    done
+}
+
+/// Whether a socket with this mode and owner is at the path `place`.
+fn is_already(place: u64, mode: u64, user: u64, group: u64) -> bool {
+    let mut found = MaybeUninit::<k::stat>::zeroed();
+    let no_link = u64::from(k::AT_SYMLINK_NOFOLLOW);
+    let args = [k::AT_FDCWD as i64 as u64, place, found.as_mut_ptr() as u64, no_link];
+    // SAFETY: the kernel writes a `stat`; all zeros are one, too.
+    let found = unsafe {
+        let _ = syscall(k::__NR_newfstatat, args);
+        found.assume_init()
+    };
+    let owner = (found.st_mode, u64::from(found.st_uid), u64::from(found.st_gid));
+    owner == (k::S_IFSOCK | mode as u32, user, group)
+}
+
+/// Fails unless the path of what is open as `file` is `place`.
+unsafe fn is_at(file: u64, place: u64) -> Result<(), Errno> {
+    let mut link = [0u8; LINK_BYTES];
+    write_link(file, &mut link);
+    let mut found = [0u8; PATH_BYTES];
+    let at = k::AT_FDCWD as i64 as u64;
+    let args = [at, link.as_ptr() as u64, found.as_mut_ptr() as u64, PATH_BYTES as u64];
+    // SAFETY: the kernel writes to `found`, which has the room.
+    let length = unsafe { syscall(k::__NR_readlinkat, args) }? as usize;
+    let found = found.get(..length).ok_or(ESTALE)?;
+    // SAFETY: no byte of a path is NUL, so that this ends with the text of the plan.
+    let is_same = |(at, byte): (usize, &u8)| unsafe { *(place as *const u8).add(at) == *byte };
+    // SAFETY: as above: all bytes before this one are the text's.
+    let is_at =
+        found.iter().enumerate().all(is_same) && unsafe { *(place as *const u8).add(length) } == 0;
+    if is_at { Ok(()) } else { Err(ESTALE) }
+}
+
+const LINK: &[u8] = b"/proc/self/fd/";
+const LINK_BYTES: usize = LINK.len() + 11;
+
+/// The name of descriptor `fd` in `/proc`, NUL-terminated.
+fn write_link(fd: u64, link: &mut [u8; LINK_BYTES]) {
+    let mut digits = [0u8; 10];
+    let mut rest = fd as u32;
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let digits = &digits[first..];
+    link.fill(0);
+    link[..LINK.len()].copy_from_slice(LINK);
+    link[LINK.len()..LINK.len() + digits.len()].copy_from_slice(digits);
+}

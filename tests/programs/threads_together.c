@@ -1,0 +1,96 @@
+// A clone's first thread to run finds all others with the parent's ids and filters, and the process
+// as open to others as it was: they share memory, so whoever had more would lend it to all.
+#include "filters.h"
+#include <dirent.h>
+#include <grp.h>
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#define THREADS 200
+#define USER 65534
+
+static const struct rule rules[] = {{SYS_getpgid, ERRNO(ENOTTY)}};
+
+static void *idle(void *unused) {
+    for (;;) pause();
+    return unused;
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+struct seen {
+    int uid, filters;
+};
+
+static struct seen look_at(int tid) {
+    char path[64], text[4096];
+    struct seen seen = {-1, -1};
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", tid);
+    int fd = MUST(open(path, O_RDONLY));
+    ssize_t got = MUST(read(fd, text, sizeof text - 1));
+    close(fd);
+    text[got] = 0;
+    char *uid = strstr(text, "\nUid:"), *filters = strstr(text, "\nSeccomp_filters:");
+    if (uid) seen.uid = atoi(uid + 5);
+    if (filters) seen.filters = atoi(filters + 17);
+    return seen;
+}
+
+static void check_all(void) {
+    static int tids[THREADS + 1];
+    int count = 0;
+    CHECK(prctl(PR_GET_DUMPABLE) == 1, "dumpable: saw %d", prctl(PR_GET_DUMPABLE));
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks, "opendir: %s", strerror(errno));
+    for (struct dirent *task; (task = readdir(tasks));)
+        if (task->d_name[0] != '.' && count <= THREADS) tids[count++] = atoi(task->d_name);
+    closedir(tasks);
+    CHECK(count == THREADS + 1, "threads: saw %d", count);
+    struct seen own = look_at(getpid());
+    // The youngest is the last to be made.
+    while (count--) {
+        struct seen other = look_at(tids[count]);
+        CHECK(other.uid == USER, "thread %d: saw uid %d", count, other.uid);
+        CHECK(other.filters == own.filters, "thread %d: saw %d filters, expected %d", count,
+              other.filters, own.filters);
+    }
+}
+
+int main(void) {
+    if (geteuid()) {
+        note("UNAVAILABLE not root: no ids to change");
+        pass();
+    }
+    MUST(setgroups(0, NULL));
+    MUST(setresgid(USER, USER, USER));
+    MUST(setresuid(USER, USER, USER));
+    MUST(prctl(PR_SET_DUMPABLE, 1));
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    MUST(install(rules, 1, 0, 0));
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 << 10);
+    pthread_t thread;
+    for (int i = 0; i < THREADS; i++) CHECK(!pthread_create(&thread, &small, idle, NULL), "thread");
+    MUST(fcntl(0, F_SETFL, fcntl(0, F_GETFL) | O_NONBLOCK));
+    CHECK(write(1, "READY\n", 6) == 6, "write: %s", strerror(errno));
+    // A clone begins here, in the middle, and with a jump of the clock.
+    char byte;
+    double last = now();
+    for (unsigned turn = 1;; turn++) {
+        double time = now();
+        if (time - last > 0.003) {
+            check_all();
+            time = now();
+        }
+        last = time;
+        if (turn % 1024 == 0 && read(0, &byte, 1) == 1) break;
+    }
+    check_all();
+    pass();
+}
