@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 const POOL_SIZE: &str = "6G";
 /// The pool and its metadata; sparse, so only what images hold is used.
 const TMPFS_OPTIONS: &str = "huge=always,size=7g,mode=0755";
-/// The names of nodes that are not this one, each in a network namespace of its own.
+/// The names of nodes that are not this one, each in a network namespace of its own. The clocks of
+/// both stand behind this one's, and the second one says that it has another boot.
 pub const OTHER_NODES: [&str; 2] = ["n2", "n3"];
 
 static MOUNTED: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -88,15 +89,25 @@ pub fn other_node(pool: &Path, which: usize) -> Outcome<&'static str> {
     {
         return Ok(name);
     }
-    agents[which] = Some(start_agent(pool, name)?);
+    agents[which] = Some(start_agent(pool, name, which == 1)?);
     await_node(pool, name)?;
     Ok(name)
 }
 
-fn start_agent(pool: &Path, name: &str) -> Outcome<Child> {
+const OTHER_BOOT: &str = "7be2b0c9-9d51-4b2b-8d0f-2f8ad3c21f5e\n";
+
+fn start_agent(pool: &Path, name: &str, has_other_boot: bool) -> Outcome<Child> {
+    let boot = base().join("boot_id");
+    std::fs::write(&boot, OTHER_BOOT)
+        .map_err(|error| Trouble::during("writing another boot's id", error))?;
+    let mount = format!("mount --bind {} /proc/sys/kernel/random/boot_id", boot.display());
+    let mount = if has_other_boot { mount.as_str() } else { "true" };
+    let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec;
+    let [monotonic, boottime] = [since_boot / 2, since_boot / 3].map(|behind| -behind);
     Command::new("unshare")
-        .args(["--kill-child", "-pfmn", "--mount-proc", "--", "sh", "-c"])
-        .args(["ip link set lo up && exec \"$@\"", "agent"])
+        .args([format!("--monotonic={monotonic}"), format!("--boottime={boottime}")])
+        .args(["--kill-child", "-pfmnT", "--mount-proc", "--", "sh", "-c"])
+        .args([&format!("ip link set lo up && {mount} && exec \"$@\""), "agent"])
         .arg(farfork::binary()?)
         .args(["node", "--name", name, "--pool"])
         .arg(pool)

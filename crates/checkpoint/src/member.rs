@@ -84,7 +84,7 @@ impl<'f> Seen<'f> {
         let memory = memory::memory(regions.all, &runs, guards, kernel, first_chunk);
         let memory = Memory { protection_keys, ..memory };
         let member = self.ask(&injector, memory, locks_future, refusals)?;
-        let made_on = process::made_on(injector.vdso(), &member.threads[0].xstate);
+        let made_on = process::made_on(pid, injector.vdso(), &member.threads[0].xstate)?;
         Ok(Own { member, runs, made_on })
     }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use farfork_image::clocks;
 use farfork_image::model::{
     FileIdentity, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers,
 };
@@ -26,6 +27,9 @@ pub fn collect(
     refusals: &mut Refusals,
 ) -> Result<Process, CheckpointError> {
     let status = Status::read(pid, pid)?;
+    if !has_its_childrens_clocks(pid) {
+        refusals.add("process", causes::process::TIME_NAMESPACE);
+    }
     let leader = injector.lend(pid)?;
     let prctl =
         |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);
@@ -64,6 +68,13 @@ pub fn collect(
         coredump_filter: number(pid, "coredump_filter", 16) as u32,
         limits: limits(pid),
     })
+}
+
+/// A process that has made a time namespace gets there by `exec` or `setns`, or its children do. Of its
+/// own namespace the kernel then shows no offsets.
+fn has_its_childrens_clocks(pid: i32) -> bool {
+    let namespace = |name| fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
+    namespace("time") == namespace("time_for_children")
 }
 
 /// A number that a file of `/proc/PID` holds.
@@ -229,13 +240,14 @@ fn parse_timers(text: &str) -> Vec<PosixTimer> {
     timers
 }
 
-/// The kernel and processor that this runs on.
-pub fn made_on(vdso: &[u8], area: &[u8]) -> MadeOn {
-    MadeOn {
+/// The kernel and processor that this runs on, and the clocks of the process.
+pub fn made_on(pid: i32, vdso: &[u8], area: &[u8]) -> Result<MadeOn, CheckpointError> {
+    Ok(MadeOn {
         xcr0: xstate::word(area, xstate::XCR0_OFFSET),
         vdso_crc: crc32c::crc32c(vdso),
+        clocks: clocks::of(pid).map_err(doing(pid, "read its clocks"))?,
         ..farfork_image::machine::this().clone()
-    }
+    })
 }
 
 #[cfg(test)]

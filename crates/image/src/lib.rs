@@ -2,6 +2,7 @@
 
 pub mod archive;
 pub mod catalog;
+pub mod clocks;
 pub mod compile;
 pub mod error;
 pub mod format;

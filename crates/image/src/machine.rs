@@ -7,10 +7,19 @@ use farfork_sys::xstate;
 
 use crate::model::MadeOn;
 
-/// This machine, without the vDSO, which differs by process. It is looked at once.
+/// This machine, without the vDSO and the clocks, which differ by process. It is looked at once.
 pub fn this() -> &'static MadeOn {
     static THIS: OnceLock<MadeOn> = OnceLock::new();
     THIS.get_or_init(look)
+}
+
+/// Which boot of which machine this is.
+pub fn boot() -> &'static str {
+    static BOOT: OnceLock<String> = OnceLock::new();
+    BOOT.get_or_init(|| {
+        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        id.trim().to_owned()
+    })
 }
 
 fn look() -> MadeOn {
@@ -26,7 +35,7 @@ fn look() -> MadeOn {
             .split_whitespace()
             .map(str::to_owned)
             .collect(),
-        vdso_crc: 0,
+        ..MadeOn::default()
     }
 }
 

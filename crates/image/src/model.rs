@@ -9,6 +9,7 @@
 //!         └─ files, objects, terminals, …   what they may share, referred to by index
 //! ```
 
+mod clocks;
 mod connection;
 mod files;
 mod filter;
@@ -25,6 +26,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use clocks::{Clocks, Offsets, Readings};
 pub use connection::TcpConnection;
 pub use files::{Descriptor, EpollWatch, InotifyWatch, OpenFile};
 pub use filter::SeccompFilter;
@@ -117,6 +119,8 @@ pub struct MadeOn {
     pub cpu_flags: Vec<String>,
     /// CRC-32C of the vDSO's bytes.
     pub vdso_crc: u32,
+    /// The parent's clocks.
+    pub clocks: Clocks,
 }
 
 impl Model {

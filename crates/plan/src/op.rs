@@ -125,6 +125,8 @@ pub enum What {
     Reset = 21,
     /// Placing a process in its session and group.
     Kinship = 22,
+    /// Making a time namespace.
+    Clocks = 23,
 }
 
 impl What {
@@ -154,6 +156,7 @@ impl What {
             Lock,
             Reset,
             Kinship,
+            Clocks,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

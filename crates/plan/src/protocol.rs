@@ -36,8 +36,12 @@ pub struct Request {
     pub pool_inode: u64,
     /// 1 if the clone has the right groups already and may not set any: its agent is not root.
     pub keeps_groups: u32,
-    /// Zero.
-    pub unused: u32,
+    /// 1 if the clone gets a time namespace, whose offsets are `clocks_ns`.
+    pub sets_clocks: u32,
+    /// How far ahead of the boot: `CLOCK_MONOTONIC`, `CLOCK_BOOTTIME`, in ns.
+    pub clocks_ns: [i64; 2],
+    /// How far the clone's `CLOCK_MONOTONIC` is ahead of its agent's, in ns.
+    pub ahead_ns: i64,
 }
 
 /// How the clone's pid relates to the parent's.
@@ -74,7 +78,7 @@ pub struct Status {
     pub value: i64,
     /// [`StatusKind::Failed`], [`StatusKind::Warned`]: the op's `detail`.
     pub detail: u64,
-    /// [`StatusKind::Running`]: `CLOCK_MONOTONIC` in ns at: init running, container made,
+    /// [`StatusKind::Running`]: the agent's `CLOCK_MONOTONIC` in ns at: init running, container made,
     /// process forked, memory mapped, descriptors made, last step before user code.
     pub at_ns: [u64; 6],
 }
@@ -98,7 +102,7 @@ pub enum StatusKind {
 }
 
 const _: () = {
-    assert!(size_of::<Request>() == 48);
+    assert!(size_of::<Request>() == 72);
     assert!(size_of::<Spawned>() == 8);
     assert!(size_of::<Status>() == 72);
 };

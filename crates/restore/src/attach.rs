@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
 use farfork_image::format::Image;
-use farfork_image::machine;
+use farfork_image::model::Offsets;
+use farfork_image::{clocks, machine};
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_pool::Pool;
 use farfork_types::Cid;
@@ -19,6 +20,15 @@ pub struct Attached {
     pool: OwnedFd,
     pool_device: u64,
     pool_inode: u64,
+    clocks: Option<Shift>,
+}
+
+/// The time namespace of an image's clones.
+#[derive(Clone, Copy, Debug)]
+struct Shift {
+    offsets: Offsets,
+    /// Ahead of this process.
+    ahead: Offsets,
 }
 
 /// Reads and checks the image `cid` for use on this machine.
@@ -34,12 +44,22 @@ pub fn attach(pool: &Pool, cid: Cid) -> Result<Attached, RestoreError> {
         .map_err(|source| RestoreError::Restorer { doing: "looking at the pool", source })?;
     let device = metadata.dev();
     let (major, minor) = (u64::from(libc::major(device)), u64::from(libc::minor(device)));
+    let clocks = shift(&image)?;
     Ok(Attached {
         image,
+        clocks,
         pool: file.into(),
         pool_device: major << 32 | minor,
         pool_inode: metadata.ino(),
     })
+}
+
+/// The clones of an image have one clock here, from the first that is started to the last.
+fn shift(image: &Image) -> Result<Option<Shift>, RestoreError> {
+    let here = clocks::here()
+        .map_err(|source| RestoreError::Restorer { doing: "looking at the clocks", source })?;
+    let offsets = clocks::needed(&image.model.made_on.clocks, &here);
+    Ok(offsets.map(|offsets| Shift { offsets, ahead: offsets.from(here.ahead) }))
 }
 
 impl Attached {
@@ -50,7 +70,7 @@ impl Attached {
 
     /// The request that starts a clone, which keeps the groups of its agent or has those of the plan.
     pub fn request(&self, mode: PidMode, external_count: usize, keeps_groups: bool) -> Request {
-        Request {
+        let request = Request {
             plan_offset: self.image.plan_offset,
             plan_bytes: self.image.plan_bytes,
             pid_mode: mode as u32,
@@ -59,6 +79,15 @@ impl Attached {
             pool_inode: self.pool_inode,
             keeps_groups: keeps_groups.into(),
             ..Request::default()
+        };
+        match self.clocks {
+            None => request,
+            Some(Shift { offsets, ahead }) => Request {
+                sets_clocks: 1,
+                clocks_ns: [offsets.monotonic_ns, offsets.boottime_ns],
+                ahead_ns: ahead.monotonic_ns,
+                ..request
+            },
         }
     }
 }

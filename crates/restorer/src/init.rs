@@ -7,6 +7,7 @@ use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, syscall};
 use crate::cell::ProcessCell;
+use crate::clocks;
 use crate::run::{Failure, Slots, elements};
 use crate::supervise::Supervisor;
 use crate::task;
@@ -28,6 +29,8 @@ pub struct Shared {
     pub status_fd: i32,
     /// When each phase ended, as in `Status::at_ns`.
     pub at_ns: [u64; 6],
+    /// How far the clone's clock is ahead of the agent's, in ns.
+    pub ahead_ns: i64,
     /// Threads of the process besides the first.
     pub others: u32,
     /// The clone has a container of its own and must mount its `/proc` itself.
@@ -40,11 +43,19 @@ pub struct Shared {
     pub keeps_groups: bool,
 }
 
+impl Shared {
+    /// The agent's monotonic time in nanoseconds, for the clone.
+    pub fn now_ns(&self) -> u64 {
+        call::now_ns().wrapping_sub_signed(self.ahead_ns)
+    }
+}
+
 /// One instance per process; the template's is never used.
 pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     slots: Slots::new(),
     status_fd: -1,
     at_ns: [0; 6],
+    ahead_ns: 0,
     others: 0,
     mounts_proc: false,
     has_namespace: false,
@@ -83,6 +94,11 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
         .map_err(|errno| Failure::of(What::Descriptor, errno))?;
     let supervisor = Supervisor::install(plan, request, fds)
         .map_err(|errno| Failure::of(What::Supervisor, errno))?;
+    if request.sets_clocks != 0 {
+        clocks::for_children(request.clocks_ns)
+            .map_err(|errno| Failure::of(What::Clocks, errno))?;
+        shared.ahead_ns = request.ahead_ns;
+    }
     shared.at_ns[1] = call::now_ns();
     let handed = Handed::of(request, shared);
     let pid = start_process(plan, shared.mounts_proc)

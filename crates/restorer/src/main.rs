@@ -15,6 +15,7 @@
 
 mod call;
 mod cell;
+mod clocks;
 mod family;
 mod gate;
 mod init;

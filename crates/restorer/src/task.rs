@@ -17,7 +17,7 @@ const ARCH_SET_FS: u64 = 0x1002;
 pub extern "C" fn lead(plan: u64) -> ! {
     // SAFETY: the init passes its mapped plan; this process has but this thread as yet.
     let (plan, shared) = unsafe { (&*(plan as *const PlanHeader), SHARED.get_mut()) };
-    shared.at_ns[2] = call::now_ns();
+    shared.at_ns[2] = shared.now_ns();
     // SAFETY: the tables are the plan's; the init has looked at them.
     let member = unsafe { &elements::<MemberPlan>(plan.members)[0] };
     if let Err(failure) = family::begin(shared) {
@@ -33,7 +33,7 @@ pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared
     if let Err(failure) = build(member, threads, shared) {
         failure.report(shared.status_fd)
     }
-    shared.at_ns[4] = call::now_ns();
+    shared.at_ns[4] = shared.now_ns();
     default_slice();
     if let Err(failure) = join(member, shared) {
         failure.report(shared.status_fd)
@@ -76,7 +76,7 @@ fn build(
     // SAFETY: the plan is of a sealed image and this address space is to become its parent's.
     unsafe { shared.slots.run(elements(member.memory_ops))? };
     map_stacks(threads.len() as u64).map_err(|errno| Failure::of(What::Map, errno))?;
-    shared.at_ns[3] = call::now_ns();
+    shared.at_ns[3] = shared.now_ns();
     if shared.mounts_proc {
         init::mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
     }
@@ -186,7 +186,7 @@ const FAIR: [u32; 2] = [k::SCHED_NORMAL, k::SCHED_BATCH];
 
 /// Tells the agent.
 fn announce(shared: &mut Shared) {
-    shared.at_ns[5] = call::now_ns();
+    shared.at_ns[5] = shared.now_ns();
     let status =
         Status { kind: StatusKind::Running as u32, at_ns: shared.at_ns, ..Status::default() };
     if call::send(shared.status_fd, &status).is_err() {

@@ -20,6 +20,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_eventfd"),
     Program::c("fd_epoll").as_pid_one(),
     Program::c("fd_timerfd"),
+    Program::c("fd_signalfd").as_pid_one(),
     Program::c("fd_socketpair"),
     Program::c("fd_in_flight").as_pid_one(),
     Program::c("fd_memfd"),

@@ -1,6 +1,7 @@
 //! Threads, registers, signals, clocks and identity.
 
 use crate::Program;
+use crate::program::Source;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("threads_regs").as_pid_one(),
@@ -33,6 +34,11 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("priorities").as_pid_one(),
     Program::c("auxv_exe").as_pid_one(),
     Program::c("vdso_time"),
+    Program::c("clocks").as_pid_one(),
+    Program::of("clocks_ahead", Source::C("clocks")).env(&[("AHEAD", "1")]).as_pid_one(),
+    // On two other nodes, one of which has another boot.
+    Program::of("clocks_elsewhere", Source::C("clocks")).own_network(),
+    Program::of("clocks_ahead_elsewhere", Source::C("clocks")).env(&[("AHEAD", "1")]).own_network(),
     Program::c("vdso_random").values_differ(),
     Program::c("membarrier"),
     Program::c("seccomp_none"),

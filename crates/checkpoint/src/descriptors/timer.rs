@@ -2,25 +2,32 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use farfork_image::clocks;
 use farfork_image::model::OpenFile;
 
-use super::error::{Capture, unexpected};
+use super::error::{Capture, reading, unexpected};
 use super::fdinfo::FdInfo;
 use super::subject::Subject;
 use super::table::Entry;
 
-const WALL_CLOCKS: [i32; 2] = [libc::CLOCK_REALTIME, libc::CLOCK_REALTIME_ALARM];
 const ABSOLUTE: u32 = libc::TFD_TIMER_ABSTIME as u32;
 const NS: u64 = 1_000_000_000;
 
 /// A timerfd.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let timer = timer(&entry.info, now.as_nanos() as u64);
+    let clocks = clocks::of(subject.pid).map_err(reading(subject.pid, "the clocks"))?;
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let timer = timer(&entry.info, |clock| match clock {
+        libc::CLOCK_MONOTONIC => clocks.read.monotonic_ns as u64,
+        libc::CLOCK_BOOTTIME | libc::CLOCK_BOOTTIME_ALARM => clocks.read.boottime_ns as u64,
+        _ => wall.as_nanos() as u64,
+    });
     timer.ok_or_else(|| unexpected(subject.pid, format!("timer of fd {}", entry.fd)).into())
 }
 
-fn timer(info: &FdInfo, wall_ns: u64) -> Option<OpenFile> {
+/// The kernel tells how much time is left. `now_ns` is what a clock says to the process: a timer
+/// that was set to a moment is due at that moment in a clone, too.
+fn timer(info: &FdInfo, now_ns: impl Fn(i32) -> u64) -> Option<OpenFile> {
     let clock = info.value("clockid")?.parse().ok()?;
     let ticks = info.value("ticks")?.parse().ok()?;
     let used = u32::from_str_radix(info.value("settime flags")?, 8).ok()?;
@@ -28,12 +35,11 @@ fn timer(info: &FdInfo, wall_ns: u64) -> Option<OpenFile> {
     // A periodic timer whose tick was not read yet stands still until it is. Where it would be
     // in its next period is not shown: a whole one is left to it.
     let left = if left == 0 && ticks > 0 { interval } else { left };
-    let is_wall = used & ABSOLUTE != 0 && WALL_CLOCKS.contains(&clock);
-    let due = if is_wall && left > 0 { wall_ns + left } else { left };
+    let due = if used & ABSOLUTE != 0 && left > 0 { now_ns(clock) + left } else { left };
     Some(OpenFile::Timer {
         clock,
         flags: info.status_flags(),
-        set_flags: if is_wall { used } else { used & !ABSOLUTE },
+        set_flags: used,
         ticks,
         setting: [interval / NS, interval % NS, due / NS, due % NS],
     })
@@ -54,15 +60,16 @@ mod tests {
             "pos:\t0\nflags:\t02\nclockid: {clock}\nticks: {ticks}\nsettime flags: 0{used}\n\
              it_value: {value}\nit_interval: {interval}\n"
         );
-        match timer(&FdInfo::parse(text).unwrap(), 10 * NS) {
+        match timer(&FdInfo::parse(text).unwrap(), |clock| (10 + clock as u64) * NS) {
             Some(OpenFile::Timer { set_flags, setting, .. }) => (set_flags, setting),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn only_the_wall_clock_keeps_absolute_times() {
-        assert_eq!(setting(1, 0, 1, "(2, 5)", "(0, 0)"), (0, [0, 0, 2, 5]));
+    fn a_moment_stays_a_moment() {
+        assert_eq!(setting(1, 0, 0, "(2, 5)", "(0, 0)"), (0, [0, 0, 2, 5]));
+        assert_eq!(setting(1, 0, 1, "(2, 5)", "(0, 0)"), (1, [0, 0, 13, 5]));
         assert_eq!(setting(0, 0, 3, "(2, 5)", "(0, 0)"), (3, [0, 0, 12, 5]));
         assert_eq!(setting(0, 0, 1, "(0, 0)", "(0, 0)"), (1, [0, 0, 0, 0]));
     }

@@ -64,6 +64,11 @@ causes! {
         why: "its users, groups or capabilities are those of another user namespace",
         remedy: "run farfork in that namespace, or the process outside of it",
     }
+    TIME_NAMESPACE {
+        what: "process between two time namespaces",
+        why: "it has made a time namespace for its children and is not in it itself",
+        remedy: "checkpoint it when it has executed a program, or start it by unshare --time",
+    }
     TRACED {
         what: "process or thread under a debugger",
         why: "a debugger traces it",
