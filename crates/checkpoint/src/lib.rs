@@ -118,9 +118,10 @@ pub fn dry_run(
 }
 
 /// Stops processes in their own code: those of a clone that has only just been started may still
-/// be on their way there.
+/// be on their way there. Hundreds of threads need time for that, and each look takes them some: the
+/// time between two looks doubles.
 fn freeze(target: Target) -> Result<Family, CheckpointError> {
-    for _ in 0..ARRIVAL_CHECKS {
+    for round in 0..ARRIVAL_CHECKS {
         let family = Family::freeze(target)?;
         let mut has_arrived = true;
         for (_, frozen) in family.living() {
@@ -130,12 +131,13 @@ fn freeze(target: Target) -> Result<Family, CheckpointError> {
             return Ok(family);
         }
         drop(family);
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1 << round));
     }
     Err(CheckpointError::Changed { pid: target.pid(), what: "was still being restored" })
 }
 
-const ARRIVAL_CHECKS: usize = 200;
+/// Four seconds in all.
+const ARRIVAL_CHECKS: u32 = 12;
 
 /// What becomes of processes when their image is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

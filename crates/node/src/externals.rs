@@ -32,7 +32,10 @@ pub fn gather(
     let mut given = Given { streams: fds, others };
     let mut gathered = Vec::new();
     for wanted in externals(model) {
-        let found = given.take(model, wanted).or_else(|| given.stream(wanted));
+        let found = match given.take(model, wanted) {
+            None => given.stream(wanted)?,
+            taken => taken,
+        };
         gathered.push(found.ok_or_else(|| missing(model, call, wanted))?);
     }
     for wanted in replaceables(model) {
@@ -57,8 +60,12 @@ impl Given {
     }
 
     /// The caller's own standard stream, as often as it is wanted.
-    fn stream(&self, wanted: Supplied) -> Option<OwnedFd> {
-        self.streams.get(wanted.fd as usize)?.as_fd().try_clone_to_owned().ok()
+    fn stream(&self, wanted: Supplied) -> Result<Option<OwnedFd>, NodeError> {
+        let stream = self.streams.get(wanted.fd as usize);
+        stream.map(|stream| stream.as_fd().try_clone_to_owned()).transpose().map_err(|error| {
+            let words = words::of(&error);
+            NodeError::Agent(format!("cannot duplicate a descriptor: {words}; look for limits"))
+        })
     }
 }
 

@@ -30,7 +30,7 @@ pub unsafe fn clone3_with_ids(
 }
 
 const EEXIST: i32 = linux_raw_sys::errno::EEXIST as i32;
-const ID_TRIES: u32 = 20;
+const ID_TRIES: u32 = 200;
 
 /// Sleeps for half a millisecond.
 fn pause() {

@@ -88,6 +88,8 @@ impl Stage {
 
     /// A restore in which `blow` is struck.
     fn restore(&self, blow: Blow) -> Outcome<(Subject, Fate)> {
+        // An init that has just ended may not have been waited for yet.
+        await_until("the agent has its template only", || children(self.agent).len() == 1)?;
         let template = *children(self.agent).first().map_or_else(|| fail("no template"), Ok)?;
         let root = if blow.at == Role::Agent { self.agent } else { template as u32 };
         let begun = Instant::now();

@@ -83,6 +83,8 @@ struct Tracing {
     agent: Option<Pid>,
     is_counting: bool,
     is_held: bool,
+    /// The clone has left for its parent's code.
+    has_left: bool,
     is_struck: bool,
     count: u64,
     /// By thread: its process, and what that is.
@@ -100,10 +102,20 @@ impl Tracing {
         let root = Pid::from_raw(root as i32);
         let is_counting = !matches!(blow.at, Role::Client | Role::Agent);
         let known = HashMap::new();
-        let (count, is_held, is_struck) = (0, false, false);
+        let (count, is_held, has_left, is_struck) = (0, false, false, false);
         let agent = parent_of(root);
-        let mut tracing =
-            Tracing { bell, blow, root, agent, is_counting, is_held, is_struck, count, known };
+        let mut tracing = Tracing {
+            bell,
+            blow,
+            root,
+            agent,
+            is_counting,
+            is_held,
+            has_left,
+            is_struck,
+            count,
+            known,
+        };
         tracing.seize_all()?;
         let _ = ready.send(told);
         Ok(tracing)
@@ -195,14 +207,17 @@ impl Tracing {
             self.count += 1;
             if self.count == self.blow.step + 1 {
                 self.is_held = self.blow.is_late;
-                if self.is_held {
+                if self.is_held && !self.has_left {
                     return;
                 }
                 self.strike(process);
             }
         }
-        if counts && self.is_held && role == Role::Clone && call == libc::SYS_rt_sigreturn {
-            self.strike(process);
+        if counts && role == Role::Clone && call == libc::SYS_rt_sigreturn {
+            self.has_left = true;
+            if self.is_held {
+                self.strike(process);
+            }
         }
         self.resume(task, None);
     }

@@ -4,9 +4,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, testbed};
+use farfork_tests::{Outcome, farfork, testbed};
 
 use crate::serving;
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Reads a word from its input, sends it through the pipeline, and prints what comes back.
 const SCRIPT: &str = r#"
@@ -19,16 +21,28 @@ while read -r word; do
 done
 "#;
 
-/// It is a tree: refused, and it goes on.
-pub fn with_pipeline_is_refused() -> Outcome {
+const IMAGE: &str = "test/bash";
+
+/// It is a tree: two clones go on with pipelines of their own, beside a parent that notices nothing.
+pub fn with_pipeline_is_cloned() -> Outcome {
     let mut command = Command::new("bash");
     command.args(["-c", SCRIPT]).current_dir(testbed::work_dir("bash")?);
-    let mut shell = Subject::start("bash", &mut command, Duration::from_secs(30))?;
+    let mut shell = Subject::start("bash", &mut command, PATIENCE)?;
     shell.await_ready()?;
-    for (word, answer) in [("before\n", "BEFORE!"), ("after\n", "AFTER!")] {
-        shell.send(word.as_bytes());
-        shell.await_line(answer)?;
-        serving::must_refuse_checkpoint(shell.pid(), "test/bash", &["child process"])?;
+    must_answer(&mut shell, "before", "BEFORE!")?;
+    serving::must_refuse_checkpoint(shell.pid(), IMAGE, &["child process", "--tree"])?;
+    serving::checkpoint(shell.pid(), IMAGE, &["--tree"])?;
+    let pool = testbed::pool()?;
+    for name in ["first", "second"] {
+        let mut restore = farfork::restore(pool, IMAGE, &[])?;
+        let mut clone = Subject::start(name, &mut restore, PATIENCE)?;
+        must_answer(&mut clone, name, &format!("{}!", name.to_uppercase()))?;
+        must_answer(&mut shell, "meanwhile", "MEANWHILE!")?;
     }
-    Ok(())
+    farfork::forget(pool, IMAGE)
+}
+
+fn must_answer(shell: &mut Subject, word: &str, answer: &str) -> Outcome {
+    shell.send(format!("{word}\n").as_bytes());
+    shell.await_line(answer)
 }

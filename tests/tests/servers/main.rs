@@ -17,7 +17,7 @@ type Case = (&'static str, &'static str, fn() -> Outcome);
 const CASES: &[Case] = &[
     ("redis", redis::SERVER, redis::is_cloned),
     ("nginx_without_workers", nginx::SERVER, nginx::is_cloned),
-    ("nginx_with_workers", nginx::SERVER, nginx::with_workers_is_refused),
+    ("nginx_with_workers", nginx::SERVER, nginx::with_workers_is_cloned),
     ("sqlite_idle", sqlite::SHELL, sqlite::idle_is_cloned),
     ("sqlite_journal_beside", sqlite::SHELL, sqlite::journal_beside_its_parent),
     ("sqlite_journal_killed", sqlite::SHELL, sqlite::journal_after_a_kill),
@@ -26,7 +26,7 @@ const CASES: &[Case] = &[
     ("sqlite_wal_killed", sqlite::SHELL, sqlite::wal_after_a_kill),
     ("sqlite_wal_overtaken", sqlite::SHELL, sqlite::wal_overtaken),
     ("postgres", postgres::INITDB, postgres::is_refused),
-    ("bash_with_pipeline", "bash", bash::with_pipeline_is_refused),
+    ("bash_with_pipeline", "bash", bash::with_pipeline_is_cloned),
 ];
 
 fn missing(tool: &str) -> Option<String> {

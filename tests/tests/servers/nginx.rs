@@ -13,7 +13,6 @@ use crate::serving::{self, Server};
 
 /// The program. On Debian it lies where only root's PATH leads.
 pub const SERVER: &str = "nginx";
-const IMAGE: &str = "test/nginx";
 /// Large enough for `sendfile` to stop in the middle of it.
 const FILE_BYTES: usize = 3 << 20;
 
@@ -108,25 +107,36 @@ fn get(client: &mut TcpStream, path: &str) -> std::io::Result<(u16, Vec<u8>)> {
 /// Without workers: two clones serve at the parent's address in network namespaces of their own,
 /// a third beside the parent, and an old connection of the parent's lives through it all.
 pub fn is_cloned() -> Outcome {
-    let parent = Nginx::start("nginx", None)?;
+    serves_in_clones(&Nginx::start("nginx", None)?, "test/nginx", &[])
+}
+
+/// With workers the same holds of the whole tree.
+pub fn with_workers_is_cloned() -> Outcome {
+    let parent = Nginx::start("nginx-workers", Some(2))?;
+    let image = "test/nginx-workers";
+    serving::must_refuse_checkpoint(parent.server.pid(), image, &["child process", "--tree"])?;
+    serves_in_clones(&parent, image, &["--tree"])
+}
+
+fn serves_in_clones(parent: &Nginx, image: &str, more: &[&str]) -> Outcome {
     let mut old = serving::connect(None, parent.port)?;
     let during = |error| Trouble::during("asking the parent on an old connection", error);
     get(&mut old, "/none").map_err(during)?;
     let pool = testbed::pool()?;
-    serving::checkpoint(parent.server.pid(), IMAGE, &[])?;
-    let blue = serving::restored(IMAGE, &["--node", testbed::other_node(pool, 0)?])?;
-    let red = serving::restored(IMAGE, &["--node", testbed::other_node(pool, 1)?])?;
+    serving::checkpoint(parent.server.pid(), image, more)?;
+    let blue = serving::restored(image, &["--node", testbed::other_node(pool, 0)?])?;
+    let red = serving::restored(image, &["--node", testbed::other_node(pool, 1)?])?;
     parent.must_serve(Some(blue), parent.port, "blue")?;
     parent.must_serve(Some(red), parent.port, "red")?;
     parent.must_serve(None, parent.port, "parent")?;
-    let port = serving::beside_parent(IMAGE, parent.port)?;
+    let port = serving::beside_parent(image, parent.port)?;
     parent.must_serve(None, port, "beside")?;
     parent.must_have_logged(&["blue", "red", "parent", "beside"])?;
     for pid in [blue, red] {
         must_quit(pid)?;
     }
     get(&mut old, "/none").map_err(during)?;
-    farfork::forget(pool, IMAGE)
+    farfork::forget(pool, image)
 }
 
 /// The signal that nginx ends at when it has answered everybody.
@@ -134,11 +144,4 @@ fn must_quit(pid: i64) -> Outcome {
     let pid = Pid::from_raw(pid as i32);
     kill(pid, Signal::SIGQUIT).map_err(|error| Trouble::during("asking a clone to quit", error))?;
     testbed::eventually("the end of a clone", || Ok(kill(pid, None).is_err()))
-}
-
-/// With workers it is refused, and goes on serving.
-pub fn with_workers_is_refused() -> Outcome {
-    let parent = Nginx::start("nginx-workers", Some(2))?;
-    serving::must_refuse_checkpoint(parent.server.pid(), "test/nginx-workers", &["child process"])?;
-    parent.must_serve(None, parent.port, "parent")
 }

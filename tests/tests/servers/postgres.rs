@@ -59,7 +59,8 @@ impl Postgres {
     }
 }
 
-/// It is a tree: refused, and it goes on serving.
+/// It is a tree, and holds a segment of System V by which another postmaster on the same data would
+/// notice it: refused, and it goes on serving.
 pub fn is_refused() -> Outcome {
     let parent = Postgres::start()?;
     let fill = "create table t as select generate_series(1, 1000) as a; select sum(a) from t";
@@ -69,7 +70,8 @@ pub fn is_refused() -> Outcome {
             return Err(Trouble::Failed(format!("{statement}: {answer}")));
         }
         let image = "test/postgres";
-        serving::must_refuse_checkpoint(parent.server.pid(), image, &["child process"])?;
+        let more = ["--tree"];
+        serving::must_refuse_checkpoint_of(parent.server.pid(), image, &more, &["System V"])?;
     }
     Ok(())
 }

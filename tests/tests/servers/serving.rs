@@ -89,9 +89,15 @@ pub fn must_refuse_restore(image: &str, more: &[&str], words: &[&str]) -> Outcom
 
 /// No checkpoint of `pid` is made, neither dry nor wet; each of `words` is said about it.
 pub fn must_refuse_checkpoint(pid: u32, image: &str, words: &[&str]) -> Outcome {
+    must_refuse_checkpoint_of(pid, image, &[], words)
+}
+
+/// The same, with `more` options.
+pub fn must_refuse_checkpoint_of(pid: u32, image: &str, more: &[&str], words: &[&str]) -> Outcome {
     let pool = testbed::pool()?;
-    for more in [&["--dry-run"][..], &[]] {
-        must_refuse(&farfork::run(farfork::checkpoint(pool, pid, image, more)?)?, words)?;
+    for kind in [&["--dry-run"][..], &[]] {
+        let arguments = [kind, more].concat();
+        must_refuse(&farfork::run(farfork::checkpoint(pool, pid, image, &arguments)?)?, words)?;
     }
     if farfork::images(pool)?.contains(image) {
         return Err(Trouble::Failed(format!("{image} is in the catalog after a refusal")));
