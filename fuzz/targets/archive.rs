@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(mut reader) = Reader::open(bytes) else { return };
-    let chunks = reader.model().memory.chunk_pages();
+    let chunks = reader.model().chunk_pages();
     for stored in &chunks {
         if reader.chunk(stored, &mut vec![0; CHUNK_BYTES as usize]).is_err() {
             return;
