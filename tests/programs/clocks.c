@@ -1,11 +1,10 @@
 // Clocks that count from a boot only go on, whatever the node's say; so do all that wait by them.
 // With AHEAD set, in a time namespace of the program's own.
-#include "check.h"
+#include "clock.h"
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/timerfd.h>
-#include <time.h>
 
 #define MONOTONIC_AHEAD 100000
 #define BOOTTIME_AHEAD 300000
@@ -15,20 +14,6 @@
 static const clockid_t clocks[] = {CLOCK_MONOTONIC, CLOCK_MONOTONIC_RAW, CLOCK_MONOTONIC_COARSE,
                                    CLOCK_BOOTTIME};
 #define COUNT (sizeof clocks / sizeof *clocks)
-
-static double seconds(struct timespec time) { return time.tv_sec + time.tv_nsec / 1e9; }
-
-static double by_vdso(clockid_t clock) {
-    struct timespec time;
-    MUST(clock_gettime(clock, &time));
-    return seconds(time);
-}
-
-static double by_kernel(clockid_t clock) {
-    struct timespec time;
-    MUST(syscall(SYS_clock_gettime, clock, &time));
-    return seconds(time);
-}
 
 // Programs get to a namespace that they have made by executing something.
 static void move_ahead(char **arguments) {

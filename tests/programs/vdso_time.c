@@ -1,27 +1,12 @@
 // Clocks through the vDSO go on working and never go back.
-#include "check.h"
+#include "clock.h"
 #include <sched.h>
 #include <sys/time.h>
-#include <time.h>
 
 static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_REALTIME_COARSE,
                                    CLOCK_MONOTONIC_COARSE, CLOCK_BOOTTIME, CLOCK_MONOTONIC_RAW,
                                    CLOCK_TAI};
 #define COUNT (sizeof clocks / sizeof *clocks)
-
-static double seconds(struct timespec time) { return time.tv_sec + time.tv_nsec / 1e9; }
-
-static double by_vdso(clockid_t clock) {
-    struct timespec time;
-    MUST(clock_gettime(clock, &time));
-    return seconds(time);
-}
-
-static double by_kernel(clockid_t clock) {
-    struct timespec time;
-    MUST(syscall(SYS_clock_gettime, clock, &time));
-    return seconds(time);
-}
 
 int main(void) {
     double before[COUNT];

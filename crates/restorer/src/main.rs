@@ -28,6 +28,7 @@ mod settle;
 mod supervise;
 mod task;
 mod template;
+mod text;
 
 use core::arch::global_asm;
 use core::panic::PanicInfo;

@@ -9,6 +9,7 @@ use linux_raw_sys::general as k;
 use crate::call::{self, Errno, SysResult, syscall};
 use crate::init::SHARED;
 use crate::rights::Assumed;
+use crate::text::Text;
 
 /// What stands at a path is not what the parent had there.
 const ESTALE: Errno = Errno(linux_raw_sys::errno::ESTALE as i32);
@@ -46,11 +47,10 @@ unsafe fn open_the_same(path: u64, flags: u64, wanted: u64) -> SysResult {
         if flags & u64::from(k::O_PATH) != 0 {
             return Ok(handle);
         }
-        let mut link = [0u8; LINK_BYTES];
-        write_link(handle, &mut link);
+        let link = link(handle);
         let followed = flags & !u64::from(k::O_NOFOLLOW);
         let at = k::AT_FDCWD as i64 as u64;
-        let opened = syscall(k::__NR_openat, [at, link.as_ptr() as u64, followed, 0]);
+        let opened = syscall(k::__NR_openat, [at, link.address(), followed, 0]);
         call::close_range(handle as u32, handle as u32);
         opened
     }
@@ -129,13 +129,11 @@ pub unsafe fn watch(
     let flags = u64::from(k::O_PATH | k::O_NOFOLLOW);
     // SAFETY: passed on to the caller.
     let place = unsafe { open(rights, [path, flags, wanted, 0, 0, 0]) }?;
-    let mut link = [0u8; LINK_BYTES];
-    write_link(place, &mut link);
+    let link = link(place);
     // The link in /proc has to be followed, and leads to what is open and no further.
     let mask = mask & !u64::from(k::IN_DONT_FOLLOW);
     // SAFETY: the kernel reads the link's name.
-    let add =
-        || unsafe { syscall(k::__NR_inotify_add_watch, [instance, link.as_ptr() as u64, mask]) };
+    let add = || unsafe { syscall(k::__NR_inotify_add_watch, [instance, link.address(), mask]) };
     // SAFETY: passed on to the caller.
     let is_the_same = || wanted != 0 && unsafe { is(place, &*(wanted as *const Identity), true) };
     let added = match add() {
@@ -187,11 +185,10 @@ fn is_already(place: u64, mode: u64, user: u64, group: u64) -> bool {
 
 /// Fails unless the path of what is open as `file` is `place`.
 unsafe fn is_at(file: u64, place: u64) -> Result<(), Errno> {
-    let mut link = [0u8; LINK_BYTES];
-    write_link(file, &mut link);
+    let link = link(file);
     let mut found = [0u8; PATH_BYTES];
     let at = k::AT_FDCWD as i64 as u64;
-    let args = [at, link.as_ptr() as u64, found.as_mut_ptr() as u64, PATH_BYTES as u64];
+    let args = [at, link.address(), found.as_mut_ptr() as u64, PATH_BYTES as u64];
     // SAFETY: the kernel writes to `found`, which has the room.
     let length = unsafe { syscall(k::__NR_readlinkat, args) }? as usize;
     let found = found.get(..length).ok_or(ESTALE)?;
@@ -203,24 +200,7 @@ unsafe fn is_at(file: u64, place: u64) -> Result<(), Errno> {
     if is_at { Ok(()) } else { Err(ESTALE) }
 }
 
-const LINK: &[u8] = b"/proc/self/fd/";
-const LINK_BYTES: usize = LINK.len() + 11;
-
-/// The name of descriptor `fd` in `/proc`, NUL-terminated.
-fn write_link(fd: u64, link: &mut [u8; LINK_BYTES]) {
-    let mut digits = [0u8; 10];
-    let mut rest = fd as u32;
-    let mut first = digits.len();
-    loop {
-        first -= 1;
-        digits[first] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    let digits = &digits[first..];
-    link.fill(0);
-    link[..LINK.len()].copy_from_slice(LINK);
-    link[LINK.len()..LINK.len() + digits.len()].copy_from_slice(digits);
+/// The name of descriptor `fd` in `/proc`.
+fn link(fd: u64) -> Text<32> {
+    Text::new(b"/proc/self/fd/").number(fd as i64)
 }

@@ -9,6 +9,7 @@ use linux_raw_sys::general as k;
 
 use crate::call::{self, SysResult, syscall};
 use crate::cell::ProcessCell;
+use crate::text::hexadecimal;
 
 /// Most mappings that vvar and vdso together have had in any kernel.
 const VDSO_PARTS: usize = 4;
@@ -182,11 +183,6 @@ unsafe fn find_vdso() {
 
 fn range(line: &[u8]) -> (u64, u64) {
     let mut ends = line.splitn(3, |byte| *byte == b'-' || *byte == b' ').map(hexadecimal);
-    (ends.next().unwrap_or(0), ends.next().unwrap_or(0))
-}
-
-fn hexadecimal(digits: &[u8]) -> u64 {
-    digits.iter().fold(0, |value, digit| {
-        value << 4 | u64::from(char::from(*digit).to_digit(16).unwrap_or(0))
-    })
+    let mut next = || ends.next().flatten().unwrap_or(0);
+    (next(), next())
 }

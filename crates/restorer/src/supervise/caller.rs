@@ -6,7 +6,7 @@ use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use super::memory::Memory;
-use super::proc::{Path, Proc};
+use super::proc::{self, Proc};
 use super::smaps;
 use crate::call::{Errno, syscall};
 use crate::maps::AddressSpace;
@@ -24,7 +24,7 @@ pub struct Caller {
 impl Caller {
     /// Looks at the task `tid`.
     pub fn open(proc: Proc, tid: u32) -> Result<Caller, Errno> {
-        let maps = proc.file(&Path::of(tid, b"maps"), k::O_RDONLY)?;
+        let maps = proc.file(&proc::of(tid, b"maps"), k::O_RDONLY)?;
         Ok(Caller { proc, tid, space: AddressSpace::of(maps), memory: OnceCell::new() })
     }
 
@@ -42,7 +42,7 @@ impl Caller {
             return Ok(true); // one of the PIDFD_SELF values (Linux 6.14); the kernel refuses others
         }
         let mut text = [0u8; 1024];
-        let path = Path::of(self.tid, b"fdinfo/").number(pidfd as u32);
+        let path = proc::of(self.tid, b"fdinfo/").number(pidfd.into());
         let text = match self.proc.read(&path, &mut text) {
             Err(Errno(errno)) if errno == e::ENOENT as i32 => return Ok(false),
             text => text?,
@@ -63,7 +63,7 @@ impl Caller {
     /// known to wait for its answer afterwards, it is the caller's.
     pub fn memory(&self) -> Result<&Memory, Errno> {
         if self.memory.get().is_none() {
-            let fd = self.proc.file(&Path::of(self.tid, b"mem"), k::O_RDWR)?;
+            let fd = self.proc.file(&proc::of(self.tid, b"mem"), k::O_RDWR)?;
             let _ = self.memory.set(Memory::of(fd));
         }
         self.memory.get().ok_or(Errno(e::ENOMEM as i32))
@@ -71,7 +71,7 @@ impl Caller {
 
     /// The attributes of the mapping at `address`, as bits of [`smaps`].
     pub fn attributes(&self, address: u64) -> Result<u64, Errno> {
-        let fd = self.proc.file(&Path::of(self.tid, b"smaps"), k::O_RDONLY)?;
+        let fd = self.proc.file(&proc::of(self.tid, b"smaps"), k::O_RDONLY)?;
         smaps::look_up(fd, address)
     }
 }

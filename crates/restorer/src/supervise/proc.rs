@@ -3,6 +3,7 @@
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
+use crate::text::Text;
 
 /// The directory `/proc` of the init's PID namespace.
 #[derive(Clone, Copy)]
@@ -13,7 +14,8 @@ pub struct Proc {
 impl Proc {
     /// Opens it at a number of at least `lowest`.
     pub fn open(lowest: u32) -> Result<Proc, Errno> {
-        let opened = detached_copy().or_else(|_| open_at(k::AT_FDCWD, PROC, k::O_DIRECTORY))?;
+        let opened = detached_copy()
+            .or_else(|_| open_at(k::AT_FDCWD, PROC.as_ptr() as u64, k::O_DIRECTORY))?;
         let kept = call::duplicate_above(opened, lowest);
         call::close_range(opened as u32, opened as u32);
         kept.map(|fd| Proc { fd })
@@ -21,7 +23,7 @@ impl Proc {
 
     /// Opens a file below it.
     pub fn file(&self, path: &Path, flags: u32) -> Result<i32, Errno> {
-        open_at(self.fd, path.bytes(), flags)
+        open_at(self.fd, path.address(), flags)
     }
 
     /// The text of a file below it, as far as it has room.
@@ -46,58 +48,17 @@ fn detached_copy() -> Result<i32, Errno> {
     unsafe { syscall(k::__NR_open_tree, args) }.map(|fd| fd as i32)
 }
 
-fn open_at(directory: i32, path: &[u8], flags: u32) -> Result<i32, Errno> {
+fn open_at(directory: i32, path: u64, flags: u32) -> Result<i32, Errno> {
     let flags = u64::from(flags | k::O_CLOEXEC);
-    let args = [directory as i64 as u64, path.as_ptr() as u64, flags, 0];
+    let args = [directory as i64 as u64, path, flags, 0];
     // SAFETY: `path` ends in NUL; the call makes a descriptor.
     unsafe { syscall(k::__NR_openat, args) }.map(|fd| fd as i32)
 }
 
-/// A path below `/proc`, NUL-terminated.
-pub struct Path {
-    bytes: [u8; 64],
-    length: usize,
-}
+/// A path below `/proc`.
+pub type Path = Text<64>;
 
-impl Path {
-    /// The path `name`.
-    pub fn new(name: &[u8]) -> Path {
-        Path { bytes: [0; 64], length: 0 }.then(name)
-    }
-
-    /// `TID/name`.
-    pub fn of(tid: u32, name: &[u8]) -> Path {
-        Path::new(b"").number(tid).then(b"/").then(name)
-    }
-
-    /// The same with `name` appended.
-    pub fn then(mut self, name: &[u8]) -> Path {
-        for byte in name {
-            if self.length + 1 < self.bytes.len() {
-                self.bytes[self.length] = *byte;
-                self.length += 1;
-            }
-        }
-        self
-    }
-
-    /// The same with a decimal number appended.
-    pub fn number(self, value: u32) -> Path {
-        let mut digits = [0u8; 10];
-        let mut at = digits.len();
-        let mut rest = value;
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                return self.then(&digits[at..]);
-            }
-        }
-    }
-
-    /// The path with its NUL.
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..=self.length]
-    }
+/// `TID/name`.
+pub fn of(tid: u32, name: &[u8]) -> Path {
+    Path::new(b"").number(tid.into()).then(b"/").then(name)
 }

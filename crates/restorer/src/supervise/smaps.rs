@@ -6,6 +6,7 @@ use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
+use crate::text::hexadecimal;
 
 /// `mseal`.
 pub const SEALED: u64 = 1 << 32;
@@ -71,18 +72,7 @@ impl Search {
 fn range(line: &[u8]) -> Option<(u64, u64)> {
     let word = line.split(|byte| *byte == b' ').next()?;
     let dash = word.iter().position(|byte| *byte == b'-')?;
-    Some((hex(&word[..dash])?, hex(&word[dash + 1..])?))
-}
-
-fn hex(digits: &[u8]) -> Option<u64> {
-    digits.iter().try_fold(0u64, |number, digit| {
-        let digit = match digit {
-            b'0'..=b'9' => digit - b'0',
-            b'a'..=b'f' => digit - b'a' + 10,
-            _ => return None,
-        };
-        Some(number << 4 | u64::from(digit))
-    })
+    Some((hexadecimal(&word[..dash])?, hexadecimal(&word[dash + 1..])?))
 }
 
 /// Gives the lines of a file to `take` until it says that it has what it wants. Of a line that
