@@ -108,6 +108,23 @@ static void sealed(uint8_t *at, unsigned seed) {
     has(at + PAGE, "sealed", 1, "sl");
 }
 
+// The key stays on what takes the place of discarded memory, and keeps the thread from it.
+static void guarded_later(uint8_t *at, unsigned seed) {
+    int key = pkey_alloc(0, 0);
+    if (key < 0) return note("protection keys: %s", strerror(errno));
+    MUST(pkey_mprotect(at, BYTES, PROT_READ | PROT_WRITE, key));
+    DONTNEED(at + 4 * PAGE, 2 * PAGE);
+    CHECK_FILLED(at, 4 * PAGE, seed);
+    CHECK_ZEROS(at + 4 * PAGE, 2 * PAGE);
+    MUST(pkey_set(key, PKEY_DISABLE_ACCESS));
+    int sink[2];
+    MUST(pipe(sink));
+    // The kernel reads with the thread's rights.
+    for (size_t page = 3; page < 7; page++) REFUSED(write(sink[1], at + page * PAGE, 1), EFAULT);
+    MUST(pkey_set(key, 0));
+    for (size_t page = 3; page < 7; page++) MUST(write(sink[1], at + page * PAGE, 1));
+}
+
 int main(void) {
     uint8_t *forked = advised(1, MADV_DONTFORK, MADV_DONTDUMP);
     uint8_t *hinted = advised(2, MADV_DONTDUMP, MADV_NOHUGEPAGE);
@@ -117,6 +134,7 @@ int main(void) {
     anonymous(PAGE); // keeps the kernel from joining the neighbours
     uint8_t *plain = advised(5, MADV_DONTDUMP, -1), *later = advised(6, -1, -1);
     uint8_t *kept_later = advised(7, -1, -1), *to_seal = advised(8, -1, -1);
+    uint8_t *to_guard = advised(9, -1, -1);
     ready_and_wait();
     keeps(forked, 1, "not forked, not dumped", "dc", "dd");
     not_in_children(forked);
@@ -137,5 +155,6 @@ int main(void) {
     DONTNEED(kept_later, BYTES);
     CHECK_ZEROS(kept_later, BYTES);
     sealed(to_seal, 8);
+    guarded_later(to_guard, 9);
     pass();
 }
