@@ -12,7 +12,11 @@ from typing import NamedTuple
 
 CARGO = re.compile(r"^test result: \S+ (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 PYTEST = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", re.MULTILINE)
+REPORT = re.compile(r"^---- (.+?) ----\n(.*?)(?=^---- |^failures:$|\Z)", re.MULTILINE | re.DOTALL)
 UNITTEST = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED)(?: \((.*)\))?$", re.MULTILINE)
+
+
+REPORT_LINES = 40
 
 
 class Count(NamedTuple):
@@ -45,14 +49,22 @@ def judge(log: str, status: int) -> Count:
     return Count(passed=1) if status == 0 and counted == Count() else counted
 
 
+def reports(log: str) -> list[str]:
+    """Collect what failed tests of cargo said, the end of it where it is long."""
+    said = [(name, text.strip().splitlines()) for name, text in REPORT.findall(log)]
+    return ["\n".join([f"---- {name}", *lines[-REPORT_LINES:]]) for name, lines in said]
+
+
 def main(folder: Path) -> int:
     """Print the sum of all steps; 0 if nothing failed."""
-    steps = {
-        path.stem: judge(
-            path.with_suffix(".log").read_text(errors="replace"), int(path.read_text())
-        )
+    logs = {
+        path: path.with_suffix(".log").read_text(errors="replace")
         for path in sorted(folder.glob("*.status"))
     }
+    # Thousands of lines may have passed since.
+    for report in (report for log in logs.values() for report in reports(log)):
+        print(f"{report}\n")
+    steps = {path.stem: judge(log, int(path.read_text())) for path, log in logs.items()}
     for name, step in steps.items():
         print(f"{name:20} {step.passed:5} passed {step.failed:5} failed {step.skipped:5} skipped")
     total = Count(*map(sum, zip(*steps.values(), strict=True))) if steps else Count(failed=1)

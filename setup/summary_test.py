@@ -8,7 +8,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from summary import Count, count, judge, main
+from summary import Count, count, judge, main, reports
 
 CARGO = "test result: ok. {} passed; {} failed; 1 ignored; 0 measured; 0 filtered out\n"
 
@@ -39,6 +39,13 @@ class Judging(unittest.TestCase):
 
     def test_failed_tests_are_not_counted_twice(self) -> None:
         self.assertEqual(judge(CARGO.format(3, 2), 101), Count(passed=3, failed=2, skipped=1))
+
+
+class Reports(unittest.TestCase):
+    def test_what_failed_tests_said_is_repeated(self) -> None:
+        log = "failures:\n\n---- a::b ----\nsaw 1\n\n---- c ----\nsaw 2\n\n\nfailures:\n    a::b\n"
+        self.assertEqual(reports(log + CARGO.format(0, 2)), ["---- a::b\nsaw 1", "---- c\nsaw 2"])
+        self.assertEqual(reports(CARGO.format(3, 0)), [])
 
 
 class Totals(unittest.TestCase):
