@@ -15,6 +15,8 @@
 //!                              ├─ files      private file mappings, for the supervisor
 //!                              └─ traits     attributes of memory, for the supervisor
 //!
+//!  window::OVERLAY ─► OverlayHeader ─ members ─► MemberOverlay     see [`overlay`]
+//!
 //!  A member's first thread runs the ops of the member; each thread runs its own.
 //! ```
 //!
@@ -24,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod op;
+pub mod overlay;
 pub mod place;
 pub mod protocol;
 pub mod register;

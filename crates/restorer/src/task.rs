@@ -5,11 +5,12 @@ use farfork_plan::protocol::{Status, StatusKind};
 use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
-use crate::call::{self, CloneArgs, SysResult, clone3_with_ids, sigreturn, syscall};
+use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, sigreturn, syscall};
 use crate::family;
 use crate::gate::GATE;
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, Slots, elements};
+use crate::{overlay, pager};
 
 const ARCH_SET_FS: u64 = 0x1002;
 
@@ -30,7 +31,9 @@ pub extern "C" fn lead(plan: u64) -> ! {
 pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared) -> ! {
     // SAFETY: the tables are the plan's.
     let threads = unsafe { elements::<ThreadPlan>(member.threads) };
-    if let Err(failure) = build(member, threads, shared) {
+    let first = plan.members.address as *const MemberPlan;
+    let index = (&raw const *member as usize - first as usize) / size_of::<MemberPlan>();
+    if let Err(failure) = build(member, index, threads, shared) {
         failure.report(shared.status_fd)
     }
     shared.at_ns[4] = shared.now_ns();
@@ -38,7 +41,7 @@ pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared
     if let Err(failure) = join(member, shared) {
         failure.report(shared.status_fd)
     }
-    if core::ptr::eq(member, plan.members.address as *const MemberPlan) {
+    if index == 0 {
         announce(shared);
         family::let_run();
     } else {
@@ -70,11 +73,15 @@ fn join(member: &MemberPlan, shared: &mut Shared) -> Result<(), Failure> {
 
 fn build(
     member: &MemberPlan,
+    index: usize,
     threads: &'static [ThreadPlan],
     shared: &mut Shared,
 ) -> Result<(), Failure> {
     // SAFETY: the plan is of a sealed image and this address space is to become its parent's.
     unsafe { shared.slots.run(elements(member.memory_ops))? };
+    if shared.has_overlay {
+        supply(index, shared).map_err(|errno| Failure::of(What::Pages, errno))?;
+    }
     map_stacks(threads.len() as u64).map_err(|errno| Failure::of(What::Map, errno))?;
     shared.at_ns[3] = shared.now_ns();
     if shared.mounts_proc {
@@ -93,6 +100,17 @@ fn build(
             .map_err(|errno| Failure::of(What::Thread, errno))?;
         shared.slots.run(elements(threads[0].ops))
     }
+}
+
+/// What the tiering policy wants to happen before the process touches its memory.
+fn supply(index: usize, shared: &Shared) -> Result<(), Errno> {
+    // SAFETY: the init has mapped it.
+    let Some(overlay) = (unsafe { overlay::of_member(index) }) else { return Ok(()) };
+    if let Some(socket) = shared.pager_fd {
+        pager::hand_over(overlay, index, socket)?;
+    }
+    overlay::populate(overlay);
+    Ok(())
 }
 
 /// Stacks for all threads but the first, which goes on with the init's.
