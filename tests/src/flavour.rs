@@ -293,6 +293,9 @@ impl<'a> Stage<'a> {
         let Ok(pid) = told.trim_end_matches(',').parse() else {
             return first.fail("expected restore to tell the clone's pid");
         };
+        if let Some(word) = self.program.settles.filter(|word| !first.said(word)) {
+            first.await_line(word)?;
+        }
         farfork::must_run(self.checkpoint_of(pid, &[])?)?;
         let mut second = self.clone_number(1)?;
         for clone in [&mut second, &mut first] {

@@ -124,8 +124,8 @@ pub struct Birth {
 pub struct ThreadPlan {
     /// Thread id inside the parent's PID namespace.
     pub tid: u32,
-    /// Keeps the struct free of padding.
-    pub reserved: u32,
+    /// 1 if `last_ops` of this thread, the first, are for all threads, which have none then.
+    pub confines_all: u32,
     /// Thread-local storage: the FS base.
     pub fs_base: u64,
     /// Address of the `ucontext` of a signal frame, ready for `rt_sigreturn`.

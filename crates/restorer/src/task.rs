@@ -50,8 +50,14 @@ pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared
     // Every descriptor that is not the parent's.
     call::close_range(plan.spare_fd, plan.spare_fd + plan.spare_count - 1);
     stop(member);
-    GATE.open(shared.others, threads.iter().any(has_filters));
-    finish(&threads[0]);
+    if threads[0].confines_all != 0 {
+        confine(&threads[0]);
+        GATE.open(shared.others, false);
+    } else {
+        GATE.open(shared.others, threads.iter().any(has_filters));
+        confine(&threads[0]);
+        GATE.leave(has_filters(&threads[0]));
+    }
     // SAFETY: the frame is the leader's, complete, in the plan.
     unsafe { sigreturn(threads[0].frame) }
 }
@@ -60,10 +66,8 @@ fn has_filters(thread: &ThreadPlan) -> bool {
     thread.last_ops.count != 0
 }
 
-/// Waits for the other threads, then does what theirs would undo, and what waits for other
-/// processes.
+/// Does what the other threads would have undone, and what waits for other processes.
 fn join(member: &MemberPlan, shared: &mut Shared) -> Result<(), Failure> {
-    GATE.await_others(shared.others);
     // SAFETY: the ops are the plan's.
     unsafe {
         shared.slots.run(elements(member.joined_ops))?;
@@ -93,6 +97,8 @@ fn build(
     for (index, thread) in threads.iter().enumerate().skip(1) {
         start_thread(index, thread).map_err(|errno| Failure::of(What::Thread, errno))?;
     }
+    // What the first thread sets for others, they do not set again.
+    GATE.await_others(shared.others);
     let base = threads[0].fs_base;
     // SAFETY: nothing here uses thread-local storage; the ops are this thread's.
     unsafe {
@@ -156,11 +162,13 @@ extern "C" fn follow(thread: u64) -> ! {
         // SAFETY: the status descriptor was set before any thread was started.
         failure.report(unsafe { SHARED.get() }.status_fd)
     }
+    // Filters may forbid it, and may be there when the gate opens.
+    default_slice();
     // SAFETY: set before any thread was started.
     GATE.arrive(unsafe { SHARED.get() }.others);
     GATE.pass();
-    default_slice();
-    finish(thread);
+    confine(thread);
+    GATE.leave(has_filters(thread));
     // SAFETY: the frame is this thread's, complete, in the plan.
     unsafe { sigreturn(thread.frame) }
 }
@@ -173,14 +181,13 @@ fn stop(member: &MemberPlan) {
     }
 }
 
-/// Puts the calling thread under the parent's seccomp filters, and waits for the others. There is
-/// nobody left to tell of a failure; a clone that is less confined than its parent must not run.
-fn finish(thread: &ThreadPlan) {
+/// Puts the calling thread under the parent's seccomp filters, or all threads. There is nobody left
+/// to tell of a failure; a clone that is less confined than its parent must not run.
+fn confine(thread: &ThreadPlan) {
     // SAFETY: the ops are this thread's own.
     if unsafe { Slots::new().run(elements(thread.last_ops)) }.is_err() {
         call::exit(call::EXIT_REPORTED)
     }
-    GATE.leave(has_filters(thread));
 }
 
 /// Gives back the short time slices that the agent has asked for itself and its children, and
