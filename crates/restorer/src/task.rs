@@ -1,7 +1,7 @@
 //! The clone, from its fork to the parent's code: its first thread builds memory and all else
 //! that the threads share, then starts the others.
 
-use farfork_plan::protocol::{Status, StatusKind};
+use farfork_plan::protocol::{SLOT_POOL, Status, StatusKind};
 use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
@@ -115,6 +115,7 @@ fn supply(index: usize, shared: &Shared) -> Result<(), Errno> {
     if let Some(socket) = shared.pager_fd {
         pager::hand_over(overlay, index, socket)?;
     }
+    pager::copy(overlay, shared.slots.get(SLOT_POOL.into()))?;
     overlay::populate(overlay);
     Ok(())
 }
