@@ -15,7 +15,7 @@ use crate::member::Seen;
 use crate::memory::Run;
 use crate::refuse::{Refusals, causes};
 use crate::shared::{Layout, Objects};
-use crate::{bounds, descriptors, mounts};
+use crate::{bounds, descriptors, ipc, mounts};
 
 /// Processes as they were found: what goes into the model, and the pages to copy.
 pub struct Collected {
@@ -56,6 +56,7 @@ pub fn collect(
     bounds::check(family, refusals)?;
     refuse_children(family, refusals)?;
     let objects = objects(&seen, refusals)?;
+    let has_own_ipc = ipc::is_own(&family.pids(), refusals)? || objects.have_segments();
     let (mut members, memories, made_on) = members(family, &kin, &seen, &objects, refusals)?;
     if refusals.is_empty() {
         refuse_misplaced(family, &members, refusals);
@@ -74,6 +75,7 @@ pub fn collect(
         members,
         objects: shared.objects.clone(),
         content: Stored::default(),
+        has_own_ipc,
         files: open.files,
         unnamed: open.unnamed,
         terminals: open.terminals,
