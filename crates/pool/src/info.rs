@@ -46,6 +46,8 @@ pub struct ImageInfo {
     pub state: ImageState,
     /// Bytes of the chunks that it holds.
     pub bytes: u64,
+    /// Bytes of its side tables, which tell how clones use its pages.
+    pub table_bytes: u64,
     /// Names of the nodes that pin it.
     pub pinned_by: Vec<String>,
 }
@@ -117,6 +119,7 @@ impl Pool {
                 cid: record.cid().to_string(),
                 state,
                 bytes: held.get(&owner.word()).copied().unwrap_or(0),
+                table_bytes: held.get(&owner.side_word()).copied().unwrap_or(0),
                 pinned_by: self
                     .pinned_by(owner)
                     .filter_map(|node| names.get(&node).cloned())
