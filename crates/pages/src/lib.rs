@@ -5,7 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod observed;
+mod places;
 mod set;
 
 pub use access::Access;
+pub use observed::{Observed, Touched};
+pub use places::{mapped, place_of};
 pub use set::PageSet;

@@ -8,7 +8,7 @@ use farfork_types::CHUNK_BYTES;
 use serde::Serialize;
 
 use crate::error::PoolError;
-use crate::ids::{ImageSlot, Owner};
+use crate::ids::{ImageSlot, NodeSlot, Owner};
 use crate::lock::HeldLock;
 use crate::media::{self, Medium};
 use crate::pool::Pool;
@@ -87,6 +87,15 @@ impl Pool {
             images: self.image_infos(&held)?,
             nodes: self.nodes().map(|(_, name)| name).collect(),
         })
+    }
+
+    /// The registered nodes and their names.
+    ///
+    /// # Errors
+    /// [`PoolError::Gone`], [`PoolError::Truncated`].
+    pub fn node_names(&self) -> Result<HashMap<NodeSlot, String>, PoolError> {
+        self.intact()?;
+        Ok(self.nodes().collect())
     }
 
     fn bytes_by_owner(&self) -> HashMap<u64, u64> {

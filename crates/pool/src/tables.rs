@@ -80,6 +80,23 @@ pub struct PageBits {
     pub hot: Vec<u64>,
 }
 
+impl PageBits {
+    /// Adds what `other` tells.
+    pub fn merge(&mut self, other: &PageBits) {
+        let own = [&mut self.accessed, &mut self.dirtied, &mut self.hot];
+        let others = [&other.accessed, &other.dirtied, &other.hot];
+        for (own, other) in own.into_iter().zip(others) {
+            own.resize(own.len().max(other.len()), 0);
+            own.iter_mut().zip(other).for_each(|(own, other)| *own |= other);
+        }
+    }
+
+    /// Whether nothing is told.
+    pub fn is_empty(&self) -> bool {
+        [&self.accessed, &self.dirtied, &self.hot].into_iter().flatten().all(|word| *word == 0)
+    }
+}
+
 /// The epochs of accessed and of dirtied bits: how often each has been reset.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Epochs {
@@ -194,6 +211,16 @@ impl Pool {
                 return copies.ok_or_else(|| self.damaged_tables(cid));
             }
         }
+    }
+
+    /// All that the side tables of the image `cid` tell.
+    ///
+    /// # Errors
+    /// As [`access_tables`](Pool::access_tables).
+    pub fn access(&self, cid: Cid) -> Result<PageBits, PoolError> {
+        let mut all = PageBits::default();
+        self.access_tables(cid)?.iter().for_each(|table| all.merge(&table.bits));
+        Ok(all)
     }
 
     /// The current epochs of an image. What a clone that starts now touches belongs to them.
