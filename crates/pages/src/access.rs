@@ -1,5 +1,7 @@
 //! What clones did to the pages of their image.
 
+use farfork_pool::PageBits;
+
 use crate::set::PageSet;
 
 /// Access patterns of an image (CXLfork §4.3): the image itself is sealed, so they are kept beside
@@ -25,5 +27,21 @@ impl Access {
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self.accessed.is_empty() && self.dirtied.is_empty() && self.hot.is_empty()
+    }
+}
+
+impl From<PageBits> for Access {
+    fn from(bits: PageBits) -> Access {
+        let [accessed, dirtied, hot] =
+            [bits.accessed, bits.dirtied, bits.hot].map(PageSet::from_words);
+        Access { accessed, dirtied, hot }
+    }
+}
+
+impl From<&Access> for PageBits {
+    fn from(access: &Access) -> PageBits {
+        let [accessed, dirtied, hot] =
+            [&access.accessed, &access.dirtied, &access.hot].map(|set| set.words().to_vec());
+        PageBits { accessed, dirtied, hot }
     }
 }

@@ -5,9 +5,13 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod observed;
 pub mod overlay;
+mod places;
 pub mod policy;
 mod set;
 
 pub use access::Access;
+pub use observed::{Observed, Touched};
+pub use places::{mapped, place_of};
 pub use set::PageSet;

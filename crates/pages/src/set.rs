@@ -42,6 +42,17 @@ impl PageSet {
         self.words.iter_mut().zip(&other.words).for_each(|(own, word)| *own |= word);
     }
 
+    /// Takes out all pages of `other`.
+    pub fn subtract(&mut self, other: &PageSet) {
+        self.words.iter_mut().zip(&other.words).for_each(|(own, word)| *own &= !word);
+    }
+
+    /// Leaves only what is also in `other`.
+    pub fn intersect(&mut self, other: &PageSet) {
+        self.words.truncate(other.words.len());
+        self.words.iter_mut().zip(&other.words).for_each(|(own, word)| *own &= word);
+    }
+
     /// Whether it has the page.
     pub fn contains(&self, page: u64) -> bool {
         self.words.get((page / 64) as usize).is_some_and(|word| word & (1 << (page % 64)) != 0)
@@ -129,6 +140,13 @@ mod tests {
             merged.merge(&b.iter().copied().collect());
             let both: BTreeSet<u64> = merged.runs(0..400).flatten().collect();
             prop_assert_eq!(both, &a | &b);
+            let set = |pages: &BTreeSet<u64>| pages.iter().copied().collect::<PageSet>();
+            let pages = |set: &PageSet| set.runs(0..400).flatten().collect::<BTreeSet<u64>>();
+            let (mut less, mut common) = (set(&a), set(&a));
+            less.subtract(&set(&b));
+            common.intersect(&set(&b));
+            prop_assert_eq!(pages(&less), &a - &b);
+            prop_assert_eq!(pages(&common), &a & &b);
         }
     }
 }
