@@ -10,6 +10,8 @@ pub mod handle;
 #[cfg(feature = "std")]
 pub mod inherited;
 #[cfg(feature = "std")]
+pub mod ipc;
+#[cfg(feature = "std")]
 pub mod kcmp;
 #[cfg(feature = "std")]
 pub mod limits;
