@@ -303,6 +303,7 @@ impl Socket {
         demand(addresses.into_iter().all(fit), "a socket at no address")?;
         self.file.iter().try_for_each(|file| path(&file.place))?;
         validate_options(&self.options)?;
+        validate_options(&self.last_options)?;
         demand(self.filter.len() <= FILTER_INSTRUCTIONS, "a socket filter without end")
     }
 }

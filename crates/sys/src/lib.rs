@@ -22,6 +22,8 @@ pub mod network_lock;
 #[cfg(feature = "std")]
 pub mod owner;
 #[cfg(feature = "std")]
+pub mod packet_diag;
+#[cfg(feature = "std")]
 pub mod peek;
 #[cfg(feature = "std")]
 pub mod pidfd;
@@ -33,6 +35,8 @@ pub mod ptrace;
 pub mod sched;
 #[cfg(feature = "std")]
 pub mod slice;
+#[cfg(feature = "std")]
+mod sock_diag;
 #[cfg(feature = "std")]
 pub mod socket;
 #[cfg(feature = "std")]

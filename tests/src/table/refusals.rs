@@ -27,6 +27,9 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_user_namespace").refused(&["another user namespace"]),
     Program::c("refuse_time_namespace").refused(&["time namespace"]),
     Program::c("refuse_uts_namespace").refused(&["a host name of its own"]),
+    Program::of("refuse_packet_ring", Source::C("packet"))
+        .env(&[("RING", "1")])
+        .refused(&["shares its ring with the kernel"]),
     Program::c("refuse_semaphores").refused(&["sem_undo"]),
     Program::of("refuse_semaphores_shared", Source::C("refuse_semaphores"))
         .env(&[("SHARED", "1")])
