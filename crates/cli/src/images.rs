@@ -8,6 +8,7 @@ use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::compile::{Supplied, replaceables};
 use farfork_image::format::Image;
 use farfork_image::model::{Member, Model, OpenFile};
+use farfork_pages::{Access, mapped};
 use farfork_pool::Pool;
 use farfork_types::{Cid, PAGE_BYTES};
 use serde::Serialize;
@@ -46,6 +47,16 @@ pub(crate) enum Command {
         #[arg(required = true)]
         images: Vec<String>,
     },
+    /// Forget which pages clones have accessed: clones that start from now on tell anew.
+    ResetAccessed {
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Name or id.
+        image: String,
+        /// Forget which they have written, too.
+        #[arg(long)]
+        dirtied: bool,
+    },
     /// Write an image to a file, from which any pool can take it.
     Export {
         #[command(flatten)]
@@ -82,6 +93,31 @@ struct Address {
     socket: String,
 }
 
+/// What is known of the use of an image's pages.
+#[derive(Serialize)]
+struct PageUse {
+    /// Pages that clones map from the pool, of which alone something is known.
+    mapped_pages: u64,
+    /// Those that clones have accessed since the last reset, of all nodes.
+    accessed_pages: u64,
+    /// Those that clones have written.
+    dirtied_pages: u64,
+    /// Those that were declared hot.
+    hot_pages: u64,
+    nodes: Vec<NodeUse>,
+}
+
+/// What the clones of one node have told.
+#[derive(Serialize)]
+struct NodeUse {
+    /// Its name; none of a node that was forgotten, or of what came with an archive.
+    node: Option<String>,
+    accessed_pages: u64,
+    dirtied_pages: u64,
+    /// How often something was added.
+    additions: u64,
+}
+
 /// One process of an image.
 #[derive(Serialize)]
 struct Process {
@@ -115,6 +151,7 @@ struct Description {
     stored_pages: u64,
     zero_pages: u64,
     pool_bytes: u64,
+    access: PageUse,
     kernel: String,
     farfork: String,
 }
@@ -127,6 +164,10 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         Command::Rm { pool, images } => {
             let pool = pool.open()?;
             images.iter().try_for_each(|image| remove(&pool, image))?;
+        }
+        Command::ResetAccessed { pool, image, dirtied } => {
+            let pool = pool.open()?;
+            pool.reset_access(restore::resolve(&pool, image)?, *dirtied)?;
         }
         Command::Export { pool, image, file } => archive::export(&pool.open()?, image, file)?,
         Command::Import { pool, file, name } => {
@@ -168,6 +209,10 @@ fn show(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
     }
     println!("memory     {} in {} mappings", size::show(d.footprint_bytes), d.vmas);
     println!("pool       {}, {} pages stored", size::show(d.pool_bytes), d.stored_pages);
+    println!("pages      {}", d.access.line());
+    for node in d.access.nodes.iter().filter(|node| node.accessed_pages > 0) {
+        println!("           {}", node.line());
+    }
     println!("files      {} descriptors, from outside: {:?}", d.fds, d.external_fds);
     for Address { fd, socket } in &d.addresses {
         println!("address    fd {fd}: {socket}");
@@ -205,10 +250,52 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
         stored_pages,
         zero_pages: mapped_bytes / PAGE_BYTES - stored_pages,
         pool_bytes: image.extents.extents.iter().map(|extent| extent.bytes()).sum(),
+        access: PageUse::of(pool, &image)?,
         processes,
         kernel: model.made_on.kernel.clone(),
         farfork: model.made_on.farfork.clone(),
     })
+}
+
+impl PageUse {
+    fn of(pool: &Pool, image: &Image) -> Result<PageUse, Box<dyn Error>> {
+        let names = pool.node_names()?;
+        let tables = pool.access_tables(image.extents.cid)?;
+        let mut all = Access::default();
+        let mut nodes = Vec::new();
+        for table in tables {
+            let access = Access::from(table.bits);
+            all.merge(&access);
+            let name = table.node.and_then(|node| names.get(&node).cloned());
+            nodes.push(NodeUse {
+                node: name,
+                accessed_pages: access.accessed.len(),
+                dirtied_pages: access.dirtied.len(),
+                additions: table.additions,
+            });
+        }
+        Ok(PageUse {
+            mapped_pages: mapped(&image.model).len(),
+            accessed_pages: all.accessed.len(),
+            dirtied_pages: all.dirtied.len(),
+            hot_pages: all.hot.len(),
+            nodes,
+        })
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "{} mapped from the pool, of which clones accessed {}, wrote {}; declared hot {}",
+            self.mapped_pages, self.accessed_pages, self.dirtied_pages, self.hot_pages
+        )
+    }
+}
+
+impl NodeUse {
+    fn line(&self) -> String {
+        let who = self.node.as_deref().map_or("elsewhere".to_owned(), |node| format!("on {node}"));
+        format!("{who}: {} accessed, {} written", self.accessed_pages, self.dirtied_pages)
+    }
 }
 
 impl Process {

@@ -8,6 +8,7 @@ mod bench;
 mod checkpoint;
 mod clones;
 mod doctor;
+mod hot;
 mod images;
 mod inherit;
 mod node;
@@ -58,6 +59,10 @@ enum Command {
     /// The catalog of images.
     #[command(subcommand)]
     Images(images::Command),
+    /// Declare which memory of an image is hot, so that its pages become local when clones touch
+    /// them, or take that back.
+    #[command(subcommand)]
+    Hot(hot::Command),
     /// Run a benchmark.
     Bench(bench::Args),
     /// Run the agent of this machine; other commands start it when they need it.
@@ -77,6 +82,7 @@ fn main() -> ExitCode {
         Command::Kill(args) => clones::kill(&args),
         Command::Ps(args) => clones::ps(&args),
         Command::Images(command) => images::run(&command),
+        Command::Hot(command) => hot::run(&command),
         Command::Bench(args) => bench::run(&args),
         Command::Node(args) => node::run(&args),
     };

@@ -5,6 +5,7 @@
 //!  model     as in the pool: which pages are stored, and where in which chunk
 //!  chunks    one record each: bytes that follow, CRC-32C of the whole 2 MiB, then the stored
 //!            pages one after the other (zstd)
+//!  access    one record: which pages were accessed, dirtied, declared hot, or nothing (zstd)
 //!  end       magic, CRC-32C of everything before
 //! ```
 //! Written and read in one pass with the memory of one chunk. Nothing of the pool it came from is
@@ -13,7 +14,7 @@
 use farfork_sys::words;
 use std::io::{self, Read, Write};
 
-use farfork_pool::{Held, Pool};
+use farfork_pool::{Held, PageBits, Pool};
 use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use zstd::bulk::{Compressor, Decompressor};
@@ -24,7 +25,7 @@ use crate::model::{Model, WINDOW_WORDS};
 use crate::store::Draft;
 
 /// Version of the format.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farfarch");
 const END: u64 = u64::from_le_bytes(*b"farfend\0");
@@ -147,6 +148,7 @@ pub fn write(
         out.put(&[Record { bytes: payload.len() as u32, sum: *sum }.as_bytes(), &payload])?;
         progress(done as u64 + 1, chunks.len() as u64);
     }
+    out.put_access(&pool.access(cid)?, &mut compressor)?;
     let end = End { magic: END, checksum: out.sum, reserved: 0 };
     out.put(&[end.as_bytes()])?;
     out.inner.flush().map_err(writing)
@@ -207,8 +209,14 @@ pub fn read(
             progress(done, all);
         }
     }
-    reader.finish()?;
+    let access = reader.finish()?;
     let made = draft.publish(&model)?;
+    if !access.is_empty()
+        && let Err(error) = pool.add_users_bits(made.cid, &access)
+    {
+        pool.remove(made.cid)?;
+        return Err(error.into());
+    }
     Ok((made.cid, made.held))
 }
 
@@ -289,11 +297,12 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// Reads the end, and sees that nothing follows.
+    /// Reads what is known of the pages' use and the end, and sees that nothing follows.
     ///
     /// # Errors
     /// [`ArchiveError::Damaged`], [`ArchiveError::CutOff`], [`ArchiveError::Io`].
-    pub fn finish(mut self) -> Result<(), ArchiveError> {
+    pub fn finish(mut self) -> Result<PageBits, ArchiveError> {
+        let access = self.access()?;
         let expected = self.input.sum;
         let mut end = End::default();
         self.input.get(end.as_mut_bytes())?;
@@ -301,12 +310,42 @@ impl<R: Read> Reader<R> {
             return Err(ArchiveError::Damaged { what: "its end" });
         }
         match self.input.get(&mut [0]) {
-            Err(ArchiveError::CutOff) => Ok(()),
+            Err(ArchiveError::CutOff) => Ok(access),
             Ok(()) => Err(ArchiveError::Damaged { what: "more follows its end" }),
             Err(error) => Err(error),
         }
     }
 }
+
+impl<R: Read> Reader<R> {
+    fn access(&mut self) -> Result<PageBits, ArchiveError> {
+        let damaged = |_| ArchiveError::Damaged { what: "what is known of its pages' use" };
+        let words = self.model.chunks() * WINDOW_WORDS;
+        // Each word takes ten bytes at most, each length five.
+        let most = SETS * (words * 10 + 5);
+        let mut record = Record::default();
+        self.input.get(record.as_mut_bytes())?;
+        if record.bytes as usize > zstd::zstd_safe::compress_bound(most) {
+            return Err(damaged(()));
+        }
+        if record.bytes == 0 {
+            return Ok(PageBits::default());
+        }
+        self.payload.resize(record.bytes as usize, 0);
+        self.input.get(&mut self.payload)?;
+        let bytes = self.decompressor.decompress(&self.payload, most).map_err(|_| damaged(()))?;
+        let [accessed, dirtied, hot]: [Vec<u64>; SETS] =
+            postcard::from_bytes(&bytes).map_err(|_| damaged(()))?;
+        let fits = [&accessed, &dirtied, &hot].iter().all(|set| set.len() <= words);
+        if !fits || crc32c::crc32c(&bytes) != record.sum {
+            return Err(damaged(()));
+        }
+        Ok(PageBits { accessed, dirtied, hot })
+    }
+}
+
+/// Sets of pages in an access record.
+const SETS: usize = 3;
 
 fn read_model(input: &mut Summed<impl Read>, header: &Header) -> Result<Model, ArchiveError> {
     let damaged = |what| ArchiveError::Damaged { what };
@@ -353,6 +392,29 @@ impl<W: Write> Summed<W> {
         }
         Ok(())
     }
+}
+
+impl<W: Write> Summed<W> {
+    fn put_access(
+        &mut self,
+        access: &PageBits,
+        compressor: &mut Compressor<'_>,
+    ) -> Result<(), ArchiveError> {
+        if access.is_empty() {
+            return self.put(&[Record::default().as_bytes()]);
+        }
+        let sets = [&access.accessed, &access.dirtied, &access.hot].map(|set| trimmed(set));
+        let bytes = postcard::to_stdvec(&sets).map_err(|error| writing(io::Error::other(error)))?;
+        let payload = compressor.compress(&bytes).map_err(writing)?;
+        let record = Record { bytes: payload.len() as u32, sum: crc32c::crc32c(&bytes) };
+        self.put(&[record.as_bytes(), &payload])
+    }
+}
+
+/// The words up to the last that has a bit.
+fn trimmed(words: &[u64]) -> &[u64] {
+    let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+    &words[..used]
 }
 
 impl<R: Read> Summed<R> {

@@ -6,7 +6,7 @@ use farfork_image::archive::{self, ArchiveError, Reader};
 use farfork_image::format::{self, Metadata};
 use farfork_image::model::*;
 use farfork_image::store::Draft;
-use farfork_pool::Pool;
+use farfork_pool::{PageBits, Pool};
 use farfork_types::{CHUNK_BYTES, Cid};
 use proptest::prelude::*;
 
@@ -25,16 +25,22 @@ fn read_archive(bytes: &[u8]) -> Result<(), ArchiveError> {
     for stored in &chunks {
         reader.chunk(stored, &mut vec![0; CHUNK_BYTES as usize])?;
     }
-    reader.finish()
+    reader.finish().map(drop)
 }
 
 fn small_pool(directory: &tempfile::TempDir) -> Pool {
     Pool::create(&directory.path().join("pool"), 12 * CHUNK_BYTES).unwrap()
 }
 
+/// What is known of the use of an image's pages.
+fn access() -> PageBits {
+    PageBits { accessed: vec![7, 0, 1], dirtied: vec![3], hot: vec![0, 1 << 63] }
+}
+
 /// A pool with one image, and that image as an archive.
 fn exported(pool: &Pool) -> (Cid, Vec<u8>) {
     let cid = common::publish(pool, &common::model());
+    pool.add_users_bits(cid, &access()).unwrap();
     let image = format::Image::read(pool, cid).unwrap();
     let mut bytes = Vec::new();
     archive::write(pool, &image, &mut bytes, &mut |_, _| ()).unwrap();
@@ -77,6 +83,9 @@ fn an_archive_brings_back_every_byte() {
     for (old, new) in a.placement.iter().zip(&b.placement) {
         assert_eq!(pool.bytes(*old, CHUNK_BYTES).unwrap(), pool.bytes(*new, CHUNK_BYTES).unwrap());
     }
+    let told = pool.access(new).unwrap();
+    assert_eq!(told, pool.access(old).unwrap());
+    assert!(told.accessed.starts_with(&access().accessed) && told.hot.starts_with(&access().hot));
     // What little stands in the pages and a model, not two chunks of 2 MiB.
     assert!(bytes.len() < 64 << 10, "{} bytes", bytes.len());
 }
@@ -211,6 +220,11 @@ fn broken() -> Vec<Break> {
         ("empty filter", |m| {
             m.members[0].threads[0].filters =
                 vec![SeccompFilter { instructions: Vec::new(), logs: false, by_prctl: false }];
+        }),
+        ("filters without end", |m| {
+            let filter =
+                SeccompFilter { instructions: vec![6; 4092], logs: false, by_prctl: false };
+            m.members[0].threads[0].filters = vec![filter; 9];
         }),
         ("window alignment", |m| m.members[0].memory.stored.windows[0].address += 4096),
         ("window address", |m| m.members[0].memory.stored.windows[1].address = u64::MAX << 21),

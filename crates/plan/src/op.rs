@@ -142,6 +142,8 @@ pub enum What {
     Clocks = 23,
     /// Making an object of System V.
     SystemV = 24,
+    /// Supplying pages as the tiering policy wants it.
+    Pages = 25,
 }
 
 impl What {
@@ -173,6 +175,7 @@ impl What {
             Kinship,
             Clocks,
             SystemV,
+            Pages,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

@@ -75,6 +75,27 @@ pub enum Finding {
         #[serde(serialize_with = "as_text")]
         cid: Cid,
     },
+    /// Who was about to make a side table died.
+    #[error("the maker of an access table of image {cid} died: {extent:?} given back")]
+    LostTable {
+        /// The image.
+        #[serde(serialize_with = "as_text")]
+        cid: Cid,
+        /// The chunks.
+        extent: Extent,
+    },
+    /// Side tables cannot be read. What they told about hot pages is lost.
+    #[error(
+        "the access tables of image {cid} are damaged: {}",
+        if *is_dropped { "dropped, profile it again" } else { "end its clones and check again" }
+    )]
+    DamagedTables {
+        /// The image.
+        #[serde(serialize_with = "as_text")]
+        cid: Cid,
+        /// Whether they are gone. As long as a node pins the image it may write to them.
+        is_dropped: bool,
+    },
     /// A slot has a state that does not exist.
     #[error("the state of {slot:?} is damaged: make a new pool when you can")]
     DamagedSlot {
@@ -104,7 +125,10 @@ impl Finding {
     pub fn is_damage(&self) -> bool {
         !matches!(
             self,
-            Finding::DeadWriter { .. } | Finding::LeftByRemoval { .. } | Finding::StalePin { .. }
+            Finding::DeadWriter { .. }
+                | Finding::LeftByRemoval { .. }
+                | Finding::LostTable { .. }
+                | Finding::StalePin { .. }
         )
     }
 }
@@ -126,6 +150,7 @@ impl Pool {
         let mut findings = self.check_nodes();
         findings.extend(self.check_leftovers(&lock)?);
         let images = self.check_images(&mut findings);
+        findings.extend(self.check_tables(&lock)?);
         findings.extend(self.check_owners(&lock)?);
         findings.extend(self.check_free(&lock)?);
         let free_bytes = u64::from(self.chunks().free_chunks()) * CHUNK_BYTES;
@@ -196,6 +221,36 @@ impl Pool {
         let held: u32 = held.map(|(_, run)| run.chunks).sum();
         let listed: u32 = image.extents.iter().map(|run| run.chunks).sum();
         image.extents.iter().all(ours) && held == listed
+    }
+
+    fn check_tables(&self, lock: &HeldLock) -> Result<Vec<Finding>, PoolError> {
+        let mut findings = Vec::new();
+        for (index, record) in self.images().iter().enumerate() {
+            let Some((generation, State::Published)) = State::of_word(record.state.load(SeqCst))
+            else {
+                continue;
+            };
+            let owner = Owner { slot: ImageSlot(index as u32), generation };
+            findings.extend(self.check_tables_of(lock, owner, record.cid())?);
+        }
+        Ok(findings)
+    }
+
+    fn check_tables_of(
+        &self,
+        lock: &HeldLock,
+        owner: Owner,
+        cid: Cid,
+    ) -> Result<Vec<Finding>, PoolError> {
+        if self.linked_tables(owner).is_some() {
+            let lost = self.give_back_lost_tables(lock, owner)?.into_iter();
+            return Ok(lost.map(|extent| Finding::LostTable { cid, extent }).collect());
+        }
+        let is_dropped = !self.is_pinned(owner);
+        if is_dropped {
+            self.drop_tables(lock, owner)?;
+        }
+        Ok(vec![Finding::DamagedTables { cid, is_dropped }])
     }
 
     fn check_owners(&self, lock: &HeldLock) -> Result<Vec<Finding>, PoolError> {

@@ -8,17 +8,17 @@
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::failpoint::step;
-use crate::ids::{ChunkIndex, Extent, Owner};
+use crate::ids::{ChunkIndex, Extent};
 use crate::layout::ChunkRecord;
 use crate::lock::HeldLock;
 
 /// What the rest of the pool asks of an allocator.
 pub(crate) trait ChunkAllocator {
-    /// Gives `chunks` free chunks to `owner`: one extent if at all possible, else the fewest.
+    /// Gives `chunks` free chunks the owner word `owner`: one extent if at all possible, else the fewest.
     /// `None`, and nothing has changed, if fewer are free.
-    fn claim(&self, owner: Owner, chunks: u32) -> Option<Vec<Extent>>;
-    /// Everything that `owner` has, by offset.
-    fn owned(&self, owner: Owner) -> Vec<Extent>;
+    fn claim(&self, owner: u64, chunks: u32) -> Option<Vec<Extent>>;
+    /// Everything that carries the owner word `owner`, by offset.
+    fn owned(&self, owner: u64) -> Vec<Extent>;
     /// Makes chunks free that the caller has wiped.
     fn give_back(&self, run: Extent);
 }
@@ -79,17 +79,17 @@ impl<'a> LockedChunks<'a> {
 }
 
 impl ChunkAllocator for LockedChunks<'_> {
-    fn claim(&self, owner: Owner, chunks: u32) -> Option<Vec<Extent>> {
+    fn claim(&self, owner: u64, chunks: u32) -> Option<Vec<Extent>> {
         let free = self.table.runs().filter(|(word, _)| *word == 0).map(|(_, run)| run).collect();
         let runs = choose(free, chunks)?;
         for run in &runs {
-            self.set_owner(*run, owner.word());
+            self.set_owner(*run, owner);
         }
         Some(runs)
     }
 
-    fn owned(&self, owner: Owner) -> Vec<Extent> {
-        let owned = |(word, run)| (word == owner.word()).then_some(run);
+    fn owned(&self, owner: u64) -> Vec<Extent> {
+        let owned = |(word, run)| (word == owner).then_some(run);
         self.table.runs().filter_map(owned).collect()
     }
 

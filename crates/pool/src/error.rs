@@ -88,6 +88,18 @@ pub enum PoolError {
         /// The image.
         cid: Cid,
     },
+    /// What was learnt about the pages of an image cannot be read.
+    #[error(
+        "the access tables of image {cid} in the pool at {path} are damaged: end its clones and \
+         run `farfork pool check`, which drops them, then profile the image again",
+        path = path.display()
+    )]
+    DamagedTables {
+        /// The file.
+        path: PathBuf,
+        /// The image.
+        cid: Cid,
+    },
     /// The file is shorter than the pool.
     #[error(
         "the pool at {path} is cut off: the file has {found} of {size} bytes; delete it and make \

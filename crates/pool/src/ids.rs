@@ -23,6 +23,11 @@ impl Extent {
         self.offset + self.bytes()
     }
 
+    pub(crate) fn single_chunks(self) -> impl Iterator<Item = Extent> {
+        let first = self.first().0;
+        (first..first + self.chunks).map(|chunk| ChunkIndex(chunk).run(1))
+    }
+
     pub(crate) fn first(self) -> ChunkIndex {
         ChunkIndex((self.offset / CHUNK_BYTES) as u32)
     }
@@ -82,11 +87,20 @@ impl Owner {
         (self.slot.0 as u64) << 32 | self.generation as u64
     }
 
+    /// The word of its side tables, which come and go while the image is sealed.
+    pub(crate) const fn side_word(self) -> u64 {
+        self.word() | SIDE
+    }
+
+    /// Whose word it is, be it the image's own or that of its side tables.
     pub(crate) const fn from_word(word: u64) -> Option<Owner> {
         let generation = word as u32;
         if generation == 0 {
             return None;
         }
-        Some(Owner { slot: ImageSlot((word >> 32) as u32), generation })
+        Some(Owner { slot: ImageSlot(((word & !SIDE) >> 32) as u32), generation })
     }
 }
+
+/// No slot has so high a number.
+const SIDE: u64 = 1 << 63;

@@ -8,7 +8,7 @@ use farfork_types::CHUNK_BYTES;
 use serde::Serialize;
 
 use crate::error::PoolError;
-use crate::ids::{ImageSlot, Owner};
+use crate::ids::{ImageSlot, NodeSlot, Owner};
 use crate::lock::HeldLock;
 use crate::media::{self, Medium};
 use crate::pool::Pool;
@@ -46,6 +46,8 @@ pub struct ImageInfo {
     pub state: ImageState,
     /// Bytes of the chunks that it holds.
     pub bytes: u64,
+    /// Bytes of its side tables, which tell how clones use its pages.
+    pub table_bytes: u64,
     /// Names of the nodes that pin it.
     pub pinned_by: Vec<String>,
 }
@@ -87,6 +89,15 @@ impl Pool {
         })
     }
 
+    /// The registered nodes and their names.
+    ///
+    /// # Errors
+    /// [`PoolError::Gone`], [`PoolError::Truncated`].
+    pub fn node_names(&self) -> Result<HashMap<NodeSlot, String>, PoolError> {
+        self.intact()?;
+        Ok(self.nodes().collect())
+    }
+
     fn bytes_by_owner(&self) -> HashMap<u64, u64> {
         let mut held = HashMap::new();
         for (word, run) in self.chunks().runs() {
@@ -117,6 +128,7 @@ impl Pool {
                 cid: record.cid().to_string(),
                 state,
                 bytes: held.get(&owner.word()).copied().unwrap_or(0),
+                table_bytes: held.get(&owner.side_word()).copied().unwrap_or(0),
                 pinned_by: self
                     .pinned_by(owner)
                     .filter_map(|node| names.get(&node).cloned())

@@ -56,11 +56,12 @@ pub(crate) struct ImageRecord {
     pub(crate) chunks: AtomicU32,
     pub(crate) checksum: AtomicU32,
     pub(crate) extents: AtomicU32,
-    pub(crate) reserved: AtomicU64,
+    /// First chunk of the first of its side tables, which are a chain like extents; 0 if none.
+    pub(crate) tables: AtomicU64,
 }
 
 /// One chunk. `owner` is the only truth about who has it; the other two words chain the extents of
-/// a published image and stand in the first chunk of each.
+/// a published image, and its side tables, and stand in the first chunk of each.
 #[repr(C)]
 pub(crate) struct ChunkRecord {
     pub(crate) owner: AtomicU64,
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(offset_of!(ImageRecord, created_unix_s), 32);
         assert_eq!(offset_of!(ImageRecord, first), 40);
         assert_eq!(offset_of!(ImageRecord, checksum), 48);
-        assert_eq!(offset_of!(ImageRecord, reserved), 56);
+        assert_eq!(offset_of!(ImageRecord, tables), 56);
         assert_eq!(size_of::<ChunkRecord>(), 16);
         assert_eq!(offset_of!(ChunkRecord, run_chunks), 8);
         assert_eq!(offset_of!(ChunkRecord, next), 12);

@@ -11,7 +11,11 @@
 //!    finds the pool full, or by `check`.
 //! 4. The chunks of a removed image are given back only when no node's word pins it. A pin is
 //!    written first and the image's state read afterwards; a removal does it the other way round.
-//! 5. Locks are byte ranges of open file descriptions far beyond the end of the file: the kernel
+//! 5. An image is sealed; what is learnt about it later stands in side tables, whose chunks carry
+//!    its slot and generation with a mark of their own and go with it. Each has one writer. A table
+//!    is linked by one store, under the lock of the tables; chunks with the mark that are not linked
+//!    belong to a dead writer, and are given back by the next table, or by `check`.
+//! 6. Locks are byte ranges of open file descriptions far beyond the end of the file: the kernel
 //!    drops them when the last holder dies. No process id is ever written down. A lock reaches the
 //!    processes of one kernel, in whatever namespaces: writers of several kernels need another
 //!    [`ChunkAllocator`](chunks::ChunkAllocator) and another proof of life.
@@ -41,6 +45,7 @@ mod pins;
 mod pool;
 mod slots;
 mod superblock;
+mod tables;
 pub mod words;
 mod writer;
 
@@ -54,4 +59,5 @@ pub use media::{Medium, maps_huge_pages, mount_tmpfs, unmount_tmpfs};
 pub use pinfile::PinFile;
 pub use pool::Pool;
 pub use slots::ImageExtents;
+pub use tables::{AccessTable, Epochs, PageBits};
 pub use writer::{Held, ImageWriter};

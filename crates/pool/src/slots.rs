@@ -226,6 +226,8 @@ impl Pool {
 
     /// Gives back everything that `owner` has, its slot last. Returns the chunks.
     pub(crate) fn reclaim(&self, lock: &HeldLock, owner: Owner) -> Result<u32, PoolError> {
+        self.image(owner.slot).tables.store(0, SeqCst);
+        step();
         let chunks = self.give_back_all(lock, owner)?;
         self.image(owner.slot).state.store(State::Free.word(owner.generation), SeqCst);
         step();
@@ -233,7 +235,8 @@ impl Pool {
     }
 
     pub(crate) fn give_back_all(&self, lock: &HeldLock, owner: Owner) -> Result<u32, PoolError> {
-        let runs = self.allocator(lock).owned(owner);
+        let chunks = self.allocator(lock);
+        let runs = [chunks.owned(owner.side_word()), chunks.owned(owner.word())].concat();
         for run in &runs {
             self.give_back(lock, *run)?;
         }

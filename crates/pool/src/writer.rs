@@ -97,11 +97,20 @@ impl Pool {
     /// Claims chunks; if too few are free, after giving back what dead and removed images hold.
     fn claim(&self, owner: Owner, chunks: u32) -> Result<Vec<Extent>, PoolError> {
         let lock = self.lock()?;
-        if let Some(runs) = self.allocator(&lock).claim(owner, chunks) {
+        self.claim_word(&lock, owner.word(), chunks)
+    }
+
+    pub(crate) fn claim_word(
+        &self,
+        lock: &HeldLock,
+        word: u64,
+        chunks: u32,
+    ) -> Result<Vec<Extent>, PoolError> {
+        if let Some(runs) = self.allocator(lock).claim(word, chunks) {
             return Ok(runs);
         }
-        self.sweep(&lock)?;
-        self.allocator(&lock).claim(owner, chunks).ok_or_else(|| PoolError::Full {
+        self.sweep(lock)?;
+        self.allocator(lock).claim(word, chunks).ok_or_else(|| PoolError::Full {
             path: self.path.clone(),
             asked: u64::from(chunks) * CHUNK_BYTES,
             free: u64::from(self.chunks().free_chunks()) * CHUNK_BYTES,

@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use common::{Place, is_filled, orders, publish, was_killed};
-use farfork_pool::{Finding, ImageInfo, ImageState, Pool, PoolError, failpoint};
+use farfork_pool::{Epochs, Finding, ImageInfo, ImageState, PageBits, Pool, PoolError, failpoint};
 use farfork_types::{CHUNK_BYTES, Cid};
 
 /// What the child does under the name of a role; it may die anywhere within.
@@ -52,6 +52,23 @@ fn act(role: &str, pool: &Pool, cid: Cid) {
             pool.pin(node, cid).unwrap();
             pool.remove(cid).unwrap();
             pool.unpin(node, cid).unwrap();
+        }
+        "note" => {
+            let node = pool.register_node("child").unwrap();
+            pool.pin(node, cid).unwrap();
+            let first = PageBits { accessed: vec![1, 2], dirtied: vec![1], ..PageBits::default() };
+            pool.add_access(node, cid, Epochs::default(), &first).unwrap();
+            pool.reset_access(cid, true).unwrap();
+            let epochs = pool.epochs(cid).unwrap();
+            let second = PageBits { accessed: vec![4], dirtied: vec![4], ..PageBits::default() };
+            pool.add_access(node, cid, epochs, &second).unwrap();
+            pool.unpin(node, cid).unwrap();
+        }
+        "heat" => {
+            let hot = |hot: &[u64]| PageBits { hot: hot.to_vec(), ..PageBits::default() };
+            pool.add_users_bits(cid, &hot(&[1, 0, 6])).unwrap();
+            pool.clear_hot(cid, &[1, 0, 2]).unwrap();
+            pool.reset_access(cid, false).unwrap();
         }
         "loop" => loop {
             let cid = publish(pool, 3, 7);
@@ -159,6 +176,58 @@ fn an_agent_that_dies_with_a_pin_keeps_the_image_until_it_is_forgotten() {
         let there = pool.find(cid).is_ok();
         assert_eq!(info.used_bytes, if pinned || there { 2 * CHUNK_BYTES } else { 0 });
     });
+}
+
+/// Bytes of the side tables of all images, and whether no chunk but these and the images' is used.
+fn table_bytes(pool: &Pool) -> u64 {
+    let info = pool.info().unwrap();
+    let tables = info.images.iter().map(|image| image.table_bytes).sum();
+    let images: u64 = info.images.iter().map(|image| image.bytes).sum();
+    assert_eq!(info.used_bytes, images + tables);
+    tables
+}
+
+#[test]
+fn an_agent_that_dies_while_it_notes_what_clones_do_leaves_true_bits_only() {
+    kill_at_every_step("note", |pool, cid, killed| {
+        let tables = pool.access_tables(cid).unwrap();
+        assert_eq!(table_bytes(pool), tables.len() as u64 * CHUNK_BYTES);
+        let accessed: Vec<_> = tables.iter().map(|table| &table.bits.accessed).collect();
+        let told = |word: usize| {
+            accessed.iter().filter_map(|words| words.get(word)).fold(0, |all, word| all | word)
+        };
+        match pool.epochs(cid).unwrap().accessed {
+            0 => assert!(told(0) & !1 == 0 && told(1) & !2 == 0, "{tables:?}"),
+            _ => assert!(told(0) & !4 == 0 && told(1) == 0, "{tables:?}"),
+        }
+        assert!(killed || told(0) == 4);
+    });
+}
+
+#[test]
+fn a_user_who_is_killed_declares_or_takes_back_whole_words() {
+    kill_at_every_step("heat", |pool, cid, killed| {
+        let tables = pool.access_tables(cid).unwrap();
+        assert_eq!(table_bytes(pool), tables.len() as u64 * CHUNK_BYTES);
+        let hot = tables.first().map_or([0; 3], |table| table.bits.hot[..3].try_into().unwrap());
+        let ways = [[0, 0, 0], [1, 0, 0], [1, 0, 6], [0, 0, 6], [0, 0, 4]];
+        assert!(ways.contains(&hot), "{hot:?}");
+        assert!(killed || hot == [0, 0, 4]);
+    });
+}
+
+#[test]
+fn the_next_table_takes_what_a_dead_maker_held_without_a_check() {
+    let place = Place::new();
+    let pool = place.pool(12);
+    for step in 0..6 {
+        let cid = publish(&pool, 2, 7);
+        assert!(was_killed(run("heat", &pool, cid, step)));
+        pool.reset_access(cid, false).unwrap();
+        assert_eq!(pool.info().unwrap().used_bytes, 3 * CHUNK_BYTES, "step {step}");
+        assert_eq!(pool.check().unwrap().findings, []);
+        clear(&pool);
+    }
 }
 
 #[test]

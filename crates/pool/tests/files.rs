@@ -60,8 +60,8 @@ fn another_version_and_a_damaged_superblock_are_told_in_words() {
     assert!(matches!(open_error(&path), PoolError::DamagedSuperblock { .. }));
     scribble(&path, 8, &77u32.to_le_bytes());
     let error = open_error(&path);
-    assert!(matches!(error, PoolError::OtherVersion { found: 77, known: 1, .. }));
-    assert!(error.to_string().contains("format version 77, this farfork reads version 1"));
+    assert!(matches!(error, PoolError::OtherVersion { found: 77, known: 2, .. }));
+    assert!(error.to_string().contains("format version 77, this farfork reads version 2"));
 }
 
 #[test]

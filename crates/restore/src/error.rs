@@ -122,6 +122,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Kinship) => "placing a process in its session and group",
         Some(What::Clocks) => "letting its clocks go on from where its parent's stood",
         Some(What::SystemV) => "making an object of System V",
+        Some(What::Pages) => "arranging how its pages are supplied (userfaultfd)",
         None => "a step",
     }
 }

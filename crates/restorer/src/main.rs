@@ -22,6 +22,8 @@ mod init;
 mod ipc;
 mod maps;
 mod memory;
+mod overlay;
+mod pager;
 mod place;
 mod rights;
 mod run;

@@ -74,6 +74,21 @@ pub fn pages_with_content(pagemap: &File, start: u64, end: u64) -> io::Result<Ve
     }
 }
 
+/// The page's mapping is watched by a userfaultfd whose write-protection is asynchronous.
+pub const PAGE_WATCHED: u64 = 1 << 0;
+
+/// Runs of pages of `start..end` that are in memory or swap, where their mapping is watched:
+/// [`PAGE_FILE`] tells those that were only read.
+pub fn watched_pages(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
+    let query = ScanArgs {
+        category_mask: PAGE_WATCHED,
+        category_anyof_mask: PAGE_PRESENT | PAGE_SWAPPED,
+        return_mask: PAGE_FILE,
+        ..ScanArgs::default()
+    };
+    scan(pagemap, start, end, query)
+}
+
 /// Runs of guard pages; none on kernels that do not tell.
 pub fn guards(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
     let query =

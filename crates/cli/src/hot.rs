@@ -1,0 +1,154 @@
+//! `farfork hot`.
+
+use std::error::Error;
+use std::ops::Range;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use farfork_image::format::Image;
+use farfork_image::model::{Member, Model};
+use farfork_pages::{Access, PageSet, place_of};
+use farfork_pool::{PageBits, Pool};
+use farfork_types::Cid;
+
+use crate::pool::PoolArg;
+use crate::{CommandResult, restore};
+
+/// What to do with declared hot memory.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Declare memory hot.
+    Set(Args),
+    /// Take that back; without ranges, for all of the image.
+    Clear(Args),
+}
+
+/// Which memory.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pool: PoolArg,
+    /// Name or id of the image.
+    image: String,
+    /// Hexadecimal addresses as in /proc/PID/maps, of the image's first process; in a tree,
+    /// PID:START-END for another. A page of which a part is named is meant as a whole.
+    #[arg(value_name = "START-END")]
+    ranges: Vec<HotRange>,
+}
+
+/// Addresses of one of the processes of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HotRange {
+    /// The parents' pid of the process; the image's first without it.
+    pub(crate) process: Option<u32>,
+    /// First address and address after the last.
+    pub(crate) addresses: Range<u64>,
+}
+
+impl FromStr for HotRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HotRange, String> {
+        let wrong =
+            || format!("{text} is no range: give START-END in hexadecimal, or PID:START-END");
+        let (process, range) = match text.split_once(':') {
+            Some((pid, range)) => (Some(pid.parse().map_err(|_| wrong())?), range),
+            None => (None, text),
+        };
+        let (start, end) = range.split_once('-').ok_or_else(wrong)?;
+        let address = |text: &str| {
+            u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).map_err(|_| wrong())
+        };
+        let addresses = address(start)?..address(end)?;
+        if addresses.is_empty() {
+            return Err(format!("{text} holds nothing: START has to be below END"));
+        }
+        Ok(HotRange { process, addresses })
+    }
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(command: &Command) -> CommandResult {
+    let (Command::Set(args) | Command::Clear(args)) = command;
+    let pool = args.pool.open()?;
+    let cid = restore::resolve(&pool, &args.image)?;
+    match command {
+        Command::Set(_) if args.ranges.is_empty() => {
+            return Ok(crate::usage_error("say which memory is hot: START-END"));
+        }
+        Command::Set(_) => {
+            let pages = declare(&pool, cid, &args.ranges)?;
+            eprintln!("{pages} pages declared hot");
+        }
+        Command::Clear(_) if args.ranges.is_empty() => {
+            let all = pool.access(cid)?.hot;
+            if all.iter().any(|word| *word != 0) {
+                pool.clear_hot(cid, &all)?;
+            }
+        }
+        Command::Clear(_) => {
+            let image = Image::read(&pool, cid)?;
+            pool.clear_hot(cid, pages(&image.model, &args.ranges)?.words())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Declares memory of the image `cid` hot; returns how many pages that are.
+pub(crate) fn declare(pool: &Pool, cid: Cid, ranges: &[HotRange]) -> Result<u64, Box<dyn Error>> {
+    let image = Image::read(pool, cid)?;
+    let hot = pages(&image.model, ranges)?;
+    let count = hot.len();
+    let access = Access { hot, ..Access::default() };
+    pool.add_users_bits(cid, &PageBits::from(&access))?;
+    Ok(count)
+}
+
+/// The pages of all ranges, or words about one that the image does not have.
+fn pages(model: &Model, ranges: &[HotRange]) -> Result<PageSet, Box<dyn Error>> {
+    let mut all = PageSet::new();
+    for range in ranges {
+        all.merge(&pages_of(model, range)?);
+    }
+    Ok(all)
+}
+
+fn pages_of(model: &Model, range: &HotRange) -> Result<PageSet, Box<dyn Error>> {
+    let member = member(model, range.process)?;
+    let (Range { start, end }, pid) = (range.addresses.clone(), member.process.pid);
+    let pages = place_of(member, range.addresses.clone()).ok_or_else(|| {
+        format!(
+            "process {pid} of the image has no memory at {start:x}-{end:x}: /proc/PID/maps of the \
+             parent tells what it had"
+        )
+    })?;
+    if pages.is_empty() {
+        let why = "it is shared, or was never touched, or every clone has a copy of it anyway";
+        return Err(format!("no clone maps {start:x}-{end:x} from the pool: {why}").into());
+    }
+    Ok(pages)
+}
+
+fn member(model: &Model, pid: Option<u32>) -> Result<&Member, String> {
+    let Some(pid) = pid else { return Ok(model.root()) };
+    let is_it = |member: &&Member| member.process.pid == pid;
+    model.members.iter().find(is_it).ok_or_else(|| {
+        format!("the image has no process {pid}: farfork images show tells which it has")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read_as_maps_writes_them() {
+        let range = |process, addresses| Ok(HotRange { process, addresses });
+        assert_eq!("1000-2000".parse(), range(None, 0x1000..0x2000));
+        assert_eq!("0x1f-0x20".parse(), range(None, 0x1f..0x20));
+        assert_eq!("77:a-b".parse(), range(Some(77), 10..11));
+        for wrong in ["", "1000", "-", "2000-1000", "1-1", "x:1-2", "1-2-3", "g-h"] {
+            assert!(wrong.parse::<HotRange>().is_err(), "{wrong}");
+        }
+    }
+}

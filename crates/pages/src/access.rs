@@ -1,0 +1,47 @@
+//! What clones did to the pages of their image.
+
+use farfork_pool::PageBits;
+
+use crate::set::PageSet;
+
+/// Access patterns of an image (CXLfork §4.3): the image itself is sealed, so they are kept beside
+/// it, in tables of which each has one writer, and merged by whoever reads them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Pages that a clone has read or written.
+    pub accessed: PageSet,
+    /// Pages that a clone has written.
+    pub dirtied: PageSet,
+    /// Pages that the user has declared hot.
+    pub hot: PageSet,
+}
+
+impl Access {
+    /// Adds what another table tells.
+    pub fn merge(&mut self, other: &Access) {
+        self.accessed.merge(&other.accessed);
+        self.dirtied.merge(&other.dirtied);
+        self.hot.merge(&other.hot);
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.accessed.is_empty() && self.dirtied.is_empty() && self.hot.is_empty()
+    }
+}
+
+impl From<PageBits> for Access {
+    fn from(bits: PageBits) -> Access {
+        let [accessed, dirtied, hot] =
+            [bits.accessed, bits.dirtied, bits.hot].map(PageSet::from_words);
+        Access { accessed, dirtied, hot }
+    }
+}
+
+impl From<&Access> for PageBits {
+    fn from(access: &Access) -> PageBits {
+        let [accessed, dirtied, hot] =
+            [&access.accessed, &access.dirtied, &access.hot].map(|set| set.words().to_vec());
+        PageBits { accessed, dirtied, hot }
+    }
+}

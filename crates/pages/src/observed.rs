@@ -1,0 +1,85 @@
+//! What one clone has done to the pages of its image.
+
+use farfork_image::layout::MappedSpan;
+use farfork_types::PAGE_BYTES;
+
+use crate::access::Access;
+use crate::places::pages_of;
+use crate::set::PageSet;
+
+/// How pages were touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touched {
+    /// Read: the clone sees the pool's page.
+    Read,
+    /// Written: the clone has a page of its own.
+    Written,
+}
+
+/// Pages of an image as one clone, or several, have used them. A page that one has read and another
+/// written is in both sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Pages that were read, and not written.
+    pub read: PageSet,
+    /// Pages that were written.
+    pub written: PageSet,
+}
+
+impl Observed {
+    /// Notes that the clone has touched what it maps at `start..end` of its addresses, as far as
+    /// that belongs to `span`.
+    pub fn add(&mut self, span: MappedSpan, (start, end): (u64, u64), touched: Touched) {
+        let (from, to) = (start.max(span.address), end.min(span.address + span.bytes));
+        let set = match touched {
+            Touched::Read => &mut self.read,
+            Touched::Written => &mut self.written,
+        };
+        let first = pages_of(span).start;
+        for address in (from..to).step_by(PAGE_BYTES as usize) {
+            set.insert(first + (address - span.address) / PAGE_BYTES);
+        }
+    }
+
+    /// Pages of `mapped` that were not touched.
+    pub fn untouched(&self, mapped: &PageSet) -> PageSet {
+        let mut untouched = mapped.clone();
+        untouched.subtract(&self.read);
+        untouched.subtract(&self.written);
+        untouched
+    }
+
+    /// As it is kept beside the image.
+    pub fn access(&self) -> Access {
+        let mut accessed = self.read.clone();
+        accessed.merge(&self.written);
+        Access { accessed, dirtied: self.written.clone(), hot: PageSet::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_touched_is_told_by_its_place_and_not_beyond_the_span() {
+        let page = PAGE_BYTES;
+        let span = MappedSpan {
+            address: 100 * page,
+            bytes: 10 * page,
+            place: 700 * page,
+            is_writable: true,
+        };
+        let mut observed = Observed::default();
+        observed.add(span, (90 * page, 102 * page), Touched::Read);
+        observed.add(span, (108 * page, 120 * page), Touched::Written);
+        observed.add(span, (0, 50 * page), Touched::Written);
+        assert_eq!(observed.read, PageSet::from_iter([700, 701]));
+        assert_eq!(observed.written, PageSet::from_iter([708, 709]));
+        let untouched = observed.untouched(&pages_of(span).collect());
+        assert_eq!(untouched, PageSet::from_iter(702..708));
+        let access = observed.access();
+        assert_eq!(access.accessed, PageSet::from_iter([700, 701, 708, 709]));
+        assert_eq!((access.dirtied, access.hot), (observed.written, PageSet::new()));
+    }
+}
