@@ -22,6 +22,9 @@ pub enum Flavour {
     KillRestoreSamePid,
     /// The clone runs on a node that shares only the pool with the parent's.
     CloneOnOtherNode,
+    /// A clone under each of the tiering policies that are not the default, by which pages are
+    /// supplied one by one.
+    Tiers,
     /// The parent is pid 1 of a PID namespace, and so are two clones, each of one of its own.
     PidOne,
     /// The clone is checkpointed too, under the same name: the parent's image goes while a clone
@@ -38,12 +41,13 @@ pub enum Flavour {
 
 impl Flavour {
     /// The flavours of a program that can be cloned.
-    pub const CLONING: [Flavour; 5] = [
+    pub const CLONING: [Flavour; 6] = [
         Flavour::CloneBesideParent,
         Flavour::CloneTwice,
         Flavour::KillRestoreSamePid,
         Flavour::CloneOnOtherNode,
         Flavour::CloneOfClone,
+        Flavour::Tiers,
     ];
 
     /// The first part of a test's name.
@@ -55,6 +59,7 @@ impl Flavour {
             Flavour::CloneTwice => "clone_twice",
             Flavour::KillRestoreSamePid => "kill_restore_same_pid",
             Flavour::CloneOnOtherNode => "clone_on_other_node",
+            Flavour::Tiers => "tiers",
             Flavour::PidOne => "pid_one",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
@@ -151,6 +156,7 @@ impl<'a> Stage<'a> {
                 self.on_other_nodes = true;
                 self.beside_parent(1)
             }
+            Flavour::Tiers => self.tiers(),
             Flavour::KillRestoreSamePid => self.kill_restore(),
             Flavour::CloneOfClone => self.clone_of_clone(),
             Flavour::Excluded => self.excluded(),
@@ -203,11 +209,29 @@ impl<'a> Stage<'a> {
 
     /// A clone on this node, or on one of its own where no two may share one.
     fn clone_number(&self, number: usize) -> Outcome<Subject> {
+        self.clone_under(number, &[])
+    }
+
+    fn clone_under(&self, number: usize, more: &[&str]) -> Outcome<Subject> {
         let label = format!("clone {}", number + 1);
         if !self.on_other_nodes {
-            return self.clone(&label, &[]);
+            return self.clone(&label, more);
         }
-        self.clone(&label, &["--node", testbed::other_node(self.pool, number)?])
+        let node = ["--node", testbed::other_node(self.pool, number)?];
+        self.clone(&label, &[&node, more].concat())
+    }
+
+    fn tiers(&mut self) -> Outcome {
+        self.must_checkpoint(&[])?;
+        let mut started = Vec::new();
+        for (number, tiering) in ["moa", "hybrid"].into_iter().enumerate() {
+            started.push(self.clone_under(number, &["--tiering", tiering])?);
+        }
+        for clone in &mut started {
+            clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        }
+        self.parent.must_pass()?;
+        self.compare_values(&started)
     }
 
     /// All clones wait before the first goes on; then one after the other, the parent last.
@@ -269,6 +293,9 @@ impl<'a> Stage<'a> {
         let Ok(pid) = told.trim_end_matches(',').parse() else {
             return first.fail("expected restore to tell the clone's pid");
         };
+        if let Some(word) = self.program.settles.filter(|word| !first.said(word)) {
+            first.await_line(word)?;
+        }
         farfork::must_run(self.checkpoint_of(pid, &[])?)?;
         let mut second = self.clone_number(1)?;
         for clone in [&mut second, &mut first] {

@@ -62,6 +62,8 @@ pub struct Program {
     pub as_pid_one: bool,
     /// It is not cloned from its clone.
     pub has_fresh_clones: bool,
+    /// What its clones say when they can be checkpointed.
+    pub settles: Option<&'static str>,
     /// How long each wait for it may take.
     pub timeout: Duration,
 }
@@ -86,6 +88,7 @@ impl Program {
             is_tree: false,
             as_pid_one: false,
             has_fresh_clones: false,
+            settles: None,
             timeout: Duration::from_secs(60),
         }
     }
@@ -159,6 +162,12 @@ impl Program {
     /// Marks a program whose clones are not ready to be cloned until they have gone on.
     pub const fn no_clone_of_clone(mut self) -> Self {
         self.has_fresh_clones = true;
+        self
+    }
+
+    /// Marks a program whose clones can be checkpointed when they have said so.
+    pub const fn settles(mut self, word: &'static str) -> Self {
+        self.settles = Some(word);
         self
     }
 

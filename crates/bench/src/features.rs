@@ -199,6 +199,7 @@ fn restore(testbed: &Testbed, warm: &Warm) -> Result<StartedClone, BenchError> {
         detach: false,
         same_pid: false,
         inherit: Vec::new(),
+        tiering: farfork_types::Tiering::Mow,
         requested_ns: now_ns(),
         timeout_s: DEFAULT_TIMEOUT_S,
     };

@@ -260,20 +260,38 @@ pub struct MappedSpan {
 }
 
 impl Memory {
-    /// What a clone maps from the pool, in address order.
+    /// What a clone maps from the pool, in address order, without guard regions: nobody reads or
+    /// writes those, and whoever maps pages there takes the guard away.
     pub fn mapped_spans(&self) -> impl Iterator<Item = MappedSpan> {
         let shows_pool = |region: &&Region| region.shows_pool();
         self.regions.iter().filter(shows_pool).flat_map(|region| {
-            self.stored.segments_in(region.start, region.end).map(|segment| {
-                let start = segment.address.max(region.start);
-                MappedSpan {
+            let segments = self.stored.segments_in(region.start, region.end);
+            segments.flat_map(|segment| {
+                let shown = (segment.address.max(region.start), segment.end().min(region.end));
+                let parts = self.unguarded(shown);
+                parts.into_iter().map(|(start, end)| MappedSpan {
                     address: start,
-                    bytes: segment.end().min(region.end) - start,
+                    bytes: end - start,
                     place: segment.place + (start - segment.address),
                     is_writable: region.prot & libc::PROT_WRITE as u32 != 0,
-                }
+                })
             })
         })
+    }
+
+    fn unguarded(&self, (start, end): Span) -> Vec<Span> {
+        let mut parts = Vec::new();
+        let mut at = start;
+        for (from, to) in self.guards.iter().filter(|guard| guard.0 < end && start < guard.1) {
+            if at < *from {
+                parts.push((at, *from));
+            }
+            at = at.max(*to);
+        }
+        if at < end {
+            parts.push((at, end));
+        }
+        parts
     }
 }
 

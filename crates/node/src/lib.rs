@@ -18,6 +18,7 @@ mod error;
 mod externals;
 mod images;
 mod leftovers;
+mod overlays;
 pub mod paths;
 mod registry;
 mod session;

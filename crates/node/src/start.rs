@@ -6,8 +6,8 @@ use std::sync::{PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_plan::protocol::PidMode;
-use farfork_restore::{Event, RestoreError, Started, Template};
+use farfork_plan::protocol::{PidMode, Request};
+use farfork_restore::{Event, Hands, Started, Template};
 use farfork_sys::words;
 use farfork_types::Cid;
 use farfork_types::wire::{RestoreCall, Running};
@@ -19,7 +19,7 @@ use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals;
 use crate::images::{NodeImage, Pin};
-use crate::registry::Number;
+use crate::registry::{Number, Origin};
 use crate::session::Node;
 
 /// Names of the phases whose ends a clone reports.
@@ -70,7 +70,8 @@ impl Node {
             }
         };
         let Arrived { pid, at_ns, warnings } = arrived;
-        let number = self.registry.add(followed, (pid, cid, call.name.clone()), started, pin);
+        let origin = Origin { pid, cid, name: call.name.clone(), tiering: call.tiering };
+        let number = self.registry.add(followed, origin, started, pin);
         Ok((number, Running { warnings, ..running(pid, call.requested_ns, at_ns) }))
     }
 
@@ -90,19 +91,29 @@ impl Node {
         image: &NodeImage,
         pin: &Pin,
         externals: &[OwnedFd],
-    ) -> Result<Started, RestoreError> {
+    ) -> Result<Started, NodeError> {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let keeps_groups = self.own_ids.is_some();
-        let request = image.attached.request(mode, externals.len(), keeps_groups);
+        let overlay = image.overlay(call.tiering)?;
+        let request = Request {
+            overlay_bytes: overlay.as_ref().map_or(0, |overlay| overlay.bytes),
+            ..image.attached.request(mode, externals.len(), keeps_groups)
+        };
         let cid = image.attached.image.extents.cid;
-        let (pool, lock) = (image.attached.pool(), pin.lock().unwrap_or(image.attached.pool()));
+        let pool = image.attached.pool();
+        let hands = Hands {
+            pool: pool.as_fd(),
+            pin: pin.lock().unwrap_or(pool).as_fd(),
+            overlay: overlay.as_ref().map(|overlay| overlay.as_fd()),
+            externals,
+        };
         let mut template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = template.spawn(cid, &request, pool.as_fd(), lock.as_fd(), externals);
+        let first = template.spawn(cid, &request, &hands);
         if first.is_err() && template.has_ended() {
             *template = Template::start()?;
-            return template.spawn(cid, &request, pool.as_fd(), lock.as_fd(), externals);
+            return Ok(template.spawn(cid, &request, &hands)?);
         }
-        first
+        Ok(first?)
     }
 }
 

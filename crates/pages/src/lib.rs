@@ -7,6 +7,8 @@
 mod access;
 mod observed;
 mod places;
+pub mod overlay;
+pub mod policy;
 mod set;
 
 pub use access::Access;

@@ -16,4 +16,4 @@ mod template;
 
 pub use attach::{Attached, attach};
 pub use error::RestoreError;
-pub use template::{Event, Started, Template};
+pub use template::{Event, Hands, Started, Template};

@@ -34,6 +34,19 @@ pub struct Template {
     child: Child,
 }
 
+/// Descriptors that go with a [`Request`].
+#[derive(Clone, Copy, Debug)]
+pub struct Hands<'a> {
+    /// The pool.
+    pub pool: BorrowedFd<'a>,
+    /// What keeps the image as long as the clone's init has it open.
+    pub pin: BorrowedFd<'a>,
+    /// The overlay, if the request has one.
+    pub overlay: Option<BorrowedFd<'a>>,
+    /// The external descriptors in the order of the plan.
+    pub externals: &'a [OwnedFd],
+}
+
 /// A clone on its way, or running.
 #[derive(Debug)]
 pub struct Started {
@@ -96,21 +109,19 @@ impl Template {
         poll(&mut polls, Some(&now)).is_ok_and(|ended| ended > 0)
     }
 
-    /// Starts one clone. `fds` are the pool, the pin, then the external descriptors in the order
-    /// of the plan.
+    /// Starts one clone.
     pub fn spawn(
         &mut self,
         cid: Cid,
         request: &Request,
-        pool: BorrowedFd<'_>,
-        pin: BorrowedFd<'_>,
-        externals: &[OwnedFd],
+        hands: &Hands<'_>,
     ) -> Result<Started, RestoreError> {
         let (status, theirs) = packet_pair()?;
         setsockopt(&status, sockopt::PassCred, &true)
             .map_err(|errno| failed("being given a socket")(errno.into()))?;
-        let mut fds = vec![pool.as_raw_fd(), theirs.as_raw_fd(), pin.as_raw_fd()];
-        fds.extend(externals.iter().map(AsRawFd::as_raw_fd));
+        let mut fds = vec![hands.pool.as_raw_fd(), theirs.as_raw_fd(), hands.pin.as_raw_fd()];
+        fds.extend(hands.overlay.map(|overlay| overlay.as_raw_fd()));
+        fds.extend(hands.externals.iter().map(AsRawFd::as_raw_fd));
         let rights = [ControlMessage::ScmRights(&fds)];
         let bytes = [IoSlice::new(request.as_bytes())];
         sendmsg::<()>(self.control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None)

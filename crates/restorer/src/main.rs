@@ -21,6 +21,8 @@ mod gate;
 mod init;
 mod maps;
 mod memory;
+mod overlay;
+mod pager;
 mod place;
 mod rights;
 mod run;

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::Tiering;
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of one document.
@@ -62,6 +63,9 @@ pub struct RestoreCall {
     pub inherit: Vec<InheritedFd>,
     /// `CLOCK_MONOTONIC` in ns when the user asked.
     pub requested_ns: u64,
+    /// When pages become local.
+    #[serde(default)]
+    pub tiering: Tiering,
     /// Seconds that the clone may take to start; then it is ended.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: u64,

@@ -30,7 +30,10 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("creds"),
     Program::c("rights_apart"),
     Program::c("thread_creds").as_pid_one(),
-    Program::c("threads_together"),
+    Program::c("threads_together").settles("CHECKED"),
+    Program::of("threads_apart", Source::C("threads_together"))
+        .env(&[("FORBIDS_FUTEX", "1")])
+        .settles("CHECKED"),
     Program::c("priorities").as_pid_one(),
     Program::c("auxv_exe").as_pid_one(),
     Program::c("vdso_time"),

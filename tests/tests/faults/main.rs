@@ -6,6 +6,7 @@ mod checkpoint;
 mod endurance;
 mod hang;
 mod killed;
+mod pages;
 mod removal;
 mod restore;
 mod scene;
@@ -26,6 +27,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("endurance", endurance::CASES),
     ("hang", hang::CASES),
     ("killed", killed::CASES),
+    ("pages", pages::CASES),
     ("removal", removal::CASES),
     ("restore", restore::CASES),
     ("steps", steps::CASES),
