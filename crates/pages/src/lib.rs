@@ -6,8 +6,8 @@
 
 mod access;
 mod observed;
-mod places;
 pub mod overlay;
+mod places;
 pub mod policy;
 mod set;
 

@@ -25,6 +25,10 @@ pub fn compile(image: &Image, access: &Access, tiering: Tiering) -> Option<Vec<u
         .iter()
         .map(|member| Draft::of(member, &image.placement, access, tiering))
         .collect();
+    lay_out(&drafts)
+}
+
+fn lay_out(drafts: &[Draft]) -> Option<Vec<u8>> {
     if drafts.iter().all(Draft::is_empty) {
         return None;
     }
@@ -32,6 +36,13 @@ pub fn compile(image: &Image, access: &Access, tiering: Tiering) -> Option<Vec<u
     let members: Vec<MemberOverlay> = drafts.iter().map(|draft| draft.put(&mut arena)).collect();
     let members = arena.table(&members);
     arena.finish(members)
+}
+
+/// The overlay of a clone that tells which pages it touches: it has nothing done in advance. None if
+/// there is nothing to watch.
+pub fn compile_watch(image: &Image) -> Option<Vec<u8>> {
+    let drafts: Vec<Draft> = image.model.members.iter().map(Draft::watching).collect();
+    lay_out(&drafts)
 }
 
 /// What is to be done with the memory of one process.
@@ -42,6 +53,7 @@ struct Draft {
     served: Vec<Served>,
     local: PageSet,
     pages: u64,
+    watched: Vec<Span>,
 }
 
 impl Draft {
@@ -52,6 +64,18 @@ impl Draft {
             draft.write.extend(spans(span, &treatment.write));
             draft.read.extend(spans(span, &treatment.read));
             draft.serve(span, placement, &treatment);
+        }
+        draft
+    }
+
+    /// Whole mappings, since to watch a part would cut them.
+    fn watching(member: &Member) -> Draft {
+        let mut draft = Draft::default();
+        for MappedSpan { address, bytes, .. } in member.memory.whole_spans() {
+            match draft.watched.last_mut() {
+                Some(last) if last.address + last.bytes == address => last.bytes += bytes,
+                _ => draft.watched.push(Span { address, bytes }),
+            }
         }
         draft
     }
@@ -82,7 +106,8 @@ impl Draft {
     }
 
     fn is_empty(&self) -> bool {
-        self.write.is_empty() && self.read.is_empty() && self.served.is_empty()
+        let spans = [&self.write, &self.read, &self.watched];
+        spans.into_iter().all(Vec::is_empty) && self.served.is_empty()
     }
 
     fn put(&self, arena: &mut Arena) -> MemberOverlay {
@@ -95,6 +120,7 @@ impl Draft {
                 words.resize(self.pages.div_ceil(64) as usize, 0);
                 words
             }),
+            watched: arena.table(&self.watched),
         }
     }
 }

@@ -129,6 +129,8 @@ pub enum What {
     Clocks = 23,
     /// Supplying pages as the tiering policy wants it.
     Pages = 30,
+    /// Watching which pages are touched.
+    Watch = 31,
 }
 
 impl What {
@@ -160,6 +162,7 @@ impl What {
             Kinship,
             Clocks,
             Pages,
+            Watch,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)
