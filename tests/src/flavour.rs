@@ -230,7 +230,9 @@ impl<'a> Stage<'a> {
     fn tiers(&mut self) -> Outcome {
         self.must_checkpoint(&[])?;
         let mut started = Vec::new();
-        for (number, tiering) in ["moa", "hybrid"].into_iter().enumerate() {
+        let most = if self.on_other_nodes { testbed::OTHER_NODES.len() } else { usize::MAX };
+        let tiers = ["moa", "hybrid", "copy"].into_iter().take(most);
+        for (number, tiering) in tiers.enumerate() {
             started.push(self.clone_under(number, &["--tiering", tiering])?);
         }
         for clone in &mut started {

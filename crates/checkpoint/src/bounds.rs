@@ -12,11 +12,12 @@ use crate::refuse::{Cause, Refusals, causes};
 
 /// Namespaces of which there is one in an image, and their names. What a process alone may not have
 /// either is refused where it is looked at by itself.
-const NAMESPACES: [(&str, &str); 5] = [
+const NAMESPACES: [(&str, &str); 6] = [
     ("pid", "PID namespace"),
     ("user", "user namespace"),
     ("mnt", "mount namespace"),
     ("net", "network namespace"),
+    ("ipc", "IPC namespace"),
     ("time", "time namespace"),
 ];
 

@@ -16,7 +16,7 @@ use crate::memory::Run;
 use crate::refuse::{Refusals, causes};
 use crate::shared::{Layout, Objects};
 use crate::shown::Shown;
-use crate::{bounds, descriptors, mounts};
+use crate::{bounds, descriptors, ipc, mounts};
 
 /// Processes as they were found: what goes into the model, and the pages to copy.
 pub struct Collected {
@@ -58,6 +58,7 @@ pub fn collect(
     bounds::check(family, refusals)?;
     refuse_children(family, refusals)?;
     let objects = objects(&seen, refusals)?;
+    let has_own_ipc = ipc::is_own(&family.pids(), refusals)? || objects.have_segments();
     let (mut members, memories, made_on) = members(family, &kin, &seen, &objects, refusals)?;
     if refusals.is_empty() {
         refuse_misplaced(family, &members, refusals);
@@ -76,6 +77,7 @@ pub fn collect(
         members,
         objects: shared.objects.clone(),
         content: Stored::default(),
+        has_own_ipc,
         files: open.files,
         unnamed: open.unnamed,
         terminals: open.terminals,

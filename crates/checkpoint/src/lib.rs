@@ -25,6 +25,7 @@ mod hindrance;
 mod identity;
 pub mod ids;
 mod inject;
+mod ipc;
 mod kinship;
 mod maps;
 mod member;

@@ -9,11 +9,10 @@ use crate::error::{CheckpointError, doing};
 use crate::refuse::{Cause, Refusals, causes};
 
 /// Namespaces that have to be those of this farfork, which the agents of its node share.
-const OWN: [(&str, &Cause); 2] =
-    [("uts", causes::namespaces::HOST_NAME), ("ipc", causes::namespaces::IPC)];
+const OWN: [(&str, &Cause); 1] = [("uts", causes::namespaces::HOST_NAME)];
 
 /// Namespaces that all threads have to share: what is looked at is that of the first.
-const SHARED: [&str; 2] = ["mnt", "net"];
+const SHARED: [&str; 3] = ["mnt", "net", "ipc"];
 
 /// Refuses the namespaces of the process, or of one of its threads, that clones would leave.
 pub fn refuse(pid: i32, tids: &[i32], refusals: &mut Refusals) -> Result<(), CheckpointError> {

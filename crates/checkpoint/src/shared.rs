@@ -1,16 +1,19 @@
-//! Memory that the process shares between its own mappings and descriptors, and that no name
-//! leads to: shared anonymous memory, memfds, files that were deleted or replaced.
+//! Memory that the process shares between its own mappings and descriptors, and that no name in a
+//! file system leads to: shared anonymous memory, memfds, segments of System V, files that were
+//! deleted or replaced.
 //!
 //! ```text
 //!  smaps, fd ─► one file per inode ─► kind, seals, extents with data ─► packed windows
 //!                        └─► who else has it? ─► refusal
 //! ```
-//! Invariants: an object is told by device and inode, whatever maps or holds it; its whole content
+//! Invariants: an object is told by device and inode, whatever maps or holds it, and a segment of
+//! System V by its id, which is the number of its inode as that of another may be; its whole content
 //! is carried, since `mremap` and `read` reach what is not mapped; a channel to another process is
 //! never cut in silence.
 
 mod elsewhere;
 mod layout;
+mod system_v;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata};
@@ -27,6 +30,7 @@ use crate::maps::Mapping;
 use crate::refuse::{Cause, Refusals, causes};
 
 pub use layout::Layout;
+use system_v::Segments;
 
 const TMPFS: i64 = 0x0102_1994;
 
@@ -35,6 +39,7 @@ const TMPFS: i64 = 0x0102_1994;
 pub struct Objects {
     found: Vec<Found>,
     by_inode: HashMap<(u64, u64), u32>,
+    segments: Segments,
     /// By process and first address of a mapping.
     by_start: HashMap<(i32, u64), u32>,
     /// Processes and first addresses of mappings that cannot be carried.
@@ -53,6 +58,14 @@ struct Found {
     words: String,
     /// Whether one of the processes can change it.
     is_written: bool,
+    /// Of a segment of System V: how many mappings there are of it.
+    attached: u64,
+}
+
+impl Found {
+    fn is_segment(&self) -> bool {
+        matches!(self.object.kind, ObjectKind::SystemV(_))
+    }
 }
 
 impl Objects {
@@ -73,6 +86,7 @@ impl Objects {
     /// Refuses those that a process other than `pids` has too, which takes a look at all processes.
     pub fn refuse_channels(&self, pids: &[i32], refusals: &mut Refusals) {
         elsewhere::refuse(pids, &self.found, refusals);
+        self.refuse_attached_elsewhere(pids, refusals);
     }
 
     /// Index of the object under a mapping of process `pid`.
@@ -97,19 +111,14 @@ impl Objects {
         refusals: &mut Refusals,
     ) -> Result<(), CheckpointError> {
         let words = format!("mapping {:x}-{:x} {}", mapping.start, mapping.end, mapping.name);
+        if system_v::is_segment(mapping) {
+            return self.add_segment(pid, mapping, words, refusals);
+        }
         if let Some(cause) = obstacle(&mapping.name) {
-            refusals.add(words, cause);
-            self.refused.insert((pid, mapping.start));
+            self.refuse(pid, mapping, &words, cause, refusals);
             return Ok(());
         }
-        let file = match open_mapped(pid, mapping) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                refusals.add(words, causes::memory::SHARED_UNSEEN);
-                self.refused.insert((pid, mapping.start));
-                return Ok(());
-            }
-            other => other.map_err(doing(pid, "open the files under the mappings"))?,
-        };
+        let Some(file) = self.open(pid, mapping, &words, refusals)? else { return Ok(()) };
         let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
         let name = fs::read_link(link).unwrap_or_else(|_| PathBuf::from(&mapping.name));
         let index = self.add(pid, file, &name, words, mapping.has("nr"))?;
@@ -118,6 +127,35 @@ impl Objects {
         found.is_written |= mapping.is_shared && mapping.has("mw");
         self.by_start.insert((pid, mapping.start), index);
         Ok(())
+    }
+
+    /// The object under a mapping; refuses it where that may not be opened.
+    fn open(
+        &mut self,
+        pid: i32,
+        mapping: &Mapping,
+        words: &str,
+        refusals: &mut Refusals,
+    ) -> Result<Option<File>, CheckpointError> {
+        match open_mapped(pid, mapping) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                self.refuse(pid, mapping, words, causes::memory::SHARED_UNSEEN, refusals);
+                Ok(None)
+            }
+            other => Ok(Some(other.map_err(doing(pid, "open the files under the mappings"))?)),
+        }
+    }
+
+    fn refuse(
+        &mut self,
+        pid: i32,
+        mapping: &Mapping,
+        words: &str,
+        cause: &'static Cause,
+        refusals: &mut Refusals,
+    ) {
+        refusals.add(words, cause);
+        self.refused.insert((pid, mapping.start));
     }
 
     fn add_memfds(&mut self, pid: i32) -> Result<(), CheckpointError> {
@@ -169,7 +207,7 @@ impl Objects {
         };
         let index = self.found.len() as u32;
         let shown = elsewhere::shown(key.0, key.1);
-        self.found.push(Found { pid, file, object, shown, words, is_written: false });
+        self.found.push(Found { pid, file, object, shown, words, is_written: false, attached: 0 });
         self.by_inode.insert(key, index);
         Ok(index)
     }
@@ -203,8 +241,7 @@ fn is_candidate(mapping: &Mapping) -> bool {
 
 /// What looks like an object and is more than its bytes.
 fn obstacle(name: &str) -> Option<&'static Cause> {
-    let known = [("/SYSV", causes::memory::SYSTEM_V), ("/secretmem", causes::memory::SECRET)];
-    known.into_iter().find(|(start, _)| name.starts_with(start)).map(|(_, cause)| cause)
+    name.starts_with("/secretmem").then_some(causes::memory::SECRET)
 }
 
 fn kind(name: &Path, no_reserve: bool) -> ObjectKind {
@@ -243,7 +280,7 @@ mod tests {
         assert_eq!(kind(b"/usr/lib/x.so (deleted)", false), ObjectKind::Unlinked(b"x.so".to_vec()));
         let long = format!("/tmp/{}", "x".repeat(300));
         assert_eq!(kind(long.as_bytes(), false), ObjectKind::Unlinked(vec![b'x'; NAME_BYTES]));
-        assert!(obstacle("/SYSV00000000 (deleted)").is_some());
+        assert!(obstacle("/secretmem (deleted)").is_some());
         assert!(obstacle("/dev/zero (deleted)").is_none());
     }
 }

@@ -36,7 +36,7 @@ pub use memory::{
     Backing, FileIdentity, FileStamp, Memory, Region, RegionTraits, Segment, Stored, StoredWindow,
 };
 pub use process::{Kinship, PosixTimer, Process, Signals, Thread, Timers};
-pub use shared::{ObjectExtent, ObjectKind, SharedObject};
+pub use shared::{ObjectExtent, ObjectKind, SharedObject, SystemVSegment};
 pub use socket::{Message, Socket, SocketFile, SocketOption, SocketRole};
 pub use terminal::{SETTINGS_BYTES, Terminal};
 pub use unnamed::UnnamedFile;
@@ -57,6 +57,8 @@ pub struct Model {
     pub objects: Vec<SharedObject>,
     /// What the image holds of `objects`, as if it were an address space.
     pub content: Stored,
+    /// Whether a clone is in an IPC namespace of its own, as it must be to have objects of System V.
+    pub has_own_ipc: bool,
     /// Open file descriptions that descriptors refer to, or only messages in flight.
     pub files: Vec<OpenFile>,
     /// Files without a name that some of `files` have open.

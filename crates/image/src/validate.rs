@@ -54,6 +54,7 @@ impl Model {
         demand(!self.members.is_empty(), "no process")?;
         self.validate_stored()?;
         self.objects.iter().try_for_each(|object| object.validate(&self.content))?;
+        self.validate_system_v()?;
         for mount in &self.mounts {
             path(&mount.point)?;
             mount.bound_from.iter().try_for_each(|from| path(from))?;
@@ -71,6 +72,13 @@ impl Model {
         let has_places = family::check(&self.members).is_ok();
         demand(has_places, "a process that cannot be put in its place")?;
         self.members.iter().try_for_each(|member| self.validate_member(member))
+    }
+
+    fn validate_system_v(&self) -> Check {
+        let segments = || self.objects.iter().filter(|object| object.is_system_v());
+        demand(self.has_own_ipc || segments().next().is_none(), "a segment of nobody's")?;
+        let removed = segments().filter_map(SharedObject::removed).count();
+        demand(removed <= window::MOST_REMOVED, "removed segments without end")
     }
 
     fn validate_member(&self, member: &Member) -> Check {
@@ -324,13 +332,18 @@ impl SharedObject {
         let name = match &self.kind {
             ObjectKind::Anonymous { .. } => &[][..],
             ObjectKind::Memfd(name) | ObjectKind::Unlinked(name) => name,
+            ObjectKind::SystemV(segment) => {
+                demand(segment.id <= i32::MAX as u32, "a segment with an id that is none")?;
+                &[]
+            }
         };
         demand(
             name.len() <= MEMFD_NAME_BYTES && !name.contains(&0),
             "a memfd's name that is none",
         )?;
         let is_anonymous = matches!(self.kind, ObjectKind::Anonymous { .. });
-        demand(!is_anonymous || self.size > 0, "shared anonymous memory without a size")?;
+        let may_be_empty = !is_anonymous && !self.is_system_v();
+        demand(may_be_empty || self.size > 0, "shared anonymous memory without a size")?;
         self.extents.iter().try_for_each(|extent| extent.validate(self, content))
     }
 }

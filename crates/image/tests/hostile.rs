@@ -151,6 +151,11 @@ fn object_backing(object: u32, offset: u64) -> Backing {
     Backing::Object { object, offset, is_shared: true, is_writable: true }
 }
 
+fn segment(id: u32) -> ObjectKind {
+    let (is_removed, is_locked) = (false, false);
+    ObjectKind::SystemV(SystemVSegment { id, key: 0, creator: (0, 0), is_removed, is_locked })
+}
+
 /// Each breaks one invariant.
 fn broken() -> Vec<Break> {
     vec![
@@ -195,6 +200,15 @@ fn broken() -> Vec<Break> {
         ("empty anonymous object", |m| {
             m.objects[0].extents.clear();
             m.objects[0].kind = ObjectKind::Anonymous { no_reserve: false };
+            m.objects[0].size = 0;
+        }),
+        ("a segment in the node's namespace", |m| m.objects[0].kind = segment(7)),
+        ("segment id", |m| {
+            (m.has_own_ipc, m.objects[0].kind) = (true, segment(1 << 31));
+        }),
+        ("empty segment", |m| {
+            (m.has_own_ipc, m.objects[0].kind) = (true, segment(7));
+            m.objects[0].extents.clear();
             m.objects[0].size = 0;
         }),
         ("extent outside", |m| m.objects[0].extents[0].offset = 8192),

@@ -50,6 +50,7 @@ pub fn compile_watch(image: &Image) -> Option<Vec<u8>> {
 struct Draft {
     write: Vec<Span>,
     read: Vec<Span>,
+    copied: Vec<Served>,
     served: Vec<Served>,
     local: PageSet,
     pages: u64,
@@ -63,6 +64,11 @@ impl Draft {
             let treatment = policy::policy(tiering).treat(span, access);
             draft.write.extend(spans(span, &treatment.write));
             draft.read.extend(spans(span, &treatment.read));
+            if treatment.is_copied {
+                let (address, bytes) = (span.address, span.bytes);
+                let pool_offset = pool_offset(span, placement);
+                draft.copied.push(Served { address, bytes, pool_offset, first_page: 0 });
+            }
             draft.serve(span, placement, &treatment);
         }
         draft
@@ -86,8 +92,7 @@ impl Draft {
         for page in local.runs(pages.clone()).flatten() {
             self.local.insert(self.pages + (page - pages.start));
         }
-        let chunk = placement[(span.place / CHUNK_BYTES) as usize];
-        let pool_offset = chunk + span.place % CHUNK_BYTES;
+        let pool_offset = pool_offset(span, placement);
         match self.served.last_mut() {
             Some(last)
                 if last.address + last.bytes == span.address
@@ -107,13 +112,15 @@ impl Draft {
 
     fn is_empty(&self) -> bool {
         let spans = [&self.write, &self.read, &self.watched];
-        spans.into_iter().all(Vec::is_empty) && self.served.is_empty()
+        let supplied = [&self.copied, &self.served];
+        spans.into_iter().all(Vec::is_empty) && supplied.into_iter().all(Vec::is_empty)
     }
 
     fn put(&self, arena: &mut Arena) -> MemberOverlay {
         MemberOverlay {
             write: arena.table(&self.write),
             read: arena.table(&self.read),
+            copied: arena.table(&self.copied),
             served: arena.table(&self.served),
             local: arena.table(&{
                 let mut words = self.local.words().to_vec();
@@ -123,6 +130,10 @@ impl Draft {
             watched: arena.table(&self.watched),
         }
     }
+}
+
+fn pool_offset(span: MappedSpan, placement: &[u64]) -> u64 {
+    placement[(span.place / CHUNK_BYTES) as usize] + span.place % CHUNK_BYTES
 }
 
 /// Addresses of pages of `span`, neighbours joined.

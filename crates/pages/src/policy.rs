@@ -18,6 +18,8 @@ pub struct Treatment {
     pub write: PageSet,
     /// Mapped before the clone runs.
     pub read: PageSet,
+    /// Whether all of it becomes local before the clone runs.
+    pub is_copied: bool,
     /// Nothing if the kernel maps pages as they are touched. Otherwise they are supplied one by one,
     /// and these become local by that.
     pub local: Option<PageSet>,
@@ -35,6 +37,7 @@ pub fn policy(tiering: Tiering) -> &'static dyn Policy {
         Tiering::Mow => &MigrateOnWrite,
         Tiering::Moa => &MigrateOnAccess,
         Tiering::Hybrid => &Hybrid,
+        Tiering::Copy => &CopyAll,
     }
 }
 
@@ -84,6 +87,16 @@ impl Policy for Hybrid {
         let hot = [&access.accessed, &access.dirtied, &access.hot];
         let runs = hot.into_iter().flat_map(|set| set.runs(pages(span)));
         Treatment { local: Some(runs.flatten().collect()), ..Treatment::default() }
+    }
+}
+
+/// Everything becomes local before the clone runs.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyAll;
+
+impl Policy for CopyAll {
+    fn treat(&self, _: MappedSpan, _: &Access) -> Treatment {
+        Treatment { is_copied: true, ..Treatment::default() }
     }
 }
 

@@ -36,7 +36,7 @@ use core::mem::size_of;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub use op::{Op, SLOT_NONE, What, nr, stage};
+pub use op::{Op, SLOT_NONE, What, ipc, nr, stage};
 
 /// First word of a plan.
 pub const PLAN_MAGIC: u64 = u64::from_le_bytes(*b"ffplan01");
@@ -78,8 +78,8 @@ pub struct PlanHeader {
     pub spare_count: u32,
     /// 1 if the first parent was pid 1 of its namespace.
     pub is_pid_one: u32,
-    /// Keeps the struct free of padding.
-    pub reserved: u32,
+    /// 1 if the clone gets an IPC namespace.
+    pub has_own_ipc: u32,
 }
 
 /// One process.

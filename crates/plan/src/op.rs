@@ -50,6 +50,9 @@ pub mod nr {
     /// Puts the TCP socket `args[0]` into repair mode. Without the right to, leaves out the next
     /// `args[1]` ops, which would make a connection in earnest, and tells the user.
     pub const REPAIR: u32 = 0x8009;
+    /// Makes an object of System V: a [`ipc`](super::ipc) of kind `args[0]` with id `args[1]`, key
+    /// `args[2]`, size `args[3]`, and the user `args[4]` and the group `args[5]` as its creator.
+    pub const MAKE_IPC: u32 = 0x8016;
     /// Forks the process of [`Birth`](crate::Birth) `args[0]`.
     pub const FORK: u32 = 0x800a;
     /// Has this process die when its parent does, which must be `args[0]` (0 for any).
@@ -59,6 +62,12 @@ pub mod nr {
     pub const MEET: u32 = 0x800c;
     /// Ends this process with wait status `args[0]`.
     pub const END: u32 = 0x800d;
+}
+
+/// Kinds of objects of System V.
+pub mod ipc {
+    /// Shared memory; its size is in bytes.
+    pub const SEGMENT: u64 = 0;
 }
 
 /// Where the processes of a clone wait for each other.
@@ -127,10 +136,12 @@ pub enum What {
     Kinship = 22,
     /// Making a time namespace.
     Clocks = 23,
+    /// Making an object of System V.
+    SystemV = 24,
     /// Supplying pages as the tiering policy wants it.
-    Pages = 30,
+    Pages = 25,
     /// Watching which pages are touched.
-    Watch = 31,
+    Watch = 26,
 }
 
 impl What {
@@ -161,6 +172,7 @@ impl What {
             Reset,
             Kinship,
             Clocks,
+            SystemV,
             Pages,
             Watch,
         ]

@@ -36,6 +36,8 @@ pub struct MemberOverlay {
     pub write: Table,
     /// Pages mapped at once ([`Span`]).
     pub read: Table,
+    /// Memory that is copied whole at once ([`Served`]), each within one mapping.
+    pub copied: Table,
     /// Memory whose pages the init supplies when they are touched ([`Served`]), sorted by address.
     pub served: Table,
     /// Words of a bitmap, by pages of `served`: a page whose bit is set becomes local when it is
@@ -58,7 +60,7 @@ pub struct Span {
     pub bytes: u64,
 }
 
-/// Part of an address space that is supplied page by page.
+/// Part of an address space whose pages do not come by the kernel's own mapping of the pool.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]
@@ -70,13 +72,13 @@ pub struct Served {
     pub bytes: u64,
     /// Where in the pool its contents begin.
     pub pool_offset: u64,
-    /// Number of its first page in [`MemberOverlay::local`].
+    /// Number of its first page in [`MemberOverlay::local`], where it is supplied.
     pub first_page: u64,
 }
 
 const _: () = {
     assert!(size_of::<OverlayHeader>() == 32);
-    assert!(size_of::<MemberOverlay>() == 80);
+    assert!(size_of::<MemberOverlay>() == 96);
     assert!(size_of::<Served>() == 32);
     assert!(size_of::<Span>() == 16);
 };

@@ -10,6 +10,7 @@
 //!        +480 MiB  OVERLAY  what the tiering policy adds to the plan, if it adds anything
 //!        +512 MiB  SCRATCH  parts of the pool, while a clone's shared objects are filled from them
 //!        +768 MiB  STAGES   one page, shared by the processes of a clone until they run
+//!        +832 MiB  REMOVED  a page of each segment of System V that lasts as long as it is attached
 //!        +1 GiB    END
 //! ```
 
@@ -31,5 +32,10 @@ pub const SCRATCH: u64 = BASE + (512 << 20);
 pub const SCRATCH_BYTES: u64 = 256 << 20;
 /// Where the processes of a clone wait for each other, if it has several.
 pub const STAGES: u64 = BASE + (768 << 20);
+/// Where a page each of segments of System V is attached, until the clone's processes have attached
+/// them: they were removed, and would be gone.
+pub const REMOVED: u64 = BASE + (832 << 20);
+/// Most such segments, the kernel's own limit for an IPC namespace.
+pub const MOST_REMOVED: usize = 1 << 15;
 /// Address after the window.
 pub const END: u64 = BASE + (1 << 30);

@@ -235,9 +235,11 @@ fn start_process(plan: &'static PlanHeader, is_pid_one: bool) -> SysResult {
         return Err(Errno(EBADMSG));
     };
     let tid = if is_pid_one { 1 } else { leader.tid };
-    let namespaces = if is_pid_one { k::CLONE_NEWPID | k::CLONE_NEWNS } else { 0 };
+    let container = if is_pid_one { k::CLONE_NEWPID | k::CLONE_NEWNS } else { 0 };
+    // Not this process: who is in the namespace has to be the clone's.
+    let ipc = if plan.has_own_ipc != 0 { k::CLONE_NEWIPC } else { 0 };
     let args = CloneArgs {
-        flags: u64::from(namespaces),
+        flags: u64::from(container | ipc),
         exit_signal: u64::from(k::SIGCHLD),
         set_tid: &raw const tid as u64,
         set_tid_size: 1,

@@ -19,6 +19,7 @@ mod clocks;
 mod family;
 mod gate;
 mod init;
+mod ipc;
 mod maps;
 mod memory;
 mod overlay;

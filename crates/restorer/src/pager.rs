@@ -17,7 +17,7 @@
 mod faults;
 mod handover;
 
-pub use handover::hand_over;
+pub use handover::{copy, hand_over};
 
 use farfork_plan::overlay::MemberOverlay;
 use farfork_plan::{PlanHeader, window};

@@ -7,6 +7,7 @@ use linux_raw_sys::{general as k, prctl};
 use crate::call::{self, Errno, SysResult, syscall};
 use crate::family;
 use crate::init::SHARED;
+use crate::ipc;
 use crate::place;
 use crate::rights::Assumed;
 use crate::settle::VDSO;
@@ -146,6 +147,7 @@ impl Slots {
                 nr::OPEN => place::open(&mut self.rights, args),
                 nr::BIND => place::bind(&mut self.rights, args),
                 nr::WATCH => place::watch(&mut self.rights, args),
+                nr::MAKE_IPC => ipc::make(args),
                 nr::SEND_ALL => send_all(args),
                 nr::REPAIR => repair(args[0]),
                 // In a user namespace without root the kernel lets nobody change groups.

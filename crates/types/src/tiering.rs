@@ -17,11 +17,14 @@ pub enum Tiering {
     /// Pages that clones were seen to access, or that are declared hot, become local when they are
     /// touched; the others stay in the pool.
     Hybrid,
+    /// Every page becomes local before the clone runs: what restoring from a file does. Nothing of
+    /// the pool is needed after that.
+    Copy,
 }
 
 impl Tiering {
     /// All of them.
-    pub const ALL: [Tiering; 3] = [Tiering::Mow, Tiering::Moa, Tiering::Hybrid];
+    pub const ALL: [Tiering; 4] = [Tiering::Mow, Tiering::Moa, Tiering::Hybrid, Tiering::Copy];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -29,6 +32,7 @@ impl Tiering {
             Tiering::Mow => "mow",
             Tiering::Moa => "moa",
             Tiering::Hybrid => "hybrid",
+            Tiering::Copy => "copy",
         }
     }
 }
@@ -45,7 +49,7 @@ pub struct ParseTieringError;
 
 impl fmt::Display for ParseTieringError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no tiering policy: use mow, moa or hybrid")
+        f.write_str("no tiering policy: use mow, moa, hybrid or copy")
     }
 }
 

@@ -10,6 +10,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("tree_files").tree(),
     Program::c("tree_epoll").tree(),
     Program::c("tree_shared_memory").tree(),
+    Program::c("tree_sysv").tree().as_pid_one(),
     Program::c("tree_pty").tree(),
     // The exclusive lock of one of them is the parent's, or a clone's.
     Program::c("tree_locks").tree().excludes("lock"),

@@ -8,7 +8,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::of("refuse_shared_elsewhere_latin", Source::C("refuse_shared_elsewhere"))
         .env(&[("LATIN", "1")])
         .refused(&["has the same memory"]),
-    Program::c("refuse_sysv_shm").refused(&["system v segment"]),
+    Program::c("refuse_sysv_elsewhere").refused(&["has the same memory"]),
     Program::c("refuse_deleted_directory").refused(&["fd 3"]),
     Program::c("refuse_other_thread").refused(&["fd 3 (/proc/"]),
     Program::of("refuse_other_thread_cwd", Source::C("refuse_other_thread"))
@@ -31,7 +31,9 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_user_namespace").refused(&["another user namespace"]),
     Program::c("refuse_time_namespace").refused(&["time namespace"]),
     Program::c("refuse_uts_namespace").refused(&["a host name of its own"]),
-    Program::c("refuse_ipc_namespace").refused(&["message queues and shared memory apart"]),
+    Program::of("refuse_ipc_company", Source::C("ipc_namespace"))
+        .env(&[("COMPANY", "1")])
+        .refused(&["in the ipc namespace of the process too"]),
     Program::c("refuse_children_namespace").refused(&["its children are to be in"]),
     Program::c("refuse_thread_root").refused(&["a root and a working directory of its own"]),
     Program::c("refuse_dispatch").refused(&["syscall user dispatch"]),

@@ -58,7 +58,7 @@ fn need_a_known_policy() -> Outcome {
     let (scene, mut parent) = stage()?;
     let output = farfork::run(scene.command(&["restore", "a/b", "--tiering", "warm"])?)?;
     let said = farfork::text(&output);
-    let is_right = output.status.code() == Some(2) && said.contains("mow, moa or hybrid");
+    let is_right = output.status.code() == Some(2) && said.contains("mow, moa, hybrid or copy");
     demand(is_right, format!("saw {}\n{said}", output.status))?;
     parent.must_pass()?;
     scene.strike()

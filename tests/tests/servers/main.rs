@@ -25,7 +25,7 @@ const CASES: &[Case] = &[
     ("sqlite_wal_beside", sqlite::SHELL, sqlite::wal_beside_its_parent),
     ("sqlite_wal_killed", sqlite::SHELL, sqlite::wal_after_a_kill),
     ("sqlite_wal_overtaken", sqlite::SHELL, sqlite::wal_overtaken),
-    ("postgres", postgres::INITDB, postgres::is_refused),
+    ("postgres", postgres::INITDB, postgres::is_cloned),
     ("bash_with_pipeline", "bash", bash::with_pipeline_is_cloned),
 ];
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use farfork_sys::proc;
 use rustix::fs::SealFlags;
 
-use super::{DELETED, Found};
+use super::{DELETED, Found, system_v};
 use crate::maps::{self, Mapping};
 use crate::refuse::{Refusals, causes};
 
@@ -53,8 +53,10 @@ fn held_by(pid: i32, found: &[Found]) -> Vec<(usize, Holder)> {
     let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let lines = text.split(|byte| *byte == b'\n').map(String::from_utf8_lossy);
     let mut held = Vec::new();
-    for mapping in lines.filter_map(|line| maps::header(&line)).filter(Mapping::is_deleted) {
-        let index = found.iter().position(|found| found.shown == mapping.file);
+    let mappings = lines.filter_map(|line| maps::header(&line)).filter(Mapping::is_deleted);
+    // Whether others have a segment is counted by the kernel.
+    for mapping in mappings.filter(|mapping| !system_v::is_segment(mapping)) {
+        let index = position(found, mapping.file);
         held.extend(index.map(|index| (index, Holder { pid, writes: writes(&mapping) })));
     }
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
@@ -65,10 +67,14 @@ fn held_by(pid: i32, found: &[Found]) -> Vec<(usize, Holder)> {
         }
         let Ok(inode) = fs::metadata(entry.path()) else { continue };
         let shown = shown(inode.dev(), inode.ino());
-        let index = found.iter().position(|found| found.shown == shown);
+        let index = position(found, shown);
         held.extend(index.map(|index| (index, Holder { pid, writes: true })));
     }
     held
+}
+
+fn position(found: &[Found], shown: (u64, u64)) -> Option<usize> {
+    found.iter().position(|found| found.shown == shown && !found.is_segment())
 }
 
 fn writes(mapping: &Mapping) -> bool {

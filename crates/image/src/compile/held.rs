@@ -164,5 +164,8 @@ fn objects(model: &Model, held: &[u32]) -> BTreeSet<u32> {
         shared.extend(own.intersection(&seen));
         seen.extend(own);
     }
+    // Made by one process, before there are others: the kernel is told the id of the next one.
+    let all = (0u32..).zip(&model.objects);
+    shared.extend(all.filter(|(_, object)| object.is_system_v()).map(|(index, _)| index));
     shared
 }

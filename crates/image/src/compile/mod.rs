@@ -88,7 +88,7 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         spare_fd: spare.start,
         spare_count: spare.end - spare.start,
         is_pid_one: u32::from(model.root().process.pid == 1),
-        reserved: 0,
+        has_own_ipc: u32::from(model.has_own_ipc),
     };
     arena.finish(header)
 }

@@ -14,6 +14,10 @@
 //! An object has one number of the restorer's own run while it is made; those that descriptors
 //! refer to keep one each until the descriptors are made by opening `/proc/self/fd`.
 
+mod system_v;
+#[cfg(test)]
+mod tests;
+
 use farfork_plan::protocol::{OWN_FDS, SLOT_POOL};
 use farfork_plan::{Op, What, nr, window};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
@@ -50,7 +54,8 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
     let model = subject.model;
     let held = Held::of(model).objects;
     let mut compiler = Compiler::of(subject, placement, arena);
-    for (index, object) in (0u32..).zip(&model.objects) {
+    for index in system_v::in_order(model) {
+        let object = &model.objects[index as usize];
         if held.contains(&index) {
             compiler.map_held(index, object);
         } else if !family::has_several(model) || compiler.is_used(subject.member, index) {
@@ -58,14 +63,15 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
         }
     }
     compiler.unmap_part();
+    compiler.let_go_of_removed();
     compiler.ops
 }
 
 /// Compiles the objects that the root makes for several members, before it forks any.
 pub fn held_ops(model: &Model, held: &Held, placement: &Placement, arena: &mut Arena) -> Vec<Op> {
     let mut compiler = Compiler::of(Subject::root(model), placement, arena);
-    for index in &held.objects {
-        compiler.make(*index, &model.objects[*index as usize]);
+    for index in system_v::in_order(model).filter(|index| held.objects.contains(index)) {
+        compiler.make(index, &model.objects[index as usize]);
     }
     compiler.unmap_part();
     compiler.ops
@@ -145,11 +151,15 @@ impl<'m, 'a> Compiler<'m, 'a> {
 
     fn object(&mut self, index: u32, object: &SharedObject) {
         let fd = self.make(index, object);
-        self.map(index, fd, true);
-        if !object.is_anonymous() {
-            self.seal(fd, object.seals);
+        if let ObjectKind::SystemV(segment) = &object.kind {
+            self.attach(index, segment);
+        } else {
+            self.map(index, fd, true);
+            if !object.is_anonymous() {
+                self.seal(fd, object.seals);
+            }
+            self.map(index, fd, false);
         }
-        self.map(index, fd, false);
         if !self.numbers.of[index as usize].1 {
             self.push(libc::SYS_close, &[fd]);
         }
@@ -158,6 +168,9 @@ impl<'m, 'a> Compiler<'m, 'a> {
     /// Maps an object that is there already.
     fn map_held(&mut self, index: u32, object: &SharedObject) {
         self.detail = self.arena.detail(&object.words());
+        if let ObjectKind::SystemV(segment) = &object.kind {
+            return self.attach(index, segment);
+        }
         let fd = self.numbers.number(index).into();
         self.map(index, fd, true);
         self.map(index, fd, false);
@@ -170,11 +183,14 @@ impl<'m, 'a> Compiler<'m, 'a> {
         match &object.kind {
             ObjectKind::Anonymous { no_reserve } => self.anonymous(object.size, *no_reserve),
             ObjectKind::Memfd(name) | ObjectKind::Unlinked(name) => self.memfd(name, object),
+            ObjectKind::SystemV(segment) => self.segment(segment, object),
         }
         let moved = [SLOT_OBJECT.into(), fd, libc::O_CLOEXEC as u64];
         let moved = self.op(nr::MOVE_FD, &moved).slot_arg(0);
         self.ops.push(moved);
-        self.attributes(fd, object);
+        if !object.is_system_v() {
+            self.attributes(fd, object);
+        }
         for extent in &object.extents {
             self.fill(fd, object, extent);
         }
@@ -207,10 +223,15 @@ impl<'m, 'a> Compiler<'m, 'a> {
         let reserve = if no_reserve { libc::MAP_NORESERVE } else { 0 };
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE | reserve;
         self.push(libc::SYS_mmap, &[at, bytes, READ_WRITE, flags as u64, u64::MAX, 0]);
+        self.open_mapped(at, bytes);
+        self.push(libc::SYS_munmap, &[at, bytes]);
+    }
+
+    /// Opens what a mapping shows.
+    fn open_mapped(&mut self, at: u64, bytes: u64) {
         let link = format!("/proc/self/map_files/{at:x}-{:x}", at + bytes);
         let opened = self.open(&link, libc::O_RDWR).store(SLOT_OBJECT);
         self.ops.push(opened);
-        self.push(libc::SYS_munmap, &[at, bytes]);
     }
 
     fn open(&mut self, path: &str, flags: i32) -> Op {
@@ -342,6 +363,7 @@ impl SharedObject {
             ObjectKind::Anonymous { .. } => "shared anonymous memory".to_owned(),
             ObjectKind::Memfd(name) => format!("memfd {}", String::from_utf8_lossy(name)),
             ObjectKind::Unlinked(name) => format!("deleted {}", String::from_utf8_lossy(name)),
+            ObjectKind::SystemV(segment) => segment.words(),
         }
     }
 }
@@ -363,6 +385,3 @@ fn hole(memory: &Memory, bytes: u64) -> u64 {
 
 /// 4 GiB: below lie programs that are not position-independent.
 const LOWEST: u64 = 1 << 32;
-
-#[cfg(test)]
-mod tests;

@@ -1,11 +1,11 @@
-//! Memory that mappings and descriptors share and that no name leads to.
+//! Memory that mappings and descriptors share and that no name in a file system leads to.
 //!
 //! Its content stands packed in chunks of its own, as one stream of pages: windows from address
 //! [`SharedObject::AREA`] on, where no process has memory.
 
 use serde::{Deserialize, Serialize};
 
-/// Shared anonymous memory, a memfd, or a file that has lost its name.
+/// Shared anonymous memory, a memfd, a segment of System V, or a file that has lost its name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SharedObject {
     /// What it was.
@@ -35,6 +35,24 @@ pub enum ObjectKind {
     /// A file that was deleted or replaced, by the last part of the name it had. Clones have it
     /// as a memfd.
     Unlinked(Vec<u8>),
+    /// A segment of System V.
+    SystemV(SystemVSegment),
+}
+
+/// What a segment of System V is known by, besides its permissions and its owner. A clone has it
+/// under the same id, in an IPC namespace of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SystemVSegment {
+    /// What `shmget` gave.
+    pub id: u32,
+    /// What was given to `shmget`, 0 for `IPC_PRIVATE`.
+    pub key: i32,
+    /// Who made it: user and group.
+    pub creator: (u32, u32),
+    /// Whether it was removed (`IPC_RMID`) and lasts as long as somebody has it attached.
+    pub is_removed: bool,
+    /// `SHM_LOCK`.
+    pub is_locked: bool,
 }
 
 /// Part of an object.

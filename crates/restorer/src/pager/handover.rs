@@ -1,9 +1,11 @@
 //! The clone's part: it registers its memory and hands the descriptor to its init.
 
 use farfork_plan::overlay::{MemberOverlay, Served};
+use farfork_plan::window;
 use linux_raw_sys::general as k;
+use linux_raw_sys::ioctl::UFFDIO_COPY;
 
-use crate::call::{self, Errno};
+use crate::call::{self, Errno, syscall};
 use crate::run::elements;
 use crate::userfault;
 
@@ -22,6 +24,58 @@ pub fn hand_over(overlay: &MemberOverlay, member: usize, socket: i32) -> Result<
     call::close_range(faults as u32, faults as u32);
     done
 }
+
+/// Gives this process copies of its own of the memory that `overlay` wants copied, from the pool,
+/// which is open as `pool`.
+pub fn copy(overlay: &MemberOverlay, pool: i32) -> Result<(), Errno> {
+    // SAFETY: the table is the overlay's.
+    let copied = unsafe { elements::<Served>(overlay.copied) };
+    if copied.is_empty() {
+        return Ok(());
+    }
+    let faults = userfault::open(k::O_CLOEXEC, k::UFFD_FEATURE_MINOR_SHMEM)?;
+    let done = register(faults, copied)
+        .and_then(|()| copied.iter().try_for_each(|span| copy_span(faults, span, pool)));
+    call::close_range(faults as u32, faults as u32);
+    done
+}
+
+fn copy_span(faults: u64, span: &Served, pool: i32) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < span.bytes {
+        let bytes = (span.bytes - done).min(window::SCRATCH_BYTES);
+        let flags = k::MAP_SHARED | k::MAP_FIXED_NOREPLACE;
+        let offset = span.pool_offset + done;
+        // SAFETY: nothing else is mapped there.
+        unsafe { call::mmap(window::SCRATCH, bytes, k::PROT_READ, flags, pool, offset) }?;
+        let copied = copy_bytes(faults, span.address + done, bytes);
+        // SAFETY: mapped here, and only for this.
+        unsafe { call::munmap(window::SCRATCH, bytes) }?;
+        copied?;
+        done += bytes;
+    }
+    Ok(())
+}
+
+fn copy_bytes(faults: u64, to: u64, bytes: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes {
+        let (dst, src, len) = (to + done, window::SCRATCH + done, bytes - done);
+        let mut asked = k::uffdio_copy { dst, src, len, mode: 0, copy: 0 };
+        let args = [faults, u64::from(UFFDIO_COPY), &raw mut asked as u64];
+        // SAFETY: fills pages that are not there, from pages that are.
+        let result = unsafe { syscall(k::__NR_ioctl, args) };
+        match (result, asked.copy) {
+            (_, copied @ 1..) => done += copied as u64,
+            (Err(Errno(EAGAIN | EINTR)), _) => {}
+            (result, _) => return result.map(|_| ()),
+        }
+    }
+    Ok(())
+}
+
+const EAGAIN: i32 = linux_raw_sys::errno::EAGAIN as i32;
+const EINTR: i32 = linux_raw_sys::errno::EINTR as i32;
 
 fn register(faults: u64, served: &[Served]) -> Result<(), Errno> {
     let mut rest = served;

@@ -36,10 +36,10 @@ causes! {
         why: "farfork does not know what kind of shared memory it is",
         remedy: "unmap it before the checkpoint",
     }
-    SYSTEM_V {
-        what: "shared memory of System V",
-        why: "a System V segment is known by its id in this kernel",
-        remedy: "use shm_open or memfd_create, or detach it before the checkpoint",
+    SYSTEM_V_ELSEWHERE {
+        what: "shared memory of System V from another IPC namespace",
+        why: "no segment in the IPC namespace of the process is the one that it has attached",
+        remedy: "detach it before the checkpoint, or attach it after unshare(CLONE_NEWIPC)",
     }
     SHARED_UNSEEN {
         what: "shared anonymous memory, where farfork is not root",

@@ -8,13 +8,25 @@ causes! {
             (nsenter --uts)",
     }
     IPC {
-        what: "another IPC namespace",
-        why: "it has message queues and shared memory apart, and a clone has those of its node",
-        remedy: "run the program without unshare --ipc, or farfork in its namespace \
+        what: "another IPC namespace, where farfork is not root",
+        why: "farfork may not enter its IPC namespace to look at what is in it",
+        remedy: "run farfork as root, or in that namespace (nsenter --ipc)",
+    }
+    IPC_COMPANY {
+        what: "IPC namespace with other processes in it, apart from farfork's",
+        why: "it is in the IPC namespace of the process too, whose objects a clone would have for \
+            itself",
+        remedy: "checkpoint all that are in it as a tree (--tree), run the program without \
+            unshare --ipc, or farfork in its namespace (nsenter --ipc)",
+    }
+    IPC_OBJECTS {
+        what: "semaphores and message queues of System V in an IPC namespace apart from farfork's",
+        why: "they are in its IPC namespace, and are not carried",
+        remedy: "remove them before the checkpoint (ipcrm), or run farfork in that namespace \
             (nsenter --ipc)",
     }
     OF_THREAD {
-        what: "mount or network namespace of a single thread",
+        what: "mount, network or IPC namespace of a single thread",
         why: "the thread is in another namespace than the first one, where its clone would be",
         remedy: "checkpoint it when the thread has ended or gone back (setns)",
     }
