@@ -25,6 +25,8 @@ pub enum Flavour {
     /// A clone under each of the tiering policies that are not the default, by which pages are
     /// supplied one by one.
     Tiers,
+    /// A clone that tells which pages it touches, and a clone of it.
+    Profiling,
     /// The parent is pid 1 of a PID namespace, and so are two clones, each of one of its own.
     PidOne,
     /// The clone is checkpointed too, under the same name: the parent's image goes while a clone
@@ -41,13 +43,14 @@ pub enum Flavour {
 
 impl Flavour {
     /// The flavours of a program that can be cloned.
-    pub const CLONING: [Flavour; 6] = [
+    pub const CLONING: [Flavour; 7] = [
         Flavour::CloneBesideParent,
         Flavour::CloneTwice,
         Flavour::KillRestoreSamePid,
         Flavour::CloneOnOtherNode,
         Flavour::CloneOfClone,
         Flavour::Tiers,
+        Flavour::Profiling,
     ];
 
     /// The first part of a test's name.
@@ -60,6 +63,7 @@ impl Flavour {
             Flavour::KillRestoreSamePid => "kill_restore_same_pid",
             Flavour::CloneOnOtherNode => "clone_on_other_node",
             Flavour::Tiers => "tiers",
+            Flavour::Profiling => "profiling",
             Flavour::PidOne => "pid_one",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
@@ -157,8 +161,10 @@ impl<'a> Stage<'a> {
                 self.beside_parent(1)
             }
             Flavour::Tiers => self.tiers(),
+            Flavour::Profiling if self.program.has_fresh_clones => self.profiled(),
+            Flavour::Profiling => self.clone_of_clone(&["--profile"]),
             Flavour::KillRestoreSamePid => self.kill_restore(),
-            Flavour::CloneOfClone => self.clone_of_clone(),
+            Flavour::CloneOfClone => self.clone_of_clone(&[]),
             Flavour::Excluded => self.excluded(),
             Flavour::Inherited => self.inherited(),
         }
@@ -287,9 +293,18 @@ impl<'a> Stage<'a> {
         elsewhere.fail(&format!("expected exit status 1 and '--pid-mode same', saw {status}"))
     }
 
-    fn clone_of_clone(&mut self) -> Outcome {
+    fn profiled(&mut self) -> Outcome {
         self.must_checkpoint(&[])?;
-        let mut first = self.clone_number(0)?;
+        let mut clone = self.clone_under(0, &["--profile"])?;
+        clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        self.parent.must_pass()?;
+        self.compare_values(&[clone])
+    }
+
+    /// `more` is how the first clone is started.
+    fn clone_of_clone(&mut self, more: &[&str]) -> Outcome {
+        self.must_checkpoint(&[])?;
+        let mut first = self.clone_under(0, more)?;
         first.await_line("]")?; // the end of what restore tells of the clone
         let told = first.after("    \"pid\": ").pop().unwrap_or_default();
         let Ok(pid) = told.trim_end_matches(',').parse() else {

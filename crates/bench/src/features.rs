@@ -200,6 +200,7 @@ fn restore(testbed: &Testbed, warm: &Warm) -> Result<StartedClone, BenchError> {
         same_pid: false,
         inherit: Vec::new(),
         tiering: farfork_types::Tiering::Mow,
+        profile: false,
         requested_ns: now_ns(),
         timeout_s: DEFAULT_TIMEOUT_S,
     };

@@ -15,6 +15,7 @@ mod node;
 mod output;
 mod place;
 mod pool;
+mod profile;
 mod progress;
 mod restore;
 mod size;

@@ -35,6 +35,10 @@ pub(crate) struct Args {
     /// those that clones were seen to access or that are declared hot; copy, before it starts.
     #[arg(long, value_name = "mow|moa|hybrid|copy", default_value_t = Tiering::Mow)]
     tiering: Tiering,
+    /// Have the clones tell which pages they touch; farfork images show tells it then. They take a
+    /// fault for every page.
+    #[arg(long)]
+    profile: bool,
     /// A PID namespace of its own, or the parent's pids in this one.
     #[arg(long, value_enum, default_value = "new")]
     pid_mode: PidMode,
@@ -89,6 +93,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         inherit: args.inherit.iter().map(|inherit| inherit.at).collect(),
         requested_ns: 0,
         tiering: args.tiering,
+        profile: args.profile,
         timeout_s: args.timeout,
     };
     let clones = start_all(args, &call)?;
@@ -110,7 +115,7 @@ pub(crate) fn resolve(pool: &Pool, image: &str) -> Result<Cid, Box<dyn Error>> {
 fn start_all(args: &Args, call: &RestoreCall) -> Result<Vec<StartedClone>, Box<dyn Error>> {
     let mut clones = Vec::new();
     for index in 0..args.count as usize {
-        match start(args, call, index) {
+        match start(&args.node, &args.inherit, call, index) {
             Ok(clone) => clones.push(clone),
             Err(error) if clones.is_empty() => return Err(error),
             Err(error) => {
@@ -131,13 +136,16 @@ fn end(node: &str, clone: StartedClone) {
     let _ = call().and_then(|client| client.wait(clone.running.pid));
 }
 
-fn start(args: &Args, call: &RestoreCall, index: usize) -> Result<StartedClone, Box<dyn Error>> {
-    let inherited = args
-        .inherit
-        .iter()
-        .map(|inherit| inherit.open(index))
-        .collect::<Result<Vec<OwnedFd>, _>>()?;
-    let client = Client::connect_or_start(&args.node)?;
+/// Starts clone number `index` on `node`.
+pub(crate) fn start(
+    node: &str,
+    inherit: &[Inherit],
+    call: &RestoreCall,
+    index: usize,
+) -> Result<StartedClone, Box<dyn Error>> {
+    let inherited =
+        inherit.iter().map(|inherit| inherit.open(index)).collect::<Result<Vec<OwnedFd>, _>>()?;
+    let client = Client::connect_or_start(node)?;
     let (input, output, error) = (stdin(), stdout(), stderr());
     let mut fds: Vec<BorrowedFd<'_>> = vec![input.as_fd(), output.as_fd(), error.as_fd()];
     fds.extend(inherited.iter().map(AsFd::as_fd));

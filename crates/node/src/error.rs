@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use farfork_pool::PoolError;
 use farfork_restore::RestoreError;
+use farfork_types::Tiering;
 use farfork_types::wire::InheritedFd;
 
 /// Why a call to the agent failed.
@@ -43,6 +44,15 @@ pub enum NodeError {
         name: String,
         /// The descriptor.
         place: InheritedFd,
+    },
+    /// Another policy decides about each page.
+    #[error(
+        "a clone under {tiering} cannot be profiled, since its pages are supplied one by one: leave \
+         --tiering out, or --profile"
+    )]
+    ProfileTiering {
+        /// The policy.
+        tiering: Tiering,
     },
     /// What the tiering policy wants could not be laid down.
     #[error("cannot prepare what the tiering policy wants of the clone's pages: {}", words::of(.source))]

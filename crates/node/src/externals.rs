@@ -147,6 +147,7 @@ mod tests {
                 .map(|(process, fd)| InheritedFd { process: *process, fd: *fd })
                 .collect(),
             tiering: farfork_types::Tiering::Mow,
+            profile: false,
             requested_ns: 0,
         }
     }

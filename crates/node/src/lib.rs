@@ -20,6 +20,7 @@ mod images;
 mod leftovers;
 mod overlays;
 pub mod paths;
+pub mod profile;
 mod registry;
 mod session;
 mod start;
@@ -27,6 +28,6 @@ pub mod usage;
 mod user;
 mod workers;
 
-pub use agent::serve;
+pub use agent::{Settings, serve};
 pub use error::NodeError;
 pub use leftovers::clear_pins;

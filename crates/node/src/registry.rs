@@ -17,6 +17,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::images::Pin;
+use crate::profile::Profile;
 
 /// Most ended clones that are remembered for `wait`.
 const REMEMBERED: usize = 4096;
@@ -32,6 +33,8 @@ pub struct Clone {
     pub name: String,
     /// When its pages become local.
     pub tiering: Tiering,
+    /// Which pages it touches, if it is watched.
+    pub profile: Option<Arc<Profile>>,
     seen: AtomicI32,
     started: Started,
     /// The clone and no other process that has its pid later; nothing if it has ended already.
@@ -45,8 +48,11 @@ impl Clone {
         self.seen.load(Ordering::SeqCst)
     }
 
-    /// Sends it a signal by number; one that has ended takes none.
+    /// Sends it a signal by number; one that has ended takes none. It may be the clone's end.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
+        if let Some(profile) = &self.profile {
+            profile.sample();
+        }
         match &self.process {
             Some(process) => pidfd::send_signal(process, signal),
             None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
@@ -84,6 +90,8 @@ pub struct Origin {
     pub name: String,
     /// When its pages become local.
     pub tiering: Tiering,
+    /// Which pages it touches, if it is watched.
+    pub profile: Option<Arc<Profile>>,
 }
 
 /// What it takes to follow a clone to its end.
@@ -163,13 +171,13 @@ impl Registry {
     pub fn add(
         &self,
         followed: Followed,
-        Origin { pid, cid, name, tiering }: Origin,
+        Origin { pid, cid, name, tiering, profile }: Origin,
         started: Started,
         pin: Pin,
     ) -> Number {
         let Followed { number, process } = followed;
         let (seen, pin) = (AtomicI32::new(pid), Mutex::new(Some(pin)));
-        let clone = Clone { pid, cid, name, tiering, seen, started, process, pin };
+        let clone = Clone { pid, cid, name, tiering, profile, seen, started, process, pin };
         self.state().living.insert(number, Arc::new(clone));
         number
     }

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::channel::{Channel, Received};
 use crate::error::NodeError;
 use crate::images::Images;
+use crate::profile::Sampler;
 use crate::registry::{Clone, Number, Registry};
 use crate::usage;
 use crate::user::OwnIds;
@@ -28,6 +29,10 @@ pub struct Node {
     pub registry: Registry,
     /// What clones are forked from.
     pub template: Mutex<Template>,
+    /// What looks at watched clones.
+    pub sampler: Sampler,
+    /// One clone in so many is watched without being asked for; 0 for none.
+    pub profile_every: u32,
 }
 
 impl Node {
@@ -138,6 +143,7 @@ impl Node {
             cid: clone.cid.to_string(),
             image: clone.name.clone(),
             tiering: clone.tiering.to_string(),
+            is_profiled: clone.profile.is_some(),
             local_bytes: usage.local_bytes,
             pool_bytes: usage.pool_bytes,
             vmas: usage.vmas,

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{PoisonError, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_restore::{Event, Hands, Started, Template};
 use farfork_sys::words;
-use farfork_types::Cid;
 use farfork_types::wire::{RestoreCall, Running};
+use farfork_types::{Cid, Tiering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -19,6 +19,7 @@ use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals;
 use crate::images::{NodeImage, Pin};
+use crate::profile::{Profile, Watched};
 use crate::registry::{Number, Origin};
 use crate::session::Node;
 
@@ -53,7 +54,9 @@ impl Node {
         if !call.same_pid && image.attached.image.model.connections().next().is_some() {
             return Err(NodeError::Connections { name: call.name.clone() });
         }
-        let started = self.spawn(call, &image, &pin, &externals)?;
+        let is_watched = self.is_watched(call, &image)?;
+        let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
+        let started = self.spawn(call, (&image, is_watched), &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
@@ -70,9 +73,28 @@ impl Node {
             }
         };
         let Arrived { pid, at_ns, warnings } = arrived;
-        let origin = Origin { pid, cid, name: call.name.clone(), tiering: call.tiering };
+        let watched = |epochs| {
+            let watched = Watched::open(pid, &image.attached.image.model).ok()?;
+            let profile = Arc::new(Profile::new(watched, Arc::clone(&pool), cid, epochs));
+            self.sampler.add(&profile);
+            Some(profile)
+        };
+        let profile = epochs.and_then(watched);
+        let (name, tiering) = (call.name.clone(), call.tiering);
+        let origin = Origin { pid, cid, name, tiering, profile };
         let number = self.registry.add(followed, origin, started, pin);
         Ok((number, Running { warnings, ..running(pid, call.requested_ns, at_ns) }))
+    }
+
+    /// Whether a clone is to tell which pages it touches: its caller wants it, or it is its turn. The
+    /// policies that supply pages one by one have no use for watching.
+    fn is_watched(&self, call: &RestoreCall, image: &NodeImage) -> Result<bool, NodeError> {
+        let can_be = call.tiering == Tiering::Mow;
+        if call.profile && !can_be {
+            return Err(NodeError::ProfileTiering { tiering: call.tiering });
+        }
+        let is_its_turn = || self.profile_every != 0 && image.is_next_of(self.profile_every);
+        Ok(call.profile || can_be && is_its_turn())
     }
 
     /// Refuses what an agent that is not root cannot do, before anything of the clone is made.
@@ -88,13 +110,13 @@ impl Node {
     fn spawn(
         &self,
         call: &RestoreCall,
-        image: &NodeImage,
+        (image, is_watched): (&NodeImage, bool),
         pin: &Pin,
         externals: &[OwnedFd],
     ) -> Result<Started, NodeError> {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let keeps_groups = self.own_ids.is_some();
-        let overlay = image.overlay(call.tiering)?;
+        let overlay = if is_watched { image.watch()? } else { image.overlay(call.tiering)? };
         let request = Request {
             overlay_bytes: overlay.as_ref().map_or(0, |overlay| overlay.bytes),
             ..image.attached.request(mode, externals.len(), keeps_groups)

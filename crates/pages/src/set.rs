@@ -83,7 +83,9 @@ impl PageSet {
     fn next(&self, from: u64, end: u64, is_in: bool) -> Option<u64> {
         let mut at = from;
         while at < end {
-            let word = self.words.get((at / 64) as usize).copied().unwrap_or(0);
+            let Some(word) = self.words.get((at / 64) as usize).copied() else {
+                return (!is_in).then_some(at); // none from here on
+            };
             let wanted = if is_in { word } else { !word };
             let rest = wanted >> (at % 64);
             if rest != 0 {
@@ -111,6 +113,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::PageSet;
+
+    #[test]
+    fn runs_of_a_small_set_are_found_among_all_pages() {
+        let set = PageSet::from_iter([1, 2, 64]);
+        assert_eq!(set.runs(0..u64::MAX).collect::<Vec<_>>(), [1..3, 64..65]);
+    }
 
     proptest! {
         #[test]

@@ -11,7 +11,7 @@ use crate::run::{Failure, Slots, elements};
 use crate::supervise::Supervisor;
 use crate::task;
 use crate::template::{CONTROL_FD, Received};
-use crate::{clocks, overlay, pager};
+use crate::{clocks, overlay, pager, watch};
 
 /// What the template hands to the init.
 pub struct Start<'a> {
@@ -45,6 +45,8 @@ pub struct Shared {
     pub has_overlay: bool,
     /// Where the clone's processes hand over what their pages are supplied by, if they are.
     pub pager_fd: Option<i32>,
+    /// Where they leave what watches their memory, if something does.
+    pub watch_fd: Option<i32>,
 }
 
 impl Shared {
@@ -67,6 +69,7 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     keeps_groups: false,
     has_overlay: false,
     pager_fd: None,
+    watch_fd: None,
 });
 
 /// First function of the init.
@@ -112,6 +115,12 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
         None
     };
     shared.pager_fd = pager.map(|ends| ends.theirs);
+    let watch = if shared.has_overlay && watch::is_wanted(plan) {
+        Some(pager::ends(fds).map_err(|errno| Failure::of(What::Watch, errno))?)
+    } else {
+        None
+    };
+    shared.watch_fd = watch.map(|ends| ends.theirs);
     shared.at_ns[1] = call::now_ns();
     let handed = Handed::of(request, shared);
     let pid = start_process(plan, shared.mounts_proc)
@@ -123,8 +132,11 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
             Failure::of(What::Pages, errno)
         })?;
     }
+    if let Some(ends) = watch {
+        call::close_range(ends.theirs as u32, ends.theirs as u32);
+    }
     handed.close();
-    Ok(supervisor.with_process(pid as i32))
+    Ok(supervisor.with_process(pid as i32, watch.map(|ends| ends.own)))
 }
 
 fn map_plan(request: &Request, pool: i32) -> Result<&'static PlanHeader, Errno> {

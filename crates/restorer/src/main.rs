@@ -32,6 +32,8 @@ mod supervise;
 mod task;
 mod template;
 mod text;
+mod userfault;
+mod watch;
 
 use core::arch::global_asm;
 use core::panic::PanicInfo;

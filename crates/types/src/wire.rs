@@ -66,6 +66,9 @@ pub struct RestoreCall {
     /// When pages become local.
     #[serde(default)]
     pub tiering: Tiering,
+    /// Whether the clone is watched, to tell which pages it touches.
+    #[serde(default)]
+    pub profile: bool,
     /// Seconds that the clone may take to start; then it is ended.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: u64,
@@ -147,6 +150,9 @@ pub struct CloneState {
     pub image: String,
     /// Tiering policy.
     pub tiering: String,
+    /// Whether it is watched, to tell which pages it touches.
+    #[serde(default)]
+    pub is_profiled: bool,
     /// Anonymous memory and page tables, in bytes.
     pub local_bytes: u64,
     /// Bytes mapped from the pool and present.

@@ -72,6 +72,7 @@ fn start(lane: &Lane, testbed: &Testbed, listener: &OwnedFd) -> Result<StartedCl
         same_pid: false,
         inherit: vec![InheritedFd { process: None, fd: LISTEN_FD as u32 }],
         tiering: farfork_types::Tiering::Mow,
+        profile: false,
         requested_ns: now_ns(),
         timeout_s: farfork_types::wire::DEFAULT_TIMEOUT_S,
     };
