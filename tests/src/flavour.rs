@@ -24,6 +24,8 @@ pub enum Flavour {
     CloneOnOtherNode,
     /// The parent is pid 1 of a PID namespace, and so are two clones, each of one of its own.
     PidOne,
+    /// The clone runs in an empty ghost, with a network of its own.
+    InEmptyGhost,
     /// The clone is checkpointed too, under the same name: the parent's image goes while a clone
     /// of it lives. Then a clone of the clone passes, the clone, and the parent.
     CloneOfClone,
@@ -38,11 +40,12 @@ pub enum Flavour {
 
 impl Flavour {
     /// The flavours of a program that can be cloned.
-    pub const CLONING: [Flavour; 5] = [
+    pub const CLONING: [Flavour; 6] = [
         Flavour::CloneBesideParent,
         Flavour::CloneTwice,
         Flavour::KillRestoreSamePid,
         Flavour::CloneOnOtherNode,
+        Flavour::InEmptyGhost,
         Flavour::CloneOfClone,
     ];
 
@@ -56,6 +59,7 @@ impl Flavour {
             Flavour::KillRestoreSamePid => "kill_restore_same_pid",
             Flavour::CloneOnOtherNode => "clone_on_other_node",
             Flavour::PidOne => "pid_one",
+            Flavour::InEmptyGhost => "in_empty_ghost",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
             Flavour::Excluded => "excluded",
@@ -67,7 +71,9 @@ impl Flavour {
     pub fn missing(self, program: &Program) -> Option<String> {
         let cloned = !matches!(self, Flavour::Plain | Flavour::Naive);
         let pool = if cloned { testbed::possible() } else { Ok(()) };
-        match pool.and_then(|()| compile::possible(program)) {
+        let ghosts =
+            if self == Flavour::InEmptyGhost { farfork::ghosts_possible() } else { Ok(()) };
+        match pool.and(ghosts).and_then(|()| compile::possible(program)) {
             Err(Trouble::Skipped(reason)) => Some(reason),
             _ => None,
         }
@@ -152,6 +158,7 @@ impl<'a> Stage<'a> {
                 self.beside_parent(1)
             }
             Flavour::KillRestoreSamePid => self.kill_restore(),
+            Flavour::InEmptyGhost => self.in_ghost(&["--user", "test"]),
             Flavour::CloneOfClone => self.clone_of_clone(),
             Flavour::Excluded => self.excluded(),
             Flavour::Inherited => self.inherited(),
@@ -222,6 +229,17 @@ impl<'a> Stage<'a> {
         }
         self.parent.must_pass()?;
         self.compare_values(&started)
+    }
+
+    /// A clone in a ghost of this node, which is gone with the clone.
+    fn in_ghost(&mut self, ghost: &[&str]) -> Outcome {
+        self.must_checkpoint(&[])?;
+        let ghost = farfork::start_ghost(ghost)?;
+        let mut clone = self.clone("clone in a ghost", &["--ghost", &ghost])?;
+        clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        self.parent.must_pass()?;
+        self.compare_values(&[clone])?;
+        farfork::must_be_gone(&ghost)
     }
 
     fn compare_values(&self, clones: &[Subject]) -> Outcome {

@@ -198,6 +198,7 @@ fn restore(testbed: &Testbed, warm: &Warm) -> Result<StartedClone, BenchError> {
         name: "bench/features".to_owned(),
         detach: false,
         same_pid: false,
+        ghost: None,
         inherit: Vec::new(),
         requested_ns: now_ns(),
         timeout_s: DEFAULT_TIMEOUT_S,

@@ -8,6 +8,7 @@ mod bench;
 mod checkpoint;
 mod clones;
 mod doctor;
+mod ghost;
 mod images;
 mod inherit;
 mod node;
@@ -55,6 +56,9 @@ enum Command {
     Kill(clones::KillArgs),
     /// List clones.
     Ps(clones::PsArgs),
+    /// Containers that wait to become clones.
+    #[command(subcommand)]
+    Ghost(ghost::Command),
     /// The catalog of images.
     #[command(subcommand)]
     Images(images::Command),
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Command::Wait(args) => clones::wait(&args),
         Command::Kill(args) => clones::kill(&args),
         Command::Ps(args) => clones::ps(&args),
+        Command::Ghost(command) => ghost::run(&command),
         Command::Images(command) => images::run(&command),
         Command::Bench(args) => bench::run(&args),
         Command::Node(args) => node::run(&args),

@@ -16,6 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::NodeError;
+use crate::ghosts::Ghosts;
 use crate::images::Images;
 use crate::paths;
 use crate::registry::Registry;
@@ -46,6 +47,7 @@ pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<()
         registry: Registry::new()
             .map_err(|source| socket_error("watch clones of", &path, source))?,
         template: Mutex::new(Template::start()?),
+        ghosts: Ghosts::new(paths::ghosts(name)),
     });
     for pool in pools {
         node.images.pool(pool)?;
@@ -119,7 +121,11 @@ fn serve_all(node: &Arc<Node>, listener: OwnedFd, idle: Option<Duration>) {
         looked = Instant::now();
         node.images.reconcile();
         node.images.refresh();
-        if is_quiet && idle.is_some_and(|idle| node.registry.idle_for() > idle) {
+        node.ghosts.tidy();
+        if is_quiet
+            && node.ghosts.is_empty()
+            && idle.is_some_and(|idle| node.registry.idle_for() > idle)
+        {
             return;
         }
     }

@@ -18,6 +18,7 @@ use rustix::time::Timespec;
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals;
+use crate::ghosts::{Container, Waiting};
 use crate::images::{NodeImage, Pin};
 use crate::registry::Number;
 use crate::session::Node;
@@ -53,7 +54,13 @@ impl Node {
         if !call.same_pid && image.attached.image.model.connections().next().is_some() {
             return Err(NodeError::Connections { name: call.name.clone() });
         }
-        let started = self.spawn(call, &image, &pin, &externals)?;
+        let (started, container) = match &call.ghost {
+            None => (self.spawn(call, &image, &pin, &externals)?, None),
+            Some(id) => {
+                self.check_ghost(id, call, pool.pool(), cid)?;
+                self.spawn_in_ghost(id, call, &image, &pin, &externals)?
+            }
+        };
         drop(externals);
         let read = &image.attached.image;
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
@@ -65,12 +72,14 @@ impl Node {
         let (arrived, followed) = match followed {
             Ok(both) => both,
             Err(error) => {
-                clear(started, pin);
-                return Err(error);
+                let shortage = container.as_ref().and_then(Container::shortage);
+                clear(started, pin, container);
+                return Err(shortage.map_or(error, NodeError::Agent));
             }
         };
         let Arrived { pid, at_ns, warnings } = arrived;
-        let number = self.registry.add(followed, (pid, cid, call.name.clone()), started, pin);
+        let held = (pin, container);
+        let number = self.registry.add(followed, (pid, cid, call.name.clone()), started, held);
         Ok((number, Running { warnings, ..running(pid, call.requested_ns, at_ns) }))
     }
 
@@ -81,6 +90,23 @@ impl Node {
             return Err(NodeError::SamePidUnprivileged { name: call.name.clone() });
         }
         own.check(&call.name, &image.attached.image.model)
+    }
+
+    /// Has a ghost become the init, which nobody else can have after that.
+    fn spawn_in_ghost(
+        &self,
+        id: &str,
+        call: &RestoreCall,
+        image: &NodeImage,
+        pin: &Pin,
+        externals: &[OwnedFd],
+    ) -> Result<(Started, Option<Container>), NodeError> {
+        let request = image.attached.request(PidMode::New, externals.len(), false);
+        let cid = image.attached.image.extents.cid;
+        let (pool, lock) = (image.attached.pool(), pin.lock().unwrap_or(image.attached.pool()));
+        let Waiting { ghost, container, .. } = self.ghosts.take(id, &call.name)?;
+        let started = ghost.spawn(cid, &request, pool.as_fd(), lock.as_fd(), externals)?;
+        Ok((started, Some(container)))
     }
 
     /// Has the template fork an init, or another template if somebody has killed it.
@@ -152,11 +178,12 @@ fn speaks(
 
 /// Ends what there is of a clone. A process that cannot be killed for now, as it is at work in the
 /// kernel, keeps its image but not the caller waiting.
-fn clear(started: Started, pin: Pin) {
+fn clear(started: Started, pin: Pin, container: Option<Container>) {
     let (done, cleared) = mpsc::channel();
     thread::spawn(move || {
         started.end();
         drop(pin);
+        drop(container);
         let _ = done.send(());
     });
     let _ = cleared.recv_timeout(CLEARING);

@@ -31,7 +31,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("rights_apart"),
     Program::c("thread_creds").as_pid_one(),
     Program::c("threads_together"),
-    Program::c("priorities").as_pid_one(),
+    // A cgroup of its own has no share of real time, where the kernel divides that among cgroups.
+    Program::c("priorities").as_pid_one().not_in_ghosts(),
     Program::c("auxv_exe").as_pid_one(),
     Program::c("vdso_time"),
     Program::c("clocks").as_pid_one(),

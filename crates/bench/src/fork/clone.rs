@@ -70,6 +70,7 @@ fn start(lane: &Lane, testbed: &Testbed, listener: &OwnedFd) -> Result<StartedCl
         name: lane.subject.name.clone(),
         detach: false,
         same_pid: false,
+        ghost: None,
         inherit: vec![InheritedFd { process: None, fd: LISTEN_FD as u32 }],
         requested_ns: now_ns(),
         timeout_s: farfork_types::wire::DEFAULT_TIMEOUT_S,
