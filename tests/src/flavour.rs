@@ -22,6 +22,9 @@ pub enum Flavour {
     KillRestoreSamePid,
     /// The clone runs on a node that shares only the pool with the parent's.
     CloneOnOtherNode,
+    /// A clone under each of the tiering policies that are not the default, by which pages are
+    /// supplied one by one.
+    Tiers,
     /// The parent is pid 1 of a PID namespace, and so are two clones, each of one of its own.
     PidOne,
     /// The clone runs in an empty ghost, with a network of its own.
@@ -47,6 +50,7 @@ impl Flavour {
         Flavour::CloneOnOtherNode,
         Flavour::InEmptyGhost,
         Flavour::CloneOfClone,
+        Flavour::Tiers,
     ];
 
     /// The first part of a test's name.
@@ -58,6 +62,7 @@ impl Flavour {
             Flavour::CloneTwice => "clone_twice",
             Flavour::KillRestoreSamePid => "kill_restore_same_pid",
             Flavour::CloneOnOtherNode => "clone_on_other_node",
+            Flavour::Tiers => "tiers",
             Flavour::PidOne => "pid_one",
             Flavour::InEmptyGhost => "in_empty_ghost",
             Flavour::CloneOfClone => "clone_of_clone",
@@ -157,6 +162,7 @@ impl<'a> Stage<'a> {
                 self.on_other_nodes = true;
                 self.beside_parent(1)
             }
+            Flavour::Tiers => self.tiers(),
             Flavour::KillRestoreSamePid => self.kill_restore(),
             Flavour::InEmptyGhost => self.in_ghost(&["--user", "test"]),
             Flavour::CloneOfClone => self.clone_of_clone(),
@@ -210,11 +216,31 @@ impl<'a> Stage<'a> {
 
     /// A clone on this node, or on one of its own where no two may share one.
     fn clone_number(&self, number: usize) -> Outcome<Subject> {
+        self.clone_under(number, &[])
+    }
+
+    fn clone_under(&self, number: usize, more: &[&str]) -> Outcome<Subject> {
         let label = format!("clone {}", number + 1);
         if !self.on_other_nodes {
-            return self.clone(&label, &[]);
+            return self.clone(&label, more);
         }
-        self.clone(&label, &["--node", testbed::other_node(self.pool, number)?])
+        let node = ["--node", testbed::other_node(self.pool, number)?];
+        self.clone(&label, &[&node, more].concat())
+    }
+
+    fn tiers(&mut self) -> Outcome {
+        self.must_checkpoint(&[])?;
+        let mut started = Vec::new();
+        let most = if self.on_other_nodes { testbed::OTHER_NODES.len() } else { usize::MAX };
+        let tiers = ["moa", "hybrid", "copy"].into_iter().take(most);
+        for (number, tiering) in tiers.enumerate() {
+            started.push(self.clone_under(number, &["--tiering", tiering])?);
+        }
+        for clone in &mut started {
+            clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        }
+        self.parent.must_pass()?;
+        self.compare_values(&started)
     }
 
     /// All clones wait before the first goes on; then one after the other, the parent last.
@@ -287,6 +313,9 @@ impl<'a> Stage<'a> {
         let Ok(pid) = told.trim_end_matches(',').parse() else {
             return first.fail("expected restore to tell the clone's pid");
         };
+        if let Some(word) = self.program.settles.filter(|word| !first.said(word)) {
+            first.await_line(word)?;
+        }
         farfork::must_run(self.checkpoint_of(pid, &[])?)?;
         let mut second = self.clone_number(1)?;
         for clone in [&mut second, &mut first] {

@@ -64,6 +64,8 @@ pub struct Program {
     pub not_in_ghosts: bool,
     /// It is not cloned from its clone.
     pub has_fresh_clones: bool,
+    /// What its clones say when they can be checkpointed.
+    pub settles: Option<&'static str>,
     /// How long each wait for it may take.
     pub timeout: Duration,
 }
@@ -89,6 +91,7 @@ impl Program {
             as_pid_one: false,
             not_in_ghosts: false,
             has_fresh_clones: false,
+            settles: None,
             timeout: Duration::from_secs(60),
         }
     }
@@ -168,6 +171,12 @@ impl Program {
     /// Marks a program whose clones are not ready to be cloned until they have gone on.
     pub const fn no_clone_of_clone(mut self) -> Self {
         self.has_fresh_clones = true;
+        self
+    }
+
+    /// Marks a program whose clones can be checkpointed when they have said so.
+    pub const fn settles(mut self, word: &'static str) -> Self {
+        self.settles = Some(word);
         self
     }
 

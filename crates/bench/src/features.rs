@@ -200,6 +200,7 @@ fn restore(testbed: &Testbed, warm: &Warm) -> Result<StartedClone, BenchError> {
         same_pid: false,
         ghost: None,
         inherit: Vec::new(),
+        tiering: farfork_types::Tiering::Mow,
         requested_ns: now_ns(),
         timeout_s: DEFAULT_TIMEOUT_S,
     };

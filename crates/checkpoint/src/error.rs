@@ -1,6 +1,7 @@
 //! Why a checkpoint could not be made.
 
 use std::io;
+use std::time::Duration;
 
 use farfork_image::error::ImageError;
 use farfork_pool::PoolError;
@@ -62,6 +63,18 @@ pub enum CheckpointError {
         pid: i32,
         /// What it did.
         what: &'static str,
+    },
+    /// A clone has not got to its parent's code.
+    #[error(
+        "process {pid} is a clone with a thread that was still in farfork's code after {} s: it gets \
+         no processor, or does not come back from the kernel; try again when it runs",
+        waited.as_secs()
+    )]
+    Arriving {
+        /// The process.
+        pid: i32,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// Something of the process cannot be carried.
     #[error("process cannot be checkpointed:{}", list(.0))]

@@ -75,6 +75,43 @@ pub fn is_kernel_s(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|kind| KERNEL_S.contains(&kind.f_type))
 }
 
+/// What a path below `/proc` shows, if a clone does not have it when it opens files: of processes it
+/// is `pid` in a namespace of its own then, of threads the first.
+pub fn shows_other(path: &Path, pid: u32) -> Option<(String, &'static Cause)> {
+    let mut names = path.strip_prefix("/proc").ok()?.iter().map(|name| name.to_str());
+    let mut next = || names.next().flatten();
+    let shown: u32 = next()?.parse().ok()?;
+    if shown != pid {
+        return Some((format!("process {shown}"), causes::files::OTHER_PROCESS));
+    }
+    let thread: u32 = next().filter(|name| *name == "task").and_then(|_| next())?.parse().ok()?;
+    (thread != pid).then(|| (format!("thread {thread}"), causes::files::OTHER_THREAD))
+}
+
 fn identity(found: &Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clone_has_one_process_and_one_thread() {
+        let shown = |path: &str| shows_other(Path::new(path), 12).map(|(what, _)| what);
+        for path in
+            ["/proc/12", "/proc/12/status", "/proc/12/task", "/proc/12/task/12/stat", "/proc/stat"]
+        {
+            assert_eq!(shown(path), None, "{path}");
+        }
+        for path in
+            ["/proc/12/fd/13", "/proc/12/net/task/13", "/proc", "/tmp/proc/13", "/process/13"]
+        {
+            assert_eq!(shown(path), None, "{path}");
+        }
+        assert_eq!(shown("/proc/13/status").as_deref(), Some("process 13"));
+        assert_eq!(shown("/proc/13/task/12").as_deref(), Some("process 13"));
+        assert_eq!(shown("/proc/12/task/13").as_deref(), Some("thread 13"));
+        assert_eq!(shown("/proc/12/task/13/status").as_deref(), Some("thread 13"));
+    }
 }

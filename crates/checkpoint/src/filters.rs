@@ -1,8 +1,7 @@
 //! The program's own seccomp filters: reading them back, and whether a clone can be put under
 //! them.
 
-mod bpf;
-
+use farfork_image::bpf::{self, Call};
 use farfork_image::compile::filters::{PROGRAM, call};
 use farfork_image::model::SeccompFilter;
 use farfork_sys::ptrace;
@@ -60,7 +59,8 @@ pub fn collect(
 /// Whether `earlier` filters let a thread install `filter`.
 fn is_allowed(earlier: &[SeccompFilter], filter: &SeccompFilter) -> bool {
     let (number, args) = call(filter, PROGRAM);
-    earlier.iter().all(|earlier| bpf::allows(&earlier.instructions, number, args))
+    let call = Call::from_window(number, args);
+    earlier.iter().all(|earlier| bpf::allows(&earlier.instructions, &call))
 }
 
 fn obstacle(
@@ -76,7 +76,7 @@ fn obstacle(
         (!may_install, causes::threads::SECCOMP_RIGHTS),
         (!is_allowed(earlier, filter), causes::threads::SECCOMP_FORBIDS_FILTER),
         (
-            !bpf::allows(code, libc::SYS_rt_sigreturn, [0; 6]),
+            !bpf::allows(code, &Call::from_window(libc::SYS_rt_sigreturn, [0; 6])),
             causes::threads::SECCOMP_FORBIDS_RETURN,
         ),
     ]

@@ -119,9 +119,11 @@ pub fn dry_run(
 
 /// Stops processes in their own code: those of a clone that has only just been started may still
 /// be on their way there. Hundreds of threads need time for that, and each look takes them some: the
-/// time between two looks doubles.
+/// time between two looks doubles, up to a limit.
 fn freeze(target: Target) -> Result<Family, CheckpointError> {
-    for round in 0..ARRIVAL_CHECKS {
+    let begun = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
         let family = Family::freeze(target)?;
         let mut has_arrived = true;
         for (_, frozen) in family.living() {
@@ -131,13 +133,19 @@ fn freeze(target: Target) -> Result<Family, CheckpointError> {
             return Ok(family);
         }
         drop(family);
-        std::thread::sleep(Duration::from_millis(1 << round));
+        if begun.elapsed() > ARRIVAL {
+            return Err(CheckpointError::Arriving { pid: target.pid(), waited: ARRIVAL });
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(LONGEST_PAUSE);
     }
-    Err(CheckpointError::Changed { pid: target.pid(), what: "was still being restored" })
 }
 
-/// Four seconds in all.
-const ARRIVAL_CHECKS: u32 = 12;
+/// How long a clone may take to its parent's code, from the moment that it is said to run. Threads
+/// wait for a processor meanwhile: a busy machine takes its time, and a clone that is held back by
+/// its cgroup as well.
+const ARRIVAL: Duration = Duration::from_secs(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What becomes of processes when their image is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -44,12 +44,16 @@ pub fn collect(
     let [is_child_subreaper] = injector.words()?;
     let membarrier =
         leader.try_call(libc::SYS_membarrier, [MEMBARRIER_GET_REGISTRATIONS, 0, 0, 0, 0, 0])?;
+    let cwd = place(pid, "cwd", refusals)?;
+    if let Some((what, cause)) = files::shows_other(&cwd, status.innermost_pid) {
+        refusals.add(format!("cwd {} ({what})", cwd.display()), cause);
+    }
     Ok(Process {
         pid: status.innermost_pid,
         exe: place(pid, "exe", refusals)?,
         exe_identity: file_identity(pid, "exe")?,
         command_line: command_line(pid),
-        cwd: place(pid, "cwd", refusals)?,
+        cwd,
         cwd_identity: file_identity(pid, "cwd")?,
         umask: status.umask,
         personality: fs::read_to_string(format!("/proc/{pid}/personality"))

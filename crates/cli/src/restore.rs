@@ -9,8 +9,8 @@ use farfork_image::catalog::{Catalog, ImageName};
 use farfork_node::client::{Client, StartedClone};
 use farfork_node::{paths, usage};
 use farfork_pool::Pool;
-use farfork_types::Cid;
 use farfork_types::wire::{DEFAULT_TIMEOUT_S, RestoreCall, Running};
+use farfork_types::{Cid, Tiering};
 use serde::Serialize;
 
 use crate::inherit::Inherit;
@@ -31,8 +31,9 @@ pub(crate) struct Args {
     /// Leave the clones running; without it they end with this command.
     #[arg(long)]
     detach: bool,
-    /// When pages become local: migrate on write.
-    #[arg(long, value_enum, default_value = "mow")]
+    /// When pages become local: mow, migrate on write; moa, migrate on access; hybrid, on access
+    /// those that clones were seen to access or that are declared hot; copy, before it starts.
+    #[arg(long, value_name = "mow|moa|hybrid|copy", default_value_t = Tiering::Mow)]
     tiering: Tiering,
     /// A PID namespace of its own, or the parent's pids in this one.
     #[arg(long, value_enum, default_value = "new")]
@@ -54,12 +55,6 @@ pub(crate) struct Args {
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Tiering {
-    /// Migrate on write.
-    Mow,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -97,7 +92,6 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     }
     let path = args.pool.path()?;
     let cid = resolve(&Pool::open(&path)?, &args.image)?;
-    let Tiering::Mow = args.tiering;
     let call = RestoreCall {
         pool: path,
         cid: cid.to_string(),
@@ -107,6 +101,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         inherit: args.inherit.iter().map(|inherit| inherit.at).collect(),
         ghost: args.ghost.clone(),
         requested_ns: 0,
+        tiering: args.tiering,
         timeout_s: args.timeout,
     };
     let clones = start_all(args, &call)?;

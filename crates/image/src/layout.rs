@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
-use crate::model::{Backing, Model, Region, Segment, Stored, StoredWindow, WINDOW_WORDS};
+use crate::model::{Backing, Memory, Model, Region, Segment, Stored, StoredWindow, WINDOW_WORDS};
 
 /// A window of which so much is stored has a chunk of its own: packing it would save less than a
 /// quarter of the chunk.
@@ -243,6 +243,55 @@ impl Stored {
                 chunks[(place / CHUNK_BYTES) as usize][page / 64] |= 1 << (page % 64);
             }
         }
+    }
+}
+
+/// Part of an address space that a clone maps privately from the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedSpan {
+    /// First address.
+    pub address: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Offset in the image's chunks, as [`Segment::place`].
+    pub place: u64,
+    /// Whether the clone may write it as it starts.
+    pub is_writable: bool,
+}
+
+impl Memory {
+    /// What a clone maps from the pool, in address order, without guard regions: nobody reads or
+    /// writes those, and whoever maps pages there takes the guard away.
+    pub fn mapped_spans(&self) -> impl Iterator<Item = MappedSpan> {
+        let shows_pool = |region: &&Region| region.shows_pool();
+        self.regions.iter().filter(shows_pool).flat_map(|region| {
+            let segments = self.stored.segments_in(region.start, region.end);
+            segments.flat_map(|segment| {
+                let shown = (segment.address.max(region.start), segment.end().min(region.end));
+                let parts = self.unguarded(shown);
+                parts.into_iter().map(|(start, end)| MappedSpan {
+                    address: start,
+                    bytes: end - start,
+                    place: segment.place + (start - segment.address),
+                    is_writable: region.prot & libc::PROT_WRITE as u32 != 0,
+                })
+            })
+        })
+    }
+
+    fn unguarded(&self, (start, end): Span) -> Vec<Span> {
+        let mut parts = Vec::new();
+        let mut at = start;
+        for (from, to) in self.guards.iter().filter(|guard| guard.0 < end && start < guard.1) {
+            if at < *from {
+                parts.push((at, *from));
+            }
+            at = at.max(*to);
+        }
+        if at < end {
+            parts.push((at, end));
+        }
+        parts
     }
 }
 

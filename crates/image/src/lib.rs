@@ -1,6 +1,7 @@
 //! A checkpoint at rest.
 
 pub mod archive;
+pub mod bpf;
 pub mod catalog;
 pub mod clocks;
 pub mod compile;

@@ -388,6 +388,11 @@ impl Thread {
         let most = SeccompFilter::MOST_INSTRUCTIONS;
         let fits = |filter: &SeccompFilter| (1..=most).contains(&filter.instructions.len());
         demand(self.filters.iter().all(fits), "a seccomp filter that is none")?;
+        let path: usize = self.filters.iter().map(|filter| filter.instructions.len() + 4).sum();
+        demand(
+            path <= SeccompFilter::MOST_OF_A_THREAD,
+            "more seccomp filters than a thread takes",
+        )?;
         pending(&self.pending)
     }
 }

@@ -198,6 +198,11 @@ fn broken() -> Vec<Break> {
             m.members[0].threads[0].filters =
                 vec![SeccompFilter { instructions: Vec::new(), logs: false, by_prctl: false }];
         }),
+        ("filters without end", |m| {
+            let filter =
+                SeccompFilter { instructions: vec![6; 4092], logs: false, by_prctl: false };
+            m.members[0].threads[0].filters = vec![filter; 9];
+        }),
         ("window alignment", |m| m.members[0].memory.stored.windows[0].address += 4096),
         ("window address", |m| m.members[0].memory.stored.windows[1].address = u64::MAX << 21),
         ("segment order", |m| m.members[0].memory.stored.segments.reverse()),

@@ -44,6 +44,12 @@ pub enum NodeError {
         /// The descriptor.
         place: InheritedFd,
     },
+    /// What the tiering policy wants could not be laid down.
+    #[error("cannot prepare what the tiering policy wants of the clone's pages: {}", words::of(.source))]
+    Overlay {
+        /// Why.
+        source: io::Error,
+    },
     /// Whoever asked for a clone has gone, before it ran.
     #[error("whoever asked for the clone has gone: it was ended")]
     CallerGone,

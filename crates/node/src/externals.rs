@@ -147,6 +147,7 @@ mod tests {
                 .iter()
                 .map(|(process, fd)| InheritedFd { process: *process, fd: *fd })
                 .collect(),
+            tiering: farfork_types::Tiering::Mow,
             requested_ns: 0,
         }
     }

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
+use farfork_pages::Access;
 use farfork_pool::{ImageExtents, ImageSlot, NodeSlot, PinFile, Pool};
 use farfork_restore::{Attached, RestoreError, attach};
-use farfork_types::Cid;
+use farfork_types::{Cid, Tiering};
 
 use crate::error::NodeError;
+use crate::overlays::{Overlay, Overlays};
 use crate::paths;
 
 /// Images whose metadata is kept at hand.
@@ -49,6 +51,7 @@ pub struct NodePool {
 pub struct NodeImage {
     /// The image, read and checked.
     pub attached: Attached,
+    overlays: Overlays,
     /// When its files were last seen to be what they were.
     files_seen: Mutex<Option<Instant>>,
     /// What they were then.
@@ -155,7 +158,8 @@ impl NodePool {
     fn read(&self, cid: Cid) -> Result<Arc<NodeImage>, NodeError> {
         let attached = attach(&self.pool, cid)?;
         let (files_seen, seen, used) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let image = Arc::new(NodeImage { attached, files_seen, seen, used });
+        let overlays = Overlays::default();
+        let image = Arc::new(NodeImage { attached, overlays, files_seen, seen, used });
         let mut images = locked(&self.images);
         if images.len() >= KEPT_IMAGES {
             images.clear(); // clones hold what they use themselves
@@ -184,6 +188,11 @@ impl NodePool {
 }
 
 impl NodeImage {
+    /// What clones under `tiering` are given beside the plan.
+    pub fn overlay(&self, tiering: Tiering) -> Result<Option<Arc<Overlay>>, NodeError> {
+        self.overlays.get(&self.attached.image, Access::default, tiering)
+    }
+
     fn check_files(&self, cid: Cid) -> Result<(), NodeError> {
         *locked(&self.used) = Some(Instant::now());
         if self.files_seen().is_some_and(|seen| seen.elapsed() < FILES_FRESH) {

@@ -20,6 +20,7 @@ mod externals;
 mod ghosts;
 mod images;
 mod leftovers;
+mod overlays;
 pub mod paths;
 mod registry;
 mod session;

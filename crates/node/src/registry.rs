@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use farfork_restore::{Event, Started};
 use farfork_sys::pidfd;
-use farfork_types::Cid;
+use farfork_types::{Cid, Tiering};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -31,6 +31,8 @@ pub struct Clone {
     pub cid: Cid,
     /// Name it was asked for by.
     pub name: String,
+    /// When its pages become local.
+    pub tiering: Tiering,
     seen: AtomicI32,
     started: Started,
     /// The clone and no other process that has its pid later; nothing if it has ended already.
@@ -98,6 +100,19 @@ impl Clone {
 /// Number of a clone. Pids come again, while an older clone of the same pid is still listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Number(u64);
+
+/// Where a clone comes from.
+#[derive(Debug)]
+pub struct Origin {
+    /// Its pid as seen here.
+    pub pid: i32,
+    /// Its image.
+    pub cid: Cid,
+    /// Name it was asked for by.
+    pub name: String,
+    /// When its pages become local.
+    pub tiering: Tiering,
+}
 
 /// What it takes to follow a clone to its end.
 #[derive(Debug)]
@@ -176,14 +191,14 @@ impl Registry {
     pub fn add(
         &self,
         followed: Followed,
-        (pid, cid, name): (i32, Cid, String),
+        Origin { pid, cid, name, tiering }: Origin,
         started: Started,
         (pin, container): (Pin, Option<Container>),
     ) -> Number {
         let Followed { number, process } = followed;
         let (seen, pin) = (AtomicI32::new(pid), Mutex::new(Some(pin)));
         let container = Mutex::new(container);
-        let clone = Clone { pid, cid, name, seen, started, process, pin, container };
+        let clone = Clone { pid, cid, name, tiering, seen, started, process, pin, container };
         self.state().living.insert(number, Arc::new(clone));
         number
     }

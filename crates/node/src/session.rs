@@ -143,7 +143,7 @@ impl Node {
             node: self.name.clone(),
             cid: clone.cid.to_string(),
             image: clone.name.clone(),
-            tiering: "mow".to_owned(),
+            tiering: clone.tiering.to_string(),
             local_bytes: usage.local_bytes,
             pool_bytes: usage.pool_bytes,
             vmas: usage.vmas,

@@ -6,8 +6,8 @@ use std::sync::{PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_plan::protocol::PidMode;
-use farfork_restore::{Event, RestoreError, Started, Template};
+use farfork_plan::protocol::{PidMode, Request};
+use farfork_restore::{Event, Hands, Started, Template};
 use farfork_sys::words;
 use farfork_types::Cid;
 use farfork_types::wire::{RestoreCall, Running};
@@ -20,7 +20,7 @@ use crate::error::NodeError;
 use crate::externals;
 use crate::ghosts::{Container, Waiting};
 use crate::images::{NodeImage, Pin};
-use crate::registry::Number;
+use crate::registry::{Number, Origin};
 use crate::session::Node;
 
 /// Names of the phases whose ends a clone reports.
@@ -54,13 +54,10 @@ impl Node {
         if !call.same_pid && image.attached.image.model.connections().next().is_some() {
             return Err(NodeError::Connections { name: call.name.clone() });
         }
-        let (started, container) = match &call.ghost {
-            None => (self.spawn(call, &image, &pin, &externals)?, None),
-            Some(id) => {
-                self.check_ghost(id, call, pool.pool(), cid)?;
-                self.spawn_in_ghost(id, call, &image, &pin, &externals)?
-            }
-        };
+        if let Some(id) = &call.ghost {
+            self.check_ghost(id, call, pool.pool(), cid)?;
+        }
+        let (started, container) = self.spawn(call, &image, &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
@@ -78,8 +75,8 @@ impl Node {
             }
         };
         let Arrived { pid, at_ns, warnings } = arrived;
-        let held = (pin, container);
-        let number = self.registry.add(followed, (pid, cid, call.name.clone()), started, held);
+        let origin = Origin { pid, cid, name: call.name.clone(), tiering: call.tiering };
+        let number = self.registry.add(followed, origin, started, (pin, container));
         Ok((number, Running { warnings, ..running(pid, call.requested_ns, at_ns) }))
     }
 
@@ -92,43 +89,45 @@ impl Node {
         own.check(&call.name, &image.attached.image.model)
     }
 
-    /// Has a ghost become the init, which nobody else can have after that.
-    fn spawn_in_ghost(
-        &self,
-        id: &str,
-        call: &RestoreCall,
-        image: &NodeImage,
-        pin: &Pin,
-        externals: &[OwnedFd],
-    ) -> Result<(Started, Option<Container>), NodeError> {
-        let request = image.attached.request(PidMode::New, externals.len(), false);
-        let cid = image.attached.image.extents.cid;
-        let (pool, lock) = (image.attached.pool(), pin.lock().unwrap_or(image.attached.pool()));
-        let Waiting { ghost, container, .. } = self.ghosts.take(id, &call.name)?;
-        let started = ghost.spawn(cid, &request, pool.as_fd(), lock.as_fd(), externals)?;
-        Ok((started, Some(container)))
-    }
-
-    /// Has the template fork an init, or another template if somebody has killed it.
+    /// Has a ghost become the init, which nobody else can have after that, or the template fork one.
     fn spawn(
         &self,
         call: &RestoreCall,
         image: &NodeImage,
         pin: &Pin,
         externals: &[OwnedFd],
-    ) -> Result<Started, RestoreError> {
+    ) -> Result<(Started, Option<Container>), NodeError> {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let keeps_groups = self.own_ids.is_some();
-        let request = image.attached.request(mode, externals.len(), keeps_groups);
+        let overlay = image.overlay(call.tiering)?;
+        let request = Request {
+            overlay_bytes: overlay.as_ref().map_or(0, |overlay| overlay.bytes),
+            ..image.attached.request(mode, externals.len(), keeps_groups)
+        };
         let cid = image.attached.image.extents.cid;
-        let (pool, lock) = (image.attached.pool(), pin.lock().unwrap_or(image.attached.pool()));
+        let pool = image.attached.pool();
+        let hands = Hands {
+            pool: pool.as_fd(),
+            pin: pin.lock().unwrap_or(pool).as_fd(),
+            overlay: overlay.as_ref().map(|overlay| overlay.as_fd()),
+            externals,
+        };
+        if let Some(id) = &call.ghost {
+            let Waiting { ghost, container, .. } = self.ghosts.take(id, &call.name)?;
+            return Ok((ghost.spawn(cid, &request, &hands)?, Some(container)));
+        }
+        Ok((self.fork(cid, &request, &hands)?, None))
+    }
+
+    /// Has the template fork an init, or another template if somebody has killed it.
+    fn fork(&self, cid: Cid, request: &Request, hands: &Hands<'_>) -> Result<Started, NodeError> {
         let mut template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = template.spawn(cid, &request, pool.as_fd(), lock.as_fd(), externals);
+        let first = template.spawn(cid, request, hands);
         if first.is_err() && template.has_ended() {
             *template = Template::start()?;
-            return template.spawn(cid, &request, pool.as_fd(), lock.as_fd(), externals);
+            return Ok(template.spawn(cid, request, hands)?);
         }
-        first
+        Ok(first?)
     }
 }
 

@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 mod access;
+pub mod overlay;
+pub mod policy;
 mod set;
 
 pub use access::Access;

@@ -15,6 +15,8 @@
 //!                              ├─ files      private file mappings, for the supervisor
 //!                              └─ traits     attributes of memory, for the supervisor
 //!
+//!  window::OVERLAY ─► OverlayHeader ─ members ─► MemberOverlay     see [`overlay`]
+//!
 //!  A member's first thread runs the ops of the member; each thread runs its own.
 //! ```
 //!
@@ -24,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod op;
+pub mod overlay;
 pub mod place;
 pub mod protocol;
 pub mod register;
@@ -121,8 +124,8 @@ pub struct Birth {
 pub struct ThreadPlan {
     /// Thread id inside the parent's PID namespace.
     pub tid: u32,
-    /// Keeps the struct free of padding.
-    pub reserved: u32,
+    /// 1 if `last_ops` of this thread, the first, are for all threads, which have none then.
+    pub confines_all: u32,
     /// Thread-local storage: the FS base.
     pub fs_base: u64,
     /// Address of the `ucontext` of a signal frame, ready for `rt_sigreturn`.

@@ -127,6 +127,8 @@ pub enum What {
     Kinship = 22,
     /// Making a time namespace.
     Clocks = 23,
+    /// Supplying pages as the tiering policy wants it.
+    Pages = 30,
 }
 
 impl What {
@@ -157,6 +159,7 @@ impl What {
             Reset,
             Kinship,
             Clocks,
+            Pages,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

@@ -14,8 +14,8 @@ pub const SLOTS: usize = 250;
 /// Most descriptors that one request carries (the kernel's `SCM_MAX_FD` is 253).
 pub const MAX_REQUEST_FDS: usize = 200;
 
-/// Start one clone. Carries descriptors: pool, status socket, pin, then the external ones in the
-/// plan's order. In the place of one that may be left out and was, stands a directory opened with
+/// Start one clone. Carries descriptors: pool, status socket, pin, the overlay if there is one, then
+/// the external ones in the plan's order. In the place of one that may be left out and was, stands a directory opened with
 /// `O_PATH`, which no descriptor that is supplied can be.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
@@ -26,9 +26,11 @@ pub struct Request {
     pub plan_offset: u64,
     /// Bytes of the plan's mapping.
     pub plan_bytes: u64,
+    /// Bytes of the [overlay](crate::overlay), 0 if there is none.
+    pub overlay_bytes: u64,
     /// A [`PidMode`] as a number.
     pub pid_mode: u32,
-    /// Number of external descriptors that follow the first three.
+    /// Number of external descriptors, which come last.
     pub external_count: u32,
     /// Device (major, minor as `makedev`) and inode of the pool, as `/proc/PID/maps` shows them.
     pub pool_device: u64,
@@ -118,7 +120,7 @@ pub enum StatusKind {
 }
 
 const _: () = {
-    assert!(size_of::<Request>() == 72);
+    assert!(size_of::<Request>() == 80);
     assert!(size_of::<Spawned>() == 8);
     assert!(size_of::<Hello>() == 8);
     assert!(size_of::<Status>() == 72);

@@ -7,6 +7,7 @@
 //!  BASE  +0        restorer: text, constants, data, the init's stack
 //!        +64 MiB   STACKS   one small stack per thread, used until it leaves for user code
 //!        +128 MiB  PLAN     the image's metadata, read-only, from the pool
+//!        +480 MiB  OVERLAY  what the tiering policy adds to the plan, if it adds anything
 //!        +512 MiB  SCRATCH  parts of the pool, while a clone's shared objects are filled from them
 //!        +768 MiB  STAGES   one page, shared by the processes of a clone until they run
 //!        +1 GiB    END
@@ -20,6 +21,10 @@ pub const STACKS: u64 = BASE + (64 << 20);
 pub const STACK_BYTES: u64 = 8192;
 /// The image's metadata.
 pub const PLAN: u64 = BASE + (128 << 20);
+/// What the tiering policy adds to the plan.
+pub const OVERLAY: u64 = BASE + (480 << 20);
+/// Bytes that it may take.
+pub const OVERLAY_BYTES: u64 = 32 << 20;
 /// Where parts of the pool are mapped while they are copied.
 pub const SCRATCH: u64 = BASE + (512 << 20);
 /// Bytes of such a part at most.

@@ -121,6 +121,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Reset) => "telling it by a reset that a connection is over",
         Some(What::Kinship) => "placing a process in its session and group",
         Some(What::Clocks) => "letting its clocks go on from where its parent's stood",
+        Some(What::Pages) => "arranging how its pages are supplied (userfaultfd)",
         None => "a step",
     }
 }

@@ -5,7 +5,7 @@
 //! ```
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::RestoreError;
 use crate::template::{
-    CONTROL_FD, Started, failed, has_hung_up, packet_pair, program, send_request,
+    CONTROL_FD, Hands, Started, failed, has_hung_up, packet_pair, program, send_request,
 };
 
 /// Where the first process of the container finds its program.
@@ -111,11 +111,9 @@ impl Ghost {
         self,
         cid: Cid,
         request: &Request,
-        pool: BorrowedFd<'_>,
-        pin: BorrowedFd<'_>,
-        externals: &[OwnedFd],
+        hands: &Hands<'_>,
     ) -> Result<Started, RestoreError> {
-        let status = send_request(&self.control, request, pool, pin, externals)?;
+        let status = send_request(&self.control, request, hands)?;
         Ok(Started::of(cid, self.init_pid, true, status))
     }
 }

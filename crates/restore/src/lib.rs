@@ -19,4 +19,4 @@ mod template;
 pub use attach::{Attached, attach};
 pub use error::RestoreError;
 pub use ghost::{Ghost, Seat, Summoned};
-pub use template::{Event, Started, Template};
+pub use template::{Event, Hands, Started, Template};

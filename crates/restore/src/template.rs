@@ -35,6 +35,19 @@ pub struct Template {
     child: Child,
 }
 
+/// Descriptors that go with a [`Request`].
+#[derive(Clone, Copy, Debug)]
+pub struct Hands<'a> {
+    /// The pool.
+    pub pool: BorrowedFd<'a>,
+    /// What keeps the image as long as the clone's init has it open.
+    pub pin: BorrowedFd<'a>,
+    /// The overlay, if the request has one.
+    pub overlay: Option<BorrowedFd<'a>>,
+    /// The external descriptors in the order of the plan.
+    pub externals: &'a [OwnedFd],
+}
+
 /// A clone on its way, or running.
 #[derive(Debug)]
 pub struct Started {
@@ -86,15 +99,14 @@ pub(crate) fn program() -> Result<File, RestoreError> {
 pub(crate) fn send_request(
     control: &OwnedFd,
     request: &Request,
-    pool: BorrowedFd<'_>,
-    pin: BorrowedFd<'_>,
-    externals: &[OwnedFd],
+    hands: &Hands<'_>,
 ) -> Result<OwnedFd, RestoreError> {
     let (status, theirs) = packet_pair()?;
     setsockopt(&status, sockopt::PassCred, &true)
         .map_err(|errno| failed("being given a socket")(errno.into()))?;
-    let mut fds = vec![pool.as_raw_fd(), theirs.as_raw_fd(), pin.as_raw_fd()];
-    fds.extend(externals.iter().map(AsRawFd::as_raw_fd));
+    let mut fds = vec![hands.pool.as_raw_fd(), theirs.as_raw_fd(), hands.pin.as_raw_fd()];
+    fds.extend(hands.overlay.map(|overlay| overlay.as_raw_fd()));
+    fds.extend(hands.externals.iter().map(AsRawFd::as_raw_fd));
     let rights = [ControlMessage::ScmRights(&fds)];
     let bytes = [IoSlice::new(request.as_bytes())];
     sendmsg::<()>(control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None).map_err(
@@ -126,17 +138,14 @@ impl Template {
         has_hung_up(&self.control)
     }
 
-    /// Starts one clone. `fds` are the pool, the pin, then the external descriptors in the order
-    /// of the plan.
+    /// Starts one clone.
     pub fn spawn(
         &mut self,
         cid: Cid,
         request: &Request,
-        pool: BorrowedFd<'_>,
-        pin: BorrowedFd<'_>,
-        externals: &[OwnedFd],
+        hands: &Hands<'_>,
     ) -> Result<Started, RestoreError> {
-        let status = send_request(&self.control, request, pool, pin, externals)?;
+        let status = send_request(&self.control, request, hands)?;
         let init_pid = match self.answer() {
             Ok(Spawned { init_pid: error @ ..0 }) => {
                 let source = io::Error::from_raw_os_error(-error as i32);

@@ -1,8 +1,13 @@
 //! Where the threads of a process wait for each other before any of them runs the parent's code.
 //!
 //! ```text
-//!  first thread   its ops ─► await_others ─► joined_ops, "running" ─► open ─► filters ─► leave
-//!  the others     their ops ─► arrive ───────────────────────────────► pass ─► filters ─► leave
+//!  first thread   await_others ─► its ops, joined_ops, "running" ─► filters of all ─► open
+//!  the others     their ops ─► arrive ──────────────────────────────────────────────► pass
+//!
+//!  where threads have filters of their own, or filters forbid to wait:
+//!
+//!  first thread   await_others ─► its ops, joined_ops, "running" ─► open ─► filters ─► leave
+//!  the others     their ops ─► arrive ──────────────────────────────► pass ─► filters ─► leave
 //! ```
 //! They share memory: whoever runs first can have the others do what their rights allow, be it those
 //! of the agent, or calls that a filter is to forbid. So nobody passes before all have their ids, and
@@ -54,7 +59,7 @@ impl Gate {
         }
     }
 
-    /// Lets `others` pass, who leave together if any thread `has_filters`.
+    /// Lets `others` pass, who leave together if any thread `has_filters` still to install.
     pub fn open(&self, others: u32, has_filters: bool) {
         if others == 0 {
             return;

@@ -7,11 +7,11 @@ use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, syscall};
 use crate::cell::ProcessCell;
-use crate::clocks;
 use crate::run::{Failure, Slots, elements};
 use crate::supervise::Supervisor;
 use crate::task;
 use crate::template::{CONTROL_FD, Received};
+use crate::{clocks, overlay, pager};
 
 /// What the template hands to the init.
 pub struct Start<'a> {
@@ -43,6 +43,10 @@ pub struct Shared {
     pub is_family: bool,
     /// Ops that set groups do nothing.
     pub keeps_groups: bool,
+    /// There is an overlay.
+    pub has_overlay: bool,
+    /// Where the clone's processes hand over what their pages are supplied by, if they are.
+    pub pager_fd: Option<i32>,
 }
 
 impl Shared {
@@ -63,6 +67,8 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     has_namespace: false,
     is_family: false,
     keeps_groups: false,
+    has_overlay: false,
+    pager_fd: None,
 });
 
 /// First function of the init, be it forked for that or a ghost.
@@ -84,6 +90,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     let request = start.request;
     let plan = map_plan(request, pool).map_err(|errno| Failure::of(What::Map, errno))?;
     shared.keeps_groups = request.keeps_groups != 0;
+    shared.has_overlay = request.overlay_bytes != 0;
     let is_new = request.pid_mode == PidMode::New as u32;
     // A parent that was pid 1 becomes pid 1: a namespace starts with it too, and needs a `/proc` of
     // its own beside the one by which this process looks at the clone's children.
@@ -101,10 +108,23 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
             .map_err(|errno| Failure::of(What::Clocks, errno))?;
         shared.ahead_ns = request.ahead_ns;
     }
+    let pager = if shared.has_overlay && pager::is_wanted(plan) {
+        Some(pager::ends(fds).map_err(|errno| Failure::of(What::Pages, errno))?)
+    } else {
+        None
+    };
+    shared.pager_fd = pager.map(|ends| ends.theirs);
     shared.at_ns[1] = call::now_ns();
     let handed = Handed::of(request, shared);
     let pid = start_process(plan, shared.mounts_proc)
         .map_err(|errno| Failure::of(What::Process, errno))?;
+    if let Some(ends) = pager {
+        pager::start(shared.slots.get(SLOT_POOL.into()), ends).map_err(|errno| {
+            // SAFETY: ends the clone, which no namespace may do.
+            let _ = unsafe { syscall(k::__NR_kill, [pid, u64::from(k::SIGKILL)]) };
+            Failure::of(What::Pages, errno)
+        })?;
+    }
     handed.close();
     Ok(supervisor.with_process(pid as i32))
 }
@@ -148,13 +168,16 @@ fn keep_descriptors(
     shared: &mut Shared,
 ) -> Result<u32, Errno> {
     let spare = plan.spare_fd;
-    for (index, fd) in start.received.fds().iter().enumerate() {
+    let fds = start.received.fds();
+    let first_external = fds.len().saturating_sub(start.request.external_count as usize);
+    for (index, fd) in fds.iter().enumerate() {
         let kept = call::duplicate_above(*fd, spare)?;
         match index {
             0 => shared.slots.set(SLOT_POOL, kept),
             1 => shared.status_fd = kept,
             2 => {} // the pin: its descriptor only has to stay open
-            _ => shared.slots.set(SLOT_EXTERNAL + (index - 3) as u8, kept),
+            _ if index < first_external => overlay::map(kept, start.request.overlay_bytes)?,
+            _ => shared.slots.set(SLOT_EXTERNAL + (index - first_external) as u8, kept),
         }
     }
     for fd in start.received.fds() {

@@ -24,6 +24,8 @@ mod ghost;
 mod init;
 mod maps;
 mod memory;
+mod overlay;
+mod pager;
 mod place;
 mod rights;
 mod run;

@@ -31,6 +31,7 @@ use farfork_plan::protocol::{PidMode, Request};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
+use crate::pager;
 use crate::run::elements;
 use changes::Changes;
 use files::Files;
@@ -50,6 +51,8 @@ pub struct Supervisor {
     cuts: Cuts,
     /// Whether the kernel ends the clone's descendants with the init.
     has_namespace: bool,
+    /// Whether memory of the image is registered with a userfaultfd of farfork's own.
+    is_served: bool,
     process: i32,
 }
 
@@ -97,6 +100,7 @@ impl Supervisor {
             changes: Changes::new(),
             cuts: Cuts::none(),
             has_namespace,
+            is_served: request.overlay_bytes != 0 && pager::is_wanted(plan),
             process: 0,
         })
     }

@@ -1,15 +1,16 @@
 //! The clone, from its fork to the parent's code: its first thread builds memory and all else
 //! that the threads share, then starts the others.
 
-use farfork_plan::protocol::{Status, StatusKind};
+use farfork_plan::protocol::{SLOT_POOL, Status, StatusKind};
 use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
-use crate::call::{self, CloneArgs, SysResult, clone3_with_ids, sigreturn, syscall};
+use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, sigreturn, syscall};
 use crate::family;
 use crate::gate::GATE;
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, Slots, elements};
+use crate::{overlay, pager};
 
 const ARCH_SET_FS: u64 = 0x1002;
 
@@ -30,7 +31,9 @@ pub extern "C" fn lead(plan: u64) -> ! {
 pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared) -> ! {
     // SAFETY: the tables are the plan's.
     let threads = unsafe { elements::<ThreadPlan>(member.threads) };
-    if let Err(failure) = build(member, threads, shared) {
+    let first = plan.members.address as *const MemberPlan;
+    let index = (&raw const *member as usize - first as usize) / size_of::<MemberPlan>();
+    if let Err(failure) = build(member, index, threads, shared) {
         failure.report(shared.status_fd)
     }
     shared.at_ns[4] = shared.now_ns();
@@ -38,7 +41,7 @@ pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared
     if let Err(failure) = join(member, shared) {
         failure.report(shared.status_fd)
     }
-    if core::ptr::eq(member, plan.members.address as *const MemberPlan) {
+    if index == 0 {
         announce(shared);
         family::let_run();
     } else {
@@ -47,8 +50,14 @@ pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared
     // Every descriptor that is not the parent's.
     call::close_range(plan.spare_fd, plan.spare_fd + plan.spare_count - 1);
     stop(member);
-    GATE.open(shared.others, threads.iter().any(has_filters));
-    finish(&threads[0]);
+    if threads[0].confines_all != 0 {
+        confine(&threads[0]);
+        GATE.open(shared.others, false);
+    } else {
+        GATE.open(shared.others, threads.iter().any(has_filters));
+        confine(&threads[0]);
+        GATE.leave(has_filters(&threads[0]));
+    }
     // SAFETY: the frame is the leader's, complete, in the plan.
     unsafe { sigreturn(threads[0].frame) }
 }
@@ -57,10 +66,8 @@ fn has_filters(thread: &ThreadPlan) -> bool {
     thread.last_ops.count != 0
 }
 
-/// Waits for the other threads, then does what theirs would undo, and what waits for other
-/// processes.
+/// Does what the other threads would have undone, and what waits for other processes.
 fn join(member: &MemberPlan, shared: &mut Shared) -> Result<(), Failure> {
-    GATE.await_others(shared.others);
     // SAFETY: the ops are the plan's.
     unsafe {
         shared.slots.run(elements(member.joined_ops))?;
@@ -70,11 +77,15 @@ fn join(member: &MemberPlan, shared: &mut Shared) -> Result<(), Failure> {
 
 fn build(
     member: &MemberPlan,
+    index: usize,
     threads: &'static [ThreadPlan],
     shared: &mut Shared,
 ) -> Result<(), Failure> {
     // SAFETY: the plan is of a sealed image and this address space is to become its parent's.
     unsafe { shared.slots.run(elements(member.memory_ops))? };
+    if shared.has_overlay {
+        supply(index, shared).map_err(|errno| Failure::of(What::Pages, errno))?;
+    }
     map_stacks(threads.len() as u64).map_err(|errno| Failure::of(What::Map, errno))?;
     shared.at_ns[3] = shared.now_ns();
     if shared.mounts_proc {
@@ -86,6 +97,8 @@ fn build(
     for (index, thread) in threads.iter().enumerate().skip(1) {
         start_thread(index, thread).map_err(|errno| Failure::of(What::Thread, errno))?;
     }
+    // What the first thread sets for others, they do not set again.
+    GATE.await_others(shared.others);
     let base = threads[0].fs_base;
     // SAFETY: nothing here uses thread-local storage; the ops are this thread's.
     unsafe {
@@ -93,6 +106,18 @@ fn build(
             .map_err(|errno| Failure::of(What::Thread, errno))?;
         shared.slots.run(elements(threads[0].ops))
     }
+}
+
+/// What the tiering policy wants to happen before the process touches its memory.
+fn supply(index: usize, shared: &Shared) -> Result<(), Errno> {
+    // SAFETY: the init has mapped it.
+    let Some(overlay) = (unsafe { overlay::of_member(index) }) else { return Ok(()) };
+    if let Some(socket) = shared.pager_fd {
+        pager::hand_over(overlay, index, socket)?;
+    }
+    pager::copy(overlay, shared.slots.get(SLOT_POOL.into()))?;
+    overlay::populate(overlay);
+    Ok(())
 }
 
 /// Stacks for all threads but the first, which goes on with the init's.
@@ -138,11 +163,13 @@ extern "C" fn follow(thread: u64) -> ! {
         // SAFETY: the status descriptor was set before any thread was started.
         failure.report(unsafe { SHARED.get() }.status_fd)
     }
+    // Filters may forbid it, and may be there when the gate opens.
+    default_slice();
     // SAFETY: set before any thread was started.
     GATE.arrive(unsafe { SHARED.get() }.others);
     GATE.pass();
-    default_slice();
-    finish(thread);
+    confine(thread);
+    GATE.leave(has_filters(thread));
     // SAFETY: the frame is this thread's, complete, in the plan.
     unsafe { sigreturn(thread.frame) }
 }
@@ -155,14 +182,13 @@ fn stop(member: &MemberPlan) {
     }
 }
 
-/// Puts the calling thread under the parent's seccomp filters, and waits for the others. There is
-/// nobody left to tell of a failure; a clone that is less confined than its parent must not run.
-fn finish(thread: &ThreadPlan) {
+/// Puts the calling thread under the parent's seccomp filters, or all threads. There is nobody left
+/// to tell of a failure; a clone that is less confined than its parent must not run.
+fn confine(thread: &ThreadPlan) {
     // SAFETY: the ops are this thread's own.
     if unsafe { Slots::new().run(elements(thread.last_ops)) }.is_err() {
         call::exit(call::EXIT_REPORTED)
     }
-    GATE.leave(has_filters(thread));
 }
 
 /// Gives back the short time slices that the agent has asked for itself and its children, and

@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod cid;
+mod tiering;
 mod units;
 #[cfg(feature = "std")]
 pub mod wire;
 
 pub use cid::{Cid, ParseCidError};
+pub use tiering::{ParseTieringError, Tiering};
 pub use units::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::Tiering;
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of one document.
@@ -87,6 +88,9 @@ pub struct RestoreCall {
     /// The ghost to start it in.
     #[serde(default)]
     pub ghost: Option<String>,
+    /// When pages become local.
+    #[serde(default)]
+    pub tiering: Tiering,
     /// Seconds that the clone may take to start; then it is ended.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: u64,

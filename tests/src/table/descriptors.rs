@@ -1,6 +1,7 @@
 //! Open files of every kind that a clone can have.
 
 use crate::Program;
+use crate::program::Source;
 
 pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_regular"),
@@ -8,6 +9,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_directory"),
     Program::c("fd_log"),
     Program::c("fd_devices"),
+    Program::of("fd_own_thread", Source::C("refuse_other_thread")).env(&[("OWN", "1")]),
     Program::c("fd_pipes").as_pid_one(),
     Program::c("fd_fifo"),
     Program::c("fd_fifo_external").needs_inherit(3, "clone-control"),

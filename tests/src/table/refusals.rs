@@ -10,6 +10,10 @@ pub(super) const PROGRAMS: &[Program] = &[
         .refused(&["has the same memory"]),
     Program::c("refuse_sysv_shm").refused(&["system v segment"]),
     Program::c("refuse_deleted_directory").refused(&["fd 3"]),
+    Program::c("refuse_other_thread").refused(&["fd 3 (/proc/"]),
+    Program::of("refuse_other_thread_cwd", Source::C("refuse_other_thread"))
+        .env(&[("CWD", "1")])
+        .refused(&["cwd /proc/"]),
     Program::c("refuse_child").refused(&["child"]),
     Program::c("refuse_clone_vm").refused(&["lives in the memory"]),
     Program::c("refuse_io_uring").refused(&["fd 3"]),

@@ -30,7 +30,10 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("creds"),
     Program::c("rights_apart"),
     Program::c("thread_creds").as_pid_one(),
-    Program::c("threads_together"),
+    Program::c("threads_together").settles("CHECKED"),
+    Program::of("threads_apart", Source::C("threads_together"))
+        .env(&[("FORBIDS_FUTEX", "1")])
+        .settles("CHECKED"),
     // A cgroup of its own has no share of real time, where the kernel divides that among cgroups.
     Program::c("priorities").as_pid_one().not_in_ghosts(),
     Program::c("auxv_exe").as_pid_one(),

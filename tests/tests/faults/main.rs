@@ -7,6 +7,7 @@ mod endurance;
 mod ghosts;
 mod hang;
 mod killed;
+mod pages;
 mod removal;
 mod restore;
 mod scene;
@@ -28,6 +29,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("ghosts", ghosts::CASES),
     ("hang", hang::CASES),
     ("killed", killed::CASES),
+    ("pages", pages::CASES),
     ("removal", removal::CASES),
     ("restore", restore::CASES),
     ("steps", steps::CASES),

@@ -144,6 +144,11 @@ impl Scene {
         Ok(pid)
     }
 
+    /// Pid of the agent that was started last.
+    pub fn agent_pid(&self) -> Outcome<u32> {
+        self.agents.last().map(Child::id).map_or_else(|| fail("no agent"), Ok)
+    }
+
     /// Kills the agent that was started last.
     pub fn kill_agent(&mut self) {
         if let Some(mut agent) = self.agents.pop() {

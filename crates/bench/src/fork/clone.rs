@@ -72,6 +72,7 @@ fn start(lane: &Lane, testbed: &Testbed, listener: &OwnedFd) -> Result<StartedCl
         same_pid: false,
         ghost: None,
         inherit: vec![InheritedFd { process: None, fd: LISTEN_FD as u32 }],
+        tiering: farfork_types::Tiering::Mow,
         requested_ns: now_ns(),
         timeout_s: farfork_types::wire::DEFAULT_TIMEOUT_S,
     };

@@ -122,15 +122,10 @@ pub fn check_inherited(group: &[&Entry]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A clone has the parent's pid in a namespace of its own, and no other process of it.
 fn check_proc(entry: &Entry, subject: &Subject) -> Result<(), Stop> {
-    let Some(rest) = entry.link.strip_prefix("/proc/") else { return Ok(()) };
-    let first = rest.split('/').next().unwrap_or("");
-    match first.parse::<u32>() {
-        Ok(pid) if pid != subject.inner_pid => {
-            Err(refuse_detail(format!("process {pid}"), causes::files::OTHER_PROCESS))
-        }
-        _ => Ok(()),
+    match files::shows_other(Path::new(&entry.link), subject.inner_pid) {
+        Some((what, cause)) => Err(refuse_detail(what, cause)),
+        None => Ok(()),
     }
 }
 

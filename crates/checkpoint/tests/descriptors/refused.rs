@@ -36,6 +36,21 @@ stop()
 }
 
 #[test]
+fn files_about_other_threads_are_told() {
+    check(
+        "
+import threading
+t = threading.Thread(target=threading.Event().wait, daemon=True); t.start()
+os.open(f'/proc/self/task/{t.native_id}/status', os.O_RDONLY)
+os.open(f'/proc/self/task/{os.getpid()}/status', os.O_RDONLY)
+os.open('/proc/self/task', os.O_RDONLY)
+stop()
+",
+        &[("thread", "does not have yet")],
+    );
+}
+
+#[test]
 fn kernel_objects_are_told_one_by_one() {
     check(
         "

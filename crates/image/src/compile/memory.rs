@@ -181,6 +181,12 @@ impl Region {
         traits.wipe_on_fork || traits.droppable || traits.grows_down || traits.sealed || has_key
     }
 
+    /// Whether what is stored of it is mapped from the pool, and not copied at the start.
+    pub(crate) fn shows_pool(&self) -> bool {
+        let is_private = matches!(self.backing, Backing::Anonymous | Backing::PrivateFile(..));
+        is_private && !self.must_be_anonymous()
+    }
+
     /// Whether it can only be written before it gets its protection.
     fn is_filled_first(&self) -> bool {
         let is_writable = self.prot & libc::PROT_WRITE as u32 != 0;

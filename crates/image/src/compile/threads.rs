@@ -1,8 +1,9 @@
 //! What each thread does to itself before it leaves for the parent's code.
 
-use farfork_plan::{Op, ThreadPlan, What};
+use farfork_plan::{Op, Table, ThreadPlan, What};
 
 use super::arena::Arena;
+use super::filters::By;
 use super::{Subject, credentials, family, filters, frame, process, scheduling};
 use crate::model::{Hardening, Thread};
 
@@ -15,17 +16,21 @@ const DEFAULT_TIMER_SLACK_NS: u64 = 50_000;
 pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Vec<ThreadPlan> {
     let member = subject.member;
     let is_leader = |index| index == 0;
+    let by = filters::by(&member.threads);
     let plan = |(index, thread): (usize, &Thread)| {
         let ops = ops(subject, thread, is_leader(index), arena);
         ThreadPlan {
             tid: thread.tid,
-            reserved: 0,
+            confines_all: u32::from(is_leader(index) && by == By::First),
             fs_base: thread.registers[FS_BASE],
             frame: frame::put(thread, arena),
             ops: arena.ops(&ops),
-            last_ops: {
-                let last = filters::ops(thread, arena);
-                arena.ops(&last)
+            last_ops: match by {
+                By::First if !is_leader(index) => Table::default(),
+                by => {
+                    let last = filters::ops(thread, by, arena);
+                    arena.ops(&last)
+                }
             },
         }
     };

@@ -16,4 +16,7 @@ pub struct SeccompFilter {
 impl SeccompFilter {
     /// Most instructions of a filter (`BPF_MAXINSNS`).
     pub const MOST_INSTRUCTIONS: usize = 4096;
+    /// Most instructions of all filters of a thread, with four more for each but the youngest
+    /// (`MAX_INSNS_PER_PATH`), and four for that, too.
+    pub const MOST_OF_A_THREAD: usize = (1 << 15) + 4;
 }

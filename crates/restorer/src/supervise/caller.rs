@@ -64,7 +64,7 @@ impl Caller {
     pub fn memory(&self) -> Result<&Memory, Errno> {
         if self.memory.get().is_none() {
             let fd = self.proc.file(&proc::of(self.tid, b"mem"), k::O_RDWR)?;
-            let _ = self.memory.set(Memory::of(fd));
+            let _ = self.memory.set(Memory::of(fd, self.tid));
         }
         self.memory.get().ok_or(Errno(e::ENOMEM as i32))
     }

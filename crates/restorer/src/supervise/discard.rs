@@ -119,7 +119,9 @@ impl Job<'_> {
         }
         let kept = planned & (traits::NO_RESERVE | traits::LOCKS_FUTURE);
         let future = if changes.locks_future() { traits::LOCKS_FUTURE } else { 0 };
-        Ok(self.caller.attributes(piece.start)? | kept | future)
+        // Of memory that is not its own to watch, the program watches nothing.
+        let ours = if self.supervisor.is_served { WATCHED } else { 0 };
+        Ok(self.caller.attributes(piece.start)? & !ours | kept | future)
     }
 
     /// Turns part of an image into a mapping of what the parent had underneath: zeros, or its

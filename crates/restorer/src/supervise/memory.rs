@@ -1,6 +1,6 @@
 //! Reading and writing the memory of another process.
 
-use farfork_types::PAGE_BYTES;
+use farfork_types::{PAGE_BYTES, align_down};
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
@@ -10,14 +10,15 @@ use crate::call::{self, Errno, syscall};
 #[derive(Debug)]
 pub struct Memory {
     fd: i32,
+    tid: u32,
 }
 
 const PAGE: usize = PAGE_BYTES as usize;
 
 impl Memory {
-    /// The memory that is open as `fd`, which it takes over.
-    pub fn of(fd: i32) -> Memory {
-        Memory { fd }
+    /// The memory that is open as `fd`, which it takes over, of the process of thread `tid`.
+    pub fn of(fd: i32, tid: u32) -> Memory {
+        Memory { fd, tid }
     }
 
     /// Closes it.
@@ -30,7 +31,7 @@ impl Memory {
         let bytes = size_of_val(to);
         // SAFETY: these are plain words.
         let to = unsafe { core::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u8>(), bytes) };
-        let read = read_at(self.fd, to, from)?;
+        let read = self.read(to, from)?;
         if read == bytes { Ok(()) } else { Err(Errno(e::EFAULT as i32)) }
     }
 
@@ -38,7 +39,7 @@ impl Memory {
     pub fn copy_to_zeros(&self, from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
         let mut page = [0u8; PAGE];
         for offset in (0..bytes).step_by(PAGE) {
-            progress(read_at(self.fd, &mut page, from + offset)?)?;
+            progress(self.read(&mut page, from + offset)?)?;
             if page.iter().any(|byte| *byte != 0) {
                 self.write(&page, to + offset)?;
             }
@@ -68,18 +69,58 @@ impl Memory {
         Ok(())
     }
 
+    fn read(&self, to: &mut [u8], from: u64) -> Result<usize, Errno> {
+        match read_at(self.fd, to, from) {
+            Err(Errno(EIO)) => {
+                self.touch(from, to.len() as u64);
+                read_at(self.fd, to, from)
+            }
+            done => done,
+        }
+    }
+
     fn write(&self, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
         while !bytes.is_empty() {
-            let args = [self.fd as u64, bytes.as_ptr() as u64, bytes.len() as u64, at];
-            // SAFETY: the kernel reads from `bytes`.
-            let written = progress(unsafe { syscall(k::__NR_pwrite64, args) }? as usize)?;
+            let written = match write_at(self.fd, bytes, at) {
+                Err(Errno(EIO)) => {
+                    self.touch(at, bytes.len() as u64);
+                    write_at(self.fd, bytes, at)
+                }
+                done => done,
+            };
+            let written = progress(written?)?;
             (bytes, at) = (&bytes[written..], at + written as u64);
         }
         Ok(())
     }
+
+    /// Has pages supplied that are supplied one by one (see `pager`): `/proc/TID/mem` waits for
+    /// nobody. That the id may be another's by now does no harm.
+    fn touch(&self, from: u64, bytes: u64) {
+        let end = from + bytes;
+        let mut at = from;
+        while at < end {
+            let mut byte = 0u8;
+            let (own, its) = ([&raw mut byte as u64, 1], [at, 1]);
+            let (own, its) = (own.as_ptr() as u64, its.as_ptr() as u64);
+            // SAFETY: the kernel writes one byte.
+            let _ = unsafe {
+                syscall(k::__NR_process_vm_readv, [u64::from(self.tid), own, 1, its, 1, 0])
+            };
+            at = align_down(at, PAGE_BYTES) + PAGE_BYTES;
+        }
+    }
 }
 
+const EIO: i32 = e::EIO as i32;
+
 static ZEROS: [u8; 4 * PAGE] = [0; 4 * PAGE];
+
+fn write_at(fd: i32, from: &[u8], to: u64) -> Result<usize, Errno> {
+    let args = [fd as u64, from.as_ptr() as u64, from.len() as u64, to];
+    // SAFETY: the kernel reads from `from`.
+    unsafe { syscall(k::__NR_pwrite64, args) }.map(|bytes| bytes as usize)
+}
 
 fn read_at(fd: i32, to: &mut [u8], from: u64) -> Result<usize, Errno> {
     let args = [fd as u64, to.as_mut_ptr() as u64, to.len() as u64, from];

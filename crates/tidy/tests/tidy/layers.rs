@@ -11,6 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["plan"],
     &["restorer", "pool"],
     &["image"],
+    &["pages"],
     &["checkpoint", "restore", "doctor"],
     &["node"],
     &["bench"],

@@ -31,6 +31,11 @@ causes! {
         why: "it shows a process that a clone does not have",
         remedy: "close it before the checkpoint",
     }
+    OTHER_THREAD {
+        what: "file of another thread in /proc",
+        why: "it shows a thread that a clone does not have yet when it opens files",
+        remedy: "close it before the checkpoint, or try again if it is open for a moment only",
+    }
     DELETED_DIRECTORY {
         what: "deleted directory or device",
         why: "it was deleted, and only regular files are carried without a name",

@@ -1,0 +1,66 @@
+//! Overlays of an image's plan, worked out once for all clones that start alike.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farfork_image::format::Image;
+use farfork_pages::{Access, overlay};
+use farfork_types::Tiering;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+use crate::error::NodeError;
+
+/// What the inits of an image's clones are given beside the plan.
+#[derive(Debug)]
+pub struct Overlay {
+    file: OwnedFd,
+    /// Bytes of its mapping.
+    pub bytes: u64,
+}
+
+impl Overlay {
+    /// Nobody can write it any more: clones map it.
+    fn put(bytes: &[u8]) -> std::io::Result<Overlay> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let mut file = File::from(memfd_create("farfork-overlay", flags)?);
+        file.write_all(bytes)?;
+        let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+        fcntl_add_seals(&file, seals)?;
+        Ok(Overlay { file: file.into(), bytes: bytes.len() as u64 })
+    }
+}
+
+impl AsFd for Overlay {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Those of one image; most clones need none.
+#[derive(Debug, Default)]
+pub struct Overlays {
+    known: Mutex<HashMap<Tiering, Option<Arc<Overlay>>>>,
+}
+
+impl Overlays {
+    /// The overlay for clones that start under `tiering`, of whose image `access` is known.
+    pub fn get(
+        &self,
+        image: &Image,
+        access: impl FnOnce() -> Access,
+        tiering: Tiering,
+    ) -> Result<Option<Arc<Overlay>>, NodeError> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(overlay) = known.get(&tiering) {
+            return Ok(overlay.clone());
+        }
+        let bytes = overlay::compile(image, &access(), tiering);
+        let put = bytes.map(|bytes| Overlay::put(&bytes)).transpose();
+        let made = put.map_err(|source| NodeError::Overlay { source })?.map(Arc::new);
+        known.insert(tiering, made.clone());
+        Ok(made)
+    }
+}

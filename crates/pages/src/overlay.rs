@@ -1,0 +1,224 @@
+//! From a policy to the overlay of a plan.
+
+use farfork_image::format::Image;
+use farfork_image::layout::MappedSpan;
+use farfork_image::model::Member;
+use farfork_plan::overlay::{MemberOverlay, OVERLAY_MAGIC, OverlayHeader, Served, Span};
+use farfork_plan::{Table, window};
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES, Tiering, align_up};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::access::Access;
+use crate::policy::{self, Treatment};
+use crate::set::PageSet;
+
+/// An overlay with more than this many bytes does not fit into the window.
+const MOST: usize = window::OVERLAY_BYTES as usize;
+
+/// The overlay that `tiering` gives the clones of `image`, of which `access` is known: bytes to be
+/// mapped at [`window::OVERLAY`], or none if the plan alone does it. What does not fit is left to the
+/// plan: single pages may not be where the policy wants them, but each is right.
+pub fn compile(image: &Image, access: &Access, tiering: Tiering) -> Option<Vec<u8>> {
+    let drafts: Vec<Draft> = image
+        .model
+        .members
+        .iter()
+        .map(|member| Draft::of(member, &image.placement, access, tiering))
+        .collect();
+    if drafts.iter().all(Draft::is_empty) {
+        return None;
+    }
+    let mut arena = Arena { bytes: vec![0; size_of::<OverlayHeader>()] };
+    let members: Vec<MemberOverlay> = drafts.iter().map(|draft| draft.put(&mut arena)).collect();
+    let members = arena.table(&members);
+    arena.finish(members)
+}
+
+/// What is to be done with the memory of one process.
+#[derive(Default)]
+struct Draft {
+    write: Vec<Span>,
+    read: Vec<Span>,
+    copied: Vec<Served>,
+    served: Vec<Served>,
+    local: PageSet,
+    pages: u64,
+}
+
+impl Draft {
+    fn of(member: &Member, placement: &[u64], access: &Access, tiering: Tiering) -> Draft {
+        let mut draft = Draft::default();
+        for span in member.memory.mapped_spans() {
+            let treatment = policy::policy(tiering).treat(span, access);
+            draft.write.extend(spans(span, &treatment.write));
+            draft.read.extend(spans(span, &treatment.read));
+            if treatment.is_copied {
+                let (address, bytes) = (span.address, span.bytes);
+                let pool_offset = pool_offset(span, placement);
+                draft.copied.push(Served { address, bytes, pool_offset, first_page: 0 });
+            }
+            draft.serve(span, placement, &treatment);
+        }
+        draft
+    }
+
+    fn serve(&mut self, span: MappedSpan, placement: &[u64], treatment: &Treatment) {
+        let Some(local) = &treatment.local else { return };
+        let pages = policy::pages(span);
+        for page in local.runs(pages.clone()).flatten() {
+            self.local.insert(self.pages + (page - pages.start));
+        }
+        let pool_offset = pool_offset(span, placement);
+        match self.served.last_mut() {
+            Some(last)
+                if last.address + last.bytes == span.address
+                    && last.pool_offset + last.bytes == pool_offset =>
+            {
+                last.bytes += span.bytes;
+            }
+            _ => self.served.push(Served {
+                address: span.address,
+                bytes: span.bytes,
+                pool_offset,
+                first_page: self.pages,
+            }),
+        }
+        self.pages += span.bytes / PAGE_BYTES;
+    }
+
+    fn is_empty(&self) -> bool {
+        let is_populated = !(self.write.is_empty() && self.read.is_empty());
+        !is_populated && self.copied.is_empty() && self.served.is_empty()
+    }
+
+    fn put(&self, arena: &mut Arena) -> MemberOverlay {
+        MemberOverlay {
+            write: arena.table(&self.write),
+            read: arena.table(&self.read),
+            copied: arena.table(&self.copied),
+            served: arena.table(&self.served),
+            local: arena.table(&{
+                let mut words = self.local.words().to_vec();
+                words.resize(self.pages.div_ceil(64) as usize, 0);
+                words
+            }),
+        }
+    }
+}
+
+fn pool_offset(span: MappedSpan, placement: &[u64]) -> u64 {
+    placement[(span.place / CHUNK_BYTES) as usize] + span.place % CHUNK_BYTES
+}
+
+/// Addresses of pages of `span`, neighbours joined.
+fn spans(span: MappedSpan, pages: &PageSet) -> impl Iterator<Item = Span> {
+    let of_span = policy::pages(span);
+    let first = of_span.start;
+    let address = move |page: u64| span.address + (page - first) * PAGE_BYTES;
+    pages.runs(of_span).map(move |run| Span {
+        address: address(run.start),
+        bytes: (run.end - run.start) * PAGE_BYTES,
+    })
+}
+
+/// The bytes of an overlay while it is laid out; every address is final at once.
+struct Arena {
+    bytes: Vec<u8>,
+}
+
+impl Arena {
+    fn table<T: IntoBytes + Immutable>(&mut self, elements: &[T]) -> Table {
+        let start = self.bytes.len().next_multiple_of(8);
+        self.bytes.resize(start, 0);
+        self.bytes.extend_from_slice(elements.as_bytes());
+        Table { address: window::OVERLAY + start as u64, count: elements.len() as u64 }
+    }
+
+    fn finish(mut self, members: Table) -> Option<Vec<u8>> {
+        let bytes = align_up(self.bytes.len() as u64, PAGE_BYTES);
+        self.bytes.resize(bytes as usize, 0);
+        let header = OverlayHeader { magic: OVERLAY_MAGIC, bytes, members };
+        self.bytes[..size_of::<OverlayHeader>()].copy_from_slice(header.as_bytes());
+        (self.bytes.len() <= MOST).then_some(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farfork_image::model::{Backing, Memory, Region, RegionTraits, Segment, Stored};
+
+    use super::*;
+
+    const READ_WRITE: u32 = 3;
+
+    /// Eight stored pages from 0x10000 on, the third guarded, and a copied stack.
+    fn member() -> Member {
+        let region = |start, end, grows_down| Region {
+            start,
+            end,
+            prot: READ_WRITE,
+            backing: Backing::Anonymous,
+            traits: RegionTraits { grows_down, ..RegionTraits::default() },
+        };
+        let segment = |address, bytes, place| Segment { address, bytes, place };
+        let segments = vec![segment(0x10000, 0x8000, 0x5000), segment(0x50000, 0x1000, 0x20000)];
+        Member {
+            memory: Memory {
+                regions: vec![region(0x10000, 0x18000, false), region(0x50000, 0x51000, true)],
+                stored: Stored { segments, ..Stored::default() },
+                guards: vec![(0x12000, 0x13000)],
+                ..Memory::default()
+            },
+            ..Member::default()
+        }
+    }
+
+    const PLACEMENT: [u64; 1] = [7 * CHUNK_BYTES];
+
+    fn draft(access: &Access, tiering: Tiering) -> Draft {
+        Draft::of(&member(), &PLACEMENT, access, tiering)
+    }
+
+    #[test]
+    fn nothing_is_added_to_the_plan_of_an_unknown_image() {
+        assert!(draft(&Access::default(), Tiering::Mow).is_empty());
+    }
+
+    #[test]
+    fn written_pages_are_told_by_their_addresses() {
+        let dirtied: PageSet = [5, 6, 7, 12].into_iter().collect();
+        let access = Access { accessed: dirtied.clone(), dirtied, ..Access::default() };
+        let draft = draft(&access, Tiering::Mow);
+        let span = |address, bytes| Span { address, bytes };
+        // Page 7 is the guarded one.
+        assert_eq!(draft.write, [span(0x10000, 0x2000), span(0x17000, 0x1000)]);
+        assert!(draft.served.is_empty());
+    }
+
+    #[test]
+    fn supplied_memory_knows_where_it_lies_in_the_pool() {
+        let draft = draft(&Access::default(), Tiering::Moa);
+        let base = PLACEMENT[0] + 0x5000;
+        let served = |address, bytes, first_page| Served {
+            address,
+            bytes,
+            pool_offset: base + (address - 0x10000),
+            first_page,
+        };
+        assert_eq!(draft.served, [served(0x10000, 0x2000, 0), served(0x13000, 0x5000, 2)]);
+        assert_eq!(draft.local.len(), 7);
+    }
+
+    #[test]
+    fn tables_stand_where_the_header_says() {
+        let mut arena = Arena { bytes: vec![0; size_of::<OverlayHeader>()] };
+        let member = draft(&Access::default(), Tiering::Hybrid).put(&mut arena);
+        let members = arena.table(&[member]);
+        let bytes = arena.finish(members).unwrap();
+        assert_eq!(bytes.len() as u64 % PAGE_BYTES, 0);
+        let at = |table: Table| (table.address - window::OVERLAY) as usize;
+        assert_eq!(bytes[at(member.served)..][..8], 0x10000u64.to_le_bytes());
+        assert_eq!((member.served.count, member.local.count), (2, 1));
+        assert_eq!(bytes[at(members)..][..16], member.write.as_bytes()[..]);
+    }
+}

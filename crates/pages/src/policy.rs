@@ -1,0 +1,160 @@
+//! Tiering policies (CXLfork §4.3).
+
+use farfork_image::layout::MappedSpan;
+use farfork_types::{PAGE_BYTES, Tiering};
+
+use crate::access::Access;
+use crate::set::PageSet;
+
+/// Reading one page that lies in the page cache maps its neighbours, too, up to this many
+/// (`fault_around_bytes`): what is left out between two runs would be mapped with them.
+const AROUND_PAGES: u64 = 16;
+
+/// What a policy wants to become of pages of one span. Whatever it does not name is mapped when it
+/// is touched, and copied when it is written. Pages are told by their places in the image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Treatment {
+    /// Made local before the clone runs.
+    pub write: PageSet,
+    /// Mapped before the clone runs.
+    pub read: PageSet,
+    /// Whether all of it becomes local before the clone runs.
+    pub is_copied: bool,
+    /// Nothing if the kernel maps pages as they are touched. Otherwise they are supplied one by one,
+    /// and these become local by that.
+    pub local: Option<PageSet>,
+}
+
+/// Decides what becomes of the pages of an image.
+pub trait Policy {
+    /// What becomes of the pages of `span`.
+    fn treat(&self, span: MappedSpan, access: &Access) -> Treatment;
+}
+
+/// The policy of this name.
+pub fn policy(tiering: Tiering) -> &'static dyn Policy {
+    match tiering {
+        Tiering::Mow => &MigrateOnWrite,
+        Tiering::Moa => &MigrateOnAccess,
+        Tiering::Hybrid => &Hybrid,
+        Tiering::Copy => &CopyAll,
+    }
+}
+
+/// Pages become local when they are written. Those that clones were seen to touch are supplied
+/// before the clone runs, since a fault costs several times what a page in a batch does.
+#[derive(Clone, Copy, Debug)]
+pub struct MigrateOnWrite;
+
+impl Policy for MigrateOnWrite {
+    fn treat(&self, span: MappedSpan, access: &Access) -> Treatment {
+        let pages = pages(span);
+        let mut treatment = Treatment::default();
+        if span.is_writable {
+            treatment.write = access.dirtied.runs(pages.clone()).flatten().collect();
+        }
+        // What nobody writes there is mapped by one fault, if it is mapped whole.
+        if treatment.write.is_empty() {
+            return treatment;
+        }
+        let mut end = None;
+        for run in access.accessed.runs(pages) {
+            let from = end.filter(|end| run.start - end < AROUND_PAGES).unwrap_or(run.start);
+            (from..run.end).for_each(|page| treatment.read.insert(page));
+            end = Some(run.end);
+        }
+        treatment
+    }
+}
+
+/// Pages become local when they are touched.
+#[derive(Clone, Copy, Debug)]
+pub struct MigrateOnAccess;
+
+impl Policy for MigrateOnAccess {
+    fn treat(&self, span: MappedSpan, _: &Access) -> Treatment {
+        Treatment { local: Some(pages(span).collect()), ..Treatment::default() }
+    }
+}
+
+/// Pages that clones were seen to access, or that are declared hot, become local when they are
+/// touched; the others are mapped from the pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Hybrid;
+
+impl Policy for Hybrid {
+    fn treat(&self, span: MappedSpan, access: &Access) -> Treatment {
+        let hot = [&access.accessed, &access.dirtied, &access.hot];
+        let runs = hot.into_iter().flat_map(|set| set.runs(pages(span)));
+        Treatment { local: Some(runs.flatten().collect()), ..Treatment::default() }
+    }
+}
+
+/// Everything becomes local before the clone runs.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyAll;
+
+impl Policy for CopyAll {
+    fn treat(&self, _: MappedSpan, _: &Access) -> Treatment {
+        Treatment { is_copied: true, ..Treatment::default() }
+    }
+}
+
+/// The pages of a span, by their places.
+pub fn pages(span: MappedSpan) -> std::ops::Range<u64> {
+    let first = span.place / PAGE_BYTES;
+    first..first + span.bytes / PAGE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN: MappedSpan = MappedSpan {
+        address: 0x10_0000,
+        bytes: 100 * PAGE_BYTES,
+        place: 512 * PAGE_BYTES,
+        is_writable: true,
+    };
+
+    fn set(pages: impl IntoIterator<Item = u64>) -> PageSet {
+        pages.into_iter().collect()
+    }
+
+    fn access() -> Access {
+        Access {
+            accessed: set([500, 512, 513, 520, 540, 611, 612]),
+            dirtied: set([513, 611, 700]),
+            hot: set([560]),
+        }
+    }
+
+    fn treated(tiering: Tiering, span: MappedSpan) -> Treatment {
+        policy(tiering).treat(span, &access())
+    }
+
+    #[test]
+    fn written_pages_are_made_local_and_those_near_accessed_ones_mapped() {
+        let treatment = treated(Tiering::Mow, SPAN);
+        assert_eq!(treatment.write, set([513, 611]));
+        assert_eq!(treatment.read, set((512..=520).chain([540, 611])));
+        assert_eq!(treatment.local, None);
+    }
+
+    #[test]
+    fn memory_that_cannot_be_written_is_not() {
+        let span = MappedSpan { is_writable: false, ..SPAN };
+        assert_eq!(treated(Tiering::Mow, span), Treatment::default());
+    }
+
+    #[test]
+    fn every_touched_page_is_local() {
+        assert_eq!(treated(Tiering::Moa, SPAN).local, Some(set(512..612)));
+    }
+
+    #[test]
+    fn known_and_declared_pages_are_local() {
+        let local = set([512, 513, 520, 540, 560, 611]);
+        assert_eq!(treated(Tiering::Hybrid, SPAN).local, Some(local));
+    }
+}

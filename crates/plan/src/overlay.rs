@@ -1,0 +1,81 @@
+//! The overlay: what a tiering policy adds to a plan.
+//!
+//! The plan of an image is the same for all its clones. What is to become of single pages depends on
+//! what is known of them by now and on what the caller wants, so the node's agent works it out when
+//! an image is attached, and hands it to each init as a sealed file, which is mapped at
+//! [`window::OVERLAY`](crate::window::OVERLAY) beside the plan. A clone without an overlay starts as
+//! the plan alone has it: pages are mapped when they are touched, and copied when they are written.
+
+use core::mem::size_of;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::Table;
+
+/// First word of an overlay.
+pub const OVERLAY_MAGIC: u64 = u64::from_le_bytes(*b"ffover01");
+
+/// Start of an overlay.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct OverlayHeader {
+    /// [`OVERLAY_MAGIC`].
+    pub magic: u64,
+    /// Bytes of the overlay's mapping, a multiple of the page size.
+    pub bytes: u64,
+    /// One [`MemberOverlay`] for each process of the plan, in its order.
+    pub members: Table,
+}
+
+/// What is done with the memory of one process, once it is mapped and before anything else is.
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MemberOverlay {
+    /// Pages made local at once ([`Span`]): those that are written in any case. They come before
+    /// those that are read, since a write splits what was mapped as a whole.
+    pub write: Table,
+    /// Pages mapped at once ([`Span`]).
+    pub read: Table,
+    /// Memory that is copied whole at once ([`Served`]), each within one mapping.
+    pub copied: Table,
+    /// Memory whose pages the init supplies when they are touched ([`Served`]), sorted by address.
+    pub served: Table,
+    /// Words of a bitmap, by pages of `served`: a page whose bit is set becomes local when it is
+    /// touched, any other is mapped from the pool.
+    pub local: Table,
+}
+
+/// Part of an address space; laid out like `struct iovec`, so that one call takes many.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Span {
+    /// First address.
+    pub address: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// Part of an address space whose pages do not come by the kernel's own mapping of the pool.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Served {
+    /// First address.
+    pub address: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Where in the pool its contents begin.
+    pub pool_offset: u64,
+    /// Number of its first page in [`MemberOverlay::local`], where it is supplied.
+    pub first_page: u64,
+}
+
+const _: () = {
+    assert!(size_of::<OverlayHeader>() == 32);
+    assert!(size_of::<MemberOverlay>() == 80);
+    assert!(size_of::<Served>() == 32);
+    assert!(size_of::<Span>() == 16);
+};

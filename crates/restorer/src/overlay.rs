@@ -1,0 +1,65 @@
+//! What the tiering policy adds to a plan: see `farfork_plan::overlay`.
+
+use farfork_plan::overlay::{MemberOverlay, OVERLAY_MAGIC, OverlayHeader, Span};
+use farfork_plan::{Table, window};
+use linux_raw_sys::general as k;
+
+use crate::call::{self, Errno, SysResult, syscall};
+use crate::run::elements;
+
+/// Maps the overlay, from a file that nobody can write any more, and closes it.
+pub fn map(fd: i32, bytes: u64) -> Result<(), Errno> {
+    let flags = k::MAP_SHARED | k::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing else is mapped at the overlay's place.
+    unsafe { call::mmap(window::OVERLAY, bytes, k::PROT_READ, flags, fd, 0) }?;
+    call::close_range(fd as u32, fd as u32);
+    // SAFETY: just mapped, at least one page.
+    let header = unsafe { &*(window::OVERLAY as *const OverlayHeader) };
+    let is_right = header.magic == OVERLAY_MAGIC && header.bytes == bytes;
+    if is_right { Ok(()) } else { Err(Errno(linux_raw_sys::errno::EBADMSG as i32)) }
+}
+
+/// The part of process number `member`.
+///
+/// # Safety
+/// [`map`] has been called.
+pub unsafe fn of_member(member: usize) -> Option<&'static MemberOverlay> {
+    // SAFETY: the caller has mapped it; it stays, read-only, as long as this address space.
+    unsafe {
+        let header = &*(window::OVERLAY as *const OverlayHeader);
+        elements::<MemberOverlay>(header.members).get(member)
+    }
+}
+
+/// Supplies pages of this process before they are touched. What cannot be supplied, as memory is
+/// short, is supplied when it is touched, or not.
+pub fn populate(overlay: &MemberOverlay) {
+    // SAFETY: a descriptor for this process, made and closed here.
+    let own = unsafe {
+        let pid = syscall(k::__NR_getpid, []).unwrap_or(0);
+        syscall(k::__NR_pidfd_open, [pid, 0])
+    };
+    let Ok(own) = own else { return };
+    // Those that are written come first: a write splits what was mapped as a whole.
+    advise(own, overlay.write, k::MADV_POPULATE_WRITE);
+    advise(own, overlay.read, k::MADV_POPULATE_READ);
+    call::close_range(own as u32, own as u32);
+}
+
+/// The kernel's `UIO_MAXIOV`.
+const BATCH: usize = 1024;
+
+/// One call for many spans, whose layout is that of `struct iovec` (Linux 6.13 for oneself).
+fn advise(own: u64, spans: Table, advice: u32) {
+    // SAFETY: the table is the overlay's.
+    let spans = unsafe { elements::<Span>(spans) };
+    for batch in spans.chunks(BATCH) {
+        let (at, count) = (batch.as_ptr() as u64, batch.len() as u64);
+        // SAFETY: populating changes no byte; the kernel reads the spans.
+        let done: SysResult =
+            unsafe { syscall(k::__NR_process_madvise, [own, at, count, u64::from(advice), 0]) };
+        if done.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The page service: what fills the pages that a clone touches, where its tiering policy decides
+//! about each.
+//!
+//! ```text
+//!  clone   userfaultfd, registers its memory ── descriptor ──► init's second thread
+//!  clone   touches a page, waits  ── fault ──►  UFFDIO_CONTINUE   maps the pool's page, or
+//!                                               UFFDIO_COPY       gives it a copy of its own
+//! ```
+//! The memory stays a mapping of the image. Faults are of the kind MINOR: the page is there, it only
+//! is not mapped, so that without anybody who answers, and in processes that the clone forks, the
+//! kernel maps the right bytes by itself.
+//!
+//! Every clone is served by its own init, since that cannot be missing: where the init dies the clone
+//! dies. An agent that dies, or is busy with other clones, delays nobody. It is a thread apart from
+//! the supervisor, which itself waits for pages of the clone that it reads.
+
+mod faults;
+mod handover;
+
+pub use handover::{copy, hand_over};
+
+use farfork_plan::overlay::MemberOverlay;
+use farfork_plan::{PlanHeader, window};
+use linux_raw_sys::general as k;
+
+use crate::call::{self, CloneArgs, Errno, clone3_entry, syscall};
+use crate::overlay;
+use faults::Service;
+
+/// The two ends of the socket on which the clone's processes hand over their descriptors.
+#[derive(Clone, Copy)]
+pub struct Ends {
+    /// The init's.
+    pub own: i32,
+    /// The clone's.
+    pub theirs: i32,
+}
+
+/// Whether any process has memory that is supplied.
+pub fn is_wanted(plan: &PlanHeader) -> bool {
+    let members = 0..plan.members.count as usize;
+    // SAFETY: called with an overlay only, which is mapped.
+    let overlays = members.filter_map(|member| unsafe { overlay::of_member(member) });
+    let mut served = overlays.map(|overlay: &MemberOverlay| overlay.served.count);
+    served.any(|count| count != 0)
+}
+
+/// Makes the socket, out of the way of the clone's numbers.
+pub fn ends(lowest: u32) -> Result<Ends, Errno> {
+    let mut fds = [0i32; 2];
+    let kind = SOCK_SEQPACKET | u64::from(k::O_CLOEXEC);
+    // SAFETY: the kernel writes two descriptors.
+    unsafe { syscall(k::__NR_socketpair, [AF_UNIX, kind, 0, fds.as_mut_ptr() as u64]) }?;
+    let own = call::duplicate_above(fds[0], lowest)?;
+    let theirs = call::duplicate_above(fds[1], lowest)?;
+    fds.iter().for_each(|fd| call::close_range(*fd as u32, *fd as u32));
+    Ok(Ends { own, theirs })
+}
+
+const AF_UNIX: u64 = 1;
+const SOCK_SEQPACKET: u64 = 5;
+
+const STACK_BYTES: u64 = 64 << 10;
+
+/// Starts the service, after the clone was forked, which gets neither its memory nor its thread.
+/// `pool` may be closed after that.
+pub fn start(pool: i32, ends: Ends) -> Result<(), Errno> {
+    call::close_range(ends.theirs as u32, ends.theirs as u32);
+    let service = Service::new(ends.own, Pool::map(pool)?);
+    let (prot, flags) = (k::PROT_READ | k::PROT_WRITE, k::MAP_PRIVATE | k::MAP_ANONYMOUS);
+    // SAFETY: new memory wherever there is room.
+    let stack = unsafe { call::mmap(0, STACK_BYTES, prot, flags, -1, 0) }?;
+    // SAFETY: the start of the stack is the thread's argument; the rest is its own.
+    unsafe { (stack as *mut Service).write(service) };
+    let reserved = size_of::<Service>().next_multiple_of(64) as u64;
+    let args = CloneArgs {
+        flags: u64::from(
+            k::CLONE_VM
+                | k::CLONE_FS
+                | k::CLONE_FILES
+                | k::CLONE_SIGHAND
+                | k::CLONE_THREAD
+                | k::CLONE_SYSVSEM,
+        ),
+        stack: stack + reserved,
+        stack_size: STACK_BYTES - reserved,
+        ..CloneArgs::default()
+    };
+    // SAFETY: the stack is this thread's alone; `serve` never returns.
+    unsafe { clone3_entry(&args, serve, stack) }.map(|_| ())
+}
+
+extern "C" fn serve(service: u64) -> ! {
+    // SAFETY: written by `start`, for this thread.
+    let service = unsafe { &mut *(service as *mut Service) };
+    service.run()
+}
+
+/// The pool as the init maps it, to copy from.
+#[derive(Clone, Copy)]
+pub struct Pool {
+    address: u64,
+    bytes: u64,
+}
+
+impl Pool {
+    fn map(fd: i32) -> Result<Pool, Errno> {
+        // SAFETY: asks for the length.
+        let bytes = unsafe { syscall(k::__NR_lseek, [fd as u64, 0, u64::from(k::SEEK_END)]) }?;
+        let flags = k::MAP_SHARED | k::MAP_NORESERVE;
+        // SAFETY: a new mapping wherever there is room.
+        let address = unsafe { call::mmap(0, bytes, k::PROT_READ, flags, fd, 0) }?;
+        Ok(Pool { address, bytes })
+    }
+
+    /// Where the page at an offset is mapped.
+    pub fn page(&self, offset: u64) -> Option<u64> {
+        let fits = offset < self.bytes;
+        fits.then_some(self.address + offset)
+    }
+}
+
+const _: () = assert!(window::OVERLAY + window::OVERLAY_BYTES <= window::SCRATCH);

@@ -1,0 +1,212 @@
+//! The init's part: it answers faults.
+
+use farfork_plan::overlay::{MemberOverlay, Served};
+use farfork_types::{PAGE_BYTES, align_down};
+use linux_raw_sys::general as k;
+use linux_raw_sys::ioctl::{UFFDIO_CONTINUE, UFFDIO_COPY, UFFDIO_WAKE};
+
+use super::Pool;
+use crate::call::{self, Errno, syscall};
+use crate::overlay;
+use crate::run::elements;
+
+/// Processes of one clone that can be served; the memory of others is mapped by the kernel.
+const MOST: usize = 256;
+/// One fault on a page that is mapped maps those behind it, too, up to the end of a block of so many
+/// bytes: as the kernel does around a fault (`fault_around_bytes`).
+const BLOCK_BYTES: u64 = 64 << 10;
+/// Faults that are read at a time.
+const BATCH: usize = 16;
+
+const EAGAIN: i32 = linux_raw_sys::errno::EAGAIN as i32;
+const ENOMEM: i32 = linux_raw_sys::errno::ENOMEM as i32;
+const EINTR: i32 = linux_raw_sys::errno::EINTR as i32;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PollFd {
+    fd: i32,
+    events: i16,
+    revents: i16,
+}
+
+const POLLIN: i16 = 1;
+const POLLERR_OR_HUP: i16 = 8 | 16;
+
+/// `struct uffd_msg` of a page fault.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Message {
+    event: u64,
+    flags: u64,
+    address: u64,
+    thread: u64,
+}
+
+const _: () = assert!(size_of::<Message>() == size_of::<k::uffd_msg>());
+
+/// What the thread knows.
+pub struct Service {
+    pool: Pool,
+    /// The socket, then one descriptor for each process.
+    polls: [PollFd; MOST + 1],
+    members: [u32; MOST + 1],
+    count: usize,
+}
+
+impl Service {
+    /// A service for those who come by `socket`.
+    pub fn new(socket: i32, pool: Pool) -> Service {
+        let mut polls = [PollFd { fd: -1, events: POLLIN, revents: 0 }; MOST + 1];
+        polls[0].fd = socket;
+        Service { pool, polls, members: [0; MOST + 1], count: 1 }
+    }
+
+    /// Serves until the init ends.
+    pub fn run(&mut self) -> ! {
+        loop {
+            let args = [self.polls.as_mut_ptr() as u64, self.count as u64, u64::MAX];
+            // SAFETY: the kernel writes what happened to the entries.
+            let _ = unsafe { syscall(k::__NR_poll, args) };
+            for index in 1..self.count {
+                if self.polls[index].revents & POLLIN != 0 {
+                    self.answer(index);
+                }
+            }
+            if self.polls[0].revents != 0 {
+                self.welcome();
+            }
+        }
+    }
+
+    /// Takes a process on, or no more of them when all have left for their code.
+    fn welcome(&mut self) {
+        match receive(self.polls[0].fd) {
+            Some((faults, member)) if self.count <= MOST => {
+                self.polls[self.count].fd = faults;
+                self.members[self.count] = member as u32;
+                self.count += 1;
+            }
+            // Once it is closed the kernel maps the pages.
+            Some((faults, _)) => call::close_range(faults as u32, faults as u32),
+            None if self.polls[0].revents & POLLERR_OR_HUP != 0 => self.polls[0].fd = -1,
+            None => {}
+        }
+    }
+
+    fn answer(&self, index: usize) {
+        let (faults, member) = (self.polls[index].fd as u64, self.members[index]);
+        // SAFETY: without an overlay there is no service.
+        let Some(overlay) = (unsafe { overlay::of_member(member as usize) }) else { return };
+        let mut messages = [Message::default(); BATCH];
+        let bytes = size_of_val(&messages) as u64;
+        let args = [faults, messages.as_mut_ptr() as u64, bytes];
+        // SAFETY: the kernel writes whole messages.
+        let Ok(read) = (unsafe { syscall(k::__NR_read, args) }) else { return };
+        for message in &messages[..read as usize / size_of::<Message>()] {
+            if message.event as u8 == k::UFFD_EVENT_PAGEFAULT as u8 {
+                self.supply(faults, overlay, message);
+            }
+        }
+    }
+
+    fn supply(&self, faults: u64, overlay: &MemberOverlay, message: &Message) {
+        let page = align_down(message.address, PAGE_BYTES);
+        // SAFETY: the tables are the overlay's.
+        let (served, local) =
+            unsafe { (elements::<Served>(overlay.served), elements::<u64>(overlay.local)) };
+        let after = served.partition_point(|span| span.address <= page);
+        let span = served[..after].last().filter(|span| page < span.address + span.bytes);
+        // Memory that was moved is not watched any more, and its faults come from elsewhere.
+        let Some(span) = span else { return wake(faults, page) };
+        let is_local = |page: u64| {
+            let number = span.first_page + (page - span.address) / PAGE_BYTES;
+            local.get((number / 64) as usize).is_some_and(|word| word & (1 << (number % 64)) != 0)
+        };
+        let is_written = message.flags & u64::from(k::UFFD_PAGEFAULT_FLAG_WRITE) != 0;
+        let source = self.pool.page(span.pool_offset + (page - span.address));
+        if let Some(source) = source.filter(|_| is_written || is_local(page)) {
+            match copy(faults, page, source) {
+                // Without memory for a page of its own the clone still can read the pool's.
+                Err(Errno(ENOMEM)) => {}
+                Err(_) => return wake(faults, page),
+                Ok(()) => return,
+            }
+        }
+        let block = align_down(page, BLOCK_BYTES) + BLOCK_BYTES;
+        let edge = block.min(span.address + span.bytes);
+        let mut end = page + PAGE_BYTES;
+        while end < edge && !is_local(end) {
+            end += PAGE_BYTES;
+        }
+        // The kernel takes no more than one mapping at a time, and the program may have cut what was
+        // one: then the page alone.
+        let is_supplied =
+            proceed(faults, page, end).is_ok() || proceed(faults, page, page + PAGE_BYTES).is_ok();
+        if !is_supplied {
+            wake(faults, page);
+        }
+    }
+}
+
+/// Gives a process a copy of a page.
+fn copy(faults: u64, page: u64, source: u64) -> Result<(), Errno> {
+    loop {
+        let mut asked =
+            k::uffdio_copy { dst: page, src: source, len: PAGE_BYTES, mode: 0, copy: 0 };
+        let args = [faults, u64::from(UFFDIO_COPY), &raw mut asked as u64];
+        // SAFETY: fills a page that is not there; the source is the pool's.
+        match unsafe { syscall(k::__NR_ioctl, args) } {
+            Err(Errno(EAGAIN | EINTR)) => {}
+            other => return other.map(|_| ()),
+        }
+    }
+}
+
+/// Maps pages of the pool from `start` on, up to the first that is mapped already.
+fn proceed(faults: u64, start: u64, end: u64) -> Result<(), Errno> {
+    loop {
+        let range = k::uffdio_range { start, len: end - start };
+        let mut asked = k::uffdio_continue { range, mode: 0, mapped: 0 };
+        let args = [faults, u64::from(UFFDIO_CONTINUE), &raw mut asked as u64];
+        // SAFETY: maps pages of a mapping that are not mapped yet.
+        match unsafe { syscall(k::__NR_ioctl, args) } {
+            Err(_) if asked.mapped > 0 => return Ok(()),
+            Err(Errno(EAGAIN | EINTR)) => {}
+            other => return other.map(|_| ()),
+        }
+    }
+}
+
+/// Lets whoever waits for a page look again: it is there by now, or no longer ours to supply.
+fn wake(faults: u64, page: u64) {
+    let mut range = k::uffdio_range { start: page, len: PAGE_BYTES };
+    // SAFETY: wakes threads that wait for the page.
+    let _ =
+        unsafe { syscall(k::__NR_ioctl, [faults, u64::from(UFFDIO_WAKE), &raw mut range as u64]) };
+}
+
+#[repr(C, align(8))]
+struct Control {
+    bytes: u64,
+    level: i32,
+    kind: i32,
+    fd: i32,
+    padding: i32,
+}
+
+const MSG_CMSG_CLOEXEC: u64 = 0x4000_0000;
+const MSG_DONTWAIT: u64 = 0x40;
+
+fn receive(socket: i32) -> Option<(i32, u64)> {
+    let mut member = 0u64;
+    let vector = [&raw mut member as u64, size_of::<u64>() as u64];
+    let mut control = Control { bytes: 0, level: 0, kind: 0, fd: -1, padding: 0 };
+    // struct msghdr
+    let mut header: [u64; 7] =
+        [0, 0, vector.as_ptr() as u64, 1, &raw mut control as u64, size_of::<Control>() as u64, 0];
+    let args = [socket as u64, header.as_mut_ptr() as u64, MSG_CMSG_CLOEXEC | MSG_DONTWAIT];
+    // SAFETY: the kernel writes into `member` and `control`, whose sizes it is told.
+    let received = unsafe { syscall(k::__NR_recvmsg, args) }.ok()?;
+    (received == size_of::<u64>() as u64 && control.fd >= 0).then_some((control.fd, member))
+}

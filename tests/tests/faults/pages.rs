@@ -1,0 +1,80 @@
+//! Clones whose pages are supplied one by one, and those who are not there to do it.
+
+use std::os::unix::process::ExitStatusExt;
+
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, farfork};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::Case;
+use crate::scene::{PATIENCE, Scene, children, demand, during, fail};
+
+pub const CASES: &[Case] = &[
+    ("are_supplied_without_an_agent", are_supplied_without_an_agent),
+    ("end_with_their_init", end_with_their_init),
+    ("need_a_known_policy", need_a_known_policy),
+];
+
+const SUPPLIED: [&str; 2] = ["moa", "hybrid"];
+
+/// Most of its memory has not been touched when the agent dies.
+fn are_supplied_without_an_agent() -> Outcome {
+    for tiering in SUPPLIED {
+        let (mut scene, mut parent) = stage()?;
+        let mut clone = clone(&scene, &["--tiering", tiering, "--detach"])?;
+        clone.finish()?; // by now its init knows that somebody knows of it
+        scene.kill_agent();
+        clone.send_byte();
+        clone.await_line("PASS")?;
+        parent.must_pass()?;
+        scene.agent()?;
+        scene.strike()?;
+    }
+    Ok(())
+}
+
+/// There is no clone without its page service.
+fn end_with_their_init() -> Outcome {
+    for tiering in SUPPLIED {
+        let (scene, mut parent) = stage()?;
+        let mut clone = clone(&scene, &["--tiering", tiering])?;
+        let agent = scene.agent_pid()?;
+        let Some(init) = children(agent).into_iter().find(|pid| !children(*pid as u32).is_empty())
+        else {
+            return fail("no init among the children of the agent");
+        };
+        kill(Pid::from_raw(init), Signal::SIGKILL).map_err(during("killing an init"))?;
+        let status = clone.finish()?;
+        let is_told = status.code() == Some(137) || status.signal() == Some(9);
+        demand(is_told, format!("saw {status}\n{}", clone.transcript()))?;
+        parent.must_pass()?;
+        scene.strike()?;
+    }
+    Ok(())
+}
+
+fn need_a_known_policy() -> Outcome {
+    let (scene, mut parent) = stage()?;
+    let output = farfork::run(scene.command(&["restore", "a/b", "--tiering", "warm"])?)?;
+    let said = farfork::text(&output);
+    let is_right = output.status.code() == Some(2) && said.contains("mow, moa, hybrid or copy");
+    demand(is_right, format!("saw {}\n{said}", output.status))?;
+    parent.must_pass()?;
+    scene.strike()
+}
+
+fn stage() -> Outcome<(Scene, Subject)> {
+    let mut scene = Scene::set(64)?;
+    scene.agent()?;
+    let parent = scene.subject("malloc_torture")?;
+    scene.checkpoint(&parent, "a/b")?;
+    Ok((scene, parent))
+}
+
+fn clone(scene: &Scene, more: &[&str]) -> Outcome<Subject> {
+    let mut command = scene.command(&[&["restore", "a/b", "--json"], more].concat())?;
+    let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
+    clone.await_line("]")?;
+    Ok(clone)
+}
