@@ -29,6 +29,8 @@ pub enum Flavour {
     Profiling,
     /// The parent is pid 1 of a PID namespace, and so are two clones, each of one of its own.
     PidOne,
+    /// The clone runs in an empty ghost, with a network of its own.
+    InEmptyGhost,
     /// The clone is checkpointed too, under the same name: the parent's image goes while a clone
     /// of it lives. Then a clone of the clone passes, the clone, and the parent.
     CloneOfClone,
@@ -48,6 +50,7 @@ impl Flavour {
         Flavour::CloneTwice,
         Flavour::KillRestoreSamePid,
         Flavour::CloneOnOtherNode,
+        Flavour::InEmptyGhost,
         Flavour::CloneOfClone,
         Flavour::Tiers,
         Flavour::Profiling,
@@ -65,6 +68,7 @@ impl Flavour {
             Flavour::Tiers => "tiers",
             Flavour::Profiling => "profiling",
             Flavour::PidOne => "pid_one",
+            Flavour::InEmptyGhost => "in_empty_ghost",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
             Flavour::Excluded => "excluded",
@@ -76,7 +80,9 @@ impl Flavour {
     pub fn missing(self, program: &Program) -> Option<String> {
         let cloned = !matches!(self, Flavour::Plain | Flavour::Naive);
         let pool = if cloned { testbed::possible() } else { Ok(()) };
-        match pool.and_then(|()| compile::possible(program)) {
+        let ghosts =
+            if self == Flavour::InEmptyGhost { farfork::ghosts_possible() } else { Ok(()) };
+        match pool.and(ghosts).and_then(|()| compile::possible(program)) {
             Err(Trouble::Skipped(reason)) => Some(reason),
             _ => None,
         }
@@ -164,6 +170,7 @@ impl<'a> Stage<'a> {
             Flavour::Profiling if self.program.has_fresh_clones => self.profiled(),
             Flavour::Profiling => self.clone_of_clone(&["--profile"]),
             Flavour::KillRestoreSamePid => self.kill_restore(),
+            Flavour::InEmptyGhost => self.in_ghost(&["--user", "test"]),
             Flavour::CloneOfClone => self.clone_of_clone(&[]),
             Flavour::Excluded => self.excluded(),
             Flavour::Inherited => self.inherited(),
@@ -254,6 +261,17 @@ impl<'a> Stage<'a> {
         }
         self.parent.must_pass()?;
         self.compare_values(&started)
+    }
+
+    /// A clone in a ghost of this node, which is gone with the clone.
+    fn in_ghost(&mut self, ghost: &[&str]) -> Outcome {
+        self.must_checkpoint(&[])?;
+        let ghost = farfork::start_ghost(ghost)?;
+        let mut clone = self.clone("clone in a ghost", &["--ghost", &ghost])?;
+        clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        self.parent.must_pass()?;
+        self.compare_values(&[clone])?;
+        farfork::must_be_gone(&ghost)
     }
 
     fn compare_values(&self, clones: &[Subject]) -> Outcome {

@@ -198,6 +198,7 @@ fn restore(testbed: &Testbed, warm: &Warm) -> Result<StartedClone, BenchError> {
         name: "bench/features".to_owned(),
         detach: false,
         same_pid: false,
+        ghost: None,
         inherit: Vec::new(),
         tiering: farfork_types::Tiering::Mow,
         profile: false,

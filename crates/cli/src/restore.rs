@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// place of the parent's address. %i is the number of the clone.
     #[arg(long = "inherit-fd", value_name = "N=WHAT")]
     inherit: Vec<Inherit>,
+    /// Start it in this ghost, in whose namespaces and cgroup it lives.
+    #[arg(long, value_name = "ID")]
+    ghost: Option<String>,
     /// Seconds that each clone may take to start.
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S)]
     timeout: u64,
@@ -82,6 +85,15 @@ pub(crate) fn run(args: &Args) -> CommandResult {
              --count out, or use --pid-mode new",
         ));
     }
+    if args.ghost.is_some() && args.count > 1 {
+        return Ok(usage_error("a ghost takes one clone: leave --count out, or name no ghost"));
+    }
+    if args.ghost.is_some() && args.pid_mode == PidMode::Same {
+        return Ok(usage_error(
+            "a clone in a ghost has its pids in the ghost's PID namespace: leave out --pid-mode \
+             same, or --ghost",
+        ));
+    }
     let path = args.pool.path()?;
     let cid = resolve(&Pool::open(&path)?, &args.image)?;
     let call = RestoreCall {
@@ -91,6 +103,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         detach: args.detach,
         same_pid: args.pid_mode == PidMode::Same,
         inherit: args.inherit.iter().map(|inherit| inherit.at).collect(),
+        ghost: args.ghost.clone(),
         requested_ns: 0,
         tiering: args.tiering,
         profile: args.profile,
@@ -153,7 +166,8 @@ pub(crate) fn start(
     Ok(client.restore(RestoreCall { requested_ns, ..call.clone() }, &fds)?)
 }
 
-fn now_ns() -> u64 {
+/// This machine's monotonic clock.
+pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -192,7 +206,7 @@ fn attend(clones: &[StartedClone]) -> CommandResult {
     let mut first_failure = ExitCode::SUCCESS;
     let mut has_failed = false;
     for clone in clones {
-        let status = clone.client.ended()?;
+        let status = clones::told_end(clone.client.ended()?);
         if status != 0 && !has_failed {
             (first_failure, has_failed) = (clones::exit_code(status), true);
         }

@@ -16,6 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::NodeError;
+use crate::ghosts::Ghosts;
 use crate::images::Images;
 use crate::paths;
 use crate::profile::Sampler;
@@ -60,6 +61,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
         template: Mutex::new(Template::start()?),
         sampler: Sampler::start(),
         profile_every: settings.profile_every,
+        ghosts: Ghosts::new(paths::ghosts(name)),
     });
     for pool in &settings.pools {
         node.images.pool(pool)?;
@@ -133,7 +135,11 @@ fn serve_all(node: &Arc<Node>, listener: OwnedFd, idle: Option<Duration>) {
         looked = Instant::now();
         node.images.reconcile();
         node.images.refresh();
-        if is_quiet && idle.is_some_and(|idle| node.registry.idle_for() > idle) {
+        node.ghosts.tidy();
+        if is_quiet
+            && node.ghosts.is_empty()
+            && idle.is_some_and(|idle| node.registry.idle_for() > idle)
+        {
             return;
         }
     }

@@ -115,6 +115,60 @@ pub enum NodeError {
         /// The image.
         name: String,
     },
+    /// A ghost's container could not be made.
+    #[error("cannot make ghost {id}: {reason}; farfork doctor tells what ghosts need")]
+    Container {
+        /// Its name.
+        id: String,
+        /// Why.
+        reason: String,
+    },
+    /// A bundle is not fit for a ghost.
+    #[error("cannot make a ghost from the bundle {}: {reason}", .path.display())]
+    Bundle {
+        /// Its directory.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The agent is not root.
+    #[error(
+        "ghosts are containers with networks and cgroups of their own, which only root can make: run \
+         the node agent as root, or start clones without ghosts"
+    )]
+    GhostUnprivileged,
+    /// There never was such a ghost.
+    #[error("no ghost on this node is named {id}: farfork ghost list tells which there are")]
+    NoGhost {
+        /// What was asked for.
+        id: String,
+    },
+    /// The ghost is no more.
+    #[error("ghost {id} {what}: start another with farfork ghost start")]
+    GhostGone {
+        /// Its name.
+        id: String,
+        /// What became of it.
+        what: String,
+    },
+    /// A ghost has a PID namespace of its own.
+    #[error(
+        "a clone in a ghost has its pids in the ghost's PID namespace: leave out --pid-mode same"
+    )]
+    GhostSamePid,
+    /// The image is somebody else's.
+    #[error(
+        "ghost {id} takes images of {user} only, and {name} is none: start one for its user (farfork \
+         ghost start --user)"
+    )]
+    GhostOfOther {
+        /// The ghost.
+        id: String,
+        /// Whose it is.
+        user: String,
+        /// The image.
+        name: String,
+    },
     /// There is no such clone here.
     #[error("no clone has pid {pid} on this node: farfork ps lists them")]
     NoClone {

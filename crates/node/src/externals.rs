@@ -142,6 +142,7 @@ mod tests {
             timeout_s: 60,
             detach: false,
             same_pid: false,
+            ghost: None,
             inherit: places
                 .iter()
                 .map(|(process, fd)| InheritedFd { process: *process, fd: *fd })

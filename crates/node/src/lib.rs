@@ -3,6 +3,7 @@
 //! ```text
 //!  client ── Call ──► session ─┬─ images: pool, pins, attached images
 //!         ◄─ Reply ──          ├─ template ──► init ──► clone
+//!                              ├─ ghosts: containers that wait to be an init
 //!                              └─ registry ◄── status ──┘   (one watcher thread)
 //! ```
 //! Invariants: an image is pinned in the pool as long as a clone of it lives on this node, the
@@ -16,6 +17,7 @@ mod channel;
 pub mod client;
 mod error;
 mod externals;
+mod ghosts;
 mod images;
 mod leftovers;
 mod overlays;

@@ -10,9 +10,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::channel::{Channel, Received};
 use crate::error::NodeError;
+use crate::ghosts::Ghosts;
 use crate::images::Images;
 use crate::profile::Sampler;
-use crate::registry::{Clone, Number, Registry};
+use crate::registry::{Clone, End, Number, Registry};
 use crate::usage;
 use crate::user::OwnIds;
 
@@ -33,6 +34,8 @@ pub struct Node {
     pub sampler: Sampler,
     /// One clone in so many is watched without being asked for; 0 for none.
     pub profile_every: u32,
+    /// Containers that wait for clones.
+    pub ghosts: Ghosts,
 }
 
 impl Node {
@@ -49,6 +52,9 @@ impl Node {
             Call::Wait { pid } => self.wait(channel, about, pid),
             Call::Kill { pid, signal } => self.kill(channel, about, pid, signal),
             Call::List => self.list(channel),
+            Call::GhostStart(call) => self.start_ghost(channel, &call),
+            Call::GhostList => self.list_ghosts(channel),
+            Call::GhostStop { id } => self.stop_ghosts(channel, id.as_deref()),
         };
         match result {
             Err(error) => channel.send(&Reply::Failed { message: error.to_string() }, &[]),
@@ -96,8 +102,8 @@ impl Node {
 
     /// A clone of this session is known at least until somebody was told of its end.
     fn tell_end(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
-        let Some(wait_status) = self.registry.wait(number) else { return Ok(()) };
-        channel.send(&Reply::Exited { wait_status }, &[])
+        let Some(End { wait_status, reason }) = self.registry.wait(number) else { return Ok(()) };
+        channel.send(&Reply::Exited { wait_status, reason }, &[])
     }
 
     fn wait(&self, channel: &Channel, about: Option<i32>, seen: i32) -> Result<(), NodeError> {

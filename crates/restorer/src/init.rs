@@ -19,6 +19,8 @@ pub struct Start<'a> {
     pub request: &'a Request,
     /// Descriptors: pool, status socket, pin, then the external ones.
     pub received: &'a Received,
+    /// The container is there already, its `/proc` mounted.
+    pub is_ghost: bool,
 }
 
 /// What the init leaves to the clone, and what the clone's threads share.
@@ -72,9 +74,9 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     watch_fd: None,
 });
 
-/// First function of the init.
+/// First function of the init, be it forked for that or a ghost.
 pub extern "C" fn enter(start: u64) -> ! {
-    // SAFETY: the template passes a `Start` on the stack that was copied with it.
+    // SAFETY: whoever calls this passes a `Start` on a stack that stays, or was copied with it.
     let start = unsafe { &*(start as *const Start<'_>) };
     // SAFETY: this process is the only one with this address space as yet.
     let shared = unsafe { SHARED.get_mut() };
@@ -97,7 +99,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     // its own beside the one by which this process looks at the clone's children.
     shared.mounts_proc = is_new && plan.is_pid_one != 0;
     shared.has_namespace = is_new;
-    if is_new {
+    if is_new && !start.is_ghost {
         mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
     }
     let fds = keep_descriptors(start, plan, shared)

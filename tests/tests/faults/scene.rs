@@ -112,6 +112,13 @@ impl Scene {
         self.start_agent(command)
     }
 
+    /// Starts the agent where it finds no other programs.
+    pub fn agent_without_programs(&mut self) -> Outcome<u32> {
+        let mut command = Command::new(farfork::binary()?);
+        command.arg("node").env("PATH", "/nowhere");
+        self.start_agent(command)
+    }
+
     /// Starts the agent in a PID namespace of its own, where every other pid is free.
     pub fn agent_apart(&mut self) -> Outcome<u32> {
         let mut command = Command::new("unshare");
