@@ -23,7 +23,7 @@ pub fn binary() -> Outcome<PathBuf> {
 /// A `farfork` command line to be completed, which is ended when it hangs.
 pub fn command(arguments: &[&str]) -> Outcome<Command> {
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "60"]).arg(binary()?).args(arguments);
+    command.args(["--kill-after=5", "300"]).arg(binary()?).args(arguments);
     command.env(RUN, testbed::run_directory());
     Ok(command)
 }

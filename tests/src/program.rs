@@ -89,7 +89,7 @@ impl Program {
             as_pid_one: false,
             has_fresh_clones: false,
             settles: None,
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_secs(180),
         }
     }
 
@@ -177,7 +177,7 @@ impl Program {
         self
     }
 
-    /// Gives the program more time than the usual minute.
+    /// Gives the program more time than the usual three minutes.
     pub const fn seconds(mut self, seconds: u64) -> Self {
         self.timeout = Duration::from_secs(seconds);
         self

@@ -10,13 +10,14 @@ use crate::copy::{self, Progress};
 use crate::descriptors::{Connections, Kept};
 use crate::error::CheckpointError;
 use crate::family::{self, Family};
+use crate::ipc::{Ipc, Segment};
 use crate::kinship::Kin;
 use crate::member::Seen;
 use crate::memory::Run;
 use crate::refuse::{Refusals, causes};
 use crate::shared::{Layout, Objects};
 use crate::shown::Shown;
-use crate::{bounds, descriptors, ipc, mounts};
+use crate::{bounds, descriptors, mounts};
 
 /// Processes as they were found: what goes into the model, and the pages to copy.
 pub struct Collected {
@@ -57,19 +58,21 @@ pub fn collect(
     kin.check(refusals);
     bounds::check(family, refusals)?;
     refuse_children(family, refusals)?;
-    let objects = objects(&seen, refusals)?;
-    let has_own_ipc = ipc::is_own(&family.pids(), refusals)? || objects.have_segments();
+    let pids = family.pids();
+    let ipc = Ipc::collect(&pids, refusals)?;
+    let objects = objects(&seen, &ipc.unattached, refusals)?;
     let (mut members, memories, made_on) = members(family, &kin, &seen, &objects, refusals)?;
     if refusals.is_empty() {
         refuse_misplaced(family, &members, refusals);
     }
-    let pids = family.pids();
     let open = descriptors::collect(&pids, &kin.ids(), &objects, connections, refusals)?;
     for ((index, _), own) in family.living().zip(open.own) {
         members[index].descriptors = own.descriptors;
         members[index].locks = own.locks;
         members[index].notices = own.notices;
     }
+    let has_segments = objects.have_segments();
+    let has_objects = has_segments || !ipc.semaphores.is_empty() || !ipc.queues.is_empty();
     let shared = objects.lay_out()?;
     let mut model = Model {
         made_on,
@@ -77,7 +80,9 @@ pub fn collect(
         members,
         objects: shared.objects.clone(),
         content: Stored::default(),
-        has_own_ipc,
+        has_own_ipc: ipc.is_own || has_objects,
+        semaphores: ipc.semaphores,
+        queues: ipc.queues,
         files: open.files,
         unnamed: open.unnamed,
         terminals: open.terminals,
@@ -109,13 +114,19 @@ fn refuse_children(family: &Family, refusals: &mut Refusals) -> Result<(), Check
     Ok(())
 }
 
-fn objects(seen: &[Seen<'_>], refusals: &mut Refusals) -> Result<Objects, CheckpointError> {
+/// What the processes share, and segments of theirs that are not attached.
+fn objects(
+    seen: &[Seen<'_>],
+    unattached: &[Segment],
+    refusals: &mut Refusals,
+) -> Result<Objects, CheckpointError> {
     let mut objects = Objects::default();
     for seen in seen {
         refusals.about(seen.pid());
         objects.add_process(seen.pid(), seen.mappings(), refusals)?;
     }
     let pids: Vec<i32> = seen.iter().map(Seen::pid).collect();
+    objects.add_unattached(pids[0], unattached, refusals)?;
     objects.refuse_channels(&pids, refusals);
     Ok(objects)
 }

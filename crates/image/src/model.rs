@@ -14,6 +14,7 @@ mod connection;
 mod files;
 mod filter;
 mod identity;
+mod ipc;
 mod locks;
 mod memory;
 mod process;
@@ -31,6 +32,7 @@ pub use connection::TcpConnection;
 pub use files::{Descriptor, EpollWatch, InotifyWatch, OpenFile};
 pub use filter::SeccompFilter;
 pub use identity::{Credentials, Hardening, Scheduling};
+pub use ipc::{MessageQueue, QueuedMessage, SemaphoreSet, SystemVIdentity};
 pub use locks::{Lock, LockKind, Notice};
 pub use memory::{
     Backing, FileIdentity, FileStamp, Memory, Region, RegionTraits, Segment, Stored, StoredWindow,
@@ -59,6 +61,10 @@ pub struct Model {
     pub content: Stored,
     /// Whether a clone is in an IPC namespace of its own, as it must be to have objects of System V.
     pub has_own_ipc: bool,
+    /// Semaphores of System V.
+    pub semaphores: Vec<SemaphoreSet>,
+    /// Message queues of System V.
+    pub queues: Vec<MessageQueue>,
     /// Open file descriptions that descriptors refer to, or only messages in flight.
     pub files: Vec<OpenFile>,
     /// Files without a name that some of `files` have open.

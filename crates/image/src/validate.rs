@@ -38,6 +38,8 @@ const MEMFD_NAME_BYTES: usize = 249;
 /// Words of an auxiliary vector; the kernel has some 50.
 const AUXV_WORDS: usize = 512;
 
+/// Most semaphores of a set that a count of theirs has room for.
+const SEMAPHORES: usize = 1 << 16;
 /// No socket option is longer; extension headers come close.
 const OPTION_BYTES: usize = 2048;
 
@@ -76,7 +78,16 @@ impl Model {
 
     fn validate_system_v(&self) -> Check {
         let segments = || self.objects.iter().filter(|object| object.is_system_v());
-        demand(self.has_own_ipc || segments().next().is_none(), "a segment of nobody's")?;
+        let has_none = self.semaphores.is_empty() && self.queues.is_empty();
+        let has_none = has_none && segments().next().is_none();
+        demand(self.has_own_ipc || has_none, "an object of System V of nobody's")?;
+        let sets = self.semaphores.iter().map(|set| set.identity.id);
+        let mut ids = sets.chain(self.queues.iter().map(|queue| queue.identity.id));
+        demand(ids.all(|id| id <= i32::MAX as u32), "an object with an id that is none")?;
+        for set in &self.semaphores {
+            let count = set.values.len();
+            demand((1..=SEMAPHORES).contains(&count), "a set of semaphores that is none")?;
+        }
         let removed = segments().filter_map(SharedObject::removed).count();
         demand(removed <= window::MOST_REMOVED, "removed segments without end")
     }
@@ -292,6 +303,7 @@ impl Socket {
         demand(addresses.into_iter().all(fit), "a socket at no address")?;
         self.file.iter().try_for_each(|file| path(&file.place))?;
         validate_options(&self.options)?;
+        validate_options(&self.last_options)?;
         demand(self.filter.len() <= FILTER_INSTRUCTIONS, "a socket filter without end")
     }
 }

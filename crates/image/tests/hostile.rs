@@ -211,6 +211,16 @@ fn broken() -> Vec<Break> {
             m.objects[0].extents.clear();
             m.objects[0].size = 0;
         }),
+        ("a queue in the node's namespace", |m| m.queues = vec![MessageQueue::default()]),
+        ("queue id", |m| {
+            m.has_own_ipc = true;
+            m.queues = vec![MessageQueue::default()];
+            m.queues[0].identity.id = 1 << 31;
+        }),
+        ("empty set of semaphores", |m| {
+            m.has_own_ipc = true;
+            m.semaphores = vec![SemaphoreSet::default()];
+        }),
         ("extent outside", |m| m.objects[0].extents[0].offset = 8192),
         ("extent alignment", |m| m.objects[0].extents[0].offset = 4097),
         ("extent length", |m| m.objects[0].extents[0].bytes = 1 << 21 | 4096),

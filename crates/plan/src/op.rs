@@ -68,6 +68,10 @@ pub mod nr {
 pub mod ipc {
     /// Shared memory; its size is in bytes.
     pub const SEGMENT: u64 = 0;
+    /// A set of semaphores; its size is how many there are.
+    pub const SEMAPHORES: u64 = 1;
+    /// A message queue; it has no size.
+    pub const QUEUE: u64 = 2;
 }
 
 /// Where the processes of a clone wait for each other.

@@ -20,6 +20,8 @@ pub unsafe fn make([kind, id, key, size, user, group]: [u64; 6]) -> SysResult {
     let flags = IPC_CREAT | IPC_EXCL | OWNER;
     let (next, number, args) = match kind {
         ipc::SEGMENT => (c"/proc/sys/kernel/shm_next_id", k::__NR_shmget, [key, size, flags]),
+        ipc::SEMAPHORES => (c"/proc/sys/kernel/sem_next_id", k::__NR_semget, [key, size, flags]),
+        ipc::QUEUE => (c"/proc/sys/kernel/msg_next_id", k::__NR_msgget, [key, flags, 0]),
         _ => return Err(Errno(linux_raw_sys::errno::EBADMSG as i32)),
     };
     // SAFETY: calls that touch no memory but what they read.

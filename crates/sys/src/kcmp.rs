@@ -11,6 +11,7 @@ const KCMP_VM: u64 = 1;
 const KCMP_FILES: u64 = 2;
 const KCMP_FS: u64 = 3;
 const KCMP_SIGHAND: u64 = 4;
+const KCMP_SYSVSEM: u64 = 6;
 const KCMP_EPOLL_TFD: u64 = 7;
 
 /// `struct kcmp_epoll_slot`: the `toff`-th watch on number `tfd` of the epoll instance `efd`.
@@ -80,6 +81,20 @@ pub fn shares_table(pid: i32, tid: i32) -> Result<bool, Errno> {
 pub fn shares_directories(pid: i32, tid: i32) -> Result<bool, Errno> {
     // SAFETY: reads the kernel's tables only.
     Ok(unsafe { kcmp(pid, tid, KCMP_FS, 0, 0) }? == 0)
+}
+
+/// Whether a process has a list of changes of semaphores that are to be undone at its end
+/// (`SEM_UNDO`), which may be empty where it has threads. What is in it the kernel tells nobody.
+pub fn has_undo_list(pid: i32) -> Result<bool, Errno> {
+    // One that surely has none: a thread that has left the list of its process.
+    let compare = move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_SYSVSEM)
+            .map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
+        let own = nix::unistd::gettid().as_raw();
+        // SAFETY: reads the kernel's tables only.
+        Ok(unsafe { kcmp(pid, own, KCMP_SYSVSEM, 0, 0) }? != 0)
+    };
+    std::thread::spawn(compare).join().unwrap_or(Err(Errno::CANCELED))
 }
 
 /// Whether process `other` lives in the address space of `pid`.

@@ -10,6 +10,8 @@ pub mod handle;
 #[cfg(feature = "std")]
 pub mod inherited;
 #[cfg(feature = "std")]
+pub mod ipc;
+#[cfg(feature = "std")]
 pub mod kcmp;
 #[cfg(feature = "std")]
 pub mod limits;
@@ -19,6 +21,8 @@ pub mod memory;
 pub mod network_lock;
 #[cfg(feature = "std")]
 pub mod owner;
+#[cfg(feature = "std")]
+pub mod packet_diag;
 #[cfg(feature = "std")]
 pub mod peek;
 #[cfg(feature = "std")]
@@ -31,6 +35,8 @@ pub mod ptrace;
 pub mod sched;
 #[cfg(feature = "std")]
 pub mod slice;
+#[cfg(feature = "std")]
+mod sock_diag;
 #[cfg(feature = "std")]
 pub mod socket;
 #[cfg(feature = "std")]

@@ -39,6 +39,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("file_shared_map"),
     Program::c("shared_anon").as_pid_one(),
     Program::c("sysv_shm").as_pid_one(),
+    Program::c("sysv_objects").as_pid_one(),
     Program::c("ipc_namespace").as_pid_one(),
     Program::c("memfd_maps").as_pid_one(),
     Program::c("deleted_mapping").as_pid_one(),

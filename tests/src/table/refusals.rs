@@ -31,6 +31,13 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_user_namespace").refused(&["another user namespace"]),
     Program::c("refuse_time_namespace").refused(&["time namespace"]),
     Program::c("refuse_uts_namespace").refused(&["a host name of its own"]),
+    Program::of("refuse_packet_ring", Source::C("packet"))
+        .env(&[("RING", "1")])
+        .refused(&["shares its ring with the kernel"]),
+    Program::c("refuse_semaphores").refused(&["sem_undo"]),
+    Program::of("refuse_semaphores_shared", Source::C("refuse_semaphores"))
+        .env(&[("SHARED", "1")])
+        .refused(&["among the last to use it"]),
     Program::of("refuse_ipc_company", Source::C("ipc_namespace"))
         .env(&[("COMPANY", "1")])
         .refused(&["in the ipc namespace of the process too"]),

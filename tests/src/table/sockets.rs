@@ -9,6 +9,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("tcp_established").hands_over(),
     Program::c("mptcp").own_network(),
     Program::c("raw_ip").own_network(),
+    Program::c("packet").own_network(),
     Program::c("netlink").own_network(),
     Program::c("udp").own_network(),
     Program::c("multicast").own_network(),

@@ -27,6 +27,7 @@ mod netlink;
 mod network;
 mod options;
 mod outside;
+mod packet;
 mod pair;
 mod path;
 mod pipe;

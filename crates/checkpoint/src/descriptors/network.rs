@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
+use farfork_sys::packet_diag::{PacketSocket, packet_sockets};
 use farfork_sys::socket::socket_in;
 use farfork_sys::unix_diag::{UnixSocket, unix_sockets};
 
@@ -52,6 +53,11 @@ impl Network {
             sockets.extend(unix_sockets(self.place()).map_err(failed())?);
         }
         Ok(sockets)
+    }
+
+    /// Packet sockets there; nothing where the kernel does not list them.
+    pub fn packet_sockets(&self) -> Option<HashMap<u32, PacketSocket>> {
+        packet_sockets(self.place()).ok()
     }
 
     /// A socket there that nobody has set anything on.

@@ -181,11 +181,15 @@ const ICMPV6: Level = (libc::IPPROTO_ICMPV6, &[1]);
 /// `_EXT_ACK`, `_GET_STRICT_CHK`.
 const NETLINK: Level = (libc::SOL_NETLINK, &[3, 4, 5, 8, 10, 11, 12]);
 
+/// `PACKET_COPY_THRESH`, `_AUXDATA`, `_ORIGDEV`, `_VERSION`, `_RESERVE`, `_LOSS`, `_VNET_HDR`,
+/// `_TIMESTAMP`, `_TX_HAS_OFF`, `_QDISC_BYPASS`, `_IGNORE_OUTGOING`, `_VNET_HDR_SZ`.
+const PACKET: Level = (libc::SOL_PACKET, &[7, 8, 9, 10, 12, 14, 15, 17, 19, 20, 23, 24]);
+
 /// Options that come last, since others change them.
 const DERIVED: Level = (libc::SOL_SOCKET, &[libc::SO_PRIORITY]);
 
 /// All of them: a level that is not a socket's own is not there when it is asked for.
-const LEVELS: [Level; 9] = [SOCKET, IP, IPV6, TCP, UDP, RAW, ICMPV6, NETLINK, DERIVED];
+const LEVELS: [Level; 10] = [SOCKET, IP, IPV6, TCP, UDP, RAW, ICMPV6, NETLINK, PACKET, DERIVED];
 
 /// Options of `socket` that differ from those of `new`, a socket of the same kind.
 pub fn changed(socket: &OwnedFd, new: &OwnedFd) -> Vec<SocketOption> {

@@ -1,5 +1,4 @@
-//! Sockets by their families: those of the Internet protocols and Unix sockets are looked into,
-//! all others are refused.
+//! Sockets by their families: those that farfork does not know are refused.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +10,7 @@ use super::error::{Capture, asking, refuse_detail};
 use super::network::SocketKind;
 use super::subject::Subject;
 use super::table::Entry;
-use super::{external, inet, netlink, unix};
+use super::{external, inet, netlink, packet, unix};
 use crate::refuse::{Cause, causes};
 
 /// A socket.
@@ -32,6 +31,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     match kind.0 {
         libc::AF_INET | libc::AF_INET6 => inet::capture(entry, subject, &socket, kind, words),
         libc::AF_NETLINK => netlink::capture(entry, subject, &socket, kind),
+        libc::AF_PACKET => packet::capture(entry, subject, &socket, kind, words),
         family => Err(refuse_detail(words, refusal(family))),
     }
 }
@@ -39,7 +39,6 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
 /// Why sockets of a family are not carried.
 fn refusal(family: i32) -> &'static Cause {
     match family {
-        libc::AF_PACKET => causes::sockets::PACKET,
         libc::AF_VSOCK => causes::sockets::VSOCK,
         libc::AF_ALG => causes::sockets::ALG,
         libc::AF_BLUETOOTH | libc::AF_CAN => causes::sockets::MACHINE_DEVICE,

@@ -1,6 +1,8 @@
 //! Segments of System V. Their bytes are those of an object as any other; what else there is of
 //! them stands in a table of the IPC namespace.
 
+use std::io;
+
 use farfork_image::model::{ObjectKind, SharedObject, SystemVSegment};
 use farfork_sys::proc;
 
@@ -80,6 +82,32 @@ impl Objects {
         self.found.push(Found { pid, file, object, shown, words, is_written: true, attached });
         self.segments.by_id.push((segment.id, index));
         self.by_start.insert((pid, mapping.start), index);
+        Ok(())
+    }
+
+    /// Adds segments in the namespace of process `pid` that nobody has attached.
+    pub fn add_unattached(
+        &mut self,
+        pid: i32,
+        all: &[Segment],
+        refusals: &mut Refusals,
+    ) -> Result<(), CheckpointError> {
+        for segment in all {
+            let words = format!("segment {} of System V", segment.id);
+            let file = match ipc::bytes(pid, *segment) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    refusals.about(pid);
+                    refusals.add(words, causes::memory::SHARED_UNSEEN);
+                    continue;
+                }
+                file => file.map_err(doing(pid, "attach its segments for a moment"))?,
+            };
+            let (shown, object) = ((0, u64::from(segment.id)), object(segment, segment.key));
+            let index = self.found.len() as u32;
+            let (is_written, attached) = (true, 0);
+            self.found.push(Found { pid, file, object, shown, words, is_written, attached });
+            self.segments.by_id.push((segment.id, index));
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@ pub mod family;
 pub mod filters;
 mod frame;
 mod held;
+mod ipc;
 mod memory;
 mod mounts;
 mod place;

@@ -24,7 +24,7 @@ use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
 use super::arena::Arena;
 use super::held::{Held, shared_objects};
-use super::{Placement, Subject, descriptors, family};
+use super::{Placement, Subject, descriptors, family, ipc};
 use crate::model::{
     Backing, Member, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SharedObject,
 };
@@ -54,6 +54,9 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
     let model = subject.model;
     let held = Held::of(model).objects;
     let mut compiler = Compiler::of(subject, placement, arena);
+    if !family::has_several(model) {
+        compiler.ops = ipc::ops(model, compiler.arena);
+    }
     for index in system_v::in_order(model) {
         let object = &model.objects[index as usize];
         if held.contains(&index) {
@@ -70,6 +73,7 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
 /// Compiles the objects that the root makes for several members, before it forks any.
 pub fn held_ops(model: &Model, held: &Held, placement: &Placement, arena: &mut Arena) -> Vec<Op> {
     let mut compiler = Compiler::of(Subject::root(model), placement, arena);
+    compiler.ops = ipc::ops(model, compiler.arena);
     for index in system_v::in_order(model).filter(|index| held.objects.contains(index)) {
         compiler.make(index, &model.objects[index as usize]);
     }

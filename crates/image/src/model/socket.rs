@@ -26,6 +26,8 @@ pub struct Socket {
     /// Options that the process set, in an order in which they can be set again, before anything
     /// else.
     pub options: Vec<SocketOption>,
+    /// Options that it takes only when it has its address.
+    pub last_options: Vec<SocketOption>,
     /// Receive and send buffer sizes as `getsockopt` gives them, where the process set them.
     pub buffers: (Option<u32>, Option<u32>),
     /// Instructions of its classic filter, eight bytes each.

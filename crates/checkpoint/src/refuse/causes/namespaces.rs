@@ -19,11 +19,10 @@ causes! {
         remedy: "checkpoint all that are in it as a tree (--tree), run the program without \
             unshare --ipc, or farfork in its namespace (nsenter --ipc)",
     }
-    IPC_OBJECTS {
-        what: "semaphores and message queues of System V in an IPC namespace apart from farfork's",
-        why: "they are in its IPC namespace, and are not carried",
-        remedy: "remove them before the checkpoint (ipcrm), or run farfork in that namespace \
-            (nsenter --ipc)",
+    IPC_SHARED {
+        what: "object of System V that another process used, too",
+        why: "another process was among the last to use it, and a clone's would be its own",
+        remedy: "checkpoint both as a tree (--tree), or let one of them work with objects of its own",
     }
     OF_THREAD {
         what: "mount, network or IPC namespace of a single thread",

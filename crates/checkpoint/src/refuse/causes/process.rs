@@ -1,6 +1,13 @@
 //! The process as a whole.
 
 causes! {
+    SEM_UNDO {
+        what: "semaphores of System V in a process that used SEM_UNDO, or has threads",
+        why: "it may have changes of semaphores to be undone at its end (SEM_UNDO), which the \
+            kernel shows to nobody",
+        remedy: "use semaphores of POSIX (sem_init, sem_open), or those of System V without SEM_UNDO \
+            in a process without threads",
+    }
     CHILD {
         what: "child process, without --tree",
         why: "only one process is checkpointed, and its children are not",

@@ -56,10 +56,21 @@ causes! {
         why: "messages of the kernel wait in it",
         remedy: "read them before the checkpoint",
     }
-    PACKET {
-        what: "packet socket",
-        why: "its rings and its interface are this machine's",
-        remedy: "close it before the checkpoint, and open it again after the restore",
+    PACKET_RING {
+        what: "packet socket with a ring (PACKET_RX_RING, PACKET_TX_RING)",
+        why: "it shares its ring with the kernel, which writes there at any time",
+        remedy: "read from it by recv instead, or open it again after the restore",
+    }
+    PACKET_FANOUT {
+        what: "packet socket of a group that a program shares packets out in",
+        why: "the program that shares out its group's packets cannot be read",
+        remedy: "use another way to share them out (PACKET_FANOUT_HASH), or open it again after the \
+            restore",
+    }
+    PACKET_UNSEEN {
+        what: "packet socket, where the kernel does not list them",
+        why: "the kernel does not tell whether it has rings and memberships (CONFIG_PACKET_DIAG)",
+        remedy: "load the module packet_diag, or close it before the checkpoint",
     }
     VSOCK {
         what: "vsock",

@@ -44,6 +44,7 @@ impl Compiler<'_> {
             return;
         }
         self.bind(socket);
+        self.options(socket, &socket.last_options);
         match &socket.role {
             SocketRole::Listening { backlog } => {
                 self.address(libc::SYS_listen, &[(*backlog).into()]);
@@ -57,12 +58,7 @@ impl Compiler<'_> {
     }
 
     fn set_options(&mut self, socket: &Socket) {
-        let about = self.detail;
-        for option in &socket.options {
-            self.name_option(&socket.description, option);
-            self.set_option(self.slots.made, option.level, option.name, &option.value);
-        }
-        self.detail = about;
+        self.options(socket, &socket.options);
         let (receive, send) = socket.buffers;
         for (options, bytes) in [(RECEIVE, receive), (SEND, send)] {
             if let Some(bytes) = bytes {
@@ -70,6 +66,15 @@ impl Compiler<'_> {
             }
         }
         self.filter(socket);
+    }
+
+    fn options(&mut self, socket: &Socket, options: &[SocketOption]) {
+        let about = self.detail;
+        for option in options {
+            self.name_option(&socket.description, option);
+            self.set_option(self.slots.made, option.level, option.name, &option.value);
+        }
+        self.detail = about;
     }
 
     fn name_option(&mut self, description: &str, option: &SocketOption) {

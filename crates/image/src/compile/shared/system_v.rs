@@ -12,6 +12,7 @@
 use farfork_plan::{Op, What, ipc, nr, window};
 use farfork_types::{PAGE_BYTES, align_up};
 
+use super::super::ipc::{IPC_SET, description};
 use super::{Compiler, hole};
 use crate::model::{Backing, Memory, Model, ObjectKind, Region, SharedObject, SystemVSegment};
 
@@ -19,9 +20,6 @@ const SHM_RDONLY: u64 = 0o10000;
 const SHM_REMAP: u64 = 0o40000;
 const SHM_LOCK: u64 = 11;
 const IPC_RMID: u64 = 0;
-const IPC_SET: u64 = 1;
-/// Words of a `struct shmid64_ds`.
-const DESCRIPTION_WORDS: usize = 14;
 const MOVE: u64 = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
 
 /// Indices of all objects, in the order in which they can be made: the key that a segment had
@@ -54,22 +52,13 @@ impl SystemVSegment {
     }
 }
 
-/// `struct shmid64_ds`, as far as `IPC_SET` reads it, and `ipc64_perm` at the start of it.
-fn description(object: &SharedObject) -> [u64; DESCRIPTION_WORDS] {
-    let mut words = [0; DESCRIPTION_WORDS];
-    words[0] = u64::from(object.owner.0) << 32; // after the key
-    words[1] = object.owner.1.into();
-    words[2] = u64::from(object.mode) << 32; // after the creator
-    words
-}
-
 impl Compiler<'_, '_> {
     /// Makes a segment, and opens it.
     pub(super) fn segment(&mut self, segment: &SystemVSegment, object: &SharedObject) {
         let (id, key, creator) = (segment.id.into(), segment.key as u32, segment.creator);
         let made = [ipc::SEGMENT, id, key.into(), object.size, creator.0.into(), creator.1.into()];
         self.system_v(nr::MAKE_IPC, &made);
-        let description = self.arena.words(&description(object));
+        let description = self.arena.words(&description(object.mode, object.owner, 0));
         self.system_v(libc::SYS_shmctl as u32, &[id, IPC_SET, description]);
         let bytes = align_up(object.size, PAGE_BYTES);
         let at = hole(self.memory, bytes);
