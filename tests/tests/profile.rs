@@ -46,8 +46,12 @@ struct Scene {
 
 impl Scene {
     fn set(name: &str, is_tree: bool) -> Outcome<Scene> {
+        Scene::of("touch", name, is_tree)
+    }
+
+    fn of(program: &'static str, name: &str, is_tree: bool) -> Outcome<Scene> {
         let (path, name) = (testbed::pool()?, format!("test/profile:{name}"));
-        let mut command = compile::command(&Program::c("touch"))?;
+        let mut command = compile::command(&Program::c(program))?;
         command.args(is_tree.then_some("tree"));
         command.current_dir(testbed::work_dir(&name.replace(['/', ':'], "-"))?);
         let mut parent = Subject::start("parent", &mut command, Duration::from_secs(60))?;
@@ -179,6 +183,22 @@ fn reset(scene: &Scene, before: &Observed) -> Outcome {
     demand(accessed == observed.access().accessed, "what the next clone did", &accessed.len())
 }
 
+/// Memory has one watcher, and the program's own comes first.
+fn a_clone_with_a_userfaultfd_of_its_own_is_watched_no_longer() -> Outcome {
+    let scene = Scene::of("uffd_own", "own", false)?;
+    let (mut clone, pid) = scene.clone()?;
+    let before = look(pid, &scene.image)?;
+    demand(!before.written.is_empty(), "a clone that is watched", &before)?;
+    clone.send_byte();
+    clone.await_line("NOTE REGISTERED")?;
+    let after = look(pid, &scene.image)?;
+    demand(after == Observed::default(), "a clone that is watched no longer", &after)?;
+    clone.send_byte();
+    clone.finish()?;
+    demand(clone.said("PASS"), "the program to pass", &clone.transcript())?;
+    scene.forget()
+}
+
 /// `images profile` runs a command against a clone, ends with its status, and tells counts.
 fn a_command_profiles_an_image() -> Outcome {
     let scene = Scene::set("command", false)?;
@@ -295,9 +315,13 @@ type Test = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
     driver::begin();
-    let trials: [Test; 5] = [
+    let trials: [Test; 6] = [
         ("every_page_of_a_process_is_told", || every_page_is_told(false)),
         ("every_page_of_a_tree_is_told", || every_page_is_told(true)),
+        (
+            "a_clone_with_a_userfaultfd_of_its_own_is_watched_no_longer",
+            a_clone_with_a_userfaultfd_of_its_own_is_watched_no_longer,
+        ),
         ("a_command_profiles_an_image", a_command_profiles_an_image),
         ("hot_ranges_are_declared_and_taken_back", hot_ranges_are_declared_and_taken_back),
         ("one_clone_in_two_is_watched", one_clone_in_two_is_watched),

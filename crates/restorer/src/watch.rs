@@ -2,8 +2,8 @@
 //!
 //! A clone maps its image by page table entries of 2 MiB, and a fault on one page maps its
 //! neighbours, so that nobody can see which pages it needs. Memory that is watched is mapped page by
-//! page, and by the fault on that very page: huge pages are advised against before anything is
-//! touched, and the kernel does not map around faults where a userfaultfd watches writes. Nobody is
+//! page, and by the fault on that very page: huge pages, where one fits, are advised against before
+//! anything is touched, and the kernel does not map around faults where a userfaultfd watches writes. Nobody is
 //! asked about any fault (`WP_ASYNC`), so that a descriptor for faults in user mode is enough, which
 //! takes no right.
 //!
@@ -14,6 +14,7 @@
 
 use farfork_plan::overlay::{MemberOverlay, Span};
 use farfork_plan::{PlanHeader, Table};
+use farfork_types::{CHUNK_BYTES, align_up};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
@@ -46,12 +47,14 @@ pub fn begin(overlay: &MemberOverlay, member: usize, socket: i32) -> Result<(), 
 fn watch(faults: u64, spans: Table) -> Result<(), Errno> {
     // SAFETY: the table is the overlay's.
     for Span { address, bytes } in unsafe { elements::<Span>(spans) } {
-        let args = [*address, *bytes, u64::from(k::MADV_NOHUGEPAGE)];
-        // SAFETY: advice, which changes no byte.
-        match unsafe { syscall(k::__NR_madvise, args) } {
-            // A kernel without huge pages.
-            Err(Errno(EINVAL)) | Ok(_) => {}
-            Err(errno) => return Err(errno),
+        if align_up(*address, CHUNK_BYTES) + CHUNK_BYTES <= address + bytes {
+            let args = [*address, *bytes, u64::from(k::MADV_NOHUGEPAGE)];
+            // SAFETY: advice, which changes no byte.
+            match unsafe { syscall(k::__NR_madvise, args) } {
+                // A kernel without huge pages.
+                Err(Errno(EINVAL)) | Ok(_) => {}
+                Err(errno) => return Err(errno),
+            }
         }
         let range = k::uffdio_range { start: *address, len: *bytes };
         userfault::register(faults, range, WRITE_PROTECTION)?;
