@@ -141,6 +141,25 @@ pub enum NodeError {
         /// What became of it.
         what: String,
     },
+    /// A tree waits nowhere.
+    #[error(
+        "image {name} is of several processes, which wait for each other when they start: start it in \
+         an empty ghost (farfork ghost start without --image)"
+    )]
+    GhostOfTree {
+        /// The image.
+        name: String,
+    },
+    /// The ghost has another image.
+    #[error("ghost {id} has image {has} and no other: start one for {name}, or an empty one")]
+    GhostOfImage {
+        /// The ghost.
+        id: String,
+        /// The name by which its image was asked for.
+        has: String,
+        /// The image.
+        name: String,
+    },
     /// A ghost has a PID namespace of its own.
     #[error(
         "a clone in a ghost has its pids in the ghost's PID namespace: leave out --pid-mode same"

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_restore::{Event, Hands, Started, Template};
 use farfork_sys::words;
-use farfork_types::Cid;
-use farfork_types::wire::{RestoreCall, Running};
+use farfork_types::wire::{Reply, RestoreCall, Running};
+use farfork_types::{Cid, Tiering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -18,7 +18,7 @@ use rustix::time::Timespec;
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals;
-use crate::ghosts::{Container, Waiting};
+use crate::ghosts::{Attached, Container, Stage, Waiting};
 use crate::images::{NodeImage, Pin};
 use crate::registry::{Number, Origin};
 use crate::session::Node;
@@ -33,6 +33,16 @@ struct Arrived {
     pid: i32,
     at_ns: [u64; 6],
     warnings: Vec<String>,
+}
+
+/// A clone on its way.
+struct Begun {
+    started: Started,
+    container: Option<Container>,
+    /// What held the image as long as the clone waited in its ghost.
+    _pin: Option<Pin>,
+    warnings: Vec<String>,
+    tiering: Tiering,
 }
 
 impl Node {
@@ -57,7 +67,8 @@ impl Node {
         if let Some(id) = &call.ghost {
             self.check_ghost(id, call, pool.pool(), cid)?;
         }
-        let (started, container) = self.spawn(call, &image, &pin, &externals)?;
+        let Begun { started, container, _pin, warnings, tiering } =
+            self.spawn(channel, call, &image, &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
@@ -74,10 +85,14 @@ impl Node {
                 return Err(shortage.map_or(error, NodeError::Agent));
             }
         };
-        let Arrived { pid, at_ns, warnings } = arrived;
-        let origin = Origin { pid, cid, name: call.name.clone(), tiering: call.tiering };
+        let Arrived { pid, at_ns, warnings: others } = arrived;
+        let warnings = [warnings, others].concat();
+        let has_waited = call.ghost.is_some() && at_ns[2] == at_ns[1];
+        let told =
+            if has_waited { woken(pid, at_ns) } else { running(pid, call.requested_ns, at_ns) };
+        let origin = Origin { pid, cid, name: call.name.clone(), tiering };
         let number = self.registry.add(followed, origin, started, (pin, container));
-        Ok((number, Running { warnings, ..running(pid, call.requested_ns, at_ns) }))
+        Ok((number, Running { warnings, ..told }))
     }
 
     /// Refuses what an agent that is not root cannot do, before anything of the clone is made.
@@ -89,22 +104,67 @@ impl Node {
         own.check(&call.name, &image.attached.image.model)
     }
 
-    /// Has a ghost become the init, which nobody else can have after that, or the template fork one.
+    /// Has the template fork an init, or a ghost become it, which nobody else can have after that. A
+    /// clone that waits in its ghost is given its descriptors, and then it is the client's to wake.
     fn spawn(
         &self,
+        channel: &Channel,
         call: &RestoreCall,
         image: &NodeImage,
         pin: &Pin,
         externals: &[OwnedFd],
-    ) -> Result<(Started, Option<Container>), NodeError> {
+    ) -> Result<Begun, NodeError> {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
-        let keeps_groups = self.own_ids.is_some();
-        let overlay = image.overlay(call.tiering)?;
+        let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
+        let cid = image.attached.image.extents.cid;
+        let Some(id) = &call.ghost else {
+            let by_template = |request: &Request, hands: &Hands<'_>| self.fork(cid, request, hands);
+            let hand = (request, externals);
+            let started = self.hand(call.tiering, image, pin, hand, by_template)?;
+            return Ok(Begun {
+                started,
+                container: None,
+                _pin: None,
+                warnings: Vec::new(),
+                tiering: call.tiering,
+            });
+        };
+        let Waiting { stage, container, .. } = self.ghosts.take(id, &call.name)?;
+        let (started, _pin, warnings, tiering) = match stage {
+            Stage::Empty(ghost) => {
+                let by_ghost =
+                    |request: &Request, hands: &Hands<'_>| Ok(ghost.spawn(cid, request, hands)?);
+                let hand = (request, externals);
+                (
+                    self.hand(call.tiering, image, pin, hand, by_ghost)?,
+                    None,
+                    Vec::new(),
+                    call.tiering,
+                )
+            }
+            Stage::Attached(Attached { started, waker, warnings, pin, tiering, .. }) => {
+                waker.supply(externals)?;
+                channel.send(&Reply::Ready, &[waker.as_fd()])?;
+                (started, Some(pin), warnings, tiering)
+            }
+        };
+        Ok(Begun { started, container: Some(container), _pin, warnings, tiering })
+    }
+
+    /// Sends a request, with everything that goes with it.
+    pub fn hand(
+        &self,
+        tiering: Tiering,
+        image: &NodeImage,
+        pin: &Pin,
+        (request, externals): (Request, &[OwnedFd]),
+        send: impl FnOnce(&Request, &Hands<'_>) -> Result<Started, NodeError>,
+    ) -> Result<Started, NodeError> {
+        let overlay = image.overlay(tiering)?;
         let request = Request {
             overlay_bytes: overlay.as_ref().map_or(0, |overlay| overlay.bytes),
-            ..image.attached.request(mode, externals.len(), keeps_groups)
+            ..request
         };
-        let cid = image.attached.image.extents.cid;
         let pool = image.attached.pool();
         let hands = Hands {
             pool: pool.as_fd(),
@@ -112,11 +172,7 @@ impl Node {
             overlay: overlay.as_ref().map(|overlay| overlay.as_fd()),
             externals,
         };
-        if let Some(id) = &call.ghost {
-            let Waiting { ghost, container, .. } = self.ghosts.take(id, &call.name)?;
-            return Ok((ghost.spawn(cid, &request, &hands)?, Some(container)));
-        }
-        Ok((self.fork(cid, &request, &hands)?, None))
+        send(&request, &hands)
     }
 
     /// Has the template fork an init, or another template if somebody has killed it.
@@ -148,6 +204,7 @@ fn arrived(
         match started.next(plan)? {
             Event::Warned(warning) => warnings.push(warning),
             Event::Running { pid, at_ns } => return Ok(Arrived { pid, at_ns, warnings }),
+            Event::Waits { .. } => {}
             Event::Exited(_) => return Err(started.killed().into()),
         }
     }
@@ -197,6 +254,19 @@ fn running(pid: i32, requested_ns: u64, at_ns: [u64; 6]) -> Running {
     }
     let total = at_ns[5].saturating_sub(requested_ns);
     Running { pid, restore_us: microseconds(total), phases_us, warnings: Vec::new() }
+}
+
+/// The same for a clone that has waited: see [`Status::at_ns`](farfork_plan::protocol::Status).
+fn woken(pid: i32, at_ns: [u64; 6]) -> Running {
+    let [requested, awake, _, _, state, last] = at_ns;
+    let since = |from: u64, to: u64| microseconds(to.saturating_sub(from));
+    let phases = [
+        ("wake", since(requested, awake)),
+        ("state", since(awake, state)),
+        ("leave", since(state, last)),
+    ];
+    let phases_us = phases.map(|(name, us)| (name.to_owned(), us)).into();
+    Running { pid, restore_us: since(requested, last), phases_us, warnings: Vec::new() }
 }
 
 fn microseconds(ns: u64) -> f64 {

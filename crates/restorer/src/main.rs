@@ -34,6 +34,7 @@ mod supervise;
 mod task;
 mod template;
 mod text;
+mod wait;
 
 use core::arch::global_asm;
 use core::panic::PanicInfo;
