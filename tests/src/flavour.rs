@@ -31,6 +31,8 @@ pub enum Flavour {
     PidOne,
     /// The clone runs in an empty ghost, with a network of its own.
     InEmptyGhost,
+    /// The clone waits in a ghost before its last steps, until it is woken.
+    InAttachedGhost,
     /// The clone is checkpointed too, under the same name: the parent's image goes while a clone
     /// of it lives. Then a clone of the clone passes, the clone, and the parent.
     CloneOfClone,
@@ -45,12 +47,13 @@ pub enum Flavour {
 
 impl Flavour {
     /// The flavours of a program that can be cloned.
-    pub const CLONING: [Flavour; 8] = [
+    pub const CLONING: [Flavour; 9] = [
         Flavour::CloneBesideParent,
         Flavour::CloneTwice,
         Flavour::KillRestoreSamePid,
         Flavour::CloneOnOtherNode,
         Flavour::InEmptyGhost,
+        Flavour::InAttachedGhost,
         Flavour::CloneOfClone,
         Flavour::Tiers,
         Flavour::Profiling,
@@ -69,6 +72,7 @@ impl Flavour {
             Flavour::Profiling => "profiling",
             Flavour::PidOne => "pid_one",
             Flavour::InEmptyGhost => "in_empty_ghost",
+            Flavour::InAttachedGhost => "in_attached_ghost",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
             Flavour::Excluded => "excluded",
@@ -80,12 +84,16 @@ impl Flavour {
     pub fn missing(self, program: &Program) -> Option<String> {
         let cloned = !matches!(self, Flavour::Plain | Flavour::Naive);
         let pool = if cloned { testbed::possible() } else { Ok(()) };
-        let ghosts =
-            if self == Flavour::InEmptyGhost { farfork::ghosts_possible() } else { Ok(()) };
+        let ghosts = if self.is_in_ghost() { farfork::ghosts_possible() } else { Ok(()) };
         match pool.and(ghosts).and_then(|()| compile::possible(program)) {
             Err(Trouble::Skipped(reason)) => Some(reason),
             _ => None,
         }
+    }
+
+    /// Whether it needs containers.
+    pub fn is_in_ghost(self) -> bool {
+        matches!(self, Flavour::InEmptyGhost | Flavour::InAttachedGhost)
     }
 
     /// Runs `program` in this flavour.
@@ -170,7 +178,8 @@ impl<'a> Stage<'a> {
             Flavour::Profiling if self.program.has_fresh_clones => self.profiled(),
             Flavour::Profiling => self.clone_of_clone(&["--profile"]),
             Flavour::KillRestoreSamePid => self.kill_restore(),
-            Flavour::InEmptyGhost => self.in_ghost(&["--user", "test"]),
+            Flavour::InEmptyGhost => self.in_ghost(false),
+            Flavour::InAttachedGhost => self.in_ghost(true),
             Flavour::CloneOfClone => self.clone_of_clone(&[]),
             Flavour::Excluded => self.excluded(),
             Flavour::Inherited => self.inherited(),
@@ -264,9 +273,12 @@ impl<'a> Stage<'a> {
     }
 
     /// A clone in a ghost of this node, which is gone with the clone.
-    fn in_ghost(&mut self, ghost: &[&str]) -> Outcome {
+    fn in_ghost(&mut self, is_attached: bool) -> Outcome {
         self.must_checkpoint(&[])?;
-        let ghost = farfork::start_ghost(ghost)?;
+        let pool = self.pool.display().to_string();
+        let attached = ["--image", &self.image, "--pool", &pool];
+        let more = if is_attached { &attached[..] } else { &["--user", "test"] };
+        let ghost = farfork::start_ghost(more)?;
         let mut clone = self.clone("clone in a ghost", &["--ghost", &ghost])?;
         clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
         self.parent.must_pass()?;

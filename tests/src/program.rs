@@ -206,9 +206,7 @@ impl Program {
                 Flavour::CLONING
                     .into_iter()
                     .filter(|flavour| !self.has_fresh_clones || *flavour != Flavour::CloneOfClone)
-                    .filter(|flavour| {
-                        *flavour != Flavour::InEmptyGhost || self.is_in_empty_ghost()
-                    }),
+                    .filter(|flavour| self.is_in_ghost(*flavour)),
             ),
             Expect::Refused(_) => all.push(Flavour::Refused),
             Expect::Excludes(_) => all.extend([Flavour::Excluded, Flavour::KillRestoreSamePid]),
@@ -220,10 +218,15 @@ impl Program {
         all
     }
 
-    /// An empty ghost differs in its surroundings only: those who look at these, and a few others.
-    fn is_in_empty_ghost(&self) -> bool {
+    /// An empty ghost differs in its surroundings only: for those who look at these, and a few others.
+    /// Where a clone waits, its memory is made as for any other, but not all else.
+    fn is_in_ghost(&self, flavour: Flavour) -> bool {
         let looks = self.as_pid_one || self.own_network || self.is_tree || self.values_differ;
-        looks && !self.not_in_ghosts
+        match flavour {
+            Flavour::InEmptyGhost => looks && !self.not_in_ghosts,
+            Flavour::InAttachedGhost => !self.caught_naive && !self.is_tree && !self.not_in_ghosts,
+            _ => true,
+        }
     }
 
     /// The path of the preloaded library, if there is one to preload.

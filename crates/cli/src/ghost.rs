@@ -5,9 +5,12 @@ use std::process::ExitCode;
 
 use farfork_node::client::Client;
 use farfork_node::paths;
-use farfork_types::wire::{GhostCall, GhostPhase, GhostState};
+use farfork_pool::Pool;
+use farfork_types::Tiering;
+use farfork_types::wire::{GhostCall, GhostImage, GhostPhase, GhostState};
 
 use crate::output::print_json;
+use crate::pool::PoolArg;
 use crate::{CommandResult, clones, node, size, usage_error};
 
 /// What to do with ghosts.
@@ -31,6 +34,14 @@ pub(crate) struct StartArgs {
     /// namespaces and a cgroup of its own.
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
+    /// Image whose clone it makes at once, up to its last steps; it takes no other then.
+    #[arg(long)]
+    image: Option<String>,
+    #[command(flatten)]
+    pool: PoolArg,
+    /// When pages of that image become local: see farfork restore.
+    #[arg(long, value_name = "mow|moa|hybrid|copy", default_value_t = Tiering::Mow)]
+    tiering: Tiering,
     /// Limit of the container's memory.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
@@ -86,6 +97,7 @@ fn start(args: &StartArgs) -> CommandResult {
         user: args.user.clone(),
         bundle,
         memory_bytes: args.memory,
+        image: args.image.as_deref().map(|image| attached(args, image)).transpose()?,
         requested_ns: crate::restore::now_ns(),
     };
     let ghost = Client::connect_or_start(&args.node)?.start_ghost(call)?;
@@ -97,6 +109,12 @@ fn start(args: &StartArgs) -> CommandResult {
     let ms = ghost.phases_us.values().sum::<f64>() / 1000.0;
     eprintln!("ghost {}: {ms:.1} ms, {} local", ghost.id, size::show(ghost.local_bytes));
     Ok(ExitCode::SUCCESS)
+}
+
+fn attached(args: &StartArgs, name: &str) -> Result<GhostImage, Box<dyn std::error::Error>> {
+    let pool = args.pool.path()?;
+    let cid = crate::restore::resolve(&Pool::open(&pool)?, name)?.to_string();
+    Ok(GhostImage { pool, cid, name: name.to_owned(), tiering: args.tiering })
 }
 
 fn list(args: &ListArgs) -> CommandResult {
@@ -146,6 +164,7 @@ fn show(ghosts: &[GhostState]) {
 fn word(state: GhostPhase) -> &'static str {
     match state {
         GhostPhase::Empty => "empty",
+        GhostPhase::Attached => "attached",
         GhostPhase::Running => "running",
     }
 }

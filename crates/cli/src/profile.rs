@@ -92,6 +92,7 @@ fn call(args: &Args, pool: PathBuf, image: &Image) -> RestoreCall {
         requested_ns: 0,
         tiering: Tiering::Mow,
         profile: true,
+        ghost: None,
         timeout_s: args.timeout,
     }
 }
@@ -113,7 +114,8 @@ fn end(args: &Args, clone: &StartedClone) -> Result<bool, Box<dyn Error>> {
     // It may end by itself at any moment, and an agent with it.
     let _ = Client::connect(&args.node)
         .and_then(|client| client.kill(clone.running.pid, libc::SIGKILL));
-    Ok(clone.client.ended()? & 0x7f == libc::SIGKILL)
+    let (wait_status, _) = clone.client.ended()?;
+    Ok(wait_status & 0x7f == libc::SIGKILL)
 }
 
 fn wait_status(status: ExitStatus) -> i32 {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -83,7 +83,12 @@ impl Client {
     ) -> Result<StartedClone, NodeError> {
         let detach = call.detach;
         self.channel.send(&Call::Restore(call), fds)?;
-        let received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
+        let mut received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
+        if let (Reply::Ready, Some(waker)) = (&received.document, received.fds.first()) {
+            // Nobody stands between this and the clone.
+            farfork_restore::start(waker.as_fd(), now_ns()).map_err(NodeError::Connection)?;
+            received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
+        }
         match received.document {
             Reply::Running(mut running) => {
                 running.pid = received.about.unwrap_or(running.pid);
@@ -173,6 +178,11 @@ impl Client {
     fn reply(&self) -> Result<Reply, NodeError> {
         Ok(self.channel.receive::<Reply>()?.ok_or_else(gone)?.document)
     }
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn gone() -> NodeError {

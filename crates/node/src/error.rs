@@ -60,6 +60,9 @@ pub enum NodeError {
         /// Why.
         source: io::Error,
     },
+    /// A clone that waits in its ghost is as it is.
+    #[error("a clone that waits in its ghost is not watched: use an empty ghost, or none")]
+    ProfileAttached,
     /// Whoever asked for a clone has gone, before it ran.
     #[error("whoever asked for the clone has gone: it was ended")]
     CallerGone,
@@ -150,6 +153,25 @@ pub enum NodeError {
         id: String,
         /// What became of it.
         what: String,
+    },
+    /// A tree waits nowhere.
+    #[error(
+        "image {name} is of several processes, which wait for each other when they start: start it in \
+         an empty ghost (farfork ghost start without --image)"
+    )]
+    GhostOfTree {
+        /// The image.
+        name: String,
+    },
+    /// The ghost has another image.
+    #[error("ghost {id} has image {has} and no other: start one for {name}, or an empty one")]
+    GhostOfImage {
+        /// The ghost.
+        id: String,
+        /// The name by which its image was asked for.
+        has: String,
+        /// The image.
+        name: String,
     },
     /// A ghost has a PID namespace of its own.
     #[error(

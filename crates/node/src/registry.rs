@@ -296,7 +296,7 @@ impl Registry {
     fn hear<'s>(&'s self, scope: &'s Scope<'s, '_>, number: Number) {
         let Some(clone) = self.get(number) else { return };
         let news = match clone.started.next(&[]) {
-            Ok(Event::Running { .. } | Event::Warned(_)) => return,
+            Ok(Event::Running { .. } | Event::Waits { .. } | Event::Warned(_)) => return,
             Ok(Event::Exited(status)) => News::Told(status),
             Err(_) => News::InitKilled,
         };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_restore::{Event, Hands, Started, Template};
 use farfork_sys::words;
-use farfork_types::wire::{RestoreCall, Running};
+use farfork_types::wire::{Reply, RestoreCall, Running};
 use farfork_types::{Cid, Tiering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -18,8 +18,9 @@ use rustix::time::Timespec;
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals;
-use crate::ghosts::{Container, Waiting};
+use crate::ghosts::{Attached, Container, Stage, Waiting};
 use crate::images::{NodeImage, Pin};
+use crate::overlays::Overlay;
 use crate::profile::{Profile, Watched};
 use crate::registry::{Number, Origin};
 use crate::session::Node;
@@ -34,6 +35,16 @@ struct Arrived {
     pid: i32,
     at_ns: [u64; 6],
     warnings: Vec<String>,
+}
+
+/// A clone on its way.
+struct Begun {
+    started: Started,
+    container: Option<Container>,
+    /// What held the image as long as the clone waited in its ghost.
+    _pin: Option<Pin>,
+    warnings: Vec<String>,
+    tiering: Tiering,
 }
 
 impl Node {
@@ -60,7 +71,8 @@ impl Node {
         }
         let is_watched = self.is_watched(call, &image)?;
         let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
-        let (started, container) = self.spawn(call, (&image, is_watched), &pin, &externals)?;
+        let Begun { started, container, _pin, warnings, tiering } =
+            self.spawn(channel, call, (&image, is_watched), &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
@@ -77,7 +89,11 @@ impl Node {
                 return Err(shortage.map_or(error, NodeError::Agent));
             }
         };
-        let Arrived { pid, at_ns, warnings } = arrived;
+        let Arrived { pid, at_ns, warnings: others } = arrived;
+        let warnings = [warnings, others].concat();
+        let has_waited = call.ghost.is_some() && at_ns[2] == at_ns[1];
+        let told =
+            if has_waited { woken(pid, at_ns) } else { running(pid, call.requested_ns, at_ns) };
         let watched = |epochs| {
             let watched = Watched::open(pid, &image.attached.image.model).ok()?;
             let profile = Arc::new(Profile::new(watched, Arc::clone(&pool), cid, epochs));
@@ -85,10 +101,9 @@ impl Node {
             Some(profile)
         };
         let profile = epochs.and_then(watched);
-        let (name, tiering) = (call.name.clone(), call.tiering);
-        let origin = Origin { pid, cid, name, tiering, profile };
+        let origin = Origin { pid, cid, name: call.name.clone(), tiering, profile };
         let number = self.registry.add(followed, origin, started, (pin, container));
-        Ok((number, Running { warnings, ..running(pid, call.requested_ns, at_ns) }))
+        Ok((number, Running { warnings, ..told }))
     }
 
     /// Whether a clone is to tell which pages it touches: its caller wants it, or it is its turn. The
@@ -111,34 +126,49 @@ impl Node {
         own.check(&call.name, &image.attached.image.model)
     }
 
-    /// Has a ghost become the init, which nobody else can have after that, or the template fork one.
+    /// Has the template fork an init, or a ghost become it, which nobody else can have after that. A
+    /// clone that waits in its ghost is given its descriptors, and then it is the client's to wake.
     fn spawn(
         &self,
+        channel: &Channel,
         call: &RestoreCall,
         (image, is_watched): (&NodeImage, bool),
         pin: &Pin,
         externals: &[OwnedFd],
-    ) -> Result<(Started, Option<Container>), NodeError> {
+    ) -> Result<Begun, NodeError> {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
-        let keeps_groups = self.own_ids.is_some();
-        let overlay = if is_watched { image.watch()? } else { image.overlay(call.tiering)? };
-        let request = Request {
-            overlay_bytes: overlay.as_ref().map_or(0, |overlay| overlay.bytes),
-            ..image.attached.request(mode, externals.len(), keeps_groups)
-        };
+        let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
         let cid = image.attached.image.extents.cid;
-        let pool = image.attached.pool();
-        let hands = Hands {
-            pool: pool.as_fd(),
-            pin: pin.lock().unwrap_or(pool).as_fd(),
-            overlay: overlay.as_ref().map(|overlay| overlay.as_fd()),
-            externals,
+        let overlay = || if is_watched { image.watch() } else { image.overlay(call.tiering) };
+        let Some(id) = &call.ghost else {
+            let by_template = |request: &Request, hands: &Hands<'_>| self.fork(cid, request, hands);
+            let hand = (request, externals);
+            let started = hand_over(overlay()?, image, pin, hand, by_template)?;
+            return Ok(Begun {
+                started,
+                container: None,
+                _pin: None,
+                warnings: Vec::new(),
+                tiering: call.tiering,
+            });
         };
-        if let Some(id) = &call.ghost {
-            let Waiting { ghost, container, .. } = self.ghosts.take(id, &call.name)?;
-            return Ok((ghost.spawn(cid, &request, &hands)?, Some(container)));
-        }
-        Ok((self.fork(cid, &request, &hands)?, None))
+        let Waiting { stage, container, .. } = self.ghosts.take(id, &call.name)?;
+        let (started, _pin, warnings, tiering) = match stage {
+            Stage::Empty(ghost) => {
+                let by_ghost =
+                    |request: &Request, hands: &Hands<'_>| Ok(ghost.spawn(cid, request, hands)?);
+                let hand = (request, externals);
+                let started = hand_over(overlay()?, image, pin, hand, by_ghost)?;
+                (started, None, Vec::new(), call.tiering)
+            }
+            Stage::Attached(_) if is_watched => return Err(NodeError::ProfileAttached),
+            Stage::Attached(Attached { started, waker, warnings, pin, tiering, .. }) => {
+                waker.supply(externals)?;
+                channel.send(&Reply::Ready, &[waker.as_fd()])?;
+                (started, Some(pin), warnings, tiering)
+            }
+        };
+        Ok(Begun { started, container: Some(container), _pin, warnings, tiering })
     }
 
     /// Has the template fork an init, or another template if somebody has killed it.
@@ -151,6 +181,26 @@ impl Node {
         }
         Ok(first?)
     }
+}
+
+/// Sends a request, with everything that goes with it.
+pub fn hand_over(
+    overlay: Option<Arc<Overlay>>,
+    image: &NodeImage,
+    pin: &Pin,
+    (request, externals): (Request, &[OwnedFd]),
+    send: impl FnOnce(&Request, &Hands<'_>) -> Result<Started, NodeError>,
+) -> Result<Started, NodeError> {
+    let request =
+        Request { overlay_bytes: overlay.as_ref().map_or(0, |overlay| overlay.bytes), ..request };
+    let pool = image.attached.pool();
+    let hands = Hands {
+        pool: pool.as_fd(),
+        pin: pin.lock().unwrap_or(pool).as_fd(),
+        overlay: overlay.as_ref().map(|overlay| overlay.as_fd()),
+        externals,
+    };
+    send(&request, &hands)
 }
 
 /// Waits until a clone runs, as long as its caller waits and for the time that the caller gives it.
@@ -170,6 +220,7 @@ fn arrived(
         match started.next(plan)? {
             Event::Warned(warning) => warnings.push(warning),
             Event::Running { pid, at_ns } => return Ok(Arrived { pid, at_ns, warnings }),
+            Event::Waits { .. } => {}
             Event::Exited(_) => return Err(started.killed().into()),
         }
     }
@@ -219,6 +270,19 @@ fn running(pid: i32, requested_ns: u64, at_ns: [u64; 6]) -> Running {
     }
     let total = at_ns[5].saturating_sub(requested_ns);
     Running { pid, restore_us: microseconds(total), phases_us, warnings: Vec::new() }
+}
+
+/// The same for a clone that has waited: see [`Status::at_ns`](farfork_plan::protocol::Status).
+fn woken(pid: i32, at_ns: [u64; 6]) -> Running {
+    let [requested, awake, _, _, state, last] = at_ns;
+    let since = |from: u64, to: u64| microseconds(to.saturating_sub(from));
+    let phases = [
+        ("wake", since(requested, awake)),
+        ("state", since(awake, state)),
+        ("leave", since(state, last)),
+    ];
+    let phases_us = phases.map(|(name, us)| (name.to_owned(), us)).into();
+    Running { pid, restore_us: since(requested, last), phases_us, warnings: Vec::new() }
 }
 
 fn microseconds(ns: u64) -> f64 {

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!  window::PLAN ─► PlanHeader ─┬─ members ─► MemberPlan ─┬─ memory_ops   its address space
-//!                              │                         ├─ task_ops     files, signals, timers
+//!                              │                         ├─ task_ops     files, signals
+//!                              │                         ├─ late_ops     sockets, timers, limits
 //!                              │                         ├─ joined_ops   what threads would undo
 //!                              │                         └─ threads ─► ThreadPlan ─┬─ ops
 //!                              │                                                   └─ frame for
@@ -90,6 +91,9 @@ pub struct MemberPlan {
     pub memory_ops: Table,
     /// Ops that build what the threads of the process share besides memory.
     pub task_ops: Table,
+    /// Ops that come after those, and have to wait until the clone starts where it is made before:
+    /// what its caller supplies, what others can see, and what may run out.
+    pub late_ops: Table,
     /// Ops of the first thread when all else of the process is made: what has to wait for other
     /// processes, or they for it. The last of them say so.
     pub settle_ops: Table,
@@ -208,7 +212,7 @@ pub mod traits {
 const _: () = {
     assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 5 + 16);
     assert!(size_of::<TraitRange>() == 24);
-    assert!(size_of::<MemberPlan>() == 16 * 6);
+    assert!(size_of::<MemberPlan>() == 16 * 7);
     assert!(size_of::<Birth>() == 32);
     assert!(size_of::<ThreadPlan>() == 56);
     assert!(size_of::<Window>() == 24);

@@ -14,8 +14,8 @@ pub const SLOTS: usize = 250;
 /// Most descriptors that one request carries (the kernel's `SCM_MAX_FD` is 253).
 pub const MAX_REQUEST_FDS: usize = 200;
 
-/// Start one clone. Carries descriptors: pool, status socket, pin, the overlay if there is one, then
-/// the external ones in the plan's order. In the place of one that may be left out and was, stands a directory opened with
+/// Start one clone. Carries descriptors: pool, status socket, pin, the overlay if there is one, the
+/// socket of a clone that [waits](Request::waits), or else the external ones in the plan's order. In the place of one that may be left out and was, stands a directory opened with
 /// `O_PATH`, which no descriptor that is supplied can be.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
@@ -44,6 +44,35 @@ pub struct Request {
     pub clocks_ns: [i64; 2],
     /// How far the clone's `CLOCK_MONOTONIC` is ahead of its agent's, in ns.
     pub ahead_ns: i64,
+    /// 1 if the clone waits before its last steps: for a [`Wake`] with the external descriptors, and
+    /// one without.
+    pub waits: u32,
+    /// Keeps the struct free of padding.
+    pub reserved: u32,
+}
+
+/// What a clone that waits hears on its socket.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Wake {
+    /// A [`WakeKind`] as a number.
+    pub kind: u32,
+    /// [`VERSION`].
+    pub version: u32,
+    /// [`WakeKind::Start`]: the agent's `CLOCK_MONOTONIC` in ns when the start was asked for.
+    pub requested_ns: u64,
+}
+
+/// Kinds of [`Wake`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WakeKind {
+    /// Brings the external descriptors, in the plan's order.
+    Supply = 1,
+    /// The clone is to leave for its code.
+    Start = 2,
 }
 
 /// Version of all these messages. Agent and restorer are one program and always agree; a ghost says
@@ -97,7 +126,8 @@ pub struct Status {
     /// [`StatusKind::Failed`], [`StatusKind::Warned`]: the op's `detail`.
     pub detail: u64,
     /// [`StatusKind::Running`]: the agent's `CLOCK_MONOTONIC` in ns at: init running, container made,
-    /// process forked, memory mapped, descriptors made, last step before user code.
+    /// process forked, memory mapped, descriptors made, last step before user code. Of a clone
+    /// that has waited: asked for, awake (three times), descriptors made, last step.
     pub at_ns: [u64; 6],
 }
 
@@ -117,11 +147,14 @@ pub enum StatusKind {
     Exited = 3,
     /// Something of the parent could not be set, and the clone starts without.
     Warned = 4,
+    /// The clone waits for a [`Wake`].
+    Waits = 5,
 }
 
 const _: () = {
-    assert!(size_of::<Request>() == 80);
+    assert!(size_of::<Request>() == 88);
     assert!(size_of::<Spawned>() == 8);
     assert!(size_of::<Hello>() == 8);
+    assert!(size_of::<Wake>() == 16);
     assert!(size_of::<Status>() == 72);
 };

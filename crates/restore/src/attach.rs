@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
+use farfork_image::compile::supplied;
 use farfork_image::format::Image;
 use farfork_image::model::Offsets;
 use farfork_image::{clocks, machine};
@@ -66,6 +67,12 @@ impl Attached {
     /// The pool, open for reading only.
     pub fn pool(&self) -> &OwnedFd {
         &self.pool
+    }
+
+    /// The request that makes a clone which waits before its last steps, in a namespace of its own.
+    pub fn request_waiting(&self) -> Request {
+        let expected = supplied(&self.image.model).len();
+        Request { waits: 1, ..self.request(PidMode::New, expected, false) }
     }
 
     /// The request that starts a clone, which keeps the groups of its agent or has those of the plan.

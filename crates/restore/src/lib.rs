@@ -15,8 +15,10 @@ mod ending;
 mod error;
 mod ghost;
 mod template;
+mod waker;
 
 pub use attach::{Attached, attach};
 pub use error::RestoreError;
 pub use ghost::{Ghost, Seat, Summoned};
 pub use template::{Event, Hands, Started, Template};
+pub use waker::{Waker, start};

@@ -69,6 +69,11 @@ pub enum Event {
         /// When each phase ended: see [`Status::at_ns`].
         at_ns: [u64; 6],
     },
+    /// It waits before its last steps.
+    Waits {
+        /// Its pid as seen here.
+        pid: i32,
+    },
     /// Something of the parent could not be set, and it starts without; comes before `Running`.
     Warned(String),
     /// It has ended, with this wait status.
@@ -232,6 +237,7 @@ impl Started {
             kind if kind == StatusKind::Running as u32 => {
                 Ok(Event::Running { pid: sender, at_ns: status.at_ns })
             }
+            kind if kind == StatusKind::Waits as u32 => Ok(Event::Waits { pid: sender }),
             kind if kind == StatusKind::Exited as u32 => Ok(Event::Exited(status.value as i32)),
             kind => {
                 let what = What::from_number(status.what as u16);
@@ -275,6 +281,11 @@ impl Started {
             }
             _ => Err(self.killed()),
         }
+    }
+
+    /// Whether it has ended, as seen by what its init still could say.
+    pub fn has_ended(&self) -> bool {
+        has_hung_up(&self.status)
     }
 
     /// Says that somebody else has ended it.

@@ -45,6 +45,12 @@ pub struct Shared {
     pub keeps_groups: bool,
     /// There is an overlay.
     pub has_overlay: bool,
+    /// The socket from which a clone is woken that waits before its last steps.
+    pub wake_fd: Option<i32>,
+    /// How many external descriptors that brings.
+    pub expected: u32,
+    /// The lowest number that is free for the restorer.
+    pub spare_fd: u32,
     /// Where the clone's processes hand over what their pages are supplied by, if they are.
     pub pager_fd: Option<i32>,
     /// Where they leave what watches their memory, if something does.
@@ -70,6 +76,9 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     is_family: false,
     keeps_groups: false,
     has_overlay: false,
+    wake_fd: None,
+    expected: 0,
+    spare_fd: 0,
     pager_fd: None,
     watch_fd: None,
 });
@@ -179,22 +188,25 @@ fn keep_descriptors(
     plan: &PlanHeader,
     shared: &mut Shared,
 ) -> Result<u32, Errno> {
-    let spare = plan.spare_fd;
+    let (spare, request) = (plan.spare_fd, start.request);
     let fds = start.received.fds();
-    let first_external = fds.len().saturating_sub(start.request.external_count as usize);
+    let waits = request.waits != 0;
+    (shared.spare_fd, shared.expected) = (spare, request.external_count);
+    // Those of a clone that waits come later; its socket is the last.
+    let last = if waits { 1 } else { request.external_count as usize };
+    let first_external = fds.len().saturating_sub(last);
     for (index, fd) in fds.iter().enumerate() {
         let kept = call::duplicate_above(*fd, spare)?;
         match index {
             0 => shared.slots.set(SLOT_POOL, kept),
             1 => shared.status_fd = kept,
             2 => {} // the pin: its descriptor only has to stay open
-            _ if index < first_external => overlay::map(kept, start.request.overlay_bytes)?,
+            _ if index < first_external => overlay::map(kept, request.overlay_bytes)?,
+            _ if waits => shared.wake_fd = Some(kept),
             _ => shared.slots.set(SLOT_EXTERNAL + (index - first_external) as u8, kept),
         }
     }
-    for fd in start.received.fds() {
-        call::close_range(*fd as u32, *fd as u32);
-    }
+    start.received.close();
     call::close_range(0, CONTROL_FD as u32);
     Ok(spare)
 }
@@ -211,8 +223,10 @@ impl Handed {
         let mut handed = Handed { fds: [-1; MAX_REQUEST_FDS], count: 0 };
         let externals =
             (0..u64::from(request.external_count)).map(|i| u64::from(SLOT_EXTERNAL) + i);
-        for (place, slot) in handed.fds.iter_mut().zip(externals.chain([u64::from(SLOT_POOL)])) {
-            *place = shared.slots.get(slot);
+        let slots = externals.chain([u64::from(SLOT_POOL)]).map(|slot| shared.slots.get(slot));
+        let all = slots.filter(|fd| *fd >= 0).chain(shared.wake_fd);
+        for (place, fd) in handed.fds.iter_mut().zip(all) {
+            *place = fd;
             handed.count += 1;
         }
         handed

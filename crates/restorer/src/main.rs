@@ -36,6 +36,7 @@ mod task;
 mod template;
 mod text;
 mod userfault;
+mod wait;
 mod watch;
 
 use core::arch::global_asm;

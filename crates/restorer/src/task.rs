@@ -10,7 +10,7 @@ use crate::family;
 use crate::gate::GATE;
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, Slots, elements};
-use crate::{overlay, pager, watch};
+use crate::{overlay, pager, wait, watch};
 
 const ARCH_SET_FS: u64 = 0x1002;
 
@@ -93,12 +93,21 @@ fn build(
     }
     // SAFETY: the ops are the plan's; the clone's descriptors and signals are its own.
     unsafe { shared.slots.run(elements(member.task_ops))? };
+    if shared.wake_fd.is_none() {
+        // SAFETY: as above.
+        unsafe { shared.slots.run(elements(member.late_ops))? };
+    }
     shared.others = threads.len() as u32 - 1;
     for (index, thread) in threads.iter().enumerate().skip(1) {
         start_thread(index, thread).map_err(|errno| Failure::of(What::Thread, errno))?;
     }
     // What the first thread sets for others, they do not set again.
     GATE.await_others(shared.others);
+    if let Some(socket) = shared.wake_fd {
+        wait::for_start(socket, shared).map_err(|errno| Failure::of(What::Descriptor, errno))?;
+        // SAFETY: as above; nobody else of this process makes descriptors now.
+        unsafe { shared.slots.run(elements(member.late_ops))? };
+    }
     let base = threads[0].fs_base;
     // SAFETY: nothing here uses thread-local storage; the ops are this thread's.
     unsafe {

@@ -64,8 +64,25 @@ pub struct GhostCall {
     pub bundle: Option<PathBuf>,
     /// Limit of the container's memory, in bytes.
     pub memory_bytes: Option<u64>,
+    /// The image that it shall have already.
+    #[serde(default)]
+    pub image: Option<GhostImage>,
     /// `CLOCK_MONOTONIC` in ns when the user asked.
     pub requested_ns: u64,
+}
+
+/// An image that a ghost has before anybody asks for its clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GhostImage {
+    /// Path of the pool.
+    pub pool: PathBuf,
+    /// Id of the image, 32 hexadecimal digits.
+    pub cid: String,
+    /// Name it was asked for by.
+    pub name: String,
+    /// When its pages become local.
+    #[serde(default)]
+    pub tiering: Tiering,
 }
 
 /// Start one clone.
@@ -130,6 +147,9 @@ impl fmt::Display for InheritedFd {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
+    /// A clone waits in its ghost for a wake-up from the client itself, by the descriptor beside this;
+    /// [`Reply::Running`] follows that.
+    Ready,
     /// A clone runs. The sender's pid in the packet's credentials is the clone's.
     Running(Running),
     /// A clone has ended with this wait status; ends the call.
@@ -202,6 +222,8 @@ pub enum GhostPhase {
     /// It waits for an image.
     #[default]
     Empty,
+    /// It has an image, whose clone waits before its last steps.
+    Attached,
     /// A clone runs in it.
     Running,
 }

@@ -2,12 +2,20 @@
 //! and after the request, in words, and nothing of a container stays.
 
 use std::fs;
+use std::io::IoSlice;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg,
+    socket,
+};
 use nix::unistd::Pid;
 
 use crate::Case;
@@ -28,6 +36,14 @@ pub const CASES: &[Case] = &[
     ("loses_its_agent", loses_its_agent),
     ("comes_from_a_bundle", comes_from_a_bundle),
     ("comes_from_no_bad_bundle", comes_from_no_bad_bundle),
+    ("waits_with_its_image_and_is_not_seen", waits_unseen),
+    ("wakes_with_the_time_its_timers_had", wakes_with_its_timers),
+    ("keeps_nothing_of_farforks_open", keeps_nothing_open),
+    ("has_one_image", has_one_image),
+    ("waits_with_no_tree", waits_with_no_tree),
+    ("is_killed_while_its_clone_waits", is_killed_while_its_clone_waits),
+    ("loses_its_agent_while_its_clone_waits", loses_its_agent_while_its_clone_waits),
+    ("is_asked_by_one_that_goes", is_asked_by_one_that_goes),
     ("says_that_runc_is_missing", says_that_runc_is_missing),
 ];
 
@@ -320,5 +336,166 @@ fn says_that_runc_is_missing() -> Outcome {
     let mut scene = Scene::set(8)?;
     scene.agent_without_programs()?;
     scene.fails(&["ghost", "start"], 1, &["runc", "not installed", "apt-get install"])?;
+    scene.strike()
+}
+
+fn attach(scene: &Scene) -> Outcome<String> {
+    start(scene, &["--image", "a/b"])
+}
+
+/// Others see nothing of a clone that waits: it listens nowhere, and has no lock.
+fn waits_unseen() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let mut listening = scene.subject("tcp_listening")?;
+    scene.checkpoint(&listening, "a/listening")?;
+    let mut locking = scene.subject("fd_locks")?;
+    scene.checkpoint(&locking, "a/locking")?;
+    let ghost = start(&scene, &["--image", "a/listening"])?;
+    let sockets = |init: i64| fs::read_to_string(format!("/proc/{init}/net/tcp"));
+    let seen = sockets(number(&scene, &ghost, "init_pid")?).map_err(during("reading"))?;
+    demand(seen.lines().count() == 1, format!("it listens already: {seen}"))?;
+    // Its parent has the lock: a clone that took it before the start could not be made.
+    let locked = start(&scene, &["--image", "a/locking"])?;
+    scene.fails(&["restore", "a/locking", "--ghost", &locked], 1, &["another process holds it"])?;
+    must_be_gone(&scene, &locked)?;
+    let mut command = scene.command(&["restore", "a/listening", "--ghost", &ghost])?;
+    Subject::start("clone", &mut command, PATIENCE)?.must_pass()?;
+    must_be_gone(&scene, &ghost)?;
+    listening.must_pass()?;
+    locking.must_pass()?;
+    scene.strike()
+}
+
+/// What is left of a timer does not run out while the clone waits.
+fn wakes_with_its_timers() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let mut timers = scene.subject("timers")?;
+    scene.checkpoint(&timers, "a/timers")?;
+    let ghost = start(&scene, &["--image", "a/timers"])?;
+    thread::sleep(Duration::from_secs(2));
+    let mut command = scene.command(&["restore", "a/timers", "--ghost", &ghost])?;
+    Subject::start("clone", &mut command, PATIENCE)?.must_pass()?;
+    timers.must_pass()?;
+    scene.strike()
+}
+
+/// Neither the socket that it was woken by nor any other is the clone's.
+fn keeps_nothing_open() -> Outcome {
+    let (scene, subject) = stage()?;
+    let ghost = attach(&scene)?;
+    let numbers = |pid: i64| -> Vec<String> {
+        let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut all: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        all.sort();
+        all
+    };
+    let mut clone = clone(&scene, &ghost)?;
+    await_running(&scene, &ghost)?;
+    let parents = numbers(subject.pid().into());
+    let pid = runs(&scene, &ghost)?.into();
+    // The run of farfork's own is closed as the clone leaves, just after it has said that it runs.
+    await_until("the clone has its parent's descriptors", || numbers(pid) == parents).map_err(
+        |_| Trouble::Failed(format!("open: {:?}, in its parent {parents:?}", numbers(pid))),
+    )?;
+    scene.works(&["ghost", "stop", &ghost])?;
+    clone.finish()?;
+    scene.strike()
+}
+
+fn await_running(scene: &Scene, ghost: &str) -> Outcome {
+    await_until("it runs", || told(scene, ghost).is_ok_and(|told| told["state"] == "running"))
+}
+
+fn has_one_image() -> Outcome {
+    let (scene, subject) = stage()?;
+    scene.checkpoint(&subject, "a/other")?;
+    let ghost = attach(&scene)?;
+    scene.fails(&["restore", "a/other", "--ghost", &ghost], 1, &["a/b", "no other", "a/other"])?;
+    scene.fails(&["ghost", "start", "--image", "a/nothing"], 1, &["no image", "a/nothing"])?;
+    let theirs = ["ghost", "start", "--image", "a/b", "--user", "c"];
+    scene.fails(&theirs, 1, &["images of c only"])?;
+    // Once it has run, as any other.
+    let mut clone = clone(&scene, &ghost)?;
+    await_running(&scene, &ghost)?;
+    scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "used"])?;
+    scene.works(&["ghost", "stop", "--all"])?;
+    clone.finish()?;
+    demand(scene.pins()?.is_empty(), "an image is still pinned")?;
+    scene.strike()
+}
+
+fn waits_with_no_tree() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let mut command = Command::new("sh");
+    command.args(["-c", "sleep 1000 & echo READY; read line"]);
+    let mut tree = Subject::start("tree", &mut command, PATIENCE)?;
+    tree.await_ready()?;
+    let pid = tree.pid().to_string();
+    scene.works(&["checkpoint", "--tree", "--pid", &pid, "--name", "a/tree"])?;
+    scene.fails(
+        &["ghost", "start", "--image", "a/tree"],
+        1,
+        &["several processes", "empty ghost"],
+    )?;
+    demand(scene.works(&["ghost", "list", "--json"])? == "[]", "expected no ghost")?;
+    let children = crate::scene::children(tree.pid());
+    children.into_iter().try_for_each(|child| end(child.into()))?;
+    scene.strike()
+}
+
+fn is_killed_while_its_clone_waits() -> Outcome {
+    let (scene, _subject) = stage()?;
+    for key in ["init_pid", "pid"] {
+        let ghost = attach(&scene)?;
+        end(number(&scene, &ghost, key)?)?;
+        must_be_gone(&scene, &ghost)?;
+        scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "has ended"])?;
+    }
+    demand(scene.pins()?.is_empty(), "the image is still pinned")?;
+    scene.strike()
+}
+
+fn loses_its_agent_while_its_clone_waits() -> Outcome {
+    let (mut scene, _subject) = stage()?;
+    let ghost = attach(&scene)?;
+    let pid = number(&scene, &ghost, "pid")?;
+    scene.kill_agent();
+    let ended = || !fs::exists(format!("/proc/{pid}/exe")).unwrap_or(false);
+    await_until("its clone ends", ended)?;
+    scene.agent()?;
+    must_be_gone(&scene, &ghost)?;
+    await_until("the image is let go of", || scene.pins().is_ok_and(|pins| pins.is_empty()))?;
+    scene.strike()
+}
+
+/// Whoever has asked for a clone that waits, and goes without waking it, has spent it.
+fn is_asked_by_one_that_goes() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = attach(&scene)?;
+    let cid = told(&scene, &ghost)?["cid"].as_str().unwrap_or_default().to_owned();
+    let call = serde_json::json!({ "restore": {
+        "pool": scene.pool_path(), "cid": cid, "name": "a/b", "detach": false, "same_pid": false,
+        "inherit": [], "requested_ns": 0, "ghost": ghost,
+    }});
+    let kind = SockType::SeqPacket;
+    let asking = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)
+        .map_err(during("making a socket"))?;
+    let address = scene.directory().join("run/local.sock");
+    let address = UnixAddr::new(&address).map_err(during("naming a socket"))?;
+    connect(asking.as_raw_fd(), &address).map_err(during("connecting"))?;
+    let null = fs::File::open("/dev/null").map_err(during("opening"))?;
+    let (text, fds) = (call.to_string(), [null.as_raw_fd(); 3]);
+    let (bytes, rights) = ([IoSlice::new(text.as_bytes())], [ControlMessage::ScmRights(&fds)]);
+    sendmsg::<()>(asking.as_raw_fd(), &bytes, &rights, MsgFlags::empty(), None)
+        .map_err(during("sending"))?;
+    let mut reply = vec![0; 4096];
+    let got = recv(asking.as_raw_fd(), &mut reply, MsgFlags::empty()).map_err(during("hearing"))?;
+    let said = String::from_utf8_lossy(&reply[..got]).into_owned();
+    demand(said == "\"ready\"", format!("expected it to be ready: {said}"))?;
+    drop(asking);
+    must_be_gone(&scene, &ghost)?;
+    demand(scene.pins()?.is_empty(), "the image is still pinned")?;
+    scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "used"])?;
     scene.strike()
 }

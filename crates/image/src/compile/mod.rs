@@ -20,7 +20,7 @@ use farfork_plan::{MEMBER_SHIFT, MemberPlan, PLAN_MAGIC, PlanHeader};
 
 use crate::model::{Member, Model};
 use arena::Arena;
-pub use descriptors::{Supplied, externals, replaceables};
+pub use descriptors::{Supplied, externals, replaceables, supplied};
 
 /// Where each chunk of a model's segments lies in the pool: offsets, multiples of the chunk size.
 pub type Placement = [u64];
@@ -62,7 +62,8 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         let settle = family::settle(model, index, &mut arena);
         members.push(MemberPlan {
             memory_ops: arena.ops(&memory.ops),
-            task_ops: arena.ops(&process),
+            task_ops: arena.ops(&process.early),
+            late_ops: arena.ops(&process.late),
             joined_ops: {
                 let joined = process::joined(member);
                 arena.ops(&joined)

@@ -3,6 +3,7 @@
 use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
+use super::descriptors::Halves;
 use super::place::Opener;
 use super::{Subject, descriptors, family, place, scheduling};
 use crate::model::{Member, PosixTimer};
@@ -11,19 +12,21 @@ use crate::model::{Member, PosixTimer};
 const SLOT_DIRECTORY: u8 = 249;
 
 /// Compiles everything that the threads of the process share besides memory.
-pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
+pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Halves {
     let member = subject.member;
     let mut ops = Vec::new();
     if !family::has_several(subject.model) {
         ops.extend(leadership(member));
     }
     ops.extend(directory(member, arena));
-    ops.extend(descriptors::ops(subject, arena));
+    let descriptors = descriptors::ops(subject, arena);
+    ops.extend(descriptors.early);
     ops.extend(signals(member, arena));
     ops.extend(attributes(member));
-    ops.extend(scheduling::process(member, arena)); // opens files, which a limit may forbid
-    ops.extend(limits(member, arena));
-    ops
+    ops.extend(scheduling::process(member, arena));
+    let mut late = descriptors.late;
+    late.extend(limits(member, arena)); // which forbid files, and numbers of descriptors
+    Halves { early: ops, late }
 }
 
 fn leadership(member: &Member) -> Option<Op> {

@@ -8,6 +8,7 @@
 //! sockets; a clone in a ghost lives on, as any clone does. What is left of their containers is
 //! taken away by the next agent of the node.
 
+mod attached;
 mod bundle;
 mod cgroup;
 mod container;
@@ -21,6 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use farfork_restore::Ghost;
 use farfork_types::wire::GhostCall;
 
+pub use attached::Attached;
 pub use bundle::Wishes;
 pub use container::{Container, Places, Spent};
 use leftovers::Leftovers;
@@ -50,10 +52,34 @@ struct State {
 pub struct Waiting {
     /// Whose images it takes; any one's without.
     pub user: Option<String>,
-    /// Its first process.
-    pub ghost: Ghost,
+    /// How far it is.
+    pub stage: Stage,
     /// Its container.
     pub container: Container,
+}
+
+/// How far a ghost is.
+#[derive(Debug)]
+pub enum Stage {
+    /// It waits for an image.
+    Empty(Ghost),
+    /// Its clone waits for its last steps.
+    Attached(Attached),
+}
+
+impl Waiting {
+    fn has_ended(&self) -> bool {
+        match &self.stage {
+            Stage::Empty(ghost) => ghost.has_ended(),
+            Stage::Attached(attached) => attached.started.has_ended(),
+        }
+    }
+
+    /// What is known of the end of its first process.
+    fn end(&self) -> String {
+        let killed = || "its first process was killed while it waited".to_owned();
+        format!("has ended: {}", self.container.shortage().unwrap_or_else(killed))
+    }
 }
 
 impl Ghosts {
@@ -69,18 +95,23 @@ impl Ghosts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a ghost, and how long that took.
-    pub fn start(&self, call: &GhostCall) -> Result<(String, Spent), NodeError> {
+    /// Makes an empty ghost, and tells how long that took. It is nobody's until it is
+    /// [kept](Ghosts::keep).
+    pub fn make(&self, call: &GhostCall) -> Result<(Ghost, Container, Spent), NodeError> {
         if let Some(bundle) = call.bundle.as_deref().filter(|bundle| !bundle.is_absolute()) {
             let reason = "its path has to begin at /".to_owned();
             return Err(NodeError::Bundle { path: bundle.to_owned(), reason });
         }
         let wishes = Wishes { bundle: call.bundle.as_deref(), memory_bytes: call.memory_bytes };
         let (container, ghost, spent) = Container::create(&self.places, new_id()?, &wishes)?;
-        let id = container.id.clone();
-        let waiting = Waiting { user: call.user.clone(), ghost, container };
+        Ok((ghost, container, spent))
+    }
+
+    /// Has a ghost wait; its name.
+    pub fn keep(&self, waiting: Waiting) -> String {
+        let id = waiting.container.id.clone();
         self.state().waiting.insert(id.clone(), waiting);
-        Ok((id, spent))
+        id
     }
 
     /// Looks at a ghost that waits.
@@ -130,12 +161,12 @@ impl Ghosts {
         let mut ended = Vec::new();
         let mut state = self.state();
         let has_ended =
-            |(id, waiting): (&String, &Waiting)| waiting.ghost.has_ended().then(|| id.clone());
+            |(id, waiting): (&String, &Waiting)| waiting.has_ended().then(|| id.clone());
         let ids: Vec<String> = state.waiting.iter().filter_map(has_ended).collect();
         for id in ids {
-            ended.extend(state.waiting.remove(&id));
-            let what = "has ended: its first process was killed while it waited";
-            state.remember(&id, what.to_owned());
+            let Some(waiting) = state.waiting.remove(&id) else { continue };
+            state.remember(&id, waiting.end());
+            ended.push(waiting);
         }
         drop(state);
         drop(ended); // outside of the lock, as it takes a while

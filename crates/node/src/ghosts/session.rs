@@ -1,14 +1,14 @@
 //! What clients ask of ghosts.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_pool::Pool;
 use farfork_types::Cid;
 use farfork_types::wire::{GhostCall, GhostPhase, GhostState, Reply, RestoreCall};
 
-use super::{Spent, Waiting};
+use super::{Spent, Stage, Waiting};
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::registry::Clone;
@@ -21,9 +21,23 @@ impl Node {
         if self.own_ids.is_some() {
             return Err(NodeError::GhostUnprivileged);
         }
-        let (id, spent) = self.ghosts.start(call)?;
+        let (ghost, container, spent) = self.ghosts.make(call)?;
+        let begun = Instant::now();
+        let mut phases_us = phases(spent);
+        // A ghost of an image is that of the image's user.
+        let of_image = || Some(call.image.as_ref()?.name.split_once('/')?.0.to_owned());
+        let user = call.user.clone().or_else(of_image);
+        let stage = match &call.image {
+            None => Stage::Empty(ghost),
+            Some(image) => {
+                let stage = self.attach_ghost(ghost, &container, (user.as_deref(), image))?;
+                phases_us.insert("attach".to_owned(), us(begun.elapsed()));
+                stage
+            }
+        };
+        let id = self.ghosts.keep(Waiting { user, stage, container });
         let state = self.ghosts.look(&id, |waiting| self.describe_waiting(waiting))?;
-        let made = GhostState { phases_us: phases(spent), ..state };
+        let made = GhostState { phases_us, ..state };
         if channel.send(&Reply::Ghost(made), &[]).is_err() {
             // Nobody knows of it.
             return self.ghosts.stop(&id);
@@ -87,31 +101,59 @@ impl Node {
         if call.same_pid {
             return Err(NodeError::GhostSamePid);
         }
-        let Some(user) = self.ghosts.look(id, |waiting| waiting.user.clone())? else {
-            return Ok(());
-        };
+        let found = self.ghosts.look(id, |waiting| {
+            let user = waiting.user.clone();
+            match &waiting.stage {
+                Stage::Empty(_) => Ok(user),
+                Stage::Attached(attached) => {
+                    Node::check_attached(attached, id, call).map(|()| user)
+                }
+            }
+        })??;
+        found.map_or(Ok(()), |user| self.check_user(id, &user, &call.name, pool, cid))
+    }
+
+    /// Refuses an image of somebody else's than `user`.
+    pub fn check_user(
+        &self,
+        id: &str,
+        user: &str,
+        name: &str,
+        pool: &Pool,
+        cid: Cid,
+    ) -> Result<(), NodeError> {
         // A name that the client gives is only believed if the catalog says the same.
         let names = Catalog::open(pool).and_then(|catalog| catalog.names_of(cid));
         let names = names.map_err(|error| NodeError::Agent(error.to_string()))?;
-        let asked = call.name.parse::<ImageName>().ok();
+        let asked = name.parse::<ImageName>().ok();
         let is_asked = |name: &ImageName| asked.as_ref().is_none_or(|asked| asked == name);
         if names.iter().any(|name| name.user() == user && is_asked(name)) {
             return Ok(());
         }
-        Err(NodeError::GhostOfOther { id: id.to_owned(), user, name: call.name.clone() })
+        let (id, user, name) = (id.to_owned(), user.to_owned(), name.to_owned());
+        Err(NodeError::GhostOfOther { id, user, name })
     }
 
     fn describe_waiting(&self, waiting: &Waiting) -> GhostState {
-        let Waiting { user, container, .. } = waiting;
-        GhostState {
+        let Waiting { user, container, stage } = waiting;
+        let state = GhostState {
             id: container.id.clone(),
             node: self.name.clone(),
             user: user.clone(),
-            state: GhostPhase::Empty,
             init_pid: container.init_pid,
-            local_bytes: usage::of(container.init_pid).local_bytes,
+            local_bytes: usage::of_family(container.init_pid).local_bytes,
             kernel_bytes: container.kernel_bytes(),
             ..GhostState::default()
+        };
+        match stage {
+            Stage::Empty(_) => state,
+            Stage::Attached(attached) => GhostState {
+                state: GhostPhase::Attached,
+                pid: Some(attached.pid),
+                cid: Some(attached.cid.to_string()),
+                image: Some(attached.name.clone()),
+                ..state
+            },
         }
     }
 
@@ -134,8 +176,11 @@ impl Node {
     }
 }
 
+fn us(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1000.0
+}
+
 fn phases(spent: Spent) -> BTreeMap<String, f64> {
-    let us = |time: Duration| time.as_nanos() as f64 / 1000.0;
     let Spent { bundle, container, init } = spent;
     [("bundle", bundle), ("container", container), ("init", init)]
         .map(|(name, time)| (name.to_owned(), us(time)))

@@ -68,8 +68,9 @@ fn check(model: &Model) {
     let mut arena = Arena::new();
     let first = held_ops(model, &held, &mut arena);
     let members = model.members.iter().enumerate();
-    let own: Vec<_> =
-        members.map(|(index, member)| ops(Subject { model, member, index }, &mut arena)).collect();
+    let own: Vec<_> = members
+        .map(|(index, member)| whole(ops(Subject { model, member, index }, &mut arena)))
+        .collect();
     let memory = arena.finish(PlanHeader::default());
     let supplied: Vec<u32> = (0..supplied(model).len() as u32).map(|at| SUPPLIED + at).collect();
     let mut root =
@@ -139,4 +140,8 @@ proptest! {
     ) {
         check(&dealt(model, &masks, count));
     }
+}
+
+fn whole(halves: Halves) -> Vec<Op> {
+    [halves.early, halves.late].concat()
 }

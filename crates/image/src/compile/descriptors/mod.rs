@@ -12,6 +12,7 @@
 //!  slaves      of terminals, in the same way, by their masters
 //!  in flight   messages with descriptors, when all files are made
 //!  connected   TCP connections that go on, when the sockets that listen at their ports are there
+//!  late        (see `is_late`) is made after all else
 //!  last        epoll_ctl, when every number that is watched stands for its file; then locks: the
 //!              kernel drops a process's own when it closes any descriptor of the file; then
 //!              watches of places, which nothing done here shall wake
@@ -94,8 +95,24 @@ struct Temporaries {
     aside: u8,
 }
 
+/// Ops in the order in which they are run.
+#[derive(Debug, Default)]
+pub struct Halves {
+    /// What can be done long before the clone starts: nobody outside notices, and nothing that it
+    /// makes changes by itself.
+    pub early: Vec<Op>,
+    /// What is done when the clone starts.
+    pub late: Vec<Op>,
+}
+
+/// Whether a file is to be made only when the clone starts: the caller supplies it then, or others
+/// see it and send to it, or it runs out.
+fn is_late(file: &OpenFile) -> bool {
+    matches!(file, OpenFile::External { .. } | OpenFile::Socket(_) | OpenFile::Timer { .. })
+}
+
 /// Compiles the descriptors of `subject`; they must be made after memory and before threads.
-pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
+pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Halves {
     let Subject { model, member, .. } = subject;
     let held = Held::of(model);
     // Of several processes, the root makes what is in flight.
@@ -105,7 +122,11 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     };
     let all = in_flight.beside(&member.descriptors);
     let mut compiler = Compiler::of(subject, &all, &held, in_flight, arena);
-    compiler.make_all();
+    compiler.make_all(|file| !is_late(file));
+    compiler.slaves();
+    compiler.control();
+    let early = std::mem::take(&mut compiler.ops);
+    compiler.make_all(is_late);
     compiler.leave_held();
     compiler.watches();
     compiler.late_messages();
@@ -114,7 +135,7 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     compiler.locks();
     compiler.await_others();
     compiler.places();
-    compiler.ops
+    Halves { early, late: compiler.ops }
 }
 
 /// Compiles what the root makes for several members, before it forks any.
@@ -124,7 +145,9 @@ pub fn held_ops(model: &Model, held: &Held, arena: &mut Arena) -> Vec<Op> {
     let all = in_flight.beside(&held.descriptors);
     let mut compiler = Compiler::of(Subject::root(model), &all, &nothing, in_flight, arena);
     compiler.is_holding = true;
-    compiler.make_all();
+    compiler.make_all(|_| true);
+    compiler.slaves();
+    compiler.control();
     compiler.late_messages();
     compiler.connections();
     compiler.ops
@@ -197,9 +220,9 @@ impl<'m> Compiler<'m> {
         }
     }
 
-    fn make_all(&mut self) {
-        for file in 0..self.model.files.len() as u32 {
-            if !self.numbers.contains_key(&file) {
+    fn make_all(&mut self, is_wanted: impl Fn(&OpenFile) -> bool) {
+        for (file, open) in (0u32..).zip(&self.model.files) {
+            if !self.numbers.contains_key(&file) || !is_wanted(open) {
                 continue;
             }
             match self.held.number(file) {
@@ -208,8 +231,6 @@ impl<'m> Compiler<'m> {
             }
         }
         self.opener.resume(&mut self.ops);
-        self.slaves();
-        self.control();
     }
 
     /// Gives the numbers of a file to what is held at `number`.

@@ -250,7 +250,8 @@ fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
 /// Of what the caller may supply, every other is left out; `leave` says which of two.
 fn check(model: &Model, gap: u32, leave: bool) {
     let mut arena = Arena::new();
-    let compiled = ops(Subject::root(model), &mut arena);
+    let halves = ops(Subject::root(model), &mut arena);
+    let compiled = [halves.early, halves.late].concat();
     let memory = arena.finish(PlanHeader::default());
     let replaceable = numbers_of(replaceables(model));
     let left_out = replaceable.into_iter().enumerate();

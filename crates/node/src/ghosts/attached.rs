@@ -1,0 +1,123 @@
+//! Ghosts that have their image already: the plan was run up to what has to wait for the start.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use farfork_restore::{Event, Ghost, Started, Waker};
+use farfork_types::wire::{GhostImage, RestoreCall};
+use farfork_types::{Cid, Tiering};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+
+use super::{Container, Stage};
+use crate::error::NodeError;
+use crate::images::{NodeImage, Pin};
+use crate::session::Node;
+use crate::start::hand_over;
+
+/// How long a plan may take up to its last steps.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A clone that waits.
+#[derive(Debug)]
+pub struct Attached {
+    /// Its pid, as seen here.
+    pub pid: i32,
+    /// Its image.
+    pub cid: Cid,
+    /// The name by which that was asked for.
+    pub name: String,
+    /// When its pages become local.
+    pub tiering: Tiering,
+    /// What its init says.
+    pub started: Started,
+    /// What it is woken by.
+    pub waker: Waker,
+    /// What the node did not permit so far.
+    pub warnings: Vec<String>,
+    /// Holds the image.
+    pub pin: Pin,
+}
+
+impl Node {
+    /// Has an empty ghost make the clone of an image, up to its last steps.
+    pub fn attach_ghost(
+        &self,
+        ghost: Ghost,
+        container: &Container,
+        (user, wanted): (Option<&str>, &GhostImage),
+    ) -> Result<Stage, NodeError> {
+        let GhostImage { pool, cid, name, tiering } = wanted;
+        let language = || NodeError::Language(format!("{cid} is no image id"));
+        let cid: Cid = cid.parse().map_err(|_| language())?;
+        let pool = self.images.pool(pool)?;
+        if let Some(user) = user {
+            self.check_user(&container.id, user, name, pool.pool(), cid)?;
+        }
+        let (image, pin) = pool.attach(cid)?;
+        check_image(&image, name)?;
+        let (waker, theirs) = Waker::new()?;
+        let request = image.attached.request_waiting();
+        let overlay = image.overlay(*tiering)?;
+        let started = hand_over(overlay, &image, &pin, (request, &[theirs]), |request, hands| {
+            Ok(ghost.spawn(cid, request, hands)?)
+        })?;
+        let read = &image.attached.image;
+        let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
+        let (pid, warnings) = waits(&started, plan)
+            .map_err(|error| container.shortage().map_or(error, NodeError::Agent))?;
+        let (name, tiering) = (name.clone(), *tiering);
+        Ok(Stage::Attached(Attached { pid, cid, name, tiering, started, waker, warnings, pin }))
+    }
+
+    /// Refuses what a ghost with this image does not do, as [`check_ghost`](Node::check_ghost).
+    pub fn check_attached(
+        attached: &Attached,
+        id: &str,
+        call: &RestoreCall,
+    ) -> Result<(), NodeError> {
+        if call.cid == attached.cid.to_string() {
+            return Ok(());
+        }
+        let (id, has, name) = (id.to_owned(), attached.name.clone(), call.name.clone());
+        Err(NodeError::GhostOfImage { id, has, name })
+    }
+}
+
+/// Of several processes each would have to wait; and connections go on at one place only.
+fn check_image(image: &NodeImage, name: &str) -> Result<(), NodeError> {
+    let model = &image.attached.image.model;
+    let name = || name.to_owned();
+    if model.members.len() > 1 {
+        return Err(NodeError::GhostOfTree { name: name() });
+    }
+    if model.connections().next().is_some() {
+        return Err(NodeError::Connections { name: name() });
+    }
+    Ok(())
+}
+
+/// Hears a clone on its way until it waits: its pid, and what the node did not permit.
+fn waits(started: &Started, plan: &[u8]) -> Result<(i32, Vec<String>), NodeError> {
+    let begun = Instant::now();
+    let mut warnings = Vec::new();
+    loop {
+        let left = PATIENCE.saturating_sub(begun.elapsed());
+        let mut polls = [PollFd::new(started, PollFlags::IN)];
+        let time = Timespec::try_from(left).ok();
+        if matches!(poll(&mut polls, time.as_ref()), Ok(0)) {
+            return Err(started.too_slow(PATIENCE).into());
+        }
+        match started.next(plan)? {
+            Event::Warned(warning) => warnings.push(warning),
+            Event::Waits { pid } => return Ok((pid, warnings)),
+            Event::Running { .. } | Event::Exited(_) => return Err(started.killed().into()),
+        }
+    }
+}
+
+impl AsFd for Attached {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.waker.as_fd()
+    }
+}

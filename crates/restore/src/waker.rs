@@ -1,0 +1,51 @@
+//! The socket of a clone that waits before its last steps.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use farfork_plan::protocol::{VERSION, Wake, WakeKind};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use zerocopy::IntoBytes;
+
+use crate::error::RestoreError;
+use crate::template::{failed, packet_pair};
+
+/// What a clone that waits is woken by. Once every copy is closed, the clone ends.
+#[derive(Debug)]
+pub struct Waker {
+    socket: OwnedFd,
+}
+
+impl Waker {
+    /// One, and what the clone sleeps on: the last of the descriptors of its request.
+    pub fn new() -> Result<(Waker, OwnedFd), RestoreError> {
+        let (socket, theirs) = packet_pair()?;
+        Ok((Waker { socket }, theirs))
+    }
+
+    /// Gives the clone its external descriptors, in the order of the plan. It sleeps on.
+    pub fn supply(&self, externals: &[OwnedFd]) -> Result<(), RestoreError> {
+        let fds: Vec<i32> = externals.iter().map(AsRawFd::as_raw_fd).collect();
+        send(self.as_fd(), WakeKind::Supply, 0, &fds).map_err(failed("being supplied"))
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Wakes the clone behind `socket`, a copy of its [`Waker`], for a start that was asked for at
+/// `requested_ns` of `CLOCK_MONOTONIC`.
+pub fn start(socket: BorrowedFd<'_>, requested_ns: u64) -> io::Result<()> {
+    send(socket, WakeKind::Start, requested_ns, &[])
+}
+
+fn send(socket: BorrowedFd<'_>, kind: WakeKind, requested_ns: u64, fds: &[i32]) -> io::Result<()> {
+    let wake = Wake { kind: kind as u32, version: VERSION, requested_ns };
+    let (bytes, rights) = ([IoSlice::new(wake.as_bytes())], [ControlMessage::ScmRights(fds)]);
+    let control = if fds.is_empty() { &[][..] } else { &rights };
+    sendmsg::<()>(socket.as_raw_fd(), &bytes, control, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
+}
