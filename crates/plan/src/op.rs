@@ -144,6 +144,8 @@ pub enum What {
     SystemV = 24,
     /// Supplying pages as the tiering policy wants it.
     Pages = 25,
+    /// Mapping huge pages that were set aside.
+    HugePages = 26,
 }
 
 impl What {
@@ -176,6 +178,7 @@ impl What {
             Clocks,
             SystemV,
             Pages,
+            HugePages,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)
