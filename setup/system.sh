@@ -3,7 +3,7 @@ set -eu
 # Installs the Debian packages that farfork needs and that are missing.
 # With --tests also what only tests need.
 
-packages=(build-essential git iproute2 libjemalloc2 libmimalloc2.0 python3 python3-venv)
+packages=(build-essential git iproute2 libjemalloc2 libmimalloc2.0 python3 python3-venv runc)
 if [ "${1:-}" = --tests ]; then
     # Runtimes whose processes are checkpointed in tests: any version will do.
     packages+=(gcc-multilib musl-tools)

@@ -4,6 +4,7 @@
 """
 
 from farfork.hooks import after_restore, before_checkpoint
+from farfork.hot import hot_ranges, mark_hot
 
-__all__ = ["__version__", "after_restore", "before_checkpoint"]
+__all__ = ["__version__", "after_restore", "before_checkpoint", "hot_ranges", "mark_hot"]
 __version__ = "0.1.0"

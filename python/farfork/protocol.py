@@ -7,7 +7,8 @@ way, answered in order.
     {"id", "op": "run", "args": {...}}    {"id", "ok": true, "result", "run_us", "pid",
                                            "generation"}
     {"id", "op": "status"}                {"id", "ok": true, "pid", "generation", "threads", ...}
-    {"id", "op": "prepare"}               {"id", "ok": true, "listen_fd", "generation"}, then EOF
+    {"id", "op": "prepare"}               {"id", "ok": true, "listen_fd", "generation",
+                                           "hot"}, then EOF
     {"id", "op": "stop"}                  {"id", "ok": true}, then EOF
     any                                   {"id", "ok": false, "error"[, "trace"]}
 

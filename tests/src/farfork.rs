@@ -23,7 +23,7 @@ pub fn binary() -> Outcome<PathBuf> {
 /// A `farfork` command line to be completed, which is ended when it hangs.
 pub fn command(arguments: &[&str]) -> Outcome<Command> {
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "60"]).arg(binary()?).args(arguments);
+    command.args(["--kill-after=5", "300"]).arg(binary()?).args(arguments);
     command.env(RUN, testbed::run_directory());
     Ok(command)
 }
@@ -65,6 +65,46 @@ pub fn restore(pool: &Path, image: &str, more: &[&str]) -> Outcome<Command> {
     command.args(["restore", "--json", "--pool"]).arg(pool).args(more).arg(image);
     command.env(RUN, testbed::run_directory());
     Ok(command)
+}
+
+/// Whether containers can be made here.
+pub fn ghosts_possible() -> Outcome {
+    let runc = Command::new("runc").arg("--version").output();
+    match runc {
+        Ok(output) if output.status.success() => Ok(()),
+        _ => Err(Trouble::Skipped("ghosts need runc: setup/system.sh installs it".into())),
+    }
+}
+
+/// `farfork ghost start` on this node; its name.
+pub fn start_ghost(more: &[&str]) -> Outcome<String> {
+    let mut command = command(&["ghost", "start"])?;
+    command.args(more);
+    let output = must_run(command)?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// What of a ghost `runc` and the kernel still have: its state, its bundle, its cgroups.
+pub fn remains(ghost: &str) -> Vec<PathBuf> {
+    let places = testbed::run_directory().join("local.ghosts");
+    let kept = [places.join(ghost), places.join("runc").join(ghost)];
+    kept.into_iter().filter(|path| path.exists()).chain(cgroups(ghost)).collect()
+}
+
+/// The cgroups of a ghost.
+pub fn cgroups(ghost: &str) -> Vec<PathBuf> {
+    let name = format!("farfork-{ghost}");
+    let found = Command::new("find").args(["/sys/fs/cgroup", "-name", &name]).output();
+    let text = found.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&text).lines().map(PathBuf::from).collect()
+}
+
+/// Demands that nothing of a ghost is left.
+pub fn must_be_gone(ghost: &str) -> Outcome {
+    match remains(ghost) {
+        nothing if nothing.is_empty() => Ok(()),
+        left => Err(Trouble::Failed(format!("of ghost {ghost} there is still {left:?}"))),
+    }
 }
 
 /// What the catalog lists, as the command prints it.

@@ -25,8 +25,12 @@ pub enum Flavour {
     /// A clone under each of the tiering policies that are not the default, by which pages are
     /// supplied one by one.
     Tiers,
+    /// A clone that tells which pages it touches, and a clone of it.
+    Profiling,
     /// The parent is pid 1 of a PID namespace, and so are two clones, each of one of its own.
     PidOne,
+    /// The clone runs in an empty ghost, with a network of its own.
+    InEmptyGhost,
     /// The clone is checkpointed too, under the same name: the parent's image goes while a clone
     /// of it lives. Then a clone of the clone passes, the clone, and the parent.
     CloneOfClone,
@@ -41,13 +45,15 @@ pub enum Flavour {
 
 impl Flavour {
     /// The flavours of a program that can be cloned.
-    pub const CLONING: [Flavour; 6] = [
+    pub const CLONING: [Flavour; 8] = [
         Flavour::CloneBesideParent,
         Flavour::CloneTwice,
         Flavour::KillRestoreSamePid,
         Flavour::CloneOnOtherNode,
+        Flavour::InEmptyGhost,
         Flavour::CloneOfClone,
         Flavour::Tiers,
+        Flavour::Profiling,
     ];
 
     /// The first part of a test's name.
@@ -60,7 +66,9 @@ impl Flavour {
             Flavour::KillRestoreSamePid => "kill_restore_same_pid",
             Flavour::CloneOnOtherNode => "clone_on_other_node",
             Flavour::Tiers => "tiers",
+            Flavour::Profiling => "profiling",
             Flavour::PidOne => "pid_one",
+            Flavour::InEmptyGhost => "in_empty_ghost",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
             Flavour::Excluded => "excluded",
@@ -72,7 +80,9 @@ impl Flavour {
     pub fn missing(self, program: &Program) -> Option<String> {
         let cloned = !matches!(self, Flavour::Plain | Flavour::Naive);
         let pool = if cloned { testbed::possible() } else { Ok(()) };
-        match pool.and_then(|()| compile::possible(program)) {
+        let ghosts =
+            if self == Flavour::InEmptyGhost { farfork::ghosts_possible() } else { Ok(()) };
+        match pool.and(ghosts).and_then(|()| compile::possible(program)) {
             Err(Trouble::Skipped(reason)) => Some(reason),
             _ => None,
         }
@@ -157,8 +167,11 @@ impl<'a> Stage<'a> {
                 self.beside_parent(1)
             }
             Flavour::Tiers => self.tiers(),
+            Flavour::Profiling if self.program.has_fresh_clones => self.profiled(),
+            Flavour::Profiling => self.clone_of_clone(&["--profile"]),
             Flavour::KillRestoreSamePid => self.kill_restore(),
-            Flavour::CloneOfClone => self.clone_of_clone(),
+            Flavour::InEmptyGhost => self.in_ghost(&["--user", "test"]),
+            Flavour::CloneOfClone => self.clone_of_clone(&[]),
             Flavour::Excluded => self.excluded(),
             Flavour::Inherited => self.inherited(),
         }
@@ -250,6 +263,17 @@ impl<'a> Stage<'a> {
         self.compare_values(&started)
     }
 
+    /// A clone in a ghost of this node, which is gone with the clone.
+    fn in_ghost(&mut self, ghost: &[&str]) -> Outcome {
+        self.must_checkpoint(&[])?;
+        let ghost = farfork::start_ghost(ghost)?;
+        let mut clone = self.clone("clone in a ghost", &["--ghost", &ghost])?;
+        clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        self.parent.must_pass()?;
+        self.compare_values(&[clone])?;
+        farfork::must_be_gone(&ghost)
+    }
+
     fn compare_values(&self, clones: &[Subject]) -> Outcome {
         if !self.program.values_differ {
             return Ok(());
@@ -287,9 +311,18 @@ impl<'a> Stage<'a> {
         elsewhere.fail(&format!("expected exit status 1 and '--pid-mode same', saw {status}"))
     }
 
-    fn clone_of_clone(&mut self) -> Outcome {
+    fn profiled(&mut self) -> Outcome {
         self.must_checkpoint(&[])?;
-        let mut first = self.clone_number(0)?;
+        let mut clone = self.clone_under(0, &["--profile"])?;
+        clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        self.parent.must_pass()?;
+        self.compare_values(&[clone])
+    }
+
+    /// `more` is how the first clone is started.
+    fn clone_of_clone(&mut self, more: &[&str]) -> Outcome {
+        self.must_checkpoint(&[])?;
+        let mut first = self.clone_under(0, more)?;
         first.await_line("]")?; // the end of what restore tells of the clone
         let told = first.after("    \"pid\": ").pop().unwrap_or_default();
         let Ok(pid) = told.trim_end_matches(',').parse() else {

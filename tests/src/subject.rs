@@ -92,7 +92,8 @@ impl Subject {
                 Err(error) => return self.fail(&format!("wait: {error}")),
             }
         };
-        let deadline = Instant::now() + Duration::from_secs(2);
+        // What it has left behind may keep the pipes open.
+        let deadline = Instant::now() + Duration::from_secs(10);
         while let Ok(line) =
             self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {

@@ -120,7 +120,7 @@ fn start_agent(pool: &Path, name: &str, has_other_boot: bool) -> Outcome<Child> 
 
 /// The node table of the pool tells when the agent has joined.
 fn await_node(pool: &Path, name: &str) -> Outcome {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         let mut info = farfork::command(&["pool", "info", "--json"])?;
         info.arg(pool);
@@ -137,7 +137,7 @@ fn await_node(pool: &Path, name: &str) -> Outcome {
 
 /// Waits until `holds` does.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> Outcome<bool>) -> Outcome {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !holds()? {
         if Instant::now() > deadline {
             return Err(Trouble::Failed(format!("{what}: not in time")));

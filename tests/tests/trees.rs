@@ -27,7 +27,7 @@ impl Shell {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| Trouble::during("starting bash", error))?;
         let mut shell = Shell { child, children: Vec::new() };
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + Duration::from_secs(120);
         while shell.children.len() < 2 || !shell.children.iter().all(|child| is_sleep(*child)) {
             if Instant::now() > until {
                 return Err(Trouble::Failed("bash did not start its children".to_owned()));
@@ -196,7 +196,7 @@ fn start_as(pid: i64) -> Outcome<Child> {
 
 /// Waits until no process has one of these ids; some reapers of orphans only look now and then.
 fn await_end(pids: &[i64]) -> Outcome {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + Duration::from_secs(120);
     let lives = |pid: &&i64| Path::new(&format!("/proc/{pid}")).exists();
     while let Some(pid) = pids.iter().find(lives) {
         if Instant::now() > until {

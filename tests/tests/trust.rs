@@ -54,7 +54,7 @@ impl Scene {
         chown(&mine, Some(NOBODY), Some(NOBODY)).map_err(&failed)?;
         let mut command = Command::new("sh");
         command.args(["-c", SCRIPT, "sh"]).arg(&log).arg(&mine);
-        let mut parent = Subject::start("parent", &mut command, Duration::from_secs(60))?;
+        let mut parent = Subject::start("parent", &mut command, Duration::from_secs(180))?;
         parent.await_ready()?;
         let image = format!("test/trust:{name}");
         farfork::must_run(farfork::checkpoint(pool, parent.pid(), &image, &[])?)?;
@@ -78,7 +78,7 @@ impl Scene {
 
     fn clone(&self) -> Outcome<Subject> {
         let mut command = farfork::restore(self.pool, &self.image, &[])?;
-        Subject::start("clone", &mut command, Duration::from_secs(60))
+        Subject::start("clone", &mut command, Duration::from_secs(180))
     }
 
     /// No clone starts, the words say why, and the secret stays as it was.

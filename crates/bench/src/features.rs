@@ -198,8 +198,10 @@ fn restore(testbed: &Testbed, warm: &Warm) -> Result<StartedClone, BenchError> {
         name: "bench/features".to_owned(),
         detach: false,
         same_pid: false,
+        ghost: None,
         inherit: Vec::new(),
         tiering: farfork_types::Tiering::Mow,
+        profile: false,
         requested_ns: now_ns(),
         timeout_s: DEFAULT_TIMEOUT_S,
     };

@@ -8,6 +8,7 @@
 //! present in its page tables, but is there all the same.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use farfork_image::format::Image;
 use farfork_image::model::{Backing, Region};
@@ -19,6 +20,8 @@ use crate::maps::Mapping;
 
 /// The image that a clone was made from.
 pub struct Ancestor {
+    /// Where its pool lies.
+    pub path: PathBuf,
     /// Device and inode of its pool.
     pool: (u64, u64),
     /// The regions of each of the image's processes.
@@ -54,7 +57,7 @@ impl Ancestor {
             }));
             regions.push(process.memory.regions);
         }
-        Ok(Some(Ancestor { pool: plan.file, regions, segments }))
+        Ok(Some(Ancestor { path, pool: plan.file, regions, segments }))
     }
 
     /// Whether `mapping` is farfork's own: the restorer's text, the threads' first stacks, the plan.
@@ -68,12 +71,13 @@ impl Ancestor {
     }
 
     /// `region`, which is mapped from `offset` of the pool, as the parent had it: cut where the
-    /// parent's regions were, each with its backing and what never changes in a region.
-    pub fn regions(&self, region: &Region, offset: u64) -> Vec<Region> {
+    /// parent's regions were, each with its backing and what never changes in a region. Where farfork
+    /// watches it, advice on huge pages is the parent's, too.
+    pub fn regions(&self, region: &Region, offset: u64, is_watched: bool) -> Vec<Region> {
         let mut pieces: Vec<Region> = Vec::new();
         let mut at = region.start;
         while at < region.end {
-            let piece = self.piece(region, at, offset + (at - region.start));
+            let piece = self.piece(region, at, offset + (at - region.start), is_watched);
             at = piece.end;
             match pieces.last_mut().filter(|last| continues(last, &piece)) {
                 Some(last) => last.end = piece.end,
@@ -84,7 +88,7 @@ impl Ancestor {
     }
 
     /// The piece from `at`, which lies at `offset` of the pool, within one segment and one region.
-    fn piece(&self, region: &Region, at: u64, offset: u64) -> Region {
+    fn piece(&self, region: &Region, at: u64, offset: u64, is_watched: bool) -> Region {
         let whole = Region { start: at, backing: Backing::Anonymous, ..region.clone() };
         let segment = self.segments.range(..=offset).next_back();
         let inside = segment.filter(|(first, placed)| offset < *first + placed.bytes);
@@ -105,6 +109,9 @@ impl Ancestor {
         }
         let mut traits = region.traits;
         traits.no_reserve = known.traits.no_reserve;
+        if is_watched {
+            (traits.huge, traits.no_huge) = (known.traits.huge, known.traits.no_huge);
+        }
         let end = end.min(at + (known.end - original));
         let backing = backing_from(&known.backing, original - known.start);
         Region { end, backing, traits, ..whole }
@@ -148,7 +155,8 @@ mod tests {
         let placed = |address| Placed { member: 1, address, bytes: c };
         let segments = BTreeMap::from([(70 * c, placed(c)), (60 * c, placed(2 * c))]);
         let other = vec![region(c, 3 * c, Backing::Anonymous)];
-        (Ancestor { pool: (1, 2), regions: vec![other, regions], segments }, file)
+        let path = PathBuf::new();
+        (Ancestor { path, pool: (1, 2), regions: vec![other, regions], segments }, file)
     }
 
     fn ends(pieces: &[Region]) -> Vec<(u64, u64)> {
@@ -159,11 +167,11 @@ mod tests {
     fn a_mapping_of_the_pool_is_cut_where_the_parents_regions_were() {
         let (ancestor, file) = ancestor();
         let c = CHUNK_BYTES;
-        let first = ancestor.regions(&region(c, 2 * c, Backing::Anonymous), 70 * c);
+        let first = ancestor.regions(&region(c, 2 * c, Backing::Anonymous), 70 * c, false);
         assert_eq!(ends(&first), [(c, c + 8192), (c + 8192, 2 * c)]);
         assert_eq!((&first[0].backing, &first[1].backing), (&Backing::Anonymous, &file));
         // The rest of the file goes on in the next window, wherever that lies in the pool.
-        let second = ancestor.regions(&region(2 * c, 3 * c, Backing::Anonymous), 60 * c);
+        let second = ancestor.regions(&region(2 * c, 3 * c, Backing::Anonymous), 60 * c, false);
         assert_eq!(ends(&second), [(2 * c, 2 * c + 4096), (2 * c + 4096, 3 * c)]);
         let Backing::PrivateFile(_, offset) = second[0].backing else { unreachable!() };
         assert_eq!(offset, 4096 + c - 8192);
@@ -174,7 +182,7 @@ mod tests {
         let (ancestor, file) = ancestor();
         let at = 0x7000_0000_0000;
         let moved = region(at, at + 4096, Backing::Anonymous);
-        let pieces = ancestor.regions(&moved, 70 * CHUNK_BYTES + 8192);
+        let pieces = ancestor.regions(&moved, 70 * CHUNK_BYTES + 8192, false);
         assert_eq!((pieces.len(), &pieces[0].backing), (1, &file));
     }
 }

@@ -16,6 +16,7 @@ use crate::member::Seen;
 use crate::memory::Run;
 use crate::refuse::{Refusals, causes};
 use crate::shared::{Layout, Objects};
+use crate::shown::Shown;
 use crate::{bounds, descriptors, mounts};
 
 /// Processes as they were found: what goes into the model, and the pages to copy.
@@ -33,6 +34,7 @@ struct Pages {
     pid: i32,
     member: usize,
     runs: Vec<Run>,
+    shown: Shown,
 }
 
 /// Everything about the processes; nothing if they cannot even be asked, which is among the
@@ -151,7 +153,8 @@ fn members(
         if index == 0 {
             made_on = own.made_on;
         }
-        memories.push(Pages { pid: relative.pid, member: index, runs: own.runs });
+        let (pid, runs, shown) = (relative.pid, own.runs, own.shown);
+        memories.push(Pages { pid, member: index, runs, shown });
         members.push(Member { kinship: kin.place(index)?, ..own.member });
     }
     Ok((members, memories, made_on))
@@ -169,11 +172,11 @@ impl Collected {
         let runs = self.memories.iter().flat_map(|pages| &pages.runs);
         let all = runs.map(|(start, end)| end - start).sum();
         let mut copied = 0;
-        for Pages { pid, member, runs } in &self.memories {
+        for Pages { pid, member, runs, shown } in &self.memories {
             let segments = &self.model.members[*member].memory.stored.segments;
             let before = copied;
             let told = &mut |done, _| progress(before + done, all);
-            copied += copy::copy(*pid, runs, segments, writer, extents, told)?;
+            copied += copy::copy((*pid, shown), runs, segments, writer, extents, told)?;
         }
         let root = self.memories.first().map_or(0, |pages| pages.pid);
         Ok(copied + self.shared.copy(root, &self.model.content.segments, writer, extents)?)

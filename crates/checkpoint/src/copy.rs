@@ -9,6 +9,7 @@ use farfork_sys::memory;
 
 use crate::error::{CheckpointError, doing};
 use crate::memory::Run;
+use crate::shown::Shown;
 
 /// Bytes after which it is told how far the copy is: some 20 ms.
 const TOLD_BYTES: usize = 64 << 20;
@@ -16,10 +17,10 @@ const TOLD_BYTES: usize = 64 << 20;
 /// Is told the bytes copied and those to be copied in all. The process stands still meanwhile.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
 
-/// Copies `runs` to where `segments` have them in the chunks of `extents`. Returns the bytes
+/// Copies `runs` of a process, of which some pages may be read elsewhere, to where `segments` have them in the chunks of `extents`. Returns the bytes
 /// copied.
 pub fn copy(
-    pid: i32,
+    (pid, shown): (i32, &Shown),
     runs: &[Run],
     segments: &[Segment],
     writer: &mut ImageWriter<'_>,
@@ -37,7 +38,7 @@ pub fn copy(
             let to = &mut bytes[at..at + (end - start) as usize];
             for (index, part) in to.chunks_mut(TOLD_BYTES).enumerate() {
                 let from = start + (index * TOLD_BYTES) as u64;
-                memory::read_exact(pid, &mem, from, part).map_err(doing(pid, "read the memory"))?;
+                read((pid, &mem), shown, from, part)?;
                 copied += part.len() as u64;
                 progress(copied, all);
             }
@@ -45,6 +46,26 @@ pub fn copy(
         first = places.end;
     }
     Ok(copied)
+}
+
+fn read(
+    (pid, mem): (i32, &File),
+    shown: &Shown,
+    from: u64,
+    to: &mut [u8],
+) -> Result<(), CheckpointError> {
+    let mut rest = to;
+    for ((start, end), in_pool) in shown.pieces(from, from + rest.len() as u64)? {
+        let (part, after) = rest.split_at_mut((end - start) as usize);
+        match in_pool {
+            Some(bytes) => part.copy_from_slice(bytes),
+            None => {
+                memory::read_exact(pid, mem, start, part).map_err(doing(pid, "read the memory"))?;
+            }
+        }
+        rest = after;
+    }
+    Ok(())
 }
 
 /// Cuts `runs` where segments begin and end, as far as these lie in `places` of the image: start,

@@ -37,6 +37,7 @@ mod process;
 pub mod refuse;
 mod rseq;
 pub mod shared;
+mod shown;
 mod stat;
 mod threads;
 

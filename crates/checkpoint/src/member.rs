@@ -10,6 +10,7 @@ use crate::maps::{self, Mapping};
 use crate::memory::{self, Run};
 use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
+use crate::shown::Shown;
 use crate::status::Status;
 use crate::{identity, namespaces, probe, process, rseq, threads};
 
@@ -28,6 +29,8 @@ pub struct Own {
     pub runs: Vec<Run>,
     /// What it runs on.
     pub made_on: MadeOn,
+    /// What need not be read from it.
+    pub shown: Shown,
 }
 
 impl<'f> Seen<'f> {
@@ -85,7 +88,8 @@ impl<'f> Seen<'f> {
         let memory = Memory { protection_keys, ..memory };
         let member = self.ask(&injector, memory, locks_future, refusals)?;
         let made_on = process::made_on(pid, injector.vdso(), &member.threads[0].xstate)?;
-        Ok(Own { member, runs, made_on })
+        let shown = Shown::of(pid, &self.mappings, ancestor)?;
+        Ok(Own { member, runs, made_on, shown })
     }
 
     fn ask(

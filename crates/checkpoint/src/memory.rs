@@ -60,16 +60,34 @@ pub fn regions(
     for mapping in mappings.iter().filter(is_program) {
         let ancestor = ancestor.filter(|ancestor| ancestor.backs(mapping));
         let files = Some(&mut files).filter(|_| ancestor.is_none());
+        let profiled = ancestor.filter(|_| is_profiled(pid, mapping));
+        let mapping = &profiled.map_or_else(|| mapping.clone(), |_| unwatched(mapping));
         let Some(region) = region(pid, mapping, files, objects, refusals) else { continue };
         match ancestor {
             Some(ancestor) => {
                 regions.whole.push((region.start, region.end));
-                regions.all.extend(ancestor.regions(&region, mapping.offset));
+                let regions_of = ancestor.regions(&region, mapping.offset, profiled.is_some());
+                regions.all.extend(regions_of);
             }
             None => regions.all.extend(split_at_file_end(region)),
         }
     }
     regions
+}
+
+/// Whether a mapping of the image is watched by farfork, to see which pages the clone touches. That
+/// is no business of the program's, which could not tell.
+pub fn is_profiled(pid: i32, mapping: &Mapping) -> bool {
+    let may_be = mapping.has("uw") && !mapping.has("um") && !mapping.has("ui");
+    let look = || memory::is_watched(&open_pagemap(pid).ok()?, mapping.start).ok();
+    may_be && look() == Some(true)
+}
+
+/// The mapping as the program knows it.
+fn unwatched(mapping: &Mapping) -> Mapping {
+    let mut mapping = mapping.clone();
+    mapping.flags.retain(|flag| !["uw", "nh", "hg"].contains(&flag.as_str()));
+    mapping
 }
 
 impl Regions {

@@ -12,10 +12,11 @@ use farfork_sys::network_lock;
 use farfork_types::Cid;
 use serde::Serialize;
 
+use crate::hot::HotRange;
 use crate::output::print_json;
 use crate::pool::PoolArg;
 use crate::progress::Background;
-use crate::{CommandResult, size};
+use crate::{CommandResult, hot, size};
 
 /// What to checkpoint, and under which name.
 #[derive(clap::Args)]
@@ -40,6 +41,9 @@ pub(crate) struct Args {
     /// farfork restore --pid-mode same. Until then their peers hear nothing.
     #[arg(long, requires = "kill")]
     tcp_established: bool,
+    /// Declare memory of the process hot, as farfork hot set does.
+    #[arg(long = "hot", value_name = "START-END", num_args = 1..)]
+    hot: Vec<HotRange>,
     /// List everything that would be refused, and write nothing.
     #[arg(long)]
     dry_run: bool,
@@ -95,6 +99,11 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     };
     publish(&pool, name, made.cid)?;
     made.settle()?;
+    if !args.hot.is_empty()
+        && let Err(error) = hot::declare(&pool, made.cid, &args.hot)
+    {
+        eprintln!("farfork: the image is made, but no memory of it is declared hot: {error}");
+    }
     report(name, &made, args.json)?;
     Ok(ExitCode::SUCCESS)
 }

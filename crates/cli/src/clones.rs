@@ -47,7 +47,7 @@ pub(crate) struct PsArgs {
 
 /// Waits, and ends as the clone did.
 pub(crate) fn wait(args: &WaitArgs) -> CommandResult {
-    let status = Client::connect(&args.node)?.wait(args.pid)?;
+    let status = told_end(Client::connect(&args.node)?.wait(args.pid)?);
     Ok(exit_code(status))
 }
 
@@ -88,7 +88,8 @@ fn is_known(node: &str) -> bool {
     node == paths::DEFAULT_NODE || paths::lock(node).exists()
 }
 
-fn nodes() -> Vec<String> {
+/// The nodes of this machine that have had an agent.
+pub(crate) fn nodes() -> Vec<String> {
     let entries = fs::read_dir(paths::run_directory()).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".sock")?.to_owned()))
@@ -113,6 +114,14 @@ fn show(clones: &[CloneState]) {
             clone.cid
         );
     }
+}
+
+/// Tells what is known of a clone's end besides its wait status, and gives that.
+pub(crate) fn told_end((wait_status, reason): (i32, Option<String>)) -> i32 {
+    if let Some(reason) = reason {
+        eprintln!("farfork: {reason}");
+    }
+    wait_status
 }
 
 /// The exit status that a shell would show for this wait status.

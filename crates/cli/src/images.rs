@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, archive, checkpoint, restore, size};
+use crate::{CommandResult, archive, checkpoint, profile, restore, size};
 
 /// What to do with images.
 #[derive(clap::Subcommand)]
@@ -47,6 +47,9 @@ pub(crate) enum Command {
         #[arg(required = true)]
         images: Vec<String>,
     },
+    /// Start a clone that tells which pages it touches, run a command against it, and end it. The
+    /// exit status is the command's.
+    Profile(profile::Args),
     /// Forget which pages clones have accessed: clones that start from now on tell anew.
     ResetAccessed {
         #[command(flatten)]
@@ -169,6 +172,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
             let pool = pool.open()?;
             pool.reset_access(restore::resolve(&pool, image)?, *dirtied)?;
         }
+        Command::Profile(args) => return profile::run(args),
         Command::Export { pool, image, file } => archive::export(&pool.open()?, image, file)?,
         Command::Import { pool, file, name } => {
             archive::import(&pool.open()?, file, name.as_ref())?;

@@ -68,6 +68,11 @@ impl FromStr for Inherit {
 }
 
 impl Inherit {
+    /// Where clone number `index` can be reached by it.
+    pub(crate) fn address(&self, index: usize) -> Option<String> {
+        (self.kind != Kind::Path).then(|| self.place.replace("%i", &index.to_string()))
+    }
+
     /// Opens it for clone number `index`.
     pub(crate) fn open(&self, index: usize) -> Result<OwnedFd, String> {
         let place = self.place.replace("%i", &index.to_string());

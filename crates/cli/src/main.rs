@@ -8,6 +8,7 @@ mod bench;
 mod checkpoint;
 mod clones;
 mod doctor;
+mod ghost;
 mod hot;
 mod images;
 mod inherit;
@@ -15,6 +16,7 @@ mod node;
 mod output;
 mod place;
 mod pool;
+mod profile;
 mod progress;
 mod restore;
 mod size;
@@ -56,6 +58,9 @@ enum Command {
     Kill(clones::KillArgs),
     /// List clones.
     Ps(clones::PsArgs),
+    /// Containers that wait to become clones.
+    #[command(subcommand)]
+    Ghost(ghost::Command),
     /// The catalog of images.
     #[command(subcommand)]
     Images(images::Command),
@@ -81,6 +86,7 @@ fn main() -> ExitCode {
         Command::Wait(args) => clones::wait(&args),
         Command::Kill(args) => clones::kill(&args),
         Command::Ps(args) => clones::ps(&args),
+        Command::Ghost(command) => ghost::run(&command),
         Command::Images(command) => images::run(&command),
         Command::Hot(command) => hot::run(&command),
         Command::Bench(args) => bench::run(&args),

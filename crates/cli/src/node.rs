@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use farfork_node::paths;
+use farfork_node::{Settings, paths};
 
 use crate::CommandResult;
 
@@ -17,6 +17,10 @@ pub(crate) struct Args {
     /// Pools to join at once; others are joined when they are first used.
     #[arg(long = "pool", value_name = "PATH")]
     pools: Vec<PathBuf>,
+    /// Watch one clone of each image in K, to tell which pages clones touch; 0 for none. Such a clone
+    /// takes a fault for every page it touches.
+    #[arg(long, value_name = "K", env = "FARFORK_PROFILE_EVERY", default_value_t = 0)]
+    profile_every: u32,
     /// Leave after so many seconds without a clone; without it the agent stays.
     #[arg(long, value_name = "SECONDS")]
     idle_exit_s: Option<u64>,
@@ -24,7 +28,12 @@ pub(crate) struct Args {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> CommandResult {
-    farfork_node::serve(&args.name, &args.pools, args.idle_exit_s.map(Duration::from_secs))?;
+    let settings = Settings {
+        pools: args.pools.clone(),
+        idle: args.idle_exit_s.map(Duration::from_secs),
+        profile_every: args.profile_every,
+    };
+    farfork_node::serve(&args.name, &settings)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -35,6 +35,10 @@ pub(crate) struct Args {
     /// those that clones were seen to access or that are declared hot; copy, before it starts.
     #[arg(long, value_name = "mow|moa|hybrid|copy", default_value_t = Tiering::Mow)]
     tiering: Tiering,
+    /// Have the clones tell which pages they touch; farfork images show tells it then. They take a
+    /// fault for every page.
+    #[arg(long)]
+    profile: bool,
     /// A PID namespace of its own, or the parent's pids in this one.
     #[arg(long, value_enum, default_value = "new")]
     pid_mode: PidMode,
@@ -43,6 +47,9 @@ pub(crate) struct Args {
     /// place of the parent's address. %i is the number of the clone.
     #[arg(long = "inherit-fd", value_name = "N=WHAT")]
     inherit: Vec<Inherit>,
+    /// Start it in this ghost, in whose namespaces and cgroup it lives.
+    #[arg(long, value_name = "ID")]
+    ghost: Option<String>,
     /// Seconds that each clone may take to start.
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S)]
     timeout: u64,
@@ -78,6 +85,15 @@ pub(crate) fn run(args: &Args) -> CommandResult {
              --count out, or use --pid-mode new",
         ));
     }
+    if args.ghost.is_some() && args.count > 1 {
+        return Ok(usage_error("a ghost takes one clone: leave --count out, or name no ghost"));
+    }
+    if args.ghost.is_some() && args.pid_mode == PidMode::Same {
+        return Ok(usage_error(
+            "a clone in a ghost has its pids in the ghost's PID namespace: leave out --pid-mode \
+             same, or --ghost",
+        ));
+    }
     let path = args.pool.path()?;
     let cid = resolve(&Pool::open(&path)?, &args.image)?;
     let call = RestoreCall {
@@ -87,8 +103,10 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         detach: args.detach,
         same_pid: args.pid_mode == PidMode::Same,
         inherit: args.inherit.iter().map(|inherit| inherit.at).collect(),
+        ghost: args.ghost.clone(),
         requested_ns: 0,
         tiering: args.tiering,
+        profile: args.profile,
         timeout_s: args.timeout,
     };
     let clones = start_all(args, &call)?;
@@ -110,7 +128,7 @@ pub(crate) fn resolve(pool: &Pool, image: &str) -> Result<Cid, Box<dyn Error>> {
 fn start_all(args: &Args, call: &RestoreCall) -> Result<Vec<StartedClone>, Box<dyn Error>> {
     let mut clones = Vec::new();
     for index in 0..args.count as usize {
-        match start(args, call, index) {
+        match start(&args.node, &args.inherit, call, index) {
             Ok(clone) => clones.push(clone),
             Err(error) if clones.is_empty() => return Err(error),
             Err(error) => {
@@ -131,13 +149,16 @@ fn end(node: &str, clone: StartedClone) {
     let _ = call().and_then(|client| client.wait(clone.running.pid));
 }
 
-fn start(args: &Args, call: &RestoreCall, index: usize) -> Result<StartedClone, Box<dyn Error>> {
-    let inherited = args
-        .inherit
-        .iter()
-        .map(|inherit| inherit.open(index))
-        .collect::<Result<Vec<OwnedFd>, _>>()?;
-    let client = Client::connect_or_start(&args.node)?;
+/// Starts clone number `index` on `node`.
+pub(crate) fn start(
+    node: &str,
+    inherit: &[Inherit],
+    call: &RestoreCall,
+    index: usize,
+) -> Result<StartedClone, Box<dyn Error>> {
+    let inherited =
+        inherit.iter().map(|inherit| inherit.open(index)).collect::<Result<Vec<OwnedFd>, _>>()?;
+    let client = Client::connect_or_start(node)?;
     let (input, output, error) = (stdin(), stdout(), stderr());
     let mut fds: Vec<BorrowedFd<'_>> = vec![input.as_fd(), output.as_fd(), error.as_fd()];
     fds.extend(inherited.iter().map(AsFd::as_fd));
@@ -145,7 +166,8 @@ fn start(args: &Args, call: &RestoreCall, index: usize) -> Result<StartedClone, 
     Ok(client.restore(RestoreCall { requested_ns, ..call.clone() }, &fds)?)
 }
 
-fn now_ns() -> u64 {
+/// This machine's monotonic clock.
+pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -184,7 +206,7 @@ fn attend(clones: &[StartedClone]) -> CommandResult {
     let mut first_failure = ExitCode::SUCCESS;
     let mut has_failed = false;
     for clone in clones {
-        let status = clone.client.ended()?;
+        let status = clones::told_end(clone.client.ended()?);
         if status != 0 && !has_failed {
             (first_failure, has_failed) = (clones::exit_code(status), true);
         }

@@ -11,6 +11,8 @@ pub enum Group {
     Required,
     /// Without it farfork is slower, or refuses some processes.
     Better,
+    /// Without it there are no ghosts.
+    Ghosts,
     /// What a user who is not root has, and has not.
     Users,
     /// Other pool media, far memory and comparisons.
@@ -18,12 +20,14 @@ pub enum Group {
 }
 
 impl Group {
-    const ALL: [Group; 4] = [Group::Required, Group::Better, Group::Users, Group::Later];
+    const ALL: [Group; 5] =
+        [Group::Required, Group::Better, Group::Ghosts, Group::Users, Group::Later];
 
     fn title(self) -> &'static str {
         match self {
             Group::Required => "Required for checkpoint and restore",
             Group::Better => "Better with",
+            Group::Ghosts => "For ghosts",
             Group::Users => "For users without root",
             Group::Later => "For other media, far memory and comparisons",
         }

@@ -263,18 +263,31 @@ impl Memory {
     /// What a clone maps from the pool, in address order, without guard regions: nobody reads or
     /// writes those, and whoever maps pages there takes the guard away.
     pub fn mapped_spans(&self) -> impl Iterator<Item = MappedSpan> {
+        self.whole_spans().flat_map(|span| {
+            let parts = self.unguarded((span.address, span.address + span.bytes));
+            parts.into_iter().map(move |(start, end)| MappedSpan {
+                address: start,
+                bytes: end - start,
+                place: span.place + (start - span.address),
+                ..span
+            })
+        })
+    }
+
+    /// The same with its guard regions: mappings of the clone begin and end where these do, or go on
+    /// from one to the next.
+    pub fn whole_spans(&self) -> impl Iterator<Item = MappedSpan> {
         let shows_pool = |region: &&Region| region.shows_pool();
         self.regions.iter().filter(shows_pool).flat_map(|region| {
             let segments = self.stored.segments_in(region.start, region.end);
-            segments.flat_map(|segment| {
-                let shown = (segment.address.max(region.start), segment.end().min(region.end));
-                let parts = self.unguarded(shown);
-                parts.into_iter().map(|(start, end)| MappedSpan {
+            segments.map(|segment| {
+                let start = segment.address.max(region.start);
+                MappedSpan {
                     address: start,
-                    bytes: end - start,
+                    bytes: segment.end().min(region.end) - start,
                     place: segment.place + (start - segment.address),
                     is_writable: region.prot & libc::PROT_WRITE as u32 != 0,
-                })
+                }
             })
         })
     }

@@ -16,8 +16,10 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::NodeError;
+use crate::ghosts::Ghosts;
 use crate::images::Images;
 use crate::paths;
+use crate::profile::Sampler;
 use crate::registry::Registry;
 use crate::session::Node;
 use crate::user;
@@ -26,8 +28,19 @@ use crate::workers::Workers;
 /// The shortest slice that the scheduler grants.
 const SLICE_NS: u64 = 100_000;
 
-/// Serves the node `name` until it has been idle for `idle`, if that is given.
-pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<(), NodeError> {
+/// How a node is served.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Pools that are joined at once.
+    pub pools: Vec<PathBuf>,
+    /// After so long without a clone the agent goes.
+    pub idle: Option<Duration>,
+    /// One clone of each image in so many is watched, to tell which pages it touches; 0 for none.
+    pub profile_every: u32,
+}
+
+/// Serves the node `name`.
+pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     paths::check_name(name)?;
     // Between a request and a clone's first instruction six processes wake each other; behind busy
     // neighbours each could wait for a whole slice of theirs. Clones get the default back.
@@ -46,13 +59,16 @@ pub fn serve(name: &str, pools: &[PathBuf], idle: Option<Duration>) -> Result<()
         registry: Registry::new()
             .map_err(|source| socket_error("watch clones of", &path, source))?,
         template: Mutex::new(Template::start()?),
+        sampler: Sampler::start(),
+        profile_every: settings.profile_every,
+        ghosts: Ghosts::new(paths::ghosts(name)),
     });
-    for pool in pools {
+    for pool in &settings.pools {
         node.images.pool(pool)?;
     }
     let watched = Arc::clone(&node);
     thread::spawn(move || watched.registry.watch());
-    serve_all(&node, listener, idle);
+    serve_all(&node, listener, settings.idle);
     let _ = fs::remove_file(&path);
     Ok(())
 }
@@ -119,7 +135,11 @@ fn serve_all(node: &Arc<Node>, listener: OwnedFd, idle: Option<Duration>) {
         looked = Instant::now();
         node.images.reconcile();
         node.images.refresh();
-        if is_quiet && idle.is_some_and(|idle| node.registry.idle_for() > idle) {
+        node.ghosts.tidy();
+        if is_quiet
+            && node.ghosts.is_empty()
+            && idle.is_some_and(|idle| node.registry.idle_for() > idle)
+        {
             return;
         }
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use farfork_types::wire::{Call, CloneState, Reply, RestoreCall, Running};
+use farfork_types::wire::{Call, CloneState, GhostCall, GhostState, Reply, RestoreCall, Running};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -98,16 +98,17 @@ impl Client {
         }
     }
 
-    /// Waits for the end of the clone that this connection started; its wait status.
-    pub fn ended(&self) -> Result<i32, NodeError> {
+    /// Waits for the end of the clone that this connection started; its wait status, and what else
+    /// is known about it, in words.
+    pub fn ended(&self) -> Result<(i32, Option<String>), NodeError> {
         match self.reply()? {
-            Reply::Exited { wait_status } => Ok(wait_status),
+            Reply::Exited { wait_status, reason } => Ok((wait_status, reason)),
             other => Err(unexpected(other)),
         }
     }
 
-    /// Waits for the end of the clone with this pid; its wait status.
-    pub fn wait(&self, pid: i32) -> Result<i32, NodeError> {
+    /// Waits for the end of the clone with this pid: see [`ended`](Client::ended).
+    pub fn wait(&self, pid: i32) -> Result<(i32, Option<String>), NodeError> {
         self.channel.send_about(&Call::Wait { pid }, pid)?;
         self.ended()
     }
@@ -139,6 +140,34 @@ impl Client {
                 other => return Err(unexpected(other)),
             }
         }
+    }
+
+    /// Makes a ghost.
+    pub fn start_ghost(&self, call: GhostCall) -> Result<GhostState, NodeError> {
+        self.channel.send(&Call::GhostStart(call), &[])?;
+        match self.reply()? {
+            Reply::Ghost(ghost) => Ok(ghost),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// The ghosts of the node, with those in which clones run.
+    pub fn ghosts(&self) -> Result<Vec<GhostState>, NodeError> {
+        self.channel.send(&Call::GhostList, &[])?;
+        let mut ghosts = Vec::new();
+        loop {
+            match self.reply()? {
+                Reply::Ghost(ghost) => ghosts.push(ghost),
+                Reply::Done => return Ok(ghosts),
+                other => return Err(unexpected(other)),
+            }
+        }
+    }
+
+    /// Ends one ghost or all of them, with the clones in them.
+    pub fn stop_ghosts(&self, id: Option<String>) -> Result<(), NodeError> {
+        self.channel.send(&Call::GhostStop { id }, &[])?;
+        self.done()
     }
 
     fn reply(&self) -> Result<Reply, NodeError> {

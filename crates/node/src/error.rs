@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use farfork_pool::PoolError;
 use farfork_restore::RestoreError;
+use farfork_types::Tiering;
 use farfork_types::wire::InheritedFd;
 
 /// Why a call to the agent failed.
@@ -43,6 +44,15 @@ pub enum NodeError {
         name: String,
         /// The descriptor.
         place: InheritedFd,
+    },
+    /// Another policy decides about each page.
+    #[error(
+        "a clone under {tiering} cannot be profiled, since its pages are supplied one by one: leave \
+         --tiering out, or --profile"
+    )]
+    ProfileTiering {
+        /// The policy.
+        tiering: Tiering,
     },
     /// What the tiering policy wants could not be laid down.
     #[error("cannot prepare what the tiering policy wants of the clone's pages: {}", words::of(.source))]
@@ -102,6 +112,60 @@ pub enum NodeError {
          PID namespace; leave the option out, and the clone has them in a PID namespace of its own"
     )]
     SamePidUnprivileged {
+        /// The image.
+        name: String,
+    },
+    /// A ghost's container could not be made.
+    #[error("cannot make ghost {id}: {reason}; farfork doctor tells what ghosts need")]
+    Container {
+        /// Its name.
+        id: String,
+        /// Why.
+        reason: String,
+    },
+    /// A bundle is not fit for a ghost.
+    #[error("cannot make a ghost from the bundle {}: {reason}", .path.display())]
+    Bundle {
+        /// Its directory.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The agent is not root.
+    #[error(
+        "ghosts are containers with networks and cgroups of their own, which only root can make: run \
+         the node agent as root, or start clones without ghosts"
+    )]
+    GhostUnprivileged,
+    /// There never was such a ghost.
+    #[error("no ghost on this node is named {id}: farfork ghost list tells which there are")]
+    NoGhost {
+        /// What was asked for.
+        id: String,
+    },
+    /// The ghost is no more.
+    #[error("ghost {id} {what}: start another with farfork ghost start")]
+    GhostGone {
+        /// Its name.
+        id: String,
+        /// What became of it.
+        what: String,
+    },
+    /// A ghost has a PID namespace of its own.
+    #[error(
+        "a clone in a ghost has its pids in the ghost's PID namespace: leave out --pid-mode same"
+    )]
+    GhostSamePid,
+    /// The image is somebody else's.
+    #[error(
+        "ghost {id} takes images of {user} only, and {name} is none: start one for its user (farfork \
+         ghost start --user)"
+    )]
+    GhostOfOther {
+        /// The ghost.
+        id: String,
+        /// Whose it is.
+        user: String,
         /// The image.
         name: String,
     },

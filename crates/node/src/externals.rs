@@ -142,11 +142,13 @@ mod tests {
             timeout_s: 60,
             detach: false,
             same_pid: false,
+            ghost: None,
             inherit: places
                 .iter()
                 .map(|(process, fd)| InheritedFd { process: *process, fd: *fd })
                 .collect(),
             tiering: farfork_types::Tiering::Mow,
+            profile: false,
             requested_ns: 0,
         }
     }

@@ -5,13 +5,14 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
-use farfork_pages::Access;
-use farfork_pool::{ImageExtents, ImageSlot, NodeSlot, PinFile, Pool};
+use farfork_pages::{Access, Observed};
+use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeSlot, PageBits, PinFile, Pool};
 use farfork_restore::{Attached, RestoreError, attach};
 use farfork_types::{Cid, Tiering};
 
@@ -44,6 +45,8 @@ pub struct NodePool {
     /// Images that were read, whether clones of them live or not.
     images: Mutex<HashMap<Cid, Arc<NodeImage>>>,
     pinning: Mutex<()>,
+    /// The node's tables have one writer.
+    noting: Mutex<()>,
 }
 
 /// One image as this node uses it.
@@ -52,6 +55,8 @@ pub struct NodeImage {
     /// The image, read and checked.
     pub attached: Attached,
     overlays: Overlays,
+    /// Clones that might have been watched.
+    starts: AtomicU32,
     /// When its files were last seen to be what they were.
     files_seen: Mutex<Option<Instant>>,
     /// What they were then.
@@ -128,7 +133,8 @@ impl NodePool {
         let pins = PinFile::open(&directory.join(paths::pool_name(&pool)))?;
         // An agent before this one may have died with clones that ended since.
         pool.reconcile(slot, &pins)?;
-        Ok(NodePool { pool, slot, pins, file, images: Mutex::default(), pinning: Mutex::default() })
+        let (images, pinning, noting) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(NodePool { pool, slot, pins, file, images, pinning, noting })
     }
 
     /// Whether the pool is still the file at `path`: it may have been made anew.
@@ -140,6 +146,21 @@ impl NodePool {
     /// The pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Adds what a clone has done to the table of this node beside its image, which must not be
+    /// removed.
+    pub fn add_access(
+        self: &Arc<Self>,
+        cid: Cid,
+        epochs: Epochs,
+        observed: &Observed,
+    ) -> Result<(), NodeError> {
+        // The clone may end meanwhile.
+        let (_, _pin) = self.pin(cid)?;
+        let bits = PageBits::from(&observed.access());
+        let _noting = locked(&self.noting);
+        Ok(self.pool.add_access(self.slot, cid, epochs, &bits)?)
     }
 
     /// Pins `cid` and reads it, unless it was read before.
@@ -158,8 +179,9 @@ impl NodePool {
     fn read(&self, cid: Cid) -> Result<Arc<NodeImage>, NodeError> {
         let attached = attach(&self.pool, cid)?;
         let (files_seen, seen, used) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let overlays = Overlays::default();
-        let image = Arc::new(NodeImage { attached, overlays, files_seen, seen, used });
+        let (overlays, starts) = (Overlays::default(), AtomicU32::new(0));
+        let image = NodeImage { attached, overlays, starts, files_seen, seen, used };
+        let image = Arc::new(image);
         let mut images = locked(&self.images);
         if images.len() >= KEPT_IMAGES {
             images.clear(); // clones hold what they use themselves
@@ -188,6 +210,16 @@ impl NodePool {
 }
 
 impl NodeImage {
+    /// What clones that are watched are given beside the plan.
+    pub fn watch(&self) -> Result<Option<Arc<Overlay>>, NodeError> {
+        self.overlays.watch(&self.attached.image)
+    }
+
+    /// Whether the clone that starts now is the first of `every`.
+    pub fn is_next_of(&self, every: u32) -> bool {
+        self.starts.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
+    }
+
     /// What clones under `tiering` are given beside the plan.
     pub fn overlay(&self, tiering: Tiering) -> Result<Option<Arc<Overlay>>, NodeError> {
         self.overlays.get(&self.attached.image, Access::default, tiering)

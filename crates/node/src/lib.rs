@@ -3,6 +3,7 @@
 //! ```text
 //!  client ── Call ──► session ─┬─ images: pool, pins, attached images
 //!         ◄─ Reply ──          ├─ template ──► init ──► clone
+//!                              ├─ ghosts: containers that wait to be an init
 //!                              └─ registry ◄── status ──┘   (one watcher thread)
 //! ```
 //! Invariants: an image is pinned in the pool as long as a clone of it lives on this node, the
@@ -16,10 +17,12 @@ mod channel;
 pub mod client;
 mod error;
 mod externals;
+mod ghosts;
 mod images;
 mod leftovers;
 mod overlays;
 pub mod paths;
+pub mod profile;
 mod registry;
 mod session;
 mod start;
@@ -27,6 +30,6 @@ pub mod usage;
 mod user;
 mod workers;
 
-pub use agent::serve;
+pub use agent::{Settings, serve};
 pub use error::NodeError;
 pub use leftovers::clear_pins;

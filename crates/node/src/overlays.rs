@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use farfork_image::format::Image;
 use farfork_pages::{Access, overlay};
@@ -43,9 +43,20 @@ impl AsFd for Overlay {
 #[derive(Debug, Default)]
 pub struct Overlays {
     known: Mutex<HashMap<Tiering, Option<Arc<Overlay>>>>,
+    watch: OnceLock<Option<Arc<Overlay>>>,
 }
 
 impl Overlays {
+    /// The overlay for clones that are watched.
+    pub fn watch(&self, image: &Image) -> Result<Option<Arc<Overlay>>, NodeError> {
+        if let Some(known) = self.watch.get() {
+            return Ok(known.clone());
+        }
+        let put = overlay::compile_watch(image).map(|bytes| Overlay::put(&bytes)).transpose();
+        let made = put.map_err(|source| NodeError::Overlay { source })?.map(Arc::new);
+        Ok(self.watch.get_or_init(|| made).clone())
+    }
+
     /// The overlay for clones that start under `tiering`, of whose image `access` is known.
     pub fn get(
         &self,

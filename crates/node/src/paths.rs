@@ -90,6 +90,11 @@ pub fn socket(node: &str) -> PathBuf {
     run_directory().join(format!("{node}.sock"))
 }
 
+/// Directory for the containers of the ghosts of `node`.
+pub fn ghosts(node: &str) -> PathBuf {
+    run_directory().join(format!("{node}.ghosts"))
+}
+
 /// Directory for the pins of `node`.
 pub fn pins(node: &str) -> PathBuf {
     run_directory().join(format!("{node}.pins"))

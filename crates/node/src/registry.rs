@@ -16,7 +16,9 @@ use nix::unistd::Pid;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 
+use crate::ghosts::Container;
 use crate::images::Pin;
+use crate::profile::Profile;
 
 /// Most ended clones that are remembered for `wait`.
 const REMEMBERED: usize = 4096;
@@ -32,11 +34,24 @@ pub struct Clone {
     pub name: String,
     /// When its pages become local.
     pub tiering: Tiering,
+    /// Which pages it touches, if it is watched.
+    pub profile: Option<Arc<Profile>>,
     seen: AtomicI32,
     started: Started,
     /// The clone and no other process that has its pid later; nothing if it has ended already.
     process: Option<OwnedFd>,
     pin: Mutex<Option<Pin>>,
+    /// What it runs in, if it was started in a ghost.
+    container: Mutex<Option<Container>>,
+}
+
+/// How a clone has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// As `waitpid` gives it.
+    pub wait_status: i32,
+    /// What else is known about it, in words.
+    pub reason: Option<String>,
 }
 
 impl Clone {
@@ -45,8 +60,11 @@ impl Clone {
         self.seen.load(Ordering::SeqCst)
     }
 
-    /// Sends it a signal by number; one that has ended takes none.
+    /// Sends it a signal by number; one that has ended takes none. It may be the clone's end.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
+        if let Some(profile) = &self.profile {
+            profile.sample();
+        }
         match &self.process {
             Some(process) => pidfd::send_signal(process, signal),
             None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
@@ -60,6 +78,22 @@ impl Clone {
             let _ = pidfd::send_signal(process, libc::SIGKILL);
             let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], None);
         }
+    }
+
+    /// Looks at the container of its ghost, if it has one and has not ended.
+    pub fn ghost<T>(&self, at: impl FnOnce(&Container) -> T) -> Option<T> {
+        self.container.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(at)
+    }
+
+    /// Name of its ghost.
+    pub fn ghost_id(&self) -> Option<String> {
+        self.ghost(|container| container.id.clone())
+    }
+
+    /// Takes its container away, which may last: never under the lock of the tables.
+    fn leave_container(&self) {
+        let container = self.container.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(container);
     }
 
     /// Drops the pin, which may give chunks back: never under the lock of the tables.
@@ -84,6 +118,8 @@ pub struct Origin {
     pub name: String,
     /// When its pages become local.
     pub tiering: Tiering,
+    /// Which pages it touches, if it is watched.
+    pub profile: Option<Arc<Profile>>,
 }
 
 /// What it takes to follow a clone to its end.
@@ -98,7 +134,7 @@ pub struct Followed {
 struct Ended {
     number: Number,
     seen: i32,
-    wait_status: i32,
+    end: End,
 }
 
 /// How the watcher learns of an end.
@@ -163,13 +199,15 @@ impl Registry {
     pub fn add(
         &self,
         followed: Followed,
-        Origin { pid, cid, name, tiering }: Origin,
+        Origin { pid, cid, name, tiering, profile }: Origin,
         started: Started,
-        pin: Pin,
+        (pin, container): (Pin, Option<Container>),
     ) -> Number {
         let Followed { number, process } = followed;
         let (seen, pin) = (AtomicI32::new(pid), Mutex::new(Some(pin)));
-        let clone = Clone { pid, cid, name, tiering, seen, started, process, pin };
+        let container = Mutex::new(container);
+        let clone =
+            Clone { pid, cid, name, tiering, profile, seen, started, process, pin, container };
         self.state().living.insert(number, Arc::new(clone));
         number
     }
@@ -212,11 +250,11 @@ impl Registry {
     }
 
     /// Waits for the end of a clone; nothing if it is not known any more.
-    pub fn wait(&self, number: Number) -> Option<i32> {
+    pub fn wait(&self, number: Number) -> Option<End> {
         let mut state = self.state();
         loop {
             if let Some(ended) = state.ended.iter().find(|ended| ended.number == number) {
-                return Some(ended.wait_status);
+                return Some(ended.end.clone());
             }
             if !state.living.contains_key(&number) {
                 return None;
@@ -271,6 +309,8 @@ impl Registry {
 
     /// The init holds a copy of the pin's lock until it has gone, and whoever waits for the clone
     /// may go on to remove the pool: first the init, then the pin, then the news.
+    ///
+    /// A container goes before the news, too: whoever hears of the end finds nothing left.
     fn bury(&self, number: Number, news: News) {
         let Some(clone) = self.get(number) else { return };
         if matches!(news, News::InitKilled) {
@@ -278,14 +318,17 @@ impl Registry {
         }
         let _ = waitpid(Pid::from_raw(clone.started.init_pid()), None);
         clone.unpin();
+        let reason = clone.ghost(Container::shortage).flatten();
+        let wait_status = if let News::Told(status) = news { status } else { libc::SIGKILL };
+        clone.leave_container();
         drop(clone);
-        self.end(number, if let News::Told(status) = news { status } else { libc::SIGKILL });
+        self.end(number, End { wait_status, reason });
     }
 
-    fn end(&self, number: Number, wait_status: i32) {
+    fn end(&self, number: Number, end: End) {
         let mut state = self.state();
         let Some(clone) = state.living.remove(&number) else { return };
-        state.ended.push_back(Ended { number, seen: clone.seen(), wait_status });
+        state.ended.push_back(Ended { number, seen: clone.seen(), end });
         if state.ended.len() > REMEMBERED {
             state.ended.pop_front();
         }

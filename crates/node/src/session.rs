@@ -10,8 +10,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::channel::{Channel, Received};
 use crate::error::NodeError;
+use crate::ghosts::Ghosts;
 use crate::images::Images;
-use crate::registry::{Clone, Number, Registry};
+use crate::profile::Sampler;
+use crate::registry::{Clone, End, Number, Registry};
 use crate::usage;
 use crate::user::OwnIds;
 
@@ -28,6 +30,12 @@ pub struct Node {
     pub registry: Registry,
     /// What clones are forked from.
     pub template: Mutex<Template>,
+    /// What looks at watched clones.
+    pub sampler: Sampler,
+    /// One clone in so many is watched without being asked for; 0 for none.
+    pub profile_every: u32,
+    /// Containers that wait for clones.
+    pub ghosts: Ghosts,
 }
 
 impl Node {
@@ -44,6 +52,9 @@ impl Node {
             Call::Wait { pid } => self.wait(channel, about, pid),
             Call::Kill { pid, signal } => self.kill(channel, about, pid, signal),
             Call::List => self.list(channel),
+            Call::GhostStart(call) => self.start_ghost(channel, &call),
+            Call::GhostList => self.list_ghosts(channel),
+            Call::GhostStop { id } => self.stop_ghosts(channel, id.as_deref()),
         };
         match result {
             Err(error) => channel.send(&Reply::Failed { message: error.to_string() }, &[]),
@@ -91,8 +102,8 @@ impl Node {
 
     /// A clone of this session is known at least until somebody was told of its end.
     fn tell_end(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
-        let Some(wait_status) = self.registry.wait(number) else { return Ok(()) };
-        channel.send(&Reply::Exited { wait_status }, &[])
+        let Some(End { wait_status, reason }) = self.registry.wait(number) else { return Ok(()) };
+        channel.send(&Reply::Exited { wait_status, reason }, &[])
     }
 
     fn wait(&self, channel: &Channel, about: Option<i32>, seen: i32) -> Result<(), NodeError> {
@@ -138,6 +149,7 @@ impl Node {
             cid: clone.cid.to_string(),
             image: clone.name.clone(),
             tiering: clone.tiering.to_string(),
+            is_profiled: clone.profile.is_some(),
             local_bytes: usage.local_bytes,
             pool_bytes: usage.pool_bytes,
             vmas: usage.vmas,

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{PoisonError, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_restore::{Event, Hands, Started, Template};
 use farfork_sys::words;
-use farfork_types::Cid;
 use farfork_types::wire::{RestoreCall, Running};
+use farfork_types::{Cid, Tiering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -18,7 +18,9 @@ use rustix::time::Timespec;
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals;
+use crate::ghosts::{Container, Waiting};
 use crate::images::{NodeImage, Pin};
+use crate::profile::{Profile, Watched};
 use crate::registry::{Number, Origin};
 use crate::session::Node;
 
@@ -53,7 +55,12 @@ impl Node {
         if !call.same_pid && image.attached.image.model.connections().next().is_some() {
             return Err(NodeError::Connections { name: call.name.clone() });
         }
-        let started = self.spawn(call, &image, &pin, &externals)?;
+        if let Some(id) = &call.ghost {
+            self.check_ghost(id, call, pool.pool(), cid)?;
+        }
+        let is_watched = self.is_watched(call, &image)?;
+        let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
+        let (started, container) = self.spawn(call, (&image, is_watched), &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
@@ -65,14 +72,34 @@ impl Node {
         let (arrived, followed) = match followed {
             Ok(both) => both,
             Err(error) => {
-                clear(started, pin);
-                return Err(error);
+                let shortage = container.as_ref().and_then(Container::shortage);
+                clear(started, pin, container);
+                return Err(shortage.map_or(error, NodeError::Agent));
             }
         };
         let Arrived { pid, at_ns, warnings } = arrived;
-        let origin = Origin { pid, cid, name: call.name.clone(), tiering: call.tiering };
-        let number = self.registry.add(followed, origin, started, pin);
+        let watched = |epochs| {
+            let watched = Watched::open(pid, &image.attached.image.model).ok()?;
+            let profile = Arc::new(Profile::new(watched, Arc::clone(&pool), cid, epochs));
+            self.sampler.add(&profile);
+            Some(profile)
+        };
+        let profile = epochs.and_then(watched);
+        let (name, tiering) = (call.name.clone(), call.tiering);
+        let origin = Origin { pid, cid, name, tiering, profile };
+        let number = self.registry.add(followed, origin, started, (pin, container));
         Ok((number, Running { warnings, ..running(pid, call.requested_ns, at_ns) }))
+    }
+
+    /// Whether a clone is to tell which pages it touches: its caller wants it, or it is its turn. The
+    /// policies that supply pages one by one have no use for watching.
+    fn is_watched(&self, call: &RestoreCall, image: &NodeImage) -> Result<bool, NodeError> {
+        let can_be = call.tiering == Tiering::Mow;
+        if call.profile && !can_be {
+            return Err(NodeError::ProfileTiering { tiering: call.tiering });
+        }
+        let is_its_turn = || self.profile_every != 0 && image.is_next_of(self.profile_every);
+        Ok(call.profile || can_be && is_its_turn())
     }
 
     /// Refuses what an agent that is not root cannot do, before anything of the clone is made.
@@ -84,17 +111,17 @@ impl Node {
         own.check(&call.name, &image.attached.image.model)
     }
 
-    /// Has the template fork an init, or another template if somebody has killed it.
+    /// Has a ghost become the init, which nobody else can have after that, or the template fork one.
     fn spawn(
         &self,
         call: &RestoreCall,
-        image: &NodeImage,
+        (image, is_watched): (&NodeImage, bool),
         pin: &Pin,
         externals: &[OwnedFd],
-    ) -> Result<Started, NodeError> {
+    ) -> Result<(Started, Option<Container>), NodeError> {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let keeps_groups = self.own_ids.is_some();
-        let overlay = image.overlay(call.tiering)?;
+        let overlay = if is_watched { image.watch()? } else { image.overlay(call.tiering)? };
         let request = Request {
             overlay_bytes: overlay.as_ref().map_or(0, |overlay| overlay.bytes),
             ..image.attached.request(mode, externals.len(), keeps_groups)
@@ -107,11 +134,20 @@ impl Node {
             overlay: overlay.as_ref().map(|overlay| overlay.as_fd()),
             externals,
         };
+        if let Some(id) = &call.ghost {
+            let Waiting { ghost, container, .. } = self.ghosts.take(id, &call.name)?;
+            return Ok((ghost.spawn(cid, &request, &hands)?, Some(container)));
+        }
+        Ok((self.fork(cid, &request, &hands)?, None))
+    }
+
+    /// Has the template fork an init, or another template if somebody has killed it.
+    fn fork(&self, cid: Cid, request: &Request, hands: &Hands<'_>) -> Result<Started, NodeError> {
         let mut template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = template.spawn(cid, &request, &hands);
+        let first = template.spawn(cid, request, hands);
         if first.is_err() && template.has_ended() {
             *template = Template::start()?;
-            return Ok(template.spawn(cid, &request, &hands)?);
+            return Ok(template.spawn(cid, request, hands)?);
         }
         Ok(first?)
     }
@@ -163,11 +199,12 @@ fn speaks(
 
 /// Ends what there is of a clone. A process that cannot be killed for now, as it is at work in the
 /// kernel, keeps its image but not the caller waiting.
-fn clear(started: Started, pin: Pin) {
+fn clear(started: Started, pin: Pin, container: Option<Container>) {
     let (done, cleared) = mpsc::channel();
     thread::spawn(move || {
         started.end();
         drop(pin);
+        drop(container);
         let _ = done.send(());
     });
     let _ = cleared.recv_timeout(CLEARING);

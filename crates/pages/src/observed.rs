@@ -4,7 +4,7 @@ use farfork_image::layout::MappedSpan;
 use farfork_types::PAGE_BYTES;
 
 use crate::access::Access;
-use crate::places::pages_of;
+use crate::policy::pages;
 use crate::set::PageSet;
 
 /// How pages were touched.
@@ -35,7 +35,7 @@ impl Observed {
             Touched::Read => &mut self.read,
             Touched::Written => &mut self.written,
         };
-        let first = pages_of(span).start;
+        let first = pages(span).start;
         for address in (from..to).step_by(PAGE_BYTES as usize) {
             set.insert(first + (address - span.address) / PAGE_BYTES);
         }
@@ -76,7 +76,7 @@ mod tests {
         observed.add(span, (0, 50 * page), Touched::Written);
         assert_eq!(observed.read, PageSet::from_iter([700, 701]));
         assert_eq!(observed.written, PageSet::from_iter([708, 709]));
-        let untouched = observed.untouched(&pages_of(span).collect());
+        let untouched = observed.untouched(&pages(span).collect());
         assert_eq!(untouched, PageSet::from_iter(702..708));
         let access = observed.access();
         assert_eq!(access.accessed, PageSet::from_iter([700, 701, 708, 709]));

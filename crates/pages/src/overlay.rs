@@ -25,6 +25,10 @@ pub fn compile(image: &Image, access: &Access, tiering: Tiering) -> Option<Vec<u
         .iter()
         .map(|member| Draft::of(member, &image.placement, access, tiering))
         .collect();
+    lay_out(&drafts)
+}
+
+fn lay_out(drafts: &[Draft]) -> Option<Vec<u8>> {
     if drafts.iter().all(Draft::is_empty) {
         return None;
     }
@@ -32,6 +36,13 @@ pub fn compile(image: &Image, access: &Access, tiering: Tiering) -> Option<Vec<u
     let members: Vec<MemberOverlay> = drafts.iter().map(|draft| draft.put(&mut arena)).collect();
     let members = arena.table(&members);
     arena.finish(members)
+}
+
+/// The overlay of a clone that tells which pages it touches: it has nothing done in advance. None if
+/// there is nothing to watch.
+pub fn compile_watch(image: &Image) -> Option<Vec<u8>> {
+    let drafts: Vec<Draft> = image.model.members.iter().map(Draft::watching).collect();
+    lay_out(&drafts)
 }
 
 /// What is to be done with the memory of one process.
@@ -43,6 +54,7 @@ struct Draft {
     served: Vec<Served>,
     local: PageSet,
     pages: u64,
+    watched: Vec<Span>,
 }
 
 impl Draft {
@@ -58,6 +70,18 @@ impl Draft {
                 draft.copied.push(Served { address, bytes, pool_offset, first_page: 0 });
             }
             draft.serve(span, placement, &treatment);
+        }
+        draft
+    }
+
+    /// Whole mappings, since to watch a part would cut them.
+    fn watching(member: &Member) -> Draft {
+        let mut draft = Draft::default();
+        for MappedSpan { address, bytes, .. } in member.memory.whole_spans() {
+            match draft.watched.last_mut() {
+                Some(last) if last.address + last.bytes == address => last.bytes += bytes,
+                _ => draft.watched.push(Span { address, bytes }),
+            }
         }
         draft
     }
@@ -87,8 +111,9 @@ impl Draft {
     }
 
     fn is_empty(&self) -> bool {
-        let is_populated = !(self.write.is_empty() && self.read.is_empty());
-        !is_populated && self.copied.is_empty() && self.served.is_empty()
+        let spans = [&self.write, &self.read, &self.watched];
+        let supplied = [&self.copied, &self.served];
+        spans.into_iter().all(Vec::is_empty) && supplied.into_iter().all(Vec::is_empty)
     }
 
     fn put(&self, arena: &mut Arena) -> MemberOverlay {
@@ -102,6 +127,7 @@ impl Draft {
                 words.resize(self.pages.div_ceil(64) as usize, 0);
                 words
             }),
+            watched: arena.table(&self.watched),
         }
     }
 }

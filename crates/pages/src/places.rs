@@ -2,23 +2,17 @@
 
 use std::ops::Range;
 
-use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_types::PAGE_BYTES;
 
+use crate::policy::pages;
 use crate::set::PageSet;
-
-/// The pages that a span shows.
-pub(crate) fn pages_of(span: MappedSpan) -> Range<u64> {
-    let first = span.place / PAGE_BYTES;
-    first..first + span.bytes / PAGE_BYTES
-}
 
 /// All pages that clones map from the pool. What an image stores besides is copied into each clone
 /// when it starts, and nobody chooses where it is to be.
 pub fn mapped(model: &Model) -> PageSet {
     let spans = model.members.iter().flat_map(|member| member.memory.mapped_spans());
-    spans.flat_map(pages_of).collect()
+    spans.flat_map(pages).collect()
 }
 
 /// The pages of an image that `member` has at `addresses`, whose ends may lie within pages. `None`
@@ -35,15 +29,15 @@ pub fn place_of(member: &Member, addresses: Range<u64>) -> Option<PageSet> {
     if at < end {
         return None;
     }
-    let mut pages = PageSet::new();
+    let mut found = PageSet::new();
     for span in member.memory.mapped_spans() {
         let (from, to) = (start.max(span.address), end.min(span.address + span.bytes));
-        let first = pages_of(span).start;
+        let first = pages(span).start;
         for address in (from..to).step_by(PAGE_BYTES as usize) {
-            pages.insert(first + (address - span.address) / PAGE_BYTES);
+            found.insert(first + (address - span.address) / PAGE_BYTES);
         }
     }
-    Some(pages)
+    Some(found)
 }
 
 #[cfg(test)]

@@ -17,7 +17,14 @@ impl PageSet {
 
     /// The set with these bits, page 0 being bit 0 of the first word.
     pub fn from_words(words: Vec<u64>) -> PageSet {
-        PageSet { words }
+        PageSet { words }.trimmed()
+    }
+
+    /// Without words at the end that say nothing: equal sets have equal words.
+    fn trimmed(mut self) -> PageSet {
+        let used = self.words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+        self.words.truncate(used);
+        self
     }
 
     /// Its bits.
@@ -45,12 +52,14 @@ impl PageSet {
     /// Takes out all pages of `other`.
     pub fn subtract(&mut self, other: &PageSet) {
         self.words.iter_mut().zip(&other.words).for_each(|(own, word)| *own &= !word);
+        *self = std::mem::take(self).trimmed();
     }
 
     /// Leaves only what is also in `other`.
     pub fn intersect(&mut self, other: &PageSet) {
         self.words.truncate(other.words.len());
         self.words.iter_mut().zip(&other.words).for_each(|(own, word)| *own &= word);
+        *self = std::mem::take(self).trimmed();
     }
 
     /// Whether it has the page.
@@ -83,7 +92,9 @@ impl PageSet {
     fn next(&self, from: u64, end: u64, is_in: bool) -> Option<u64> {
         let mut at = from;
         while at < end {
-            let word = self.words.get((at / 64) as usize).copied().unwrap_or(0);
+            let Some(word) = self.words.get((at / 64) as usize).copied() else {
+                return (!is_in).then_some(at); // none from here on
+            };
             let wanted = if is_in { word } else { !word };
             let rest = wanted >> (at % 64);
             if rest != 0 {
@@ -111,6 +122,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::PageSet;
+
+    #[test]
+    fn runs_of_a_small_set_are_found_among_all_pages() {
+        let set = PageSet::from_iter([1, 2, 64]);
+        assert_eq!(set.runs(0..u64::MAX).collect::<Vec<_>>(), [1..3, 64..65]);
+    }
 
     proptest! {
         #[test]
@@ -147,6 +164,10 @@ mod tests {
             common.intersect(&set(&b));
             prop_assert_eq!(pages(&less), &a - &b);
             prop_assert_eq!(pages(&common), &a & &b);
+            prop_assert_eq!(less, set(&(&a - &b)));
+            prop_assert_eq!(common, set(&(&a & &b)));
+            let longer = [set(&a).words(), &[0, 0]].concat();
+            prop_assert_eq!(PageSet::from_words(longer), set(&a));
         }
     }
 }

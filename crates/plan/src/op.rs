@@ -144,8 +144,10 @@ pub enum What {
     SystemV = 24,
     /// Supplying pages as the tiering policy wants it.
     Pages = 25,
+    /// Watching which pages are touched.
+    Watch = 26,
     /// Mapping huge pages that were set aside.
-    HugePages = 26,
+    HugePages = 27,
 }
 
 impl What {
@@ -178,6 +180,7 @@ impl What {
             Clocks,
             SystemV,
             Pages,
+            Watch,
             HugePages,
         ]
         .into_iter()

@@ -43,6 +43,9 @@ pub struct MemberOverlay {
     /// Words of a bitmap, by pages of `served`: a page whose bit is set becomes local when it is
     /// touched, any other is mapped from the pool.
     pub local: Table,
+    /// Memory of which is told which pages are touched ([`Span`]): mapped page by page, and nothing
+    /// before it is touched.
+    pub watched: Table,
 }
 
 /// Part of an address space; laid out like `struct iovec`, so that one call takes many.
@@ -75,7 +78,7 @@ pub struct Served {
 
 const _: () = {
     assert!(size_of::<OverlayHeader>() == 32);
-    assert!(size_of::<MemberOverlay>() == 80);
+    assert!(size_of::<MemberOverlay>() == 96);
     assert!(size_of::<Served>() == 32);
     assert!(size_of::<Span>() == 16);
 };

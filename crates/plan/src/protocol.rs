@@ -46,6 +46,22 @@ pub struct Request {
     pub ahead_ns: i64,
 }
 
+/// Version of all these messages. Agent and restorer are one program and always agree; a ghost says
+/// it, since it may have been started from another.
+pub const VERSION: u32 = 1;
+
+/// First word of a ghost on its control socket: it waits for a [`Request`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Hello {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Keeps the struct free of padding.
+    pub reserved: u32,
+}
+
 /// How the clone's pid relates to the parent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -106,5 +122,6 @@ pub enum StatusKind {
 const _: () = {
     assert!(size_of::<Request>() == 80);
     assert!(size_of::<Spawned>() == 8);
+    assert!(size_of::<Hello>() == 8);
     assert!(size_of::<Status>() == 72);
 };

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use crate::charge;
 use crate::ids::Extent;
+use crate::lock::HeldLock;
 use crate::media::{self, Medium};
 
 /// Where the pool's memory is charged to.
@@ -48,10 +49,15 @@ impl Account {
         group.make().map(|()| group)
     }
 
-    /// Gives memory to `runs` of `file`.
-    pub(crate) fn reserve(&self, file: &File, runs: &[Extent]) -> io::Result<()> {
+    /// Gives memory to `runs` of `file`, whose writer holds `lock`.
+    pub(crate) fn reserve(
+        &self,
+        file: &File,
+        lock: Option<&HeldLock>,
+        runs: &[Extent],
+    ) -> io::Result<()> {
         if let Ok(group) = self.group()
-            && let Some(done) = charge::reserve_in(&group.members()?, file, runs)
+            && let Some(done) = charge::reserve_in(&group.members()?, file, lock, runs)
         {
             return done;
         }

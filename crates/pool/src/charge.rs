@@ -6,32 +6,42 @@
 //!
 //! 1. The child runs nothing but async-signal-safe calls, with all signals blocked.
 //! 2. It has no exit signal: no SIGCHLD handler and no `wait` of the embedding program sees it.
-//! 3. It inherits the writer's lock. Should the writer be killed meanwhile, nobody takes the
-//!    chunks away before the child is done with them.
+//! 3. It keeps the writer's lock. Should the writer be killed meanwhile, nobody takes the chunks
+//!    away before the child is done with them. It closes all else that it inherits: a pipe that it
+//!    held open would not end, whoever waits for that.
 #![allow(unsafe_code)] // reason: forks a child that only makes system calls
 
 use std::ffi::{CStr, c_int};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use crate::ids::Extent;
+use crate::lock::HeldLock;
 
 /// Exit status of a child that could not join the cgroup; above every errno.
 const NOT_JOINED: c_int = 255;
 
-/// Gives memory to `runs` of `file`, charged to the cgroup whose member list is `members`. `None`
-/// if the cgroup cannot be joined.
-pub(crate) fn reserve_in(members: &CStr, file: &File, runs: &[Extent]) -> Option<io::Result<()>> {
+/// Gives memory to `runs` of `file`, charged to the cgroup whose member list is `members`, with
+/// `lock` held. `None` if the cgroup cannot be joined.
+pub(crate) fn reserve_in(
+    members: &CStr,
+    file: &File,
+    lock: Option<&HeldLock>,
+    runs: &[Extent],
+) -> Option<io::Result<()>> {
+    let file = file.as_raw_fd();
+    let lock = lock.map_or(file, |lock| lock.as_fd().as_raw_fd());
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before)).ok()?;
     // SAFETY: with no flags this is a fork without exit signal; the child only calls `child`, which
     // neither allocates nor locks, and never returns.
     let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
     if pid == 0 {
-        child(members, file.as_raw_fd(), runs);
+        close_all_but(file.min(lock), file.max(lock));
+        child(members, file, runs);
     }
     let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
     if pid < 0 { None } else { outcome(pid as libc::pid_t) }
@@ -55,6 +65,18 @@ fn outcome(pid: libc::pid_t) -> Option<io::Result<()>> {
         NOT_JOINED => None,
         errno => Some(Err(io::Error::from_raw_os_error(errno))),
     }
+}
+
+fn close_all_but(low: RawFd, high: RawFd) {
+    let close = |first: RawFd, last: RawFd| {
+        if first <= last {
+            // SAFETY: in the child, where nothing but `low` and `high` is used any more.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    };
+    close(0, low - 1);
+    close(low + 1, high - 1);
+    close(high + 1, RawFd::MAX);
 }
 
 fn child(members: &CStr, file: RawFd, runs: &[Extent]) -> ! {
@@ -87,4 +109,27 @@ fn reserve(file: RawFd, runs: &[Extent]) -> c_int {
         }
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_keeps_nothing_but_the_pool_and_the_lock() {
+        let files = [(); 4].map(|()| File::open("/dev/null").unwrap());
+        let (low, high) = (files[1].as_raw_fd(), files[3].as_raw_fd());
+        // SAFETY: the child makes system calls only.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+        if pid == 0 {
+            close_all_but(low, high);
+            // SAFETY: asks for flags of descriptors, and ends the child.
+            unsafe {
+                let is_open = |fd: &RawFd| libc::fcntl(*fd, libc::F_GETFD) >= 0;
+                let is_right = (0..1024).filter(is_open).eq([low, high]);
+                libc::_exit(if is_right { 0 } else { 1 })
+            }
+        }
+        assert!(matches!(outcome(pid as libc::pid_t), Some(Ok(()))));
+    }
 }

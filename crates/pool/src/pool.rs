@@ -67,7 +67,7 @@ impl Pool {
         file.set_len(layout.size()).map_err(PoolError::io("size the pool", path))?;
         let pool = Pool::assemble(path, file, layout, random_bytes(path)?)?;
         pool.medium.suits(&pool.file, path)?;
-        pool.reserve(&[layout.metadata()]).inspect_err(|_| {
+        pool.reserve(None, &[layout.metadata()]).inspect_err(|_| {
             let _ = pool.account.delete();
         })?;
         Superblock::new(&layout, pool.uuid).store(&pool.map);
@@ -194,10 +194,14 @@ impl Pool {
     }
 
     /// Gives memory to extents that the caller owns.
-    pub(crate) fn reserve(&self, runs: &[Extent]) -> Result<(), PoolError> {
+    pub(crate) fn reserve(
+        &self,
+        lock: Option<&HeldLock>,
+        runs: &[Extent],
+    ) -> Result<(), PoolError> {
         let asked = runs.iter().map(|run| run.bytes()).sum();
         let full = |source| PoolError::MediumFull { path: self.path.clone(), asked, source };
-        self.account.reserve(&self.file, runs).map_err(full)
+        self.account.reserve(&self.file, lock, runs).map_err(full)
     }
 
     /// Empties an extent that nobody uses any more.

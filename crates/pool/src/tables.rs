@@ -412,7 +412,7 @@ impl Pool {
     /// Chunks for a table, side by side.
     fn claim_table(&self, lock: &HeldLock, owner: Owner, chunks: u32) -> Result<Extent, PoolError> {
         let runs = self.claim_word(lock, owner.side_word(), chunks)?;
-        let failed = match (self.reserve(&runs), &runs[..]) {
+        let failed = match (self.reserve(Some(lock), &runs), &runs[..]) {
             (Ok(()), [run]) => return Ok(*run),
             (Err(error), _) => error,
             (Ok(()), _) => PoolError::Full {

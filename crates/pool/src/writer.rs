@@ -140,7 +140,7 @@ impl ImageWriter<'_> {
             return Ok(Vec::new());
         }
         let runs = self.pool.claim(self.owner, chunks)?;
-        if let Err(error) = self.pool.reserve(&runs) {
+        if let Err(error) = self.pool.reserve(self.alive.as_ref(), &runs) {
             self.give_back(&runs)?;
             return Err(error);
         }

@@ -123,6 +123,9 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Clocks) => "letting its clocks go on from where its parent's stood",
         Some(What::SystemV) => "making an object of System V",
         Some(What::Pages) => "arranging how its pages are supplied (userfaultfd)",
+        Some(What::Watch) => {
+            "watching which pages it touches (userfaultfd with WP_ASYNC, Linux 6.7; farfork doctor)"
+        }
         Some(What::HugePages) => "mapping huge pages of hugetlbfs",
         None => "a step",
     }

@@ -3,6 +3,7 @@
 //! ```text
 //!  Template::start ── exec ──► template        (one per node agent)
 //!  Template::spawn ── Request + descriptors ──► forks the init, a child of this process
+//!  Ghost::spawn    ── the same, to an init that waits in a container ──► it forks the clone
 //!  Started::next   ◄── Status ── clone: running │ init: failed, exited
 //!  Started::end    ── SIGKILL ──► init, and what descends from it
 //! ```
@@ -12,8 +13,10 @@
 mod attach;
 mod ending;
 mod error;
+mod ghost;
 mod template;
 
 pub use attach::{Attached, attach};
 pub use error::RestoreError;
+pub use ghost::{Ghost, Seat, Summoned};
 pub use template::{Event, Hands, Started, Template};

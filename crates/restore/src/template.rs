@@ -1,5 +1,6 @@
 //! The template process and the clones it starts.
 
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::{Child, Command, Stdio};
@@ -24,8 +25,8 @@ use crate::error::{self, RestoreError};
 
 static RESTORER: &[u8] = include_bytes!(env!("FARFORK_RESTORER"));
 
-/// Where the template expects its control socket.
-const CONTROL_FD: RawFd = 3;
+/// Where the restorer expects its control socket.
+pub(crate) const CONTROL_FD: RawFd = 3;
 
 /// The small process that clones are forked from. Its clones are children of this process.
 #[derive(Debug)]
@@ -74,23 +75,53 @@ pub enum Event {
     Exited(i32),
 }
 
-fn failed(doing: &'static str) -> impl Fn(io::Error) -> RestoreError {
+pub(crate) fn failed(doing: &'static str) -> impl Fn(io::Error) -> RestoreError {
     move |source| RestoreError::Restorer { doing, source }
 }
 
-fn packet_pair() -> Result<(OwnedFd, OwnedFd), RestoreError> {
+pub(crate) fn packet_pair() -> Result<(OwnedFd, OwnedFd), RestoreError> {
     let kind = SockType::SeqPacket;
     socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)
         .map_err(|errno| failed("being given a socket")(errno.into()))
 }
 
+/// The program that this library carries, in memory of its own.
+pub(crate) fn program() -> Result<File, RestoreError> {
+    let program = memfd_create("farfork-restorer", MemfdFlags::CLOEXEC)
+        .map_err(|errno| failed("being unpacked")(errno.into()))?;
+    let mut file = File::from(program);
+    file.write_all(RESTORER).map_err(failed("being unpacked"))?;
+    Ok(file)
+}
+
+/// Sends a request on a control socket, and gives this end of the clone's status socket. What a
+/// ghost or template has said about it then is the caller's to hear.
+pub(crate) fn send_request(
+    control: &OwnedFd,
+    request: &Request,
+    hands: &Hands<'_>,
+) -> Result<OwnedFd, RestoreError> {
+    let (status, theirs) = packet_pair()?;
+    setsockopt(&status, sockopt::PassCred, &true)
+        .map_err(|errno| failed("being given a socket")(errno.into()))?;
+    let mut fds = vec![hands.pool.as_raw_fd(), theirs.as_raw_fd(), hands.pin.as_raw_fd()];
+    fds.extend(hands.overlay.map(|overlay| overlay.as_raw_fd()));
+    fds.extend(hands.externals.iter().map(AsRawFd::as_raw_fd));
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let bytes = [IoSlice::new(request.as_bytes())];
+    sendmsg::<()>(control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None).map_err(
+        |errno| match errno {
+            Errno::EPIPE => gone(),
+            _ => failed("taking a request")(errno.into()),
+        },
+    )?;
+    Ok(status)
+}
+
 impl Template {
     /// Starts the template from the program that this library carries.
     pub fn start() -> Result<Template, RestoreError> {
-        let program = memfd_create("farfork-restorer", MemfdFlags::CLOEXEC)
-            .map_err(|errno| failed("being unpacked")(errno.into()))?;
-        let mut file = std::fs::File::from(program);
-        file.write_all(RESTORER).map_err(failed("being unpacked"))?;
+        let file = program()?;
         let (control, theirs) = packet_pair()?;
         let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
         command.env_clear().current_dir("/").stdin(Stdio::null());
@@ -104,9 +135,7 @@ impl Template {
 
     /// Whether somebody has killed it; then another has to be started.
     pub fn has_ended(&self) -> bool {
-        let mut polls = [PollFd::new(&self.control, PollFlags::empty())];
-        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut polls, Some(&now)).is_ok_and(|ended| ended > 0)
+        has_hung_up(&self.control)
     }
 
     /// Starts one clone.
@@ -116,20 +145,7 @@ impl Template {
         request: &Request,
         hands: &Hands<'_>,
     ) -> Result<Started, RestoreError> {
-        let (status, theirs) = packet_pair()?;
-        setsockopt(&status, sockopt::PassCred, &true)
-            .map_err(|errno| failed("being given a socket")(errno.into()))?;
-        let mut fds = vec![hands.pool.as_raw_fd(), theirs.as_raw_fd(), hands.pin.as_raw_fd()];
-        fds.extend(hands.overlay.map(|overlay| overlay.as_raw_fd()));
-        fds.extend(hands.externals.iter().map(AsRawFd::as_raw_fd));
-        let rights = [ControlMessage::ScmRights(&fds)];
-        let bytes = [IoSlice::new(request.as_bytes())];
-        sendmsg::<()>(self.control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None)
-            .map_err(|errno| match errno {
-                Errno::EPIPE => gone(),
-                _ => failed("taking a request")(errno.into()),
-            })?;
-        drop(theirs);
+        let status = send_request(&self.control, request, hands)?;
         let init_pid = match self.answer() {
             Ok(Spawned { init_pid: error @ ..0 }) => {
                 let source = io::Error::from_raw_os_error(-error as i32);
@@ -142,7 +158,7 @@ impl Template {
             Err(error) => return Err(error),
         };
         let has_namespace = request.pid_mode == PidMode::New as u32;
-        Ok(Started { cid, init_pid: AtomicI32::new(init_pid), has_namespace, status })
+        Ok(Started::of(cid, init_pid, has_namespace, status))
     }
 
     fn answer(&self) -> Result<Spawned, RestoreError> {
@@ -183,6 +199,11 @@ fn says_something(status: &OwnedFd) -> bool {
 }
 
 impl Started {
+    /// A clone whose init has been asked for, and reports on `status`.
+    pub(crate) fn of(cid: Cid, init_pid: i32, has_namespace: bool, status: OwnedFd) -> Started {
+        Started { cid, init_pid: AtomicI32::new(init_pid), has_namespace, status }
+    }
+
     /// Pid of its init, a child of the process that holds the template.
     pub fn init_pid(&self) -> i32 {
         self.init_pid.load(Ordering::SeqCst)
@@ -271,6 +292,13 @@ impl AsFd for Started {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.status.as_fd()
     }
+}
+
+/// Whether nobody is behind a control socket any more.
+pub(crate) fn has_hung_up(control: &OwnedFd) -> bool {
+    let mut polls = [PollFd::new(control, PollFlags::empty())];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polls, Some(&now)).is_ok_and(|ended| ended > 0)
 }
 
 fn parent_of(pid: i32) -> Option<i32> {

@@ -11,7 +11,7 @@ use crate::run::{Failure, Slots, elements};
 use crate::supervise::Supervisor;
 use crate::task;
 use crate::template::{CONTROL_FD, Received};
-use crate::{clocks, overlay, pager};
+use crate::{clocks, overlay, pager, watch};
 
 /// What the template hands to the init.
 pub struct Start<'a> {
@@ -19,6 +19,8 @@ pub struct Start<'a> {
     pub request: &'a Request,
     /// Descriptors: pool, status socket, pin, then the external ones.
     pub received: &'a Received,
+    /// The container is there already, its `/proc` mounted.
+    pub is_ghost: bool,
 }
 
 /// What the init leaves to the clone, and what the clone's threads share.
@@ -45,6 +47,8 @@ pub struct Shared {
     pub has_overlay: bool,
     /// Where the clone's processes hand over what their pages are supplied by, if they are.
     pub pager_fd: Option<i32>,
+    /// Where they leave what watches their memory, if something does.
+    pub watch_fd: Option<i32>,
 }
 
 impl Shared {
@@ -67,11 +71,12 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     keeps_groups: false,
     has_overlay: false,
     pager_fd: None,
+    watch_fd: None,
 });
 
-/// First function of the init.
+/// First function of the init, be it forked for that or a ghost.
 pub extern "C" fn enter(start: u64) -> ! {
-    // SAFETY: the template passes a `Start` on the stack that was copied with it.
+    // SAFETY: whoever calls this passes a `Start` on a stack that stays, or was copied with it.
     let start = unsafe { &*(start as *const Start<'_>) };
     // SAFETY: this process is the only one with this address space as yet.
     let shared = unsafe { SHARED.get_mut() };
@@ -94,7 +99,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     // its own beside the one by which this process looks at the clone's children.
     shared.mounts_proc = is_new && plan.is_pid_one != 0;
     shared.has_namespace = is_new;
-    if is_new {
+    if is_new && !start.is_ghost {
         mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
     }
     let fds = keep_descriptors(start, plan, shared)
@@ -112,6 +117,12 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
         None
     };
     shared.pager_fd = pager.map(|ends| ends.theirs);
+    let watch = if shared.has_overlay && watch::is_wanted(plan) {
+        Some(pager::ends(fds).map_err(|errno| Failure::of(What::Watch, errno))?)
+    } else {
+        None
+    };
+    shared.watch_fd = watch.map(|ends| ends.theirs);
     shared.at_ns[1] = call::now_ns();
     let handed = Handed::of(request, shared);
     let pid = start_process(plan, shared.mounts_proc)
@@ -123,8 +134,11 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
             Failure::of(What::Pages, errno)
         })?;
     }
+    if let Some(ends) = watch {
+        call::close_range(ends.theirs as u32, ends.theirs as u32);
+    }
     handed.close();
-    Ok(supervisor.with_process(pid as i32))
+    Ok(supervisor.with_process(pid as i32, watch.map(|ends| ends.own)))
 }
 
 fn map_plan(request: &Request, pool: i32) -> Result<&'static PlanHeader, Errno> {

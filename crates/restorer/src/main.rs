@@ -9,6 +9,8 @@
 //! 3. the **clone** ([`task`]) is the init's child. It turns its address space into the parent's
 //!    by running the plan, and leaves for the parent's code by `rt_sigreturn`. Where the parent
 //!    was several processes, it first forks the others ([`family`]).
+//!
+//! Started as pid 1 of a container it is a **ghost** ([`ghost`]): an init without a template.
 #![no_std]
 #![no_main]
 #![allow(unsafe_code)] // reason: every line here acts on the address space it runs in
@@ -18,6 +20,7 @@ mod cell;
 mod clocks;
 mod family;
 mod gate;
+mod ghost;
 mod init;
 mod ipc;
 mod maps;
@@ -32,6 +35,8 @@ mod supervise;
 mod task;
 mod template;
 mod text;
+mod userfault;
+mod watch;
 
 use core::arch::global_asm;
 use core::panic::PanicInfo;

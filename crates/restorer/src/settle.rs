@@ -62,7 +62,8 @@ impl Vdso {
     }
 }
 
-/// Entered from `_start` on the kernel's stack, which starts at `stack`.
+/// Entered from `_start` on the kernel's stack, which starts at `stack`. Returns the number of
+/// arguments.
 ///
 /// # Safety
 /// Only `_start` may call this, once.
@@ -74,8 +75,8 @@ pub unsafe extern "C" fn settle(stack: *const u64) -> u64 {
         for index in 0..count {
             detach_segment(&*headers.add(index));
         }
+        *stack
     }
-    0
 }
 
 /// Drops every mapping but the window and the kernel's own. To be called on a stack that lies in

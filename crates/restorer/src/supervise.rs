@@ -26,6 +26,8 @@ mod remap;
 mod smaps;
 mod visit;
 
+use core::cell::Cell;
+
 use farfork_plan::PlanHeader;
 use farfork_plan::protocol::{PidMode, Request};
 use linux_raw_sys::general as k;
@@ -53,6 +55,8 @@ pub struct Supervisor {
     has_namespace: bool,
     /// Whether memory of the image is registered with a userfaultfd of farfork's own.
     is_served: bool,
+    /// The socket in whose queue lies what watches the clone's memory, if something does.
+    watch: Cell<Option<i32>>,
     process: i32,
 }
 
@@ -101,13 +105,21 @@ impl Supervisor {
             cuts: Cuts::none(),
             has_namespace,
             is_served: request.overlay_bytes != 0 && pager::is_wanted(plan),
+            watch: Cell::new(None),
             process: 0,
         })
     }
 
-    /// The same, for the clone with this pid.
-    pub fn with_process(self, process: i32) -> Supervisor {
-        Supervisor { process, ..self }
+    /// The same, for the clone with this pid, whose memory is watched as long as `watch` is open.
+    pub fn with_process(self, process: i32, watch: Option<i32>) -> Supervisor {
+        Supervisor { process, watch: Cell::new(watch), ..self }
+    }
+
+    /// Watches the clone no longer: memory has one watcher, and the clone's own comes first.
+    fn end_watch(&self) {
+        if let Some(fd) = self.watch.take() {
+            call::close_range(fd as u32, fd as u32);
+        }
     }
 
     /// Serves until the clone has ended.

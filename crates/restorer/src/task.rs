@@ -5,12 +5,12 @@ use farfork_plan::protocol::{SLOT_POOL, Status, StatusKind};
 use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
-use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, sigreturn, syscall};
+use crate::call::{self, CloneArgs, SysResult, clone3_with_ids, sigreturn, syscall};
 use crate::family;
 use crate::gate::GATE;
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, Slots, elements};
-use crate::{overlay, pager};
+use crate::{overlay, pager, watch};
 
 const ARCH_SET_FS: u64 = 0x1002;
 
@@ -84,7 +84,7 @@ fn build(
     // SAFETY: the plan is of a sealed image and this address space is to become its parent's.
     unsafe { shared.slots.run(elements(member.memory_ops))? };
     if shared.has_overlay {
-        supply(index, shared).map_err(|errno| Failure::of(What::Pages, errno))?;
+        supply(index, shared)?;
     }
     map_stacks(threads.len() as u64).map_err(|errno| Failure::of(What::Map, errno))?;
     shared.at_ns[3] = shared.now_ns();
@@ -109,13 +109,18 @@ fn build(
 }
 
 /// What the tiering policy wants to happen before the process touches its memory.
-fn supply(index: usize, shared: &Shared) -> Result<(), Errno> {
+fn supply(index: usize, shared: &Shared) -> Result<(), Failure> {
     // SAFETY: the init has mapped it.
     let Some(overlay) = (unsafe { overlay::of_member(index) }) else { return Ok(()) };
     if let Some(socket) = shared.pager_fd {
-        pager::hand_over(overlay, index, socket)?;
+        pager::hand_over(overlay, index, socket)
+            .map_err(|errno| Failure::of(What::Pages, errno))?;
     }
-    pager::copy(overlay, shared.slots.get(SLOT_POOL.into()))?;
+    if let Some(socket) = shared.watch_fd {
+        watch::begin(overlay, index, socket).map_err(|errno| Failure::of(What::Watch, errno))?;
+    }
+    pager::copy(overlay, shared.slots.get(SLOT_POOL.into()))
+        .map_err(|errno| Failure::of(What::Pages, errno))?;
     overlay::populate(overlay);
     Ok(())
 }

@@ -4,7 +4,7 @@ use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, Spawned};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, SysResult, syscall};
-use crate::{init, settle};
+use crate::{ghost, init, settle};
 
 /// The socket to the node agent.
 pub const CONTROL_FD: i32 = 3;
@@ -26,14 +26,18 @@ impl Received {
     }
 }
 
-/// Serves requests until the agent closes its end.
+/// Serves requests until the agent closes its end. A program that has more arguments than its name
+/// is a ghost instead.
 ///
 /// # Safety
 /// Called from `_start` alone, on the stack inside the window.
-pub unsafe extern "C" fn serve(_: u64) -> ! {
+pub unsafe extern "C" fn serve(arguments: u64) -> ! {
     settle::drop_the_rest();
     block_all_signals();
     default_all_signals();
+    if arguments > 1 {
+        ghost::wait()
+    }
     if leave_shared_mounts().is_err() {
         call::exit(call::EXIT_BUG)
     }
@@ -104,7 +108,7 @@ struct Control {
 }
 
 /// The next request, or nothing when the agent has gone.
-fn receive() -> Option<(Request, Received)> {
+pub fn receive() -> Option<(Request, Received)> {
     let mut request = Request::default();
     let mut control = Control { bytes: 0, level: 0, kind: 0, fds: [-1; MAX_REQUEST_FDS] };
     let vector = [&raw mut request as u64, size_of::<Request>() as u64];
@@ -142,7 +146,7 @@ fn spawn(request: &Request, received: &Received) -> SysResult {
         _ => k::CLONE_NEWNS,
     };
     let args = CloneArgs { flags: u64::from(k::CLONE_PARENT | namespaces), ..CloneArgs::default() };
-    let start = init::Start { request, received };
+    let start = init::Start { request, received, is_ghost: false };
     // SAFETY: without CLONE_VM the child has its own copy of this stack.
     unsafe { call::clone3_entry(&args, init::enter, &raw const start as u64) }
 }

@@ -89,6 +89,14 @@ pub fn watched_pages(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<Pag
     scan(pagemap, start, end, query)
 }
 
+/// Whether the mapping of a page is watched by a userfaultfd whose write-protection is asynchronous:
+/// such a one changes nothing for the program.
+pub fn is_watched(pagemap: &File, page: u64) -> io::Result<bool> {
+    let query =
+        ScanArgs { category_mask: PAGE_WATCHED, return_mask: PAGE_WATCHED, ..ScanArgs::default() };
+    Ok(!scan(pagemap, page, page + 4096, query)?.is_empty())
+}
+
 /// Runs of guard pages; none on kernels that do not tell.
 pub fn guards(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
     let query =

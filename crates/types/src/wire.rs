@@ -44,6 +44,28 @@ pub enum Call {
     },
     /// List clones.
     List,
+    /// Make a ghost.
+    GhostStart(GhostCall),
+    /// List ghosts.
+    GhostList,
+    /// End ghosts, with the clones in them.
+    GhostStop {
+        /// Which; all without it.
+        id: Option<String>,
+    },
+}
+
+/// Make a ghost: a container that waits for its clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GhostCall {
+    /// Whose images it takes, as in `USER/FUNCTION`; any one's without it.
+    pub user: Option<String>,
+    /// Directory of an OCI bundle to make the container from; the agent's own without it.
+    pub bundle: Option<PathBuf>,
+    /// Limit of the container's memory, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// `CLOCK_MONOTONIC` in ns when the user asked.
+    pub requested_ns: u64,
 }
 
 /// Start one clone.
@@ -63,9 +85,15 @@ pub struct RestoreCall {
     pub inherit: Vec<InheritedFd>,
     /// `CLOCK_MONOTONIC` in ns when the user asked.
     pub requested_ns: u64,
+    /// The ghost to start it in.
+    #[serde(default)]
+    pub ghost: Option<String>,
     /// When pages become local.
     #[serde(default)]
     pub tiering: Tiering,
+    /// Whether the clone is watched, to tell which pages it touches.
+    #[serde(default)]
+    pub profile: bool,
     /// Seconds that the clone may take to start; then it is ended.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: u64,
@@ -108,7 +136,12 @@ pub enum Reply {
     Exited {
         /// As `waitpid` gives it.
         wait_status: i32,
+        /// What the agent knows about it besides, in words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
+    /// A ghost that was made, or one of the list; [`Reply::Done`] follows the last.
+    Ghost(GhostState),
     /// One of the list; [`Reply::Done`] follows the last.
     Clone(CloneState),
     /// Done; ends the call.
@@ -134,6 +167,45 @@ pub struct Running {
     pub warnings: Vec<String>,
 }
 
+/// A ghost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GhostState {
+    /// Its name, which is its container's too.
+    pub id: String,
+    /// Node it is on.
+    pub node: String,
+    /// Whose images it takes; any one's without it.
+    pub user: Option<String>,
+    /// What it is doing.
+    pub state: GhostPhase,
+    /// Pid of its container's first process, as the agent sees it.
+    pub init_pid: i32,
+    /// Pid of its clone, as whoever started it sees it.
+    pub pid: Option<i32>,
+    /// The image that it has.
+    pub cid: Option<String>,
+    /// The name by which that was asked for.
+    pub image: Option<String>,
+    /// Anonymous memory and page tables of all its processes, in bytes.
+    pub local_bytes: u64,
+    /// Kernel memory charged to its cgroup, in bytes, where that is counted.
+    pub kernel_bytes: Option<u64>,
+    /// How the time to make it was spent, by phase; when it has just been made.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub phases_us: BTreeMap<String, f64>,
+}
+
+/// What a ghost is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GhostPhase {
+    /// It waits for an image.
+    #[default]
+    Empty,
+    /// A clone runs in it.
+    Running,
+}
+
 /// A clone in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CloneState {
@@ -147,6 +219,9 @@ pub struct CloneState {
     pub image: String,
     /// Tiering policy.
     pub tiering: String,
+    /// Whether it is watched, to tell which pages it touches.
+    #[serde(default)]
+    pub is_profiled: bool,
     /// Anonymous memory and page tables, in bytes.
     pub local_bytes: u64,
     /// Bytes mapped from the pool and present.

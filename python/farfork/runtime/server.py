@@ -16,7 +16,7 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
-from farfork import hooks, identity, loader
+from farfork import hooks, hot, identity, loader
 from farfork.listener import Listener
 from farfork.protocol import LineBuffer, Message, ProtocolError, decode, encode
 from farfork.runtime import process
@@ -170,7 +170,12 @@ class Runtime:
         # to no page that it shares with its siblings.
         gc.collect()
         gc.freeze()
-        return {"ok": True, "listen_fd": self._listener.fd, "generation": self.generation}
+        return {
+            "ok": True,
+            "listen_fd": self._listener.fd,
+            "generation": self.generation,
+            "hot": hot.hot_ranges(),
+        }
 
     def _status(self, _message: Message) -> Message:
         return {

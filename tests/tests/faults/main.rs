@@ -4,6 +4,7 @@
 mod agent;
 mod checkpoint;
 mod endurance;
+mod ghosts;
 mod hang;
 mod killed;
 mod pages;
@@ -25,6 +26,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("agent", agent::CASES),
     ("checkpoint", checkpoint::CASES),
     ("endurance", endurance::CASES),
+    ("ghosts", ghosts::CASES),
     ("hang", hang::CASES),
     ("killed", killed::CASES),
     ("pages", pages::CASES),

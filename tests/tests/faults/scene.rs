@@ -15,8 +15,8 @@ use farfork_tests::{Outcome, Trouble, compile, farfork};
 use farfork_types::CHUNK_BYTES;
 use rustix::mount::{UnmountFlags, unmount};
 
-/// How long anything may take.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long anything may take that does not hang.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The place.
 pub struct Scene {
@@ -109,6 +109,13 @@ impl Scene {
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={limit}")).arg(farfork::binary()?);
         command.arg("node").arg("--pool").arg(self.pool_path());
+        self.start_agent(command)
+    }
+
+    /// Starts the agent where it finds no other programs.
+    pub fn agent_without_programs(&mut self) -> Outcome<u32> {
+        let mut command = Command::new(farfork::binary()?);
+        command.arg("node").env("PATH", "/nowhere");
         self.start_agent(command)
     }
 

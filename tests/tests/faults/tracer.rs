@@ -10,6 +10,7 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use farfork_plan::window;
 use farfork_tests::{Outcome, Trouble};
@@ -19,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::scene::{during, fail};
+use crate::scene::{PATIENCE, during, fail};
 
 /// Who takes part in a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,7 @@ pub struct Blow {
 /// A thread that traces the processes of one restore.
 pub struct Tracer {
     bell: Pid,
-    thread: JoinHandle<Outcome<bool>>,
+    thread: JoinHandle<Outcome<Option<Instant>>>,
 }
 
 impl Tracer {
@@ -67,8 +68,8 @@ impl Tracer {
         }
     }
 
-    /// Lets go of all; whether the blow was struck.
-    pub fn finish(self) -> Outcome<bool> {
+    /// Lets go of all; when the blow was struck, if it was.
+    pub fn finish(self) -> Outcome<Option<Instant>> {
         let _ = kill(self.bell, Signal::SIGKILL);
         self.thread.join().unwrap_or_else(|_| fail("the tracer panicked"))
     }
@@ -85,7 +86,7 @@ struct Tracing {
     is_held: bool,
     /// The clone has left for its parent's code.
     has_left: bool,
-    is_struck: bool,
+    struck: Option<Instant>,
     count: u64,
     /// By thread: its process, and what that is.
     known: HashMap<Pid, (Pid, Role)>,
@@ -96,13 +97,13 @@ const OWN: WaitPidFlag = WaitPidFlag::__WALL.union(WaitPidFlag::__WNOTHREAD);
 
 impl Tracing {
     fn begin(root: u32, blow: Blow, ready: &Sender<Pid>) -> Outcome<Tracing> {
-        let bell = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn();
+        let bell = Command::new("sleep").arg(LONGEST_S.to_string()).stdin(Stdio::null()).spawn();
         let bell = bell.map_err(during("starting sleep"))?;
         let told = Pid::from_raw(bell.id() as i32);
         let root = Pid::from_raw(root as i32);
         let is_counting = !matches!(blow.at, Role::Client | Role::Agent);
         let known = HashMap::new();
-        let (count, is_held, has_left, is_struck) = (0, false, false, false);
+        let (count, is_held, has_left, struck) = (0, false, false, None);
         let agent = parent_of(root);
         let mut tracing = Tracing {
             bell,
@@ -112,7 +113,7 @@ impl Tracing {
             is_counting,
             is_held,
             has_left,
-            is_struck,
+            struck,
             count,
             known,
         };
@@ -158,12 +159,12 @@ impl Tracing {
         }
     }
 
-    fn run(&mut self) -> Outcome<bool> {
+    fn run(&mut self) -> Outcome<Option<Instant>> {
         let bell = Pid::from_raw(self.bell.id() as i32);
         loop {
             match waitpid(None, Some(OWN)).map_err(during("waiting for a step"))? {
                 WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _) if pid == bell => {
-                    return Ok(self.is_struck);
+                    return Ok(self.struck);
                 }
                 WaitStatus::PtraceSyscall(task) => self.at_call(task),
                 WaitStatus::PtraceEvent(task, _, _) => self.at_event(task),
@@ -183,8 +184,11 @@ impl Tracing {
 
     /// A task that is gone meanwhile is waited for like any other.
     fn resume(&self, task: Pid, signal: Option<Signal>) {
-        let _ =
-            if self.is_struck { ptrace::cont(task, signal) } else { ptrace::syscall(task, signal) };
+        let _ = if self.struck.is_some() {
+            ptrace::cont(task, signal)
+        } else {
+            ptrace::syscall(task, signal)
+        };
     }
 
     fn at_call(&mut self, task: Pid) {
@@ -203,7 +207,8 @@ impl Tracing {
         // The clone's other calls are its parent's.
         let counts = own_role || (window::BASE..window::END).contains(&registers.rip);
         let may_begin = !self.blow.is_late || self.process_of(Role::Init).is_some();
-        if counts && role == self.blow.at && self.is_counting && may_begin && !self.is_struck {
+        if counts && role == self.blow.at && self.is_counting && may_begin && self.struck.is_none()
+        {
             self.count += 1;
             if self.count == self.blow.step + 1 {
                 self.is_held = self.blow.is_late;
@@ -226,7 +231,7 @@ impl Tracing {
         let is_own = self.blow.at == self.blow.to && !self.is_held;
         let victim = if is_own { Some(process) } else { self.process_of(self.blow.to) };
         if let Some(victim) = victim {
-            self.is_struck = kill(victim, Signal::SIGKILL).is_ok();
+            self.struck = kill(victim, Signal::SIGKILL).is_ok().then(Instant::now);
         }
         self.is_held = false;
     }
@@ -265,6 +270,9 @@ impl Drop for Tracing {
         let _ = self.bell.wait();
     }
 }
+
+/// Longer than any step of a test takes: whoever waits for a traced process gives up before.
+const LONGEST_S: u64 = 10 * PATIENCE.as_secs();
 
 const ENTRY: u8 = libc::PTRACE_SYSCALL_INFO_ENTRY;
 

@@ -12,7 +12,7 @@ use crate::serving;
 
 /// The program.
 pub const SHELL: &str = "sqlite3";
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Rows that are there before the transaction, and those that it adds.
 const BEFORE: usize = 100;
 const ADDED: usize = 50;

@@ -9,7 +9,7 @@ use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, compile, farfork, table, testbed};
 
 /// How long anything may take.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(180);
 const POOL_SIZE: &str = "1G";
 
 /// A user.

@@ -70,8 +70,10 @@ fn start(lane: &Lane, testbed: &Testbed, listener: &OwnedFd) -> Result<StartedCl
         name: lane.subject.name.clone(),
         detach: false,
         same_pid: false,
+        ghost: None,
         inherit: vec![InheritedFd { process: None, fd: LISTEN_FD as u32 }],
         tiering: farfork_types::Tiering::Mow,
+        profile: false,
         requested_ns: now_ns(),
         timeout_s: farfork_types::wire::DEFAULT_TIMEOUT_S,
     };

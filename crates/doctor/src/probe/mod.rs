@@ -3,6 +3,7 @@
 mod cgroups;
 mod criu;
 mod filters;
+mod ghosts;
 mod limits;
 mod machine;
 mod media;
@@ -50,7 +51,7 @@ impl Probe {
 
 /// Every probe of every family.
 pub(crate) fn all() -> impl Iterator<Item = &'static Probe> {
-    let families: [&'static [Probe]; 12] = [
+    let families: [&'static [Probe]; 13] = [
         machine::PROBES,
         privileges::PROBES,
         tracing::PROBES,
@@ -61,6 +62,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Probe> {
         sockets::PROBES,
         filters::PROBES,
         cgroups::PROBES,
+        ghosts::PROBES,
         limits::PROBES,
         criu::PROBES,
     ];
@@ -128,6 +130,8 @@ mod tests {
             ("unix_diag", libc::SYS_sendto),
             ("seccomp_user_notification", libc::SYS_seccomp),
             ("seccomp_user_notification", libc::SYS_clone3),
+            ("container_namespaces", libc::SYS_unshare),
+            ("container_root", libc::SYS_mount),
             ("io_uring", libc::SYS_io_uring_setup),
             ("cgroup_memory", libc::SYS_mkdir),
         ] {

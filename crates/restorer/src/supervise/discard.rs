@@ -117,10 +117,14 @@ impl Job<'_> {
         if planned & traits::LOCKED == 0 && !changes.has(offset, offset + piece.bytes()) {
             return Ok(planned);
         }
-        let kept = planned & (traits::NO_RESERVE | traits::LOCKS_FUTURE);
+        // What farfork has set to watch the clone is nothing of the program's.
+        let is_watched = self.supervisor.watch.get().is_some();
+        let advised = if is_watched { traits::HUGE | traits::NO_HUGE } else { 0 };
+        let kept = planned & (traits::NO_RESERVE | traits::LOCKS_FUTURE | advised);
         let future = if changes.locks_future() { traits::LOCKS_FUTURE } else { 0 };
         // Of memory that is not its own to watch, the program watches nothing.
-        let ours = if self.supervisor.is_served { WATCHED } else { 0 };
+        let is_ours = self.supervisor.is_served || is_watched;
+        let ours = advised | if is_ours { WATCHED } else { 0 };
         Ok(self.caller.attributes(piece.start)? & !ours | kept | future)
     }
 

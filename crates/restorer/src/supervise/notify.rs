@@ -118,7 +118,10 @@ impl Supervisor {
         let [start, bytes, ..] = args;
         match nr {
             k::__NR_mlockall | k::__NR_munlockall => self.changes.add_future(),
-            k::__NR_ioctl if is_marking(bytes) => self.changes.add_all(),
+            k::__NR_ioctl if is_marking(bytes) => {
+                self.end_watch();
+                self.changes.add_all();
+            }
             k::__NR_mlock
             | k::__NR_mlock2
             | k::__NR_munlock

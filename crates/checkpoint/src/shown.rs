@@ -1,0 +1,95 @@
+//! Pages that a watched clone has in common with its image.
+//!
+//! To read them from the process would map them there, and whoever watches it would take it that the
+//! program has touched them. They are read from the pool that the clone maps.
+
+use std::fs::File;
+
+use farfork_pool::Pool;
+use farfork_sys::memory::{PAGE_FILE, watched_pages};
+
+use crate::ancestor::Ancestor;
+use crate::error::{CheckpointError, doing};
+use crate::maps::Mapping;
+use crate::memory::{Run, is_profiled};
+
+/// Where a process shows its image, as far as it is watched there.
+#[derive(Default)]
+pub struct Shown {
+    pool: Option<Pool>,
+    /// First address, address after the last, offset in the pool; in address order.
+    runs: Vec<(u64, u64, u64)>,
+}
+
+impl Shown {
+    /// Looks at the mappings of a process that stands still.
+    pub fn of(
+        pid: i32,
+        mappings: &[Mapping],
+        ancestor: Option<&Ancestor>,
+    ) -> Result<Shown, CheckpointError> {
+        let Some(ancestor) = ancestor else { return Ok(Shown::default()) };
+        let is_it = |mapping: &&Mapping| ancestor.backs(mapping) && is_profiled(pid, mapping);
+        let mut watched = mappings.iter().filter(is_it).peekable();
+        if watched.peek().is_none() {
+            return Ok(Shown::default());
+        }
+        let mut shown = Shown { pool: Some(Pool::open(&ancestor.path)?), runs: Vec::new() };
+        let pagemap = File::open(format!("/proc/{pid}/pagemap"))
+            .map_err(|_| CheckpointError::Proc { pid, what: "the page map" })?;
+        for mapping in watched {
+            let pages = watched_pages(&pagemap, mapping.start, mapping.end)
+                .map_err(doing(pid, "find the pages in use (PAGEMAP_SCAN, Linux 6.7)"))?;
+            let own = pages.into_iter().filter(|run| run.categories & PAGE_FILE == 0);
+            shown.add(mapping, own.map(|run| (run.start, run.end)));
+        }
+        Ok(shown)
+    }
+
+    /// All of a mapping but the pages that are the process's own.
+    fn add(&mut self, mapping: &Mapping, own: impl Iterator<Item = Run>) {
+        let mut at = mapping.start;
+        for (start, end) in own.chain([(mapping.end, mapping.end)]) {
+            if at < start {
+                self.runs.push((at, start, mapping.offset + (at - mapping.start)));
+            }
+            at = end;
+        }
+    }
+
+    /// The pieces of `start..end`, and what the pool has of each.
+    pub fn pieces(
+        &self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<(Run, Option<&[u8]>)>, CheckpointError> {
+        let mut pieces = Vec::new();
+        let mut at = start;
+        let first = self.runs.partition_point(|run| run.1 <= start);
+        for (from, to, offset) in self.runs[first..].iter().take_while(|run| run.0 < end) {
+            let (from, to, offset) =
+                (start.max(*from), end.min(*to), offset + (start.max(*from) - from));
+            pieces.extend((at < from).then_some(((at, from), None)));
+            if let Some(pool) = &self.pool {
+                pieces.push(((from, to), Some(pool.bytes(offset, to - from)?)));
+            }
+            at = to;
+        }
+        pieces.extend((at < end).then_some(((at, end), None)));
+        Ok(pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_a_mapping_without_the_pages_of_ones_own() {
+        let mapping = Mapping { start: 10, end: 20, offset: 100, ..Mapping::default() };
+        let mut shown = Shown::default();
+        shown.add(&mapping, [(10, 11), (14, 16)].into_iter());
+        shown.add(&Mapping { start: 20, end: 22, offset: 7, ..Mapping::default() }, [].into_iter());
+        assert_eq!(shown.runs, [(11, 14, 101), (16, 20, 106), (20, 22, 7)]);
+    }
+}

@@ -1,0 +1,151 @@
+//! `farfork ghost`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use farfork_node::client::Client;
+use farfork_node::paths;
+use farfork_types::wire::{GhostCall, GhostPhase, GhostState};
+
+use crate::output::print_json;
+use crate::{CommandResult, clones, node, size, usage_error};
+
+/// What to do with ghosts.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Make a container that waits to become a clone.
+    Start(StartArgs),
+    /// List ghosts: those that wait, and those in which clones run.
+    List(ListArgs),
+    /// End ghosts, and the clones in them.
+    Stop(StopArgs),
+}
+
+/// What the ghost shall be.
+#[derive(clap::Args)]
+pub(crate) struct StartArgs {
+    /// Whose images it takes, as in USER/FUNCTION; anybody's without it.
+    #[arg(long)]
+    user: Option<String>,
+    /// OCI bundle to make the container from; without it, one with this node's files and with
+    /// namespaces and a cgroup of its own.
+    #[arg(long, value_name = "DIR")]
+    bundle: Option<PathBuf>,
+    /// Limit of the container's memory.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    memory: Option<u64>,
+    /// Node to make it on.
+    #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
+    node: String,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How to list.
+#[derive(clap::Args)]
+pub(crate) struct ListArgs {
+    /// One node; all nodes of this machine without it.
+    #[arg(long, value_parser = node::name)]
+    node: Option<String>,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which ghosts to end.
+#[derive(clap::Args)]
+pub(crate) struct StopArgs {
+    /// Its name.
+    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    id: Option<String>,
+    /// All ghosts of the node.
+    #[arg(long)]
+    all: bool,
+    /// Node it is on.
+    #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
+    node: String,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(command: &Command) -> CommandResult {
+    match command {
+        Command::Start(args) => start(args),
+        Command::List(args) => list(args),
+        Command::Stop(args) => stop(args),
+    }
+}
+
+fn start(args: &StartArgs) -> CommandResult {
+    let is_user = |user: &String| !user.is_empty() && !user.contains(['/', ':']);
+    if args.user.as_ref().is_some_and(|user| !is_user(user)) {
+        return Ok(usage_error("--user is the first part of an image's name, USER/FUNCTION"));
+    }
+    let bundle = args.bundle.as_ref().map(std::path::absolute).transpose()?;
+    let call = GhostCall {
+        user: args.user.clone(),
+        bundle,
+        memory_bytes: args.memory,
+        requested_ns: crate::restore::now_ns(),
+    };
+    let ghost = Client::connect_or_start(&args.node)?.start_ghost(call)?;
+    if args.json {
+        print_json(&ghost)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{}", ghost.id);
+    let ms = ghost.phases_us.values().sum::<f64>() / 1000.0;
+    eprintln!("ghost {}: {ms:.1} ms, {} local", ghost.id, size::show(ghost.local_bytes));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: &ListArgs) -> CommandResult {
+    let mut ghosts = Vec::new();
+    for node in args.node.clone().map_or_else(clones::nodes, |node| vec![node]) {
+        // A socket without an agent behind it is a node without ghosts.
+        if let Ok(client) = Client::connect(&node) {
+            ghosts.extend(client.ghosts()?);
+        }
+    }
+    ghosts.sort_by(|a: &GhostState, b| (&a.node, &a.id).cmp(&(&b.node, &b.id)));
+    if args.json {
+        print_json(&ghosts)?;
+    } else {
+        show(&ghosts);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stop(args: &StopArgs) -> CommandResult {
+    Client::connect(&args.node)?.stop_ghosts(args.id.clone())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(ghosts: &[GhostState]) {
+    println!(
+        "{:<8} {:<8} {:<12} {:<8} {:>7} {:>7} {:>10} {:>10}  IMAGE",
+        "NODE", "GHOST", "USER", "STATE", "INIT", "PID", "LOCAL", "KERNEL"
+    );
+    for ghost in ghosts {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        println!(
+            "{:<8} {:<8} {:<12} {:<8} {:>7} {:>7} {:>10} {:>10}  {}",
+            ghost.node,
+            ghost.id,
+            or_none(ghost.user.clone()),
+            word(ghost.state),
+            ghost.init_pid,
+            or_none(ghost.pid.map(|pid| pid.to_string())),
+            size::show(ghost.local_bytes),
+            or_none(ghost.kernel_bytes.map(size::show)),
+            or_none(ghost.image.clone()),
+        );
+    }
+}
+
+fn word(state: GhostPhase) -> &'static str {
+    match state {
+        GhostPhase::Empty => "empty",
+        GhostPhase::Running => "running",
+    }
+}

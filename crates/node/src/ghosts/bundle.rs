@@ -1,0 +1,279 @@
+//! The OCI bundle of a ghost: what its container is.
+//!
+//! The agent's own has the node's files at the node's paths, mount for mount, since that is what an
+//! image's paths mean; a PID, mount, network, IPC and UTS namespace of its own; and a cgroup below
+//! the agent's. A bundle that the user brings keeps its file system, namespaces, mounts and limits.
+//! Its process is replaced by the ghost's.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use caps::CapSet;
+use farfork_restore::Seat;
+use farfork_sys::words;
+use oci_spec::OciSpecError;
+use oci_spec::runtime::{
+    Capability, Linux, LinuxCapabilities, LinuxMemory, LinuxNamespace, LinuxNamespaceType,
+    LinuxResources, Mount, Process, Root, Spec, User,
+};
+
+use crate::error::NodeError;
+
+/// Namespaces of the agent's own bundle.
+const NAMESPACES: [LinuxNamespaceType; 5] = [
+    LinuxNamespaceType::Pid,
+    LinuxNamespaceType::Mount,
+    LinuxNamespaceType::Network,
+    LinuxNamespaceType::Ipc,
+    LinuxNamespaceType::Uts,
+];
+
+/// What the user may say about a ghost's container.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes<'a> {
+    /// Directory of a bundle.
+    pub bundle: Option<&'a Path>,
+    /// Limit of memory, in bytes.
+    pub memory_bytes: Option<u64>,
+}
+
+/// The configuration of container `id`. Without a bundle of the user's, its root file system is
+/// mounted at `root` before it is made.
+pub fn spec(id: &str, root: &Path, wishes: &Wishes<'_>) -> Result<Spec, NodeError> {
+    let mut spec = match wishes.bundle {
+        Some(bundle) => of_user(bundle)?,
+        None => own(root),
+    };
+    spec.set_process(Some(process()?));
+    let mut linux = spec.linux().clone().unwrap_or_default();
+    if linux.cgroups_path().is_none() {
+        linux.set_cgroups_path(Some(PathBuf::from(format!("farfork-{id}"))));
+    }
+    if let Some(bytes) = wishes.memory_bytes {
+        let mut resources = linux.resources().clone().unwrap_or_default();
+        let mut memory = resources.memory().unwrap_or_default();
+        memory.set_limit(Some(bytes.try_into().unwrap_or(i64::MAX)));
+        resources.set_memory(Some(memory));
+        linux.set_resources(Some(resources));
+    }
+    spec.set_linux(Some(linux));
+    Ok(spec)
+}
+
+fn own(root: &Path) -> Spec {
+    let mut linux = empty_linux();
+    let namespace = |kind: LinuxNamespaceType| {
+        let mut namespace = LinuxNamespace::default();
+        namespace.set_typ(kind);
+        namespace
+    };
+    linux.set_namespaces(Some(NAMESPACES.map(namespace).to_vec()));
+    let mut spec = Spec::default();
+    let mut files = Root::default();
+    files.set_path(root.to_owned()).set_readonly(Some(false));
+    // A mount of /dev that is there keeps runc from making devices in the node's own.
+    let mounts =
+        vec![mount("/proc", "proc", "proc", &[]), mount("/dev", "bind", "/dev", &["rbind"])];
+    spec.set_version("1.0.2".to_owned())
+        .set_root(Some(files))
+        .set_mounts(Some(mounts))
+        .set_hostname(None)
+        .set_annotations(None)
+        .set_linux(Some(linux));
+    spec
+}
+
+/// Nothing limited and nothing hidden: a clone without a ghost sees its node as it is, too.
+fn empty_linux() -> Linux {
+    let mut linux = Linux::default();
+    let mut resources = LinuxResources::default();
+    resources.set_devices(None).set_memory(Some(LinuxMemory::default()));
+    linux.set_masked_paths(None).set_readonly_paths(None).set_resources(Some(resources));
+    linux
+}
+
+fn mount(at: &str, kind: &str, source: &str, options: &[&str]) -> Mount {
+    let mut mount = Mount::default();
+    mount
+        .set_destination(PathBuf::from(at))
+        .set_typ(Some(kind.to_owned()))
+        .set_source(Some(PathBuf::from(source)))
+        .set_options(Some(options.iter().map(|option| (*option).to_owned()).collect()));
+    mount
+}
+
+/// A bundle of the user's, with its paths made absolute; refused if no clone could live in it.
+fn of_user(bundle: &Path) -> Result<Spec, NodeError> {
+    let wrong = |reason: String| NodeError::Bundle { path: bundle.to_owned(), reason };
+    let mut spec = Spec::load(bundle.join("config.json"))
+        .map_err(|error| wrong(format!("its config.json cannot be read: {}", told(&error))))?;
+    if let Some(reason) = obstacle(&spec) {
+        return Err(wrong(reason));
+    }
+    spec.canonicalize_rootfs(bundle).map_err(|error| {
+        wrong(format!("its root file system cannot be found: {}", told(&error)))
+    })?;
+    Ok(spec)
+}
+
+fn told(error: &OciSpecError) -> String {
+    match error {
+        OciSpecError::Io(error) => words::of(error),
+        other => other.to_string(),
+    }
+}
+
+/// Why no clone can live in a container like this.
+fn obstacle(spec: &Spec) -> Option<String> {
+    let linux = spec.linux().clone().unwrap_or_default();
+    let namespaces = linux.namespaces().clone().unwrap_or_default();
+    let has = |kind| namespaces.iter().any(|namespace| namespace.typ() == kind);
+    let is_own = |kind| {
+        namespaces.iter().any(|namespace| namespace.typ() == kind && namespace.path().is_none())
+    };
+    if ![LinuxNamespaceType::Pid, LinuxNamespaceType::Mount].into_iter().all(is_own) {
+        return Some(
+            "it lacks a PID and a mount namespace of its own: a ghost's first process is \
+                     pid 1 of both, so add them to linux.namespaces, without a path"
+                .to_owned(),
+        );
+    }
+    if has(LinuxNamespaceType::User) {
+        return Some(
+            "it has a user namespace, in which the ids of an image mean other users: \
+                     remove it from linux.namespaces"
+                .to_owned(),
+        );
+    }
+    if has(LinuxNamespaceType::Time) {
+        return Some(
+            "it has a time namespace; a clone gets one where it needs one: remove it from \
+                     linux.namespaces"
+                .to_owned(),
+        );
+    }
+    linux.seccomp().is_some().then(|| {
+        "it has a seccomp filter, which would stop the ghost's own calls too: remove linux.seccomp \
+         (filters of the image's processes are carried)"
+            .to_owned()
+    })
+}
+
+/// The ghost itself: with all the rights that this agent has, as the init of any other clone.
+fn process() -> Result<Process, NodeError> {
+    let held = caps::read(None, CapSet::Effective).map_err(|_| {
+        NodeError::Agent("cannot read own capabilities; is /proc mounted?".to_owned())
+    })?;
+    // One that the library has no name for is not to be had in a container.
+    let held: HashSet<Capability> =
+        held.iter().filter_map(|one| one.to_string().strip_prefix("CAP_")?.parse().ok()).collect();
+    let mut capabilities = LinuxCapabilities::default();
+    capabilities
+        .set_bounding(Some(held.clone()))
+        .set_effective(Some(held.clone()))
+        .set_permitted(Some(held))
+        .set_inheritable(None)
+        .set_ambient(None);
+    let mut process = Process::default();
+    process
+        .set_terminal(Some(false))
+        .set_user(User::default())
+        .set_args(Some(Seat::arguments().to_vec()))
+        .set_env(None)
+        .set_cwd(PathBuf::from("/"))
+        .set_capabilities(Some(capabilities))
+        .set_rlimits(None)
+        .set_no_new_privileges(Some(false));
+    Ok(process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn json(spec: &Spec) -> serde_json::Value {
+        serde_json::to_value(spec).unwrap()
+    }
+
+    #[test]
+    fn a_ghost_has_namespaces_and_a_cgroup_of_its_own_and_the_nodes_files() {
+        let wishes = Wishes { memory_bytes: Some(64 << 20), ..Wishes::default() };
+        let seen = json(&spec("abc", Path::new("/run/x/root"), &wishes).unwrap());
+        let kinds: Vec<&str> = seen["linux"]["namespaces"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|namespace| namespace["type"].as_str().unwrap())
+            .collect();
+        assert_eq!(kinds, ["pid", "mount", "network", "ipc", "uts"]);
+        assert_eq!(seen["linux"]["cgroupsPath"], "farfork-abc");
+        assert_eq!(seen["linux"]["resources"]["memory"]["limit"], 64 << 20);
+        assert_eq!(seen["root"]["path"], "/run/x/root");
+        assert_eq!(seen["process"]["args"][1], "ghost");
+        assert_eq!(seen["process"]["noNewPrivileges"], false);
+        // What runc would otherwise do to the node's own /dev, and hide of its /proc and /sys.
+        assert_eq!(seen["mounts"][1]["destination"], "/dev");
+        for hidden in ["maskedPaths", "readonlyPaths", "seccomp"] {
+            assert!(seen["linux"].get(hidden).is_none(), "{hidden}: {seen}");
+        }
+        assert!(seen.get("hostname").is_none());
+    }
+
+    fn refused(config: serde_json::Value) -> String {
+        let bundle = tempfile::tempdir().unwrap();
+        fs::create_dir(bundle.path().join("rootfs")).unwrap();
+        fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
+        let wishes = Wishes { bundle: Some(bundle.path()), ..Wishes::default() };
+        spec("abc", Path::new("/"), &wishes).unwrap_err().to_string()
+    }
+
+    fn config(namespaces: &[&str], more: (&str, serde_json::Value)) -> serde_json::Value {
+        let namespaces: Vec<_> =
+            namespaces.iter().map(|kind| serde_json::json!({ "type": kind })).collect();
+        let mut linux = serde_json::json!({ "namespaces": namespaces });
+        linux[more.0] = more.1;
+        serde_json::json!({
+            "ociVersion": "1.0.2", "root": { "path": "rootfs" }, "linux": linux,
+        })
+    }
+
+    #[test]
+    fn bundles_in_which_no_clone_can_live_are_refused_in_words() {
+        let nothing = ("cgroupsPath", serde_json::json!("x"));
+        let filter = ("seccomp", serde_json::json!({ "defaultAction": "SCMP_ACT_ALLOW" }));
+        for (config, words) in [
+            (config(&["mount"], nothing.clone()), "PID"),
+            (config(&["pid"], nothing.clone()), "mount namespace"),
+            (config(&["pid", "mount", "user"], nothing.clone()), "user namespace"),
+            (config(&["pid", "mount", "time"], nothing), "time namespace"),
+            (config(&["pid", "mount"], filter), "seccomp"),
+        ] {
+            let text = refused(config);
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert!(refused(serde_json::json!("no object")).contains("config.json"));
+        let wishes = Wishes { bundle: Some(Path::new("/nowhere")), ..Wishes::default() };
+        let text = spec("abc", Path::new("/"), &wishes).unwrap_err().to_string();
+        assert!(text.contains("/nowhere") && text.contains("config.json"), "{text}");
+    }
+
+    #[test]
+    fn a_bundle_of_the_users_keeps_all_but_its_process() {
+        let bundle = tempfile::tempdir().unwrap();
+        fs::create_dir(bundle.path().join("rootfs")).unwrap();
+        let mut config = config(&["pid", "mount", "uts"], ("cgroupsPath", "/mine".into()));
+        config["hostname"] = "spook".into();
+        config["process"] =
+            serde_json::json!({ "args": ["sh"], "cwd": "/", "user": { "uid": 7, "gid": 7 } });
+        fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
+        let wishes = Wishes { bundle: Some(bundle.path()), ..Wishes::default() };
+        let seen = json(&spec("abc", Path::new("/"), &wishes).unwrap());
+        assert_eq!(seen["linux"]["cgroupsPath"], "/mine");
+        assert_eq!(seen["hostname"], "spook");
+        assert_eq!(seen["process"]["args"][1], "ghost");
+        assert_eq!(seen["process"]["user"]["uid"], 0);
+        let rootfs = bundle.path().join("rootfs").canonicalize().unwrap();
+        assert_eq!(seen["root"]["path"], rootfs.to_str().unwrap());
+    }
+}

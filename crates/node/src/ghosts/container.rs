@@ -1,0 +1,260 @@
+//! A container made by `runc`, whose first process is a ghost.
+//!
+//! ```text
+//!  thread of its own:  own mount namespace ─► the node's root at ROOT ─► runc run ─► container
+//!                      (gone with the thread, so that the node never sees the mount)
+//! ```
+//! `runc` leaves when the container runs; the container's first process becomes a child of this
+//! agent, which alone waits for it. The state of `runc` lies in the run directory, so that
+//! `runc --root` lists the ghosts of a node.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farfork_restore::{Ghost, Seat, Summoned};
+use farfork_sys::{pidfd, words};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::bundle::{self, Wishes};
+use super::cgroup::MemoryGroup;
+use crate::error::NodeError;
+
+/// How long the first process of a container may take to say that it is a ghost.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the containers of one node are kept.
+#[derive(Clone, Debug)]
+pub struct Places {
+    directory: PathBuf,
+}
+
+/// A container, gone when this is dropped.
+#[derive(Debug)]
+pub struct Container {
+    /// Its name, for `runc` too.
+    pub id: String,
+    /// Pid of its first process, as seen here.
+    pub init_pid: i32,
+    init: OwnedFd,
+    places: Places,
+    memory: Option<MemoryGroup>,
+}
+
+/// How long it took to make a container.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Writing what it shall be.
+    pub bundle: Duration,
+    /// `runc`: namespaces, mounts, cgroup.
+    pub container: Duration,
+    /// Until its first process waits for an image.
+    pub init: Duration,
+}
+
+impl Places {
+    /// Those below `directory`, which need not exist.
+    pub fn new(directory: PathBuf) -> Places {
+        Places { directory }
+    }
+
+    /// `runc`'s own.
+    pub fn state(&self) -> PathBuf {
+        self.directory.join("runc")
+    }
+
+    fn bundle(&self, id: &str) -> PathBuf {
+        self.directory.join(id)
+    }
+
+    /// Where the node's root is mounted, for a container's eyes only.
+    fn root(&self) -> PathBuf {
+        self.directory.join("root")
+    }
+
+    /// Deletes what `runc` and this agent have kept of a container. Its processes must have ended.
+    pub fn delete(&self, id: &str) -> Result<(), String> {
+        let mut command = Command::new("runc");
+        command.arg("--root").arg(self.state()).args(["delete", "--force", id]);
+        let deleted = run(&mut command);
+        let _ = fs::remove_dir_all(self.bundle(id));
+        deleted
+    }
+}
+
+impl Container {
+    /// Makes the container `id` and waits until its ghost does.
+    pub fn create(
+        places: &Places,
+        id: String,
+        wishes: &Wishes<'_>,
+    ) -> Result<(Container, Ghost, Spent), NodeError> {
+        let failed = |reason: String| NodeError::Container { id: id.clone(), reason };
+        let begun = Instant::now();
+        let root = wishes.bundle.is_none().then(|| places.root());
+        let directory = places.bundle(&id);
+        write_bundle(places, &id, wishes).inspect_err(|_| {
+            let _ = fs::remove_dir_all(&directory);
+        })?;
+        let bundle = begun.elapsed();
+        let begun = Instant::now();
+        let seat = Seat::new()?;
+        // From here on there may be something to be deleted.
+        let made = make(places, &id, root.as_deref(), seat);
+        let (summoned, init_pid, init) = made.map_err(|reason| {
+            let _ = places.delete(&id);
+            failed(reason)
+        })?;
+        let memory = MemoryGroup::of(init_pid);
+        let container = Container { id, init_pid, init, places: places.clone(), memory };
+        let made = begun.elapsed();
+        let begun = Instant::now();
+        let ghost = summoned.arrive(init_pid, PATIENCE)?;
+        Ok((container, ghost, Spent { bundle, container: made, init: begun.elapsed() }))
+    }
+
+    /// Bytes of kernel memory charged to it.
+    pub fn kernel_bytes(&self) -> Option<u64> {
+        self.memory.as_ref()?.kernel_bytes()
+    }
+
+    /// Says that the kernel has killed in it for want of memory, if it has.
+    pub fn shortage(&self) -> Option<String> {
+        let group = self.memory.as_ref().filter(|group| group.kills() > 0)?;
+        let limit = group.limit_bytes().map_or_else(
+            || "a limit above that of its ghost".to_owned(),
+            |bytes| format!("its ghost's limit of {} MiB", bytes >> 20),
+        );
+        Some(format!(
+            "the kernel killed in ghost {} for want of memory: {limit} is reached; start a ghost \
+             with more (farfork ghost start --memory)",
+            self.id
+        ))
+    }
+
+    /// Ends all that is in it, and waits for that.
+    fn end(&self) {
+        let _ = pidfd::send_signal(&self.init, libc::SIGKILL);
+        // Somebody else has if this says no.
+        let _ = waitid(Id::PIDFd(self.init.as_fd()), WaitPidFlag::WEXITED);
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        self.end();
+        if let Err(reason) = self.places.delete(&self.id) {
+            eprintln!("farfork: ghost {} has left something behind: {reason}", self.id);
+        }
+    }
+}
+
+fn write_bundle(places: &Places, id: &str, wishes: &Wishes<'_>) -> Result<(), NodeError> {
+    let spec = bundle::spec(id, &places.root(), wishes)?;
+    let directory = places.bundle(id);
+    let written =
+        [places.root(), directory.clone()].iter().try_for_each(fs::create_dir_all).and_then(|()| {
+            let text = serde_json::to_vec(&spec)?;
+            fs::write(directory.join("config.json"), text)
+        });
+    written.map_err(|error| NodeError::Container {
+        id: id.to_owned(),
+        reason: format!("cannot write {}: {}", directory.display(), words::of(&error)),
+    })
+}
+
+/// Has `runc` make the container, in a mount namespace where the node's root is at `root`.
+fn make(
+    places: &Places,
+    id: &str,
+    root: Option<&Path>,
+    seat: Seat,
+) -> Result<(Summoned, i32, OwnedFd), String> {
+    let pid_file = places.bundle(id).join("pid");
+    let mut command = Command::new("runc");
+    command.arg("--root").arg(places.state()).args(["run", "--detach", "--preserve-fds"]);
+    command.arg(Seat::DESCRIPTORS.to_string()).arg("--pid-file").arg(&pid_file);
+    command.arg("--bundle").arg(places.bundle(id)).arg(id);
+    let summoned = seat.hand_to(&mut command).map_err(|error| error.to_string())?;
+    let _adopting = Adopting::begin();
+    thread::scope(|scope| {
+        let made = scope.spawn(move || {
+            root.map_or(Ok(()), show_root).map_err(|errno| {
+                format!("cannot mount the node's root file system for it: {}", words::of(&errno))
+            })?;
+            // Dropped here, with this process's copies of what is the ghost's.
+            run(&mut { command })
+        });
+        made.join().unwrap_or_else(|_| Err("the thread that makes it has ended".to_owned()))
+    })?;
+    let text = fs::read_to_string(&pid_file).map_err(|error| words::of(&error))?;
+    let pid = text.trim().parse().map_err(|_| format!("runc named '{text}' as its first pid"))?;
+    let init = pidfd::open(pid).map_err(|error| words::of(&error))?;
+    Ok((summoned, pid, init))
+}
+
+/// Gives this thread a mount namespace of its own, and in it the node's root another place: `runc`
+/// takes no container to the root that it is in itself.
+fn show_root(at: &Path) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let nothing = None::<&str>;
+    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
+    mount(Some("/"), at, nothing, MsFlags::MS_REC | MsFlags::MS_BIND, nothing)?;
+    Ok(())
+}
+
+/// Runs a command to its end; what it said if it failed. Whatever it leaves running keeps what it
+/// has for standard error, which is no pipe for that reason.
+fn run(command: &mut Command) -> Result<(), String> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            "runc, which makes containers, is not installed: apt-get install runc".to_owned()
+        }
+        _ => format!("cannot run runc: {}", words::of(&error)),
+    };
+    let said = memfd_create("runc", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+    let mut said = File::from(said);
+    let stderr = said.try_clone().map_err(failed)?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    if command.status().map_err(failed)?.success() {
+        return Ok(());
+    }
+    let mut text = String::new();
+    said.rewind().and_then(|()| said.read_to_string(&mut text)).map_err(failed)?;
+    Err(format!("runc said: {}", text.trim()))
+}
+
+/// As long as this lives, processes that lose their parents below this agent become its children. A
+/// container's first process does when `runc` leaves.
+struct Adopting;
+
+static ADOPTING: Mutex<usize> = Mutex::new(0);
+
+impl Adopting {
+    fn begin() -> Adopting {
+        Adopting::count(1);
+        Adopting
+    }
+
+    fn count(by: isize) {
+        let mut count = ADOPTING.lock().unwrap_or_else(PoisonError::into_inner);
+        *count = count.saturating_add_signed(by);
+        // Without it somebody else waits for the process, and nothing else differs.
+        let _ = set_child_subreaper(*count > 0);
+    }
+}
+
+impl Drop for Adopting {
+    fn drop(&mut self) {
+        Adopting::count(-1);
+    }
+}

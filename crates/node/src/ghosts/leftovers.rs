@@ -1,0 +1,105 @@
+//! Containers that an agent has left which was killed, or has gone: ghosts that waited have ended
+//! with it, clones in ghosts may live on.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use farfork_sys::proc;
+use serde::Deserialize;
+
+use super::container::Places;
+use super::is_id;
+
+/// Containers of earlier agents that are still to be deleted.
+#[derive(Debug)]
+pub struct Leftovers {
+    places: Places,
+    ids: Mutex<Vec<String>>,
+}
+
+/// What `runc` keeps of a container.
+#[derive(Debug, Deserialize)]
+struct Kept {
+    init_process_pid: i32,
+    /// In clock ticks since the boot, as in `/proc/PID/stat`.
+    init_process_start: u64,
+}
+
+impl Leftovers {
+    /// All that there are before this agent makes the first of its own.
+    pub fn of(places: &Places) -> Leftovers {
+        let entries = fs::read_dir(places.state()).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name());
+        let ids = names
+            .filter(|name| is_id(Path::new(name)))
+            .filter_map(|name| name.into_string().ok())
+            .collect();
+        Leftovers { places: places.clone(), ids: Mutex::new(ids) }
+    }
+
+    /// Deletes those in which nobody lives any more, and says so.
+    pub fn clear(&self) {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.retain(|id| {
+            if is_alive(&self.places.state().join(id)) {
+                return true;
+            }
+            let told = match self.places.delete(id) {
+                Ok(()) => "was taken away".to_owned(),
+                Err(reason) => format!("cannot be taken away: {reason}"),
+            };
+            eprintln!("farfork: ghost {id} of an agent before this one has ended and {told}");
+            false
+        });
+    }
+}
+
+fn is_alive(kept: &Path) -> bool {
+    let text = proc::text(kept.join("state.json")).unwrap_or_default();
+    // A container that was never finished has nobody in it.
+    let Ok(Kept { init_process_pid, init_process_start }) = serde_json::from_str(&text) else {
+        return false;
+    };
+    started(init_process_pid) == Some(init_process_start)
+}
+
+/// When the process with this pid was started, unless it has ended.
+fn started(pid: i32) -> Option<u64> {
+    let stat = proc::text(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    // Fields 3 and 22 of proc(5).
+    if ["Z", "X"].contains(fields.first()?) { None } else { fields.get(19)?.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lives_is_told_by_pid_and_start() {
+        let own = std::process::id() as i32;
+        let start = started(own).unwrap();
+        let kept = tempfile::tempdir().unwrap();
+        let write = |pid: i32, start: u64| {
+            let text = format!("{{\"init_process_pid\":{pid},\"init_process_start\":{start}}}");
+            fs::write(kept.path().join("state.json"), text).unwrap();
+        };
+        assert!(!is_alive(kept.path()), "nothing is known of it");
+        write(own, start);
+        assert!(is_alive(kept.path()));
+        write(own, start + 1);
+        assert!(!is_alive(kept.path()), "a pid that came again");
+    }
+
+    #[test]
+    fn only_ghosts_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = Places::new(directory.path().to_owned());
+        for name in ["0123abcd", "somebody", "0123abcg", "0123abcde"] {
+            fs::create_dir_all(places.state().join(name)).unwrap();
+        }
+        assert_eq!(*Leftovers::of(&places).ids.lock().unwrap(), ["0123abcd"]);
+    }
+}

@@ -1,0 +1,173 @@
+//! The ghosts of this node: containers that wait for a clone.
+//!
+//! ```text
+//!  start ──► waiting ──► taken by a restore ──► its clone is in the registry, and has the container
+//!               └──► stopped, or ended by itself: remembered in words
+//! ```
+//! A ghost takes one clone, once. Ghosts that wait end with their agent, which holds their control
+//! sockets; a clone in a ghost lives on, as any clone does. What is left of their containers is
+//! taken away by the next agent of the node.
+
+mod bundle;
+mod cgroup;
+mod container;
+mod leftovers;
+mod session;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use farfork_restore::Ghost;
+use farfork_types::wire::GhostCall;
+
+pub use bundle::Wishes;
+pub use container::{Container, Places, Spent};
+use leftovers::Leftovers;
+
+use crate::error::NodeError;
+
+/// Most ghosts whose ends are remembered in words.
+const REMEMBERED: usize = 1024;
+
+/// The ghosts of a node that wait, and what became of others.
+#[derive(Debug)]
+pub struct Ghosts {
+    places: Places,
+    state: Mutex<State>,
+    leftovers: Leftovers,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: BTreeMap<String, Waiting>,
+    /// Names, and what became of them; the oldest first.
+    past: VecDeque<(String, String)>,
+}
+
+/// A ghost that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    /// Whose images it takes; any one's without.
+    pub user: Option<String>,
+    /// Its first process.
+    pub ghost: Ghost,
+    /// Its container.
+    pub container: Container,
+}
+
+impl Ghosts {
+    /// Those of a node that keeps its containers in `directory`.
+    pub fn new(directory: PathBuf) -> Ghosts {
+        let places = Places::new(directory);
+        let leftovers = Leftovers::of(&places);
+        Ghosts { places, state: Mutex::default(), leftovers }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every step leaves the tables valid.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a ghost, and how long that took.
+    pub fn start(&self, call: &GhostCall) -> Result<(String, Spent), NodeError> {
+        if let Some(bundle) = call.bundle.as_deref().filter(|bundle| !bundle.is_absolute()) {
+            let reason = "its path has to begin at /".to_owned();
+            return Err(NodeError::Bundle { path: bundle.to_owned(), reason });
+        }
+        let wishes = Wishes { bundle: call.bundle.as_deref(), memory_bytes: call.memory_bytes };
+        let (container, ghost, spent) = Container::create(&self.places, new_id()?, &wishes)?;
+        let id = container.id.clone();
+        let waiting = Waiting { user: call.user.clone(), ghost, container };
+        self.state().waiting.insert(id.clone(), waiting);
+        Ok((id, spent))
+    }
+
+    /// Looks at a ghost that waits.
+    pub fn look<T>(&self, id: &str, at: impl FnOnce(&Waiting) -> T) -> Result<T, NodeError> {
+        self.sweep();
+        let state = self.state();
+        state.waiting.get(id).map(at).ok_or_else(|| state.missing(id))
+    }
+
+    /// Looks at all that wait.
+    pub fn look_at_all<T>(&self, at: impl Fn(&Waiting) -> T) -> Vec<T> {
+        self.sweep();
+        self.state().waiting.values().map(at).collect()
+    }
+
+    /// Takes a ghost, which nobody else can after that, for a clone of `image`.
+    pub fn take(&self, id: &str, image: &str) -> Result<Waiting, NodeError> {
+        let mut state = self.state();
+        let Some(taken) = state.waiting.remove(id) else { return Err(state.missing(id)) };
+        state.remember(id, format!("has been used for {image}, and a ghost takes one clone only"));
+        Ok(taken)
+    }
+
+    /// Ends a ghost that waits.
+    pub fn stop(&self, id: &str) -> Result<(), NodeError> {
+        let mut state = self.state();
+        let Some(stopped) = state.waiting.remove(id) else { return Err(state.missing(id)) };
+        state.remember(id, "has been stopped".to_owned());
+        drop(state);
+        drop(stopped);
+        Ok(())
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.state().waiting.is_empty()
+    }
+
+    /// Takes away what is left of ghosts that have ended by themselves, and of those of earlier
+    /// agents.
+    pub fn tidy(&self) {
+        self.sweep();
+        self.leftovers.clear();
+    }
+
+    fn sweep(&self) {
+        let mut ended = Vec::new();
+        let mut state = self.state();
+        let has_ended =
+            |(id, waiting): (&String, &Waiting)| waiting.ghost.has_ended().then(|| id.clone());
+        let ids: Vec<String> = state.waiting.iter().filter_map(has_ended).collect();
+        for id in ids {
+            ended.extend(state.waiting.remove(&id));
+            let what = "has ended: its first process was killed while it waited";
+            state.remember(&id, what.to_owned());
+        }
+        drop(state);
+        drop(ended); // outside of the lock, as it takes a while
+    }
+}
+
+impl State {
+    fn remember(&mut self, id: &str, what: String) {
+        self.past.push_back((id.to_owned(), what));
+        if self.past.len() > REMEMBERED {
+            self.past.pop_front();
+        }
+    }
+
+    fn missing(&self, id: &str) -> NodeError {
+        let past = self.past.iter().rev().find(|(past, _)| past == id);
+        match past {
+            Some((_, what)) => NodeError::GhostGone { id: id.to_owned(), what: what.clone() },
+            None => NodeError::NoGhost { id: id.to_owned() },
+        }
+    }
+}
+
+/// Names never come again, so that no command means a ghost that it has not seen.
+fn new_id() -> Result<String, NodeError> {
+    let random = getrandom::u32().map_err(|_| {
+        NodeError::Agent("the kernel gives no random numbers, which ghosts are named by".to_owned())
+    })?;
+    Ok(format!("{random:08x}"))
+}
+
+/// Whether a path below `directory` is the name of a ghost.
+fn is_id(name: &Path) -> bool {
+    name.to_str().is_some_and(|name| name.len() == 8 && name.bytes().all(|b| b.is_ascii_hexdigit()))
+}

@@ -1,0 +1,143 @@
+//! What clients ask of ghosts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use farfork_image::catalog::{Catalog, ImageName};
+use farfork_pool::Pool;
+use farfork_types::Cid;
+use farfork_types::wire::{GhostCall, GhostPhase, GhostState, Reply, RestoreCall};
+
+use super::{Spent, Waiting};
+use crate::channel::Channel;
+use crate::error::NodeError;
+use crate::registry::Clone;
+use crate::session::Node;
+use crate::usage;
+
+impl Node {
+    /// Makes a ghost for the client behind `channel`.
+    pub fn start_ghost(&self, channel: &Channel, call: &GhostCall) -> Result<(), NodeError> {
+        if self.own_ids.is_some() {
+            return Err(NodeError::GhostUnprivileged);
+        }
+        let (id, spent) = self.ghosts.start(call)?;
+        let state = self.ghosts.look(&id, |waiting| self.describe_waiting(waiting))?;
+        let made = GhostState { phases_us: phases(spent), ..state };
+        if channel.send(&Reply::Ghost(made), &[]).is_err() {
+            // Nobody knows of it.
+            return self.ghosts.stop(&id);
+        }
+        Ok(())
+    }
+
+    /// Lists the ghosts that wait, and those in which clones run.
+    pub fn list_ghosts(&self, channel: &Channel) -> Result<(), NodeError> {
+        let mut all = self.ghosts.look_at_all(|waiting| self.describe_waiting(waiting));
+        let running = self.registry.living();
+        all.extend(running.iter().filter_map(|clone| self.describe_running(clone)));
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        for ghost in all {
+            channel.send(&Reply::Ghost(ghost), &[])?;
+        }
+        channel.send(&Reply::Done, &[])
+    }
+
+    /// Ends one ghost or all of them, and what runs in them.
+    pub fn stop_ghosts(&self, channel: &Channel, id: Option<&str>) -> Result<(), NodeError> {
+        let running = |id: &str| {
+            let is_it =
+                |clone: &&std::sync::Arc<Clone>| clone.ghost_id().is_some_and(|own| own == id);
+            self.registry.living().iter().find(is_it).cloned()
+        };
+        let ids = match id {
+            Some(id) => vec![id.to_owned()],
+            None => {
+                let mut ids = self.ghosts.look_at_all(|waiting| waiting.container.id.clone());
+                ids.extend(self.registry.living().iter().filter_map(|clone| clone.ghost_id()));
+                ids
+            }
+        };
+        for id in ids {
+            match running(&id) {
+                // Who watches it takes the container away.
+                Some(clone) => self.end_clone(&clone),
+                None => self.ghosts.stop(&id)?,
+            }
+        }
+        channel.send(&Reply::Done, &[])
+    }
+
+    /// Kills a clone and waits until the watcher has seen that.
+    fn end_clone(&self, clone: &Clone) {
+        let _ = clone.signal(libc::SIGKILL);
+        if let Some(number) = self.registry.find(Some(clone.pid), clone.seen()) {
+            self.registry.wait(number);
+        }
+    }
+
+    /// Refuses an image that the ghost `id` is not for, before anything is done to either.
+    pub fn check_ghost(
+        &self,
+        id: &str,
+        call: &RestoreCall,
+        pool: &Pool,
+        cid: Cid,
+    ) -> Result<(), NodeError> {
+        if call.same_pid {
+            return Err(NodeError::GhostSamePid);
+        }
+        let Some(user) = self.ghosts.look(id, |waiting| waiting.user.clone())? else {
+            return Ok(());
+        };
+        // A name that the client gives is only believed if the catalog says the same.
+        let names = Catalog::open(pool).and_then(|catalog| catalog.names_of(cid));
+        let names = names.map_err(|error| NodeError::Agent(error.to_string()))?;
+        let asked = call.name.parse::<ImageName>().ok();
+        let is_asked = |name: &ImageName| asked.as_ref().is_none_or(|asked| asked == name);
+        if names.iter().any(|name| name.user() == user && is_asked(name)) {
+            return Ok(());
+        }
+        Err(NodeError::GhostOfOther { id: id.to_owned(), user, name: call.name.clone() })
+    }
+
+    fn describe_waiting(&self, waiting: &Waiting) -> GhostState {
+        let Waiting { user, container, .. } = waiting;
+        GhostState {
+            id: container.id.clone(),
+            node: self.name.clone(),
+            user: user.clone(),
+            state: GhostPhase::Empty,
+            init_pid: container.init_pid,
+            local_bytes: usage::of(container.init_pid).local_bytes,
+            kernel_bytes: container.kernel_bytes(),
+            ..GhostState::default()
+        }
+    }
+
+    fn describe_running(&self, clone: &Clone) -> Option<GhostState> {
+        let (id, init_pid, kernel_bytes) =
+            clone.ghost(|ghost| (ghost.id.clone(), ghost.init_pid, ghost.kernel_bytes()))?;
+        Some(GhostState {
+            id,
+            node: self.name.clone(),
+            user: clone.name.split_once('/').map(|(user, _)| user.to_owned()),
+            state: GhostPhase::Running,
+            init_pid,
+            pid: Some(clone.seen()),
+            cid: Some(clone.cid.to_string()),
+            image: Some(clone.name.clone()),
+            local_bytes: usage::of_family(init_pid).local_bytes,
+            kernel_bytes,
+            ..GhostState::default()
+        })
+    }
+}
+
+fn phases(spent: Spent) -> BTreeMap<String, f64> {
+    let us = |time: Duration| time.as_nanos() as f64 / 1000.0;
+    let Spent { bundle, container, init } = spent;
+    [("bundle", bundle), ("container", container), ("init", init)]
+        .map(|(name, time)| (name.to_owned(), us(time)))
+        .into()
+}

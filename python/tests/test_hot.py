@@ -1,0 +1,68 @@
+"""Buffers are declared hot where they lie, and stay there."""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Serve
+
+import farfork
+from farfork import hot
+
+DECLARING = """
+    import farfork
+    data = bytearray(100_000)
+    farfork.mark_hot(data)
+
+    def main(args):
+        return {}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_declared() -> Iterator[None]:
+    hot._views.clear()
+    yield
+    hot._views.clear()
+
+
+def test_a_range_is_where_the_bytes_are() -> None:
+    data = bytearray(b"x" * 50_000)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(data))
+    farfork.mark_hot(data)
+    assert farfork.hot_ranges() == [f"{at:x}-{at + 50_000:x}"]
+
+
+def test_neighbours_are_one_and_read_only_buffers_will_do() -> None:
+    data = bytes(30_000)
+    view = memoryview(data)
+    for part in [view[10_000:20_000], view[20_000:], view[15_000:16_000], view[:0]]:
+        farfork.mark_hot(part)
+    (told,) = farfork.hot_ranges()
+    start, end = (int(edge, 16) for edge in told.split("-"))
+    assert end - start == 20_000
+
+
+def test_what_is_declared_cannot_move() -> None:
+    data = bytearray(1000)
+    farfork.mark_hot(data)
+    with pytest.raises(BufferError):
+        data.extend(bytes(1000))
+
+
+def test_what_is_no_buffer_or_in_pieces_is_refused() -> None:
+    with pytest.raises(TypeError):
+        farfork.mark_hot("text")
+    with pytest.raises(BufferError):
+        farfork.mark_hot(memoryview(bytes(100))[::2])
+    assert farfork.hot_ranges() == []
+
+
+def test_prepare_tells_what_was_declared(
+    serve: Serve, write_function: Callable[[str], Path]
+) -> None:
+    client = serve(write_function(DECLARING))
+    (told,) = client.prepare()["hot"]
+    start, end = (int(edge, 16) for edge in told.split("-"))
+    assert end - start == 100_000

@@ -1,0 +1,324 @@
+//! Ghosts that die, are used twice, belong to somebody else, or run out of memory: before, during
+//! and after the request, in words, and nothing of a container stays.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, Trouble, farfork};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::Case;
+use crate::scene::{PATIENCE, Scene, await_until, demand, during, fail};
+
+pub const CASES: &[Case] = &[
+    ("has_namespaces_and_a_cgroup_of_its_own", has_its_own),
+    ("takes_little_memory", takes_little_memory),
+    ("takes_one_clone", takes_one_clone),
+    ("is_its_users", is_its_users),
+    ("is_unknown", is_unknown),
+    ("is_killed_while_it_waits", is_killed_while_it_waits),
+    ("is_killed_with_its_clone", is_killed_with_its_clone),
+    ("ends_with_an_image_that_cannot_start", ends_with_an_image_that_cannot_start),
+    ("is_stopped_with_its_clone", is_stopped_with_its_clone),
+    ("is_stopped_with_all_others", is_stopped_with_all_others),
+    ("runs_out_of_memory", runs_out_of_memory),
+    ("loses_its_agent", loses_its_agent),
+    ("comes_from_a_bundle", comes_from_a_bundle),
+    ("comes_from_no_bad_bundle", comes_from_no_bad_bundle),
+    ("says_that_runc_is_missing", says_that_runc_is_missing),
+];
+
+fn stage() -> Outcome<(Scene, Subject)> {
+    farfork::ghosts_possible()?;
+    let mut scene = Scene::set(32)?;
+    scene.agent()?;
+    let subject = scene.subject("watcher")?;
+    scene.checkpoint(&subject, "a/b")?;
+    Ok((scene, subject))
+}
+
+fn start(scene: &Scene, more: &[&str]) -> Outcome<String> {
+    scene.works(&[&["ghost", "start"], more].concat())
+}
+
+fn clone(scene: &Scene, ghost: &str) -> Outcome<Subject> {
+    clone_with(scene, ghost, &[])
+}
+
+fn clone_with(scene: &Scene, ghost: &str, more: &[&str]) -> Outcome<Subject> {
+    let mut command = scene.command(&[&["restore", "a/b", "--ghost", ghost], more].concat())?;
+    let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
+    clone.send(b"v");
+    Ok(clone)
+}
+
+/// What `ghost list` tells of one.
+fn told(scene: &Scene, ghost: &str) -> Outcome<serde_json::Value> {
+    let text = scene.works(&["ghost", "list", "--json"])?;
+    let list: serde_json::Value = serde_json::from_str(&text).map_err(during("reading a list"))?;
+    let found = list.as_array().and_then(|list| list.iter().find(|one| one["id"] == ghost));
+    found.cloned().map_or_else(|| fail(format!("no ghost {ghost} in {text}")), Ok)
+}
+
+fn number(scene: &Scene, ghost: &str, key: &str) -> Outcome<i64> {
+    let told = told(scene, ghost)?;
+    told[key].as_i64().map_or_else(|| fail(format!("no {key} in {told}")), Ok)
+}
+
+fn runs(scene: &Scene, ghost: &str) -> Outcome<i32> {
+    let pid = || told(scene, ghost).ok().and_then(|told| told["pid"].as_i64());
+    await_until("a clone runs in the ghost", || pid().is_some())?;
+    pid().map_or_else(|| fail("no clone"), |pid| Ok(pid as i32))
+}
+
+fn end(pid: i64) -> Outcome {
+    kill(Pid::from_raw(pid as i32), Signal::SIGKILL).map_err(during("killing"))
+}
+
+/// Nothing of a ghost is left: no state of `runc`, no bundle, no cgroup.
+fn must_be_gone(scene: &Scene, ghost: &str) -> Outcome {
+    let places = scene.directory().join("run/local.ghosts");
+    let kept = [places.join(ghost), places.join("runc").join(ghost)];
+    let left = || -> Vec<PathBuf> {
+        let own = kept.iter().filter(|path| path.exists()).cloned();
+        own.chain(farfork::cgroups(ghost)).collect()
+    };
+    await_until("what a ghost had is gone", || left().is_empty())
+        .map_err(|_| Trouble::Failed(format!("of ghost {ghost} there is still {:?}", left())))
+}
+
+fn has_its_own() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = start(&scene, &[])?;
+    let mut clone = clone(&scene, &ghost)?;
+    let pid = runs(&scene, &ghost)?;
+    for kind in ["pid", "mnt", "net", "ipc", "uts"] {
+        let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}"));
+        let (theirs, own) = (of(&pid.to_string()), of("self"));
+        let differ = matches!((&theirs, &own), (Ok(theirs), Ok(own)) if theirs != own);
+        demand(differ, format!("namespace {kind}: {theirs:?}, and outside {own:?}"))?;
+    }
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(during("reading"))?;
+    demand(groups.contains(&format!("farfork-{ghost}")), format!("its cgroups: {groups}"))?;
+    let interfaces =
+        fs::read_to_string(format!("/proc/{pid}/net/dev")).map_err(during("reading"))?;
+    demand(interfaces.lines().count() == 3, format!("expected lo alone: {interfaces}"))?;
+    end(pid.into())?;
+    demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
+    must_be_gone(&scene, &ghost)?;
+    scene.strike()
+}
+
+/// The goal is 512 KB: anonymous memory and page tables.
+fn takes_little_memory() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = start(&scene, &[])?;
+    let bytes = number(&scene, &ghost, "local_bytes")?;
+    demand((1..=512 << 10).contains(&bytes), format!("an empty ghost has {bytes} bytes"))?;
+    scene.works(&["ghost", "stop", &ghost])?;
+    must_be_gone(&scene, &ghost)?;
+    scene.strike()
+}
+
+fn takes_one_clone() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = start(&scene, &[])?;
+    let mut first = clone(&scene, &ghost)?;
+    let pid = runs(&scene, &ghost)?;
+    scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "used", "a/b"])?;
+    scene.fails(&["restore", "a/b", "--ghost", &ghost, "--count", "2"], 2, &["one clone"])?;
+    scene.works(&["kill", &pid.to_string()])?;
+    demand(first.finish()?.code() == Some(143), "expected the exit status of SIGTERM")?;
+    scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "used"])?;
+    must_be_gone(&scene, &ghost)?;
+    scene.strike()
+}
+
+fn is_its_users() -> Outcome {
+    let (scene, subject) = stage()?;
+    let theirs = start(&scene, &["--user", "c"])?;
+    let cid = scene.checkpoint(&subject, "b/b")?;
+    for image in ["a/b", "b/b", &cid] {
+        scene.fails(&["restore", image, "--ghost", &theirs], 1, &["images of c only", image])?;
+    }
+    // One image with two names is both users', each by their own.
+    let own = start(&scene, &["--user", "a"])?;
+    let mut clone = clone(&scene, &own)?;
+    end(runs(&scene, &own)?.into())?;
+    clone.finish()?;
+    // A refusal leaves it as it was.
+    demand(told(&scene, &theirs)?["state"] == "empty", "expected it to wait")?;
+    scene.fails(&["ghost", "start", "--user", "a/b"], 2, &["first part"])?;
+    scene.works(&["ghost", "stop", "--all"])?;
+    scene.strike()
+}
+
+fn is_unknown() -> Outcome {
+    let (scene, _subject) = stage()?;
+    scene.fails(&["restore", "a/b", "--ghost", "nobody"], 1, &["no ghost", "nobody", "list"])?;
+    scene.fails(&["ghost", "stop", "nobody"], 1, &["no ghost", "nobody"])?;
+    scene.fails(&["ghost", "stop"], 2, &[])?;
+    let same = ["restore", "a/b", "--ghost", "x", "--pid-mode", "same"];
+    scene.fails(&same, 2, &["PID namespace"])?;
+    scene.strike()
+}
+
+fn is_killed_while_it_waits() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = start(&scene, &[])?;
+    end(number(&scene, &ghost, "init_pid")?)?;
+    must_be_gone(&scene, &ghost)?;
+    scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "killed while it waited"])?;
+    scene.strike()
+}
+
+fn is_killed_with_its_clone() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = start(&scene, &[])?;
+    let mut clone = clone(&scene, &ghost)?;
+    let pid = runs(&scene, &ghost)?;
+    end(number(&scene, &ghost, "init_pid")?)?;
+    demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
+    demand(!fs::exists(format!("/proc/{pid}")).unwrap_or(true), "the clone is still there")?;
+    must_be_gone(&scene, &ghost)?;
+    demand(scene.pins()?.is_empty(), "the image is still pinned")?;
+    scene.strike()
+}
+
+/// What fails in the ghost itself ends it.
+fn ends_with_an_image_that_cannot_start() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let locking = scene.subject("fd_locks")?;
+    scene.checkpoint(&locking, "a/locking")?;
+    let ghost = start(&scene, &[])?;
+    scene.fails(&["restore", "a/locking", "--ghost", &ghost], 1, &["another process holds it"])?;
+    must_be_gone(&scene, &ghost)?;
+    demand(scene.pins()?.is_empty(), "the image is still pinned")?;
+    scene.strike()
+}
+
+fn is_stopped_with_its_clone() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = start(&scene, &[])?;
+    let mut clone = clone(&scene, &ghost)?;
+    runs(&scene, &ghost)?;
+    scene.works(&["ghost", "stop", &ghost])?;
+    must_be_gone(&scene, &ghost)?;
+    demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
+    scene.strike()
+}
+
+fn is_stopped_with_all_others() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghosts = [start(&scene, &[])?, start(&scene, &[])?, start(&scene, &[])?];
+    let mut clone = clone(&scene, &ghosts[1])?;
+    runs(&scene, &ghosts[1])?;
+    scene.works(&["ghost", "stop", "--all"])?;
+    for ghost in &ghosts {
+        must_be_gone(&scene, ghost)?;
+    }
+    clone.finish()?;
+    demand(scene.works(&["ghost", "list", "--json"])? == "[]", "expected no ghost")?;
+    scene.strike()
+}
+
+fn runs_out_of_memory() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let mut command = Command::new("python3");
+    command.args([
+        "-c",
+        "print('READY', flush=True); input(); b = [bytes(1 << 20) * 4 for _ in range(99)]",
+    ]);
+    let mut hungry = Subject::start("hungry", &mut command, PATIENCE)?;
+    hungry.await_ready()?;
+    scene.checkpoint(&hungry, "a/hungry")?;
+    let ghost = start(&scene, &["--memory", "64M"])?;
+    let mut command = scene.command(&["restore", "a/hungry", "--ghost", &ghost])?;
+    let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
+    clone.send_byte();
+    let status = clone.finish()?;
+    let words = clone.transcript();
+    let is_told = words.contains("want of memory") && words.contains("64 MiB");
+    demand(status.code() == Some(137) && is_told, format!("{status}: {words}"))?;
+    must_be_gone(&scene, &ghost)?;
+    scene.strike()
+}
+
+/// Ghosts that wait end with the agent, a clone in a ghost does not; the next agent clears up.
+fn loses_its_agent() -> Outcome {
+    let (mut scene, _subject) = stage()?;
+    let waits = start(&scene, &[])?;
+    let ghost = start(&scene, &[])?;
+    let mut detached = clone_with(&scene, &ghost, &["--detach"])?;
+    let pid: i64 = runs(&scene, &ghost)?.into();
+    demand(detached.finish()?.success(), "expected restore --detach to work")?;
+    let init = number(&scene, &waits, "init_pid")?;
+    scene.kill_agent();
+    await_until("a ghost without an agent ends", || {
+        let stat = fs::read_to_string(format!("/proc/{init}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    })?;
+    scene.agent()?;
+    must_be_gone(&scene, &waits)?;
+    demand(fs::exists(format!("/proc/{pid}")).unwrap_or(false), "the clone has ended")?;
+    end(pid)?;
+    must_be_gone(&scene, &ghost)?;
+    scene.strike()
+}
+
+fn comes_from_a_bundle() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let bundle = scene.directory().join("bundle");
+    fs::create_dir_all(bundle.join("rootfs")).map_err(during("making a bundle"))?;
+    let config = serde_json::json!({
+        "ociVersion": "1.0.2", "hostname": "spook", "root": { "path": "rootfs" },
+        "mounts": [
+            { "destination": "/proc", "type": "proc", "source": "proc" },
+            { "destination": "/dev", "type": "bind", "source": "/dev", "options": ["rbind"] },
+            { "destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"] },
+            { "destination": "/lib", "type": "bind", "source": "/lib", "options": ["rbind", "ro"] },
+            { "destination": "/lib64", "type": "bind", "source": "/lib64", "options": ["rbind", "ro"] },
+            { "destination": "/tmp", "type": "bind", "source": "/tmp", "options": ["rbind"] },
+            { "destination": std::env::temp_dir(), "type": "bind", "source": std::env::temp_dir(),
+              "options": ["rbind"] },
+        ],
+        "linux": { "namespaces": [{ "type": "pid" }, { "type": "mount" }, { "type": "uts" }] },
+    });
+    fs::write(bundle.join("config.json"), config.to_string()).map_err(during("writing"))?;
+    let path = bundle.display().to_string();
+    let ghost = start(&scene, &["--bundle", &path])?;
+    let init = number(&scene, &ghost, "init_pid")?;
+    let mut command = Command::new("nsenter");
+    command.args(["--uts", "--target", &init.to_string(), "hostname"]);
+    let name = farfork::run(command)?;
+    demand(name.stdout == b"spook\n", format!("host name: {}", farfork::text(&name)))?;
+    scene.works(&["ghost", "stop", &ghost])?;
+    must_be_gone(&scene, &ghost)?;
+    scene.strike()
+}
+
+fn comes_from_no_bad_bundle() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let bundle = scene.directory().display().to_string();
+    scene.fails(&["ghost", "start", "--bundle", &bundle], 1, &["config.json", &bundle])?;
+    let config = serde_json::json!({
+        "ociVersion": "1.0.2", "root": { "path": "run" },
+        "linux": { "namespaces": [{ "type": "pid" }, { "type": "mount" }] },
+    });
+    let at = scene.directory().join("config.json");
+    fs::write(at, config.to_string()).map_err(during("writing"))?;
+    // Nothing in it can find the ghost's program, for want of a /proc.
+    scene.fails(&["ghost", "start", "--bundle", &bundle], 1, &["runc said"])?;
+    demand(scene.works(&["ghost", "list", "--json"])? == "[]", "expected no ghost")?;
+    scene.strike()
+}
+
+fn says_that_runc_is_missing() -> Outcome {
+    let mut scene = Scene::set(8)?;
+    scene.agent_without_programs()?;
+    scene.fails(&["ghost", "start"], 1, &["runc", "not installed", "apt-get install"])?;
+    scene.strike()
+}

@@ -1,0 +1,336 @@
+//! Clones that tell which pages they touch: exactly those, and where it is told afterwards.
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use farfork_image::format::Image;
+use farfork_image::model::Member;
+use farfork_node::profile::Watched;
+use farfork_pages::{Access, Observed, PageSet, mapped, place_of};
+use farfork_pool::Pool;
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, Program, Trouble, compile, driver, farfork, testbed};
+use farfork_types::Cid;
+use libtest_mimic::Trial;
+use serde_json::Value;
+
+const PAGES: u64 = 2048;
+const PAGE: u64 = 4096;
+
+/// Parts of the program's memory, and every which page of them it reads and writes: as in `touch.c`.
+const PARTS: [(&str, u64, u64); 5] = [
+    ("whole", 17, 23),
+    ("readonly", 19, 0),
+    ("sparse", 64, 0),
+    ("file", 31, 37),
+    ("guarded", 41, 43),
+];
+
+fn demand(holds: bool, what: &str, seen: &dyn std::fmt::Debug) -> Outcome {
+    if holds { Ok(()) } else { Err(Trouble::Failed(format!("expected {what}, saw {seen:?}"))) }
+}
+
+fn during<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> Outcome<T> {
+    result.map_err(|error| Trouble::during(what, error))
+}
+
+/// The program, waiting, and its image.
+struct Scene {
+    parent: Subject,
+    pool: Pool,
+    path: &'static Path,
+    name: String,
+    image: Image,
+}
+
+impl Scene {
+    fn set(name: &str, is_tree: bool) -> Outcome<Scene> {
+        Scene::of("touch", name, is_tree)
+    }
+
+    fn of(program: &'static str, name: &str, is_tree: bool) -> Outcome<Scene> {
+        let (path, name) = (testbed::pool()?, format!("test/profile:{name}"));
+        let mut command = compile::command(&Program::c(program))?;
+        command.args(is_tree.then_some("tree"));
+        command.current_dir(testbed::work_dir(&name.replace(['/', ':'], "-"))?);
+        let mut parent = Subject::start("parent", &mut command, Duration::from_secs(60))?;
+        parent.await_ready()?;
+        let tree: &[&str] = if is_tree { &["--tree"] } else { &[] };
+        let made = farfork::must_run(farfork::checkpoint(path, parent.pid(), &name, tree)?)?;
+        let told: Value = during("checkpoint --json", serde_json::from_slice(&made.stdout))?;
+        let cid: Cid = during("the id", told["cid"].as_str().unwrap_or_default().parse())?;
+        let pool = during("opening the pool", Pool::open(path))?;
+        let image = during("reading the image", Image::read(&pool, cid))?;
+        Ok(Scene { parent, pool, path, name, image })
+    }
+
+    /// A clone that is watched, and its pid.
+    fn clone(&self) -> Outcome<(Subject, i32)> {
+        let mut command = farfork::restore(self.path, &self.name, &["--profile"])?;
+        let mut clone = Subject::start("clone", &mut command, Duration::from_secs(60))?;
+        clone.await_line("]")?;
+        let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
+        let pid = during("the clone's pid", told.trim_end_matches(',').parse())?;
+        Ok((clone, pid))
+    }
+
+    fn access(&self) -> Outcome<Access> {
+        let bits = during("reading the tables", self.pool.access(self.image.extents.cid))?;
+        Ok(Access::from(bits))
+    }
+
+    /// Where the pages of a part lie in the image, those that lie there.
+    fn places(&self, member: &Member, at: u64) -> Vec<Option<u64>> {
+        let place = |page| {
+            let address = at + page * PAGE;
+            place_of(member, address..address + 1)?.runs(0..u64::MAX).next().map(|run| run.start)
+        };
+        (0..PAGES).map(place).collect()
+    }
+
+    fn expect(&self, observed: &Observed, who: usize, has_touched: bool) -> Outcome {
+        let (member, label) = (&self.image.model.members[who], ["parent", "child"][who]);
+        for (part, read_every, write_every) in PARTS {
+            let at = self.parent.after(&format!("NOTE {label} {part} ")).pop().unwrap_or_default();
+            let at = during("an address", u64::from_str_radix(&at, 16))?;
+            let mut seen = 0;
+            for (page, place) in self.places(member, at).into_iter().enumerate() {
+                let Some(place) = place else { continue };
+                seen += 1;
+                let is = |every, rest| has_touched && every != 0 && page as u64 % every == rest;
+                let is_written = is(write_every, 3);
+                let is_read = is(read_every, 5) && !is_written;
+                let told = (observed.read.contains(place), observed.written.contains(place));
+                let what = format!("(read, written) of page {page} of {label} {part}");
+                demand(told == (is_read, is_written), &what, &(told, (is_read, is_written)))?;
+            }
+            demand(seen >= 32, "pages of each part in the pool", &(part, seen))?;
+        }
+        Ok(())
+    }
+
+    fn forget(mut self) -> Outcome {
+        self.parent.send(b"ab");
+        self.parent.finish()?;
+        farfork::forget(self.path, &self.name)
+    }
+}
+
+fn look(pid: i32, image: &Image) -> Outcome<Observed> {
+    during(
+        "looking at a clone",
+        Watched::open(pid, &image.model).and_then(|watched| watched.look()),
+    )
+}
+
+fn kill(pid: i32) -> Outcome {
+    let mut command = farfork::command(&["kill", "-9"])?;
+    command.arg(pid.to_string());
+    farfork::must_run(command).map(drop)
+}
+
+/// Whatever kind of mapping a page is in, it is told what the clone did to it and nothing else.
+fn every_page_is_told(is_tree: bool) -> Outcome {
+    let scene = Scene::set(if is_tree { "tree" } else { "single" }, is_tree)?;
+    let (mut clone, pid) = scene.clone()?;
+    let members = 0..1 + usize::from(is_tree);
+    for who in members.clone() {
+        scene.expect(&look(pid, &scene.image)?, who, false)?;
+    }
+    clone.send_byte();
+    clone.await_line("NOTE parent TOUCHED")?;
+    if is_tree {
+        clone.await_line("NOTE child TOUCHED")?;
+    }
+    let observed = look(pid, &scene.image)?;
+    for who in members {
+        scene.expect(&observed, who, true)?;
+    }
+    // To checkpoint a clone is not to touch its pages, and its clone is as any other.
+    let again = format!("{}-again", scene.name);
+    let tree: &[&str] = if is_tree { &["--tree"] } else { &[] };
+    farfork::must_run(farfork::checkpoint(scene.path, pid as u32, &again, tree)?)?;
+    farfork::forget(scene.path, &again)?;
+    let observed = look(pid, &scene.image)?;
+    for who in 0..1 + usize::from(is_tree) {
+        scene.expect(&observed, who, true)?;
+    }
+    let (read, written) = (observed.read.len(), observed.written.len());
+    let untouched = observed.untouched(&mapped(&scene.image.model)).len();
+    println!("read {read}, written {written}, untouched {untouched}");
+    kill(pid)?;
+    clone.finish()?;
+    // The agent has looked before it sent the signal.
+    demand(scene.access()? == observed.access(), "the same in the node's table", &"another")?;
+    reset(&scene, &observed)?;
+    scene.forget()
+}
+
+/// After a reset only what later clones do counts; what was written stays.
+fn reset(scene: &Scene, before: &Observed) -> Outcome {
+    let mut command = farfork::command(&["images", "reset-accessed", "--pool"])?;
+    command.arg(scene.path).arg(&scene.name);
+    farfork::must_run(command)?;
+    let access = scene.access()?;
+    demand(access.accessed.is_empty(), "nothing accessed after a reset", &access.accessed.len())?;
+    demand(access.dirtied == before.written, "what was written to stay", &access.dirtied.len())?;
+    let (mut clone, pid) = scene.clone()?;
+    let observed = look(pid, &scene.image)?;
+    kill(pid)?;
+    clone.finish()?;
+    let accessed = scene.access()?.accessed;
+    demand(accessed == observed.access().accessed, "what the next clone did", &accessed.len())
+}
+
+/// Memory has one watcher, and the program's own comes first.
+fn a_clone_with_a_userfaultfd_of_its_own_is_watched_no_longer() -> Outcome {
+    let scene = Scene::of("uffd_own", "own", false)?;
+    let (mut clone, pid) = scene.clone()?;
+    let before = look(pid, &scene.image)?;
+    demand(!before.written.is_empty(), "a clone that is watched", &before)?;
+    clone.send_byte();
+    clone.await_line("NOTE REGISTERED")?;
+    let after = look(pid, &scene.image)?;
+    demand(after == Observed::default(), "a clone that is watched no longer", &after)?;
+    clone.send_byte();
+    clone.finish()?;
+    demand(clone.said("PASS"), "the program to pass", &clone.transcript())?;
+    scene.forget()
+}
+
+/// `images profile` runs a command against a clone, ends with its status, and tells counts.
+fn a_command_profiles_an_image() -> Outcome {
+    let scene = Scene::set("command", false)?;
+    let script = "test -d /proc/$FARFORK_CLONE_PID && exit 7";
+    let mut command = farfork::command(&["images", "profile", "--json", "--pool"])?;
+    command.arg(scene.path).args([&scene.name, "--", "sh", "-c", script]);
+    // Kept open: the clone waits for a byte.
+    let mut child =
+        during("images profile", command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn())?;
+    let _input = child.stdin.take();
+    let output = during("images profile", child.wait_with_output())?;
+    demand(output.status.code() == Some(7), "the command's exit status", &output)?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let counts: Value = during("its JSON", serde_json::from_str(&text))?;
+    let count = |name: &str| counts[name].as_u64().unwrap_or(0);
+    let sum = count("read_pages") + count("written_pages") + count("untouched_pages");
+    demand(sum == count("mapped_pages") && count("written_pages") > 0, "counts", &text)?;
+    let shown = shown(&scene)?;
+    let told = shown["access"]["accessed_pages"].as_u64();
+    let touched = count("read_pages") + count("written_pages");
+    demand(told == Some(touched), "images show to tell the same", &(told, touched))?;
+    let node = &shown["access"]["nodes"][0]["node"];
+    demand(node.is_string(), "which node told it", &shown["access"])?;
+    scene.forget()
+}
+
+fn shown(scene: &Scene) -> Outcome<Value> {
+    let mut command = farfork::command(&["images", "show", "--json", "--pool"])?;
+    command.arg(scene.path).arg(&scene.name);
+    during("images show", serde_json::from_slice(&farfork::must_run(command)?.stdout))
+}
+
+/// Ranges are declared by the parent's addresses, and refused in words where it has nothing.
+fn hot_ranges_are_declared_and_taken_back() -> Outcome {
+    let scene = Scene::set("hot", false)?;
+    let at = scene.parent.after("NOTE parent whole ").pop().unwrap_or_default();
+    let at = during("an address", u64::from_str_radix(&at, 16))?;
+    let hot = |what: &str, ranges: &[String]| -> Outcome<(Option<i32>, String, u64)> {
+        let mut command = farfork::command(&["hot", what, "--pool"])?;
+        command.arg(scene.path).arg(&scene.name).args(ranges);
+        let output = farfork::run(command)?;
+        let pages = shown(&scene)?["access"]["hot_pages"].as_u64();
+        Ok((output.status.code(), farfork::text(&output), pages.unwrap_or(u64::MAX)))
+    };
+    let range = |from: u64, to: u64| format!("{:x}-{:x}", at + from, at + to);
+    let set = hot("set", &[range(0, 3 * PAGE), range(10 * PAGE + 1, 10 * PAGE + 2)])?;
+    demand((set.0, set.2) == (Some(0), 4), "4 hot pages", &set)?;
+    let cleared = hot("clear", &[range(0, PAGE)])?;
+    demand((cleared.0, cleared.2) == (Some(0), 3), "3 hot pages", &cleared)?;
+    for (ranges, code, word) in [
+        (vec!["10-20".to_owned()], 1, "has no memory at 10-20"),
+        (vec![format!("77777777:{}", range(0, 1))], 1, "no process 77777777"),
+        (vec!["20-10".to_owned()], 2, "START"),
+        (vec![], 2, "which memory"),
+    ] {
+        let refused = hot("set", &ranges)?;
+        let is_told = refused.1.contains(word) && refused.2 == 3;
+        demand(refused.0 == Some(code) && is_told, "to be refused in words", &(ranges, refused))?;
+    }
+    let all = hot("clear", &[])?;
+    demand((all.0, all.2) == (Some(0), 0), "no hot pages", &all)?;
+    scene.forget()
+}
+
+/// An agent may watch one clone in so many by itself.
+fn one_clone_in_two_is_watched() -> Outcome {
+    let scene = Scene::set("every", false)?;
+    let mut agent = Command::new(farfork::binary()?);
+    agent.args(["node", "--name", "every", "--profile-every", "2"]);
+    agent.env(farfork::RUN, testbed::run_directory()).stdin(Stdio::null());
+    let mut agent = during("an agent", agent.spawn())?;
+    let outcome = watch_every_other(&scene);
+    let _ = agent.kill().and_then(|()| agent.wait());
+    outcome?;
+    scene.forget()
+}
+
+fn watch_every_other(scene: &Scene) -> Outcome {
+    let socket = testbed::run_directory().join("every.sock");
+    testbed::eventually("the agent", || Ok(socket.exists()))?;
+    let restore = |more: &[&str]| -> Outcome<_> {
+        let more = [&["--node", "every", "--detach"], more].concat();
+        let mut command = farfork::restore(scene.path, &scene.name, &more)?;
+        farfork::run({
+            command.stdin(Stdio::null());
+            command
+        })
+    };
+    let refused = farfork::text(&restore(&["--profile", "--tiering", "moa"])?);
+    demand(refused.contains("under moa cannot be profiled"), "a refusal", &refused)?;
+    let mut command =
+        farfork::restore(scene.path, &scene.name, &["--node", "every", "--count", "4"])?;
+    let mut clones = during("clones", command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn())?;
+    let mut list = Vec::new();
+    testbed::eventually("four clones", || {
+        let text = farfork::must_run(farfork::command(&["ps", "--json", "--node", "every"])?)?;
+        let told: Value = during("ps", serde_json::from_slice(&text.stdout))?;
+        list = told.as_array().cloned().unwrap_or_default();
+        Ok(list.len() == 4)
+    })?;
+    list.sort_by_key(|clone| clone["pid"].as_i64());
+    let watched: Vec<_> = list.iter().map(|clone| clone["is_profiled"].as_bool()).collect();
+    let _ = clones.kill().and_then(|()| clones.wait());
+    let turns = [Some(true), Some(false), Some(true), Some(false)];
+    demand(watched == turns, "every other to be watched", &watched)?;
+    // Without being asked, the agent looks at them soon.
+    testbed::eventually("a look at a clone", || {
+        Ok(scene.access()? != Access { hot: PageSet::new(), ..Access::default() })
+    })
+}
+
+/// A name, and what to do.
+type Test = (&'static str, fn() -> Outcome);
+
+fn main() -> ExitCode {
+    driver::begin();
+    let trials: [Test; 6] = [
+        ("every_page_of_a_process_is_told", || every_page_is_told(false)),
+        ("every_page_of_a_tree_is_told", || every_page_is_told(true)),
+        (
+            "a_clone_with_a_userfaultfd_of_its_own_is_watched_no_longer",
+            a_clone_with_a_userfaultfd_of_its_own_is_watched_no_longer,
+        ),
+        ("a_command_profiles_an_image", a_command_profiles_an_image),
+        ("hot_ranges_are_declared_and_taken_back", hot_ranges_are_declared_and_taken_back),
+        ("one_clone_in_two_is_watched", one_clone_in_two_is_watched),
+    ];
+    let trials = trials.map(|(name, test)| {
+        Trial::test(name, move || {
+            let outcome = testbed::possible().and_then(|()| test());
+            driver::finish(name, outcome)
+        })
+    });
+    driver::run(trials.into_iter().collect())
+}
