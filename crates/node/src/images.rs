@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
-use farfork_pages::{Access, Observed};
+use farfork_pages::Observed;
 use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeSlot, PageBits, PinFile, Pool};
 use farfork_restore::{Attached, RestoreError, attach};
 use farfork_types::{Cid, Tiering};
@@ -221,8 +221,12 @@ impl NodeImage {
     }
 
     /// What clones under `tiering` are given beside the plan.
-    pub fn overlay(&self, tiering: Tiering) -> Result<Option<Arc<Overlay>>, NodeError> {
-        self.overlays.get(&self.attached.image, Access::default, tiering)
+    pub fn overlay(
+        &self,
+        pool: &Pool,
+        tiering: Tiering,
+    ) -> Result<Option<Arc<Overlay>>, NodeError> {
+        self.overlays.get(pool, &self.attached.image, tiering)
     }
 
     fn check_files(&self, cid: Cid) -> Result<(), NodeError> {
@@ -256,6 +260,11 @@ impl NodeImage {
 }
 
 impl Pin {
+    /// The pool that the image is in.
+    pub fn pool(&self) -> &Pool {
+        &self.pool.pool
+    }
+
     /// The lock that the clone's init holds too.
     pub fn lock(&self) -> Option<&OwnedFd> {
         self.lock.as_ref()

@@ -5,9 +5,11 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use farfork_image::format::Image;
 use farfork_pages::{Access, overlay};
+use farfork_pool::Pool;
 use farfork_types::Tiering;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
@@ -39,10 +41,23 @@ impl AsFd for Overlay {
     }
 }
 
+/// An overlay as it was worked out.
+#[derive(Debug)]
+struct Known {
+    overlay: Option<Arc<Overlay>>,
+    /// Of what was known of the image's pages then.
+    version: u64,
+    /// When that was last looked at.
+    looked: Instant,
+}
+
+/// For so long nobody looks whether more is known.
+const FRESH: Duration = Duration::from_millis(100);
+
 /// Those of one image; most clones need none.
 #[derive(Debug, Default)]
 pub struct Overlays {
-    known: Mutex<HashMap<Tiering, Option<Arc<Overlay>>>>,
+    known: Mutex<HashMap<Tiering, Known>>,
     watch: OnceLock<Option<Arc<Overlay>>>,
 }
 
@@ -57,21 +72,34 @@ impl Overlays {
         Ok(self.watch.get_or_init(|| made).clone())
     }
 
-    /// The overlay for clones that start under `tiering`, of whose image `access` is known.
+    /// The overlay for clones of `image` in `pool` that start under `tiering`.
     pub fn get(
         &self,
+        pool: &Pool,
         image: &Image,
-        access: impl FnOnce() -> Access,
         tiering: Tiering,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(overlay) = known.get(&tiering) {
-            return Ok(overlay.clone());
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = all.get(&tiering).filter(|known| known.looked.elapsed() < FRESH);
+        if let Some(known) = fresh {
+            return Ok(known.overlay.clone());
         }
-        let bytes = overlay::compile(image, &access(), tiering);
+        // What cannot be read, of an image that goes for example, only makes clones slower.
+        let cid = image.extents.cid;
+        let version = pool.access_version(cid).unwrap_or(0);
+        let looked = Instant::now();
+        if let Some(known) = all.get_mut(&tiering).filter(|known| known.version == version) {
+            known.looked = looked;
+            return Ok(known.overlay.clone());
+        }
+        let access = match version {
+            0 => Access::default(),
+            _ => pool.access(cid).map(Access::from).unwrap_or_default(),
+        };
+        let bytes = overlay::compile(image, &access, tiering);
         let put = bytes.map(|bytes| Overlay::put(&bytes)).transpose();
-        let made = put.map_err(|source| NodeError::Overlay { source })?.map(Arc::new);
-        known.insert(tiering, made.clone());
-        Ok(made)
+        let overlay = put.map_err(|source| NodeError::Overlay { source })?.map(Arc::new);
+        all.insert(tiering, Known { overlay: overlay.clone(), version, looked });
+        Ok(overlay)
     }
 }

@@ -139,7 +139,8 @@ impl Node {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
         let cid = image.attached.image.extents.cid;
-        let overlay = || if is_watched { image.watch() } else { image.overlay(call.tiering) };
+        let by_policy = || image.overlay(pin.pool(), call.tiering);
+        let overlay = || if is_watched { image.watch() } else { by_policy() };
         let Some(id) = &call.ghost else {
             let by_template = |request: &Request, hands: &Hands<'_>| self.fork(cid, request, hands);
             let hand = (request, externals);

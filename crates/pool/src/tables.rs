@@ -223,6 +223,20 @@ impl Pool {
         Ok(all)
     }
 
+    /// A number that is another one whenever the side tables may tell something else; 0 if there are
+    /// none.
+    ///
+    /// # Errors
+    /// As [`access_tables`](Pool::access_tables).
+    pub fn access_version(&self, cid: Cid) -> Result<u64, PoolError> {
+        self.intact()?;
+        let owner = self.published(cid)?;
+        let tables = self.linked_tables(owner).ok_or_else(|| self.damaged_tables(cid))?;
+        // Each of them only grows.
+        let additions = tables.iter().map(|table| table.header.additions.load(Relaxed));
+        Ok(additions.chain(current(&tables)).sum::<u64>() + tables.len() as u64)
+    }
+
     /// The current epochs of an image. What a clone that starts now touches belongs to them.
     ///
     /// # Errors

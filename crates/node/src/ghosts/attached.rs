@@ -58,7 +58,7 @@ impl Node {
         check_image(&image, name)?;
         let (waker, theirs) = Waker::new()?;
         let request = image.attached.request_waiting();
-        let overlay = image.overlay(*tiering)?;
+        let overlay = image.overlay(pool.pool(), *tiering)?;
         let started = hand_over(overlay, &image, &pin, (request, &[theirs]), |request, hands| {
             Ok(ghost.spawn(cid, request, hands)?)
         })?;
