@@ -6,6 +6,8 @@ STARTS = {
     "cold": "cold start",
     "local-fork": "local fork",
     "clone": "clone",
+    "clone-copy": "clone, all pages copied before it runs",
+    "clone-moa": "clone, pages copied when touched",
     "warm": "warm, back to back",
     "warm-idle-10ms": "warm, idle 10 ms",
     "criu": "CRIU restore",

@@ -27,6 +27,8 @@ pub struct Mapping {
     pub is_misnamed: bool,
     /// Protection key.
     pub protection_key: u8,
+    /// Bytes of a page of the kernel's, of huge pages that were set aside more than of others.
+    pub page_bytes: u64,
     /// Two-letter flags, as the kernel prints them.
     pub flags: Vec<String>,
 }
@@ -40,6 +42,11 @@ impl Mapping {
     /// Path of the mapped file, if there is one.
     pub fn path(&self) -> Option<PathBuf> {
         self.name.starts_with('/').then(|| PathBuf::from(&self.name))
+    }
+
+    /// Whether it is private anonymous memory in huge pages that were set aside (`MAP_HUGETLB`).
+    pub fn is_huge_anonymous(&self) -> bool {
+        self.has("ht") && !self.is_shared && self.name == "/anon_hugepage (deleted)"
     }
 
     /// Whether the file has lost its name.
@@ -67,6 +74,11 @@ fn parse(text: &[u8]) -> Vec<Mapping> {
         } else if let Some(key) = line.strip_prefix("ProtectionKey:") {
             if let Some(last) = mappings.last_mut() {
                 last.protection_key = key.trim().parse().unwrap_or(0);
+            }
+        } else if let Some(size) = line.strip_prefix("KernelPageSize:") {
+            if let Some(last) = mappings.last_mut() {
+                let kilobytes = size.trim().trim_end_matches(" kB").parse().unwrap_or(0);
+                last.page_bytes = kilobytes << 10;
             }
         } else if let Some(mapping) = header(line) {
             mappings.push(Mapping { is_misnamed, ..mapping });
@@ -106,6 +118,7 @@ mod tests {
     const TEXT: &str = "\
 7f0000000000-7f0000021000 rw-p 00000000 00:00 0 \n\
 Size:                132 kB\n\
+KernelPageSize:     2048 kB\n\
 ProtectionKey:         5\n\
 VmFlags: rd wr mr mw me nr sd \n\
 7ffd00000000-7ffd00002000 r-xp 00001000 fe:01 1234                       /usr/lib/a b.so (deleted)\n\
@@ -118,6 +131,7 @@ VmFlags: rd ex mr mw me \n\
         assert_eq!(mappings.len(), 3);
         assert_eq!((mappings[0].start, mappings[0].file.1), (0x7f00_0000_0000, 0));
         assert_eq!((mappings[0].prot, mappings[0].protection_key), (3, 5));
+        assert_eq!((mappings[0].page_bytes, mappings[1].page_bytes), (2 << 20, 0));
         assert!(mappings[0].has("nr") && !mappings[0].has("ex"));
         assert_eq!(mappings[1].name, "/usr/lib/a b.so (deleted)");
         assert!(mappings[1].is_deleted());

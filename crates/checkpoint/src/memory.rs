@@ -130,7 +130,9 @@ fn region(
     let under = objects.under(pid, mapping);
     let stamp = match (obstacle(mapping, under.is_some()), files) {
         (Some(obstacle), _) => Err(obstacle),
-        (None, Some(files)) if under.is_none() => files.stamp(mapping),
+        (None, Some(files)) if under.is_none() && !mapping.is_huge_anonymous() => {
+            files.stamp(mapping)
+        }
         (None, _) => Ok(None),
     };
     let stamp = match stamp {
@@ -140,6 +142,7 @@ fn region(
             return None;
         }
     };
+    let is_huge = mapping.is_huge_anonymous();
     Some(Region {
         start: mapping.start,
         end: mapping.end,
@@ -148,7 +151,12 @@ fn region(
             .map_or_else(|| backing(mapping, stamp), |object| backing_of(object, mapping)),
         traits: RegionTraits {
             grows_down: mapping.has("gd"),
-            no_reserve: !mapping.has("ac"),
+            no_reserve: if is_huge { mapping.has("nr") } else { !mapping.has("ac") },
+            page_shift: if is_huge {
+                mapping.page_bytes.checked_ilog2().unwrap_or(0) as u8
+            } else {
+                0
+            },
             wipe_on_fork: mapping.has("wf"),
             droppable: mapping.has("dp"),
             locked: mapping.has("lo"),
@@ -172,7 +180,7 @@ fn obstacle(mapping: &Mapping, is_object: bool) -> Option<&'static Cause> {
         (is_window, causes::memory::WINDOW),
         (mapping.name.starts_with("/[aio]"), causes::memory::AIO),
         (is_device, causes::memory::DEVICE),
-        (mapping.has("ht"), causes::memory::HUGETLB),
+        (mapping.has("ht") && !mapping.is_huge_anonymous(), causes::memory::HUGETLB),
         (mapping.has("um") || mapping.has("uw") || mapping.has("ui"), causes::memory::USERFAULTFD),
         (mapping.has("ss"), causes::memory::SHADOW_STACK),
         (mapping.is_shared && is_unnamed && !is_object, causes::memory::UNKNOWN_SHARED),

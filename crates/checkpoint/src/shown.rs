@@ -21,6 +21,9 @@ pub struct Shown {
     runs: Vec<(u64, u64, u64)>,
 }
 
+/// Addresses, and their bytes if the pool has them.
+pub type Piece<'a> = (Run, Option<&'a [u8]>);
+
 impl Shown {
     /// Looks at the mappings of a process that stands still.
     pub fn of(
@@ -58,11 +61,7 @@ impl Shown {
     }
 
     /// The pieces of `start..end`, and what the pool has of each.
-    pub fn pieces(
-        &self,
-        start: u64,
-        end: u64,
-    ) -> Result<Vec<(Run, Option<&[u8]>)>, CheckpointError> {
+    pub fn pieces(&self, start: u64, end: u64) -> Result<Vec<Piece<'_>>, CheckpointError> {
         let mut pieces = Vec::new();
         let mut at = start;
         let first = self.runs.partition_point(|run| run.1 <= start);

@@ -100,9 +100,9 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     publish(&pool, name, made.cid)?;
     made.settle()?;
     if !args.hot.is_empty()
-        && let Err(error) = hot::declare(&pool, made.cid, &args.hot)
+        && let Err(why) = hot::declare(&pool, made.cid, &args.hot)
     {
-        eprintln!("farfork: the image is made, but no memory of it is declared hot: {error}");
+        eprintln!("farfork: the image is made, but no memory of it is declared hot: {why}");
     }
     report(name, &made, args.json)?;
     Ok(ExitCode::SUCCESS)

@@ -318,6 +318,12 @@ impl Region {
         range(self.start, self.end)?;
         let is_ours = self.end > window::BASE && self.start < window::END;
         demand(!is_ours, "a mapping where farfork keeps its own code")?;
+        let shift = self.traits.page_shift;
+        let pages = 1u64.checked_shl(shift.into()).unwrap_or_default();
+        let fits = self.start & pages.wrapping_sub(1) == 0 && self.end & pages.wrapping_sub(1) == 0;
+        demand(shift < 64 && fits, "huge pages that are cut")?;
+        let is_anonymous = matches!(self.backing, Backing::Anonymous);
+        demand(shift == 0 || is_anonymous, "huge pages of a file")?;
         // A stack gets a page below it to grow into.
         demand(!self.traits.grows_down || self.start >= PAGE_BYTES, "a stack at address 0")?;
         match &self.backing {

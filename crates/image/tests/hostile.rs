@@ -187,6 +187,8 @@ fn broken() -> Vec<Break> {
             m.members[0].memory.regions[0].end = m.members[0].memory.regions[1].start + 4096
         }),
         ("region alignment", |m| m.members[0].memory.regions[0].start += 1),
+        ("huge pages that are cut", |m| m.members[0].memory.regions[0].traits.page_shift = 40),
+        ("huge pages of no size", |m| m.members[0].memory.regions[0].traits.page_shift = 64),
         ("region end", |m| m.members[0].memory.regions[1].end = !0xfff),
         ("empty region", |m| {
             m.members[0].memory.regions[0].end = m.members[0].memory.regions[0].start

@@ -146,6 +146,8 @@ pub enum What {
     Pages = 25,
     /// Watching which pages are touched.
     Watch = 26,
+    /// Mapping huge pages that were set aside.
+    HugePages = 27,
 }
 
 impl What {
@@ -179,6 +181,7 @@ impl What {
             SystemV,
             Pages,
             Watch,
+            HugePages,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

@@ -126,6 +126,7 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::Watch) => {
             "watching which pages it touches (userfaultfd with WP_ASYNC, Linux 6.7; farfork doctor)"
         }
+        Some(What::HugePages) => "mapping huge pages of hugetlbfs",
         None => "a step",
     }
 }
@@ -156,6 +157,11 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
         (Some(What::Lock), Some(libc::EAGAIN | libc::EACCES)) => {
             "; another process holds it, the parent perhaps: end it first (farfork checkpoint \
              --kill), or have the parent release the lock before the checkpoint"
+        }
+        (Some(What::HugePages), Some(libc::ENOMEM)) => {
+            "; the node has too few free huge pages of that size: set more aside (vm.nr_hugepages, \
+             or /sys/kernel/mm/hugepages for other sizes), or let it find them when they are needed \
+             (vm.nr_overcommit_hugepages)"
         }
         (_, Some(libc::EPERM)) => "; run as root, or see farfork doctor for what is missing",
         (_, Some(libc::ENOMEM | libc::EAGAIN)) => "; look for memory or process limits",

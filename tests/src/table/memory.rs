@@ -38,6 +38,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("discard_traced").caught_naive(),
     Program::c("file_shared_map"),
     Program::c("shared_anon").as_pid_one(),
+    Program::c("huge_pages"),
     Program::c("sysv_shm").as_pid_one(),
     Program::c("sysv_objects").as_pid_one(),
     Program::c("ipc_namespace").as_pid_one(),

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use farfork_types::Tiering;
+
 use super::clone::{Asked, ask};
 use super::{Bench, Lane, metric};
 use crate::clones;
@@ -21,7 +23,9 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>, count: usize) -> Result<(
     let started = now_ns();
     let mut herd = numbers
         .iter()
-        .map(|number| ask(lane, bench.testbed, *number, &format!("herd-{number}.sock")))
+        .map(|number| {
+            ask(lane, bench.testbed, *number, &format!("herd-{number}.sock"), Tiering::Mow)
+        })
         .collect::<Result<Vec<_>, _>>()?;
     for asked in &mut herd {
         let received = asked.connection.receive(&*lane.subject.protocol);

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  set up   every subject: start, warm, checkpoint
-//!  rounds   for each subject: cold │ CRIU │ local fork │ clone │ warm │ warm after idleness
+//!  rounds   for each subject: cold │ CRIU │ local fork │ clone │ clone, all copied │ clone, copied on access │
+//!            warm │ warm after idleness
 //!  rounds   for each subject: checkpoint │ memcpy │ criu dump
 //!  herds    for each subject: many clones at once
 //! ```
@@ -220,8 +221,16 @@ fn measure(lanes: &mut [Lane], bench: &mut Bench<'_>, scale: &Scale) -> Result<(
 }
 
 fn one_round(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
-    let cases =
-        [cold::measure, criu::measure, local::measure, clone::measure, warm::busy, warm::idle];
+    let cases = [
+        cold::measure,
+        criu::measure,
+        local::measure,
+        clone::measure,
+        clone::measure_copied,
+        clone::measure_on_access,
+        warm::busy,
+        warm::idle,
+    ];
     for case in cases {
         std::thread::sleep(PAUSE);
         case(lane, bench)?;

@@ -24,7 +24,8 @@ impl Clone {
     /// Makes the descriptors of `model`; `supply` gives one for each external number.
     pub fn make(model: &Model, supply: impl Fn() -> OwnedFd) -> Clone {
         let mut arena = Arena::new();
-        let compiled = ops(Subject::root(model), &mut arena);
+        let halves = ops(Subject::root(model), &mut arena);
+        let compiled = [halves.early, halves.late].concat();
         let spare = spare(model);
         let plan = arena.finish(PlanHeader::default());
         let supplied: Vec<OwnedFd> = externals(model).iter().map(|_| supply()).collect();

@@ -170,7 +170,8 @@ impl Region {
 
     /// Contents of these regions are copied, not shared: the kernel allows the attribute on
     /// anonymous memory only (`MADV_WIPEONFORK`, `MAP_DROPPABLE`, `MAP_GROWSDOWN`), or the
-    /// supervisor could not replace the mapping later as it was (`mseal`, protection keys). The stack is among them also
+    /// supervisor could not replace the mapping later as it was (`mseal`, protection keys), or it
+    /// takes huge pages of the node's. The stack is among them also
     /// because `/proc/PID/cmdline` is read from anonymous memory only.
     pub(crate) fn must_be_anonymous(&self) -> bool {
         let traits = self.traits;
@@ -178,13 +179,19 @@ impl Region {
             return false;
         }
         let has_key = traits.protection_key != 0;
-        traits.wipe_on_fork || traits.droppable || traits.grows_down || traits.sealed || has_key
+        let is_special = has_key || self.is_huge();
+        traits.wipe_on_fork || traits.droppable || traits.grows_down || traits.sealed || is_special
     }
 
     /// Whether what is stored of it is mapped from the pool, and not copied at the start.
     pub(crate) fn shows_pool(&self) -> bool {
         let is_private = matches!(self.backing, Backing::Anonymous | Backing::PrivateFile(..));
         is_private && !self.must_be_anonymous()
+    }
+
+    /// Whether it takes huge pages that were set aside.
+    fn is_huge(&self) -> bool {
+        self.traits.page_shift != 0
     }
 
     /// Whether it can only be written before it gets its protection.
@@ -241,7 +248,9 @@ impl Compiler<'_> {
             Source::Zeros => {
                 let flags = anonymous_flags(region);
                 let prot = if region.is_filled_first() { READ_WRITE } else { prot };
-                self.ops.push(op(&[start, bytes, prot, flags, u64::MAX, 0]));
+                let what = if region.is_huge() { What::HugePages } else { What::Map };
+                let args = [start, bytes, prot, flags, u64::MAX, 0];
+                self.ops.push(Op::new(what, libc::SYS_mmap as u32, &args));
             }
             Source::File(offset) => self.map_file(region, piece, offset, arena),
         }
@@ -389,7 +398,9 @@ fn anonymous_flags(region: &Region) -> u64 {
     let kind = if region.traits.droppable { MAP_DROPPABLE } else { libc::MAP_PRIVATE };
     let reserve = if region.traits.no_reserve { libc::MAP_NORESERVE } else { 0 };
     let stack = if region.traits.grows_down { libc::MAP_GROWSDOWN } else { 0 };
-    (kind | libc::MAP_ANONYMOUS | libc::MAP_FIXED | reserve | stack) as u64
+    let size = u64::from(region.traits.page_shift) << libc::MAP_HUGE_SHIFT;
+    let huge = if region.is_huge() { libc::MAP_HUGETLB } else { 0 };
+    size | (kind | libc::MAP_ANONYMOUS | libc::MAP_FIXED | reserve | stack | huge) as u64
 }
 
 /// Linux 6.13.

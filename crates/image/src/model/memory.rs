@@ -95,6 +95,8 @@ pub struct RegionTraits {
     pub mergeable: bool,
     /// `mseal`.
     pub sealed: bool,
+    /// Of huge pages that were set aside (`MAP_HUGETLB`): the logarithm of their size, else 0.
+    pub page_shift: u8,
     /// Protection key that the program gave it, 0 for the default.
     pub protection_key: u8,
 }

@@ -17,9 +17,9 @@ causes! {
         remedy: "close the device before the checkpoint",
     }
     HUGETLB {
-        what: "huge pages of hugetlbfs",
-        why: "it uses huge pages of hugetlbfs",
-        remedy: "use transparent huge pages",
+        what: "huge pages of hugetlbfs that are shared or have a name",
+        why: "it uses huge pages of hugetlbfs that are shared or have a name",
+        remedy: "use private ones (MAP_PRIVATE, MAP_ANONYMOUS, MAP_HUGETLB) or transparent ones",
     }
     USERFAULTFD {
         what: "range registered with userfaultfd",
