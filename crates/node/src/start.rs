@@ -69,7 +69,7 @@ impl Node {
         if let Some(id) = &call.ghost {
             self.check_ghost(id, call, pool.pool(), cid)?;
         }
-        let is_watched = self.is_watched(call, &image)?;
+        let is_watched = !self.is_made(call) && self.is_watched(call, &image)?;
         let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
         let Begun { started, container, _pin, warnings, tiering } =
             self.spawn(channel, call, (&image, is_watched), &pin, &externals)?;
@@ -104,6 +104,12 @@ impl Node {
         let origin = Origin { pid, cid, name: call.name.clone(), tiering, profile };
         let number = self.registry.add(followed, origin, started, (pin, container));
         Ok((number, Running { warnings, ..told }))
+    }
+
+    /// Whether the clone waits in its ghost already, so that it is too late to watch it.
+    fn is_made(&self, call: &RestoreCall) -> bool {
+        let is_attached = |waiting: &Waiting| matches!(waiting.stage, Stage::Attached(_));
+        call.ghost.as_ref().is_some_and(|id| self.ghosts.look(id, is_attached).unwrap_or(false))
     }
 
     /// Whether a clone is to tell which pages it touches: its caller wants it, or it is its turn. The
@@ -162,7 +168,6 @@ impl Node {
                 let started = hand_over(overlay()?, image, pin, hand, by_ghost)?;
                 (started, None, Vec::new(), call.tiering)
             }
-            Stage::Attached(_) if is_watched => return Err(NodeError::ProfileAttached),
             Stage::Attached(Attached { started, waker, warnings, pin, tiering, .. }) => {
                 waker.supply(externals)?;
                 channel.send(&Reply::Ready, &[waker.as_fd()])?;

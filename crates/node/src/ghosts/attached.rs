@@ -76,6 +76,9 @@ impl Node {
         id: &str,
         call: &RestoreCall,
     ) -> Result<(), NodeError> {
+        if call.profile {
+            return Err(NodeError::ProfileAttached);
+        }
         if call.cid == attached.cid.to_string() {
             return Ok(());
         }

@@ -142,6 +142,6 @@ proptest! {
     }
 }
 
-fn whole(halves: Halves) -> Vec<Op> {
+fn whole(halves: super::Halves) -> Vec<farfork_plan::Op> {
     [halves.early, halves.late].concat()
 }
