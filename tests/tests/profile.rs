@@ -311,11 +311,58 @@ fn watch_every_other(scene: &Scene) -> Outcome {
 }
 
 /// A name, and what to do.
+/// Clones after a watched one have the pages that it wrote before they run; under the policies that
+/// say so, those that it touched become local when they are touched.
+fn later_clones_get_what_is_known() -> Outcome {
+    let scene = Scene::set("known", false)?;
+    let local = |more: &[&str], touches: bool| -> Outcome<u64> {
+        let mut command = farfork::restore(scene.path, &scene.name, more)?;
+        let mut clone = Subject::start("clone", &mut command, Duration::from_secs(60))?;
+        clone.await_line("]")?;
+        let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
+        let pid = during("the clone's pid", told.trim_end_matches(',').parse())?;
+        if touches {
+            clone.send_byte();
+            clone.await_line("NOTE parent TOUCHED")?;
+        }
+        let pages = own_pages(pid)?;
+        kill(pid)?;
+        clone.finish()?;
+        Ok(pages)
+    };
+    let (unknown, touched) = (local(&[], false)?, local(&[], true)?);
+    let (mut clone, pid) = scene.clone()?;
+    clone.send_byte();
+    clone.await_line("NOTE parent TOUCHED")?;
+    let seen = look(pid, &scene.image)?;
+    kill(pid)?;
+    clone.finish()?;
+    let (read, written) = (seen.read.len(), seen.written.len());
+    demand(touched < unknown + written + 50, "read pages to be shared", &(unknown, touched))?;
+    std::thread::sleep(Duration::from_millis(300)); // the agent looks ten times a second
+    let known = local(&[], false)?;
+    demand(known + 50 > touched, "written pages to be local at once", &(known, touched))?;
+    for tiering in ["hybrid", "moa"] {
+        let own = local(&["--tiering", tiering], true)?;
+        demand(own + 50 > touched + read, "touched pages to be local", &(tiering, own, read))?;
+    }
+    scene.forget()
+}
+
+/// How many pages a process shares with nobody.
+fn own_pages(pid: i32) -> Outcome<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = during("looking at a clone", std::fs::read_to_string(path))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).unwrap_or_default();
+    Ok(during("its own memory", kib.parse::<u64>())? * 1024 / PAGE)
+}
+
 type Test = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
     driver::begin();
-    let trials: [Test; 6] = [
+    let trials: [Test; 7] = [
         ("every_page_of_a_process_is_told", || every_page_is_told(false)),
         ("every_page_of_a_tree_is_told", || every_page_is_told(true)),
         (
@@ -325,6 +372,7 @@ fn main() -> ExitCode {
         ("a_command_profiles_an_image", a_command_profiles_an_image),
         ("hot_ranges_are_declared_and_taken_back", hot_ranges_are_declared_and_taken_back),
         ("one_clone_in_two_is_watched", one_clone_in_two_is_watched),
+        ("later_clones_get_what_is_known", later_clones_get_what_is_known),
     ];
     let trials = trials.map(|(name, test)| {
         Trial::test(name, move || {

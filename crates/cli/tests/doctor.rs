@@ -15,7 +15,7 @@ fn json_is_one_document_and_agrees_with_the_exit_status() {
     for capability in capabilities {
         assert!(capability["available"].is_boolean(), "{capability}");
         assert!(
-            ["required", "better", "users", "later"]
+            ["required", "better", "users", "ghosts", "later"]
                 .contains(&capability["group"].as_str().unwrap())
         );
         assert!(!capability["found"].as_str().unwrap().is_empty(), "{capability}");
