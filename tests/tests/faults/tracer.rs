@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use farfork_plan::window;
 use farfork_tests::{Outcome, Trouble};
+use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::{Signal, kill};
@@ -144,9 +145,16 @@ impl Tracing {
             | Options::PTRACE_O_TRACEFORK
             | Options::PTRACE_O_TRACEVFORK
             | Options::PTRACE_O_TRACECLONE;
-        ptrace::seize(task, options).map_err(during("seizing"))?;
+        match ptrace::seize(task, options) {
+            // A worker that has ended since it was listed; the whole process is missed elsewhere.
+            Err(Errno::ESRCH) if task != self.root => return Ok(()),
+            other => other.map_err(during("seizing"))?,
+        }
         self.known.insert(task, (self.root, self.root_role()));
-        ptrace::interrupt(task).map_err(during("interrupting"))?;
+        match ptrace::interrupt(task) {
+            Err(Errno::ESRCH) if task != self.root => return Ok(()),
+            other => other.map_err(during("interrupting"))?,
+        }
         waitpid(task, Some(WaitPidFlag::__WALL)).map_err(during("waiting for a stop"))?;
         self.resume(task, None);
         Ok(())

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use farfork_plan::{Op, PlanHeader};
+use farfork_plan::PlanHeader;
 use proptest::prelude::*;
 
 use super::simulate::{Table, Thing};
 use super::tests::{check_table, models};
-use super::{Halves, Held, Subject, held_ops, ops, spare, supplied};
+use super::{Held, Subject, held_ops, ops, spare, supplied};
 use crate::compile::arena::Arena;
 use crate::model::{EpollWatch, Member, Model, OpenFile};
 
