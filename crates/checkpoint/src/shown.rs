@@ -13,6 +13,9 @@ use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
 use crate::memory::{Run, is_profiled};
 
+/// Part of a process's memory, and what it shows of the pool, if it does.
+pub type Piece<'p> = (Run, Option<&'p [u8]>);
+
 /// Where a process shows its image, as far as it is watched there.
 #[derive(Default)]
 pub struct Shown {
@@ -58,11 +61,7 @@ impl Shown {
     }
 
     /// The pieces of `start..end`, and what the pool has of each.
-    pub fn pieces(
-        &self,
-        start: u64,
-        end: u64,
-    ) -> Result<Vec<(Run, Option<&[u8]>)>, CheckpointError> {
+    pub fn pieces(&self, start: u64, end: u64) -> Result<Vec<Piece<'_>>, CheckpointError> {
         let mut pieces = Vec::new();
         let mut at = start;
         let first = self.runs.partition_point(|run| run.1 <= start);
