@@ -13,6 +13,9 @@ use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
 use crate::memory::{Run, is_profiled};
 
+/// Part of a process's memory, and what it shows of the pool, if it does.
+pub type Piece<'p> = (Run, Option<&'p [u8]>);
+
 /// Where a process shows its image, as far as it is watched there.
 #[derive(Default)]
 pub struct Shown {
@@ -20,9 +23,6 @@ pub struct Shown {
     /// First address, address after the last, offset in the pool; in address order.
     runs: Vec<(u64, u64, u64)>,
 }
-
-/// Addresses, and their bytes if the pool has them.
-pub type Piece<'a> = (Run, Option<&'a [u8]>);
 
 impl Shown {
     /// Looks at the mappings of a process that stands still.

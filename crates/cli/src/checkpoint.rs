@@ -16,7 +16,7 @@ use crate::hot::HotRange;
 use crate::output::print_json;
 use crate::pool::PoolArg;
 use crate::progress::Background;
-use crate::{CommandResult, hot, size};
+use crate::{CommandResult, hot, size, told};
 
 /// What to checkpoint, and under which name.
 #[derive(clap::Args)]
@@ -100,8 +100,9 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     publish(&pool, name, made.cid)?;
     made.settle()?;
     if !args.hot.is_empty()
-        && let Err(why) = hot::declare(&pool, made.cid, &args.hot)
+        && let Err(error) = hot::declare(&pool, made.cid, &args.hot)
     {
+        let why = told(&*error);
         eprintln!("farfork: the image is made, but no memory of it is declared hot: {why}");
     }
     report(name, &made, args.json)?;
