@@ -24,6 +24,8 @@ pub struct Ancestor {
     pub path: PathBuf,
     /// Device and inode of its pool.
     pool: (u64, u64),
+    /// Whether a policy has added something to the image's plan.
+    has_overlay: bool,
     /// The regions of each of the image's processes.
     regions: Vec<Vec<Region>>,
     /// What lies in the pool, by its offset there.
@@ -57,7 +59,8 @@ impl Ancestor {
             }));
             regions.push(process.memory.regions);
         }
-        Ok(Some(Ancestor { path, pool: plan.file, regions, segments }))
+        let has_overlay = mappings.iter().any(|mapping| mapping.start == window::OVERLAY);
+        Ok(Some(Ancestor { path, pool: plan.file, has_overlay, regions, segments }))
     }
 
     /// Whether `mapping` is farfork's own: the restorer's text, the threads' first stacks, the plan.
@@ -68,6 +71,13 @@ impl Ancestor {
     /// Whether `mapping` shows the parent's image.
     pub fn backs(&self, mapping: &Mapping) -> bool {
         mapping.file == self.pool
+    }
+
+    /// Whether `mapping` shows the parent's image, and its pages are supplied by the clone's init:
+    /// that is no business of the program's, which could not tell.
+    pub fn serves(&self, mapping: &Mapping) -> bool {
+        let is_supplied = mapping.has("ui") && !mapping.has("um") && !mapping.has("uw");
+        self.has_overlay && self.backs(mapping) && is_supplied
     }
 
     /// `region`, which is mapped from `offset` of the pool, as the parent had it: cut where the
@@ -156,7 +166,8 @@ mod tests {
         let segments = BTreeMap::from([(70 * c, placed(c)), (60 * c, placed(2 * c))]);
         let other = vec![region(c, 3 * c, Backing::Anonymous)];
         let path = PathBuf::new();
-        (Ancestor { path, pool: (1, 2), regions: vec![other, regions], segments }, file)
+        let (pool, has_overlay, regions) = ((1, 2), false, vec![other, regions]);
+        (Ancestor { path, pool, has_overlay, regions, segments }, file)
     }
 
     fn ends(pieces: &[Region]) -> Vec<(u64, u64)> {

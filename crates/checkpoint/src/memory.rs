@@ -60,13 +60,14 @@ pub fn regions(
     for mapping in mappings.iter().filter(is_program) {
         let ancestor = ancestor.filter(|ancestor| ancestor.backs(mapping));
         let files = Some(&mut files).filter(|_| ancestor.is_none());
-        let profiled = ancestor.filter(|_| is_profiled(pid, mapping));
-        let mapping = &profiled.map_or_else(|| mapping.clone(), |_| unwatched(mapping));
+        let is_profiled = ancestor.is_some() && is_profiled(pid, mapping);
+        let is_served = ancestor.is_some_and(|ancestor| ancestor.serves(mapping));
+        let mapping = &as_known(mapping, is_profiled, is_served);
         let Some(region) = region(pid, mapping, files, objects, refusals) else { continue };
         match ancestor {
             Some(ancestor) => {
                 regions.whole.push((region.start, region.end));
-                let regions_of = ancestor.regions(&region, mapping.offset, profiled.is_some());
+                let regions_of = ancestor.regions(&region, mapping.offset, is_profiled);
                 regions.all.extend(regions_of);
             }
             None => regions.all.extend(split_at_file_end(region)),
@@ -83,10 +84,15 @@ pub fn is_profiled(pid: i32, mapping: &Mapping) -> bool {
     may_be && look() == Some(true)
 }
 
-/// The mapping as the program knows it.
-fn unwatched(mapping: &Mapping) -> Mapping {
+/// The mapping as the program knows it, which farfork has registered with userfaultfd.
+fn as_known(mapping: &Mapping, is_profiled: bool, is_served: bool) -> Mapping {
+    let farforks: &[&str] = match (is_profiled, is_served) {
+        (true, _) => &["uw", "nh", "hg"],
+        (_, true) => &["ui"],
+        _ => &[],
+    };
     let mut mapping = mapping.clone();
-    mapping.flags.retain(|flag| !["uw", "nh", "hg"].contains(&flag.as_str()));
+    mapping.flags.retain(|flag| !farforks.contains(&flag.as_str()));
     mapping
 }
 

@@ -1,12 +1,13 @@
-//! Pages that a watched clone has in common with its image.
+//! Pages that a clone has in common with its image, where it matters who touches them.
 //!
-//! To read them from the process would map them there, and whoever watches it would take it that the
-//! program has touched them. They are read from the pool that the clone maps.
+//! To read them from the process would map them there. Whoever watches it would take it that the
+//! program has touched them; where its pages are supplied one by one, it would get copies of all.
+//! They are read from the pool that the clone maps.
 
 use std::fs::File;
 
 use farfork_pool::Pool;
-use farfork_sys::memory::{PAGE_FILE, watched_pages};
+use farfork_sys::memory::{PAGE_FILE, pages_with_content};
 
 use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
@@ -16,7 +17,7 @@ use crate::memory::{Run, is_profiled};
 /// Part of a process's memory, and what it shows of the pool, if it does.
 pub type Piece<'p> = (Run, Option<&'p [u8]>);
 
-/// Where a process shows its image, as far as it is watched there.
+/// Where a process shows its image, as far as it is watched or supplied there.
 #[derive(Default)]
 pub struct Shown {
     pool: Option<Pool>,
@@ -32,16 +33,18 @@ impl Shown {
         ancestor: Option<&Ancestor>,
     ) -> Result<Shown, CheckpointError> {
         let Some(ancestor) = ancestor else { return Ok(Shown::default()) };
-        let is_it = |mapping: &&Mapping| ancestor.backs(mapping) && is_profiled(pid, mapping);
-        let mut watched = mappings.iter().filter(is_it).peekable();
-        if watched.peek().is_none() {
+        let is_it = |mapping: &&Mapping| {
+            ancestor.serves(mapping) || ancestor.backs(mapping) && is_profiled(pid, mapping)
+        };
+        let mut found = mappings.iter().filter(is_it).peekable();
+        if found.peek().is_none() {
             return Ok(Shown::default());
         }
         let mut shown = Shown { pool: Some(Pool::open(&ancestor.path)?), runs: Vec::new() };
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))
             .map_err(|_| CheckpointError::Proc { pid, what: "the page map" })?;
-        for mapping in watched {
-            let pages = watched_pages(&pagemap, mapping.start, mapping.end)
+        for mapping in found {
+            let pages = pages_with_content(&pagemap, mapping.start, mapping.end)
                 .map_err(doing(pid, "find the pages in use (PAGEMAP_SCAN, Linux 6.7)"))?;
             let own = pages.into_iter().filter(|run| run.categories & PAGE_FILE == 0);
             shown.add(mapping, own.map(|run| (run.start, run.end)));

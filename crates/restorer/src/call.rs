@@ -8,6 +8,14 @@ pub const EXIT_BUG: i32 = 120;
 /// Exit status after a failure that was reported on the status socket.
 pub const EXIT_REPORTED: i32 = 121;
 
+/// Flags of `clone3` for a thread of the caller's process.
+pub const THREAD: u32 = k::CLONE_VM
+    | k::CLONE_FS
+    | k::CLONE_FILES
+    | k::CLONE_SIGHAND
+    | k::CLONE_THREAD
+    | k::CLONE_SYSVSEM;
+
 /// `clone3` for a process or thread that is to have certain ids. The kernel frees the id of a
 /// thread a moment after the end of its process can be waited for: whoever starts a clone with the
 /// ids of one that has just ended must not fail for that.

@@ -120,17 +120,13 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
             .map_err(|errno| Failure::of(What::Clocks, errno))?;
         shared.ahead_ns = request.ahead_ns;
     }
-    let pager = if shared.has_overlay && pager::is_wanted(plan) {
-        Some(pager::ends(fds).map_err(|errno| Failure::of(What::Pages, errno))?)
-    } else {
-        None
+    let ends = |is_wanted: fn() -> bool, what| match shared.has_overlay && is_wanted() {
+        true => pager::ends(fds).map(Some).map_err(|errno| Failure::of(what, errno)),
+        false => Ok(None),
     };
+    let (pager, watch) =
+        (ends(pager::is_wanted, What::Pages)?, ends(watch::is_wanted, What::Watch)?);
     shared.pager_fd = pager.map(|ends| ends.theirs);
-    let watch = if shared.has_overlay && watch::is_wanted(plan) {
-        Some(pager::ends(fds).map_err(|errno| Failure::of(What::Watch, errno))?)
-    } else {
-        None
-    };
     shared.watch_fd = watch.map(|ends| ends.theirs);
     shared.at_ns[1] = call::now_ns();
     let handed = Handed::of(request, shared);

@@ -19,16 +19,13 @@ pub fn map(fd: i32, bytes: u64) -> Result<(), Errno> {
     if is_right { Ok(()) } else { Err(Errno(linux_raw_sys::errno::EBADMSG as i32)) }
 }
 
-/// The part of process number `member`.
+/// The parts of all processes, in the plan's order.
 ///
 /// # Safety
 /// [`map`] has been called.
-pub unsafe fn of_member(member: usize) -> Option<&'static MemberOverlay> {
+pub unsafe fn members() -> &'static [MemberOverlay] {
     // SAFETY: the caller has mapped it; it stays, read-only, as long as this address space.
-    unsafe {
-        let header = &*(window::OVERLAY as *const OverlayHeader);
-        elements::<MemberOverlay>(header.members).get(member)
-    }
+    unsafe { elements((*(window::OVERLAY as *const OverlayHeader)).members) }
 }
 
 /// Supplies pages of this process before they are touched. What cannot be supplied, as memory is

@@ -19,8 +19,7 @@ mod handover;
 
 pub use handover::{copy, hand_over};
 
-use farfork_plan::overlay::MemberOverlay;
-use farfork_plan::{PlanHeader, window};
+use farfork_plan::window;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, Errno, clone3_entry, syscall};
@@ -36,13 +35,10 @@ pub struct Ends {
     pub theirs: i32,
 }
 
-/// Whether any process has memory that is supplied.
-pub fn is_wanted(plan: &PlanHeader) -> bool {
-    let members = 0..plan.members.count as usize;
-    // SAFETY: called with an overlay only, which is mapped.
-    let overlays = members.filter_map(|member| unsafe { overlay::of_member(member) });
-    let mut served = overlays.map(|overlay: &MemberOverlay| overlay.served.count);
-    served.any(|count| count != 0)
+/// Whether any process has memory that is supplied; called with an overlay only.
+pub fn is_wanted() -> bool {
+    // SAFETY: the overlay is mapped.
+    unsafe { overlay::members() }.iter().any(|member| member.served.count != 0)
 }
 
 /// Makes the socket, out of the way of the clone's numbers.
@@ -74,14 +70,7 @@ pub fn start(pool: i32, ends: Ends) -> Result<(), Errno> {
     unsafe { (stack as *mut Service).write(service) };
     let reserved = size_of::<Service>().next_multiple_of(64) as u64;
     let args = CloneArgs {
-        flags: u64::from(
-            k::CLONE_VM
-                | k::CLONE_FS
-                | k::CLONE_FILES
-                | k::CLONE_SIGHAND
-                | k::CLONE_THREAD
-                | k::CLONE_SYSVSEM,
-        ),
+        flags: u64::from(call::THREAD),
         stack: stack + reserved,
         stack_size: STACK_BYTES - reserved,
         ..CloneArgs::default()

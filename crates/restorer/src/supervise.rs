@@ -104,7 +104,7 @@ impl Supervisor {
             changes: Changes::new(),
             cuts: Cuts::none(),
             has_namespace,
-            is_served: request.overlay_bytes != 0 && pager::is_wanted(plan),
+            is_served: request.overlay_bytes != 0 && pager::is_wanted(),
             watch: Cell::new(None),
             process: 0,
         })

@@ -120,7 +120,7 @@ fn build(
 /// What the tiering policy wants to happen before the process touches its memory.
 fn supply(index: usize, shared: &Shared) -> Result<(), Failure> {
     // SAFETY: the init has mapped it.
-    let Some(overlay) = (unsafe { overlay::of_member(index) }) else { return Ok(()) };
+    let Some(overlay) = (unsafe { overlay::members() }).get(index) else { return Ok(()) };
     if let Some(socket) = shared.pager_fd {
         pager::hand_over(overlay, index, socket)
             .map_err(|errno| Failure::of(What::Pages, errno))?;
@@ -147,15 +147,7 @@ fn map_stacks(threads: u64) -> SysResult {
 
 fn start_thread(index: usize, thread: &'static ThreadPlan) -> SysResult {
     let args = CloneArgs {
-        flags: u64::from(
-            k::CLONE_VM
-                | k::CLONE_FS
-                | k::CLONE_FILES
-                | k::CLONE_SIGHAND
-                | k::CLONE_THREAD
-                | k::CLONE_SYSVSEM
-                | k::CLONE_SETTLS,
-        ),
+        flags: u64::from(call::THREAD | k::CLONE_SETTLS),
         stack: window::STACKS + (index as u64 - 1) * window::STACK_BYTES,
         stack_size: window::STACK_BYTES,
         tls: thread.fs_base,

@@ -1,7 +1,7 @@
-//! What userfaultfd takes: making one, registering memory, handing it to the init.
+//! What userfaultfd takes: making one, registering memory, filling it, handing it to the init.
 
 use linux_raw_sys::general as k;
-use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER};
+use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_COPY, UFFDIO_REGISTER};
 
 use crate::call::{self, Errno, syscall};
 
@@ -29,6 +29,29 @@ pub fn register(faults: u64, range: k::uffdio_range, mode: u64) -> Result<(), Er
     // SAFETY: changes who answers faults there; the kernel reads and writes `asked`.
     unsafe { syscall(k::__NR_ioctl, args) }.map(|_| ())
 }
+
+/// Gives a process copies of its own of the `bytes` at `from`, in pages that are not there yet.
+pub fn copy(faults: u64, to: u64, from: u64, bytes: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes {
+        let (dst, src, len) = (to + done, from + done, bytes - done);
+        let mut asked = k::uffdio_copy { dst, src, len, mode: 0, copy: 0 };
+        let args = [faults, u64::from(UFFDIO_COPY), &raw mut asked as u64];
+        // SAFETY: fills pages that are not there; the source is the pool's.
+        let result = unsafe { syscall(k::__NR_ioctl, args) };
+        match (result, asked.copy) {
+            (_, copied @ 1..) => done += copied as u64,
+            (Err(Errno(EAGAIN | EINTR)), _) => {}
+            (result, _) => return result.map(|_| ()),
+        }
+    }
+    Ok(())
+}
+
+/// The process's memory is being changed: to be tried again.
+pub const EAGAIN: i32 = linux_raw_sys::errno::EAGAIN as i32;
+/// A signal came first: to be tried again.
+pub const EINTR: i32 = linux_raw_sys::errno::EINTR as i32;
 
 #[repr(C, align(8))]
 struct Control {

@@ -12,8 +12,8 @@
 //! descriptor is open. It stays in the queue of a socket whose end the init holds: the clone has none
 //! of it, and no other process has to live.
 
+use farfork_plan::Table;
 use farfork_plan::overlay::{MemberOverlay, Span};
-use farfork_plan::{PlanHeader, Table};
 use farfork_types::{CHUNK_BYTES, align_up};
 use linux_raw_sys::general as k;
 
@@ -24,11 +24,9 @@ use crate::{overlay, userfault};
 const WRITE_PROTECTION: u64 = 1 << 1;
 
 /// Whether any process has memory that is watched; called with an overlay only.
-pub fn is_wanted(plan: &PlanHeader) -> bool {
-    let members = 0..plan.members.count as usize;
+pub fn is_wanted() -> bool {
     // SAFETY: the overlay is mapped.
-    let mut overlays = members.filter_map(|member| unsafe { overlay::of_member(member) });
-    overlays.any(|overlay| overlay.watched.count != 0)
+    unsafe { overlay::members() }.iter().any(|member| member.watched.count != 0)
 }
 
 /// Begins to watch this process, number `member`, before it touches anything.

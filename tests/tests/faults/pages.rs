@@ -13,6 +13,7 @@ use crate::scene::{PATIENCE, Scene, children, demand, during, fail};
 pub const CASES: &[Case] = &[
     ("are_supplied_without_an_agent", are_supplied_without_an_agent),
     ("end_with_their_init", end_with_their_init),
+    ("are_not_supplied_for_a_checkpoint", are_not_supplied_for_a_checkpoint),
     ("need_a_known_policy", need_a_known_policy),
 ];
 
@@ -54,6 +55,35 @@ fn end_with_their_init() -> Outcome {
     Ok(())
 }
 
+/// A clone's pages that nobody has touched are the image's to its own clones, too, and do not become
+/// local by being looked at.
+fn are_not_supplied_for_a_checkpoint() -> Outcome {
+    for tiering in SUPPLIED {
+        let (scene, mut parent) = stage()?;
+        let mut first = clone(&scene, &["--tiering", tiering])?;
+        let pid = first.after("    \"pid\": ").pop().unwrap_or_default();
+        let pid = pid.trim_end_matches(',').to_owned();
+        let before = own_kib(&pid)?;
+        scene.works(&["checkpoint", "--pid", &pid, "--name", "a/c"])?;
+        let after = own_kib(&pid)?;
+        demand(after < before + 1024, format!("{before} KiB of its own became {after}"))?;
+        scene.works(&["images", "rm", "a/b"])?;
+        let mut command = scene.command(&["restore", "a/c", "--tiering", tiering])?;
+        Subject::start("clone of the clone", &mut command, PATIENCE)?.must_pass()?;
+        first.must_pass()?;
+        parent.must_pass()?;
+        scene.strike()?;
+    }
+    Ok(())
+}
+
+fn own_kib(pid: &str) -> Outcome<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = std::fs::read_to_string(path).map_err(during("looking at a clone"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse().map_err(during("its own memory"))
+}
+
 fn need_a_known_policy() -> Outcome {
     let (scene, mut parent) = stage()?;
     let output = farfork::run(scene.command(&["restore", "a/b", "--tiering", "warm"])?)?;
@@ -65,7 +95,7 @@ fn need_a_known_policy() -> Outcome {
 }
 
 fn stage() -> Outcome<(Scene, Subject)> {
-    let mut scene = Scene::set(64)?;
+    let mut scene = Scene::set(160)?;
     scene.agent()?;
     let parent = scene.subject("malloc_torture")?;
     scene.checkpoint(&parent, "a/b")?;

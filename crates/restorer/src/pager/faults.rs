@@ -3,12 +3,14 @@
 use farfork_plan::overlay::{MemberOverlay, Served};
 use farfork_types::{PAGE_BYTES, align_down};
 use linux_raw_sys::general as k;
-use linux_raw_sys::ioctl::{UFFDIO_CONTINUE, UFFDIO_COPY, UFFDIO_WAKE};
+use linux_raw_sys::ioctl::{UFFDIO_CONTINUE, UFFDIO_WAKE};
 
 use super::Pool;
-use crate::call::{self, Errno, syscall};
+use crate::call::{Errno, syscall};
 use crate::overlay;
 use crate::run::elements;
+use crate::template::receive_from;
+use crate::userfault::{self, EAGAIN, EINTR};
 
 /// Processes of one clone that can be served; the memory of others is mapped by the kernel.
 const MOST: usize = 256;
@@ -18,9 +20,7 @@ const BLOCK_BYTES: u64 = 64 << 10;
 /// Faults that are read at a time.
 const BATCH: usize = 16;
 
-const EAGAIN: i32 = linux_raw_sys::errno::EAGAIN as i32;
 const ENOMEM: i32 = linux_raw_sys::errno::ENOMEM as i32;
-const EINTR: i32 = linux_raw_sys::errno::EINTR as i32;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -31,7 +31,8 @@ struct PollFd {
 }
 
 const POLLIN: i16 = 1;
-const POLLERR_OR_HUP: i16 = 8 | 16;
+/// A descriptor that `poll` leaves out.
+const IGNORED: i32 = -1;
 
 /// `struct uffd_msg` of a page fault.
 #[repr(C)]
@@ -57,7 +58,7 @@ pub struct Service {
 impl Service {
     /// A service for those who come by `socket`.
     pub fn new(socket: i32, pool: Pool) -> Service {
-        let mut polls = [PollFd { fd: -1, events: POLLIN, revents: 0 }; MOST + 1];
+        let mut polls = [PollFd { fd: IGNORED, events: POLLIN, revents: 0 }; MOST + 1];
         polls[0].fd = socket;
         Service { pool, polls, members: [0; MOST + 1], count: 1 }
     }
@@ -81,23 +82,25 @@ impl Service {
 
     /// Takes a process on, or no more of them when all have left for their code.
     fn welcome(&mut self) {
-        match receive(self.polls[0].fd) {
-            Some((faults, member)) if self.count <= MOST => {
-                self.polls[self.count].fd = faults;
-                self.members[self.count] = member as u32;
-                self.count += 1;
-            }
-            // Once it is closed the kernel maps the pages.
-            Some((faults, _)) => call::close_range(faults as u32, faults as u32),
-            None if self.polls[0].revents & POLLERR_OR_HUP != 0 => self.polls[0].fd = -1,
-            None => {}
+        let mut member = 0u64;
+        match receive_from(self.polls[0].fd, &mut member) {
+            Some((_, received)) => match received.fds() {
+                [faults] if self.count <= MOST => {
+                    self.polls[self.count].fd = *faults;
+                    self.members[self.count] = member as u32;
+                    self.count += 1;
+                }
+                // Once it is closed the kernel maps the pages.
+                _ => received.close(),
+            },
+            None => self.polls[0].fd = IGNORED,
         }
     }
 
     fn answer(&self, index: usize) {
         let (faults, member) = (self.polls[index].fd as u64, self.members[index]);
         // SAFETY: without an overlay there is no service.
-        let Some(overlay) = (unsafe { overlay::of_member(member as usize) }) else { return };
+        let Some(overlay) = (unsafe { overlay::members() }).get(member as usize) else { return };
         let mut messages = [Message::default(); BATCH];
         let bytes = size_of_val(&messages) as u64;
         let args = [faults, messages.as_mut_ptr() as u64, bytes];
@@ -126,7 +129,7 @@ impl Service {
         let is_written = message.flags & u64::from(k::UFFD_PAGEFAULT_FLAG_WRITE) != 0;
         let source = self.pool.page(span.pool_offset + (page - span.address));
         if let Some(source) = source.filter(|_| is_written || is_local(page)) {
-            match copy(faults, page, source) {
+            match userfault::copy(faults, page, source, PAGE_BYTES) {
                 // Without memory for a page of its own the clone still can read the pool's.
                 Err(Errno(ENOMEM)) => {}
                 Err(_) => return wake(faults, page),
@@ -145,20 +148,6 @@ impl Service {
             proceed(faults, page, end).is_ok() || proceed(faults, page, page + PAGE_BYTES).is_ok();
         if !is_supplied {
             wake(faults, page);
-        }
-    }
-}
-
-/// Gives a process a copy of a page.
-fn copy(faults: u64, page: u64, source: u64) -> Result<(), Errno> {
-    loop {
-        let mut asked =
-            k::uffdio_copy { dst: page, src: source, len: PAGE_BYTES, mode: 0, copy: 0 };
-        let args = [faults, u64::from(UFFDIO_COPY), &raw mut asked as u64];
-        // SAFETY: fills a page that is not there; the source is the pool's.
-        match unsafe { syscall(k::__NR_ioctl, args) } {
-            Err(Errno(EAGAIN | EINTR)) => {}
-            other => return other.map(|_| ()),
         }
     }
 }
@@ -184,29 +173,4 @@ fn wake(faults: u64, page: u64) {
     // SAFETY: wakes threads that wait for the page.
     let _ =
         unsafe { syscall(k::__NR_ioctl, [faults, u64::from(UFFDIO_WAKE), &raw mut range as u64]) };
-}
-
-#[repr(C, align(8))]
-struct Control {
-    bytes: u64,
-    level: i32,
-    kind: i32,
-    fd: i32,
-    padding: i32,
-}
-
-const MSG_CMSG_CLOEXEC: u64 = 0x4000_0000;
-const MSG_DONTWAIT: u64 = 0x40;
-
-fn receive(socket: i32) -> Option<(i32, u64)> {
-    let mut member = 0u64;
-    let vector = [&raw mut member as u64, size_of::<u64>() as u64];
-    let mut control = Control { bytes: 0, level: 0, kind: 0, fd: -1, padding: 0 };
-    // struct msghdr
-    let mut header: [u64; 7] =
-        [0, 0, vector.as_ptr() as u64, 1, &raw mut control as u64, size_of::<Control>() as u64, 0];
-    let args = [socket as u64, header.as_mut_ptr() as u64, MSG_CMSG_CLOEXEC | MSG_DONTWAIT];
-    // SAFETY: the kernel writes into `member` and `control`, whose sizes it is told.
-    let received = unsafe { syscall(k::__NR_recvmsg, args) }.ok()?;
-    (received == size_of::<u64>() as u64 && control.fd >= 0).then_some((control.fd, member))
 }

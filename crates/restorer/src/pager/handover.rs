@@ -3,9 +3,8 @@
 use farfork_plan::overlay::{MemberOverlay, Served};
 use farfork_plan::window;
 use linux_raw_sys::general as k;
-use linux_raw_sys::ioctl::UFFDIO_COPY;
 
-use crate::call::{self, Errno, syscall};
+use crate::call::{self, Errno};
 use crate::run::elements;
 use crate::userfault;
 
@@ -48,7 +47,7 @@ fn copy_span(faults: u64, span: &Served, pool: i32) -> Result<(), Errno> {
         let offset = span.pool_offset + done;
         // SAFETY: nothing else is mapped there.
         unsafe { call::mmap(window::SCRATCH, bytes, k::PROT_READ, flags, pool, offset) }?;
-        let copied = copy_bytes(faults, span.address + done, bytes);
+        let copied = userfault::copy(faults, span.address + done, window::SCRATCH, bytes);
         // SAFETY: mapped here, and only for this.
         unsafe { call::munmap(window::SCRATCH, bytes) }?;
         copied?;
@@ -56,26 +55,6 @@ fn copy_span(faults: u64, span: &Served, pool: i32) -> Result<(), Errno> {
     }
     Ok(())
 }
-
-fn copy_bytes(faults: u64, to: u64, bytes: u64) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < bytes {
-        let (dst, src, len) = (to + done, window::SCRATCH + done, bytes - done);
-        let mut asked = k::uffdio_copy { dst, src, len, mode: 0, copy: 0 };
-        let args = [faults, u64::from(UFFDIO_COPY), &raw mut asked as u64];
-        // SAFETY: fills pages that are not there, from pages that are.
-        let result = unsafe { syscall(k::__NR_ioctl, args) };
-        match (result, asked.copy) {
-            (_, copied @ 1..) => done += copied as u64,
-            (Err(Errno(EAGAIN | EINTR)), _) => {}
-            (result, _) => return result.map(|_| ()),
-        }
-    }
-    Ok(())
-}
-
-const EAGAIN: i32 = linux_raw_sys::errno::EAGAIN as i32;
-const EINTR: i32 = linux_raw_sys::errno::EINTR as i32;
 
 fn register(faults: u64, served: &[Served]) -> Result<(), Errno> {
     let mut rest = served;
