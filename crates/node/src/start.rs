@@ -66,10 +66,12 @@ impl Node {
         if !call.same_pid && image.attached.image.model.connections().next().is_some() {
             return Err(NodeError::Connections { name: call.name.clone() });
         }
-        if let Some(id) = &call.ghost {
-            self.check_ghost(id, call, pool.pool(), cid)?;
-        }
-        let is_watched = !self.is_made(call) && self.is_watched(call, &image)?;
+        let is_made = match &call.ghost {
+            Some(id) => self.check_ghost(id, call, pool.pool(), cid)?,
+            None => false,
+        };
+        // One that waits already is as it is.
+        let is_watched = !is_made && self.is_watched(call, &image)?;
         let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
         let Begun { started, container, _pin, warnings, tiering } =
             self.spawn(channel, call, (&image, is_watched), &pin, &externals)?;
@@ -91,9 +93,7 @@ impl Node {
         };
         let Arrived { pid, at_ns, warnings: others } = arrived;
         let warnings = [warnings, others].concat();
-        let has_waited = call.ghost.is_some() && at_ns[2] == at_ns[1];
-        let told =
-            if has_waited { woken(pid, at_ns) } else { running(pid, call.requested_ns, at_ns) };
+        let told = if is_made { woken(pid, at_ns) } else { running(pid, call.requested_ns, at_ns) };
         let watched = |epochs| {
             let watched = Watched::open(pid, &image.attached.image.model).ok()?;
             let profile = Arc::new(Profile::new(watched, Arc::clone(&pool), cid, epochs));
@@ -104,12 +104,6 @@ impl Node {
         let origin = Origin { pid, cid, name: call.name.clone(), tiering, profile };
         let number = self.registry.add(followed, origin, started, (pin, container));
         Ok((number, Running { warnings, ..told }))
-    }
-
-    /// Whether the clone waits in its ghost already, so that it is too late to watch it.
-    fn is_made(&self, call: &RestoreCall) -> bool {
-        let is_attached = |waiting: &Waiting| matches!(waiting.stage, Stage::Attached(_));
-        call.ghost.as_ref().is_some_and(|id| self.ghosts.look(id, is_attached).unwrap_or(false))
     }
 
     /// Whether a clone is to tell which pages it touches: its caller wants it, or it is its turn. The

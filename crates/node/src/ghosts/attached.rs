@@ -1,6 +1,5 @@
 //! Ghosts that have their image already: the plan was run up to what has to wait for the start.
 
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use farfork_restore::{Event, Ghost, Started, Waker};
@@ -116,11 +115,5 @@ fn waits(started: &Started, plan: &[u8]) -> Result<(i32, Vec<String>), NodeError
             Event::Waits { pid } => return Ok((pid, warnings)),
             Event::Running { .. } | Event::Exited(_) => return Err(started.killed().into()),
         }
-    }
-}
-
-impl AsFd for Attached {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.waker.as_fd()
     }
 }

@@ -116,9 +116,12 @@ impl Ghosts {
 
     /// Looks at a ghost that waits.
     pub fn look<T>(&self, id: &str, at: impl FnOnce(&Waiting) -> T) -> Result<T, NodeError> {
-        self.sweep();
-        let state = self.state();
-        state.waiting.get(id).map(at).ok_or_else(|| state.missing(id))
+        let mut state = self.state();
+        let ended = state.end_of(id);
+        let seen = state.waiting.get(id).map(at).ok_or_else(|| state.missing(id));
+        drop(state);
+        drop(ended); // outside of the lock, as it takes a while
+        seen
     }
 
     /// Looks at all that wait.
@@ -158,22 +161,23 @@ impl Ghosts {
     }
 
     fn sweep(&self) {
-        let mut ended = Vec::new();
         let mut state = self.state();
-        let has_ended =
-            |(id, waiting): (&String, &Waiting)| waiting.has_ended().then(|| id.clone());
-        let ids: Vec<String> = state.waiting.iter().filter_map(has_ended).collect();
-        for id in ids {
-            let Some(waiting) = state.waiting.remove(&id) else { continue };
-            state.remember(&id, waiting.end());
-            ended.push(waiting);
-        }
+        let ids: Vec<String> = state.waiting.keys().cloned().collect();
+        let ended: Vec<Waiting> = ids.iter().filter_map(|id| state.end_of(id)).collect();
         drop(state);
-        drop(ended); // outside of the lock, as it takes a while
+        drop(ended); // as in `look`
     }
 }
 
 impl State {
+    /// Takes a ghost out that has ended by itself.
+    fn end_of(&mut self, id: &str) -> Option<Waiting> {
+        self.waiting.get(id).filter(|waiting| waiting.has_ended())?;
+        let ended = self.waiting.remove(id)?;
+        self.remember(id, ended.end());
+        Some(ended)
+    }
+
     fn remember(&mut self, id: &str, what: String) {
         self.past.push_back((id.to_owned(), what));
         if self.past.len() > REMEMBERED {

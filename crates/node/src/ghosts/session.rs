@@ -90,27 +90,27 @@ impl Node {
         }
     }
 
-    /// Refuses an image that the ghost `id` is not for, before anything is done to either.
+    /// Refuses an image that the ghost `id` is not for, before anything is done to either. Whether
+    /// the clone waits there already; then the image is its user's, or it had not been made.
     pub fn check_ghost(
         &self,
         id: &str,
         call: &RestoreCall,
         pool: &Pool,
         cid: Cid,
-    ) -> Result<(), NodeError> {
+    ) -> Result<bool, NodeError> {
         if call.same_pid {
             return Err(NodeError::GhostSamePid);
         }
-        let found = self.ghosts.look(id, |waiting| {
-            let user = waiting.user.clone();
-            match &waiting.stage {
-                Stage::Empty(_) => Ok(user),
-                Stage::Attached(attached) => {
-                    Node::check_attached(attached, id, call).map(|()| user)
-                }
-            }
-        })??;
-        found.map_or(Ok(()), |user| self.check_user(id, &user, &call.name, pool, cid))
+        let user = match self.ghosts.look(id, |waiting| match &waiting.stage {
+            Stage::Empty(_) => Ok(Some(waiting.user.clone())),
+            Stage::Attached(attached) => Node::check_attached(attached, id, call).map(|()| None),
+        })?? {
+            None => return Ok(true),
+            Some(user) => user,
+        };
+        user.map_or(Ok(()), |user| self.check_user(id, &user, &call.name, pool, cid))?;
+        Ok(false)
     }
 
     /// Refuses an image of somebody else's than `user`.
