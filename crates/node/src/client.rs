@@ -85,9 +85,15 @@ impl Client {
         self.channel.send(&Call::Restore(call), fds)?;
         let mut received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
         if let (Reply::Ready, Some(waker)) = (&received.document, received.fds.first()) {
-            // Nobody stands between this and the clone.
-            farfork_restore::start(waker.as_fd(), now_ns()).map_err(NodeError::Connection)?;
-            received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
+            // Nobody stands between this and the clone. If it has ended the agent says why.
+            let woken = farfork_restore::start(waker.as_fd(), now_ns());
+            received = match (self.channel.receive::<Reply>()?, woken) {
+                (Some(received), _) => received,
+                (None, woken) => {
+                    woken.map_err(NodeError::Connection)?;
+                    return Err(gone());
+                }
+            };
         }
         match received.document {
             Reply::Running(mut running) => {

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farfork_pages::overlay::Start;
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_restore::{Event, Hands, Started, Template};
 use farfork_sys::words;
@@ -139,7 +140,7 @@ impl Node {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
         let cid = image.attached.image.extents.cid;
-        let by_policy = || image.overlay(pin.pool(), call.tiering);
+        let by_policy = || image.overlay(pin.pool(), call.tiering, Start::AtOnce);
         let overlay = || if is_watched { image.watch() } else { by_policy() };
         let Some(id) = &call.ghost else {
             let by_template = |request: &Request, hands: &Hands<'_>| self.fork(cid, request, hands);
@@ -213,6 +214,9 @@ fn arrived(
     let patience = Duration::from_secs(call.timeout_s);
     let deadline = Instant::now().checked_add(patience);
     let mut warnings = Vec::new();
+    // The clone says that it runs just before it does. Whoever hears that must not take its processor
+    // away from it then.
+    let _displaces_nobody = farfork_sys::slice::Patience::begin();
     loop {
         if !speaks(started, channel, deadline)? {
             return Err(started.too_slow(patience).into());
