@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use farfork_pages::overlay::Start;
 use farfork_plan::protocol::{PidMode, Request};
-use farfork_restore::{Event, Hands, Started, Template};
+use farfork_restore::{Event, Hands, Started, Template, Theirs};
 use farfork_sys::words;
 use farfork_types::wire::{Reply, RestoreCall, Running};
 use farfork_types::{Cid, Tiering};
@@ -44,6 +44,8 @@ struct Begun {
     container: Option<Container>,
     /// What held the image as long as the clone waited in its ghost.
     _pin: Option<Pin>,
+    /// The end on which it has waited, which it closes on its way.
+    _theirs: Option<Theirs>,
     warnings: Vec<String>,
     tiering: Tiering,
 }
@@ -74,7 +76,7 @@ impl Node {
         // One that waits already is as it is.
         let is_watched = !is_made && self.is_watched(call, &image)?;
         let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
-        let Begun { started, container, _pin, warnings, tiering } =
+        let Begun { started, container, _pin, _theirs, warnings, tiering } =
             self.spawn(channel, call, (&image, is_watched), &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
@@ -150,12 +152,13 @@ impl Node {
                 started,
                 container: None,
                 _pin: None,
+                _theirs: None,
                 warnings: Vec::new(),
                 tiering: call.tiering,
             });
         };
         let Waiting { stage, container, .. } = self.ghosts.take(id, &call.name)?;
-        let (started, _pin, warnings, tiering) = match stage {
+        let (started, waited, warnings, tiering) = match stage {
             Stage::Empty(ghost) => {
                 let by_ghost =
                     |request: &Request, hands: &Hands<'_>| Ok(ghost.spawn(cid, request, hands)?);
@@ -166,10 +169,12 @@ impl Node {
             Stage::Attached(Attached { started, waker, warnings, pin, tiering, .. }) => {
                 waker.supply(externals)?;
                 channel.send(&Reply::Ready, &[waker.as_fd()])?;
-                (started, Some(pin), warnings, tiering)
+                // From here on the client alone can wake it.
+                (started, Some((pin, waker.leave())), warnings, tiering)
             }
         };
-        Ok(Begun { started, container: Some(container), _pin, warnings, tiering })
+        let (_pin, _theirs) = waited.unzip();
+        Ok(Begun { started, container: Some(container), _pin, _theirs, warnings, tiering })
     }
 
     /// Has the template fork an init, or another template if somebody has killed it.

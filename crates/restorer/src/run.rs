@@ -10,7 +10,7 @@ use crate::init::SHARED;
 use crate::ipc;
 use crate::place;
 use crate::rights::Assumed;
-use crate::settle::VDSO;
+use crate::settle::{VDSO, VDSO_AT};
 
 /// What ops leave to later ones: descriptors, which they refer to by slot, and whose rights they
 /// work with.
@@ -152,7 +152,11 @@ impl Slots {
         // SAFETY: passed on to the caller of `run`.
         unsafe {
             match op.nr {
-                nr::MOVE_VDSO => move_vdso(args[0], args[1]),
+                nr::MOVE_VDSO => {
+                    move_vdso(args[0], args[1])?;
+                    *VDSO_AT.get_mut() = args[0];
+                    Ok(0)
+                }
                 nr::MOVE_FD => move_fd(args[0], args[1], args[2]),
                 nr::PIPE => self.pair(k::__NR_pipe2, |out| [out, args[0], 0, 0], args[1]),
                 nr::SOCKETPAIR => {

@@ -20,6 +20,7 @@ use linux_raw_sys::{general as k, prctl};
 use crate::call::{self, Errno, syscall};
 use crate::init::Shared;
 use crate::run::{Failure, Slots, elements};
+use crate::settle::{VDSO, VDSO_AT};
 use crate::template::{Received, receive_from};
 
 /// Ops that are still to be run: those of the process that may have to wait for the start, then
@@ -102,6 +103,7 @@ fn hide() -> Result<(), Errno> {
 /// any more.
 pub fn for_start(socket: i32, shared: &mut Shared, mut rest: Rest) -> Result<(), Failure> {
     fetch_plan();
+    touch_vdso();
     // All that comes from the pool has come.
     shared.slots.close(SLOT_POOL);
     rest.begin(&mut shared.slots)?;
@@ -151,5 +153,16 @@ fn fetch_plan() {
         let bytes = (*(window::PLAN as *const PlanHeader)).bytes;
         let advice = u64::from(k::MADV_POPULATE_READ);
         let _ = syscall(k::__NR_madvise, [window::PLAN, bytes, advice]);
+    }
+}
+
+/// The same for the kernel's pages, which most programs ask for the time.
+fn touch_vdso() {
+    // SAFETY: this thread alone has set it; the plan has moved it there.
+    unsafe {
+        match *VDSO_AT.get() {
+            0 => {}
+            start => VDSO.get().touch(start),
+        }
     }
 }
