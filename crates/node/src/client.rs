@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use farfork_types::wire::{Call, CloneState, GhostCall, GhostState, Reply, RestoreCall, Running};
+use farfork_types::wire::{
+    Call, CloneState, GhostCall, GhostState, Promoted, Promotion, Reply, RestoreCall, Running,
+};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -150,6 +152,15 @@ impl Client {
                 Reply::Done => return Ok(clones),
                 other => return Err(unexpected(other)),
             }
+        }
+    }
+
+    /// Makes pages of the clone with this pid local.
+    pub fn promote(&self, pid: i32, pages: Promotion) -> Result<Promoted, NodeError> {
+        self.channel.send_about(&Call::Promote { pid, pages }, pid)?;
+        match self.reply()? {
+            Reply::Promoted(promoted) => Ok(promoted),
+            other => Err(unexpected(other)),
         }
     }
 

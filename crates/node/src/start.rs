@@ -104,7 +104,8 @@ impl Node {
             Some(profile)
         };
         let profile = epochs.and_then(watched);
-        let origin = Origin { pid, cid, name: call.name.clone(), tiering, profile };
+        let name = call.name.clone();
+        let origin = Origin { pid, cid, name, tiering, profile, image: (Arc::clone(&pool), image) };
         let number = self.registry.add(followed, origin, started, (pin, container));
         Ok((number, Running { warnings, ..told }))
     }

@@ -145,7 +145,8 @@ impl Draft {
     }
 }
 
-fn pool_offset(span: MappedSpan, placement: &[u64]) -> u64 {
+/// Where in the pool a span lies, the chunks of its image lying at `placement`.
+pub fn pool_offset(span: MappedSpan, placement: &[u64]) -> u64 {
     placement[(span.place / CHUNK_BYTES) as usize] + span.place % CHUNK_BYTES
 }
 
