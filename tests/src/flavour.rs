@@ -14,9 +14,7 @@ pub enum Flavour {
     Plain,
     /// The program turns its own memory into a file mapping: it must not pass.
     Naive,
-    /// One clone while the parent lives; both pass.
-    CloneBesideParent,
-    /// Two clones and the parent pass, one after the other.
+    /// Two clones while the parent lives; they and the parent pass, one after the other.
     CloneTwice,
     /// The parent is killed by the checkpoint; the clone takes its pids here.
     KillRestoreSamePid,
@@ -49,8 +47,7 @@ pub enum Flavour {
 
 impl Flavour {
     /// The flavours of a program that can be cloned.
-    pub const CLONING: [Flavour; 10] = [
-        Flavour::CloneBesideParent,
+    pub const CLONING: [Flavour; 9] = [
         Flavour::CloneTwice,
         Flavour::KillRestoreSamePid,
         Flavour::CloneOnOtherNode,
@@ -67,7 +64,6 @@ impl Flavour {
         match self {
             Flavour::Plain => "plain",
             Flavour::Naive => "naive",
-            Flavour::CloneBesideParent => "clone_beside_parent",
             Flavour::CloneTwice => "clone_twice",
             Flavour::KillRestoreSamePid => "kill_restore_same_pid",
             Flavour::CloneOnOtherNode => "clone_on_other_node",
@@ -177,7 +173,6 @@ impl<'a> Stage<'a> {
         match flavour {
             Flavour::Plain | Flavour::Naive => Ok(()),
             Flavour::Refused => self.refused(),
-            Flavour::CloneBesideParent => self.beside_parent(1),
             Flavour::CloneTwice | Flavour::PidOne => self.beside_parent(2),
             Flavour::CloneOnOtherNode => {
                 self.on_other_nodes = true;
