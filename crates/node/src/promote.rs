@@ -23,11 +23,11 @@ use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_pages::policy::pages;
 use farfork_pages::{Access, PageSet, place_of};
-use farfork_sys::memory::{PAGE_FILE, PageRun, present_pages};
+use farfork_sys::memory::{self, PAGE_FILE, PageRun};
 use farfork_sys::promote::{self, MOST_BYTES, Mapping};
 use farfork_sys::slice::Patience;
-use farfork_types::PAGE_BYTES;
 use farfork_types::wire::{AddressRange, Promoted, Promotion};
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use crate::error::NodeError;
 use crate::ghosts::MemoryGroup;
@@ -56,6 +56,9 @@ struct Room(Option<MemoryGroup>);
 
 /// What is left free below a limit, so that the clone itself has something to go on with.
 const SPARED_BYTES: u64 = 4 << 20;
+
+/// Reading one page maps its neighbours, too, in blocks of this size (`fault_around_bytes`).
+const AROUND_BYTES: u64 = 64 << 10;
 
 impl Room {
     fn has(&self, bytes: u64) -> bool {
@@ -122,7 +125,7 @@ impl Target<'_> {
         for run in wanted.runs(of_span.clone()) {
             let (mut at, end) = (address(run.start), address(run.end));
             while at < end {
-                let next = (at + MOST_BYTES).min(end);
+                let next = (align_down(at, CHUNK_BYTES) + CHUNK_BYTES).min(end);
                 self.part(at..next, span, sum)?;
                 at = next;
             }
@@ -130,40 +133,74 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Looks at a few pages, makes those local that can be, and counts them all.
+    /// Looks at pages of one window of 2 MiB, makes those local that can be, and counts them all.
     fn part(&self, part: Range<u64>, span: MappedSpan, sum: &mut Promoted) -> io::Result<()> {
-        let before = present_pages(&self.pagemap, part.start, part.end)?;
-        let of_pool = count(&before, true);
+        let window = align_down(part.start, CHUNK_BYTES);
+        let start = window.max(span.address);
+        let end = (window + CHUNK_BYTES).min(span.address + span.bytes);
+        let around = self.present(start, end)?;
+        let before = self.present(part.start, part.end)?;
         sum.local_pages += count(&before, false);
-        sum.untouched_pages +=
-            (part.end - part.start) / PAGE_BYTES - of_pool - count(&before, false);
+        let touched = count(&before, true) + count(&before, false);
+        sum.untouched_pages += (part.end - part.start) / PAGE_BYTES - touched;
         for run in before.iter().filter(|run| run.categories & PAGE_FILE != 0) {
-            let asked = (run.end - run.start) / PAGE_BYTES;
-            if !self.is_images(run, span)? {
-                sum.kept_pages += asked;
-            } else if !self.room.has(run.end - run.start) {
-                sum.refused_pages += asked;
-            } else {
-                promote::make_local(self.pid, run.start, run.end - run.start)?;
-                let after = present_pages(&self.pagemap, run.start, run.end)?;
-                let now = count(&after, false);
-                sum.promoted_pages += now;
-                sum.kept_pages += asked - now;
-                self.done.fetch_add(now * PAGE_BYTES, Ordering::Relaxed);
+            for at in (run.start..run.end).step_by(MOST_BYTES as usize) {
+                self.piece(at..(at + MOST_BYTES).min(run.end), span, sum)?;
+            }
+        }
+        self.map_again(&around, (start, end))
+    }
+
+    /// A few pages that the clone has mapped from the pool when it was last looked at.
+    fn piece(&self, piece: Range<u64>, span: MappedSpan, sum: &mut Promoted) -> io::Result<()> {
+        let bytes = piece.end - piece.start;
+        let asked = bytes / PAGE_BYTES;
+        if !self.is_images(&piece, span)? {
+            sum.kept_pages += asked;
+        } else if !self.room.has(bytes) {
+            sum.refused_pages += asked;
+        } else {
+            promote::make_local(self.pid, piece.start, bytes)?;
+            let now = count(&self.present(piece.start, piece.end)?, false);
+            sum.promoted_pages += now;
+            sum.kept_pages += asked - now;
+            self.done.fetch_add(now * PAGE_BYTES, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What the pool shows of a window is mapped by one entry, as long as none of it is local: the first
+    /// page that becomes so takes the others out of the page table. Whoever reads one page, has the
+    /// kernel map those around it.
+    fn map_again(&self, before: &[PageRun], (start, end): (u64, u64)) -> io::Result<()> {
+        let there = |runs: &[PageRun]| count(runs, true) + count(runs, false);
+        if there(&self.present(start, end)?) >= there(before) {
+            return Ok(());
+        }
+        for run in before {
+            let blocks =
+                (align_down(run.start, AROUND_BYTES)..run.end).step_by(AROUND_BYTES as usize);
+            for block in blocks {
+                // What cannot be read any more is not there any more.
+                let _ = memory::read(self.pid, block.max(run.start), &mut [0]);
             }
         }
         Ok(())
     }
 
+    fn present(&self, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
+        memory::present_pages(&self.pagemap, start, end)
+    }
+
     /// Whether the clone still maps there what the image has at that place, and may write to it.
-    fn is_images(&self, run: &PageRun, span: MappedSpan) -> io::Result<bool> {
-        let Some(found) = promote::mapping_at(&self.maps, run.start)? else { return Ok(false) };
+    fn is_images(&self, piece: &Range<u64>, span: MappedSpan) -> io::Result<bool> {
+        let Some(found) = promote::mapping_at(&self.maps, piece.start)? else { return Ok(false) };
         let Mapping { start, end, offset, inode, device, is_private_writable } = found;
-        let wanted = self.source.offset(span, run.start);
+        let wanted = self.source.offset(span, piece.start);
         Ok(is_private_writable
             && (device, inode) == (self.source.device, self.source.inode)
-            && run.end <= end
-            && offset + (run.start - start) == wanted)
+            && piece.end <= end
+            && offset + (piece.start - start) == wanted)
     }
 }
 
