@@ -3,7 +3,8 @@
 
 use std::fs;
 use std::io::IoSlice;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
@@ -44,6 +45,7 @@ pub const CASES: &[Case] = &[
     ("is_killed_while_its_clone_waits", is_killed_while_its_clone_waits),
     ("loses_its_agent_while_its_clone_waits", loses_its_agent_while_its_clone_waits),
     ("is_asked_by_one_that_goes", is_asked_by_one_that_goes),
+    ("has_given_up_rights_when_it_is_woken", has_given_up_rights_when_it_is_woken),
     ("says_that_runc_is_missing", says_that_runc_is_missing),
 ];
 
@@ -469,13 +471,12 @@ fn loses_its_agent_while_its_clone_waits() -> Outcome {
     scene.strike()
 }
 
-/// Whoever has asked for a clone that waits, and goes without waking it, has spent it.
-fn is_asked_by_one_that_goes() -> Outcome {
-    let (scene, _subject) = stage()?;
-    let ghost = attach(&scene)?;
-    let cid = told(&scene, &ghost)?["cid"].as_str().unwrap_or_default().to_owned();
+/// Asks for the clone that waits in a ghost, with nothing but null devices for it, and hears that it
+/// is ready; the connection.
+fn ask(scene: &Scene, ghost: &str, name: &str) -> Outcome<OwnedFd> {
+    let cid = told(scene, ghost)?["cid"].as_str().unwrap_or_default().to_owned();
     let call = serde_json::json!({ "restore": {
-        "pool": scene.pool_path(), "cid": cid, "name": "a/b", "detach": false, "same_pid": false,
+        "pool": scene.pool_path(), "cid": cid, "name": name, "detach": false, "same_pid": false,
         "inherit": [], "requested_ns": 0, "ghost": ghost,
     }});
     let kind = SockType::SeqPacket;
@@ -493,9 +494,57 @@ fn is_asked_by_one_that_goes() -> Outcome {
     let got = recv(asking.as_raw_fd(), &mut reply, MsgFlags::empty()).map_err(during("hearing"))?;
     let said = String::from_utf8_lossy(&reply[..got]).into_owned();
     demand(said == "\"ready\"", format!("expected it to be ready: {said}"))?;
-    drop(asking);
+    Ok(asking)
+}
+
+/// Whoever has asked for a clone that waits, and goes without waking it, has spent it.
+fn is_asked_by_one_that_goes() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = attach(&scene)?;
+    drop(ask(&scene, &ghost, "a/b")?);
     must_be_gone(&scene, &ghost)?;
     demand(scene.pins()?.is_empty(), "the image is still pinned")?;
     scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "used"])?;
+    scene.strike()
+}
+
+/// What the start needs no rights for is done before it; and a process of the same user that could
+/// look into the clone would find descriptors of farfork's in it.
+fn has_given_up_rights_when_it_is_woken() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid",
+        "1000",
+        "--regid",
+        "1001",
+        "--clear-groups",
+        "--bounding-set",
+        "-all",
+    ]);
+    command.args(["sh", "-c", "echo READY; read line"]).current_dir("/");
+    let mut poor = Subject::start("poor", &mut command, PATIENCE)?;
+    poor.await_ready()?;
+    scene.checkpoint(&poor, "a/poor")?;
+    let ghost = start(&scene, &["--image", "a/poor"])?;
+    let pid = number(&scene, &ghost, "pid")?;
+    let pool = scene.pool_path();
+    let files = || fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let has_pool =
+        || files().any(|entry| fs::read_link(entry.path()).is_ok_and(|path| path == pool));
+    demand(!has_pool(), "a clone that waits has the pool open")?;
+    let status = |pid: i64| -> String {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let kept = ["Uid", "Gid", "Groups", "CapPrm", "CapEff", "CapBnd", "NoNewPrivs", "Name"];
+        text.lines().filter(|line| kept.iter().any(|key| line.starts_with(key))).collect()
+    };
+    let asking = ask(&scene, &ghost, "a/poor")?;
+    let parents = status(poor.pid().into());
+    await_until("the clone has its parent's rights", || status(pid) == parents)
+        .map_err(|_| Trouble::Failed(format!("{}\n, its parent: {parents}", status(pid))))?;
+    let owner = fs::metadata(format!("/proc/{pid}/fd")).map_err(during("looking"))?.uid();
+    demand(owner == 0, format!("user {owner} may look into it"))?;
+    drop(asking);
+    must_be_gone(&scene, &ghost)?;
     scene.strike()
 }

@@ -8,6 +8,7 @@ mod ghosts;
 mod hang;
 mod killed;
 mod pages;
+mod promotion;
 mod removal;
 mod restore;
 mod scene;
@@ -30,6 +31,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("hang", hang::CASES),
     ("killed", killed::CASES),
     ("pages", pages::CASES),
+    ("promotion", promotion::CASES),
     ("removal", removal::CASES),
     ("restore", restore::CASES),
     ("steps", steps::CASES),
