@@ -38,6 +38,12 @@ POLICIES = {
 }
 MEMORY = {**POLICIES, "local-fork": ("local fork", "#805ad5"), "criu": ("CRIU", "#e53e3e")}
 ROW = 4
+SHARES = {"never touched": "#9a9a9a", "only read": "#2b6cb0", "written": "#d08a2e"}
+COLD_PARTS = {
+    "container creation": "container creation",
+    "state initialisation": "excess of first call",
+}
+COLD_COLOURS = {"container creation": "#2b6cb0", "state initialisation": "#d08a2e"}
 
 
 def draw(report: dict[str, Any], directory: Path) -> None:
@@ -49,6 +55,8 @@ def draw(report: dict[str, Any], directory: Path) -> None:
         if case.endswith("/clone") and metric == "request to response"
     ]
     figures = {
+        "1": _shares(rows, functions),
+        "6": _containers(rows, functions),
         "7": _first_calls(rows, functions),
         "7b": _memory(rows, functions),
         "8": _policies(rows, functions),
@@ -56,6 +64,48 @@ def draw(report: dict[str, Any], directory: Path) -> None:
     for name, figure in figures.items():
         plots.title(figure, report)
         plots.save(figure, [directory / f"tiering-{name}.{kind}" for kind in ("svg", "png")])
+
+
+def _shares(rows: Rows, functions: list[str]) -> plt.Figure:
+    figure, both = plt.subplots(1, 2, figsize=(16, 4.5), layout="constrained", sharey=True)
+    cases = {"after one call": "access-of-one-call", "after all calls": "access-of-all-calls"}
+    for axes, (words, case) in zip(both, cases.items(), strict=True):
+        parts = {
+            label: [_median(rows, f"{function}/{case}", label) for function in functions]
+            for label in SHARES
+        }
+        _stack(axes, functions, parts, SHARES)
+        axes.set(title=f"pages of the parent's memory, {words}", ylabel="%", ylim=(0, 100))
+    both[0].legend(fontsize=8, loc="lower right")
+    return figure
+
+
+def _containers(rows: Rows, functions: list[str]) -> plt.Figure:
+    figure, axes = plt.subplots(figsize=(12, 4.5), layout="constrained")
+    parts = {
+        label: [_median(rows, f"{function}/container", metric) / 1000 for function in functions]
+        for label, metric in COLD_PARTS.items()
+    }
+    _stack(axes, functions, parts, {label: COLD_COLOURS[label] for label in parts})
+    axes.set(title="cold start in a container", ylabel="ms")
+    axes.legend(fontsize=8)
+    return figure
+
+
+def _median(rows: Rows, case: str, metric: str) -> float:
+    row = rows.get((case, metric))
+    return 0.0 if row is None else row["median"]
+
+
+def _stack(
+    axes: Axes, names: list[str], parts: dict[str, list[float]], colours: dict[str, str]
+) -> None:
+    below = [0.0] * len(names)
+    for label, values in parts.items():
+        axes.bar(names, values, 0.7, bottom=below, color=colours[label], label=label)
+        below = [a + b for a, b in zip(below, values, strict=True)]
+    axes.tick_params(axis="x", rotation=30)
+    axes.grid(axis="y", alpha=0.3)
 
 
 def _first_calls(rows: Rows, functions: list[str]) -> plt.Figure:

@@ -32,6 +32,18 @@ pub fn of(pid: i32) -> Usage {
     }
 }
 
+/// The first child of a process's first thread, if it has one.
+pub fn child_of(pid: i32) -> Option<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// The parent of a process.
+pub fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
 /// Waits until a process has gone, its memory with it.
 pub fn await_end(pid: i32) {
     let begun = Instant::now();
@@ -66,6 +78,7 @@ mod tests {
         assert!(after.private >= before.private + (31 << 20), "{before:?} {after:?}");
         assert!(after.resident > after.anonymous && after.page_tables > 0 && after.faults > 0);
         drop(block);
+        assert_eq!(parent_of(pid), Some(std::os::unix::process::parent_id() as i32));
         await_end(i32::MAX);
     }
 }

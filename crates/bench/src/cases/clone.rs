@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use farfork_node::client::{Client, StartedClone};
 use farfork_types::wire::{InheritedFd, RestoreCall};
@@ -20,6 +21,8 @@ use crate::testbed::Testbed;
 pub struct Way {
     /// Its image.
     pub cid: Cid,
+    /// Where that is, if not in the testbed's pool.
+    pub pool: Option<PathBuf>,
     /// When its pages become local.
     pub tiering: Tiering,
     /// The ghost that it is started in.
@@ -41,7 +44,7 @@ pub struct Asked {
 impl Way {
     /// A clone from scratch of `cid`.
     pub fn new(cid: Cid, tiering: Tiering) -> Way {
-        Way { cid, tiering, ghost: None, is_profiled: false, is_detached: false }
+        Way { cid, pool: None, tiering, ghost: None, is_profiled: false, is_detached: false }
     }
 
     /// Starts the clone, its listening socket being `listener`.
@@ -53,7 +56,7 @@ impl Way {
     ) -> Result<StartedClone, BenchError> {
         let null = File::open("/dev/null").map_err(io("open", "/dev/null"))?;
         let call = RestoreCall {
-            pool: testbed.pool.path().to_owned(),
+            pool: self.pool.clone().unwrap_or_else(|| testbed.pool.path().to_owned()),
             cid: self.cid.to_string(),
             name: subject.name.clone(),
             detach: self.is_detached,

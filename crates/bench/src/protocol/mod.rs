@@ -17,7 +17,7 @@ pub enum Answerer {
 
 /// The language of a subject. Requests are numbered; equal numbers get equal answers from every
 /// right process, and different numbers can be told from each other.
-pub trait Protocol {
+pub trait Protocol: Send + Sync {
     /// The bytes of request `number`.
     fn request(&self, number: u64, answerer: Answerer) -> Vec<u8>;
 

@@ -73,6 +73,16 @@ impl Subject {
         self.run(&self.arguments, listener, socket)
     }
 
+    /// The same by another command, which executes what follows its words.
+    pub fn start_by(
+        &self,
+        command: &[String],
+        listener: OwnedFd,
+        socket: &Path,
+    ) -> Result<Server, BenchError> {
+        self.run(&[command, &self.arguments[..]].concat(), listener, socket)
+    }
+
     fn run(&self, words: &[String], fd: OwnedFd, socket: &Path) -> Result<Server, BenchError> {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).envs(self.environment.iter().cloned());
@@ -110,16 +120,20 @@ impl Subject {
 
     /// Has the warm process wait in `accept` with no connection, as an image wants it.
     pub fn settle(&self, server: &Server) -> Result<(), BenchError> {
+        self.settle_at(server.pid(), &server.socket)
+    }
+
+    /// The same of any process, which listens at `socket`.
+    pub fn settle_at(&self, pid: i32, socket: &Path) -> Result<(), BenchError> {
         if let Some(prepare) = &self.prepare {
-            let connecting = io("connect to", &server.socket);
-            let mut connection = Connection::open(&server.socket).map_err(connecting)?;
+            let mut connection = Connection::open(socket).map_err(io("connect to", socket))?;
             let done = connection
                 .send_bytes(prepare)
                 .and_then(|()| connection.receive(&*self.protocol))
                 .and_then(|()| connection.wait_for_end());
             done.map_err(|error| self.wrong("prepare", &error))?;
         }
-        await_no_connection(server.pid());
+        await_no_connection(pid);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The goals of this benchmark.
 
-use super::Function;
 use super::starts::{metric as ghosts, start};
+use super::{Function, herd};
 use crate::cases::metric;
 use crate::goals::Goal;
 use crate::samples::Samples;
@@ -15,14 +15,28 @@ const GHOST_ABOVE_WAKE_UP_US: f64 = 60.0;
 const GHOST_US: f64 = 100.0;
 const GHOST_CALL_SHARE: f64 = 1.05;
 const EMPTY_GHOST_BYTES: f64 = 512.0 * 1024.0;
+/// 2,000 clones a second.
+const HERD_US: f64 = 500.0;
+const HERD_BYTES: f64 = 100_000.0;
 
-/// Every goal for every function.
-pub fn judge(functions: &[Function], samples: &Samples) -> Vec<Goal> {
+/// Every goal for every function, and for every herd.
+pub fn judge(functions: &[Function], herds: &[String], samples: &Samples) -> Vec<Goal> {
     let of_all = [restore, excess, above_wake_up, ghost_start, ghost_call, empty_ghost];
-    of_all
+    let of_each = of_all
         .iter()
-        .flat_map(|goal| functions.iter().filter_map(|function| goal(function, samples)))
-        .collect()
+        .flat_map(|goal| functions.iter().filter_map(|function| goal(function, samples)));
+    of_each.chain(herds.iter().flat_map(|name| of_herd(name, samples))).collect()
+}
+
+fn of_herd(name: &str, samples: &Samples) -> [Goal; 2] {
+    let case = format!("{name}/{}", herd::WHOLE);
+    let of = |what: &str, limit, metric| {
+        Goal::median(format!("{case}: {what}"), limit, samples.values(&case, metric))
+    };
+    [
+        of("time per clone that answered, us", HERD_US, herd::metric::EACH),
+        of("local memory before the first call, bytes", HERD_BYTES, herd::metric::LOCAL),
+    ]
 }
 
 fn values<'a>(function: &Function, samples: &'a Samples, start: &str, metric: &str) -> &'a [f64] {

@@ -4,11 +4,19 @@
 //!  set up   every function: ask a fresh process ─► start, warm, checkpoint twice ─► learn of one image
 //!  rounds   for each function: cold │ CRIU │ local fork │ clones: copied, on access, unprofiled,
 //!            hybrid, by default │ in an empty ghost │ in a pre-attached ghost │ warm │ a bare wake-up
+//!  rounds   for each function: container │ cold start in it
+//!  once     for each function: which pages its calls touch
+//!  herds    of the smallest function and program: by one thread │ by two │ by two from two
+//!            pools │ 10,000 clones
 //! ```
 //! What holds for every case is in [`crate::cases`]. The calls of one round have the same input, and
 //! rounds have different ones; every function computes in one thread, since forks have one.
 
+mod access;
+mod container;
 mod goals;
+mod herd;
+mod pages;
 mod sleeper;
 mod starts;
 
@@ -26,7 +34,7 @@ use crate::testbed::Testbed;
 use crate::{Options, progress};
 use sleeper::Sleeper;
 
-/// Those of CXLfork's Table 1, one that writes nearly all of its memory, and one more model.
+/// Those of CXLfork's Table 1, one that writes all of its data, and one more model.
 const FUNCTIONS: [&str; 12] = [
     "float",
     "linpack",
@@ -47,6 +55,8 @@ struct Scale {
     rounds: usize,
     /// Different calls of each function.
     calls: u64,
+    containers: usize,
+    herd: herd::Scale,
 }
 
 /// One function under way.
@@ -86,26 +96,42 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     rounds(scale.rounds, &mut bench, |bench| {
         functions.iter_mut().try_for_each(|function| starts::one_round(function, bench))
     })?;
+    rounds(scale.containers, &mut bench, |bench| {
+        functions.iter_mut().try_for_each(|function| container::measure(&mut function.lane, bench))
+    })?;
+    for function in &functions {
+        let subject = &function.lane.subject;
+        progress(&format!("looking at the pages of {} in {} calls", subject.name, scale.calls));
+        access::measure(subject, &mut bench, scale.calls)?;
+    }
+    let herds = herd::measure(&root, &mut bench, &scale.herd, &mut notes)?;
     notes.extend(criu::note(functions.iter().map(|function| &function.lane), &mut samples));
     Ok(Report {
         benchmark: "tiering",
         quick: options.quick,
         machine,
         version: env!("CARGO_PKG_VERSION"),
-        goals: goals::judge(&functions, &samples),
+        goals: goals::judge(&functions, &herds, &samples),
         rows: samples.rows(),
         notes,
     })
 }
 
 fn scale(options: &Options) -> Scale {
-    if options.quick { Scale { rounds: 2, calls: 16 } } else { Scale { rounds: 31, calls: 128 } }
+    if options.quick {
+        let herd = herd::Scale { rounds: 2, batch: 50, whole: 300, watched: 16 };
+        Scale { rounds: 2, calls: 16, containers: 1, herd }
+    } else {
+        let herd = herd::Scale { rounds: 9, batch: 500, whole: 10_000, watched: 64 };
+        Scale { rounds: 31, calls: 128, containers: 9, herd }
+    }
 }
 
-/// Room for two images of each, and for what is rounded up.
+/// Room for two images of each, two more of the largest, and for what is rounded up.
 fn pool_bytes(subjects: &[Subject]) -> u64 {
     let sum: u64 = subjects.iter().map(|subject| 2 * subject.megabytes + 64).sum();
-    (sum + 512) << 20
+    let largest = subjects.iter().map(|subject| subject.megabytes).max().unwrap_or(0);
+    (sum + 2 * largest + 512) << 20
 }
 
 fn start(

@@ -186,7 +186,7 @@ impl Restored {
 
     /// The restored process, as this namespace sees it: CRIU's child.
     fn pid(&self) -> Option<i32> {
-        child_of(child_of(self.namespace.id() as i32)?)
+        usage::child_of(usage::child_of(self.namespace.id() as i32)?)
     }
 }
 
@@ -195,9 +195,4 @@ impl Drop for Restored {
         let _ = self.namespace.kill();
         let _ = self.namespace.wait();
     }
-}
-
-fn child_of(pid: i32) -> Option<i32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok()
 }
