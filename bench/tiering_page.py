@@ -120,7 +120,10 @@ _HERD_METRICS = [
     "alive at once",
     "time per clone that answered",
     "local memory before the first call",
+    "of it page tables",
+    "of it shared with the template",
     "local memory of its init",
+    "of the init's shared with the template",
     "kernel memory",
 ]
 

@@ -46,7 +46,10 @@ pub mod metric {
     pub const RATE: &str = "clones that answered";
     pub const EACH: &str = "time per clone that answered";
     pub const LOCAL: &str = "local memory before the first call";
+    pub const TABLES: &str = "of it page tables";
+    pub const SHARED: &str = "of it shared with the template";
     pub const INIT: &str = "local memory of its init";
+    pub const INIT_SHARED: &str = "of the init's shared with the template";
     pub const ALIVE: &str = "alive at once";
 }
 
@@ -202,13 +205,17 @@ fn before_first_call(
     let after = kernel();
     let samples = &mut *bench.samples;
     for clone in &clones {
-        let local = |pid| {
-            let used = usage::of(pid);
-            (used.anonymous + used.page_tables) as f64
-        };
-        samples.add(&case, metric::LOCAL, "bytes", local(clone.running.pid));
+        let used = usage::of(clone.running.pid);
+        let shared = usage::shared_anonymous(clone.running.pid);
+        let local = used.anonymous + used.page_tables;
+        samples.add(&case, metric::LOCAL, "bytes", local as f64);
+        samples.add(&case, metric::TABLES, "bytes", used.page_tables as f64);
+        samples.add(&case, metric::SHARED, "bytes", shared as f64);
         if let Some(init) = usage::parent_of(clone.running.pid) {
-            samples.add(&case, metric::INIT, "bytes", local(init));
+            let (used, shared) = (usage::of(init), usage::shared_anonymous(init));
+            let local = used.anonymous + used.page_tables;
+            samples.add(&case, metric::INIT, "bytes", local as f64);
+            samples.add(&case, metric::INIT_SHARED, "bytes", shared as f64);
         }
     }
     match (before, after) {
