@@ -6,18 +6,12 @@ use farfork_types::{PAGE_BYTES, Tiering};
 use crate::access::Access;
 use crate::set::PageSet;
 
-/// Reading one page that lies in the page cache maps its neighbours, too, up to this many
-/// (`fault_around_bytes`): what is left out between two runs would be mapped with them.
-const AROUND_PAGES: u64 = 16;
-
 /// What a policy wants to become of pages of one span. Whatever it does not name is mapped when it
 /// is touched, and copied when it is written. Pages are told by their places in the image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Treatment {
-    /// Made local before the clone runs.
+    /// Made local before the clone runs, where that has time.
     pub write: PageSet,
-    /// Mapped before the clone runs.
-    pub read: PageSet,
     /// Whether all of it becomes local before the clone runs.
     pub is_copied: bool,
     /// Nothing if the kernel maps pages as they are touched. Otherwise they are supplied one by one,
@@ -26,12 +20,9 @@ pub struct Treatment {
 }
 
 impl Treatment {
-    /// Has all pages of `span` mapped before the clone runs, unless each is decided about when it is
-    /// touched, or is there anyhow.
-    pub fn map_all(&mut self, span: MappedSpan) {
-        if self.local.is_none() && !self.is_copied {
-            self.read = pages(span).collect();
-        }
+    /// Whether the kernel maps pages as they are touched.
+    pub fn is_left_to_the_kernel(&self) -> bool {
+        self.local.is_none() && !self.is_copied
     }
 }
 
@@ -51,27 +42,16 @@ pub fn policy(tiering: Tiering) -> &'static dyn Policy {
     }
 }
 
-/// Pages become local when they are written. Those that clones were seen to touch are supplied
-/// before the clone runs, since a fault costs several times what a page in a batch does.
+/// Pages become local when they are written; those that clones were seen to write, earlier if there is
+/// time.
 #[derive(Clone, Copy, Debug)]
 pub struct MigrateOnWrite;
 
 impl Policy for MigrateOnWrite {
     fn treat(&self, span: MappedSpan, access: &Access) -> Treatment {
-        let pages = pages(span);
         let mut treatment = Treatment::default();
         if span.is_writable {
-            treatment.write = access.dirtied.runs(pages.clone()).flatten().collect();
-        }
-        // What nobody writes there is mapped by one fault, if it is mapped whole.
-        if treatment.write.is_empty() {
-            return treatment;
-        }
-        let mut end = None;
-        for run in access.accessed.runs(pages) {
-            let from = end.filter(|end| run.start - end < AROUND_PAGES).unwrap_or(run.start);
-            (from..run.end).for_each(|page| treatment.read.insert(page));
-            end = Some(run.end);
+            treatment.write = access.dirtied.runs(pages(span)).flatten().collect();
         }
         treatment
     }
@@ -144,10 +124,9 @@ mod tests {
     }
 
     #[test]
-    fn written_pages_are_made_local_and_those_near_accessed_ones_mapped() {
+    fn written_pages_are_made_local() {
         let treatment = treated(Tiering::Mow, SPAN);
         assert_eq!(treatment.write, set([513, 611]));
-        assert_eq!(treatment.read, set((512..=520).chain([540, 611])));
         assert_eq!(treatment.local, None);
     }
 
