@@ -226,6 +226,9 @@ impl NodeImage {
         pool: &Pool,
         tiering: Tiering,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
+        if tiering != Tiering::Mow && !pool.medium().tells_of_faults() {
+            return Err(NodeError::TieringMedium { tiering, pool: pool.path().to_owned() });
+        }
         self.overlays.get(pool, &self.attached.image, tiering)
     }
 

@@ -7,6 +7,7 @@ mod endurance;
 mod ghosts;
 mod hang;
 mod killed;
+mod media;
 mod pages;
 mod removal;
 mod restore;
@@ -29,6 +30,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("ghosts", ghosts::CASES),
     ("hang", hang::CASES),
     ("killed", killed::CASES),
+    ("media", media::CASES),
     ("pages", pages::CASES),
     ("removal", removal::CASES),
     ("restore", restore::CASES),
