@@ -1,7 +1,7 @@
 //! Images that go while clones of them run.
 
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, farfork, testbed};
+use farfork_tests::{Outcome, farfork};
 
 use crate::Case;
 use crate::scene::{PATIENCE, Scene, await_until, demand};
@@ -33,9 +33,7 @@ fn under_running_clones() -> Outcome {
     scene.works(&["images", "rm", "a/b"])?;
     scene.fails(&["restore", "a/b"], 1, &["no image is named a/b"])?;
     let mut other = scene.subject("steady")?;
-    // Other media are shown in guests that are slower by far.
-    let rounds = if testbed::medium().is_some() { 3 } else { 25 };
-    for round in 0..rounds {
+    for round in 0..25 {
         // Up to the last chunk, and beyond.
         let pid = other.pid().to_string();
         for number in 0.. {
