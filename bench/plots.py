@@ -56,7 +56,13 @@ def draw(report: dict[str, Any], paths: list[Path]) -> None:
     subjects = list(dict.fromkeys(case.split("/")[0] for case, _ in rows))
     figure, all_axes = plt.subplots(1, len(PANELS), figsize=(16, 5), layout="constrained")
     for axes, panel in zip(all_axes, PANELS, strict=True):
-        _bars(axes, panel, rows, subjects)
+        bars(axes, panel, STARTS, rows, subjects)
+    title(figure, report)
+    save(figure, paths)
+
+
+def title(figure: plt.Figure, report: dict[str, Any]) -> None:
+    """Write above a picture what was measured on."""
     machine = report["machine"]
     figure.suptitle(
         f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}; farfork "
@@ -64,15 +70,26 @@ def draw(report: dict[str, Any], paths: list[Path]) -> None:
         + (" (quick run)" if report["quick"] else ""),
         fontsize=9,
     )
+
+
+def save(figure: plt.Figure, paths: list[Path]) -> None:
+    """Write a picture to each path, in the format its name says."""
     for path in paths:
         figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
 
 
-def _bars(axes: Axes, panel: Panel, rows: Rows, subjects: list[str]) -> None:
+def bars(
+    axes: Axes,
+    panel: Panel,
+    starts: dict[str, tuple[str, str]],
+    rows: Rows,
+    subjects: list[str],
+) -> None:
+    """Draw a panel: a group of bars for each subject, one for each start of the panel."""
     width = 0.8 / len(panel.starts)
     for index, start in enumerate(panel.starts):
-        label, colour = STARTS[start]
+        label, colour = starts[start]
         offset = (index - (len(panel.starts) - 1) / 2) * width
         for at, subject in enumerate(subjects):
             row = rows.get((f"{subject}/{start}", panel.metric))

@@ -2,8 +2,8 @@
 
 usage: bench/run.py [--quick] [NAME ...]
 
-For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for `fork` its
-plots, fork.svg and fork.png. Every figure in them is a median with its 95 % interval.
+For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for `fork` and
+`tiering` its plots as SVG and PNG. Every figure in them is a median with its 95 % interval.
 """
 
 import argparse
@@ -16,10 +16,12 @@ from typing import Any
 
 import plots
 import table
+import tiering_page
+import tiering_plots
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
-BENCHMARKS = ["fork", "features"]
+BENCHMARKS = ["fork", "features", "tiering"]
 
 
 def main() -> int:
@@ -59,6 +61,9 @@ def _write(name: str, report: dict[str, Any]) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
     if name == "features":
         text = table.features(report)
+    elif name == "tiering":
+        text = tiering_page.markdown(report)
+        tiering_plots.draw(report, RESULTS)
     else:
         text = table.markdown(report, plot=f"{name}.svg")
         plots.draw(report, [RESULTS / f"{name}.svg", RESULTS / f"{name}.png"])

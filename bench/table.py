@@ -34,43 +34,43 @@ PHASES = [
 
 def markdown(report: dict[str, Any], plot: str) -> str:
     """Return the whole page; `plot` is the picture's file name."""
-    lines = [f"# farfork bench {report['benchmark']}", "", _machine(report), ""]
+    lines = [f"# farfork bench {report['benchmark']}", "", machine(report), ""]
     if report["quick"]:
         lines += ["**A quick run: it shows that everything works, and decides little.**", ""]
-    lines += ["## Goals", "", *_goals(report["goals"]), ""]
+    lines += ["## Goals", "", *goals(report["goals"]), ""]
     lines += ["## First calls", "", *_starts(report["rows"]), ""]
     lines += [f"![first calls, excess and local memory]({plot})", ""]
     lines += ["How each case is measured, and what is not comparable: docs/benchmarks.md.", ""]
     for note in report["notes"]:
         lines += [note, ""]
-    lines += ["## Everything", "", *_rows(report["rows"]), ""]
+    lines += ["## Everything", "", *everything(report["rows"]), ""]
     return "\n".join(lines)
 
 
 def features(report: dict[str, Any]) -> str:
     """Return the page of what each kind of thing costs a restore."""
     rows = report["rows"]
-    lines = ["# farfork bench features", "", _machine(report), ""]
+    lines = ["# farfork bench features", "", machine(report), ""]
     if report["quick"]:
         lines += ["**A quick run: it shows that everything works, and decides little.**", ""]
     lines += ["## One more of each kind", "", *_costs(rows), "", *report["notes"], ""]
     lines += ["## A process with many things", "", *_phases(rows), ""]
     lines += ["How it is measured: docs/benchmarks.md.", ""]
-    lines += ["## Everything", "", *_rows(rows), ""]
+    lines += ["## Everything", "", *everything(rows), ""]
     return "\n".join(lines)
 
 
 def _costs(rows: list[dict[str, Any]]) -> list[str]:
     lines = ["| one more | restore takes longer by |", "| --- | --- |"]
     costs = [row for row in rows if row["metric"] == "restore time of one more"]
-    return lines + [f"| {row['case']} | {_cell(row)} |" for row in costs]
+    return lines + [f"| {row['case']} | {cell(row)} |" for row in costs]
 
 
 def _phases(rows: list[dict[str, Any]]) -> list[str]:
     lines = ["| | median |", "| --- | --- |"]
     by_metric = {row["metric"]: row for row in rows if row["case"] == "many things"}
     listed = [by_metric[metric] for metric in PHASES if metric in by_metric]
-    return lines + [f"| {row['metric']} | {_cell(row)} |" for row in listed]
+    return lines + [f"| {row['metric']} | {cell(row)} |" for row in listed]
 
 
 def show(value: float | None, unit: str) -> str:
@@ -96,21 +96,23 @@ def _digits(value: float) -> str:
     return f"{value:.{max(0, 3 - whole)}f}"
 
 
-def _machine(report: dict[str, Any]) -> str:
-    machine = report["machine"]
-    guest = f" virtual machine ({machine['virtualised']})," if machine["virtualised"] else ""
+def machine(report: dict[str, Any]) -> str:
+    """Return what it ran on, in one line."""
+    it = report["machine"]
+    guest = f" virtual machine ({it['virtualised']})," if it["virtualised"] else ""
     return (
-        f"{machine['cpu']}, {machine['cores']} cores,{guest} "
-        f"{show(machine['memory_bytes'], 'bytes')}, Linux {machine['kernel']}, "
-        f"transparent huge pages `{machine['huge_pages']}`, "
-        f"load {' '.join(str(load) for load in machine['load'])} at the start; "
+        f"{it['cpu']}, {it['cores']} cores,{guest} "
+        f"{show(it['memory_bytes'], 'bytes')}, Linux {it['kernel']}, "
+        f"transparent huge pages `{it['huge_pages']}`, "
+        f"load {' '.join(str(load) for load in it['load'])} at the start; "
         f"farfork {report['version']}. Medians [95 % intervals]."
     )
 
 
-def _goals(goals: list[dict[str, Any]]) -> list[str]:
+def goals(judged: list[dict[str, Any]]) -> list[str]:
+    """Return the table of goals."""
     lines = ["| goal | at most | is | verdict |", "| --- | --- | --- | --- |"]
-    for goal in goals:
+    for goal in judged:
         value = _share(goal["value"])
         if goal["ci"]:
             value += f" [{', '.join(map(_share, goal['ci']))}]"
@@ -128,13 +130,14 @@ def _starts(rows: list[dict[str, Any]]) -> list[str]:
     subjects = dict.fromkeys(row["case"].split("/")[0] for row in rows)
     for subject in subjects:
         for start, words in STARTS.items():
-            cells = [_cell(by_key.get((f"{subject}/{start}", column))) for column in COLUMNS]
+            cells = [cell(by_key.get((f"{subject}/{start}", column))) for column in COLUMNS]
             if any(cells):
                 lines.append(f"| {subject} | {words} | {' | '.join(cells)} |")
     return lines
 
 
-def _cell(row: dict[str, Any] | None) -> str:
+def cell(row: dict[str, Any] | None) -> str:
+    """Return a median with its interval, or why there is none."""
     if row is None:
         return ""
     if row["n"] == 0:
@@ -148,7 +151,8 @@ def _interval(row: dict[str, Any]) -> str:
     return f" [{show(row['ci_low'], row['unit'])}, {show(row['ci_high'], row['unit'])}]"
 
 
-def _rows(rows: list[dict[str, Any]]) -> list[str]:
+def everything(rows: list[dict[str, Any]]) -> list[str]:
+    """Return all rows as a table."""
     lines = ["| case | metric | median [95 %] | min | max | n | note |", "| --- " * 7 + "|"]
     for row in rows:
         low, high = show(row["min"], row["unit"]), show(row["max"], row["unit"])

@@ -1,6 +1,6 @@
 """Serves a function like farfork.runtime, but every connection by a child of os.fork().
 
-usage: fork_server.py FUNCTION LISTEN_FD WARM_JSON
+usage: fork_server.py FUNCTION LISTEN_FD CALLS_JSON
 
 What a local fork is compared with: the same function, loaded and called as often, its objects
 frozen as before a checkpoint, and a fresh identity in each child as in each clone. A fork drops
@@ -19,16 +19,15 @@ from farfork.loader import load
 from farfork.protocol import LineBuffer, decode, encode
 from farfork.runtime import Runtime, renew
 
-WARM_CALLS = 8
 READ_BYTES = 1 << 16
 
 
 def main() -> None:
-    """Load, warm, then fork for every connection."""
-    path, fd, warm = sys.argv[1:]
+    """Load, make the calls, then fork for every connection."""
+    path, fd, calls = sys.argv[1:]
     function = load(path)
-    for index in range(WARM_CALLS):
-        function.call(json.loads(warm), f"warm-{index}")
+    for index, args in enumerate(json.loads(calls)):
+        function.call(args, f"warm-{index}")
     listener = Listener.inherit(int(fd))
     runtime = Runtime(function, listener)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -54,3 +54,12 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     ids = np.array([encoding.ids for encoding in encodings], np.int64)
     (embeddings,) = _session.run(["embeddings"], {"ids": ids, "mask": mask})
     return {"embeddings": embeddings.tolist(), "tokens": int(mask.sum()), "model": NAME}
+
+
+_WORDS = ["house", "water", "music", "winter", "window", "paper", "river", "stone"]
+
+
+def example(index: int) -> dict[str, Any]:
+    """Return the arguments of call number `index` of the benchmark; all have as many tokens."""
+    first, second = _WORDS[index % 8], _WORDS[index // 8 % 8]
+    return {"texts": [f"{first} is a word and {second} is one too, number {index % 10}"]}

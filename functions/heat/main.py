@@ -1,4 +1,4 @@
-"""Heat that spreads over a plate: writes nearly all of its memory in every call.
+"""Heat that spreads over a plate: writes all of its data in every call.
 
 The opposite of a model that is only read: two grids of 1024 by 1024 numbers, 16 MB, each
 step of which reads one and writes the other.

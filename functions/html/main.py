@@ -17,7 +17,7 @@ _PAGE = Environment(autoescape=True).from_string("""<!doctype html>
 <p>Asked for by {{ visitor }}.</p>
 <h2>{{ subdivisions | length }} subdivisions</h2>
 <ul>
-{% for part in subdivisions | sort(attribute="name") -%}
+{% for part in subdivisions | sort(attribute="name,code") -%}
 <li><a href="/subdivision/{{ part.code }}">{{ part.name }}</a> ({{ part.type }})</li>
 {% endfor -%}
 </ul>

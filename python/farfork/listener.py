@@ -13,6 +13,7 @@ import os
 import socket
 import stat
 from contextlib import suppress
+from typing import Any
 
 SO_COOKIE = 57  # <asm-generic/socket.h>; the socket module has no name for it
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -25,7 +26,7 @@ class ListenError(RuntimeError):
 
 
 class Listener:
-    """A listening Unix stream socket whose file descriptor survives in clones."""
+    """A listening stream socket whose file descriptor survives in clones."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
@@ -43,6 +44,19 @@ class Listener:
         except OSError as error:
             raise ListenError(
                 f"binding {path}: {error.strerror or error}; choose another --socket"
+            ) from error
+        return cls(sock)
+
+    @classmethod
+    def bind_tcp(cls, host: str, port: int) -> "Listener":
+        """Bind a TCP port of the process's network; clients wait until start()."""
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise ListenError(
+                f"binding {host}:{port}: {error.strerror or error}; choose another --port"
             ) from error
         return cls(sock)
 
@@ -97,11 +111,11 @@ class Listener:
         """Close the socket; remove its path if this process still has the socket it bound."""
         address = None if self.is_other() else self._sock.getsockname()
         self._sock.close()
-        if address:
+        if address and isinstance(address, str):
             with suppress(FileNotFoundError):
                 os.unlink(address)
 
-    def _cookie_address_boot(self) -> tuple[int, str | bytes, bytes]:
+    def _cookie_address_boot(self) -> tuple[int, Any, bytes]:
         cookie = self._sock.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8)
         return int.from_bytes(cookie, "little"), self._sock.getsockname(), _boot_id()
 

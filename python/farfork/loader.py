@@ -10,6 +10,7 @@ folder: what they need of it must be imported or read before the checkpoint.
 
 import atexit
 import importlib.util
+import linecache
 import shutil
 import sys
 import tempfile
@@ -43,12 +44,30 @@ class Function:
     call: Callable[[dict[str, Any], Any], Any]
 
 
-def load(path: str | Path) -> Function:
-    """Import the function at `path`; raises LoadError, or what its import raises."""
+def load(path: str | Path, main: str | None = None) -> Function:
+    """Import the function at `path`, called `main` there if that is given.
+
+    Raises LoadError, or what its import raises.
+    """
     source = Path(path).resolve()
     file = _entry_file(source)
     sys.path.insert(0, str(file.parent))
-    return _wrap(source.stem, _import_file(_module_name(source), file), source)
+    module = _import_file(_module_name(source.stem), file)
+    return _wrap(source.stem, module, str(source), main)
+
+
+def load_text(name: str, text: str, main: str | None = None) -> Function:
+    """Run a module's text and take the function from it; raises as `load` does.
+
+    There is no file: clones need none. Tracebacks show its lines all the same.
+    """
+    module = ModuleType(_module_name(name))
+    module.__file__ = shown = f"<{name}>"
+    # What has no time of modification is never looked for in a file.
+    linecache.cache[shown] = len(text), None, text.splitlines(keepends=True), shown
+    sys.modules[module.__name__] = module
+    exec(compile(text, shown, "exec"), module.__dict__)
+    return _wrap(name, module, shown, main)
 
 
 def keep_files() -> None:
@@ -88,9 +107,9 @@ def _unpack(source: Path) -> Path:
     return Path(folder)
 
 
-def _module_name(source: Path) -> str:
+def _module_name(name: str) -> str:
     # A function folder called "random" must not shadow the library's module.
-    return f"farfork_function_{source.stem.replace('-', '_')}"
+    return f"farfork_function_{name.replace('-', '_')}"
 
 
 def _import_file(name: str, file: Path) -> ModuleType:
@@ -103,9 +122,11 @@ def _import_file(name: str, file: Path) -> ModuleType:
     return module
 
 
-def _wrap(name: str, module: ModuleType, source: Path) -> Function:
-    if callable(main := getattr(module, "main", None)):
-        return Function(name, _openwhisk_call(main))
+def _wrap(name: str, module: ModuleType, source: str, main: str | None) -> Function:
+    if callable(entry := getattr(module, main or "main", None)):
+        return Function(name, _openwhisk_call(entry))
+    if main is not None:
+        raise LoadError(f"loading {source}: no {main}(args); define it, or name another")
     if callable(handler := getattr(module, "handler", None)):
         return Function(name, _lambda_call(handler, name))
     raise LoadError(f"loading {source}: no main(args) and no handler(event, context); define one")

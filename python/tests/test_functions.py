@@ -1,7 +1,10 @@
 """The sample functions answer what they should, and the same whoever is asked."""
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 from types import ModuleType
 from typing import Any
 
@@ -66,6 +69,15 @@ def test_html_escapes_what_visitors_say() -> None:
     assert module.main({"country": "IS", "visitor": "<b>"})["title"] == "Iceland"
     with pytest.raises(ValueError, match="no country XX"):
         module.main({"country": "XX"})
+
+
+def test_html_does_not_depend_on_the_order_of_sets() -> None:
+    program = [sys.executable, ROOT / "bench/programs/examples.py", ROOT / "functions/html", "120"]
+    pages = {
+        subprocess.run(program, env={"PYTHONHASHSEED": seed}, stdout=PIPE, check=True).stdout
+        for seed in "123"
+    }
+    assert len(pages) == 1
 
 
 def test_cnn_knows_a_palace_and_a_flower() -> None:

@@ -14,9 +14,7 @@ pub enum Flavour {
     Plain,
     /// The program turns its own memory into a file mapping: it must not pass.
     Naive,
-    /// One clone while the parent lives; both pass.
-    CloneBesideParent,
-    /// Two clones and the parent pass, one after the other.
+    /// Two clones while the parent lives; they and the parent pass, one after the other.
     CloneTwice,
     /// The parent is killed by the checkpoint; the clone takes its pids here.
     KillRestoreSamePid,
@@ -31,6 +29,8 @@ pub enum Flavour {
     PidOne,
     /// The clone runs in an empty ghost, with a network of its own.
     InEmptyGhost,
+    /// The clone in an empty ghost is checkpointed too, and its clone runs in another.
+    FromGhost,
     /// The clone waits in a ghost before its last steps, until it is woken.
     InAttachedGhost,
     /// The clone is checkpointed too, under the same name: the parent's image goes while a clone
@@ -48,11 +48,11 @@ pub enum Flavour {
 impl Flavour {
     /// The flavours of a program that can be cloned.
     pub const CLONING: [Flavour; 9] = [
-        Flavour::CloneBesideParent,
         Flavour::CloneTwice,
         Flavour::KillRestoreSamePid,
         Flavour::CloneOnOtherNode,
         Flavour::InEmptyGhost,
+        Flavour::FromGhost,
         Flavour::InAttachedGhost,
         Flavour::CloneOfClone,
         Flavour::Tiers,
@@ -64,7 +64,6 @@ impl Flavour {
         match self {
             Flavour::Plain => "plain",
             Flavour::Naive => "naive",
-            Flavour::CloneBesideParent => "clone_beside_parent",
             Flavour::CloneTwice => "clone_twice",
             Flavour::KillRestoreSamePid => "kill_restore_same_pid",
             Flavour::CloneOnOtherNode => "clone_on_other_node",
@@ -72,6 +71,7 @@ impl Flavour {
             Flavour::Profiling => "profiling",
             Flavour::PidOne => "pid_one",
             Flavour::InEmptyGhost => "in_empty_ghost",
+            Flavour::FromGhost => "from_ghost",
             Flavour::InAttachedGhost => "in_attached_ghost",
             Flavour::CloneOfClone => "clone_of_clone",
             Flavour::Refused => "refused",
@@ -91,9 +91,14 @@ impl Flavour {
         }
     }
 
+    /// Whether a clone is checkpointed in it.
+    pub fn clones_again(self) -> bool {
+        matches!(self, Flavour::CloneOfClone | Flavour::FromGhost)
+    }
+
     /// Whether it needs containers.
     pub fn is_in_ghost(self) -> bool {
-        matches!(self, Flavour::InEmptyGhost | Flavour::InAttachedGhost)
+        matches!(self, Flavour::InEmptyGhost | Flavour::FromGhost | Flavour::InAttachedGhost)
     }
 
     /// Runs `program` in this flavour.
@@ -168,7 +173,6 @@ impl<'a> Stage<'a> {
         match flavour {
             Flavour::Plain | Flavour::Naive => Ok(()),
             Flavour::Refused => self.refused(),
-            Flavour::CloneBesideParent => self.beside_parent(1),
             Flavour::CloneTwice | Flavour::PidOne => self.beside_parent(2),
             Flavour::CloneOnOtherNode => {
                 self.on_other_nodes = true;
@@ -176,11 +180,12 @@ impl<'a> Stage<'a> {
             }
             Flavour::Tiers => self.tiers(),
             Flavour::Profiling if self.program.has_fresh_clones => self.profiled(),
-            Flavour::Profiling => self.clone_of_clone(&["--profile"]),
+            Flavour::Profiling => self.clone_of_clone(&["--profile"], &[]),
             Flavour::KillRestoreSamePid => self.kill_restore(),
             Flavour::InEmptyGhost => self.in_ghost(false),
             Flavour::InAttachedGhost => self.in_ghost(true),
-            Flavour::CloneOfClone => self.clone_of_clone(&[]),
+            Flavour::FromGhost => self.again_in_ghosts(),
+            Flavour::CloneOfClone => self.clone_of_clone(&[], &[]),
             Flavour::Excluded => self.excluded(),
             Flavour::Inherited => self.inherited(),
         }
@@ -331,10 +336,18 @@ impl<'a> Stage<'a> {
         self.compare_values(&[clone])
     }
 
-    /// `more` is how the first clone is started.
-    fn clone_of_clone(&mut self, more: &[&str]) -> Outcome {
+    fn again_in_ghosts(&mut self) -> Outcome {
+        let ghosts = [farfork::start_ghost(&[])?, farfork::start_ghost(&[])?];
+        let [first, second] = ghosts.each_ref().map(|ghost| ["--ghost", ghost]);
+        self.on_other_nodes = false; // a ghost has a network of its own
+        self.clone_of_clone(&first, &second)?;
+        ghosts.iter().try_for_each(|ghost| farfork::must_be_gone(ghost))
+    }
+
+    /// How the first clone is started, and its own.
+    fn clone_of_clone(&mut self, first: &[&str], second: &[&str]) -> Outcome {
         self.must_checkpoint(&[])?;
-        let mut first = self.clone_under(0, more)?;
+        let mut first = self.clone_under(0, first)?;
         first.await_line("]")?; // the end of what restore tells of the clone
         let told = first.after("    \"pid\": ").pop().unwrap_or_default();
         let Ok(pid) = told.trim_end_matches(',').parse() else {
@@ -344,7 +357,7 @@ impl<'a> Stage<'a> {
             first.await_line(word)?;
         }
         farfork::must_run(self.checkpoint_of(pid, &[])?)?;
-        let mut second = self.clone_number(1)?;
+        let mut second = self.clone_under(1, second)?;
         for clone in [&mut second, &mut first] {
             clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
         }

@@ -205,7 +205,7 @@ impl Program {
             Expect::Passes => all.extend(
                 Flavour::CLONING
                     .into_iter()
-                    .filter(|flavour| !self.has_fresh_clones || *flavour != Flavour::CloneOfClone)
+                    .filter(|flavour| !self.has_fresh_clones || !flavour.clones_again())
                     .filter(|flavour| self.is_in_ghost(*flavour)),
             ),
             Expect::Refused(_) => all.push(Flavour::Refused),
@@ -223,7 +223,7 @@ impl Program {
     fn is_in_ghost(&self, flavour: Flavour) -> bool {
         let looks = self.as_pid_one || self.own_network || self.is_tree || self.values_differ;
         match flavour {
-            Flavour::InEmptyGhost => looks && !self.not_in_ghosts,
+            Flavour::InEmptyGhost | Flavour::FromGhost => looks && !self.not_in_ghosts,
             Flavour::InAttachedGhost => !self.caught_naive && !self.is_tree && !self.not_in_ghosts,
             _ => true,
         }

@@ -17,6 +17,7 @@ pub fn phase_metric(phase: &str) -> &'static str {
         "container" => "restore phase: container",
         "memory" => "restore phase: memory",
         "process" => "restore phase: process",
+        "wake" => "restore phase: wake-up",
         "state" => "restore phase: state and threads",
         _ => "restore phase: leaving",
     }

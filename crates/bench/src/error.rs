@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use farfork_checkpoint::CheckpointError;
+use farfork_image::error::ImageError;
 use farfork_node::NodeError;
 use farfork_pool::PoolError;
 
@@ -42,6 +43,9 @@ pub enum BenchError {
     /// The pool could not be used.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// An image could not be read.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// The agent could not start a clone.
     #[error(transparent)]
     Node(#[from] NodeError),

@@ -22,6 +22,12 @@ pub fn us_since(start_ns: u64) -> f64 {
     now_ns().saturating_sub(start_ns) as f64 / 1000.0
 }
 
+/// Makes a socket that listens at `path`.
+pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let _ = std::fs::remove_file(path);
+    Ok(UnixListener::bind(path)?.into())
+}
+
 /// A connection on which requests go out and answers come back.
 #[derive(Debug)]
 pub struct Connection {
@@ -39,9 +45,8 @@ impl Connection {
 
     /// Makes a socket that listens at `path`, for a process yet to be started, and connects.
     pub fn with_listener(path: &Path) -> io::Result<(OwnedFd, Connection)> {
-        let _ = std::fs::remove_file(path);
-        let listener = UnixListener::bind(path)?;
-        Ok((listener.into(), Connection::open(path)?))
+        let listener = listen(path)?;
+        Ok((listener, Connection::open(path)?))
     }
 
     /// Sends request `number`.

@@ -1,14 +1,15 @@
 //! Benchmarks of farfork against what one would do without it.
 //!
 //! ```text
-//!  fork, features ─► samples ── stats ──► rows ┐
-//!    │                          goals ◄────────┴─► report
+//!  fork, features, tiering ─► samples ── stats ──► rows ┐
+//!    │   └─► cases                       goals ◄────────┴─► report
 //!  testbed (pool, agent, cgroup)   subject (processes, their protocol)
 //! ```
 //! Invariants of every benchmark: what is compared runs interleaved in one run; every answer is
 //! checked and a wrong one ends the run; what could not be measured has a row that says why; a
 //! goal is judged by the whole interval of what was measured.
 
+mod cases;
 mod cgroup;
 mod clones;
 mod error;
@@ -23,6 +24,7 @@ mod samples;
 mod stats;
 mod subject;
 mod testbed;
+mod tiering;
 mod usage;
 
 pub use error::BenchError;
@@ -44,6 +46,8 @@ pub enum Benchmark {
     Fork,
     /// What each kind of thing costs a restore.
     Features,
+    /// Ghosts, and where pages lie, on the papers' functions.
+    Tiering,
 }
 
 /// Runs a benchmark.
@@ -51,6 +55,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
     match benchmark {
         Benchmark::Fork => fork::run(options),
         Benchmark::Features => features::run(options),
+        Benchmark::Tiering => tiering::run(options),
     }
 }
 

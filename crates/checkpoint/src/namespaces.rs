@@ -1,28 +1,26 @@
 //! Namespaces of a process that its clones would not be in: they have those of their node.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use farfork_sys::kcmp;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::{CheckpointError, doing};
-use crate::refuse::{Cause, Refusals, causes};
-
-/// Namespaces that have to be those of this farfork, which the agents of its node share.
-const OWN: [(&str, &Cause); 1] = [("uts", causes::namespaces::HOST_NAME)];
+use crate::refuse::{Refusals, causes};
 
 /// Namespaces that all threads have to share: what is looked at is that of the first.
 const SHARED: [&str; 3] = ["mnt", "net", "ipc"];
 
 /// Refuses the namespaces of the process, or of one of its threads, that clones would leave.
 pub fn refuse(pid: i32, tids: &[i32], refusals: &mut Refusals) -> Result<(), CheckpointError> {
-    for (kind, cause) in OWN {
-        let here = name(pid, &format!("/proc/self/ns/{kind}"))?;
-        for tid in tids {
-            if of(pid, *tid, kind)? != here {
-                refusals.add(format!("{kind} namespace of thread {tid}"), cause);
-                break; // nobody is helped by a line for each of them
-            }
+    let here = name(pid, "/proc/self/ns/uts")?;
+    for tid in tids {
+        if of(pid, *tid, "uts")? != here && !is_called_alike(&format!("/proc/{pid}/task/{tid}")) {
+            refusals.add(format!("uts namespace of thread {tid}"), causes::namespaces::HOST_NAME);
+            break; // nobody is helped by a line for each of them
         }
     }
     let first = SHARED.map(|kind| of(pid, pid, kind));
@@ -36,6 +34,32 @@ pub fn refuse(pid: i32, tids: &[i32], refusals: &mut Refusals) -> Result<(), Che
         refuse_own(pid, *tid, refusals)?;
     }
     Ok(())
+}
+
+/// Whether the host has the same names for a thread, which has a directory in `/proc`, as for farfork:
+/// so it is in a container that was given none.
+fn is_called_alike(thread: &str) -> bool {
+    let names = || {
+        let names = rustix::system::uname();
+        [names.nodename(), names.domainname()].map(|name| name.to_bytes().to_vec())
+    };
+    let link = PathBuf::from(thread).join("ns/uts");
+    let theirs = inside(link, LinkNameSpaceType::HostNameAndNISDomainName, move || Ok(names()));
+    theirs.is_ok_and(|theirs| theirs == names())
+}
+
+/// Does something in the namespace that `link` leads to: a thread of its own may enter it.
+pub fn inside<T: Send + 'static>(
+    link: PathBuf,
+    kind: LinkNameSpaceType,
+    look: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let namespace = File::open(link)?;
+    let entered = std::thread::spawn(move || {
+        move_into_link_name_space(namespace.as_fd(), Some(kind))?;
+        look()
+    });
+    entered.join().unwrap_or_else(|_| Err(io::Error::other("a thread of farfork's panicked")))
 }
 
 /// Refuses what a thread has for itself, or for its children.

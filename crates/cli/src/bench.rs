@@ -27,6 +27,8 @@ enum Name {
     Fork,
     /// What each kind of descriptor, thread and mapping costs a restore.
     Features,
+    /// Tiering policies and ghosts, on the papers' functions.
+    Tiering,
 }
 
 /// Runs the subcommand. A goal that is missed is a result, not a failure.
@@ -34,6 +36,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let benchmark = match args.name {
         Name::Fork => Benchmark::Fork,
         Name::Features => Benchmark::Features,
+        Name::Tiering => Benchmark::Tiering,
     };
     let report = farfork_bench::run(benchmark, &Options { quick: args.quick })?;
     if args.json {

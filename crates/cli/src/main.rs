@@ -18,6 +18,7 @@ mod place;
 mod pool;
 mod profile;
 mod progress;
+mod promote;
 mod restore;
 mod size;
 
@@ -68,6 +69,8 @@ enum Command {
     /// them, or take that back.
     #[command(subcommand)]
     Hot(hot::Command),
+    /// Make pages of a running clone local that it maps from the pool.
+    Promote(promote::Args),
     /// Run a benchmark.
     Bench(bench::Args),
     /// Run the agent of this machine; other commands start it when they need it.
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Ghost(command) => ghost::run(&command),
         Command::Images(command) => images::run(&command),
         Command::Hot(command) => hot::run(&command),
+        Command::Promote(args) => promote::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Node(args) => node::run(&args),
     };

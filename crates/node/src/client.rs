@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use farfork_types::wire::{Call, CloneState, GhostCall, GhostState, Reply, RestoreCall, Running};
+use farfork_types::wire::{
+    Call, CloneState, GhostCall, GhostState, Promoted, Promotion, Reply, RestoreCall, Running,
+};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -85,9 +87,15 @@ impl Client {
         self.channel.send(&Call::Restore(call), fds)?;
         let mut received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
         if let (Reply::Ready, Some(waker)) = (&received.document, received.fds.first()) {
-            // Nobody stands between this and the clone.
-            farfork_restore::start(waker.as_fd(), now_ns()).map_err(NodeError::Connection)?;
-            received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
+            // Nobody stands between this and the clone. If it has ended the agent says why.
+            let woken = farfork_restore::start(waker.as_fd(), now_ns());
+            received = match (self.channel.receive::<Reply>()?, woken) {
+                (Some(received), _) => received,
+                (None, woken) => {
+                    woken.map_err(NodeError::Connection)?;
+                    return Err(gone());
+                }
+            };
         }
         match received.document {
             Reply::Running(mut running) => {
@@ -144,6 +152,15 @@ impl Client {
                 Reply::Done => return Ok(clones),
                 other => return Err(unexpected(other)),
             }
+        }
+    }
+
+    /// Makes pages of the clone with this pid local.
+    pub fn promote(&self, pid: i32, pages: Promotion) -> Result<Promoted, NodeError> {
+        self.channel.send_about(&Call::Promote { pid, pages }, pid)?;
+        match self.reply()? {
+            Reply::Promoted(promoted) => Ok(promoted),
+            other => Err(unexpected(other)),
         }
     }
 

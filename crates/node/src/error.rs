@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use farfork_pool::PoolError;
 use farfork_restore::RestoreError;
 use farfork_types::Tiering;
-use farfork_types::wire::InheritedFd;
+use farfork_types::wire::{AddressRange, InheritedFd};
 
 /// Why a call to the agent failed.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +77,23 @@ pub enum NodeError {
     ProfileMedium {
         /// The pool.
         pool: PathBuf,
+    },
+    /// A range was named that the clone does not map from the pool.
+    #[error(
+        "no process of the image maps {range} from the pool: it is shared, or was never touched, or \
+         every clone has a copy of it anyway; farfork images show tells which processes it has"
+    )]
+    NotMapped {
+        /// The range.
+        range: AddressRange,
+    },
+    /// The pages of a clone could not be made local.
+    #[error("cannot make pages of clone {pid} local: {}", words::of(.source))]
+    Promotion {
+        /// Its pid, as the client sees it.
+        pid: i32,
+        /// Why; it may have ended.
+        source: io::Error,
     },
     /// What the tiering policy wants could not be laid down.
     #[error("cannot prepare what the tiering policy wants of the clone's pages: {}", words::of(.source))]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
 use farfork_pages::Observed;
+use farfork_pages::overlay::Start;
 use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeSlot, PageBits, PinFile, Pool};
 use farfork_restore::{Attached, RestoreError, attach};
 use farfork_types::{Cid, Tiering};
@@ -225,11 +226,12 @@ impl NodeImage {
         &self,
         pool: &Pool,
         tiering: Tiering,
+        start: Start,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
         if tiering != Tiering::Mow && !pool.medium().tells_of_faults() {
             return Err(NodeError::TieringMedium { tiering, pool: pool.path().to_owned() });
         }
-        self.overlays.get(pool, &self.attached.image, tiering)
+        self.overlays.get(pool, &self.attached.image, (tiering, start))
     }
 
     fn check_files(&self, cid: Cid) -> Result<(), NodeError> {

@@ -23,6 +23,7 @@ mod leftovers;
 mod overlays;
 pub mod paths;
 pub mod profile;
+mod promote;
 mod registry;
 mod session;
 mod start;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use farfork_image::format::Image;
+use farfork_pages::overlay::Start;
 use farfork_pages::{Access, overlay};
 use farfork_pool::Pool;
 use farfork_types::Tiering;
@@ -57,7 +58,7 @@ const FRESH: Duration = Duration::from_millis(100);
 /// Those of one image; most clones need none.
 #[derive(Debug, Default)]
 pub struct Overlays {
-    known: Mutex<HashMap<Tiering, Known>>,
+    known: Mutex<HashMap<(Tiering, Start), Known>>,
     watch: OnceLock<Option<Arc<Overlay>>>,
 }
 
@@ -72,15 +73,15 @@ impl Overlays {
         Ok(self.watch.get_or_init(|| made).clone())
     }
 
-    /// The overlay for clones of `image` in `pool` that start under `tiering`.
+    /// The overlay for clones of `image` in `pool`: how their pages are tiered, and when they start.
     pub fn get(
         &self,
         pool: &Pool,
         image: &Image,
-        tiering: Tiering,
+        kind: (Tiering, Start),
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = all.get(&tiering).filter(|known| known.looked.elapsed() < FRESH);
+        let fresh = all.get(&kind).filter(|known| known.looked.elapsed() < FRESH);
         if let Some(known) = fresh {
             return Ok(known.overlay.clone());
         }
@@ -88,7 +89,7 @@ impl Overlays {
         let cid = image.extents.cid;
         let version = pool.access_version(cid).unwrap_or(0);
         let looked = Instant::now();
-        if let Some(known) = all.get_mut(&tiering).filter(|known| known.version == version) {
+        if let Some(known) = all.get_mut(&kind).filter(|known| known.version == version) {
             known.looked = looked;
             return Ok(known.overlay.clone());
         }
@@ -96,10 +97,10 @@ impl Overlays {
             0 => Access::default(),
             _ => pool.access(cid).map(Access::from).unwrap_or_default(),
         };
-        let bytes = overlay::compile(image, &access, tiering);
+        let bytes = overlay::compile(image, &access, kind.0, kind.1);
         let put = bytes.map(|bytes| Overlay::put(&bytes)).transpose();
         let overlay = put.map_err(|source| NodeError::Overlay { source })?.map(Arc::new);
-        all.insert(tiering, Known { overlay: overlay.clone(), version, looked });
+        all.insert(kind, Known { overlay: overlay.clone(), version, looked });
         Ok(overlay)
     }
 }

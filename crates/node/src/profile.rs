@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use farfork_image::format::Image;
 use farfork_image::layout::MappedSpan;
-use farfork_image::model::Model;
+use farfork_image::model::{Member, Model};
 use farfork_pages::{Observed, Touched};
 use farfork_pool::{Epochs, Medium, Pool, PoolError};
 use farfork_sys::memory::{PAGE_FILE, PageRun, pages_with_content, watched_pages};
@@ -48,11 +48,7 @@ impl Watched {
     /// The clone has ended, or its memory may not be looked at.
     pub fn open(pid: i32, model: &Model) -> io::Result<Watched> {
         let mut members = Vec::new();
-        for pid in family(pid) {
-            let Ok(status) = Status::read(pid, pid) else { continue };
-            let is_it = |inner: u32| inner == status.innermost_pid;
-            let found = model.members.iter().find(|member| is_it(member.process.pid));
-            let Some(member) = found else { continue };
+        for (pid, member) in members_of(pid, model) {
             let spans = member.memory.mapped_spans().collect();
             members.push((File::open(format!("/proc/{pid}/pagemap"))?, spans));
         }
@@ -97,6 +93,17 @@ pub fn are_read_pages_told(pool: &Pool, image: &Image) -> Result<bool, PoolError
     let look = || pages_with_content(&File::open("/proc/self/pagemap")?, start, start + PAGE_BYTES);
     let is_file = |run: &PageRun| run.categories & PAGE_FILE != 0;
     Ok(look().is_ok_and(|runs| runs.iter().any(is_file)))
+}
+
+/// The processes of the clone with this pid that are those of its image, an image of `model`; those
+/// that have ended are left out.
+pub fn members_of(pid: i32, model: &Model) -> Vec<(i32, &Member)> {
+    let member = |pid: i32| {
+        let status = Status::read(pid, pid).ok()?;
+        let is_it = |member: &&Member| member.process.pid == status.innermost_pid;
+        Some((pid, model.members.iter().find(is_it)?))
+    };
+    family(pid).into_iter().filter_map(member).collect()
 }
 
 /// A process and all that descends from it.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::ghosts::Container;
-use crate::images::Pin;
+use crate::images::{NodeImage, NodePool, Pin};
 use crate::profile::Profile;
 
 /// Most ended clones that are remembered for `wait`.
@@ -36,6 +36,10 @@ pub struct Clone {
     pub tiering: Tiering,
     /// Which pages it touches, if it is watched.
     pub profile: Option<Arc<Profile>>,
+    /// Its image as this node has it, and where that lies.
+    pub image: (Arc<NodePool>, Arc<NodeImage>),
+    /// Bytes that were made local while it ran.
+    pub promoted_bytes: AtomicU64,
     seen: AtomicI32,
     started: Started,
     /// The clone and no other process that has its pid later; nothing if it has ended already.
@@ -120,6 +124,8 @@ pub struct Origin {
     pub tiering: Tiering,
     /// Which pages it touches, if it is watched.
     pub profile: Option<Arc<Profile>>,
+    /// Its image as this node has it, and where that lies.
+    pub image: (Arc<NodePool>, Arc<NodeImage>),
 }
 
 /// What it takes to follow a clone to its end.
@@ -199,15 +205,28 @@ impl Registry {
     pub fn add(
         &self,
         followed: Followed,
-        Origin { pid, cid, name, tiering, profile }: Origin,
+        Origin { pid, cid, name, tiering, profile, image }: Origin,
         started: Started,
         (pin, container): (Pin, Option<Container>),
     ) -> Number {
         let Followed { number, process } = followed;
         let (seen, pin) = (AtomicI32::new(pid), Mutex::new(Some(pin)));
         let container = Mutex::new(container);
-        let clone =
-            Clone { pid, cid, name, tiering, profile, seen, started, process, pin, container };
+        let promoted_bytes = AtomicU64::new(0);
+        let clone = Clone {
+            pid,
+            cid,
+            name,
+            tiering,
+            profile,
+            image,
+            promoted_bytes,
+            seen,
+            started,
+            process,
+            pin,
+            container,
+        };
         self.state().living.insert(number, Arc::new(clone));
         number
     }

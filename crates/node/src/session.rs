@@ -2,10 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
+use farfork_pages::Access;
 use farfork_restore::Template;
 use farfork_sys::words;
-use farfork_types::wire::{Call, CloneState, Reply, RestoreCall};
+use farfork_types::wire::{Call, CloneState, Promotion, Reply, RestoreCall};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::channel::{Channel, Received};
@@ -13,6 +15,7 @@ use crate::error::NodeError;
 use crate::ghosts::Ghosts;
 use crate::images::Images;
 use crate::profile::Sampler;
+use crate::promote;
 use crate::registry::{Clone, End, Number, Registry};
 use crate::usage;
 use crate::user::OwnIds;
@@ -52,6 +55,7 @@ impl Node {
             Call::Wait { pid } => self.wait(channel, about, pid),
             Call::Kill { pid, signal } => self.kill(channel, about, pid, signal),
             Call::List => self.list(channel),
+            Call::Promote { pid, pages } => self.promote(channel, about, pid, &pages),
             Call::GhostStart(call) => self.start_ghost(channel, &call),
             Call::GhostList => self.list_ghosts(channel),
             Call::GhostStop { id } => self.stop_ghosts(channel, id.as_deref()),
@@ -134,6 +138,23 @@ impl Node {
         }
     }
 
+    fn promote(
+        &self,
+        channel: &Channel,
+        about: Option<i32>,
+        seen: i32,
+        wanted: &Promotion,
+    ) -> Result<(), NodeError> {
+        let found = self.registry.find(about, seen).and_then(|number| self.registry.get(number));
+        let clone = found.ok_or(NodeError::NoClone { pid: seen })?;
+        let (pool, image) = &clone.image;
+        let access = Access::from(pool.pool().access(clone.cid)?);
+        let pages = promote::wanted(&image.attached.image.model, access, wanted)?;
+        let promoted = promote::promote(clone.pid, image, &pages, &clone.promoted_bytes)
+            .map_err(|source| NodeError::Promotion { pid: seen, source })?;
+        channel.send(&Reply::Promoted(promoted), &[])
+    }
+
     fn list(&self, channel: &Channel) -> Result<(), NodeError> {
         for clone in self.registry.living() {
             channel.send_about(&Reply::Clone(self.describe(&clone)), clone.pid)?;
@@ -151,6 +172,7 @@ impl Node {
             tiering: clone.tiering.to_string(),
             is_profiled: clone.profile.is_some(),
             local_bytes: usage.local_bytes,
+            promoted_bytes: clone.promoted_bytes.load(Ordering::Relaxed),
             pool_bytes: usage.pool_bytes,
             vmas: usage.vmas,
             faults: usage.faults,

@@ -6,9 +6,10 @@ use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farfork_pages::overlay::Start;
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_pool::Pool;
-use farfork_restore::{Event, Hands, Started, Template};
+use farfork_restore::{Event, Hands, Started, Template, Theirs};
 use farfork_sys::words;
 use farfork_types::wire::{Reply, RestoreCall, Running};
 use farfork_types::{Cid, Tiering};
@@ -44,6 +45,8 @@ struct Begun {
     container: Option<Container>,
     /// What held the image as long as the clone waited in its ghost.
     _pin: Option<Pin>,
+    /// The end on which it has waited, which it closes on its way.
+    _theirs: Option<Theirs>,
     warnings: Vec<String>,
     tiering: Tiering,
 }
@@ -74,7 +77,7 @@ impl Node {
         // One that waits already is as it is.
         let is_watched = !is_made && self.is_watched(call, &image, pool.pool())?;
         let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
-        let Begun { started, container, _pin, warnings, tiering } =
+        let Begun { started, container, _pin, _theirs, warnings, tiering } =
             self.spawn(channel, call, (&image, is_watched), &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
@@ -102,7 +105,8 @@ impl Node {
             Some(profile)
         };
         let profile = epochs.and_then(watched);
-        let origin = Origin { pid, cid, name: call.name.clone(), tiering, profile };
+        let name = call.name.clone();
+        let origin = Origin { pid, cid, name, tiering, profile, image: (Arc::clone(&pool), image) };
         let number = self.registry.add(followed, origin, started, (pin, container));
         Ok((number, Running { warnings, ..told }))
     }
@@ -152,7 +156,7 @@ impl Node {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
         let cid = image.attached.image.extents.cid;
-        let by_policy = || image.overlay(pin.pool(), call.tiering);
+        let by_policy = || image.overlay(pin.pool(), call.tiering, Start::AtOnce);
         let overlay = || if is_watched { image.watch() } else { by_policy() };
         let Some(id) = &call.ghost else {
             let by_template = |request: &Request, hands: &Hands<'_>| self.fork(cid, request, hands);
@@ -162,12 +166,13 @@ impl Node {
                 started,
                 container: None,
                 _pin: None,
+                _theirs: None,
                 warnings: Vec::new(),
                 tiering: call.tiering,
             });
         };
         let Waiting { stage, container, .. } = self.ghosts.take(id, &call.name)?;
-        let (started, _pin, warnings, tiering) = match stage {
+        let (started, waited, warnings, tiering) = match stage {
             Stage::Empty(ghost) => {
                 let by_ghost =
                     |request: &Request, hands: &Hands<'_>| Ok(ghost.spawn(cid, request, hands)?);
@@ -178,10 +183,12 @@ impl Node {
             Stage::Attached(Attached { started, waker, warnings, pin, tiering, .. }) => {
                 waker.supply(externals)?;
                 channel.send(&Reply::Ready, &[waker.as_fd()])?;
-                (started, Some(pin), warnings, tiering)
+                // From here on the client alone can wake it.
+                (started, Some((pin, waker.leave())), warnings, tiering)
             }
         };
-        Ok(Begun { started, container: Some(container), _pin, warnings, tiering })
+        let (_pin, _theirs) = waited.unzip();
+        Ok(Begun { started, container: Some(container), _pin, _theirs, warnings, tiering })
     }
 
     /// Has the template fork an init, or another template if somebody has killed it.
@@ -226,6 +233,9 @@ fn arrived(
     let patience = Duration::from_secs(call.timeout_s);
     let deadline = Instant::now().checked_add(patience);
     let mut warnings = Vec::new();
+    // The clone says that it runs just before it does. Whoever hears that must not take its processor
+    // away from it then.
+    let _displaces_nobody = farfork_sys::slice::Patience::begin();
     loop {
         if !speaks(started, channel, deadline)? {
             return Err(started.too_slow(patience).into());

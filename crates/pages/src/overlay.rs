@@ -15,16 +15,21 @@ use crate::set::PageSet;
 /// An overlay with more than this many bytes does not fit into the window.
 const MOST: usize = window::OVERLAY_BYTES as usize;
 
+/// When a clone starts, once it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Start {
+    /// At once: what is done in advance has to be worth its time.
+    AtOnce,
+    /// When it is woken, so that its time costs nobody anything until then.
+    Later,
+}
+
 /// The overlay that `tiering` gives the clones of `image`, of which `access` is known: bytes to be
 /// mapped at [`window::OVERLAY`], or none if the plan alone does it. What does not fit is left to the
 /// plan: single pages may not be where the policy wants them, but each is right.
-pub fn compile(image: &Image, access: &Access, tiering: Tiering) -> Option<Vec<u8>> {
-    let drafts: Vec<Draft> = image
-        .model
-        .members
-        .iter()
-        .map(|member| Draft::of(member, &image.placement, access, tiering))
-        .collect();
+pub fn compile(image: &Image, access: &Access, tiering: Tiering, start: Start) -> Option<Vec<u8>> {
+    let draft = |member| Draft::of(member, &image.placement, access, (tiering, start));
+    let drafts: Vec<Draft> = image.model.members.iter().map(draft).collect();
     lay_out(&drafts)
 }
 
@@ -58,10 +63,18 @@ struct Draft {
 }
 
 impl Draft {
-    fn of(member: &Member, placement: &[u64], access: &Access, tiering: Tiering) -> Draft {
+    fn of(
+        member: &Member,
+        placement: &[u64],
+        access: &Access,
+        (tiering, start): (Tiering, Start),
+    ) -> Draft {
         let mut draft = Draft::default();
         for span in member.memory.mapped_spans() {
-            let treatment = policy::policy(tiering).treat(span, access);
+            let mut treatment = policy::policy(tiering).treat(span, access);
+            if start == Start::Later {
+                treatment.map_all(span);
+            }
             draft.write.extend(spans(span, &treatment.write));
             draft.read.extend(spans(span, &treatment.read));
             if treatment.is_copied {
@@ -132,7 +145,8 @@ impl Draft {
     }
 }
 
-fn pool_offset(span: MappedSpan, placement: &[u64]) -> u64 {
+/// Where in the pool a span lies, the chunks of its image lying at `placement`.
+pub fn pool_offset(span: MappedSpan, placement: &[u64]) -> u64 {
     placement[(span.place / CHUNK_BYTES) as usize] + span.place % CHUNK_BYTES
 }
 
@@ -202,7 +216,7 @@ mod tests {
     const PLACEMENT: [u64; 1] = [7 * CHUNK_BYTES];
 
     fn draft(access: &Access, tiering: Tiering) -> Draft {
-        Draft::of(&member(), &PLACEMENT, access, tiering)
+        Draft::of(&member(), &PLACEMENT, access, (tiering, Start::AtOnce))
     }
 
     #[test]
@@ -219,6 +233,18 @@ mod tests {
         // Page 7 is the guarded one.
         assert_eq!(draft.write, [span(0x10000, 0x2000), span(0x17000, 0x1000)]);
         assert!(draft.served.is_empty());
+    }
+
+    #[test]
+    fn a_clone_that_waits_has_all_mapped_that_nobody_decides_about() {
+        let access = Access { dirtied: PageSet::from_iter([5]), ..Access::default() };
+        let of = |tiering| Draft::of(&member(), &PLACEMENT, &access, (tiering, Start::Later));
+        let span = |address, bytes| Span { address, bytes };
+        assert_eq!(of(Tiering::Mow).write, [span(0x10000, 0x1000)]);
+        assert_eq!(of(Tiering::Mow).read, [span(0x10000, 0x2000), span(0x13000, 0x5000)]);
+        for tiering in [Tiering::Moa, Tiering::Hybrid, Tiering::Copy] {
+            assert!(of(tiering).read.is_empty(), "{tiering}");
+        }
     }
 
     #[test]

@@ -25,6 +25,16 @@ pub struct Treatment {
     pub local: Option<PageSet>,
 }
 
+impl Treatment {
+    /// Has all pages of `span` mapped before the clone runs, unless each is decided about when it is
+    /// touched, or is there anyhow.
+    pub fn map_all(&mut self, span: MappedSpan) {
+        if self.local.is_none() && !self.is_copied {
+            self.read = pages(span).collect();
+        }
+    }
+}
+
 /// Decides what becomes of the pages of an image.
 pub trait Policy {
     /// What becomes of the pages of `span`.

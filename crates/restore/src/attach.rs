@@ -69,6 +69,11 @@ impl Attached {
         &self.pool
     }
 
+    /// Device and inode of the pool, as the request tells them.
+    pub fn pool_file(&self) -> (u64, u64) {
+        (self.pool_device, self.pool_inode)
+    }
+
     /// The request that makes a clone which waits before its last steps, in a namespace of its own.
     pub fn request_waiting(&self) -> Request {
         let expected = supplied(&self.image.model).len();

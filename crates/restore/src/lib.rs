@@ -21,4 +21,4 @@ pub use attach::{Attached, attach};
 pub use error::RestoreError;
 pub use ghost::{Ghost, Seat, Summoned};
 pub use template::{Event, Hands, Started, Template};
-pub use waker::{Waker, start};
+pub use waker::{Theirs, Waker, start};

@@ -14,13 +14,31 @@ use crate::template::{failed, packet_pair};
 #[derive(Debug)]
 pub struct Waker {
     socket: OwnedFd,
+    theirs: Theirs,
+}
+
+/// The clone's own end. As long as somebody else has it, too, the clone does not take it apart when it
+/// closes it, on the way to its first instruction.
+#[derive(Debug)]
+pub struct Theirs(OwnedFd);
+
+impl AsFd for Theirs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 impl Waker {
     /// One, and what the clone sleeps on: the last of the descriptors of its request.
     pub fn new() -> Result<(Waker, OwnedFd), RestoreError> {
         let (socket, theirs) = packet_pair()?;
-        Ok((Waker { socket }, theirs))
+        let kept = theirs.try_clone().map_err(failed("being given a socket"))?;
+        Ok((Waker { socket, theirs: Theirs(kept) }, theirs))
+    }
+
+    /// Lets go of it. What is given is to be kept until the clone runs.
+    pub fn leave(self) -> Theirs {
+        self.theirs
     }
 
     /// Gives the clone its external descriptors, in the order of the plan. It sleeps on.

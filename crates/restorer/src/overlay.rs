@@ -46,17 +46,39 @@ pub fn populate(overlay: &MemberOverlay) {
 /// The kernel's `UIO_MAXIOV`.
 const BATCH: usize = 1024;
 
-/// One call for many spans, whose layout is that of `struct iovec` (Linux 6.13 for oneself).
+/// One call for many spans, whose layout is that of `struct iovec` (Linux 6.13 for oneself). A span
+/// that cannot be supplied, since the parent could not touch it, is left out.
 fn advise(own: u64, spans: Table, advice: u32) {
     // SAFETY: the table is the overlay's.
-    let spans = unsafe { elements::<Span>(spans) };
-    for batch in spans.chunks(BATCH) {
+    let mut spans = unsafe { elements::<Span>(spans) };
+    while !spans.is_empty() {
+        let batch = &spans[..spans.len().min(BATCH)];
         let (at, count) = (batch.as_ptr() as u64, batch.len() as u64);
         // SAFETY: populating changes no byte; the kernel reads the spans.
         let done: SysResult =
             unsafe { syscall(k::__NR_process_madvise, [own, at, count, u64::from(advice), 0]) };
-        if done.is_err() {
-            return;
-        }
+        let supplied = match done {
+            Ok(bytes) => bytes,
+            // The first of them, as nobody may touch it.
+            Err(Errno(EINVAL | EFAULT)) => 0,
+            Err(_) => return,
+        };
+        let whole = count_whole(batch, supplied);
+        let passed_over = usize::from(whole < batch.len());
+        spans = &spans[whole + passed_over..];
     }
 }
+
+/// How many spans `bytes` of all are.
+fn count_whole(spans: &[Span], bytes: u64) -> usize {
+    let mut left = bytes;
+    let fits = |span: &&Span| {
+        let fits = span.bytes <= left;
+        left = left.saturating_sub(span.bytes);
+        fits
+    };
+    spans.iter().take_while(fits).count()
+}
+
+const EINVAL: i32 = linux_raw_sys::errno::EINVAL as i32;
+const EFAULT: i32 = linux_raw_sys::errno::EFAULT as i32;

@@ -10,7 +10,7 @@ use crate::init::SHARED;
 use crate::ipc;
 use crate::place;
 use crate::rights::Assumed;
-use crate::settle::VDSO;
+use crate::settle::{VDSO, VDSO_AT};
 
 /// What ops leave to later ones: descriptors, which they refer to by slot, and whose rights they
 /// work with.
@@ -90,8 +90,23 @@ impl Slots {
     /// # Safety
     /// The ops must come from a sealed image whose parent had this address space.
     pub unsafe fn run(&mut self, ops: &[Op]) -> Result<(), Failure> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.run_while(ops, |_, _| true) }.map(|_| ())
+    }
+
+    /// Runs `ops` in order up to the first that fails, or that `may` not run yet; what is left.
+    ///
+    /// # Safety
+    /// As [`run`](Slots::run).
+    pub unsafe fn run_while<'o>(
+        &mut self,
+        ops: &'o [Op],
+        may: impl Fn(&Slots, &Op) -> bool,
+    ) -> Result<&'o [Op], Failure> {
         let mut rest = ops.iter();
-        while let Some(op) = rest.next() {
+        loop {
+            let left = rest.as_slice();
+            let Some(op) = rest.next().filter(|op| may(self, op)) else { return Ok(left) };
             // SAFETY: passed on to the caller.
             match unsafe { self.step(op) } {
                 Ok(NOT_SUPPLIED) if op.nr == nr::TAKE_SUPPLIED => {}
@@ -115,7 +130,21 @@ impl Slots {
                 }
             }
         }
-        Ok(())
+    }
+
+    /// Whether `op` takes a descriptor that the caller has supplied.
+    pub fn is_supplied(&self, op: &Op) -> bool {
+        let [fd, ..] = self.arguments(op);
+        // SAFETY: asks for a descriptor's flags.
+        op.nr == nr::TAKE_SUPPLIED && unsafe { supplied(fd) }.is_ok_and(|fd| fd != NOT_SUPPLIED)
+    }
+
+    /// Closes what `slot` holds, which no op takes any more.
+    pub fn close(&mut self, slot: u8) {
+        if let Ok(fd) = u32::try_from(self.get(slot.into())) {
+            call::close_range(fd, fd);
+            self.set(slot, -1);
+        }
     }
 
     unsafe fn step(&mut self, op: &Op) -> SysResult {
@@ -123,7 +152,11 @@ impl Slots {
         // SAFETY: passed on to the caller of `run`.
         unsafe {
             match op.nr {
-                nr::MOVE_VDSO => move_vdso(args[0], args[1]),
+                nr::MOVE_VDSO => {
+                    move_vdso(args[0], args[1])?;
+                    *VDSO_AT.get_mut() = args[0];
+                    Ok(0)
+                }
                 nr::MOVE_FD => move_fd(args[0], args[1], args[2]),
                 nr::PIPE => self.pair(k::__NR_pipe2, |out| [out, args[0], 0, 0], args[1]),
                 nr::SOCKETPAIR => {

@@ -26,6 +26,9 @@ pub struct Vdso {
 pub static VDSO: ProcessCell<Vdso> =
     ProcessCell::new(Vdso { parts: [(0, 0); VDSO_PARTS], count: 0 });
 
+/// Where the plan has put it in this process; 0 as long as it has not.
+pub static VDSO_AT: ProcessCell<u64> = ProcessCell::new(0);
+
 impl Vdso {
     /// First address.
     pub fn start(&self) -> u64 {
@@ -39,6 +42,20 @@ impl Vdso {
 
     fn end(&self) -> u64 {
         self.parts[self.count - 1].1
+    }
+
+    /// Touches it where a clone's own code is going to, when it is mapped from `start` on.
+    ///
+    /// # Safety
+    /// It must have been moved there.
+    pub unsafe fn touch(&self, start: u64) {
+        let Some((last, end)) = self.parts[..self.count].last() else { return };
+        let (first, end) = (last - self.start() + start, end - self.start() + start);
+        let code = (first..end).step_by(farfork_types::PAGE_BYTES as usize);
+        for page in code.chain([start]) {
+            // SAFETY: the kernel's own pages, which anybody may read; the first holds the time.
+            let _ = unsafe { (page as *const u8).read_volatile() };
+        }
     }
 
     fn add(&mut self, start: u64, end: u64) {

@@ -10,7 +10,8 @@ use crate::family;
 use crate::gate::GATE;
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, Slots, elements};
-use crate::{overlay, pager, wait, watch};
+use crate::wait::{self, Rest};
+use crate::{overlay, pager, watch};
 
 const ARCH_SET_FS: u64 = 0x1002;
 
@@ -103,17 +104,14 @@ fn build(
     }
     // What the first thread sets for others, they do not set again.
     GATE.await_others(shared.others);
-    if let Some(socket) = shared.wake_fd {
-        wait::for_start(socket, shared).map_err(|errno| Failure::of(What::Descriptor, errno))?;
-        // SAFETY: as above; nobody else of this process makes descriptors now.
-        unsafe { shared.slots.run(elements(member.late_ops))? };
-    }
-    let base = threads[0].fs_base;
-    // SAFETY: nothing here uses thread-local storage; the ops are this thread's.
-    unsafe {
-        syscall(k::__NR_arch_prctl, [ARCH_SET_FS, base])
-            .map_err(|errno| Failure::of(What::Thread, errno))?;
-        shared.slots.run(elements(threads[0].ops))
+    // Nothing here uses thread-local storage.
+    // SAFETY: a register of this thread.
+    unsafe { syscall(k::__NR_arch_prctl, [ARCH_SET_FS, threads[0].fs_base]) }
+        .map_err(|errno| Failure::of(What::Thread, errno))?;
+    match shared.wake_fd {
+        Some(socket) => wait::for_start(socket, shared, Rest::of(member, &threads[0])),
+        // SAFETY: the ops are this thread's.
+        None => unsafe { shared.slots.run(elements(threads[0].ops)) },
     }
 }
 

@@ -1,24 +1,112 @@
-//! A clone that was made before anybody asked for it, up to what has to wait (`late_ops`): it sleeps
-//! in the one call from which it is woken, by whoever holds the other end of its socket.
+//! A clone that was made before anybody asked for it, up to what has to wait: it sleeps in the one
+//! call from which it is woken, by whoever holds the other end of its socket.
 //!
 //! ```text
-//!  agent ── Supply, external descriptors ──► waits on     (long before, or just before)
-//!  agent or its client ── Start ──► late_ops ─► the first thread's ops ─► "running" ─► leaves
+//!  agent ── Supply, external descriptors ──► what is the first thread's own and nobody's else, then
+//!                                            the late ops as far as nobody notices, then its rights
+//!                                            waits on     (long before, or just before)
+//!  agent or its client ── Start ──► what is left ─► "running" ─► leaves
 //! ```
-//! The descriptors come before the wake-up, so that this is one small message. The socket lies in the
-//! restorer's run of numbers, which is closed before any of the parent's code runs.
+//! The descriptors come before the wake-up, so that this is one small message, and so that what they
+//! are needed for is done by then. The socket lies in the restorer's run of numbers, which is closed
+//! before any of the parent's code runs.
 
-use farfork_plan::protocol::{SLOT_EXTERNAL, Status, StatusKind, VERSION, Wake, WakeKind};
-use farfork_plan::{PlanHeader, window};
-use linux_raw_sys::general as k;
+use farfork_plan::protocol::{
+    SLOT_EXTERNAL, SLOT_POOL, Status, StatusKind, VERSION, Wake, WakeKind,
+};
+use farfork_plan::{MemberPlan, Op, PlanHeader, ThreadPlan, What, nr, window};
+use linux_raw_sys::{general as k, prctl};
 
 use crate::call::{self, Errno, syscall};
 use crate::init::Shared;
+use crate::run::{Failure, Slots, elements};
+use crate::settle::{VDSO, VDSO_AT};
 use crate::template::{Received, receive_from};
 
-/// Waits until the clone is to start. Ends it when nobody can ask for that any more.
-pub fn for_start(socket: i32, shared: &mut Shared) -> Result<(), Errno> {
+/// Ops that are still to be run: those of the process that may have to wait for the start, then
+/// those of its first thread.
+pub struct Rest {
+    late: &'static [Op],
+    own: &'static [Op],
+}
+
+impl Rest {
+    /// All of them.
+    pub fn of(member: &MemberPlan, first: &ThreadPlan) -> Rest {
+        // SAFETY: the tables are the plan's.
+        unsafe { Rest { late: elements(member.late_ops), own: elements(first.ops) } }
+    }
+
+    /// What the first thread does to itself, and what depends on nothing.
+    fn begin(&mut self, slots: &mut Slots) -> Result<(), Failure> {
+        // SAFETY: the ops are this thread's.
+        self.own = unsafe { slots.run_while(self.own, |_, op| is_private(op)) }?;
+        Ok(())
+    }
+
+    /// What can be done once the descriptors have come. The late ops need the agent's rights; when
+    /// none is left, those are given up, as far as no timer is to be set before.
+    fn go_on(&mut self, slots: &mut Slots) -> Result<(), Failure> {
+        // SAFETY: the ops are the plan's; nobody else of this process makes descriptors now.
+        self.late = unsafe { slots.run_while(self.late, is_quiet) }?;
+        if self.late.is_empty() {
+            hide().map_err(|errno| Failure::of(What::Attribute, errno))?;
+            // SAFETY: the ops are this thread's.
+            self.own = unsafe { slots.run_while(self.own, |_, op| !is_timer(op)) }?;
+        }
+        Ok(())
+    }
+
+    /// What is left.
+    fn end(&self, slots: &mut Slots) -> Result<(), Failure> {
+        // SAFETY: as in `go_on`.
+        unsafe {
+            slots.run(self.late)?;
+            slots.run(self.own)
+        }
+    }
+}
+
+/// Whether an op changes what only the calling thread has, and asks for no right. The kernel writes
+/// to the memory that it is told of, which takes a page fault, and that can be dear.
+fn is_private(op: &Op) -> bool {
+    let is_name = op.args[0] == u64::from(prctl::PR_SET_NAME);
+    let is_slack = op.args[0] == u64::from(prctl::PR_SET_TIMERSLACK);
+    match op.nr {
+        k::__NR_prctl => is_name || is_slack,
+        number => {
+            [k::__NR_set_tid_address, k::__NR_set_robust_list, k::__NR_rseq, k::__NR_arch_prctl]
+                .contains(&number)
+        }
+    }
+}
+
+/// Whether nobody but this process can notice a late op: it puts what came from the caller in its
+/// place, or sets a limit.
+fn is_quiet(slots: &Slots, op: &Op) -> bool {
+    [nr::MOVE_FD, k::__NR_dup3, k::__NR_prlimit64].contains(&op.nr) || slots.is_supplied(op)
+}
+
+/// Whether an op sets time running, or makes what it runs for.
+fn is_timer(op: &Op) -> bool {
+    [nr::TIMER_CREATE, k::__NR_timer_settime, k::__NR_setitimer].contains(&op.nr)
+}
+
+/// Keeps processes with the parent's ids from looking into this one, which has descriptors of
+/// farfork's. The parent's own attribute is set when it leaves.
+fn hide() -> Result<(), Errno> {
+    // SAFETY: an attribute of this process.
+    unsafe { syscall(k::__NR_prctl, [u64::from(prctl::PR_SET_DUMPABLE), 0]) }.map(|_| ())
+}
+
+/// Waits until the clone is to start, and has run `rest` then. Ends it when nobody can ask for that
+/// any more.
+pub fn for_start(socket: i32, shared: &mut Shared, mut rest: Rest) -> Result<(), Failure> {
     fetch_plan();
+    touch_vdso();
+    // All that comes from the pool has come.
+    shared.slots.close(SLOT_POOL);
+    rest.begin(&mut shared.slots)?;
     let waits = Status { kind: StatusKind::Waits as u32, ..Status::default() };
     if call::send(shared.status_fd, &waits).is_err() {
         call::exit(call::EXIT_REPORTED)
@@ -33,13 +121,14 @@ pub fn for_start(socket: i32, shared: &mut Shared) -> Result<(), Errno> {
         let is_whole = received.fds().len() == shared.expected as usize;
         match wake.kind {
             kind if is_ours && kind == WakeKind::Supply as u32 && is_whole && !is_supplied => {
-                supply(&received, shared)?;
+                supply(&received, shared).map_err(|errno| Failure::of(What::Descriptor, errno))?;
                 is_supplied = true;
+                rest.go_on(&mut shared.slots)?;
             }
             kind if is_ours && kind == WakeKind::Start as u32 && is_supplied => {
                 let now = shared.now_ns();
                 shared.at_ns = [wake.requested_ns, now, now, now, 0, 0];
-                return Ok(());
+                return rest.end(&mut shared.slots);
             }
             // Not understood, and nothing was done.
             _ => received.close(),
@@ -64,5 +153,16 @@ fn fetch_plan() {
         let bytes = (*(window::PLAN as *const PlanHeader)).bytes;
         let advice = u64::from(k::MADV_POPULATE_READ);
         let _ = syscall(k::__NR_madvise, [window::PLAN, bytes, advice]);
+    }
+}
+
+/// The same for the kernel's pages, which most programs ask for the time.
+fn touch_vdso() {
+    // SAFETY: this thread alone has set it; the plan has moved it there.
+    unsafe {
+        match *VDSO_AT.get() {
+            0 => {}
+            start => VDSO.get().touch(start),
+        }
     }
 }

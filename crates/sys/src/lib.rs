@@ -30,6 +30,8 @@ pub mod pidfd;
 #[cfg(feature = "std")]
 pub mod proc;
 #[cfg(feature = "std")]
+pub mod promote;
+#[cfg(feature = "std")]
 pub mod ptrace;
 #[cfg(feature = "std")]
 pub mod sched;

@@ -74,6 +74,21 @@ pub fn pages_with_content(pagemap: &File, start: u64, end: u64) -> io::Result<Ve
     }
 }
 
+/// The page is not protected against writes by a userfaultfd, or has been written since.
+const PAGE_UNPROTECTED: u64 = 1 << 1;
+
+/// Runs of pages of `start..end` that are in memory, and are not the zero page: [`PAGE_FILE`] tells
+/// those that a file's mapping shows, of which those are left out that a userfaultfd protects.
+pub fn present_pages(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
+    let query = ScanArgs {
+        category_inverted: PAGE_ZERO,
+        category_mask: PAGE_PRESENT | PAGE_UNPROTECTED | PAGE_ZERO,
+        return_mask: PAGE_FILE,
+        ..ScanArgs::default()
+    };
+    scan(pagemap, start, end, query)
+}
+
 /// The page's mapping is watched by a userfaultfd whose write-protection is asynchronous.
 pub const PAGE_WATCHED: u64 = 1 << 0;
 

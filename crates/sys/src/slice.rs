@@ -1,10 +1,10 @@
-//! The scheduler's time slice of the calling thread.
+//! The scheduler's time slice of the calling thread, and whom it displaces when it wakes.
 #![allow(unsafe_code)] // reason: sched_setattr has no wrapper
 
 use std::io;
 
 /// `struct sched_attr` as of Linux 4.20 (the first 48 bytes).
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Attributes {
     size: u32,
@@ -27,7 +27,62 @@ pub fn request(ns: u64) -> io::Result<()> {
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let size = size_of::<Attributes>() as u32;
     let attributes = Attributes { size, nice, runtime: ns, ..Attributes::default() };
-    // SAFETY: the kernel reads the attributes, whose size it is told.
-    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    set(&attributes)
+}
+
+/// As long as it lives, the calling thread displaces nobody when it is woken: it waits for a
+/// processor that is free, or for its turn (`SCHED_BATCH`).
+#[derive(Debug)]
+pub struct Patience {
+    before: Option<Attributes>,
+}
+
+impl Patience {
+    /// Begins it. A thread under another policy than the usual one stays as it is.
+    pub fn begin() -> Patience {
+        let before = attributes().filter(|own| own.policy == libc::SCHED_OTHER as u32);
+        let patient = |own: &Attributes| Attributes { policy: libc::SCHED_BATCH as u32, ..*own };
+        let before = before.filter(|own| set(&patient(own)).is_ok());
+        Patience { before }
+    }
+}
+
+impl Drop for Patience {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = set(before);
+        }
+    }
+}
+
+fn attributes() -> Option<Attributes> {
+    let mut own = Attributes::default();
+    let size = size_of::<Attributes>();
+    // SAFETY: the kernel writes as many bytes as it is told.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut own, size, 0) };
+    (got == 0).then_some(own)
+}
+
+fn set(attributes: &Attributes) -> io::Result<()> {
+    // SAFETY: the kernel reads the attributes, whose size they tell.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, attributes as *const _, 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends_and_leaves_the_slice_as_it_was() {
+        request(3_000_000).unwrap();
+        let before = attributes().unwrap();
+        let patience = Patience::begin();
+        let during = attributes().unwrap();
+        assert_eq!(during.policy, libc::SCHED_BATCH as u32);
+        assert_eq!((during.runtime, during.nice), (before.runtime, before.nice));
+        drop(patience);
+        let after = attributes().unwrap();
+        assert_eq!((after.policy, after.runtime), (before.policy, before.runtime));
+    }
 }

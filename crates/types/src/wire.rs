@@ -44,6 +44,13 @@ pub enum Call {
     },
     /// List clones.
     List,
+    /// Make pages of a clone local that it maps from the pool.
+    Promote {
+        /// Its pid, as the client sees it.
+        pid: i32,
+        /// Which pages.
+        pages: Promotion,
+    },
     /// Make a ghost.
     GhostStart(GhostCall),
     /// List ghosts.
@@ -53,6 +60,56 @@ pub enum Call {
         /// Which; all without it.
         id: Option<String>,
     },
+}
+
+/// Which pages of a clone are to become local.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promotion {
+    /// Those that the user has declared hot.
+    #[serde(default)]
+    pub hot: bool,
+    /// Those that clones were seen to access.
+    #[serde(default)]
+    pub accessed: bool,
+    /// Those at these addresses.
+    #[serde(default)]
+    pub ranges: Vec<AddressRange>,
+}
+
+/// Addresses of one of the processes of an image; shown as `START-END` or `PID:START-END`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressRange {
+    /// The parents' pid of the process; the image's first without it.
+    pub process: Option<u32>,
+    /// First address.
+    pub start: u64,
+    /// Address after the last.
+    pub end: u64,
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AddressRange { process, start, end } = self;
+        match process {
+            Some(pid) => write!(f, "{pid}:{start:x}-{end:x}"),
+            None => write!(f, "{start:x}-{end:x}"),
+        }
+    }
+}
+
+/// What became of the pages that were to become local, in pages of 4 KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promoted {
+    /// Became local.
+    pub promoted_pages: u64,
+    /// Were local already.
+    pub local_pages: u64,
+    /// The clone has not touched, or does not have any more.
+    pub untouched_pages: u64,
+    /// Stay where they are: the clone may not write to them, or maps something else there.
+    pub kept_pages: u64,
+    /// Stay where they are for want of memory in the clone's cgroup.
+    pub refused_pages: u64,
 }
 
 /// Make a ghost: a container that waits for its clone.
@@ -164,6 +221,8 @@ pub enum Reply {
     Ghost(GhostState),
     /// One of the list; [`Reply::Done`] follows the last.
     Clone(CloneState),
+    /// Pages have become local; ends the call.
+    Promoted(Promoted),
     /// Done; ends the call.
     Done,
     /// The call failed; ends it.
@@ -246,6 +305,9 @@ pub struct CloneState {
     pub is_profiled: bool,
     /// Anonymous memory and page tables, in bytes.
     pub local_bytes: u64,
+    /// Bytes that were made local while it ran (`farfork promote`).
+    #[serde(default)]
+    pub promoted_bytes: u64,
     /// Bytes mapped from the pool and present.
     pub pool_bytes: u64,
     /// Mappings.

@@ -1,3 +1,4 @@
 module farfork.test/rt_go
 
-go 1.26
+// What Debian 12 has.
+go 1.19

@@ -23,7 +23,7 @@ func check[T comparable](what string, expected, seen T) {
 
 func build(entries int) map[int]string {
 	table := make(map[int]string, entries)
-	for i := range entries {
+	for i := 0; i < entries; i++ {
 		table[i] = fmt.Sprintf("value %d", i*i)
 	}
 	return table
@@ -39,13 +39,15 @@ func digest(table map[int]string) [32]byte {
 	for _, key := range keys {
 		fmt.Fprintln(hash, key, table[key])
 	}
-	return [32]byte(hash.Sum(nil))
+	var sum [32]byte
+	copy(sum[:], hash.Sum(nil))
+	return sum
 }
 
 // Large slices come from memory that the runtime believes to be zero.
 func freshMemory() {
 	for _, size := range []int{1 << 12, 1 << 16, 1 << 20, 1 << 24} {
-		for range 8 {
+		for round := 0; round < 8; round++ {
 			slice := make([]byte, size)
 			for i := range slice {
 				if slice[i] != 0 {
@@ -59,7 +61,7 @@ func freshMemory() {
 
 func garbage() {
 	var kept [][]byte
-	for i := range 2000 {
+	for i := 0; i < 2000; i++ {
 		block := make([]byte, 1+i*37%60000)
 		for at := range block {
 			block[at] = byte(i)
@@ -82,11 +84,11 @@ func squares(count int) []worker {
 	workers := make([]worker, count)
 	for i := range workers {
 		workers[i] = worker{make(chan int), make(chan int)}
-		go func() {
-			for value := range workers[i].in {
-				workers[i].out <- value * value
+		go func(own worker) {
+			for value := range own.in {
+				own.out <- value * value
 			}
-		}()
+		}(workers[i])
 	}
 	return workers
 }
@@ -95,7 +97,7 @@ func squares(count int) []worker {
 func spin(stop *bool, mutex *sync.Mutex) {
 	for {
 		total := 0
-		for i := range 10_000_000 {
+		for i := 0; i < 10_000_000; i++ {
 			total ^= i
 		}
 		mutex.Lock()
@@ -113,7 +115,7 @@ func wait() {
 	var one [1]byte
 	count, err := syscall.Read(0, one[:])
 	check("read of fd 0", 1, count)
-	check("error of read", nil, err)
+	check("whether read failed", false, err != nil)
 }
 
 func main() {
@@ -128,7 +130,7 @@ func main() {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	wait()
 	check("map", before, digest(table))
-	for round := range 10 {
+	for round := 0; round < 10; round++ {
 		for i := range workers {
 			workers[i].in <- i + round
 			check("square", (i+round)*(i+round), <-workers[i].out)

@@ -53,6 +53,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("never_read_foreign"),
     Program::c("two_mib_edges").caught_naive(),
     Program::c("many_vmas").caught_naive(),
+    Program::c("promoted"),
     Program::c("watcher"),
     Program::c("zero_pages"),
     Program::c("malloc_trim"),

@@ -2,8 +2,9 @@
 //! and after the request, in words, and nothing of a container stays.
 
 use std::fs;
-use std::io::IoSlice;
-use std::os::fd::AsRawFd;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
@@ -13,10 +14,10 @@ use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg,
-    socket,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
+    connect, recvmsg, sendmsg, socket,
 };
-use nix::unistd::Pid;
+use nix::unistd::{Pid, close};
 
 use crate::Case;
 use crate::scene::{PATIENCE, Scene, await_until, demand, during, fail};
@@ -44,6 +45,7 @@ pub const CASES: &[Case] = &[
     ("is_killed_while_its_clone_waits", is_killed_while_its_clone_waits),
     ("loses_its_agent_while_its_clone_waits", loses_its_agent_while_its_clone_waits),
     ("is_asked_by_one_that_goes", is_asked_by_one_that_goes),
+    ("has_given_up_rights_when_it_is_woken", has_given_up_rights_when_it_is_woken),
     ("says_that_runc_is_missing", says_that_runc_is_missing),
 ];
 
@@ -469,13 +471,12 @@ fn loses_its_agent_while_its_clone_waits() -> Outcome {
     scene.strike()
 }
 
-/// Whoever has asked for a clone that waits, and goes without waking it, has spent it.
-fn is_asked_by_one_that_goes() -> Outcome {
-    let (scene, _subject) = stage()?;
-    let ghost = attach(&scene)?;
-    let cid = told(&scene, &ghost)?["cid"].as_str().unwrap_or_default().to_owned();
+/// Asks for the clone that waits in a ghost, with nothing but null devices for it, and hears that it
+/// is ready; the connection, and what the clone is woken by.
+fn ask(scene: &Scene, ghost: &str, name: &str) -> Outcome<(OwnedFd, RawFd)> {
+    let cid = told(scene, ghost)?["cid"].as_str().unwrap_or_default().to_owned();
     let call = serde_json::json!({ "restore": {
-        "pool": scene.pool_path(), "cid": cid, "name": "a/b", "detach": false, "same_pid": false,
+        "pool": scene.pool_path(), "cid": cid, "name": name, "detach": false, "same_pid": false,
         "inherit": [], "requested_ns": 0, "ghost": ghost,
     }});
     let kind = SockType::SeqPacket;
@@ -489,13 +490,75 @@ fn is_asked_by_one_that_goes() -> Outcome {
     let (bytes, rights) = ([IoSlice::new(text.as_bytes())], [ControlMessage::ScmRights(&fds)]);
     sendmsg::<()>(asking.as_raw_fd(), &bytes, &rights, MsgFlags::empty(), None)
         .map_err(during("sending"))?;
-    let mut reply = vec![0; 4096];
-    let got = recv(asking.as_raw_fd(), &mut reply, MsgFlags::empty()).map_err(during("hearing"))?;
+    let (mut reply, mut space) = (vec![0; 4096], nix::cmsg_space!(RawFd));
+    let mut vectors = [IoSliceMut::new(&mut reply)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let heard = recvmsg::<()>(asking.as_raw_fd(), &mut vectors, Some(&mut space), flags)
+        .map_err(during("hearing"))?;
+    let got = heard.bytes;
+    let mut controls = heard.cmsgs().map_err(during("being given a socket"))?;
+    let waker = match controls.next() {
+        Some(ControlMessageOwned::ScmRights(fds)) if fds.len() == 1 => fds[0],
+        other => return fail(format!("expected a socket, saw {other:?}")),
+    };
     let said = String::from_utf8_lossy(&reply[..got]).into_owned();
     demand(said == "\"ready\"", format!("expected it to be ready: {said}"))?;
+    Ok((asking, waker))
+}
+
+fn leave((asking, waker): (OwnedFd, RawFd)) -> Outcome {
     drop(asking);
+    close(waker).map_err(during("closing"))
+}
+
+/// Whoever has asked for a clone that waits, and goes without waking it, has spent it.
+fn is_asked_by_one_that_goes() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = attach(&scene)?;
+    leave(ask(&scene, &ghost, "a/b")?)?;
     must_be_gone(&scene, &ghost)?;
     demand(scene.pins()?.is_empty(), "the image is still pinned")?;
     scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "used"])?;
+    scene.strike()
+}
+
+/// What the start needs no rights for is done before it; and a process of the same user that could
+/// look into the clone would find descriptors of farfork's in it.
+fn has_given_up_rights_when_it_is_woken() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid",
+        "1000",
+        "--regid",
+        "1001",
+        "--clear-groups",
+        "--bounding-set",
+        "-all",
+    ]);
+    command.args(["sh", "-c", "echo READY; read line"]).current_dir("/");
+    let mut poor = Subject::start("poor", &mut command, PATIENCE)?;
+    poor.await_ready()?;
+    scene.checkpoint(&poor, "a/poor")?;
+    let ghost = start(&scene, &["--image", "a/poor"])?;
+    let pid = number(&scene, &ghost, "pid")?;
+    let pool = scene.pool_path();
+    let files = || fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let has_pool =
+        || files().any(|entry| fs::read_link(entry.path()).is_ok_and(|path| path == pool));
+    demand(!has_pool(), "a clone that waits has the pool open")?;
+    let status = |pid: i64| -> String {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let kept = ["Uid", "Gid", "Groups", "CapPrm", "CapEff", "CapBnd", "NoNewPrivs", "Name"];
+        text.lines().filter(|line| kept.iter().any(|key| line.starts_with(key))).collect()
+    };
+    let asked = ask(&scene, &ghost, "a/poor")?;
+    let parents = status(poor.pid().into());
+    await_until("the clone has its parent's rights", || status(pid) == parents)
+        .map_err(|_| Trouble::Failed(format!("{}\n, its parent: {parents}", status(pid))))?;
+    let owner = fs::metadata(format!("/proc/{pid}/fd")).map_err(during("looking"))?.uid();
+    demand(owner == 0, format!("user {owner} may look into it"))?;
+    leave(asked)?;
+    must_be_gone(&scene, &ghost)?;
     scene.strike()
 }

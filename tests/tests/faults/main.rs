@@ -9,6 +9,7 @@ mod hang;
 mod killed;
 mod media;
 mod pages;
+mod promotion;
 mod removal;
 mod restore;
 mod scene;
@@ -32,6 +33,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("killed", killed::CASES),
     ("media", media::CASES),
     ("pages", pages::CASES),
+    ("promotion", promotion::CASES),
     ("removal", removal::CASES),
     ("restore", restore::CASES),
     ("steps", steps::CASES),

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use farfork_checkpoint::{Fate, Target};
 
-use super::{Bench, Lane};
+use crate::cases::{Bench, Lane};
 use crate::error::BenchError;
 use crate::exchange::{now_ns, us_since};
 

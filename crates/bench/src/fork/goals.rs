@@ -1,6 +1,6 @@
 //! The goals of this benchmark.
 
-use super::{Lane, metric};
+use crate::cases::{Lane, metric};
 use crate::goals::Goal;
 use crate::samples::Samples;
 use crate::subject::Forking;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use farfork_types::Tiering;
 
-use super::clone::{Asked, ask};
-use super::{Bench, Lane, metric};
+use crate::cases::clone::{Asked, Way};
+use crate::cases::{Bench, Lane, metric};
 use crate::clones;
 use crate::error::BenchError;
 use crate::exchange::{now_ns, us_since};
@@ -20,11 +20,12 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>, count: usize) -> Result<(
     std::thread::sleep(GRACE);
     let kernel_before = bench.testbed.cgroup.as_ref().and_then(|group| group.kernel_bytes());
     let numbers: Vec<u64> = (0..count).map(|_| lane.number()).collect();
+    let way = Way::new(lane.warm.cid, Tiering::Mow);
     let started = now_ns();
     let mut herd = numbers
         .iter()
         .map(|number| {
-            ask(lane, bench.testbed, *number, &format!("herd-{number}.sock"), Tiering::Mow)
+            way.ask(&lane.subject, bench.testbed, *number, &format!("herd-{number}.sock"))
         })
         .collect::<Result<Vec<_>, _>>()?;
     for asked in &mut herd {

@@ -1,10 +1,10 @@
 //! What a subject is asked and how its answers are judged. One file per subject's language.
 
 mod footprint;
-mod runtime;
+mod function;
 
 pub use footprint::{Footprint, Touches};
-pub use runtime::Runtime;
+pub use function::{Example, Function};
 
 /// Which process is to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub enum Answerer {
 }
 
 /// The language of a subject. Requests are numbered; equal numbers get equal answers from every
-/// right process, and different numbers different ones.
-pub trait Protocol {
+/// right process, and different numbers can be told from each other.
+pub trait Protocol: Send + Sync {
     /// The bytes of request `number`.
     fn request(&self, number: u64, answerer: Answerer) -> Vec<u8>;
 
@@ -27,4 +27,9 @@ pub trait Protocol {
     /// Checks the answer to request `number`; the pid of the process that gave it, as that
     /// process sees itself.
     fn check(&self, number: u64, answer: &[u8]) -> Result<i32, String>;
+
+    /// So many requests in a row, from a multiple of this number on, take the same work.
+    fn same_input(&self) -> u64 {
+        1
+    }
 }

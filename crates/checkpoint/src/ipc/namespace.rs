@@ -1,18 +1,19 @@
 //! IPC namespaces, and looking into another.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use farfork_plan::window;
 use farfork_sys::proc;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::LinkNameSpaceType;
 
 use crate::error::CheckpointError;
+use crate::namespaces;
 use crate::refuse::{Refusals, causes};
 
 /// Whether processes, which are in one namespace, are in another than farfork. Refuses one that
-/// others are in, too.
+/// others are in, too: but for the init of a clone in a ghost, which has none of its objects.
 pub fn is_own(pids: &[i32], refusals: &mut Refusals) -> Result<bool, CheckpointError> {
     let pid = pids[0];
     let theirs = name(pid).map_err(|_| CheckpointError::Proc { pid, what: "the namespaces" })?;
@@ -20,7 +21,9 @@ pub fn is_own(pids: &[i32], refusals: &mut Refusals) -> Result<bool, CheckpointE
         return Ok(false);
     }
     let is_inside = |other: &i32| name(*other).is_ok_and(|other| other == theirs);
-    if let Some(other) = proc::processes().find(|other| !pids.contains(other) && is_inside(other)) {
+    let is_company =
+        |other: &i32| !pids.contains(other) && is_inside(other) && !is_init_of(*other, pid);
+    if let Some(other) = proc::processes().find(is_company) {
         refusals.add(format!("process {other}"), causes::namespaces::IPC_COMPANY);
     }
     Ok(true)
@@ -47,11 +50,19 @@ pub fn inside<T: Send + 'static>(
     if name(pid)? == name_of("self")? {
         return look();
     }
-    let namespace = File::open(format!("/proc/{pid}/ns/ipc"))?;
-    let entered = std::thread::spawn(move || {
-        let kind = Some(LinkNameSpaceType::InterProcessCommunication);
-        move_into_link_name_space(namespace.as_fd(), kind)?;
-        look()
-    });
-    entered.join().unwrap_or_else(|_| Err(io::Error::other("a thread of farfork's panicked")))
+    let link = Path::new("/proc").join(pid.to_string()).join("ns/ipc");
+    namespaces::inside(link, LinkNameSpaceType::InterProcessCommunication, look)
+}
+
+/// Whether process `init` is the init of the clone `pid`: its parent, and a process of farfork's.
+fn is_init_of(init: i32, pid: i32) -> bool {
+    let is_ours = || {
+        let maps = proc::text(format!("/proc/{init}/maps")).unwrap_or_default();
+        maps.lines().any(|line| {
+            let start =
+                line.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
+            start.is_some_and(|start| (window::BASE..window::END).contains(&start))
+        })
+    };
+    proc::children(init).contains(&pid) && is_ours()
 }

@@ -40,6 +40,12 @@ impl MemoryGroup {
         self.number(file, "").filter(|bytes| *bytes < UNLIMITED)
     }
 
+    /// Bytes that are left up to its limit, if it has one.
+    pub fn free_bytes(&self) -> Option<u64> {
+        let file = if self.is_unified { "memory.current" } else { "memory.usage_in_bytes" };
+        Some(self.limit_bytes()?.saturating_sub(self.number(file, "")?))
+    }
+
     fn number(&self, file: &str, key: &str) -> Option<u64> {
         let text = proc::text(self.directory.join(file)).ok()?;
         text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
@@ -106,5 +112,8 @@ mod tests {
         assert_eq!(figures(group(true)), (2, Some(8192), None));
         write("memory.max", "1048576\n");
         assert_eq!(group(true).limit_bytes(), Some(1 << 20));
+        write("memory.current", "4096\n");
+        assert_eq!(group(true).free_bytes(), Some((1 << 20) - 4096));
+        assert_eq!(group(false).free_bytes(), None);
     }
 }

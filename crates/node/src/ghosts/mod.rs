@@ -24,6 +24,7 @@ use farfork_types::wire::GhostCall;
 
 pub use attached::Attached;
 pub use bundle::Wishes;
+pub use cgroup::MemoryGroup;
 pub use container::{Container, Places, Spent};
 use leftovers::Leftovers;
 

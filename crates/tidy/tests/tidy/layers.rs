@@ -7,7 +7,7 @@ use toml::Table;
 /// From the bottom up; crates of one layer do not know each other.
 const LAYERS: &[&[&str]] = &[
     &["types"],
-    &["sys"],
+    &["sys", "policy"],
     &["plan"],
     &["restorer", "pool"],
     &["image"],

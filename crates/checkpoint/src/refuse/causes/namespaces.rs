@@ -2,7 +2,7 @@
 
 causes! {
     HOST_NAME {
-        what: "another UTS namespace",
+        what: "host name of its own",
         why: "it has a host name of its own, and a clone has that of its node",
         remedy: "run the program without unshare --uts, or farfork in its namespace \
             (nsenter --uts)",

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use command_fds::{CommandFdExt, FdMapping};
 
-use super::{Bench, Lane, metric};
+use super::{Bench, Lane, TwoCalls, metric};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns, us_since};
 use crate::protocol::Answerer;
@@ -101,7 +101,7 @@ fn dump(program: &Program, directory: &Path, pid: i32) -> Result<Dumped, String>
 }
 
 /// A row for each subject that says why CRIU was not measured, and a note on the one that was.
-pub fn note(lanes: &[Lane], samples: &mut Samples) -> Vec<String> {
+pub fn note<'a>(lanes: impl IntoIterator<Item = &'a Lane>, samples: &mut Samples) -> Vec<String> {
     let mut notes = Vec::new();
     for lane in lanes {
         let (case, note) = match &lane.criu {
@@ -120,35 +120,27 @@ pub fn note(lanes: &[Lane], samples: &mut Samples) -> Vec<String> {
 
 /// Restores the images once, for one request and the next.
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
-    let (first, second) = (lane.number(), lane.number());
+    let numbers = lane.numbers();
     let (subject, Ok(images)) = (&lane.subject, &lane.criu) else { return Ok(()) };
     let socket = bench.testbed.path("criu.sock");
-    let wrong = |error: std::io::Error| subject.wrong("criu", &error);
     let started = now_ns();
     let (listener, mut connection) =
         Connection::with_listener(&socket).map_err(io("listen at", &socket))?;
-    connection.send(&*subject.protocol, first, Answerer::Itself).map_err(wrong)?;
+    connection
+        .send(&*subject.protocol, numbers.first, Answerer::Itself)
+        .map_err(|error| subject.wrong("criu", &error))?;
     let restored = Restored::start(images, listener, subject)?;
-    connection.receive(&*subject.protocol).map_err(wrong)?;
-    let response = us_since(started);
-    subject.check(&connection, first, "criu")?;
-    let started = now_ns();
-    connection.send(&*subject.protocol, second, Answerer::Itself).map_err(wrong)?;
-    connection.receive(&*subject.protocol).map_err(wrong)?;
-    let again = us_since(started);
-    subject.check(&connection, second, "criu")?;
-    let pid = restored.pid().ok_or_else(|| subject.wrong("criu", &"its process is not found"))?;
-    let used = usage::of(pid);
+    let mut child = 0;
+    let pid_of = |_| {
+        child = restored.pid().ok_or_else(|| subject.wrong("criu", &"its process is not found"))?;
+        Ok(child)
+    };
+    let calls = TwoCalls::make((subject, "criu"), &mut connection, numbers, started, pid_of)?;
     drop(connection);
     drop(restored);
-    usage::await_end(pid);
+    usage::await_end(child);
     images.name_again(&lane.warm.parent)?;
-    let (case, samples) = (subject.case("criu"), &mut *bench.samples);
-    samples.add(&case, metric::RESPONSE, "us", response);
-    samples.add(&case, metric::WARM, "us", again);
-    samples.add(&case, metric::EXCESS, "us", response - again);
-    samples.add(&case, metric::LOCAL, "bytes", (used.anonymous + used.page_tables) as f64);
-    samples.add(&case, metric::FAULTS, "count", used.faults as f64);
+    calls.record(bench.samples, &subject.case("criu"), Some(calls.local_bytes()));
     Ok(())
 }
 
@@ -194,7 +186,7 @@ impl Restored {
 
     /// The restored process, as this namespace sees it: CRIU's child.
     fn pid(&self) -> Option<i32> {
-        child_of(child_of(self.namespace.id() as i32)?)
+        usage::child_of(usage::child_of(self.namespace.id() as i32)?)
     }
 }
 
@@ -203,9 +195,4 @@ impl Drop for Restored {
         let _ = self.namespace.kill();
         let _ = self.namespace.wait();
     }
-}
-
-fn child_of(pid: i32) -> Option<i32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok()
 }

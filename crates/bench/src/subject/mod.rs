@@ -1,7 +1,9 @@
 //! The processes that are measured: how each is started, spoken to and checkpointed.
 
+mod function;
+mod program;
+
 use std::fs;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,15 +14,13 @@ use farfork_types::Cid;
 
 use crate::error::{BenchError, io};
 use crate::exchange::Connection;
-use crate::protocol::{Answerer, Footprint, Protocol, Runtime, Touches};
+use crate::protocol::{Answerer, Protocol};
+pub use program::{compile, compile_footprint};
 
 /// Number under which every subject finds its listening socket.
 pub const LISTEN_FD: i32 = 3;
 /// Calls before a subject counts as warm, the same for all.
-pub const WARM_CALLS: u64 = 8;
-
-const FOOTPRINT_SOURCE: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/programs/footprint.c"));
+pub const WARM_CALLS: u64 = 16;
 
 /// A kind of process.
 pub struct Subject {
@@ -68,51 +68,19 @@ pub struct Warm {
 }
 
 impl Subject {
-    /// A C program of this size.
-    pub fn footprint(program: &Path, megabytes: u64, touches: Touches) -> Subject {
-        let suffix = if touches == Touches::Scattered { "-scattered" } else { "" };
-        let program = program.display().to_string();
-        let words = [LISTEN_FD.to_string(), megabytes.to_string(), touches.word().to_owned()];
-        Subject {
-            name: format!("c-{megabytes}M{suffix}"),
-            megabytes,
-            protocol: Box::new(Footprint { megabytes, touches }),
-            forking: Forking::OnRequest,
-            prepare: None,
-            arguments: [program].into_iter().chain(words).collect(),
-            environment: Vec::new(),
-        }
-    }
-
-    /// The sample function `embed` below `root`, computing in so many threads.
-    pub fn embed(root: &Path, threads: usize) -> Subject {
-        let path = |relative: &str| root.join(relative).display().to_string();
-        let (python, function) = (path(".venv/bin/python"), path("functions/embed"));
-        let fd = LISTEN_FD.to_string();
-        let module = ["-m", "farfork.runtime"].map(str::to_owned);
-        let serve = [function.clone(), "--listen-fd".to_owned(), fd.clone()];
-        let warm = Runtime::arguments(0).to_string();
-        let forker = [python.clone(), path("bench/programs/fork_server.py"), function, fd, warm];
-        Subject {
-            name: format!("embed-{threads}t"),
-            megabytes: EMBED_MEGABYTES,
-            protocol: Box::new(Runtime::default()),
-            forking: match threads {
-                1 => Forking::Server(forker.into()),
-                _ => Forking::Impossible("a fork drops the threads that the function computes in"),
-            },
-            prepare: Some(Runtime::operation("prepare")),
-            arguments: [python].into_iter().chain(module).chain(serve).collect(),
-            environment: vec![
-                ("FARFORK_EMBED_THREADS", threads.to_string()),
-                ("ORT_DISABLE_TELEMETRY", "1".to_owned()),
-            ],
-        }
-    }
-
     /// Starts a process of this subject that accepts on `listener`.
     pub fn start(&self, listener: OwnedFd, socket: &Path) -> Result<Server, BenchError> {
         self.run(&self.arguments, listener, socket)
+    }
+
+    /// The same by another command, which executes what follows its words.
+    pub fn start_by(
+        &self,
+        command: &[String],
+        listener: OwnedFd,
+        socket: &Path,
+    ) -> Result<Server, BenchError> {
+        self.run(&[command, &self.arguments[..]].concat(), listener, socket)
     }
 
     fn run(&self, words: &[String], fd: OwnedFd, socket: &Path) -> Result<Server, BenchError> {
@@ -143,7 +111,8 @@ impl Subject {
         let (listener, mut connection) =
             Connection::with_listener(socket).map_err(io("listen at", socket))?;
         let server = self.run(words, listener, socket)?;
-        for number in 0..WARM_CALLS {
+        for call in 0..WARM_CALLS {
+            let number = call * self.protocol.same_input();
             self.call(&mut connection, number, "warm", Answerer::Itself)?;
         }
         Ok(server)
@@ -151,16 +120,20 @@ impl Subject {
 
     /// Has the warm process wait in `accept` with no connection, as an image wants it.
     pub fn settle(&self, server: &Server) -> Result<(), BenchError> {
+        self.settle_at(server.pid(), &server.socket)
+    }
+
+    /// The same of any process, which listens at `socket`.
+    pub fn settle_at(&self, pid: i32, socket: &Path) -> Result<(), BenchError> {
         if let Some(prepare) = &self.prepare {
-            let connecting = io("connect to", &server.socket);
-            let mut connection = Connection::open(&server.socket).map_err(connecting)?;
+            let mut connection = Connection::open(socket).map_err(io("connect to", socket))?;
             let done = connection
                 .send_bytes(prepare)
                 .and_then(|()| connection.receive(&*self.protocol))
                 .and_then(|()| connection.wait_for_end());
             done.map_err(|error| self.wrong("prepare", &error))?;
         }
-        await_no_connection(server.pid());
+        await_no_connection(pid);
         Ok(())
     }
 
@@ -201,9 +174,6 @@ impl Subject {
     }
 }
 
-/// For room in memory; the exact size is measured.
-const EMBED_MEGABYTES: u64 = 350;
-
 /// A subject notices after a moment that its client has gone.
 fn await_no_connection(pid: i32) {
     let begun = Instant::now();
@@ -230,36 +200,6 @@ impl Drop for Server {
         let _ = self.child.wait();
         let _ = fs::remove_file(&self.socket);
     }
-}
-
-/// Compiles the C subject to `program`.
-pub fn compile_footprint(program: &Path) -> Result<(), BenchError> {
-    compile(FOOTPRINT_SOURCE, program, &[])
-}
-
-/// Compiles a C program.
-pub fn compile(source: &str, program: &Path, options: &[&str]) -> Result<(), BenchError> {
-    let lacking = |reason: String| BenchError::Lacking {
-        doing: "compile a C program with cc".to_owned(),
-        reason,
-        remedy: "install a C compiler (Debian: build-essential)",
-    };
-    let mut cc = Command::new("cc")
-        .args(["-O2", "-x", "c", "-", "-o"])
-        .arg(program)
-        .args(options)
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| lacking(error.to_string()))?;
-    let mut input = cc.stdin.take();
-    let written = input.as_mut().map(|input| input.write_all(source.as_bytes()));
-    drop(input);
-    let output = cc.wait_with_output().map_err(|error| lacking(error.to_string()))?;
-    if output.status.success() && matches!(written, Some(Ok(()))) {
-        return Ok(());
-    }
-    Err(lacking(String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
 /// The directory at or above the current one that holds the sample function, set up.

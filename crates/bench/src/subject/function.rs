@@ -1,0 +1,105 @@
+//! The sample functions, under the function runtime.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{Forking, LISTEN_FD, Subject, WARM_CALLS};
+use crate::error::{BenchError, io};
+use crate::protocol::{Example, Function};
+
+/// In megabytes, for room in memory; the exact size is measured.
+const FOOTPRINTS: [(&str, u64); 13] = [
+    ("hello", 12),
+    ("float", 12),
+    ("linpack", 40),
+    ("json", 30),
+    ("pyaes", 20),
+    ("chameleon", 30),
+    ("html", 45),
+    ("cnn", 130),
+    ("rnn", 80),
+    ("bfs", 140),
+    ("bert", 850),
+    ("heat", 60),
+    ("embed", 350),
+];
+/// What tells libraries and functions in how many threads to compute.
+const THREADS: [&str; 4] = [
+    "OPENBLAS_NUM_THREADS",
+    "FARFORK_CNN_THREADS",
+    "FARFORK_BERT_THREADS",
+    "FARFORK_EMBED_THREADS",
+];
+
+impl Subject {
+    /// One of the functions below `root`, computing in so many threads, that is asked `examples`
+    /// different things. A fresh process is started to learn what it has to answer.
+    pub fn function(
+        root: &Path,
+        name: &str,
+        threads: usize,
+        examples: u64,
+    ) -> Result<Subject, BenchError> {
+        let path = |relative: &str| root.join(relative).display().to_string();
+        let (python, function) = (path(".venv/bin/python"), path(&format!("functions/{name}")));
+        let mut environment: Vec<(&'static str, String)> =
+            THREADS.map(|variable| (variable, threads.to_string())).into();
+        environment.push(("ORT_DISABLE_TELEMETRY", "1".to_owned()));
+        let words = [&python, &path("bench/programs/examples.py"), &function];
+        let examples = ask(words, examples.max(WARM_CALLS), &environment)?;
+        let fd = LISTEN_FD.to_string();
+        let module = ["-m", "farfork.runtime"].map(str::to_owned);
+        let serve = [function.clone(), "--listen-fd".to_owned(), fd.clone()];
+        let warm: Value =
+            examples.iter().take(WARM_CALLS as usize).map(|e| &e.args).cloned().collect();
+        let server = path("bench/programs/fork_server.py");
+        let forker = [python.clone(), server, function, fd, warm.to_string()];
+        Ok(Subject {
+            name: name.to_owned(),
+            megabytes: FOOTPRINTS.iter().find(|(known, _)| *known == name).map_or(100, |(_, m)| *m),
+            protocol: Box::new(Function::new(examples)),
+            forking: match threads {
+                1 => Forking::Server(forker.into()),
+                _ => Forking::Impossible("a fork drops the threads that the function computes in"),
+            },
+            prepare: Some(Function::operation("prepare")),
+            arguments: [python].into_iter().chain(module).chain(serve).collect(),
+            environment,
+        })
+    }
+
+    /// The sample function `embed`, computing in so many threads.
+    pub fn embed(root: &Path, threads: usize) -> Result<Subject, BenchError> {
+        let subject = Subject::function(root, "embed", threads, EMBED_TEXTS)?;
+        Ok(Subject { name: format!("embed-{threads}t"), ..subject })
+    }
+}
+
+/// Different requests of `embed`.
+const EMBED_TEXTS: u64 = 64;
+
+/// The first calls of a function, answered by a fresh process.
+fn ask(
+    words: [&String; 3],
+    count: u64,
+    environment: &[(&'static str, String)],
+) -> Result<Vec<Example>, BenchError> {
+    let [python, program, function] = words;
+    let mut command = Command::new(python);
+    command.args([program, function, &count.to_string()]).envs(environment.iter().cloned());
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(io("start", python))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let examples: Result<Vec<Example>, _> = text.lines().map(serde_json::from_str).collect();
+    let wrong = |reason: String| BenchError::Answer { case: format!("{function}/fresh"), reason };
+    let examples = examples.map_err(|error| wrong(format!("no JSON: {error}")))?;
+    if output.status.success() && examples.len() as u64 == count {
+        return Ok(examples);
+    }
+    Err(wrong(format!("it has answered {} of {count} calls", examples.len())))
+}

@@ -1,0 +1,303 @@
+//! Ten thousand clones of the smallest function, and of the smallest program: how many a second come to
+//! a right answer, what each costs before its first call, and whether they stand in each other's way.
+//!
+//! Clones are started from scratch, in the network, IPC, UTS namespaces and the cgroup that there are.
+//! They live until the herd is complete, or until the machine has no room for more: then all of them
+//! end, outside the clock, and the herd goes on.
+
+use std::path::Path;
+use std::time::Duration;
+
+use farfork_checkpoint::{Fate, Target, checkpoint};
+use farfork_node::client::{Client, StartedClone};
+use farfork_pool::Pool;
+use farfork_types::Tiering;
+use nix::sys::signal::Signal;
+use rustix::process::{Resource, getrlimit};
+
+use crate::cases::clone::{Asked, Way};
+use crate::cases::{Bench, Lane, metric as common};
+use crate::error::{BenchError, io};
+use crate::exchange::{listen, now_ns, us_since};
+use crate::machine::available_bytes;
+use crate::progress;
+use crate::protocol::Touches;
+use crate::subject::{Subject, compile_footprint};
+use crate::testbed::Testbed;
+use crate::usage;
+
+/// The function, and how many different things it is asked.
+const FUNCTION: &str = "hello";
+const EXAMPLES: u64 = 16;
+/// The program, beside which the function's own work shows.
+const PROGRAM_MEGABYTES: u64 = 1;
+/// Between two herds, so that the kernel frees what the first has left.
+const GRACE: Duration = Duration::from_millis(200);
+/// What a clone may take of the machine at most, its init and the kernel's share included.
+const CLONE_BYTES: u64 = 2 << 20;
+/// Descriptors that the agent has open for a clone.
+const DESCRIPTORS: u64 = 4;
+/// Processes of a clone, its init being one.
+const PROCESSES: u64 = 2;
+const SECOND_POOL_BYTES: u64 = 256 << 20;
+
+/// Metrics that other files look for.
+pub mod metric {
+    pub const RATE: &str = "clones that answered";
+    pub const EACH: &str = "time per clone that answered";
+    pub const LOCAL: &str = "local memory before the first call";
+    pub const TABLES: &str = "of it page tables";
+    pub const SHARED: &str = "of it shared with the template";
+    pub const INIT: &str = "local memory of its init";
+    pub const INIT_SHARED: &str = "of the init's shared with the template";
+    pub const ALIVE: &str = "alive at once";
+}
+
+/// The case of the whole herd.
+pub const WHOLE: &str = "herd";
+
+/// How many clones.
+pub struct Scale {
+    /// Comparisons of one thread and two.
+    pub rounds: usize,
+    /// Clones that are asked for before the first answer is read, and those of a comparison.
+    pub batch: usize,
+    /// Clones of the whole herd.
+    pub whole: usize,
+    /// Clones that are looked at before their first call.
+    pub watched: usize,
+}
+
+/// One herd under way.
+struct Herd<'a> {
+    subject: &'a Subject,
+    testbed: &'a Testbed,
+    /// Each thread that starts clones has one.
+    ways: Vec<Way>,
+    next: u64,
+}
+
+/// Measures all herds. Names of what there were herds of.
+pub fn measure(
+    root: &Path,
+    bench: &mut Bench<'_>,
+    scale: &Scale,
+    notes: &mut Vec<String>,
+) -> Result<Vec<String>, BenchError> {
+    let program = bench.testbed.path("footprint");
+    compile_footprint(&program)?;
+    let subjects = [
+        Subject::function(root, FUNCTION, 1, EXAMPLES)?,
+        Subject::footprint(&program, PROGRAM_MEGABYTES, Touches::Clustered),
+    ];
+    let mut names = Vec::new();
+    for subject in subjects {
+        let name = subject.name.clone();
+        progress(&format!("starting {name}, warming it, checkpointing it into two pools"));
+        let without = Err("it is not compared here".to_owned());
+        match Lane::start(subject, bench.testbed, &without)? {
+            Ok(lane) => {
+                herds(&lane, bench, scale)?;
+                names.push(name);
+            }
+            Err(note) => notes.push(note),
+        }
+    }
+    Ok(names)
+}
+
+fn herds(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchError> {
+    let here = Way { is_detached: true, ..Way::new(lane.warm.cid, Tiering::Mow) };
+    let there = elsewhere(lane, bench.testbed)?;
+    before_first_call(&lane.subject, bench, &here, scale.watched)?;
+    let herds = [
+        ("herd-by-1-thread", vec![here.clone()]),
+        ("herd-by-2-threads", vec![here.clone(), here.clone()]),
+        ("herd-by-2-threads-from-2-pools", vec![here.clone(), there]),
+    ];
+    for round in 0..=scale.rounds {
+        progress(&format!("herds of {} clones, round {round} of {}", scale.batch, scale.rounds));
+        for (name, ways) in &herds {
+            let mut herd = Herd::new(&lane.subject, bench.testbed, ways.clone());
+            let (us, all) = herd.batch(scale.batch)?;
+            end_asked(all, bench.testbed)?;
+            if round > 0 {
+                bench.samples.add(
+                    &lane.subject.case(name),
+                    metric::RATE,
+                    "1/s",
+                    scale.batch as f64 * 1e6 / us,
+                );
+            }
+        }
+    }
+    let mut herd = Herd::new(&lane.subject, bench.testbed, vec![here.clone(), here]);
+    whole(&mut herd, bench, scale)
+}
+
+/// The same warm process, checkpointed into a pool of its own.
+fn elsewhere(lane: &Lane, testbed: &Testbed) -> Result<Way, BenchError> {
+    let path = testbed.pool.path().with_file_name(format!("of-{}", lane.subject.name));
+    let pool = Pool::create(&path, SECOND_POOL_BYTES)?;
+    lane.subject.settle(&lane.warm.parent)?;
+    let target = Target::Process(lane.warm.parent.pid());
+    let cid = checkpoint(&pool, target, Fate::GoesOn, &mut |_, _| {})?.cid;
+    Ok(Way { pool: Some(path), is_detached: true, ..Way::new(cid, Tiering::Mow) })
+}
+
+/// All clones of the herd, in batches, as many as fit alive at once.
+fn whole(herd: &mut Herd<'_>, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchError> {
+    let case = herd.subject.case(WHOLE);
+    let room = room().max(scale.batch as u64) as usize;
+    let mut alive: Vec<Asked> = Vec::new();
+    let (mut answered, mut us, mut most) = (0, 0.0, 0);
+    while answered < scale.whole {
+        let count = scale.batch.min(scale.whole - answered);
+        if alive.len() + count > room {
+            end_asked(std::mem::take(&mut alive), herd.testbed)?;
+        }
+        let (batch_us, all) = herd.batch(count)?;
+        alive.extend(all);
+        most = most.max(alive.len());
+        answered += count;
+        us += batch_us;
+        progress(&format!("{answered} clones have answered, {} live", alive.len()));
+        bench.samples.add(&case, metric::EACH, "us", batch_us / count as f64);
+    }
+    end_asked(alive, herd.testbed)?;
+    let samples = &mut *bench.samples;
+    samples.add(&case, "clones", "count", answered as f64);
+    samples.add(&case, metric::ALIVE, "count", most as f64);
+    samples.add(&case, metric::RATE, "1/s", answered as f64 * 1e6 / us);
+    samples.note(&case, metric::EACH, "us", "of each batch; all clones of earlier batches live on");
+    Ok(())
+}
+
+/// So many clones can live at once: an agent and this process have few descriptors each for every
+/// clone, and the machine has so many pids and so much memory.
+fn room() -> u64 {
+    let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20) / DESCRIPTORS;
+    let text = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap_or_default();
+    let pids = text.trim().parse::<u64>().unwrap_or(1 << 15) / PROCESSES * 9 / 10;
+    let memory = available_bytes() / 4 * 3 / CLONE_BYTES;
+    descriptors.min(pids).min(memory)
+}
+
+/// What clones cost that have not been called yet.
+fn before_first_call(
+    subject: &Subject,
+    bench: &mut Bench<'_>,
+    way: &Way,
+    count: usize,
+) -> Result<(), BenchError> {
+    let (testbed, case) = (bench.testbed, subject.case(WHOLE));
+    std::thread::sleep(GRACE);
+    let kernel = || testbed.cgroup.as_ref().and_then(|group| group.kernel_bytes());
+    let before = kernel();
+    // Nobody connects, so that none of them has anything to do.
+    let socket = testbed.path("quiet.sock");
+    let quiet = |_| {
+        let listener = listen(&socket).map_err(io("listen at", &socket))?;
+        way.start(subject, testbed, &listener)
+    };
+    let clones = (0..count).map(quiet).collect::<Result<Vec<_>, BenchError>>()?;
+    std::thread::sleep(GRACE);
+    let after = kernel();
+    let samples = &mut *bench.samples;
+    for clone in &clones {
+        let used = usage::of(clone.running.pid);
+        let shared = usage::shared_anonymous(clone.running.pid);
+        let local = used.anonymous + used.page_tables;
+        samples.add(&case, metric::LOCAL, "bytes", local as f64);
+        samples.add(&case, metric::TABLES, "bytes", used.page_tables as f64);
+        samples.add(&case, metric::SHARED, "bytes", shared as f64);
+        if let Some(init) = usage::parent_of(clone.running.pid) {
+            let (used, shared) = (usage::of(init), usage::shared_anonymous(init));
+            let local = used.anonymous + used.page_tables;
+            samples.add(&case, metric::INIT, "bytes", local as f64);
+            samples.add(&case, metric::INIT_SHARED, "bytes", shared as f64);
+        }
+    }
+    match (before, after) {
+        (Some(before), Some(after)) => {
+            let each = after.saturating_sub(before) as f64 / count as f64;
+            samples.add(&case, common::KERNEL, "bytes", each);
+            let note = "mean of a herd before its first call, page tables and init included";
+            samples.note(&case, common::KERNEL, "bytes", note);
+        }
+        _ => samples.note(&case, common::KERNEL, "bytes", "no memory cgroup could be made here"),
+    }
+    end(clones, testbed)
+}
+
+impl<'a> Herd<'a> {
+    fn new(subject: &'a Subject, testbed: &'a Testbed, ways: Vec<Way>) -> Herd<'a> {
+        Herd { subject, testbed, ways, next: 0 }
+    }
+
+    /// Starts `count` clones, each with a request of its own, by all threads, and reads their answers.
+    /// Microseconds until the last of them; answers are checked after that.
+    fn batch(&mut self, count: usize) -> Result<(f64, Vec<Asked>), BenchError> {
+        let numbers: Vec<u64> = (self.next..).take(count).collect();
+        self.next += count as u64;
+        let (this, part) = (&*self, count.div_ceil(self.ways.len()));
+        let started = now_ns();
+        let parts: Result<Vec<Vec<Asked>>, BenchError> = std::thread::scope(|scope| {
+            let threads: Vec<_> = numbers
+                .chunks(part)
+                .zip(&this.ways)
+                .map(|(numbers, way)| scope.spawn(move || this.part(numbers, way)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|_| this.lost()))
+                .collect()
+        });
+        let us = us_since(started);
+        let all: Vec<Asked> = parts?.into_iter().flatten().collect();
+        // A wrong answer fails the benchmark, so all that are counted answered rightly.
+        for (asked, number) in all.iter().zip(&numbers) {
+            self.subject.check(&asked.connection, *number, WHOLE)?;
+        }
+        Ok((us, all))
+    }
+
+    /// What one thread starts.
+    fn part(&self, numbers: &[u64], way: &Way) -> Result<Vec<Asked>, BenchError> {
+        let ask = |number: &u64| {
+            let socket = format!("herd-{number}.sock");
+            let asked = way.ask(self.subject, self.testbed, *number, &socket);
+            let _ = std::fs::remove_file(self.testbed.path(&socket));
+            asked
+        };
+        let mut all = numbers.iter().map(ask).collect::<Result<Vec<_>, _>>()?;
+        for asked in &mut all {
+            let received = asked.connection.receive(&*self.subject.protocol);
+            received.map_err(|error| self.subject.wrong(WHOLE, &error))?;
+        }
+        Ok(all)
+    }
+
+    fn lost(&self) -> Result<Vec<Asked>, BenchError> {
+        Err(self.subject.wrong(WHOLE, &"a thread that started clones has ended"))
+    }
+}
+
+fn end_asked(all: Vec<Asked>, testbed: &Testbed) -> Result<(), BenchError> {
+    end(all.into_iter().map(|asked| asked.clone).collect(), testbed)
+}
+
+/// Ends clones and waits until all of them have gone.
+fn end(all: Vec<StartedClone>, testbed: &Testbed) -> Result<(), BenchError> {
+    let mut ending = Vec::new();
+    for clone in all {
+        let pid = clone.running.pid;
+        drop(clone);
+        // One that has ended by itself is not known any more.
+        let _ = Client::connect(&testbed.node)?.kill(pid, Signal::SIGKILL as i32);
+        ending.push(pid);
+    }
+    ending.into_iter().for_each(usage::await_end);
+    std::thread::sleep(GRACE);
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Figures 7 and 8: the same function, started in every way.
+
+use farfork_node::client::Client;
+use farfork_types::Tiering;
+use farfork_types::wire::{GhostCall, GhostImage, GhostState};
+
+use super::Function;
+use crate::cases::clone::{Asked, Memory, Way, measure_as};
+use crate::cases::warm::{self, IDLE};
+use crate::cases::{Bench, Lane, cold, criu, local, pause};
+use crate::clones;
+use crate::error::BenchError;
+use crate::exchange::now_ns;
+use crate::protocol::Answerer;
+use crate::testbed::Testbed;
+
+/// Different calls of the clone that tells which pages are accessed and written, as many as the
+/// parent had.
+const LEARNING: u64 = crate::subject::WARM_CALLS;
+
+/// The names of cases that other files look for.
+pub mod start {
+    /// From scratch, its image's pages being known.
+    pub const CLONE: &str = "clone";
+    /// From scratch, nothing being known of them.
+    pub const UNKNOWN: &str = "clone-unprofiled";
+    pub const COPIED: &str = "clone-copy";
+    pub const ON_ACCESS: &str = "clone-moa";
+    pub const HYBRID: &str = "clone-hybrid";
+    pub const EMPTY: &str = "ghost-empty";
+    pub const ATTACHED: &str = "ghost-attached";
+    pub const WAKE_UP: &str = "bare-wake-up";
+}
+
+/// Metrics that other files look for.
+pub mod metric {
+    pub const WAKE_UP: &str = "message to first instruction";
+    pub const GHOST_LOCAL: &str = "local memory while it waits";
+    pub const GHOST_KERNEL: &str = "kernel memory while it waits";
+}
+
+/// Has a watched clone make different calls, so that it is known which pages clones touch.
+pub fn learn(lane: &mut Lane, testbed: &Testbed) -> Result<(), BenchError> {
+    let way = Way { is_profiled: true, ..Way::new(lane.warm.cid, Tiering::Mow) };
+    lane.next_round();
+    let (number, subject) = (lane.number(), &lane.subject);
+    let Asked { mut connection, clone } = way.ask(subject, testbed, number, "learn.sock")?;
+    connection.receive(&*subject.protocol).map_err(|error| subject.wrong("learning", &error))?;
+    subject.check(&connection, number, "learning")?;
+    for call in 0..LEARNING {
+        let number = call * subject.protocol.same_input();
+        subject.call(&mut connection, number, "learning", Answerer::Itself)?;
+    }
+    drop(connection);
+    // The agent looks at its pages before it ends it.
+    clones::end(clone, testbed)
+}
+
+/// Starts a function once in every way.
+pub fn one_round(function: &mut Function, bench: &mut Bench<'_>) -> Result<(), BenchError> {
+    let (known, unknown) = (function.lane.warm.cid, function.unknown);
+    let from_scratch = [
+        (start::COPIED, Way::new(known, Tiering::Copy)),
+        (start::ON_ACCESS, Way::new(known, Tiering::Moa)),
+        (start::UNKNOWN, Way::new(unknown, Tiering::Mow)),
+        (start::HYBRID, Way::new(known, Tiering::Hybrid)),
+        (start::CLONE, Way::new(known, Tiering::Mow)),
+    ];
+    let lane = &mut function.lane;
+    lane.next_round();
+    for case in [cold::measure, criu::measure, local::measure] {
+        pause();
+        case(lane, bench)?;
+    }
+    for (name, way) in from_scratch {
+        pause();
+        measure_as(lane, bench, &way, name, Memory::Here)?;
+    }
+    in_ghost(lane, bench, start::EMPTY, false)?;
+    in_ghost(lane, bench, start::ATTACHED, true)?;
+    for case in [warm::busy, warm::idle, warm::idle_unconnected] {
+        pause();
+        case(lane, bench)?;
+    }
+    let us = function.sleeper.wake().map_err(|error| lane.subject.wrong(start::WAKE_UP, &error))?;
+    bench.samples.add(&lane.subject.case(start::WAKE_UP), metric::WAKE_UP, "us", us);
+    Ok(())
+}
+
+/// A clone in a container that was made before, and has waited as long as a warm process waits.
+fn in_ghost(
+    lane: &mut Lane,
+    bench: &mut Bench<'_>,
+    name: &'static str,
+    has_image: bool,
+) -> Result<(), BenchError> {
+    let cid = lane.warm.cid;
+    let image = has_image.then(|| GhostImage {
+        pool: bench.testbed.pool.path().to_owned(),
+        cid: cid.to_string(),
+        name: lane.subject.name.clone(),
+        tiering: Tiering::Mow,
+    });
+    let ghost = ghost(bench.testbed, image)?;
+    let case = lane.subject.case(name);
+    bench.samples.add(&case, metric::GHOST_LOCAL, "bytes", ghost.local_bytes as f64);
+    if let Some(bytes) = ghost.kernel_bytes {
+        bench.samples.add(&case, metric::GHOST_KERNEL, "bytes", bytes as f64);
+    }
+    std::thread::sleep(IDLE);
+    let way = Way { ghost: Some(ghost.id), ..Way::new(cid, Tiering::Mow) };
+    measure_as(lane, bench, &way, name, Memory::Here)
+}
+
+/// Makes a container that waits.
+pub fn ghost(testbed: &Testbed, image: Option<GhostImage>) -> Result<GhostState, BenchError> {
+    let call = GhostCall { image, requested_ns: now_ns(), ..GhostCall::default() };
+    Ok(Client::connect(&testbed.node)?.start_ghost(call)?)
+}

@@ -1,0 +1,217 @@
+//! Promotion: pages of a running clone that it maps from the pool become local, in the background.
+//!
+//! ```text
+//!  wanted pages of the image ─► addresses ─► mapped from the pool now? ─► make_local ─► look again
+//! ```
+//! Nothing of it is seen by the clone but speed: bytes, mappings and faults of its own stay what they
+//! are (`farfork_sys::promote`). Only pages that its page tables show as the pool's are touched, in
+//! mappings that are the image's still: what a clone has discarded, moved, protected or replaced is
+//! left alone, what it has not touched yet is left to its tiering policy, and so are pages that a
+//! userfaultfd of its own protects, whose handler would be asked. Between that look and the call lie a
+//! few microseconds. Whatever the clone has put there by then loses nothing either: it has memory a
+//! little earlier than it would have.
+//!
+//! Memory is charged to the clone. Where its cgroup has a limit, promotion stops before the kernel
+//! would have to kill.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farfork_image::layout::MappedSpan;
+use farfork_image::model::{Member, Model};
+use farfork_pages::policy::pages;
+use farfork_pages::{Access, PageSet, place_of};
+use farfork_sys::memory::{self, PAGE_FILE, PageRun};
+use farfork_sys::promote::{self, MOST_BYTES, Mapping};
+use farfork_sys::slice::Patience;
+use farfork_types::wire::{AddressRange, Promoted, Promotion};
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
+
+use crate::error::NodeError;
+use crate::ghosts::MemoryGroup;
+use crate::images::NodeImage;
+use crate::profile::members_of;
+
+/// The file that clones of an image map, and where in it each chunk of the image lies.
+struct Source<'i> {
+    device: u64,
+    inode: u64,
+    placement: &'i [u64],
+}
+
+/// One process at work on.
+struct Target<'t> {
+    pid: i32,
+    pagemap: File,
+    maps: File,
+    source: Source<'t>,
+    room: Room,
+    done: &'t AtomicU64,
+}
+
+/// How much may be charged to a clone.
+struct Room(Option<MemoryGroup>);
+
+/// What is left free below a limit, so that the clone itself has something to go on with.
+const SPARED_BYTES: u64 = 4 << 20;
+
+/// Reading one page maps its neighbours, too, in blocks of this size (`fault_around_bytes`).
+const AROUND_BYTES: u64 = 64 << 10;
+
+impl Room {
+    fn has(&self, bytes: u64) -> bool {
+        let free = self.0.as_ref().and_then(MemoryGroup::free_bytes);
+        free.is_none_or(|free| free >= bytes + SPARED_BYTES)
+    }
+}
+
+/// The pages of an image that are wanted, of which `access` is known.
+///
+/// # Errors
+/// A range is named that no process of the image maps from the pool.
+pub fn wanted(model: &Model, access: Access, wanted: &Promotion) -> Result<PageSet, NodeError> {
+    let mut all = PageSet::new();
+    if wanted.hot {
+        all.merge(&access.hot);
+    }
+    if wanted.accessed {
+        all.merge(&access.accessed);
+    }
+    for range in &wanted.ranges {
+        all.merge(&of_range(model, range)?);
+    }
+    Ok(all)
+}
+
+fn of_range(model: &Model, range: &AddressRange) -> Result<PageSet, NodeError> {
+    let is_it = |member: &&Member| range.process.is_none_or(|pid| member.process.pid == pid);
+    let found = model.members.iter().find(is_it);
+    let places = found.and_then(|member| place_of(member, range.start..range.end));
+    places.filter(|pages| !pages.is_empty()).ok_or(NodeError::NotMapped { range: *range })
+}
+
+/// Makes those of the `pages` of `image` local that the clone with this pid maps from the pool, in
+/// each of its processes, and adds the bytes of each to `done` at once.
+pub fn promote(
+    pid: i32,
+    image: &NodeImage,
+    pages: &PageSet,
+    done: &AtomicU64,
+) -> io::Result<Promoted> {
+    // Whoever serves the clone's requests comes first.
+    let _displaces_nobody = Patience::begin();
+    let read = &image.attached.image;
+    let (device, inode) = image.attached.pool_file();
+    let mut sum = Promoted::default();
+    for (pid, member) in members_of(pid, &read.model) {
+        let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
+        let source = Source { device, inode, placement: &read.placement };
+        let room = Room(MemoryGroup::of(pid));
+        let (pagemap, maps) = (open("pagemap")?, open("maps")?);
+        let target = Target { pid, pagemap, maps, source, room, done };
+        for span in member.memory.mapped_spans() {
+            target.span(span, pages, &mut sum)?;
+        }
+    }
+    Ok(sum)
+}
+
+impl Target<'_> {
+    fn span(&self, span: MappedSpan, wanted: &PageSet, sum: &mut Promoted) -> io::Result<()> {
+        let of_span = pages(span);
+        let address = |page: u64| span.address + (page - of_span.start) * PAGE_BYTES;
+        for run in wanted.runs(of_span.clone()) {
+            let (mut at, end) = (address(run.start), address(run.end));
+            while at < end {
+                let next = (align_down(at, CHUNK_BYTES) + CHUNK_BYTES).min(end);
+                self.part(at..next, span, sum)?;
+                at = next;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at pages of one window of 2 MiB, makes those local that can be, and counts them all.
+    fn part(&self, part: Range<u64>, span: MappedSpan, sum: &mut Promoted) -> io::Result<()> {
+        let window = align_down(part.start, CHUNK_BYTES);
+        let start = window.max(span.address);
+        let end = (window + CHUNK_BYTES).min(span.address + span.bytes);
+        let around = self.present(start, end)?;
+        let before = self.present(part.start, part.end)?;
+        sum.local_pages += count(&before, false);
+        let touched = count(&before, true) + count(&before, false);
+        sum.untouched_pages += (part.end - part.start) / PAGE_BYTES - touched;
+        for run in before.iter().filter(|run| run.categories & PAGE_FILE != 0) {
+            for at in (run.start..run.end).step_by(MOST_BYTES as usize) {
+                self.piece(at..(at + MOST_BYTES).min(run.end), span, sum)?;
+            }
+        }
+        self.map_again(&around, (start, end))
+    }
+
+    /// A few pages that the clone has mapped from the pool when it was last looked at.
+    fn piece(&self, piece: Range<u64>, span: MappedSpan, sum: &mut Promoted) -> io::Result<()> {
+        let bytes = piece.end - piece.start;
+        let asked = bytes / PAGE_BYTES;
+        if !self.is_images(&piece, span)? {
+            sum.kept_pages += asked;
+        } else if !self.room.has(bytes) {
+            sum.refused_pages += asked;
+        } else {
+            promote::make_local(self.pid, piece.start, bytes)?;
+            let now = count(&self.present(piece.start, piece.end)?, false);
+            sum.promoted_pages += now;
+            sum.kept_pages += asked - now;
+            self.done.fetch_add(now * PAGE_BYTES, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What the pool shows of a window is mapped by one entry, as long as none of it is local: the first
+    /// page that becomes so takes the others out of the page table. Whoever reads one page, has the
+    /// kernel map those around it.
+    fn map_again(&self, before: &[PageRun], (start, end): (u64, u64)) -> io::Result<()> {
+        let there = |runs: &[PageRun]| count(runs, true) + count(runs, false);
+        if there(&self.present(start, end)?) >= there(before) {
+            return Ok(());
+        }
+        for run in before {
+            let blocks =
+                (align_down(run.start, AROUND_BYTES)..run.end).step_by(AROUND_BYTES as usize);
+            for block in blocks {
+                // What cannot be read any more is not there any more.
+                let _ = memory::read(self.pid, block.max(run.start), &mut [0]);
+            }
+        }
+        Ok(())
+    }
+
+    fn present(&self, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
+        memory::present_pages(&self.pagemap, start, end)
+    }
+
+    /// Whether the clone still maps there what the image has at that place, and may write to it.
+    fn is_images(&self, piece: &Range<u64>, span: MappedSpan) -> io::Result<bool> {
+        let Some(found) = promote::mapping_at(&self.maps, piece.start)? else { return Ok(false) };
+        let Mapping { start, end, offset, inode, device, is_private_writable } = found;
+        let wanted = self.source.offset(span, piece.start);
+        Ok(is_private_writable
+            && (device, inode) == (self.source.device, self.source.inode)
+            && piece.end <= end
+            && offset + (piece.start - start) == wanted)
+    }
+}
+
+impl Source<'_> {
+    fn offset(&self, span: MappedSpan, address: u64) -> u64 {
+        farfork_pages::overlay::pool_offset(span, self.placement) + (address - span.address)
+    }
+}
+
+/// How many pages are the file's, or are not.
+fn count(runs: &[PageRun], are_files: bool) -> u64 {
+    let is_it = |run: &&PageRun| (run.categories & PAGE_FILE != 0) == are_files;
+    runs.iter().filter(is_it).map(|run| (run.end - run.start) / PAGE_BYTES).sum()
+}

@@ -1,0 +1,200 @@
+//! What makes room for an instance where there is none.
+//!
+//! Idle instances are worth what it would cost to have them again, as often as they are used, for
+//! each byte that they take (the greedy-dual order of FaasCache, ASPLOS '21). Clones cost next to
+//! nothing to have again, so they go before instances without an image do.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Decision, Facts, Memory, Policy};
+
+/// What is known when an instance has to start and no node has room.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdmissionFacts {
+    /// What the instance may take, in bytes.
+    pub need_bytes: u64,
+    /// Memory of the node that is asked about.
+    pub memory: Memory,
+    /// Instances on it that have nothing to do.
+    pub idle: Vec<IdleInstance>,
+    /// Instances on it that will have nothing to do after a while, or are starting.
+    pub busy: u64,
+    /// Calls that wait for an instance already.
+    pub queued: u64,
+}
+
+/// An instance that has nothing to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdleInstance {
+    /// Its name.
+    pub id: String,
+    /// What goes with it, in bytes.
+    pub bytes: u64,
+    /// What it would take to have it again, in microseconds.
+    pub start_us: u64,
+    /// Calls of its function in the last hour, shared by its idle instances.
+    pub calls_per_hour: u64,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Admission {
+    /// Start it.
+    Start,
+    /// Start it when these have ended.
+    Evict(Vec<String>),
+    /// Wait until somebody has nothing to do.
+    Wait,
+    /// Tell the caller that there is no room.
+    Refuse,
+}
+
+impl Facts for AdmissionFacts {
+    type Choice = Admission;
+    const QUESTION: &'static str = "admission";
+}
+
+/// The least worth goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeastWorthFirst {
+    /// Share of a node's memory that instances may take, in thousandths.
+    pub most_memory_permille: u64,
+    /// Most calls that wait.
+    pub most_queued: u64,
+}
+
+impl Default for LeastWorthFirst {
+    fn default() -> LeastWorthFirst {
+        LeastWorthFirst { most_memory_permille: 950, most_queued: 1000 }
+    }
+}
+
+impl IdleInstance {
+    /// Microseconds that it saves in an hour for each MiB, so that no two need fractions.
+    fn worth(&self) -> u128 {
+        let saved = u128::from(self.calls_per_hour) * u128::from(self.start_us);
+        (saved << 20) / u128::from(self.bytes.max(1))
+    }
+}
+
+impl Policy<AdmissionFacts> for LeastWorthFirst {
+    fn decide(&self, facts: &AdmissionFacts) -> Decision<Admission> {
+        let AdmissionFacts { need_bytes, memory, busy, queued, .. } = *facts;
+        let needed = Memory { used_bytes: memory.used_bytes.saturating_add(need_bytes), ..memory };
+        let lacking = needed.excess_above(self.most_memory_permille);
+        if lacking == 0 {
+            return Decision::new(Admission::Start, "there is room");
+        }
+        if let Some(ids) = least_worth(&facts.idle, lacking) {
+            let why = format!("{lacking} bytes are lacking, and these are worth least");
+            return Decision::new(Admission::Evict(ids), why);
+        }
+        if busy == 0 {
+            let why =
+                format!("it takes {need_bytes} bytes, and nothing that ends makes room for it");
+            return Decision::new(Admission::Refuse, why);
+        }
+        if queued >= self.most_queued {
+            return Decision::new(Admission::Refuse, format!("{queued} calls wait already"));
+        }
+        let why = format!("{lacking} bytes are lacking, and {busy} instances are at work");
+        Decision::new(Admission::Wait, why)
+    }
+}
+
+/// The instances that are worth least, as many as take `lacking` bytes; nothing if all take less.
+fn least_worth(idle: &[IdleInstance], lacking: u64) -> Option<Vec<String>> {
+    let mut sorted: Vec<&IdleInstance> = idle.iter().filter(|idle| idle.bytes > 0).collect();
+    sorted.sort_by_key(|idle| (idle.worth(), idle.id.clone()));
+    let mut freed = 0u64;
+    let mut ids = Vec::new();
+    for instance in sorted {
+        if freed >= lacking {
+            break;
+        }
+        freed = freed.saturating_add(instance.bytes);
+        ids.push(instance.id.clone());
+    }
+    (freed >= lacking).then_some(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn idle(id: &str, bytes: u64, start_us: u64, calls_per_hour: u64) -> IdleInstance {
+        IdleInstance { id: id.to_owned(), bytes, start_us, calls_per_hour }
+    }
+
+    fn facts(need_bytes: u64, used_bytes: u64, idle: Vec<IdleInstance>) -> AdmissionFacts {
+        let memory = Memory { used_bytes, budget_bytes: 1000 };
+        AdmissionFacts { need_bytes, memory, idle, busy: 1, queued: 0 }
+    }
+
+    fn decided(facts: &AdmissionFacts) -> Admission {
+        LeastWorthFirst::default().decide(facts).choice
+    }
+
+    fn evicted(ids: &[&str]) -> Admission {
+        Admission::Evict(ids.iter().map(|id| (*id).to_owned()).collect())
+    }
+
+    #[test]
+    fn clones_go_before_instances_that_had_a_cold_start() {
+        let both = vec![idle("cold", 100, 500_000, 10), idle("clone", 100, 1_000, 10)];
+        assert_eq!(decided(&facts(100, 850, both.clone())), Admission::Start);
+        assert_eq!(decided(&facts(100, 900, both.clone())), evicted(&["clone"]));
+        assert_eq!(decided(&facts(160, 900, both)), evicted(&["clone", "cold"]));
+    }
+
+    #[test]
+    fn the_seldom_called_and_the_large_go_first() {
+        let seldom = vec![idle("often", 100, 1_000, 100), idle("seldom", 100, 1_000, 1)];
+        assert_eq!(decided(&facts(100, 900, seldom)), evicted(&["seldom"]));
+        let large = vec![idle("small", 100, 1_000, 10), idle("large", 400, 1_000, 10)];
+        assert_eq!(decided(&facts(100, 900, large)), evicted(&["large"]));
+    }
+
+    #[test]
+    fn without_room_a_call_waits_unless_that_is_in_vain() {
+        let full = facts(100, 900, vec![idle("small", 10, 1, 1)]);
+        assert_eq!(decided(&full), Admission::Wait);
+        assert_eq!(decided(&AdmissionFacts { busy: 0, ..full.clone() }), Admission::Refuse);
+        assert_eq!(decided(&AdmissionFacts { queued: 1000, ..full }), Admission::Refuse);
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_starts_fits(
+            need in 0u64..2000,
+            used in 0u64..2000,
+            sizes in proptest::collection::vec((0u64..300, 0u64..1000, 0u64..50), 0..8),
+        ) {
+            let all: Vec<IdleInstance> = sizes
+                .iter()
+                .enumerate()
+                .map(|(index, (bytes, start, calls))| idle(&index.to_string(), *bytes, *start, *calls))
+                .collect();
+            let freed = match decided(&facts(need, used, all.clone())) {
+                Admission::Start => 0,
+                Admission::Evict(ids) => {
+                    let bytes = |id: &String| all[id.parse::<usize>().unwrap()].bytes;
+                    let freed: u64 = ids.iter().map(bytes).sum();
+                    // None of them in vain.
+                    let last = ids.last().map(bytes).unwrap();
+                    prop_assert!(used + need - (freed - last) > 950);
+                    freed
+                }
+                Admission::Wait | Admission::Refuse => {
+                    let all: u64 = all.iter().map(|idle| idle.bytes).sum();
+                    prop_assert!((used + need).saturating_sub(950) > all);
+                    return Ok(());
+                }
+            };
+            prop_assert!((used + need).saturating_sub(freed) <= 950);
+        }
+    }
+}

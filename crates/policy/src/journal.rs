@@ -1,0 +1,244 @@
+//! Decisions on record, and making them again.
+//!
+//! ```text
+//!  {"settings": {...}}                                                       first, and at a change
+//!  {"at_ms", "about", "question", "facts", "choice", "why"}                  one for each decision
+//! ```
+
+use std::io::{self, BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::admission::AdmissionFacts;
+use crate::checkpoint::CheckpointFacts;
+use crate::ghosts::{AttachedFacts, EmptyFacts};
+use crate::keep_alive::IdleFacts;
+use crate::placement::PlacementFacts;
+use crate::reclaim::ReclaimFacts;
+use crate::tiering::TieringFacts;
+use crate::{Decision, Facts, Policies, Policy, Settings};
+
+/// A journal cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// It cannot be read.
+    #[error("cannot read the journal")]
+    Read(#[source] io::Error),
+    /// A line of it is no record.
+    #[error("line {line} of the journal is no record: {reason}")]
+    Line {
+        /// Its number, from 1.
+        line: usize,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// A line of a journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Line {
+    /// Which policies answer from here on.
+    Settings {
+        /// They.
+        settings: Settings,
+    },
+    /// A decision.
+    Record(Record),
+}
+
+/// A decision on record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Which function, user or node it is about.
+    pub about: String,
+    /// What was asked.
+    pub question: String,
+    /// What was known.
+    pub facts: Value,
+    /// What was decided.
+    pub choice: Value,
+    /// Why.
+    pub why: String,
+}
+
+impl Record {
+    /// The record of a decision.
+    pub fn new<F: Facts>(
+        at_ms: u64,
+        about: &str,
+        facts: &F,
+        decision: &Decision<F::Choice>,
+    ) -> serde_json::Result<Record> {
+        Ok(Record {
+            at_ms,
+            about: about.to_owned(),
+            question: F::QUESTION.to_owned(),
+            facts: serde_json::to_value(facts)?,
+            choice: serde_json::to_value(&decision.choice)?,
+            why: decision.why.clone(),
+        })
+    }
+}
+
+/// Writes a line.
+pub fn write(to: &mut impl Write, line: &Line) -> io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    to.write_all(&text)
+}
+
+/// A decision that is another now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// Its line, from 1.
+    pub line: usize,
+    /// What stands there.
+    pub record: Record,
+    /// What is decided now.
+    pub choice: Value,
+    /// Why.
+    pub why: String,
+}
+
+/// Decides everything in a journal again, by the settings that stand in it or, if there are any, by
+/// `other`: how many decisions there are, and those that are not the same.
+pub fn replay(
+    journal: impl BufRead,
+    other: Option<Settings>,
+) -> Result<(usize, Vec<Difference>), JournalError> {
+    let mut policies = Policies::from(other.unwrap_or_default());
+    let (mut count, mut differences) = (0, Vec::new());
+    for (index, text) in journal.lines().enumerate() {
+        let line = index + 1;
+        let text = text.map_err(JournalError::Read)?;
+        let wrong = |reason: String| JournalError::Line { line, reason };
+        match serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))? {
+            Line::Settings { settings } if other.is_none() => policies = settings.into(),
+            Line::Settings { .. } => {}
+            Line::Record(record) => {
+                count += 1;
+                let (choice, why) = policies.again(&record).map_err(wrong)?;
+                if (&choice, &why) != (&record.choice, &record.why) {
+                    differences.push(Difference { line, record, choice, why });
+                }
+            }
+        }
+    }
+    Ok((count, differences))
+}
+
+impl Policies {
+    /// Decides what stands in a record again.
+    fn again(&self, record: &Record) -> Result<(Value, String), String> {
+        match record.question.as_str() {
+            TieringFacts::QUESTION => ask(&*self.tiering, record),
+            CheckpointFacts::QUESTION => ask(&*self.checkpoint, record),
+            IdleFacts::QUESTION => ask(&*self.keep_alive, record),
+            EmptyFacts::QUESTION => ask(&*self.empty_ghosts, record),
+            AttachedFacts::QUESTION => ask(&*self.attached_ghosts, record),
+            PlacementFacts::QUESTION => ask(&*self.placement, record),
+            AdmissionFacts::QUESTION => ask(&*self.admission, record),
+            ReclaimFacts::QUESTION => ask(&*self.reclaim, record),
+            other => Err(format!("nothing answers the question '{other}'")),
+        }
+    }
+}
+
+fn ask<F: Facts>(policy: &dyn Policy<F>, record: &Record) -> Result<(Value, String), String> {
+    let facts: F = serde_json::from_value(record.facts.clone()).map_err(|e| e.to_string())?;
+    let Decision { choice, why } = policy.decide(&facts);
+    Ok((serde_json::to_value(choice).map_err(|e| e.to_string())?, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+    use crate::admission::IdleInstance;
+    use crate::checkpoint::AfterCalls;
+    use crate::placement::NodeFacts;
+    use crate::reclaim::ImageFacts;
+    use crate::settings::{Checkpoint, Settings};
+
+    fn decided<F: Facts>(policy: &dyn Policy<F>, facts: F) -> Line {
+        let record = Record::new(17, "guest/hello", &facts, &policy.decide(&facts));
+        Line::Record(record.unwrap())
+    }
+
+    /// One decision of each kind.
+    fn all(policies: &Policies) -> Vec<Line> {
+        let memory = Memory { used_bytes: 95, budget_bytes: 100 };
+        let tiering = TieringFacts {
+            current: farfork_types::Tiering::Hybrid,
+            latency: crate::tiering::Latency { calls: 40, mean_us: 1, p99_us: 2 },
+            objective: crate::tiering::Objective { mean_us: None, p99_us: Some(2) },
+            memory,
+            pool_busy_permille: Some(10),
+        };
+        let checkpoint = CheckpointFacts { calls: 16, pool: memory, ..CheckpointFacts::default() };
+        let idle = IdleInstance { id: "i".into(), bytes: 5, start_us: 7, calls_per_hour: 1 };
+        let node = NodeFacts { name: "n".into(), memory, ..NodeFacts::default() };
+        let image = ImageFacts { name: "g/f".into(), bytes: 20, ..ImageFacts::default() };
+        vec![
+            decided(&*policies.tiering, tiering),
+            decided(&*policies.checkpoint, checkpoint),
+            decided(&*policies.keep_alive, IdleFacts { memory, ..IdleFacts::default() }),
+            decided(&*policies.empty_ghosts, EmptyFacts { burst: 3, ghost_bytes: 1, memory }),
+            decided(
+                &*policies.attached_ghosts,
+                AttachedFacts { burst: 3, memory, ..Default::default() },
+            ),
+            decided(&*policies.placement, PlacementFacts { need_bytes: 9, nodes: vec![node] }),
+            decided(
+                &*policies.admission,
+                AdmissionFacts { need_bytes: 3, memory, idle: vec![idle], busy: 0, queued: 0 },
+            ),
+            decided(&*policies.reclaim, ReclaimFacts { pool: memory, images: vec![image] }),
+        ]
+    }
+
+    fn journal(settings: Settings) -> Vec<u8> {
+        let mut text = Vec::new();
+        write(&mut text, &Line::Settings { settings }).unwrap();
+        all(&settings.into()).iter().for_each(|line| write(&mut text, line).unwrap());
+        text
+    }
+
+    fn patient() -> Settings {
+        Settings {
+            checkpoint: Checkpoint::AfterCalls(AfterCalls { calls: 99 }),
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn every_kind_of_decision_is_made_again() {
+        for settings in [Settings::default(), patient()] {
+            let (count, differences) = replay(&*journal(settings), None).unwrap();
+            assert_eq!((count, differences), (8, Vec::new()));
+        }
+    }
+
+    #[test]
+    fn what_other_settings_would_have_decided_is_told() {
+        let (_, differences) = replay(&*journal(Settings::default()), Some(patient())).unwrap();
+        let [one] = &differences[..] else { panic!("{differences:#?}") };
+        assert_eq!((one.line, one.record.question.as_str()), (3, "checkpoint"));
+        assert_eq!((&one.record.choice, &one.choice), (&true.into(), &false.into()));
+    }
+
+    #[test]
+    fn a_line_that_is_no_record_is_named() {
+        let mut text = journal(Settings::default());
+        text.extend_from_slice(b"{\"at_ms\": 1}\n");
+        let told = replay(&*text, None).unwrap_err().to_string();
+        assert!(told.contains("line 10"), "{told}");
+        let unknown = r#"{"at_ms":1,"about":"x","question":"why","facts":{},"choice":1,"why":""}"#;
+        let told = replay(unknown.as_bytes(), None).unwrap_err().to_string();
+        assert!(told.contains("'why'"), "{told}");
+    }
+}

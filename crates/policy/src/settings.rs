@@ -1,0 +1,146 @@
+//! Which policies answer, and their parameters.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Policy;
+use crate::admission::{AdmissionFacts, LeastWorthFirst};
+use crate::checkpoint::{AfterCalls, CheckpointFacts, WhenSettled};
+use crate::ghosts::{AttachedFacts, ByBursts, EmptyFacts};
+use crate::keep_alive::{ByGaps, ByPressure, IdleFacts};
+use crate::placement::{NearestGhost, PlacementFacts};
+use crate::reclaim::{BetweenMarks, ReclaimFacts};
+use crate::tiering::{Always, ByObjective, TieringFacts};
+
+/// A choice of policies, as it stands in files and journals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// In which tier memory lives.
+    pub tiering: Tiering,
+    /// When a function is checkpointed.
+    pub checkpoint: Checkpoint,
+    /// How long idle instances stay.
+    pub keep_alive: KeepAlive,
+    /// How many ghosts wait.
+    pub ghosts: ByBursts,
+    /// Where instances start.
+    pub placement: NearestGhost,
+    /// What makes room for them.
+    pub admission: LeastWorthFirst,
+    /// Which images go.
+    pub reclaim: BetweenMarks,
+}
+
+/// A policy of tiering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum Tiering {
+    /// See [`Always`].
+    Always(Always),
+    /// See [`ByObjective`].
+    ByObjective(ByObjective),
+}
+
+impl Default for Tiering {
+    fn default() -> Tiering {
+        Tiering::ByObjective(ByObjective::default())
+    }
+}
+
+/// A policy of checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum Checkpoint {
+    /// See [`AfterCalls`].
+    AfterCalls(AfterCalls),
+    /// See [`WhenSettled`].
+    WhenSettled(WhenSettled),
+}
+
+impl Default for Checkpoint {
+    fn default() -> Checkpoint {
+        Checkpoint::AfterCalls(AfterCalls::default())
+    }
+}
+
+/// A policy of idle instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum KeepAlive {
+    /// See [`ByPressure`].
+    ByPressure(ByPressure),
+    /// See [`ByGaps`].
+    ByGaps(ByGaps),
+}
+
+impl Default for KeepAlive {
+    fn default() -> KeepAlive {
+        KeepAlive::ByGaps(ByGaps::default())
+    }
+}
+
+/// The policies that answer.
+#[derive(Debug)]
+pub struct Policies {
+    /// In which tier memory lives.
+    pub tiering: Box<dyn Policy<TieringFacts>>,
+    /// When a function is checkpointed.
+    pub checkpoint: Box<dyn Policy<CheckpointFacts>>,
+    /// How long idle instances stay.
+    pub keep_alive: Box<dyn Policy<IdleFacts>>,
+    /// How many empty ghosts wait.
+    pub empty_ghosts: Box<dyn Policy<EmptyFacts>>,
+    /// How many ghosts with an image wait.
+    pub attached_ghosts: Box<dyn Policy<AttachedFacts>>,
+    /// Where instances start.
+    pub placement: Box<dyn Policy<PlacementFacts>>,
+    /// What makes room for them.
+    pub admission: Box<dyn Policy<AdmissionFacts>>,
+    /// Which images go.
+    pub reclaim: Box<dyn Policy<ReclaimFacts>>,
+}
+
+impl From<Settings> for Policies {
+    fn from(settings: Settings) -> Policies {
+        Policies {
+            tiering: match settings.tiering {
+                Tiering::Always(policy) => Box::new(policy),
+                Tiering::ByObjective(policy) => Box::new(policy),
+            },
+            checkpoint: match settings.checkpoint {
+                Checkpoint::AfterCalls(policy) => Box::new(policy),
+                Checkpoint::WhenSettled(policy) => Box::new(policy),
+            },
+            keep_alive: match settings.keep_alive {
+                KeepAlive::ByPressure(policy) => Box::new(policy),
+                KeepAlive::ByGaps(policy) => Box::new(policy),
+            },
+            empty_ghosts: Box::new(settings.ghosts),
+            attached_ghosts: Box::new(settings.ghosts),
+            placement: Box::new(settings.placement),
+            admission: Box::new(settings.admission),
+            reclaim: Box::new(settings.reclaim),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_names_only_what_differs() {
+        assert_eq!(serde_json::from_str::<Settings>("{}").unwrap(), Settings::default());
+        let text = r#"{"checkpoint": {"policy": "when-settled", "window": 8},
+                       "tiering": {"policy": "always", "tiering": "moa"}}"#;
+        let settings: Settings = serde_json::from_str(text).unwrap();
+        let expected = WhenSettled { window: 8, ..WhenSettled::default() };
+        assert_eq!(settings.checkpoint, Checkpoint::WhenSettled(expected));
+        assert_eq!(
+            settings.tiering,
+            Tiering::Always(Always { tiering: farfork_types::Tiering::Moa })
+        );
+        assert_eq!(settings.ghosts, ByBursts::default());
+        assert!(serde_json::from_str::<Settings>(r#"{"tiering": {"policy": "none"}}"#).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+r"""Serves one action of OpenWhisk's over HTTP: `python -m farfork.runtime.action [--port N]`.
+
+    POST /init     {"value": {"name", "main", "code", "binary", "env"}}    once, before all else
+    POST /run      {"value": {...}, "activation_id", "deadline", ...}      a result, or {"error"}
+    POST /prepare                                                          farfork's own: see below
+
+Invariants:
+- Connections are served one after the other. Without one the process sits in
+  accept(): there it is checkpointed. `/prepare` runs the before-checkpoint hooks,
+  answers with what the function declares hot, and ends its connection: who asked sees
+  that end last.
+- Status 200 means that the function has answered; 502 that its code failed, which is
+  its owner's affair; 400, 403, 404, 411 and 413 that the call was wrong.
+- What an activation has printed is out, and ended by END_OF_ACTIVATION on both streams,
+  before its answer is.
+"""
+
+import argparse
+import base64
+import binascii
+import json
+import os
+import socket
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from farfork import loader
+from farfork.listener import Listener, ListenError
+from farfork.protocol import Message
+from farfork.runtime import process
+from farfork.runtime.life import Life
+
+END_OF_ACTIVATION = "XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX"
+MAX_BODY_BYTES = 64 << 20
+
+Answer = tuple[HTTPStatus, Any]
+
+# NaN is no JSON: strict readers on the other side would refuse the whole answer.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+class CallError(ValueError):
+    """A call was wrong; the message says how."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Action:
+    """One process serving one action."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._life = Life(listener)
+        self._function: loader.Function | None = None
+        self._calls = {"/init": self._init, "/run": self._run, "/prepare": self._prepare}
+
+    def serve(self) -> None:
+        """Answer calls for ever."""
+        self._listener.start()
+        while True:
+            with suppress(ConnectionAbortedError):
+                self.serve_connection(self._listener.accept())
+
+    def serve_connection(self, connection: socket.socket) -> None:
+        """Answer calls until their end, or until the process is prepared; closes the connection."""
+        with connection, suppress(OSError):  # a client that goes takes nobody with it
+            self._life.notice_clone()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _Calls(connection, self)
+
+    def answer(self, path: str, body: Message) -> Answer:
+        """Return the answer to one call."""
+        call = self._calls.get(path)
+        if call is None:
+            known = ", ".join(self._calls)
+            return HTTPStatus.NOT_FOUND, {"error": f"no call {path}; use one of {known}"}
+        try:
+            return call(body)
+        except CallError as error:
+            return error.status, {"error": str(error)}
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the process waits for its checkpoint."""
+        return self._life.is_prepared
+
+    def _init(self, body: Message) -> Answer:
+        if self._function is not None:
+            raise CallError(HTTPStatus.FORBIDDEN, "Cannot initialize the action more than once.")
+        value = _object(body, "value")
+        _set_environment(_object(value, "env"))
+        try:
+            self._function = _load(value)
+        except CallError:
+            raise
+        except (Exception, SystemExit) as error:
+            print(traceback.format_exc(), file=sys.stderr)
+            process.flush_output()
+            reason = f"The action failed to initialize: {type(error).__name__}: {error}"
+            return HTTPStatus.BAD_GATEWAY, {"error": reason}
+        process.flush_output()
+        return HTTPStatus.OK, {"ok": True}
+
+    def _run(self, body: Message) -> Answer:
+        if self._function is None:
+            raise CallError(
+                HTTPStatus.FORBIDDEN, "The action is not initialized: /init comes first."
+            )
+        args = _object(body, "value")
+        _set_environment({f"__OW_{key.upper()}": body[key] for key in body if key != "value"})
+        answer = self._life.call(self._function, args, body.get("activation_id"))
+        status, result = _result(answer)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                print(END_OF_ACTIVATION, file=stream, flush=True)
+        return status, result
+
+    def _prepare(self, _body: Message) -> Answer:
+        answer = self._life.prepare()
+        return (HTTPStatus.OK if answer["ok"] else HTTPStatus.BAD_GATEWAY), answer
+
+
+class _Calls(BaseHTTPRequestHandler):
+    """The calls on one connection."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer goes out as one packet
+
+    def __init__(self, connection: socket.socket, action: Action) -> None:
+        self._action = action
+        super().__init__(connection, ("", 0), action)  # type: ignore[arg-type]
+
+    def do_POST(self) -> None:
+        try:
+            body = self._body()
+        except CallError as error:
+            self.close_connection = True  # where the next call begins is not known
+            self._send(error.status, {"error": str(error)})
+            return
+        status, answer = self._action.answer(self.path, body)
+        self.close_connection |= self._action.is_prepared
+        self._send(status, answer)
+
+    def _body(self) -> Message:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise CallError(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing.")
+        if int(length) > MAX_BODY_BYTES:
+            reason = f"The body is longer than {MAX_BODY_BYTES} bytes."
+            raise CallError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+        text = self.rfile.read(int(length))
+        try:
+            body = json.loads(text or b"{}")
+        except (ValueError, RecursionError) as error:
+            raise CallError(HTTPStatus.BAD_REQUEST, f"The body is no JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise CallError(HTTPStatus.BAD_REQUEST, "The body is no JSON object.")
+        return body
+
+    def _send(self, status: HTTPStatus, answer: Any) -> None:
+        content = _encode(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_words: object) -> None:
+        """Say nothing: what is printed is the action's log."""
+
+
+def _load(value: Message) -> loader.Function:
+    name, main, code = (value.get(key) for key in ("name", "main", "code"))
+    if not isinstance(code, str) or not code:
+        raise CallError(HTTPStatus.BAD_REQUEST, "Missing main/no code to execute.")
+    name = _text(name or "action")
+    # What is called main goes without saying; then a handler is found, too.
+    main = None if main in {None, "", "main"} else _text(main)
+    if not value.get("binary"):
+        return loader.load_text(name, code, main)
+    try:
+        content = base64.b64decode(code, validate=True)
+    except binascii.Error as error:
+        raise CallError(HTTPStatus.BAD_REQUEST, f"The code is no base64: {error}") from error
+    with tempfile.NamedTemporaryFile(prefix="farfork-action-", suffix=".zip") as archive:
+        archive.write(content)
+        archive.flush()
+        return loader.load(archive.name, main)
+
+
+def _result(answer: Message) -> Answer:
+    """Return status and body for what a call has answered."""
+    if not answer["ok"]:
+        print(answer.get("trace", answer["error"]), file=sys.stderr)
+        reason = "An error has occurred while invoking the action (see logs for details): "
+        return HTTPStatus.BAD_GATEWAY, {"error": f"{reason}{answer['error']}"}
+    try:
+        _encode(answer["result"])
+    except (TypeError, ValueError, RecursionError) as error:
+        return HTTPStatus.BAD_GATEWAY, {"error": f"The action returned no JSON: {error}"}
+    return HTTPStatus.OK, answer["result"]
+
+
+def _object(message: Message, key: str) -> Message:
+    value = message.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise CallError(HTTPStatus.BAD_REQUEST, f"{key} is no JSON object.")
+    return value
+
+
+def _set_environment(variables: Message) -> None:
+    try:
+        os.environ.update({name: _text(value) for name, value in variables.items()})
+    except ValueError as error:
+        reason = f"The environment cannot be set: {error}."
+        raise CallError(HTTPStatus.BAD_REQUEST, reason) from error
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Listen and serve; returns the exit status if it cannot."""
+    parser = argparse.ArgumentParser(
+        prog="python -m farfork.runtime.action", description="Serve an action over HTTP."
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8080, help="TCP port (default: %(default)s)")
+    options = parser.parse_args(argv)
+    # onnxruntime's telemetry keeps a database, a thread and sockets open.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        Action(Listener.bind_tcp(options.host, options.port)).serve()
+    except ListenError as error:
+        print(f"farfork.runtime.action: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

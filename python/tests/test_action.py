@@ -1,0 +1,322 @@
+"""OpenWhisk's action protocol, as a gateway sees it, up to clones of an action that is at work."""
+
+import base64
+import http.client
+import io
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bed import Bed
+
+from farfork.runtime.action import END_OF_ACTIVATION, MAX_BODY_BYTES
+
+HELLO = """
+import os
+count = 0
+
+def main(args):
+    global count
+    count += 1
+    print("called", count)
+    return {"greeting": f"Hello, {args.get('name', 'world')}!", "count": count,
+            "activation": os.environ.get("__OW_ACTIVATION_ID"), "mode": os.environ.get("MODE")}
+"""
+HOOKED = """
+import farfork
+seen = []
+farfork.before_checkpoint(lambda: seen.append("before"))
+farfork.after_restore(lambda: seen.append("after"))
+farfork.mark_hot(bytearray(8192))
+def main(args):
+    return {"seen": seen}
+"""
+CALL = """
+import http.client, sys, time
+_, path, body = sys.argv
+for _ in range(1000):
+    connection = http.client.HTTPConnection("127.0.0.1", 8080, timeout=60)
+    try:
+        connection.connect()
+        break
+    except ConnectionRefusedError:  # it has just been started
+        time.sleep(0.02)
+connection.request("POST", path, body)
+print(connection.getresponse().read().decode())
+"""
+
+
+class Server:
+    """A process that serves an action, and a connection to it."""
+
+    def __init__(self, out: Path) -> None:
+        self.port = free_port()
+        self._out = out
+        call = [sys.executable, "-m", "farfork.runtime.action", "--port", str(self.port)]
+        with open(out / "stdout", "wb") as stdout, open(out / "stderr", "wb") as stderr:
+            # As a container starts it, where output to a pipe is buffered.
+            environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+            self.process = subprocess.Popen(
+                call, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment
+            )
+        self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        await_port(self.port)
+
+    def post(self, path: str, body: Any) -> tuple[int, Any]:
+        """Send a call; returns the answer's status and body."""
+        self._connection.request("POST", path, json.dumps(body))
+        answer = self._connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    def init(self, code: str, **more: Any) -> tuple[int, Any]:
+        """Send the action's code."""
+        return self.post("/init", {"value": {"name": "test", "code": code, **more}})
+
+    def run(self, args: Any, **more: Any) -> tuple[int, Any]:
+        """Call the action."""
+        return self.post("/run", {"value": args, **more})
+
+    def raw(self, request: bytes, *, is_all: bool = True) -> bytes:
+        """Send bytes on a connection of their own, and its end; returns all that comes back."""
+        self._connection.close()
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as raw:
+            raw.sendall(request)
+            if is_all:
+                raw.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: raw.recv(65536), b""))
+
+    def printed(self, stream: str) -> list[str]:
+        """Return the lines of a stream."""
+        return (self._out / stream).read_text().splitlines()
+
+    def end(self) -> None:
+        """End the process."""
+        self._connection.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def await_port(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path)
+    yield started
+    started.end()
+
+
+def test_an_action_is_initialised_once_and_called_many_times(server: Server) -> None:
+    assert server.init(HELLO, env={"MODE": "fast", "LIMITS": {"a": 1}}) == (200, {"ok": True})
+    for count in (1, 2, 3):
+        status, result = server.run({"name": "Ada"}, activation_id=f"id{count}")
+        assert status == 200
+        assert result == {
+            "greeting": "Hello, Ada!",
+            "count": count,
+            "activation": f"id{count}",
+            "mode": "fast",
+        }
+    status, answer = server.init(HELLO)
+    assert (status, answer["error"]) == (403, "Cannot initialize the action more than once.")
+
+
+def test_the_log_of_each_activation_is_ended_on_both_streams(server: Server) -> None:
+    server.init(HELLO)
+    for count in (1, 2):
+        server.run({})
+        # All of it is there when the answer is.
+        assert server.printed("stdout")[-2:] == [f"called {count}", END_OF_ACTIVATION]
+        assert server.printed("stderr") == [END_OF_ACTIVATION] * count
+
+
+def test_a_call_before_the_code_is_refused(server: Server) -> None:
+    status, answer = server.run({})
+    assert status == 403
+    assert "/init" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ("raise KeyError('missing')", 502, "KeyError: 'missing'"),
+        ("import sys; sys.exit(3)", 502, "SystemExit: 3"),
+        ("return [1]", 502, "main returned list"),
+        ("return {'n': float('nan')}", 502, "no JSON"),
+        ("return {'s': {1}}", 502, "no JSON"),
+        ("return {'error': 'of its own'}", 200, "of its own"),
+    ],
+)
+def test_what_a_function_does_wrong_is_its_own_affair(
+    server: Server, body: str, status: int, words: str
+) -> None:
+    server.init(f"def main(args):\n    {body}\n")
+    for count in (1, 2):
+        seen, answer = server.run({})
+        assert seen == status
+        assert words in answer["error"]
+        assert server.printed("stderr").count(END_OF_ACTIVATION) == count
+    # A traceback shows the line, although there is no file.
+    assert any(body in line for line in server.printed("stderr")) == (
+        "raise" in body or "exit" in body
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "words"),
+    [
+        ({"code": "def main(args: return"}, 502, "SyntaxError"),
+        ({"code": "import nothing_like_it"}, 502, "ModuleNotFoundError"),
+        ({"code": "x = 1"}, 502, "no main"),
+        ({"code": "def main(a): pass", "main": "other"}, 502, "no other(args)"),
+        ({"code": ""}, 400, "no code"),
+        ({"code": "!", "binary": True}, 400, "base64"),
+        ({"code": base64.b64encode(b"no zip").decode(), "binary": True}, 502, "LoadError"),
+        ({"code": "x", "env": {"A": "\0"}}, 400, "environment"),
+        ({"code": "x", "env": 7}, 400, "env is no JSON object"),
+    ],
+)
+def test_code_that_does_not_load_is_told(
+    server: Server, value: Any, status: int, words: str
+) -> None:
+    seen, answer = server.post("/init", {"value": value})
+    assert (seen, words in answer["error"]) == (status, True), answer
+    assert server.init(HELLO)[0] == 200
+
+
+def test_a_zip_brings_its_modules_and_main_may_have_another_name(server: Server) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("__main__.py", "import helper\ndef start(args): return helper.double(args)\n")
+        file.writestr("helper.py", "def double(args): return {'n': args['n'] * 2}\n")
+    code = base64.b64encode(archive.getvalue()).decode()
+    assert server.init(code, binary=True, main="start")[0] == 200
+    assert server.run({"n": 21}) == (200, {"n": 42})
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST /run HTTP/1.1\r\n\r\n", 411),
+        (b"POST /run HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 411),
+        (b"POST /run HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (MAX_BODY_BYTES + 1), 413),
+        (b"POST /run HTTP/1.1\r\nContent-Length: 5\r\n\r\n[1,2]", 400),
+        (b"POST /run HTTP/1.1\r\nContent-Length: 3\r\n\r\n{1}", 400),
+        (b"POST /run HTTP/1.1\r\nContent-Length: 9\r\n\r\n{", 400),
+        (b"POST /nowhere HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", 404),
+        (b"GET /run HTTP/1.1\r\n\r\n", 501),
+        (b"nonsense\r\n\r\n", 400),
+    ],
+)
+def test_a_wrong_call_is_answered_and_harms_nobody(
+    server: Server, request_: bytes, status: int
+) -> None:
+    answer = server.raw(request_)
+    assert str(status).encode() in answer.splitlines()[0] or status == 400, answer
+    assert server.init(HELLO)[0] == 200
+
+
+def test_what_follows_a_call_without_an_end_is_not_taken_for_another(server: Server) -> None:
+    smuggled = b"POST /init HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
+    answer = server.raw(b"POST /run HTTP/1.1\r\nContent-Length: x\r\n\r\n" + smuggled)
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_client_that_goes_halfway_harms_nobody(server: Server) -> None:
+    server.raw(b"POST /init HTTP/1.1\r\nContent-Le")
+    server.init(HELLO)
+    with socket.create_connection(("127.0.0.1", server.port)) as gone:
+        # Its end is a reset.
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.sendall(b"POST /run HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+    server._connection.close()
+    assert server.run({})[0] == 200
+
+
+def test_a_prepared_process_waits_without_a_connection(server: Server) -> None:
+    server.init(HOOKED)
+    assert server.run({}) == (200, {"seen": []})
+    request = b"POST /prepare HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+    said = server.raw(request, is_all=False)  # the server ends the connection
+    assert said.startswith(b"HTTP/1.1 200 ")
+    (hot,) = json.loads(said.split(b"\r\n\r\n")[1])["hot"]
+    start, end = (int(address, 16) for address in hot.split("-"))
+    assert end - start == 8192
+    # Its end comes last: nothing but the listening socket is left.
+    connections = f"/proc/{server.process.pid}/fd"
+    sockets = [link for link in map(read_link, Path(connections).iterdir()) if "socket:" in link]
+    assert len(sockets) == 1
+    assert server.run({}) == (200, {"seen": ["before", "after"]})
+
+
+def read_link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""
+
+
+@pytest.fixture
+def parent(bed: Bed) -> Iterator[int]:
+    """Serve an action in a network namespace that has nothing but itself; yields its pid."""
+    # Asking for the bed first tells why there can be none.
+    action = f"{sys.executable} -m farfork.runtime.action"
+    process = subprocess.Popen(
+        ["unshare", "--net", "--", "sh", "-c", f"ip link set lo up && exec {action}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def call_in_network_of(pid: int, path: str, body: Any) -> Any:
+    """Call the action that listens in the network of a process."""
+    enter = ["nsenter", "--target", str(pid), "--net", "--"]
+    call = [sys.executable, "-c", CALL, path, json.dumps(body)]
+    done = subprocess.run([*enter, *call], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def test_clones_of_an_action_answer_in_networks_of_their_own(bed: Bed, parent: int) -> None:
+    def call(pid: int, name: str) -> Any:
+        return call_in_network_of(pid, "/run", {"value": {"name": name}})
+
+    call_in_network_of(parent, "/init", {"value": {"code": HELLO}})
+    assert call(parent, "before")["count"] == 1
+    call_in_network_of(parent, "/prepare", {})
+    bed.farfork.json("checkpoint", "--pid", parent, "--name", "test/action")
+    clones = []
+    for _ in range(2):
+        ghost = bed.farfork.json("ghost", "start", "--user", "test")["id"]
+        (said,) = bed.farfork.json("restore", "--ghost", ghost, "--detach", "test/action")
+        clones.append(said["pid"])
+    expected = [(clones[0], 2), (clones[1], 2), (clones[0], 3), (parent, 2), (clones[1], 3)]
+    for pid, count in expected:
+        answer = call(pid, f"{pid}")
+        assert (answer["greeting"], answer["count"]) == (f"Hello, {pid}!", count)
