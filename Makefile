@@ -5,7 +5,7 @@
 help:
 	@echo "make run        set up, build, and start farfork with sample functions"
 	@echo "make test       set up and run every test that fits in minutes"
-	@echo "make test-long  the same with soaks and long fuzzing"
+	@echo "make test-long  the same with soaks, long fuzzing and guests in QEMU"
 	@echo "make bench      measure; tables and plots go to bench/results/"
 	@echo "make lint       formatting, clippy, ruff and the style tests"
 	@echo "make clean      remove build products and the Python environment"

@@ -40,6 +40,7 @@ else
     step build cargo build --workspace
     step cargo cargo test --workspace --no-fail-fast
     step fuzz setup/fuzz.sh
+    [ -z "${FARFORK_TEST_LONG:-}" ] || step qemu tests/qemu/run.sh
     if [ -d python ]; then
         step pytest .venv/bin/python -m pytest python
     fi

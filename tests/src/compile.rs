@@ -57,10 +57,12 @@ pub fn command(program: &Program) -> Outcome<Command> {
     Ok(command)
 }
 
-/// Whether all that `program` needs is installed.
+/// Whether all that `program` needs is installed. A compiler is not needed for what is built.
 pub fn possible(program: &Program) -> Outcome {
     let needed = match program.source {
+        Source::C(name) if is_built(name, &C)? => "timeout",
         Source::C(_) => "cc",
+        Source::Musl(name) if is_built(name, &MUSL)? => "timeout",
         Source::Musl(_) => "musl-gcc",
         Source::C32(_) => return can_compile_for_32_bits(),
         Source::Go(_) => "go",
@@ -103,12 +105,11 @@ fn built(name: &str, recipe: &Recipe) -> Outcome<PathBuf> {
     let file = format!("{name}{}", recipe.suffix);
     let lock = lock_of(&file);
     let _one_at_a_time = lock.lock().unwrap_or_else(PoisonError::into_inner);
-    let directory =
-        profile_dir()?.parent().map(|target| target.join("programs")).unwrap_or_default();
+    let directory = built_dir()?;
     std::fs::create_dir_all(&directory)
         .map_err(|error| Trouble::during("making target/programs", error))?;
     let program = directory.join(&file);
-    if modified(&program) < newest_source(name) {
+    if !is_built(name, recipe)? {
         // Renamed into place: another test process may be starting it.
         let fresh = directory.join(format!("{file}.{}", std::process::id()));
         (recipe.compile)(name, &fresh)?;
@@ -116,6 +117,16 @@ fn built(name: &str, recipe: &Recipe) -> Outcome<PathBuf> {
             .map_err(|error| Trouble::during("placing a program", error))?;
     }
     Ok(program)
+}
+
+/// Where programs are built.
+fn built_dir() -> Outcome<PathBuf> {
+    Ok(profile_dir()?.parent().map(|target| target.join("programs")).unwrap_or_default())
+}
+
+fn is_built(name: &str, recipe: &Recipe) -> Outcome<bool> {
+    let program = built_dir()?.join(format!("{name}{}", recipe.suffix));
+    Ok(program.is_file() && modified(&program) >= newest_source(name))
 }
 
 fn modified(path: &Path) -> SystemTime {

@@ -1,4 +1,7 @@
-//! What all tests of one test binary share: a directory, a pool on huge-page tmpfs, other nodes.
+//! What all tests of one test binary share: a directory, a pool, other nodes.
+//!
+//! The pool lies on a tmpfs with huge pages that is mounted for it, or in the directory that
+//! [`MEDIUM`] names: so the same tests show other media at work.
 //!
 //! Agents listen below that directory: those of the machine, or of other checkouts, never answer.
 
@@ -22,7 +25,13 @@ const TMPFS_OPTIONS: &str = "huge=always,size=7g,mode=0755";
 /// both stand behind this one's, and the second one says that it has another boot.
 pub const OTHER_NODES: [&str; 2] = ["n2", "n3"];
 
+/// The variable that names a directory for pools, instead of a tmpfs mounted for each.
+pub const MEDIUM: &str = "FARFORK_TEST_MEDIUM";
+/// The variable that says how large pools in there may be, as `farfork pool create` takes it.
+const MEDIUM_SIZE: &str = "FARFORK_TEST_MEDIUM_SIZE";
+
 static MOUNTED: Mutex<Option<PathBuf>> = Mutex::new(None);
+static MADE: Mutex<Option<PathBuf>> = Mutex::new(None);
 static AGENTS: Mutex<[Option<Child>; OTHER_NODES.len()]> = Mutex::new([const { None }; 2]);
 
 fn base() -> PathBuf {
@@ -50,6 +59,11 @@ pub fn possible() -> Outcome {
     farfork::binary().map(drop)
 }
 
+/// The directory of [`MEDIUM`].
+pub fn medium() -> Option<PathBuf> {
+    std::env::var_os(MEDIUM).map(PathBuf::from)
+}
+
 /// The pool of this test binary, made on first use.
 pub fn pool() -> Outcome<&'static Path> {
     static POOL: OnceLock<Result<PathBuf, String>> = OnceLock::new();
@@ -60,19 +74,26 @@ pub fn pool() -> Outcome<&'static Path> {
 }
 
 fn make_pool() -> Result<PathBuf, String> {
+    let size = std::env::var(MEDIUM_SIZE).unwrap_or_else(|_| POOL_SIZE.to_owned());
+    let place = medium().map_or_else(mount_tmpfs, Ok)?;
+    let path = place.join(format!("farfork-tests-{}", std::process::id()));
+    create(&path, &size).map_err(|trouble| format!("{trouble:?}"))?;
+    *MADE.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
+    Ok(path)
+}
+
+fn mount_tmpfs() -> Result<PathBuf, String> {
     let place = base().join("pool");
     std::fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
     mount(Some("farfork-tests"), &place, Some("tmpfs"), MsFlags::empty(), Some(TMPFS_OPTIONS))
         .map_err(|error| format!("mounting tmpfs on {}: {error}", place.display()))?;
     *MOUNTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.clone());
-    let path = place.join("pool");
-    create(&path).map_err(|trouble| format!("{trouble:?}"))?;
-    Ok(path)
+    Ok(place)
 }
 
-fn create(path: &Path) -> Outcome {
+fn create(path: &Path, size: &str) -> Outcome {
     let mut command = farfork::command(&["pool", "create"])?;
-    command.arg(path).args(["--size", POOL_SIZE]);
+    command.arg(path).args(["--size", size]);
     farfork::must_run(command)?;
     if path.exists() {
         return Ok(());
@@ -165,6 +186,9 @@ pub fn tear_down() {
     }
     // There is none if nothing was restored on this node.
     let _ = end_agent(&run_directory().join("local.sock"));
+    if let Some(path) = MADE.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let _ = std::fs::remove_file(path);
+    }
     if let Some(place) = MOUNTED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         let _ = umount2(&place, MntFlags::MNT_DETACH);
     }

@@ -54,6 +54,30 @@ pub enum NodeError {
         /// The policy.
         tiering: Tiering,
     },
+    /// The policy supplies pages itself.
+    #[error(
+        "a clone cannot start under {tiering}: the kernel lets pages be supplied (userfaultfd) only \
+         where a pool lies on tmpfs, and that at {path} does not; use mow, or keep the image in a \
+         pool on tmpfs too (farfork images export, then import)",
+        path = pool.display()
+    )]
+    TieringMedium {
+        /// The policy.
+        tiering: Tiering,
+        /// The pool.
+        pool: PathBuf,
+    },
+    /// What was read would look as if it had been written.
+    #[error(
+        "a clone of the pool at {} cannot be profiled: this kernel does not tell which pages of a \
+         DAX file system were only read; use Linux 6.15 or later, or keep the image in a pool on \
+         tmpfs too (farfork images export, then import)",
+        pool.display()
+    )]
+    ProfileMedium {
+        /// The pool.
+        pool: PathBuf,
+    },
     /// A range was named that the clone does not map from the pool.
     #[error(
         "no process of the image maps {range} from the pool: it is shared, or was never touched, or \

@@ -228,6 +228,9 @@ impl NodeImage {
         tiering: Tiering,
         start: Start,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
+        if tiering != Tiering::Mow && !pool.medium().tells_of_faults() {
+            return Err(NodeError::TieringMedium { tiering, pool: pool.path().to_owned() });
+        }
         self.overlays.get(pool, &self.attached.image, (tiering, start))
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use farfork_pages::overlay::Start;
 use farfork_plan::protocol::{PidMode, Request};
+use farfork_pool::Pool;
 use farfork_restore::{Event, Hands, Started, Template, Theirs};
 use farfork_sys::words;
 use farfork_types::wire::{Reply, RestoreCall, Running};
@@ -22,7 +23,7 @@ use crate::externals;
 use crate::ghosts::{Attached, Container, Stage, Waiting};
 use crate::images::{NodeImage, Pin};
 use crate::overlays::Overlay;
-use crate::profile::{Profile, Watched};
+use crate::profile::{self, Profile, Watched};
 use crate::registry::{Number, Origin};
 use crate::session::Node;
 
@@ -74,7 +75,7 @@ impl Node {
             None => false,
         };
         // One that waits already is as it is.
-        let is_watched = !is_made && self.is_watched(call, &image)?;
+        let is_watched = !is_made && self.is_watched(call, &image, pool.pool())?;
         let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
         let Begun { started, container, _pin, _theirs, warnings, tiering } =
             self.spawn(channel, call, (&image, is_watched), &pin, &externals)?;
@@ -112,13 +113,25 @@ impl Node {
 
     /// Whether a clone is to tell which pages it touches: its caller wants it, or it is its turn. The
     /// policies that supply pages one by one have no use for watching.
-    fn is_watched(&self, call: &RestoreCall, image: &NodeImage) -> Result<bool, NodeError> {
+    fn is_watched(
+        &self,
+        call: &RestoreCall,
+        image: &NodeImage,
+        pool: &Pool,
+    ) -> Result<bool, NodeError> {
         let can_be = call.tiering == Tiering::Mow;
         if call.profile && !can_be {
             return Err(NodeError::ProfileTiering { tiering: call.tiering });
         }
         let is_its_turn = || self.profile_every != 0 && image.is_next_of(self.profile_every);
-        Ok(call.profile || can_be && is_its_turn())
+        if !(call.profile || can_be && is_its_turn()) {
+            return Ok(false);
+        }
+        let is_told = profile::are_read_pages_told(pool, &image.attached.image)?;
+        if call.profile && !is_told {
+            return Err(NodeError::ProfileMedium { pool: pool.path().to_owned() });
+        }
+        Ok(is_told)
     }
 
     /// Refuses what an agent that is not root cannot do, before anything of the clone is made.

@@ -231,7 +231,7 @@ pub enum PoolError {
         cid: Cid,
     },
     /// The medium cannot carry a pool.
-    #[error("cannot make a pool at {path}: {why}", path = path.display())]
+    #[error("there can be no pool at {path}: {why}", path = path.display())]
     Unsuitable {
         /// The file.
         path: PathBuf,
@@ -268,9 +268,7 @@ fn hint(source: &io::Error) -> &'static str {
         io::ErrorKind::AlreadyExists => "; delete it first or give another path",
         io::ErrorKind::PermissionDenied => "; run as the owner or as root",
         io::ErrorKind::StorageFull => "; free space there or enlarge the mount",
-        io::ErrorKind::OutOfMemory => {
-            "; free memory, set more huge pages aside (vm.nr_hugepages), or make the pool smaller"
-        }
+        io::ErrorKind::OutOfMemory => "; free memory, or make the pool smaller",
         _ => "; `farfork doctor` tells what this machine can do",
     }
 }

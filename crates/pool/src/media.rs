@@ -6,8 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use farfork_sys::proc;
-use farfork_types::CHUNK_BYTES;
-use rustix::fs::{AtFlags, FallocateFlags, StatxAttributes, StatxFlags, fallocate};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxAttributes, StatxFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde::Serialize;
@@ -27,7 +26,7 @@ const MOUNT_NAME: &str = "farfork";
 pub enum Medium {
     /// Memory of this machine, charged to memory cgroups.
     Tmpfs,
-    /// Huge pages that were set aside.
+    /// Huge pages that were set aside; carries no pool.
     Hugetlbfs,
     /// A file system whose files are mapped directly (fsdax, famfs).
     Dax,
@@ -48,19 +47,29 @@ impl Medium {
         })
     }
 
-    /// Refuses pages larger than a chunk: a chunk of them cannot be given back.
-    pub(crate) fn suits(self, file: &File, path: &Path) -> Result<(), PoolError> {
-        let pages = rustix::fs::fstatfs(file).map_err(PoolError::io("look at", path))?.f_bsize;
-        if self == Medium::Hugetlbfs && pages as u64 > CHUNK_BYTES {
-            let why = "its huge pages exceed 2 MiB; mount hugetlbfs with pagesize=2M";
-            return Err(PoolError::Unsuitable { path: path.to_owned(), why });
+    /// Refuses hugetlbfs: the kernel maps, protects, discards and copies such memory by whole huge
+    /// pages only, and a clone's memory has to be what its parent's is, page by page.
+    pub(crate) fn suits(self, path: &Path) -> Result<(), PoolError> {
+        if self != Medium::Hugetlbfs {
+            return Ok(());
         }
-        Ok(())
+        let why = "a clone's memory is mapped page by page, which hugetlbfs cannot; use a tmpfs \
+                   mounted with huge=always, which has huge pages too (farfork pool create mounts \
+                   one on a directory that is not there yet)";
+        Err(PoolError::Unsuitable { path: path.to_owned(), why })
+    }
+
+    /// Whether pages of a private mapping can be supplied one by one: whether a userfaultfd tells of
+    /// the first access to each (faults of kind MINOR).
+    pub fn tells_of_faults(self) -> bool {
+        self == Medium::Tmpfs
     }
 
     /// Makes an unused extent read as zeros and, where the medium can, gives its memory back.
     pub(crate) fn wipe(self, file: &File, map: &SharedMap, run: Extent) -> io::Result<()> {
-        if self == Medium::Dax {
+        // There the memory stays the file's, since the file system might give it out anew in smaller
+        // pieces. A place that never got any is left: a store to it would end this process.
+        if self == Medium::Dax && has_memory(file, run)? {
             zero(map, run);
             return Ok(());
         }
@@ -70,6 +79,16 @@ impl Medium {
             done => done?,
         }
         Ok(())
+    }
+}
+
+/// Whether a DAX file system has memory for all of an extent. One that cannot be asked to allocate
+/// has given all memory to the file beforehand.
+fn has_memory(file: &File, run: Extent) -> io::Result<bool> {
+    match fallocate(file, FallocateFlags::KEEP_SIZE, run.offset, run.bytes()) {
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(true),
+        Err(Errno::NOSPC) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -104,11 +123,14 @@ pub(crate) fn has_huge_pages(file: &File) -> io::Result<bool> {
 /// Whether a pool in the directory `dir` could be mapped by huge pages as it is.
 pub fn maps_huge_pages(dir: &Path) -> bool {
     let look = || -> io::Result<bool> {
-        let file = File::open(dir)?;
-        match Medium::of(&file)? {
-            Medium::Tmpfs => has_huge_pages(&file),
-            medium => Ok(medium != Medium::Other),
+        let place = File::open(dir)?;
+        if Medium::of(&place)? == Medium::Tmpfs {
+            return has_huge_pages(&place);
         }
+        // Directories do not tell whether files in them are mapped directly.
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?);
+        Ok(Medium::of(&file)? == Medium::Dax)
     };
     look().unwrap_or(false)
 }
@@ -145,10 +167,12 @@ pub fn unmount_tmpfs(dir: &Path) -> Result<(), PoolError> {
 
 #[cfg(test)]
 mod tests {
+    use farfork_types::CHUNK_BYTES;
+
     use super::*;
     use crate::{Finding, Pool};
 
-    /// A DAX file system has no holes to punch; what is done there instead works on any medium.
+    /// On DAX freed chunks keep their memory; what is done there instead works on any medium.
     #[test]
     fn on_dax_chunks_are_overwritten_and_check_reads_them() {
         let dir = tempfile::tempdir().unwrap();

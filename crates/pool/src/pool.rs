@@ -66,7 +66,6 @@ impl Pool {
     fn format(path: &Path, file: File, layout: Layout) -> Result<Pool, PoolError> {
         file.set_len(layout.size()).map_err(PoolError::io("size the pool", path))?;
         let pool = Pool::assemble(path, file, layout, random_bytes(path)?)?;
-        pool.medium.suits(&pool.file, path)?;
         pool.reserve(None, &[layout.metadata()]).inspect_err(|_| {
             let _ = pool.account.delete();
         })?;
@@ -78,7 +77,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::NotAPool`], [`PoolError::Unfinished`], [`PoolError::OtherVersion`],
-    /// [`PoolError::DamagedSuperblock`], [`PoolError::Truncated`], [`PoolError::Io`].
+    /// [`PoolError::DamagedSuperblock`], [`PoolError::Truncated`], [`PoolError::Unsuitable`],
+    /// [`PoolError::Io`].
     pub fn open(path: &Path) -> Result<Pool, PoolError> {
         let file = OpenOptions::new()
             .read(true)
@@ -98,6 +98,7 @@ impl Pool {
         uuid: [u8; 16],
     ) -> Result<Pool, PoolError> {
         let medium = Medium::of(&file).map_err(PoolError::io("look at", path))?;
+        medium.suits(path)?;
         let map = SharedMap::new(&file, layout.size()).map_err(PoolError::io("map", path))?;
         let path = path.canonicalize().map_err(PoolError::io("find", path))?;
         Ok(Pool { path, file, map, layout, medium, account: Account::of(uuid, medium), uuid })
@@ -122,6 +123,11 @@ impl Pool {
     /// Where the pool lies; absolute.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What it lies on.
+    pub fn medium(&self) -> Medium {
+        self.medium
     }
 
     /// The pool's random name.

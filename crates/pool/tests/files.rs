@@ -194,31 +194,18 @@ fn a_pool_in_use_is_not_destroyed() {
 }
 
 #[test]
-fn a_pool_on_hugetlbfs_works_as_on_tmpfs() {
-    let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    let pages: u64 = free.map_or(0, |text| text.trim().parse().unwrap_or(0));
-    if pages < 6 {
-        println!("skipped: {pages} of 6 huge pages are set aside (vm.nr_hugepages)");
+fn a_pool_on_hugetlbfs_is_refused_and_nothing_is_left_there() {
+    let dir = tempfile::tempdir().unwrap();
+    if let Err(error) =
+        rustix::mount::mount("none", dir.path(), "hugetlbfs", MountFlags::NOSUID, None)
+    {
+        println!("skipped: mounting hugetlbfs: {error}");
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let options = Some(c"pagesize=2M");
-    rustix::mount::mount("none", dir.path(), "hugetlbfs", MountFlags::NOSUID, options).unwrap();
     let path = dir.path().join("pool");
-    let error = Pool::create(&path, (pages + 1) * CHUNK_BYTES).err().unwrap().to_string();
-    assert!(error.contains("vm.nr_hugepages"), "{error}");
-    let pool = Pool::create(&path, 6 * CHUNK_BYTES).unwrap();
-    for _ in 0..3 {
-        let mut writer = pool.begin().unwrap();
-        let run = writer.allocate(4).unwrap()[0];
-        assert!(common::is_filled(&pool, &[run], 0));
-        writer.bytes_mut(run).fill(7);
-        pool.remove(writer.publish(0).unwrap()).unwrap();
-    }
-    assert_eq!(pool.check().unwrap().findings, []);
-    assert_eq!(Pool::open(pool.path()).unwrap().info().unwrap().used_bytes, 0);
-    drop(pool);
-    Pool::destroy(&path).unwrap();
+    let error = Pool::create(&path, 6 * CHUNK_BYTES).err().unwrap().to_string();
+    assert!(error.contains("hugetlbfs") && error.contains("huge=always"), "{error}");
+    assert!(!path.exists());
     rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 

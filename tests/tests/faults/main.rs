@@ -7,6 +7,7 @@ mod endurance;
 mod ghosts;
 mod hang;
 mod killed;
+mod media;
 mod pages;
 mod promotion;
 mod removal;
@@ -30,6 +31,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("ghosts", ghosts::CASES),
     ("hang", hang::CASES),
     ("killed", killed::CASES),
+    ("media", media::CASES),
     ("pages", pages::CASES),
     ("promotion", promotion::CASES),
     ("removal", removal::CASES),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use farfork_pool::{Pool, mount_tmpfs};
 use farfork_tests::program::Program;
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, Trouble, compile, farfork};
+use farfork_tests::{Outcome, Trouble, compile, farfork, testbed};
 use farfork_types::CHUNK_BYTES;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -21,6 +21,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The place.
 pub struct Scene {
     directory: PathBuf,
+    pool: PathBuf,
     agents: Vec<Child>,
 }
 
@@ -60,7 +61,11 @@ impl Scene {
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory).map_err(during("making a directory"))?;
         mount_tmpfs(&directory, (chunks + 32) * CHUNK_BYTES).map_err(during("mounting a tmpfs"))?;
-        let scene = Scene { directory, agents: Vec::new() };
+        let pool = match testbed::medium() {
+            Some(medium) => medium.join(format!("faults-{}-{number}", std::process::id())),
+            None => directory.join("pool"),
+        };
+        let scene = Scene { directory, pool, agents: Vec::new() };
         fs::create_dir(scene.run_directory()).map_err(during("making a directory"))?;
         Pool::create(&scene.pool_path(), chunks * CHUNK_BYTES).map_err(during("making a pool"))?;
         Ok(scene)
@@ -73,7 +78,7 @@ impl Scene {
 
     /// Where the pool is.
     pub fn pool_path(&self) -> PathBuf {
-        self.directory.join("pool")
+        self.pool.clone()
     }
 
     /// The pool, open.
@@ -231,7 +236,8 @@ impl Drop for Scene {
         }
         let group = self.pool().and_then(|pool| pool.info().map_err(during("looking")));
         let group = group.map(|info| info.charged_to).unwrap_or_default();
-        let _ = Pool::destroy(&self.pool_path());
+        let _ = Pool::destroy(&self.pool);
+        let _ = fs::remove_file(&self.pool);
         let _ = unmount(&self.directory, UnmountFlags::DETACH);
         let _ = fs::remove_dir(&self.directory);
         // A pool that a killed agent pins is not destroyed: its cgroup stays when it is unmounted.

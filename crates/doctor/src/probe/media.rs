@@ -23,16 +23,17 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "hugetlbfs_pages",
         group: Group::Later,
-        needed_for: "a pool on hugetlbfs",
-        advice: "reserve pages with sysctl vm.nr_hugepages=N, or keep the pool on tmpfs",
+        needed_for: "clones of processes that use such pages (MAP_HUGETLB); pools use tmpfs",
+        advice: "reserve pages with sysctl vm.nr_hugepages=N",
         look: hugetlbfs_pages,
     },
     Probe {
-        id: "dax_devices",
+        id: "dax_file_system",
         group: Group::Later,
-        needed_for: "a pool on CXL or persistent memory shared as a device",
-        advice: "configure the memory with daxctl or ndctl, or keep the pool on tmpfs",
-        look: dax_devices,
+        needed_for: "a pool on persistent or CXL memory that has a file system",
+        advice: "ndctl create-namespace --mode fsdax, mkfs.ext4, mount -o dax=always; or keep the \
+                 pool on tmpfs",
+        look: dax_file_system,
     },
     Probe {
         id: "cxl_memory_node",
@@ -96,12 +97,18 @@ fn hugetlbfs_pages() -> Finding {
     }
 }
 
-fn dax_devices() -> Finding {
-    let names = entries("/sys/bus/dax/devices");
-    if names.is_empty() {
-        Err("there is no device on the dax bus".into())
-    } else {
-        Ok(format!("found {}", names.join(", ")))
+fn dax_file_system() -> Finding {
+    let mounts =
+        fs::read_to_string("/proc/self/mounts").map_err(while_doing("reading the mounts"))?;
+    let is_dax = |option: &str| matches!(option, "dax" | "dax=always");
+    let places = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (place, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "famfs" || options.split(',').any(is_dax)).then_some(place)
+    });
+    match places.collect::<Vec<_>>()[..] {
+        [] => Err("none is mounted with dax=always".into()),
+        ref found => Ok(format!("mounted at {}", found.join(", "))),
     }
 }
 

@@ -1,0 +1,27 @@
+#!/bin/busybox sh
+set -eu
+# The first process of a guest: sets up what tests/qemu/run.sh has packed, makes a file system on
+# the persistent memory that is mapped directly, and runs the scenes.
+/bin/busybox --install -s /bin
+export PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/root TERM=dumb
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /dev/shm /mnt/dax /mnt/far /sys/fs/cgroup
+mount -t devpts pts /dev/pts
+mount -t tmpfs tmp /dev/shm
+mount -t cgroup2 cgroup /sys/fs/cgroup
+ip link set lo up
+while read -r module; do insmod "/modules/$module" || true; done </modules/order
+echo "GUEST $(uname -r)"
+
+# Extents that begin at multiples of 2 MiB can be mapped by one entry of a page table each.
+ndctl create-namespace --force --reconfig=namespace0.0 --mode=fsdax >/dev/null &&
+    mkfs.ext4 -q -b 4096 -E stride=512,stripe_width=512 /dev/pmem0 &&
+    mount -t ext4 -o dax=always /dev/pmem0 /mnt/dax || echo "GUEST FAILED: no DAX file system"
+mount -t tmpfs -o huge=always,mpol=bind:1,size=900m far /mnt/far
+
+cd /tmp
+sh /scenes.sh 2>&1 | grep -v '^SKIPPED [0-9]* tests' || true
+echo "GUEST DONE"
+poweroff -f

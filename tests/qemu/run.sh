@@ -1,0 +1,111 @@
+#!/bin/bash
+set -euo pipefail
+# Shows farfork at work on what this machine lacks: in guests of QEMU with Debian kernels that have
+# persistent memory with a DAX file system, and a NUMA node without processors. Guests are emulated
+# (TCG), so that any machine can do it, in minutes and at a fraction of its speed. What is shown
+# stands in scenes.sh; arguments are the suites whose newest kernels are taken.
+#
+# Needs root, and builds of farfork and of the tests `programs` and `faults` (cargo build, cargo test
+# --no-run); what is missing is told, and nothing fails for that.
+
+cd "$(dirname "$0")/../.."
+readonly here=$PWD
+suites=("$@")
+[ $# -gt 0 ] || suites=(bookworm-backports)
+readonly target=${CARGO_TARGET_DIR:-$here/target}
+readonly guest_seconds=${FARFORK_QEMU_SECONDS:-900}
+
+skip() {
+    echo "SKIPPED tests in QEMU: $*"
+    exit 0
+}
+
+for tool in qemu-system-x86_64 busybox cpio depmod ndctl mkfs.ext4 xz; do
+    command -v "$tool" >/dev/null || skip "$tool is not installed: setup/system.sh --tests, with FARFORK_TEST_LONG=1, does"
+done
+status=0
+setup/qemu.sh "${suites[@]}" || status=$?
+[ "$status" -ne 3 ] || skip "there is no kernel for the guests"
+[ "$status" -eq 0 ] || exit "$status"
+
+readonly work=$(mktemp -d -p build/qemu)
+trap 'rm -rf "$here/$work"' EXIT
+
+# The newest build of a test program.
+built() {
+    cargo test --quiet --package farfork-tests --no-run --test "$1" --message-format=json |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1
+}
+
+# Puts a program with its libraries where the guest has them, under its own path or another.
+put() {
+    local library
+    install -D "$1" "$work/root${2:-$1}"
+    while read -r library; do
+        [ -e "$work/root$library" ] || install -D "$library" "$work/root$library"
+    done < <(ldd "$1" 2>/dev/null | grep -o '/[^ ]*' || true)
+}
+
+put_stripped() {
+    put "$1" "$2"
+    objcopy --strip-debug "$1" "$work/root$2"
+}
+
+# What scenes.sh runs.
+readonly subjects=(
+    brk_grow cow_file_private dontneed_after_munlock fork_after mprotect_patterns mremap_grow steady
+    two_mib_edges watcher
+)
+
+pack_programs() {
+    local name programs faults
+    programs=$(built programs)
+    faults=$(built faults)
+    # They are built when they are first run.
+    for name in "${subjects[@]}"; do
+        "$programs" "plain::$name" --exact --quiet >/dev/null
+    done
+    mkdir -p "$work/root"/{dev,proc,sys,tmp,root,mnt,farfork}
+    put "$(command -v busybox)" /bin/busybox
+    for name in ndctl mkfs.ext4 unshare timeout ip; do
+        put "$(command -v "$name")"
+    done
+    put_stripped "$target/debug/farfork" /farfork/debug/farfork
+    put_stripped "$programs" /farfork/debug/deps/programs
+    put_stripped "$faults" /farfork/debug/deps/faults
+    # Their sources stay outside: a program is built anew if these are newer.
+    for name in "${subjects[@]}"; do
+        put "$target/programs/$name" "/farfork/programs/$name"
+    done
+    install tests/qemu/init.sh "$work/root/init"
+    install tests/qemu/scenes.sh "$work/root/scenes.sh"
+}
+
+guest() {
+    local suite=$1 log=build/qemu/$1.log
+    cp -r "build/qemu/$suite/modules" "$work/root/modules"
+    (cd "$work/root" && find . | cpio --quiet --create --format=newc) >"$work/root.cpio"
+    rm -rf "$work/root/modules"
+    # Two nodes, the second without processors, and 1 GiB of
+    # persistent memory.
+    timeout --kill-after=10 "$guest_seconds" qemu-system-x86_64 \
+        -machine q35,nvdimm=on,accel=tcg -cpu max -smp 2 -m 3G,slots=2,maxmem=8G \
+        -object memory-backend-ram,id=near,size=2G -numa node,cpus=0-1,memdev=near \
+        -object memory-backend-ram,id=far,size=1G -numa node,memdev=far \
+        -object memory-backend-ram,id=persistent,size=1G \
+        -device nvdimm,id=nvdimm,memdev=persistent,node=0 \
+        -kernel "build/qemu/$suite/vmlinuz" -initrd "$work/root.cpio" \
+        -append "console=ttyS0 quiet panic=-1 rdinit=/init" \
+        -display none -serial stdio -monitor none -no-reboot -net none </dev/null |
+        stdbuf -oL tr -d '\r' | tee "$log" || true
+    grep -q '^GUEST DONE' "$log" || { echo "FAILED: the guest with the kernel of $suite did not end"; return 1; }
+    ! grep -a -E '^(SCENE|GUEST) FAILED' "$log"
+}
+
+pack_programs
+failed=0
+for suite in "${suites[@]}"; do
+    echo "=== guest with the kernel of $suite"
+    guest "$suite" || failed=1
+done
+exit "$failed"
