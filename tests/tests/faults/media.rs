@@ -29,6 +29,11 @@ const NODE: &str = "FARFORK_TEST_MEDIUM_NODE";
 /// Chunks of the program `watcher`'s own memory.
 const WATCHED_CHUNKS: u64 = 6;
 
+/// Whether there is a medium to be looked at.
+pub fn is_named() -> bool {
+    std::env::var_os(NAME).is_some()
+}
+
 fn setting(name: &str) -> Outcome<String> {
     std::env::var(name).map_err(|_| Trouble::Skipped(format!("{name} is not set")))
 }
