@@ -14,7 +14,6 @@ STARTS = {
     "clone-copy": "clone, all pages copied before it runs",
     "clone-moa": "clone, pages copied when touched (`moa`)",
     "clone-hybrid": "clone, accessed pages copied when touched (`hybrid`)",
-    "clone-unprofiled": "clone, nothing known of its pages",
     "clone": "clone (`mow`)",
     "ghost-empty": "clone in an empty ghost",
     "ghost-attached": "clone in a pre-attached ghost",

@@ -17,7 +17,6 @@ STARTS = {
     "clone-copy": "copy",
     "clone-moa": "moa",
     "local-fork": "fork",
-    "clone-unprofiled": "mow,\nunknown",
     "clone": "mow",
     "ghost-empty": "empty\nghost",
     "ghost-attached": "attached\nghost",

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use farfork_checkpoint::{Fate, Target, checkpoint};
-use farfork_types::Cid;
 
 use super::{Numbers, criu};
 use crate::error::{BenchError, io};
@@ -47,13 +46,6 @@ impl Lane {
         };
         let warm = Warm { parent, forker, cid: made.cid };
         Ok(Ok(Lane { subject, warm, criu, next: FIRST }))
-    }
-
-    /// Checkpoints the warm process once more: an image of which nothing is known.
-    pub fn checkpoint_again(&self, testbed: &Testbed) -> Result<Cid, BenchError> {
-        self.subject.settle(&self.warm.parent)?;
-        let target = Target::Process(self.warm.parent.pid());
-        Ok(checkpoint(&testbed.pool, target, Fate::GoesOn, &mut |_, _| {})?.cid)
     }
 
     /// The next round's requests take the same work, another than the last round's where the subject

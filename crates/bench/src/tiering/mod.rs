@@ -1,9 +1,9 @@
 //! Where pages lie, and ghosts, on the papers' functions: `farfork bench tiering`.
 //!
 //! ```text
-//!  set up   every function: ask a fresh process ─► start, warm, checkpoint twice ─► learn of one image
-//!  rounds   for each function: cold │ CRIU │ local fork │ clones: copied, on access, unprofiled,
-//!            hybrid, by default │ in an empty ghost │ in a pre-attached ghost │ warm │ a bare wake-up
+//!  set up   every function: ask a fresh process ─► start, warm, checkpoint ─► learn of the image
+//!  rounds   for each function: cold │ CRIU │ local fork │ clones: copied, on access, hybrid,
+//!            by default │ in an empty ghost │ in a pre-attached ghost │ warm │ a bare wake-up
 //!  rounds   for each function: container │ cold start in it
 //!  once     for each function: which pages its calls touch
 //!  herds    of the smallest function and program: by one thread │ by two │ by two from two
@@ -21,8 +21,6 @@ mod sleeper;
 mod starts;
 
 use std::rc::Rc;
-
-use farfork_types::Cid;
 
 use crate::cases::{Bench, Lane, criu, fitting, rounds};
 use crate::error::BenchError;
@@ -62,8 +60,6 @@ struct Scale {
 /// One function under way.
 struct Function {
     lane: Lane,
-    /// A second image of the warm process, of which nobody knows what clones touch.
-    unknown: Cid,
     /// What its ghosts' wake-up is held against.
     sleeper: Sleeper,
 }
@@ -127,9 +123,9 @@ fn scale(options: &Options) -> Scale {
     }
 }
 
-/// Room for two images of each, two more of the largest, and for what is rounded up.
+/// Room for an image of each, two more of the largest, and for what is rounded up.
 fn pool_bytes(subjects: &[Subject]) -> u64 {
-    let sum: u64 = subjects.iter().map(|subject| 2 * subject.megabytes + 64).sum();
+    let sum: u64 = subjects.iter().map(|subject| subject.megabytes + 64).sum();
     let largest = subjects.iter().map(|subject| subject.megabytes).max().unwrap_or(0);
     (sum + 2 * largest + 512) << 20
 }
@@ -152,10 +148,9 @@ fn start(
                 continue;
             }
         };
-        let unknown = lane.checkpoint_again(testbed)?;
         starts::learn(&mut lane, testbed)?;
         let sleeper = Sleeper::start(&program, lane.subject.megabytes)?;
-        functions.push(Function { lane, unknown, sleeper });
+        functions.push(Function { lane, sleeper });
     }
     Ok(functions)
 }

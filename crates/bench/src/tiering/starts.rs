@@ -20,10 +20,8 @@ const LEARNING: u64 = crate::subject::WARM_CALLS;
 
 /// The names of cases that other files look for.
 pub mod start {
-    /// From scratch, its image's pages being known.
+    /// From scratch.
     pub const CLONE: &str = "clone";
-    /// From scratch, nothing being known of them.
-    pub const UNKNOWN: &str = "clone-unprofiled";
     pub const COPIED: &str = "clone-copy";
     pub const ON_ACCESS: &str = "clone-moa";
     pub const HYBRID: &str = "clone-hybrid";
@@ -58,13 +56,12 @@ pub fn learn(lane: &mut Lane, testbed: &Testbed) -> Result<(), BenchError> {
 
 /// Starts a function once in every way.
 pub fn one_round(function: &mut Function, bench: &mut Bench<'_>) -> Result<(), BenchError> {
-    let (known, unknown) = (function.lane.warm.cid, function.unknown);
+    let cid = function.lane.warm.cid;
     let from_scratch = [
-        (start::COPIED, Way::new(known, Tiering::Copy)),
-        (start::ON_ACCESS, Way::new(known, Tiering::Moa)),
-        (start::UNKNOWN, Way::new(unknown, Tiering::Mow)),
-        (start::HYBRID, Way::new(known, Tiering::Hybrid)),
-        (start::CLONE, Way::new(known, Tiering::Mow)),
+        (start::COPIED, Way::new(cid, Tiering::Copy)),
+        (start::ON_ACCESS, Way::new(cid, Tiering::Moa)),
+        (start::HYBRID, Way::new(cid, Tiering::Hybrid)),
+        (start::CLONE, Way::new(cid, Tiering::Mow)),
     ];
     let lane = &mut function.lane;
     lane.next_round();
