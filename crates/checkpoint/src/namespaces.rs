@@ -3,13 +3,16 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use farfork_sys::kcmp;
+use farfork_plan::window;
+use farfork_sys::status::Status;
+use farfork_sys::{kcmp, proc};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::{CheckpointError, doing};
 use crate::refuse::{Refusals, causes};
+use crate::stat::{self, Stat};
 
 /// Namespaces that all threads have to share: what is looked at is that of the first.
 const SHARED: [&str; 3] = ["mnt", "net", "ipc"];
@@ -18,7 +21,9 @@ const SHARED: [&str; 3] = ["mnt", "net", "ipc"];
 pub fn refuse(pid: i32, tids: &[i32], refusals: &mut Refusals) -> Result<(), CheckpointError> {
     let here = name(pid, "/proc/self/ns/uts")?;
     for tid in tids {
-        if of(pid, *tid, "uts")? != here && !is_called_alike(&format!("/proc/{pid}/task/{tid}")) {
+        let theirs = of(pid, *tid, "uts")?;
+        let thread = format!("/proc/{pid}/task/{tid}");
+        if theirs != here && !(is_ghosts(pid, &theirs) && is_called_alike(&thread)) {
             refusals.add(format!("uts namespace of thread {tid}"), causes::namespaces::HOST_NAME);
             break; // nobody is helped by a line for each of them
         }
@@ -36,8 +41,30 @@ pub fn refuse(pid: i32, tids: &[i32], refusals: &mut Refusals) -> Result<(), Che
     Ok(())
 }
 
-/// Whether the host has the same names for a thread, which has a directory in `/proc`, as for farfork:
-/// so it is in a container that was given none.
+/// Whether the UTS namespace that process `pid` is in is that of its ghost: the process did not make it,
+/// to change the names of the host for itself.
+fn is_ghosts(pid: i32, uts: &Path) -> bool {
+    let parent = |pid: &i32| {
+        let parent = Stat::read(*pid).ok()?.field(stat::PARENT);
+        i32::try_from(parent).ok().filter(|parent| *parent > 0)
+    };
+    let mut above = std::iter::successors(parent(&pid), parent);
+    above.any(|pid| {
+        let is_first = Status::read(pid, pid).is_ok_and(|status| status.innermost_pid == 1);
+        is_first && of(pid, pid, "uts").is_ok_and(|own| own == uts) && is_farforks(pid)
+    })
+}
+
+/// Whether a process is one of farfork's own, or a clone: something is mapped in the window.
+pub fn is_farforks(pid: i32) -> bool {
+    let maps = proc::text(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().any(|line| {
+        let start = line.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
+        start.is_some_and(|start| (window::BASE..window::END).contains(&start))
+    })
+}
+
+/// Whether the host has the same names for a thread, which has a directory in `/proc`, as for farfork.
 fn is_called_alike(thread: &str) -> bool {
     let names = || {
         let names = rustix::system::uname();

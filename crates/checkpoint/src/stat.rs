@@ -8,6 +8,7 @@ use crate::error::CheckpointError;
 pub struct Stat(Vec<i64>);
 
 /// Fields as proc(5) numbers them.
+pub const PARENT: usize = 4;
 pub const GROUP: usize = 5;
 pub const SESSION: usize = 6;
 pub const TERMINAL: usize = 7;

@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use farfork_plan::window;
 use farfork_sys::proc;
 use rustix::thread::LinkNameSpaceType;
 
@@ -56,13 +55,5 @@ pub fn inside<T: Send + 'static>(
 
 /// Whether process `init` is the init of the clone `pid`: its parent, and a process of farfork's.
 fn is_init_of(init: i32, pid: i32) -> bool {
-    let is_ours = || {
-        let maps = proc::text(format!("/proc/{init}/maps")).unwrap_or_default();
-        maps.lines().any(|line| {
-            let start =
-                line.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
-            start.is_some_and(|start| (window::BASE..window::END).contains(&start))
-        })
-    };
-    proc::children(init).contains(&pid) && is_ours()
+    proc::children(init).contains(&pid) && namespaces::is_farforks(init)
 }
