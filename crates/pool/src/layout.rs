@@ -119,6 +119,11 @@ impl Layout {
         ChunkIndex(0).run(self.first_data.0)
     }
 
+    /// Everything.
+    pub(crate) const fn all(&self) -> Extent {
+        ChunkIndex(0).run(self.chunks)
+    }
+
     /// Whether `run` lies in the data area.
     pub(crate) fn is_data(&self, run: Extent) -> bool {
         run.chunks > 0 && run.offset >= self.first_data.offset() && run.end() <= self.size()

@@ -42,6 +42,7 @@ mod media;
 mod nodes;
 mod pinfile;
 mod pins;
+mod placement;
 mod pool;
 mod slots;
 mod superblock;

@@ -15,6 +15,7 @@ use crate::layout::{CHUNKS_AT, IMAGES_AT, ImageRecord, Layout};
 use crate::lock::{self, HeldLock, LockByte};
 use crate::map::SharedMap;
 use crate::media::Medium;
+use crate::placement::Placement;
 use crate::superblock::Superblock;
 
 /// An open pool. Any number of threads and processes may use one pool at once.
@@ -24,6 +25,7 @@ pub struct Pool {
     pub(crate) map: SharedMap,
     pub(crate) layout: Layout,
     pub(crate) medium: Medium,
+    placement: Placement,
     pub(crate) account: Account,
     uuid: [u8; 16],
 }
@@ -66,6 +68,9 @@ impl Pool {
     fn format(path: &Path, file: File, layout: Layout) -> Result<Pool, PoolError> {
         file.set_len(layout.size()).map_err(PoolError::io("size the pool", path))?;
         let pool = Pool::assemble(path, file, layout, random_bytes(path)?)?;
+        pool.placement
+            .begin(&pool.file, layout.all())
+            .map_err(PoolError::io("place the memory of", path))?;
         pool.reserve(None, &[layout.metadata()]).inspect_err(|_| {
             let _ = pool.account.delete();
         })?;
@@ -100,8 +105,11 @@ impl Pool {
         let medium = Medium::of(&file).map_err(PoolError::io("look at", path))?;
         medium.suits(path)?;
         let map = SharedMap::new(&file, layout.size()).map_err(PoolError::io("map", path))?;
+        let placement =
+            Placement::of(&file).map_err(PoolError::io("look at the mount of", path))?;
         let path = path.canonicalize().map_err(PoolError::io("find", path))?;
-        Ok(Pool { path, file, map, layout, medium, account: Account::of(uuid, medium), uuid })
+        let account = Account::of(uuid, medium);
+        Ok(Pool { path, file, map, layout, medium, placement, account, uuid })
     }
 
     /// Deletes the pool at `path` and its cgroup. Memory that clones still map goes with them.
@@ -207,7 +215,8 @@ impl Pool {
     ) -> Result<(), PoolError> {
         let asked = runs.iter().map(|run| run.bytes()).sum();
         let full = |source| PoolError::MediumFull { path: self.path.clone(), asked, source };
-        self.account.reserve(&self.file, lock, runs).map_err(full)
+        let reserve = || self.account.reserve(&self.file, lock, runs);
+        self.placement.during(&self.file, runs, reserve).map_err(full)
     }
 
     /// Empties an extent that nobody uses any more.

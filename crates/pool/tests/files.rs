@@ -210,6 +210,46 @@ fn a_pool_on_hugetlbfs_is_refused_and_nothing_is_left_there() {
 }
 
 /// Found while its fuzz target was written: the chain of an image's extents led back into itself, and its count was large.
+/// What is copied from such a pool on a write is taken from where the writer runs.
+#[test]
+fn a_bound_mount_binds_nothing_but_the_pools_own_memory() {
+    let place = Place::new();
+    let dir = place.dir().join("bound");
+    fs::create_dir(&dir).unwrap();
+    let options = c"size=64M,mpol=bind:0";
+    if let Err(error) = rustix::mount::mount("none", &dir, "tmpfs", MountFlags::empty(), options) {
+        println!("skipped: mounting a tmpfs with a memory policy needs root and NUMA: {error}");
+        return;
+    }
+    let path = dir.join("pool");
+    let pool = Pool::create(&path, 8 * CHUNK_BYTES).unwrap();
+    publish(&pool, 2, 7);
+    // A file beside it keeps the policy of the mount.
+    let other = fs::File::create_new(dir.join("other")).unwrap();
+    other.set_len(CHUNK_BYTES).unwrap();
+    let policies = [(&path, 8), (&dir.join("other"), 1)].map(|(path, chunks)| {
+        let file = OpenOptions::new().read(true).open(path).unwrap();
+        (0..chunks).map(|chunk| policy_at(&file, chunk * CHUNK_BYTES)).collect::<Vec<_>>()
+    });
+    drop(pool);
+    Pool::destroy(&path).unwrap();
+    rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!(policies, [vec!["default".to_owned(); 8], vec!["bind:0".to_owned()]]);
+}
+
+/// By which policy memory is taken for a private mapping of a file, from an offset on.
+fn policy_at(file: &fs::File, offset: u64) -> String {
+    let mut options = memmap2::MmapOptions::new();
+    options.offset(offset).len(4096);
+    #[allow(unsafe_code)] // reason: nobody looks at its bytes
+    // SAFETY: nothing is read from it or written to it.
+    let map = unsafe { options.map_copy(file) }.unwrap();
+    let start = format!("{:x} ", map.as_ptr() as usize);
+    let maps = fs::read_to_string("/proc/self/numa_maps").unwrap();
+    let line = maps.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
+    line.split(' ').next().unwrap().to_owned()
+}
+
 #[test]
 fn a_chain_of_extents_without_an_end_is_damage() {
     let place = Place::new();

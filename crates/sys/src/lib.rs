@@ -20,6 +20,8 @@ pub mod memory;
 #[cfg(feature = "std")]
 pub mod network_lock;
 #[cfg(feature = "std")]
+pub mod numa;
+#[cfg(feature = "std")]
 pub mod owner;
 #[cfg(feature = "std")]
 pub mod packet_diag;

@@ -1,0 +1,126 @@
+//! From which NUMA nodes memory is taken.
+#![allow(unsafe_code)] // reason: mbind has no wrapper
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+/// A memory policy: a mode of `mbind`, and the nodes that it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryPolicy {
+    mode: i32,
+    /// A bit for each node, 64 in a word.
+    nodes: Vec<u64>,
+}
+
+/// A text that is no policy, or one that is not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPolicyError;
+
+impl fmt::Display for MemoryPolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no memory policy such as bind:0-3")
+    }
+}
+
+impl std::error::Error for MemoryPolicyError {}
+
+const STATIC: i32 = 1 << 15;
+const RELATIVE: i32 = 1 << 14;
+
+impl MemoryPolicy {
+    /// That of the process that asks for memory.
+    pub const DEFAULT: MemoryPolicy = MemoryPolicy { mode: libc::MPOL_DEFAULT, nodes: Vec::new() };
+
+    /// Has memory at `address`, `bytes` of it, be taken by this policy from now on. What is there
+    /// already stays where it is. In a shared mapping of a file on tmpfs it holds for that part of
+    /// the file, whoever maps it.
+    ///
+    /// # Errors
+    /// The range is not mapped, a node does not exist, or this process may not use it.
+    pub fn apply(&self, address: u64, bytes: usize) -> io::Result<()> {
+        // One bit more than there are: the kernel reads one less than it is told.
+        let bits = self.nodes.len() * 64 + usize::from(!self.nodes.is_empty());
+        let nodes = if self.nodes.is_empty() { std::ptr::null() } else { self.nodes.as_ptr() };
+        // SAFETY: a policy changes no byte; the kernel reads as many words as there are.
+        let done =
+            unsafe { libc::syscall(libc::SYS_mbind, address, bytes, self.mode, nodes, bits, 0) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl FromStr for MemoryPolicy {
+    type Err = MemoryPolicyError;
+
+    /// Reads it as the option `mpol` of a tmpfs: `MODE[=FLAG]:NODES`.
+    fn from_str(text: &str) -> Result<MemoryPolicy, MemoryPolicyError> {
+        let (mode, nodes) = text.split_once(':').ok_or(MemoryPolicyError)?;
+        let (mode, flag) = mode.split_once('=').unwrap_or((mode, ""));
+        let mode = match mode {
+            "prefer" => libc::MPOL_PREFERRED,
+            "bind" => libc::MPOL_BIND,
+            "interleave" => libc::MPOL_INTERLEAVE,
+            _ => return Err(MemoryPolicyError),
+        };
+        let flag = match flag {
+            "" => 0,
+            "static" => STATIC,
+            "relative" => RELATIVE,
+            _ => return Err(MemoryPolicyError),
+        };
+        Ok(MemoryPolicy { mode: mode | flag, nodes: mask(nodes).ok_or(MemoryPolicyError)? })
+    }
+}
+
+/// More nodes no kernel has.
+const MOST_NODES: usize = 1024;
+
+/// `0-3,5` as bits.
+fn mask(list: &str) -> Option<Vec<u64>> {
+    let mut mask = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= MOST_NODES {
+            return None;
+        }
+        for node in first..=last {
+            mask.resize(mask.len().max(node / 64 + 1), 0);
+            mask[node / 64] |= 1 << (node % 64);
+        }
+    }
+    Some(mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_read_as_tmpfs_shows_them() {
+        let read = |text: &str| text.parse::<MemoryPolicy>();
+        let policy = |mode, nodes: &[u64]| Ok(MemoryPolicy { mode, nodes: nodes.to_vec() });
+        assert_eq!(read("bind:1"), policy(libc::MPOL_BIND, &[2]));
+        assert_eq!(read("interleave:0-2,5"), policy(libc::MPOL_INTERLEAVE, &[0b10_0111]));
+        assert_eq!(read("prefer=static:64"), policy(libc::MPOL_PREFERRED | STATIC, &[0, 1]));
+        for other in ["", "local", "bind", "bind:", "bind:x", "bind:3-1", "bind:5000", "best:1"] {
+            assert_eq!(read(other), Err(MemoryPolicyError), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_node_that_every_machine_has_can_be_bound_to() {
+        // SAFETY: a new mapping wherever there is room, gone at the end.
+        let at = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        for policy in ["bind:0".parse().unwrap(), MemoryPolicy::DEFAULT] {
+            policy.apply(at as u64, 4096).unwrap();
+        }
+        assert!("bind:900".parse::<MemoryPolicy>().unwrap().apply(at as u64, 4096).is_err());
+        // SAFETY: mapped above, and nobody's.
+        unsafe { libc::munmap(at, 4096) };
+    }
+}
