@@ -34,6 +34,11 @@ pub fn compile(image: &Image, access: &Access, tiering: Tiering, start: Start) -
     lay_out(&drafts)
 }
 
+/// Whether such clones never have an overlay, whatever the image and what is known of it.
+pub fn is_never_needed(tiering: Tiering, start: Start) -> bool {
+    tiering == Tiering::Mow && start == Start::AtOnce
+}
+
 fn lay_out(drafts: &[Draft]) -> Option<Vec<u8>> {
     if drafts.iter().all(Draft::is_empty) {
         return None;
@@ -227,7 +232,11 @@ mod tests {
     fn nothing_is_added_to_the_plan_of_a_clone_that_starts_at_once() {
         let dirtied = PageSet::from_iter([5]);
         let access = Access { accessed: dirtied.clone(), dirtied, ..Access::default() };
-        assert!(draft(&access, Tiering::Mow).is_empty());
+        let kinds = Tiering::ALL.map(|tiering| [(tiering, Start::AtOnce), (tiering, Start::Later)]);
+        for kind in kinds.into_iter().flatten() {
+            let draft = Draft::of(&member(), &PLACEMENT, &access, kind);
+            assert_eq!(draft.is_empty(), is_never_needed(kind.0, kind.1), "{kind:?}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use crate::charge;
 use crate::ids::Extent;
 use crate::lock::HeldLock;
+use crate::map::SharedMap;
 use crate::media::{self, Medium};
 
 /// Where the pool's memory is charged to.
@@ -49,19 +50,21 @@ impl Account {
         group.make().map(|()| group)
     }
 
-    /// Gives memory to `runs` of `file`, whose writer holds `lock`.
+    /// Gives memory to `runs` of `file`, mapped as `map`, whose writer holds `lock`.
     pub(crate) fn reserve(
         &self,
-        file: &File,
+        (file, map): (&File, &SharedMap),
         lock: Option<&HeldLock>,
         runs: &[Extent],
     ) -> io::Result<()> {
         if let Ok(group) = self.group()
-            && let Some(done) = charge::reserve_in(&group.members()?, file, lock, runs)
+            && let Some(done) = charge::reserve_in(&group.members()?, (file, map), lock, runs)
         {
             return done;
         }
-        media::reserve(self.medium, file, runs)
+        media::reserve(self.medium, file, runs)?;
+        runs.iter().for_each(|run| map.gather(*run));
+        Ok(())
     }
 
     /// For people: the cgroup, or that the writer pays and why.

@@ -20,15 +20,16 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use crate::ids::Extent;
 use crate::lock::HeldLock;
+use crate::map::SharedMap;
 
 /// Exit status of a child that could not join the cgroup; above every errno.
 const NOT_JOINED: c_int = 255;
 
-/// Gives memory to `runs` of `file`, charged to the cgroup whose member list is `members`, with
-/// `lock` held. `None` if the cgroup cannot be joined.
+/// Gives memory to `runs` of `file`, which is mapped as `map`, charged to the cgroup whose member
+/// list is `members`, with `lock` held. `None` if the cgroup cannot be joined.
 pub(crate) fn reserve_in(
     members: &CStr,
-    file: &File,
+    (file, map): (&File, &SharedMap),
     lock: Option<&HeldLock>,
     runs: &[Extent],
 ) -> Option<io::Result<()>> {
@@ -41,7 +42,7 @@ pub(crate) fn reserve_in(
     let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
     if pid == 0 {
         close_all_but(file.min(lock), file.max(lock));
-        child(members, file, runs);
+        child(members, (file, map), runs);
     }
     let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
     if pid < 0 { None } else { outcome(pid as libc::pid_t) }
@@ -79,8 +80,11 @@ fn close_all_but(low: RawFd, high: RawFd) {
     close(high + 1, RawFd::MAX);
 }
 
-fn child(members: &CStr, file: RawFd, runs: &[Extent]) -> ! {
+fn child(members: &CStr, (file, map): (RawFd, &SharedMap), runs: &[Extent]) -> ! {
     let status = if join(members) { reserve(file, runs) } else { NOT_JOINED };
+    if status == 0 {
+        runs.iter().for_each(|run| map.gather(*run));
+    }
     // SAFETY: ends this process without running anything of the parent's.
     unsafe { libc::_exit(status) }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::AtomicU64;
 
+use farfork_types::{CHUNK_BYTES, align_up};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::ids::Extent;
@@ -18,6 +19,11 @@ pub(crate) unsafe trait Shared {}
 
 // SAFETY: an atomic integer.
 unsafe impl Shared for AtomicU64 {}
+
+/// Linux 6.1.
+const MADV_COLLAPSE: i32 = 25;
+/// Chunks of an extent for which memory is looked for in vain: each time that takes milliseconds.
+const MOST_IN_VAIN: u32 = 8;
 
 /// The whole file, mapped shared and writable.
 pub(crate) struct SharedMap(MmapRaw);
@@ -66,6 +72,33 @@ impl SharedMap {
     pub(crate) fn populate(&self, extent: Extent) {
         let (offset, len) = (extent.offset as usize, extent.bytes() as usize);
         let _ = self.0.advise_range(Advice::PopulateWrite, offset, len);
+    }
+
+    /// Gathers what the kernel could only give in small pages into huge ones. It gives a file of
+    /// tmpfs what is at hand, and looks no further. What cannot be gathered stays, and so does all
+    /// before Linux 6.1, or without `huge=always`; after a few chunks in vain nothing more is tried.
+    ///
+    /// Async-signal-safe.
+    pub(crate) fn gather(&self, extent: Extent) {
+        self.gather_part(extent.offset, extent.bytes(), &mut { MOST_IN_VAIN });
+    }
+
+    /// The kernel ends at the first chunk that it finds no memory for, and does not tell which: the
+    /// halves are tried then. What is gathered already takes it next to no time.
+    fn gather_part(&self, offset: u64, bytes: u64, tries: &mut u32) {
+        let start = self.at(offset, bytes);
+        // SAFETY: the range lies in the mapping; no byte of it changes.
+        let done = unsafe { libc::madvise(start.cast(), bytes as usize, MADV_COLLAPSE) } == 0;
+        if done || *tries == 0 {
+            return;
+        }
+        if bytes <= CHUNK_BYTES {
+            *tries -= 1;
+            return;
+        }
+        let half = align_up(bytes / 2, CHUNK_BYTES);
+        self.gather_part(offset, half, tries);
+        self.gather_part(offset + half, bytes - half, tries);
     }
 
     /// Copies `bytes` to `offset`.

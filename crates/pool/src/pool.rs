@@ -25,7 +25,6 @@ pub struct Pool {
     pub(crate) map: SharedMap,
     pub(crate) layout: Layout,
     pub(crate) medium: Medium,
-    placement: Placement,
     pub(crate) account: Account,
     uuid: [u8; 16],
 }
@@ -68,8 +67,8 @@ impl Pool {
     fn format(path: &Path, file: File, layout: Layout) -> Result<Pool, PoolError> {
         file.set_len(layout.size()).map_err(PoolError::io("size the pool", path))?;
         let pool = Pool::assemble(path, file, layout, random_bytes(path)?)?;
-        pool.placement
-            .begin(&pool.file, layout.all())
+        Placement::of(&pool.file)
+            .and_then(|placement| placement.begin(&pool.file, layout.all()))
             .map_err(PoolError::io("place the memory of", path))?;
         pool.reserve(None, &[layout.metadata()]).inspect_err(|_| {
             let _ = pool.account.delete();
@@ -105,11 +104,9 @@ impl Pool {
         let medium = Medium::of(&file).map_err(PoolError::io("look at", path))?;
         medium.suits(path)?;
         let map = SharedMap::new(&file, layout.size()).map_err(PoolError::io("map", path))?;
-        let placement =
-            Placement::of(&file).map_err(PoolError::io("look at the mount of", path))?;
         let path = path.canonicalize().map_err(PoolError::io("find", path))?;
         let account = Account::of(uuid, medium);
-        Ok(Pool { path, file, map, layout, medium, placement, account, uuid })
+        Ok(Pool { path, file, map, layout, medium, account, uuid })
     }
 
     /// Deletes the pool at `path` and its cgroup. Memory that clones still map goes with them.
@@ -215,8 +212,10 @@ impl Pool {
     ) -> Result<(), PoolError> {
         let asked = runs.iter().map(|run| run.bytes()).sum();
         let full = |source| PoolError::MediumFull { path: self.path.clone(), asked, source };
-        let reserve = || self.account.reserve(&self.file, lock, runs);
-        self.placement.during(&self.file, runs, reserve).map_err(full)
+        let reserve = || self.account.reserve((&self.file, &self.map), lock, runs);
+        Placement::of(&self.file)
+            .and_then(|placement| placement.during(&self.file, runs, reserve))
+            .map_err(full)
     }
 
     /// Empties an extent that nobody uses any more.

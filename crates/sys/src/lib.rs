@@ -1,10 +1,13 @@
 //! Every raw system call and kernel structure farfork uses, behind documented functions.
 //!
-//! Without the `std` feature only [`raw`] is there, for the restorer.
+//! Without the `std` feature only [`raw`] and [`procmap`] are there, for the restorer.
 #![cfg_attr(not(feature = "std"), no_std)]
 
+pub mod procmap;
 pub mod raw;
 
+#[cfg(feature = "std")]
+pub mod cgroup;
 #[cfg(feature = "std")]
 pub mod handle;
 #[cfg(feature = "std")]

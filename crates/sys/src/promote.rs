@@ -7,13 +7,15 @@
 //! the call is the copy that the kernel has made under the lock of the page table, as for a write of
 //! the process's own, which therefore is never lost. The process gets no signal and no task, makes no call, and nothing
 //! that it forbids itself matters.
-#![allow(unsafe_code)] // reason: process_vm_writev with such memory, and the PROCMAP_QUERY ioctl
+#![allow(unsafe_code)] // reason: process_vm_writev with such memory
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
+
+use crate::procmap::{self, Mapping, Which};
 
 /// Most bytes that one call makes local: the kernel holds the address space's lock for so long.
 pub const MOST_BYTES: u64 = 64 * 4096;
@@ -53,69 +55,13 @@ fn unreadable() -> io::Result<usize> {
     }
 }
 
-/// A mapping of another process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mapping {
-    /// First address.
-    pub start: u64,
-    /// Address after the last.
-    pub end: u64,
-    /// Offset in its file.
-    pub offset: u64,
-    /// Inode of its file, 0 without one.
-    pub inode: u64,
-    /// Major number of the file's device in the upper half, minor in the lower.
-    pub device: u64,
-    /// Whether the process may write to it, and keeps to itself what it writes.
-    pub is_private_writable: bool,
-}
-
-/// `struct procmap_query` (Linux 6.11).
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    size: u64,
-    query_flags: u64,
-    query_addr: u64,
-    vma_start: u64,
-    vma_end: u64,
-    vma_flags: u64,
-    vma_page_size: u64,
-    vma_offset: u64,
-    inode: u64,
-    dev_major: u32,
-    dev_minor: u32,
-    vma_name_size: u32,
-    build_id_size: u32,
-    vma_name_addr: u64,
-    build_id_addr: u64,
-}
-
-const _: () = assert!(size_of::<Query>() == 104);
-
-/// `_IOWR('f', 17, struct procmap_query)`.
-const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
-const WRITABLE: u64 = 2;
-const SHARED: u64 = 8;
-
 /// What is mapped at `address`, if anything is. `maps` is `/proc/PID/maps`.
+///
+/// # Errors
+/// The kernel is older than 6.11, or the process has ended.
 pub fn mapping_at(maps: &File, address: u64) -> io::Result<Option<Mapping>> {
-    let size = size_of::<Query>() as u64;
-    let mut query = Query { size, query_addr: address, ..Query::default() };
-    // SAFETY: the kernel reads and writes `query`, whose size it is told.
-    let got = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
-    if got < 0 {
-        let error = io::Error::last_os_error();
-        return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
-    }
-    Ok(Some(Mapping {
-        start: query.vma_start,
-        end: query.vma_end,
-        offset: query.vma_offset,
-        inode: query.inode,
-        device: u64::from(query.dev_major) << 32 | u64::from(query.dev_minor),
-        is_private_writable: query.vma_flags & (WRITABLE | SHARED) == WRITABLE,
-    }))
+    procmap::query(maps.as_raw_fd(), address, Which::Covering)
+        .map_err(|errno| io::Error::from_raw_os_error(errno.0))
 }
 
 #[cfg(test)]
@@ -179,7 +125,7 @@ mod tests {
         let maps = File::open("/proc/self/maps").unwrap();
         let found = mapping_at(&maps, at + 5000).unwrap().unwrap();
         assert_eq!((found.start, found.end, found.offset), (at, at + BYTES as u64, 0));
-        assert!(found.is_private_writable && found.inode != 0);
+        assert!(found.is_private_writable() && found.inode != 0);
         assert_eq!(mapping_at(&maps, 0).unwrap(), None);
     }
 }

@@ -121,6 +121,12 @@ pub struct GhostCall {
     pub bundle: Option<PathBuf>,
     /// Limit of the container's memory, in bytes.
     pub memory_bytes: Option<u64>,
+    /// Limit of the container's processes and threads; the agent's own without it.
+    #[serde(default)]
+    pub pids_limit: Option<u64>,
+    /// Directories of the node in whose places the agent's own container has empty ones in memory.
+    #[serde(default)]
+    pub tmpfs: Vec<PathBuf>,
     /// The image that it shall have already.
     #[serde(default)]
     pub image: Option<GhostImage>,

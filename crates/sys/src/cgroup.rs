@@ -1,0 +1,235 @@
+//! Memory cgroups: what the kernel has charged to a group of processes, what it may take at most, and
+//! whether the kernel had to kill.
+
+use std::fs;
+use std::io;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::proc;
+
+/// A directory of the hierarchy that counts memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryGroup {
+    directory: PathBuf,
+    /// Whether it is one of cgroup v2.
+    is_unified: bool,
+}
+
+impl MemoryGroup {
+    /// That of process `pid`, if there is one.
+    pub fn of(pid: i32) -> Option<MemoryGroup> {
+        let mounts = proc::text("/proc/self/mounts").ok()?;
+        let groups = proc::text(format!("/proc/{pid}/cgroup")).ok()?;
+        find(&mounts, &groups)
+    }
+
+    /// The file that a process enters it by, writing its pid.
+    pub fn entrance(&self) -> PathBuf {
+        let inside = if self.is_unified { INSIDE } else { "" };
+        self.directory.join(inside).join("cgroup.procs")
+    }
+
+    /// Sets what all in it may take together.
+    pub fn limit(&self, bytes: u64) -> io::Result<()> {
+        let file = if self.is_unified { "memory.max" } else { "memory.limit_in_bytes" };
+        fs::write(self.directory.join(file), bytes.to_string())
+    }
+
+    /// Bytes that are charged to it and that the kernel cannot just drop.
+    pub fn used_bytes(&self) -> Option<u64> {
+        let droppable = if self.is_unified { "inactive_file " } else { "total_inactive_file " };
+        let droppable = self.number("memory.stat", droppable).unwrap_or(0);
+        Some(self.number(self.current(), "")?.saturating_sub(droppable))
+    }
+
+    fn current(&self) -> &'static str {
+        if self.is_unified { "memory.current" } else { "memory.usage_in_bytes" }
+    }
+
+    /// How often the kernel has killed a process of this group for want of memory.
+    pub fn kills(&self) -> u64 {
+        let file = if self.is_unified { "memory.events" } else { "memory.oom_control" };
+        self.number(file, "oom_kill ").unwrap_or(0)
+    }
+
+    /// Bytes of the kernel's own memory that are charged to it.
+    pub fn kernel_bytes(&self) -> Option<u64> {
+        match self.is_unified {
+            true => self.number("memory.stat", "kernel "),
+            false => self.number("memory.kmem.usage_in_bytes", ""),
+        }
+    }
+
+    /// Its limit in bytes, if it has one.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        let file = if self.is_unified { "memory.max" } else { "memory.limit_in_bytes" };
+        self.number(file, "").filter(|bytes| *bytes < UNLIMITED)
+    }
+
+    /// Bytes that are left up to its limit, if it has one.
+    pub fn free_bytes(&self) -> Option<u64> {
+        Some(self.limit_bytes()?.saturating_sub(self.number(self.current(), "")?))
+    }
+
+    fn number(&self, file: &str, key: &str) -> Option<u64> {
+        let text = proc::text(self.directory.join(file)).ok()?;
+        text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
+    }
+}
+
+/// A group that goes when this does. Whatever is in it has to have ended by then.
+#[derive(Debug)]
+pub struct OwnGroup(MemoryGroup);
+
+impl OwnGroup {
+    /// A group of this name, made if need be: below that of this process, or beside it in cgroup v2,
+    /// where a group that has processes cannot have groups below it. One that somebody has left is as good as a new one.
+    pub fn make(name: &str) -> io::Result<OwnGroup> {
+        let own = MemoryGroup::of(std::process::id() as i32).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "no hierarchy of cgroups that counts memory")
+        })?;
+        let is_unified = own.is_unified;
+        let is_root = !own.directory.join("memory.current").exists();
+        let parent = match own.directory.parent() {
+            Some(above) if is_unified && !is_root => above.to_owned(),
+            _ => own.directory,
+        };
+        let made = MemoryGroup { directory: parent.join(name), is_unified };
+        if is_unified {
+            // Refused where it is done already by somebody who has not left it to others.
+            let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory +pids");
+            fs::create_dir_all(made.directory.join(INSIDE))?;
+            fs::write(made.directory.join("cgroup.subtree_control"), "+memory +pids")?;
+        } else {
+            fs::create_dir_all(&made.directory)?;
+        }
+        Ok(OwnGroup(made))
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        if self.is_unified {
+            fs::remove_dir(self.directory.join(INSIDE))?;
+        }
+        fs::remove_dir(&self.directory)
+    }
+}
+
+impl Deref for OwnGroup {
+    type Target = MemoryGroup;
+
+    fn deref(&self) -> &MemoryGroup {
+        &self.0
+    }
+}
+
+impl Drop for OwnGroup {
+    fn drop(&mut self) {
+        let begun = Instant::now();
+        // The last process in it may take a moment to leave.
+        while self.remove().is_err() && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// For so long a group is waited for to be empty.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// In cgroup v2, the group below one that was made here in which processes are.
+const INSIDE: &str = "inside";
+
+/// cgroup v1 has no word for it: the largest number of whole pages.
+const UNLIMITED: u64 = i64::MAX as u64 / 2;
+
+fn find(mounts: &str, groups: &str) -> Option<MemoryGroup> {
+    let place = |kind: &str, controller: &str| {
+        let mounted = mounts.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [_, at, found, options, ..] = fields[..] else { return None };
+            let has = controller.is_empty() || options.split(',').any(|one| one == controller);
+            (found == kind && has).then_some(at)
+        })?;
+        let path = groups.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            controllers.split(',').any(|one| one == controller).then_some(path)
+        })?;
+        Some(Path::new(mounted).join(path.trim_start_matches('/')))
+    };
+    let first = place("cgroup", "memory").map(|directory| (directory, false));
+    let (directory, is_unified) =
+        first.or_else(|| place("cgroup2", "").map(|directory| (directory, true)))?;
+    Some(MemoryGroup { directory, is_unified })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const V1: &str = "cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0";
+    const V2: &str = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0";
+
+    #[test]
+    fn the_hierarchy_that_counts_memory_is_found() {
+        let groups = "4:memory:/agent/farfork-x\n0::/service";
+        let of = |directory: &str, is_unified| {
+            Some(MemoryGroup { directory: directory.into(), is_unified })
+        };
+        let hybrid = format!("{V2}\n{V1}");
+        assert_eq!(find(&hybrid, groups), of("/sys/fs/cgroup/memory/agent/farfork-x", false));
+        assert_eq!(find(V2, groups), of("/sys/fs/cgroup/unified/service", true));
+        assert_eq!(find("", groups), None);
+    }
+
+    #[test]
+    fn both_kinds_tell_their_figures() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
+        write("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+        write("memory.kmem.usage_in_bytes", "4096\n");
+        write("memory.limit_in_bytes", "9223372036854771712\n");
+        write("memory.events", "low 0\noom 9\noom_kill 2\n");
+        write("memory.stat", "anon 1\nkernel_stack 5\nkernel 8192\n");
+        write("memory.max", "max\n");
+        let group = |is_unified| MemoryGroup { directory: directory.path().into(), is_unified };
+        let figures =
+            |group: MemoryGroup| (group.kills(), group.kernel_bytes(), group.limit_bytes());
+        assert_eq!(figures(group(false)), (3, Some(4096), None));
+        assert_eq!(figures(group(true)), (2, Some(8192), None));
+        write("memory.max", "1048576\n");
+        assert_eq!(group(true).limit_bytes(), Some(1 << 20));
+        write("memory.current", "4096\n");
+        assert_eq!(group(true).free_bytes(), Some((1 << 20) - 4096));
+        write("memory.usage_in_bytes", "8192\n");
+        write("memory.stat", "inactive_file 1024\ntotal_inactive_file 4096\n");
+        assert_eq!((group(true).used_bytes(), group(false).used_bytes()), (Some(3072), Some(4096)));
+        assert_eq!(group(false).free_bytes(), None);
+    }
+
+    #[test]
+    fn a_group_that_is_made_holds_whoever_enters_it() {
+        let made = match OwnGroup::make(&format!("farfork-test-{}", std::process::id())) {
+            Ok(made) => made,
+            Err(error) => return println!("skipped: {}", crate::words::of(&error)),
+        };
+        let directory = made.directory.clone();
+        made.limit(64 << 20).unwrap();
+        let mut sleeper = Command::new("sh")
+            .args(["-c", "echo $$ >\"$0\" && exec sleep 60"])
+            .arg(made.entrance())
+            .spawn()
+            .unwrap();
+        while made.used_bytes().is_none_or(|bytes| bytes == 0) {
+            assert_eq!(sleeper.try_wait().unwrap(), None, "it enters and sleeps");
+        }
+        assert_eq!(made.limit_bytes(), Some(64 << 20));
+        assert!(made.remove().is_err(), "somebody is in it");
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        drop(made);
+        assert!(!directory.exists());
+    }
+}
