@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use clocks::{Clocks, Offsets, Readings};
 pub use connection::TcpConnection;
-pub use files::{Descriptor, EpollWatch, InotifyWatch, OpenFile};
+pub use files::{Descriptor, EpollWatch, FanotifyMark, InotifyWatch, OpenFile};
 pub use filter::SeccompFilter;
 pub use identity::{Credentials, Hardening, Scheduling};
 pub use ipc::{MessageQueue, QueuedMessage, SemaphoreSet, SystemVIdentity};

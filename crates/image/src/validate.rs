@@ -187,6 +187,7 @@ impl Model {
                 demand(numbers, "watches that are not in order")?;
                 watches.iter().try_for_each(|watch| path(&watch.path))
             }
+            OpenFile::Fanotify { marks, .. } => marks.iter().try_for_each(|mark| path(&mark.path)),
             OpenFile::Pipe { content, capacity, .. } => {
                 demand(content.len() <= *capacity as usize, "a pipe that holds too much")
             }

@@ -44,6 +44,9 @@ pub mod nr {
     /// Adds to the inotify instance `args[0]` a watch of the path `args[1]` with mask `args[2]`.
     /// What is there is opened as by [`OPEN`] first, with the identity at `args[3]`.
     pub const WATCH: u32 = 0x8015;
+    /// Adds to the fanotify group `args[0]` what is at the path `args[1]`, with mask `args[2]` and,
+    /// as `fanotify_mark` has them, flags `args[4]`. Opened first as by [`WATCH`].
+    pub const MARK: u32 = 0x8017;
     /// Sends the `args[2]` bytes at `args[1]` on socket `args[0]` with flags `args[3]`, all of them
     /// or failing.
     pub const SEND_ALL: u32 = 0x8008;
@@ -53,6 +56,8 @@ pub mod nr {
     /// Makes an object of System V: a [`ipc`](super::ipc) of kind `args[0]` with id `args[1]`, key
     /// `args[2]`, size `args[3]`, and the user `args[4]` and the group `args[5]` as its creator.
     pub const MAKE_IPC: u32 = 0x8016;
+    /// Makes a context of Linux AIO whose ring lies at `args[0]` and has `args[1]` bytes.
+    pub const MAKE_AIO: u32 = 0x8018;
     /// Forks the process of [`Birth`](crate::Birth) `args[0]`.
     pub const FORK: u32 = 0x800a;
     /// Has this process die when its parent does, which must be `args[0]` (0 for any).
@@ -148,6 +153,8 @@ pub enum What {
     Watch = 26,
     /// Mapping huge pages that were set aside.
     HugePages = 27,
+    /// Making a context of Linux AIO.
+    AsyncIo = 28,
 }
 
 impl What {
@@ -182,6 +189,7 @@ impl What {
             Pages,
             Watch,
             HugePages,
+            AsyncIo,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

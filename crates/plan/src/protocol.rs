@@ -15,8 +15,9 @@ pub const SLOTS: usize = 250;
 pub const MAX_REQUEST_FDS: usize = 200;
 
 /// Start one clone. Carries descriptors: pool, status socket, pin, the overlay if there is one, the
-/// socket of a clone that [waits](Request::waits), or else the external ones in the plan's order. In the place of one that may be left out and was, stands a directory opened with
-/// `O_PATH`, which no descriptor that is supplied can be.
+/// socket of a clone that [waits](Request::waits), or else the external ones in the plan's order. In
+/// the place of one that may be left out and was, stands a directory opened with `O_PATH`, which no
+/// descriptor that is supplied can be.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]
@@ -47,8 +48,9 @@ pub struct Request {
     /// 1 if the clone waits before its last steps: for a [`Wake`] with the external descriptors, and
     /// one without.
     pub waits: u32,
-    /// Keeps the struct free of padding.
-    pub reserved: u32,
+    /// 1 if no clone is started: an init is made that waits for the request for one, in a container
+    /// of its own, on the one descriptor that this brings. All else is 0.
+    pub prepares: u32,
 }
 
 /// What a clone that waits hears on its socket.

@@ -100,6 +100,7 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
         compiler.fill(region);
         compiler.advise(region);
     }
+    compiler.make_aio_rings();
     compiler.guard_and_seal();
     compiler.describe(arena);
     Compiled {
@@ -351,6 +352,13 @@ impl Compiler<'_> {
         self.ops.extend((1..highest).map(|_| op(libc::SYS_pkey_alloc, &[0, 0])));
         let free = (1..highest).filter(|key| keys >> key & 1 == 0);
         self.ops.extend(free.map(|key| op(libc::SYS_pkey_free, &[key.into()])));
+    }
+
+    /// Contexts, where the program knows them. The kernel first maps a ring where there is room.
+    fn make_aio_rings(&mut self) {
+        for (start, end) in &self.member.memory.aio_rings {
+            self.ops.push(Op::new(What::AsyncIo, nr::MAKE_AIO, &[*start, end - start]));
+        }
     }
 
     /// What nothing else may come after.

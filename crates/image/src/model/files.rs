@@ -99,6 +99,17 @@ pub enum OpenFile {
         /// Watches, by number.
         watches: Vec<InotifyWatch>,
     },
+    /// A fanotify group that is only told, and in whose queue nothing waits.
+    Fanotify {
+        /// Status flags.
+        flags: u32,
+        /// What the group is and is told, as `fanotify_init` takes it.
+        group: u32,
+        /// Flags of the files that come with events, likewise.
+        event_flags: u32,
+        /// What it is told of.
+        marks: Vec<FanotifyMark>,
+    },
     /// A pidfd.
     ProcessHandle {
         /// Index of the process in [`Model::members`](super::Model::members).
@@ -172,6 +183,7 @@ impl OpenFile {
             | OpenFile::Timer { flags, .. }
             | OpenFile::Epoll { flags, .. }
             | OpenFile::Inotify { flags, .. }
+            | OpenFile::Fanotify { flags, .. }
             | OpenFile::ProcessHandle { flags, .. }
             | OpenFile::TerminalMaster { flags, .. }
             | OpenFile::TerminalSlave { flags, .. }
@@ -193,6 +205,23 @@ pub struct InotifyWatch {
     pub mask: u32,
     /// What was there.
     pub identity: FileIdentity,
+}
+
+/// What a fanotify group is told of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FanotifyMark {
+    /// What is marked; a symbolic link itself and not what it leads to.
+    pub path: PathBuf,
+    /// What was there.
+    pub identity: FileIdentity,
+    /// Whether the whole file system is marked, in which `path` is.
+    pub is_file_system: bool,
+    /// Of `FAN_MARK_EVICTABLE`, `FAN_MARK_IGNORE` and `FAN_MARK_IGNORED_SURV_MODIFY`.
+    pub flags: u32,
+    /// Events, as `fanotify_mark` takes them.
+    pub mask: u64,
+    /// Events that are not told, likewise.
+    pub ignored: u64,
 }
 
 /// A descriptor watched by an epoll instance.

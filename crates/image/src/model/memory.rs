@@ -15,6 +15,8 @@ pub struct Memory {
     pub stored: Stored,
     /// Guard regions (`MADV_GUARD_INSTALL`): first address and address after the last.
     pub guards: Vec<(u64, u64)>,
+    /// Rings of contexts of Linux AIO, in which nothing was: first address and address after the last.
+    pub aio_rings: Vec<(u64, u64)>,
     /// Protection keys that are allocated, one bit each.
     pub protection_keys: u32,
     /// First address and length of vvar and vdso together.

@@ -106,14 +106,16 @@ fn check_member(model: &Model, index: usize, table: &Table<'_>) {
     alone.members = vec![model.members[index].clone()];
     alone.members[0].process.pid = 1;
     for file in &mut alone.files {
+        let before = file.clone();
         match file {
             // Only what this process adds is seen in its own table.
             OpenFile::Epoll { watches, .. } => {
                 watches.retain(|watch| watch.member as usize == index);
             }
-            OpenFile::Inotify { watches, .. } if !is_first(model, index, watches) => {
+            OpenFile::Inotify { watches, .. } if !is_first(model, index, &before) => {
                 watches.clear()
             }
+            OpenFile::Fanotify { marks, .. } if !is_first(model, index, &before) => marks.clear(),
             _ => {}
         }
     }
@@ -121,11 +123,9 @@ fn check_member(model: &Model, index: usize, table: &Table<'_>) {
     check_table(&alone, table, |number| supplied[(number - SUPPLIED) as usize].file);
 }
 
-/// Whether `index` is the first that has the instance with these watches, which no other has.
-fn is_first(model: &Model, index: usize, watches: &[crate::model::InotifyWatch]) -> bool {
-    let same =
-        |file: &OpenFile| matches!(file, OpenFile::Inotify { watches: own, .. } if own == watches);
-    let file = model.files.iter().position(same).unwrap() as u32;
+/// Whether `index` is the first that has the instance or group `wanted`, which is like no other.
+fn is_first(model: &Model, index: usize, wanted: &OpenFile) -> bool {
+    let file = model.files.iter().position(|file| file == wanted).unwrap() as u32;
     super::held::users(model, file).next() == Some(index)
 }
 

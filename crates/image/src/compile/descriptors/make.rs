@@ -45,6 +45,10 @@ impl Compiler<'_> {
             OpenFile::Inotify { flags, .. } => {
                 self.create(libc::SYS_inotify_init1, &[(flags & NONBLOCK).into()]);
             }
+            OpenFile::Fanotify { flags, group, event_flags, .. } => {
+                let group = group & !libc::FAN_NONBLOCK | waits(*flags);
+                self.create(libc::SYS_fanotify_init, &[group.into(), (*event_flags).into()]);
+            }
             OpenFile::ProcessHandle { member, flags } => {
                 let pid = self.model.members[*member as usize].process.pid;
                 let flags = flags & (NONBLOCK | libc::PIDFD_THREAD);
@@ -104,6 +108,11 @@ impl Compiler<'_> {
             self.push_on(made, libc::SYS_ioctl, &[SET_TICKS, at]);
         }
     }
+}
+
+/// `FAN_NONBLOCK` of a group with these status flags.
+fn waits(flags: u32) -> u32 {
+    if flags & NONBLOCK == 0 { 0 } else { libc::FAN_NONBLOCK }
 }
 
 const UNNAMED: u32 = libc::O_TMPFILE as u32;

@@ -27,7 +27,6 @@ mod epoll;
 #[cfg(test)]
 mod family_tests;
 mod in_flight;
-mod inotify;
 mod lock;
 mod make;
 mod pair;
@@ -39,6 +38,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod unnamed;
+mod watches;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -253,8 +253,7 @@ impl<'m> Compiler<'m> {
 
     /// Nothing that others do to be made may be told to watches of places.
     fn await_others(&mut self) {
-        let watches = |file: &OpenFile| matches!(file, OpenFile::Inotify { watches, .. } if !watches.is_empty());
-        if family::has_several(self.model) && self.model.files.iter().any(watches) {
+        if family::has_several(self.model) && self.model.files.iter().any(watches::is_told) {
             self.ops.push(family::meet(stage::OPENED, family::living(self.model)));
         }
     }
@@ -389,6 +388,7 @@ fn noun(file: &OpenFile) -> String {
         OpenFile::Timer { .. } => "timerfd".to_owned(),
         OpenFile::Epoll { .. } => "epoll".to_owned(),
         OpenFile::Inotify { .. } => "inotify".to_owned(),
+        OpenFile::Fanotify { .. } => "fanotify".to_owned(),
         OpenFile::ProcessHandle { .. } => "pidfd".to_owned(),
         OpenFile::TerminalMaster { .. } => "master of a terminal".to_owned(),
         OpenFile::TerminalSlave { .. } => "terminal".to_owned(),

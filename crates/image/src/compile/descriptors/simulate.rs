@@ -27,6 +27,8 @@ pub enum Thing {
     Socket(Made),
     /// Numbers, paths and masks that are watched, and the next number.
     Inotify(Vec<(u32, String, u32)>, u32),
+    /// Paths, masks and flags that are marked.
+    Fanotify(Vec<(String, u64, u64)>),
     /// The master of the terminal that was made `0`th, its open flags.
     Master(usize, u64),
     /// A slave of that terminal, its open flags.
@@ -205,6 +207,7 @@ impl<'m> Table<'m> {
             (_, libc::SYS_eventfd2) => self.open(Thing::Event(a[0])),
             (_, libc::SYS_epoll_create1) => self.open(Thing::Epoll(Vec::new())),
             (_, libc::SYS_inotify_init1) => self.open(Thing::Inotify(Vec::new(), 1)),
+            (_, libc::SYS_fanotify_init) => self.open(Thing::Fanotify(Vec::new())),
             (_, libc::SYS_pidfd_open) => self.open(Thing::Handle(a[0])),
             (_, libc::SYS_ioctl) if a[1] & 0xff00 == 0x5400 => {
                 self.terminal(a[0] as u32, a[1], a[2])
@@ -224,7 +227,7 @@ impl<'m> Table<'m> {
             (nr::SOCKET_FILE | nr::ASSUME | nr::RESUME, _) => 0,
             (nr::OPEN, _) => self.open_path(a[0], a[1]),
             (nr::BIND, _) => self.on_socket(libc::SYS_bind, a),
-            (nr::WATCH, _) => self.place(op.nr, a),
+            (nr::WATCH | nr::MARK, _) => self.place(op.nr, a),
             (_, number) => self.on_socket(number, a),
         }
     }
@@ -404,14 +407,15 @@ impl<'m> Table<'m> {
     }
 
     /// `ioctl` of an inotify instance sets the next number, which the next watch takes.
-    fn place(&mut self, number: u32, [fd, first, second, ..]: [u64; 6]) -> u64 {
-        let path = (number == nr::WATCH).then(|| self.text(first));
+    fn place(&mut self, number: u32, [fd, first, second, _, flags, _]: [u64; 6]) -> u64 {
+        let path = (number != libc::SYS_ioctl as u32).then(|| self.text(first));
         let thing = self.fds[&(fd as u32)].thing;
         match (&mut self.things[thing], path) {
             (Thing::Inotify(watches, next), Some(path)) => {
                 watches.push((*next, path, second as u32));
                 *next += 1;
             }
+            (Thing::Fanotify(marks), Some(path)) => marks.push((path, second, flags)),
             (Thing::Inotify(_, next), None) => *next = second as u32,
             (other, _) => panic!("a place watched by {other:?}"),
         }

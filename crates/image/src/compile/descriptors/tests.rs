@@ -10,8 +10,9 @@ use super::simulate::{Made, Open, Table, Thing};
 use super::{Subject, Supplied, externals, ops, replaceables, spare, supplied};
 use crate::compile::arena::Arena;
 use crate::model::{
-    Descriptor, EpollWatch, FileIdentity, InotifyWatch, Lock, LockKind, Member, Message, Model,
-    Notice, OpenFile, Socket, SocketFile, SocketOption, SocketRole, Terminal, UnnamedFile,
+    Descriptor, EpollWatch, FanotifyMark, FileIdentity, InotifyWatch, Lock, LockKind, Member,
+    Message, Model, Notice, OpenFile, Socket, SocketFile, SocketOption, SocketRole, Terminal,
+    UnnamedFile,
 };
 
 /// So few numbers that gaps and collisions are common.
@@ -64,6 +65,12 @@ fn place(number: u32, id: u64) -> InotifyWatch {
     InotifyWatch { number, path, mask: number << 4, identity }
 }
 
+fn mark(id: u64, is_file_system: bool) -> FanotifyMark {
+    let (path, identity) = (format!("/mark/{id}").into(), FileIdentity::default());
+    let (mask, ignored, flags) = (id % 3, (id % 2) << 5, libc::FAN_MARK_IGNORED_SURV_MODIFY);
+    FanotifyMark { path, identity, is_file_system, flags, mask, ignored }
+}
+
 /// The files of one kind, with an identity that no other has.
 fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
     match kind {
@@ -95,6 +102,12 @@ fn files(kind: u8, id: u64, content: &[u8]) -> Vec<OpenFile> {
             OpenFile::TerminalSlave { terminal: id as u32, flags: 0 },
         ],
         9 => vec![socket(id, content)],
+        10 => vec![OpenFile::Fanotify {
+            flags: 0,
+            group: libc::FAN_NONBLOCK,
+            event_flags: 0,
+            marks: vec![mark(id, id.is_multiple_of(5)), mark(id + 1, false)],
+        }],
         _ => vec![OpenFile::External { description: format!("outside {id}") }],
     }
 }
@@ -152,7 +165,7 @@ fn unnamed_bytes(id: u64) -> Vec<u8> {
 /// Files of all kinds in any order, at numbers in any order; an end without a number is one that
 /// the parent had closed.
 pub fn models() -> impl Strategy<Value = Model> {
-    let kinds = prop::collection::vec((0u8..11, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
+    let kinds = prop::collection::vec((0u8..12, prop::collection::vec(any::<u8>(), 1..9)), 1..9);
     let files = kinds.prop_map(|kinds| {
         let kinds = kinds.iter().enumerate();
         kinds.flat_map(|(id, (kind, bytes))| files(*kind, id as u64 + 1, bytes)).collect::<Vec<_>>()
@@ -200,11 +213,12 @@ fn with_flight(mut model: Model, drawn: &[(usize, usize)]) -> Model {
     };
     let ends = of(|file| matches!(file, OpenFile::SocketPair { .. }));
     let sendable = of(|file| {
-        use OpenFile::{Epoll, External, Inotify, TerminalMaster, TerminalSlave};
+        use OpenFile::{Epoll, External, Fanotify, Inotify, TerminalMaster, TerminalSlave};
         !matches!(
             file,
             Epoll { .. }
                 | Inotify { .. }
+                | Fanotify { .. }
                 | External { .. }
                 | TerminalMaster { .. }
                 | TerminalSlave { .. }
@@ -367,11 +381,31 @@ fn check_thing(model: &Model, table: &Table<'_>, descriptor: &Descriptor, open: 
         (OpenFile::ProcessHandle { .. }, Thing::Handle(pid)) => {
             assert_eq!(*pid, u64::from(model.root().process.pid));
         }
+        (file, Thing::Inotify(..) | Thing::Fanotify(_)) => {
+            check_watched(file, &table.things[open.thing]);
+        }
+        (file, thing) => panic!("{file:?} became {thing:?}"),
+    }
+}
+
+fn check_watched(file: &OpenFile, thing: &Thing) {
+    match (file, thing) {
         (OpenFile::Inotify { watches, .. }, Thing::Inotify(added, _)) => {
             // That no link is followed is up to the restorer, which opens the place first.
             let expected = watches
                 .iter()
                 .map(|watch| (watch.number, watch.path.display().to_string(), watch.mask));
+            assert_eq!(&expected.collect::<Vec<_>>(), added);
+        }
+        (OpenFile::Fanotify { marks, .. }, Thing::Fanotify(added)) => {
+            let adds = |mark: &FanotifyMark| {
+                let whole = if mark.is_file_system { 0x100 } else { 0 };
+                let path = mark.path.display().to_string();
+                // FAN_MARK_ADD; FAN_MARK_IGNORED_MASK and FAN_MARK_IGNORED_SURV_MODIFY
+                let told = (path.clone(), mark.mask, 1 | whole);
+                [told, (path, mark.ignored, 1 | whole | 0x20 | 0x40)]
+            };
+            let expected = marks.iter().flat_map(adds).filter(|(_, mask, _)| *mask != 0);
             assert_eq!(&expected.collect::<Vec<_>>(), added);
         }
         (file, thing) => panic!("{file:?} became {thing:?}"),
@@ -501,7 +535,7 @@ fn a_table_without_gaps_needs_no_number_in_between() {
 fn standard_streams_are_asked_for_one_by_one_and_others_once() {
     let descriptors = [(1, 0), (2, 0), (5, 0), (7, 1), (8, 1), (9, 2)];
     let descriptors = descriptors.map(|(fd, file)| Descriptor { fd, file, cloexec: false });
-    let files = [10, 10, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
+    let files = [11, 11, 1].into_iter().flat_map(|kind| files(kind, 1, b"")).collect();
     let model = Model { files, members: member(descriptors.to_vec()), ..Model::default() };
     assert_eq!(numbers_of(externals(&model)), [1, 2, 7]);
     check(&model, 0, true);
