@@ -1,10 +1,9 @@
 // Semaphores of System V with changes that are undone at the end of the process; with SHARED instead,
 // such as somebody else uses, too.
-#include "check.h"
-#include <sys/ipc.h>
-#include <sys/sem.h>
+#include "sysv.h"
 
 int main(void) {
+    remove_at_the_end();
     int set = MUST(semget(IPC_PRIVATE, 2, 0600)), ends[2], is_shared = getenv("SHARED") != NULL;
     struct sembuf up = {.sem_num = 0, .sem_op = 1, .sem_flg = is_shared ? 0 : SEM_UNDO};
     MUST(semop(set, &up, 1));

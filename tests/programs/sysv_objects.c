@@ -107,6 +107,7 @@ static void make_queue(void) {
 }
 
 int main(void) {
+    remove_at_the_end();
     key = 0x6f000000 | getpid() << 4;
     make_set();
     make_queue();

@@ -101,6 +101,7 @@ static void make_removed(void) {
 }
 
 int main(void) {
+    remove_at_the_end();
     key = 0x5f000000 | getpid() << 4;
     MUST(setegid(6));
     MUST(seteuid(5));

@@ -7,7 +7,7 @@ use farfork_image::model::{Kinship, MadeOn, Member, Model, Stored};
 use farfork_pool::{Extent, ImageWriter};
 
 use crate::copy::{self, Progress};
-use crate::descriptors::{Connections, Kept};
+use crate::descriptors::Kept;
 use crate::error::CheckpointError;
 use crate::family::{self, Family};
 use crate::ipc::{Ipc, Segment};
@@ -17,6 +17,7 @@ use crate::memory::Run;
 use crate::refuse::{Refusals, causes};
 use crate::shared::{Layout, Objects};
 use crate::shown::Shown;
+use crate::terms::Terms;
 use crate::{bounds, descriptors, mounts};
 
 /// Processes as they were found: what goes into the model, and the pages to copy.
@@ -41,7 +42,7 @@ struct Pages {
 /// refusals.
 pub fn collect(
     family: &Family,
-    connections: Connections,
+    terms: Terms,
     refusals: &mut Refusals,
 ) -> Result<Option<Collected>, CheckpointError> {
     let seen =
@@ -61,11 +62,12 @@ pub fn collect(
     let pids = family.pids();
     let ipc = Ipc::collect(&pids, refusals)?;
     let objects = objects(&seen, &ipc.unattached, refusals)?;
-    let (mut members, memories, made_on) = members(family, &kin, &seen, &objects, refusals)?;
+    let (mut members, memories, made_on) = members(family, &kin, &seen, &objects, terms, refusals)?;
     if refusals.is_empty() {
         refuse_misplaced(family, &members, refusals);
     }
-    let open = descriptors::collect(&pids, &kin.ids(), &objects, connections, refusals)?;
+    let open =
+        descriptors::collect(&pids, &kin.ids(), &objects, terms.fate.connections(), refusals)?;
     for ((index, _), own) in family.living().zip(open.own) {
         members[index].descriptors = own.descriptors;
         members[index].locks = own.locks;
@@ -138,6 +140,7 @@ fn members(
     kin: &Kin<'_>,
     seen: &[Seen<'_>],
     objects: &Objects,
+    terms: Terms,
     refusals: &mut Refusals,
 ) -> Result<(Vec<Member>, Vec<Pages>, MadeOn), CheckpointError> {
     let (mut members, mut memories) = (Vec::new(), Vec::new());
@@ -148,7 +151,7 @@ fn members(
             continue;
         };
         refusals.about(relative.pid);
-        let own = seen.collect(objects, first_chunk, refusals)?;
+        let own = seen.collect(objects, first_chunk, terms, refusals)?;
         first_chunk = own.member.memory.stored.end_chunk().max(first_chunk);
         if index == 0 {
             made_on = own.made_on;

@@ -10,6 +10,7 @@
 //! 3. No thread is single-stepped: the kernel would deliver the SIGTRAP of a step whose tracer has
 //!    died, and takes the handler of SIGTRAP away where that signal is blocked.
 
+mod restarted;
 mod stub;
 
 use std::cell::Cell;

@@ -9,6 +9,7 @@
 //! taken and cleared before the freeze, from an [`estimate`]; the process stands still for the
 //! rest up to the copy alone. A tree of processes goes the same way, all of it stopped at once.
 
+mod aio;
 mod ancestor;
 mod bounds;
 mod collect;
@@ -39,6 +40,7 @@ mod rseq;
 pub mod shared;
 mod shown;
 mod stat;
+mod terms;
 mod threads;
 
 use std::rc::Rc;
@@ -52,11 +54,12 @@ use farfork_types::Cid;
 
 use collect::collect;
 pub use copy::Progress;
-use descriptors::{Connections, Kept};
+use descriptors::Kept;
 pub use error::CheckpointError;
 use family::Family;
 pub use family::Target;
 use refuse::{Refusal, Refusals};
+pub use terms::{Fate, Terms};
 
 /// A checkpoint that was made.
 #[derive(Debug)]
@@ -110,12 +113,12 @@ impl Checkpoint {
 /// from being made. Nothing is written.
 pub fn dry_run(
     target: Target,
-    fate: Fate,
+    terms: Terms,
 ) -> Result<(Option<Model>, Vec<Refusal>), CheckpointError> {
     family::look_at(target.pid())?;
     let family = freeze(target)?;
     let mut refusals = Refusals::of(target.pid());
-    let collected = collect(&family, fate.connections(), &mut refusals)?;
+    let collected = collect(&family, terms, &mut refusals)?;
     Ok((collected.map(|collected| collected.model), refusals.into_list()))
 }
 
@@ -149,31 +152,12 @@ fn freeze(target: Target) -> Result<Family, CheckpointError> {
 const ARRIVAL: Duration = Duration::from_secs(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What becomes of processes when their image is there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fate {
-    /// They go on.
-    #[default]
-    GoesOn,
-    /// They never run again after the moment that the image shows, unless the checkpoint is dropped
-    /// without being settled.
-    Dies,
-    /// They die, and a clone in their place goes on with their TCP connections.
-    HandsOver,
-}
-
-impl Fate {
-    fn connections(self) -> Connections {
-        if self == Fate::HandsOver { Connections::GoOn } else { Connections::End }
-    }
-}
-
-/// Checkpoints `target` into `pool`, and keeps `fate` in store for its processes.
+/// Checkpoints `target` into `pool`, on these `terms`.
 /// `progress` is told the bytes copied and those to be copied, and must not wait.
 pub fn checkpoint(
     pool: &Pool,
     target: Target,
-    fate: Fate,
+    terms: Terms,
     progress: Progress<'_>,
 ) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
@@ -181,7 +165,7 @@ pub fn checkpoint(
     let reserved = reserve(pool, target);
     let stopped = freeze(target)?;
     let mut refusals = Refusals::of(target.pid());
-    let collected = collect(&stopped, fate.connections(), &mut refusals)?;
+    let collected = collect(&stopped, terms, &mut refusals)?;
     let refusals = refusals.into_list();
     let Some(mut collected) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));
@@ -197,7 +181,7 @@ pub fn checkpoint(
     let copying = copy_begun.elapsed();
     // Those that are to be killed stand still until their image is there to take their place.
     let frozen = stopped.since().elapsed();
-    let family = Some(stopped).filter(|_| fate != Fate::GoesOn);
+    let family = Some(stopped).filter(|_| terms.fate != Fate::GoesOn);
     let kept = collected.kept.take();
     let model = &mut collected.model;
     model.created_unix_s =

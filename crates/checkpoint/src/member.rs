@@ -12,7 +12,8 @@ use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
 use crate::shown::Shown;
 use crate::status::Status;
-use crate::{identity, namespaces, probe, process, rseq, threads};
+use crate::terms::Terms;
+use crate::{aio, identity, namespaces, probe, process, rseq, threads};
 
 /// A stopped process before it was asked anything.
 pub struct Seen<'f> {
@@ -69,6 +70,7 @@ impl<'f> Seen<'f> {
         &self,
         objects: &Objects,
         first_chunk: u64,
+        terms: Terms,
         refusals: &mut Refusals,
     ) -> Result<Own, CheckpointError> {
         let pid = self.pid();
@@ -85,7 +87,8 @@ impl<'f> Seen<'f> {
         let protection_keys = probe::protection_keys(&injector, pid)?;
         memory::forget_kernel_keys(&mut regions.all, protection_keys);
         let memory = memory::memory(regions.all, &runs, guards, kernel, first_chunk);
-        let memory = Memory { protection_keys, ..memory };
+        let aio_rings = aio::rings(&injector, &self.mappings, terms.aio_is_idle, refusals)?;
+        let memory = Memory { protection_keys, aio_rings, ..memory };
         let member = self.ask(&injector, memory, locks_future, refusals)?;
         let made_on = process::made_on(pid, injector.vdso(), &member.threads[0].xstate)?;
         let shown = Shown::of(pid, &self.mappings, ancestor)?;
@@ -118,7 +121,7 @@ impl<'f> Seen<'f> {
             },
             memory: process::layout(injector, pid, memory)?,
             signals,
-            timers: process::timers(injector, pid, &threads)?,
+            timers: process::timers(injector, pid, &threads, refusals)?,
             threads,
             ..Member::default()
         })

@@ -11,6 +11,7 @@ use farfork_plan::window;
 use farfork_sys::memory;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
+use crate::aio;
 use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
 use crate::files::MappedFiles;
@@ -55,7 +56,9 @@ pub fn regions(
     let mut regions = Regions::default();
     let mut files = MappedFiles::of(pid);
     let is_program = |mapping: &&Mapping| {
-        !is_kernels(mapping) && ancestor.is_none_or(|ancestor| !ancestor.owns(mapping))
+        !is_kernels(mapping)
+            && !aio::is_ring(mapping)
+            && ancestor.is_none_or(|ancestor| !ancestor.owns(mapping))
     };
     for mapping in mappings.iter().filter(is_program) {
         let ancestor = ancestor.filter(|ancestor| ancestor.backs(mapping));
@@ -177,14 +180,17 @@ fn region(
     })
 }
 
+/// Whether it lies where farfork keeps its own code in a clone.
+pub fn lies_in_window(mapping: &Mapping) -> bool {
+    mapping.end > window::BASE && mapping.start < window::END
+}
+
 /// Why a mapping cannot be carried.
 fn obstacle(mapping: &Mapping, is_object: bool) -> Option<&'static Cause> {
-    let is_window = mapping.end > window::BASE && mapping.start < window::END;
     let is_device = mapping.has("io") || mapping.has("pf");
     let is_unnamed = mapping.path().is_none() || mapping.is_deleted();
     [
-        (is_window, causes::memory::WINDOW),
-        (mapping.name.starts_with("/[aio]"), causes::memory::AIO),
+        (lies_in_window(mapping), causes::memory::WINDOW),
         (is_device, causes::memory::DEVICE),
         (mapping.has("ht") && !mapping.is_huge_anonymous(), causes::memory::HUGETLB),
         (mapping.has("um") || mapping.has("uw") || mapping.has("ui"), causes::memory::USERFAULTFD),

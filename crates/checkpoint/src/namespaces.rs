@@ -44,19 +44,22 @@ pub fn refuse(pid: i32, tids: &[i32], refusals: &mut Refusals) -> Result<(), Che
 /// Whether the UTS namespace that process `pid` is in is that of its ghost: the process did not make it,
 /// to change the names of the host for itself.
 fn is_ghosts(pid: i32, uts: &Path) -> bool {
+    ghost_init(pid).is_some_and(|init| of(init, init, "uts").is_ok_and(|own| own == uts))
+}
+
+/// The init of the ghost in which `pid` is a clone, or descends from one: the nearest process above
+/// it that is the first of a PID namespace and one of farfork's.
+pub fn ghost_init(pid: i32) -> Option<i32> {
     let parent = |pid: &i32| {
         let parent = Stat::read(*pid).ok()?.field(stat::PARENT);
         i32::try_from(parent).ok().filter(|parent| *parent > 0)
     };
-    let mut above = std::iter::successors(parent(&pid), parent);
-    above.any(|pid| {
-        let is_first = Status::read(pid, pid).is_ok_and(|status| status.innermost_pid == 1);
-        is_first && of(pid, pid, "uts").is_ok_and(|own| own == uts) && is_farforks(pid)
-    })
+    let is_first = |pid: i32| Status::read(pid, pid).is_ok_and(|status| status.innermost_pid == 1);
+    std::iter::successors(parent(&pid), parent).find(|pid| is_first(*pid) && is_farforks(*pid))
 }
 
 /// Whether a process is one of farfork's own, or a clone: something is mapped in the window.
-pub fn is_farforks(pid: i32) -> bool {
+fn is_farforks(pid: i32) -> bool {
     let maps = proc::text(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.lines().any(|line| {
         let start = line.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());

@@ -18,6 +18,8 @@ use crate::status::Status;
 
 const PR_GET_MDWE: u64 = 66;
 const PR_GET_MEMORY_MERGE: u64 = 68;
+const PR_TIMER_CREATE_RESTORE_IDS: u64 = 77;
+const PR_TIMER_CREATE_RESTORE_IDS_GET: u64 = 2;
 const MEMBARRIER_GET_REGISTRATIONS: u64 = 1 << 9;
 
 /// Identity and attributes.
@@ -170,6 +172,7 @@ pub fn timers(
     injector: &Injector<'_>,
     pid: i32,
     threads: &[Thread],
+    refusals: &mut Refusals,
 ) -> Result<Timers, CheckpointError> {
     let leader = injector.lend(pid)?;
     let mut timers = Timers::default();
@@ -182,6 +185,13 @@ pub fn timers(
         timer.tid = innermost(pid, timer.tid, threads)?;
         timer.setting = setting(injector, &leader, timer.id)?;
         timers.posix.push(timer);
+    }
+    if let Some(timer) = timers.posix.first() {
+        // Linux 6.15; whether it is set does not matter.
+        let asked = [PR_TIMER_CREATE_RESTORE_IDS, PR_TIMER_CREATE_RESTORE_IDS_GET, 0, 0, 0, 0];
+        if leader.try_call(libc::SYS_prctl, asked)? < 0 {
+            refusals.add(format!("timer {}", timer.id), causes::process::POSIX_TIMERS);
+        }
     }
     Ok(timers)
 }

@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use farfork_image::model::{ObjectKind, SharedObject};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 
+use crate::aio;
 use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
 use crate::refuse::{Cause, Refusals, causes};
@@ -234,8 +235,8 @@ const DELETED: &str = " (deleted)";
 
 /// Mappings of devices, of huge pages and of rings of Linux AIO are refused for what they are.
 fn is_candidate(mapping: &Mapping) -> bool {
-    let is_special = ["io", "pf", "ht"].into_iter().any(|flag| mapping.has(flag))
-        || mapping.name.starts_with("/[aio]");
+    let is_special =
+        ["io", "pf", "ht"].into_iter().any(|flag| mapping.has(flag)) || aio::is_ring(mapping);
     mapping.path().is_some() && mapping.is_deleted() && !is_special
 }
 

@@ -35,7 +35,7 @@ pub fn collect(
 ) -> Result<Thread, CheckpointError> {
     let pid = injector.pid();
     let kernel = |what| doing(pid, what);
-    let registers = ptrace::registers(tid).map_err(kernel("read the registers"))?;
+    let registers = injector.registers(tid)?;
     let area = ptrace::xstate(tid).map_err(kernel("read the vector registers"))?;
     let rseq = ptrace::rseq_configuration(tid).unwrap_or_default();
     let pending =

@@ -22,6 +22,7 @@ use crate::paths;
 use crate::profile::Sampler;
 use crate::registry::Registry;
 use crate::session::Node;
+use crate::spares::Spares;
 use crate::user;
 use crate::workers::Workers;
 
@@ -37,6 +38,8 @@ pub struct Settings {
     pub idle: Option<Duration>,
     /// One clone of each image in so many is watched, to tell which pages it touches; 0 for none.
     pub profile_every: u32,
+    /// Whether an init is made before a clone is asked for.
+    pub has_spare: bool,
 }
 
 /// Serves the node `name`.
@@ -52,13 +55,15 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     let path = paths::socket(name);
     let own_ids = user::settle()?; // before there are threads
     let (listener, _lock) = listen_at(&path)?;
+    let template = Arc::new(Mutex::new(Template::start()?));
     let node = Arc::new(Node {
         name: name.to_owned(),
         own_ids,
         images: Images::new(name),
         registry: Registry::new()
             .map_err(|source| socket_error("watch clones of", &path, source))?,
-        template: Mutex::new(Template::start()?),
+        spares: settings.has_spare.then(|| Spares::start(Arc::clone(&template))),
+        template,
         sampler: Sampler::start(),
         profile_every: settings.profile_every,
         ghosts: Ghosts::new(paths::ghosts(name)),

@@ -175,6 +175,14 @@ pub enum NodeError {
         /// Why, and what to do.
         reason: String,
     },
+    /// A directory of a ghost's cannot be one in memory.
+    #[error("cannot make a ghost with an empty directory at {}: {reason}", .path.display())]
+    Tmpfs {
+        /// The directory.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The agent is not root.
     #[error(
         "ghosts are containers with networks and cgroups of their own, which only root can make: run \

@@ -26,6 +26,7 @@ pub mod profile;
 mod promote;
 mod registry;
 mod session;
+mod spares;
 mod start;
 pub mod usage;
 mod user;

@@ -80,6 +80,9 @@ impl Overlays {
         image: &Image,
         kind: (Tiering, Start),
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
+        if overlay::is_never_needed(kind.0, kind.1) {
+            return Ok(None);
+        }
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = all.get(&kind).filter(|known| known.looked.elapsed() < FRESH);
         if let Some(known) = fresh {

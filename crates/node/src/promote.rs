@@ -23,14 +23,14 @@ use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_pages::policy::pages;
 use farfork_pages::{Access, PageSet, place_of};
+use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::memory::{self, PAGE_FILE, PageRun};
-use farfork_sys::promote::{self, MOST_BYTES, Mapping};
+use farfork_sys::promote::{self, MOST_BYTES};
 use farfork_sys::slice::Patience;
 use farfork_types::wire::{AddressRange, Promoted, Promotion};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use crate::error::NodeError;
-use crate::ghosts::MemoryGroup;
 use crate::images::NodeImage;
 use crate::profile::members_of;
 
@@ -195,12 +195,11 @@ impl Target<'_> {
     /// Whether the clone still maps there what the image has at that place, and may write to it.
     fn is_images(&self, piece: &Range<u64>, span: MappedSpan) -> io::Result<bool> {
         let Some(found) = promote::mapping_at(&self.maps, piece.start)? else { return Ok(false) };
-        let Mapping { start, end, offset, inode, device, is_private_writable } = found;
         let wanted = self.source.offset(span, piece.start);
-        Ok(is_private_writable
-            && (device, inode) == (self.source.device, self.source.inode)
-            && piece.end <= end
-            && offset + (piece.start - start) == wanted)
+        Ok(found.is_private_writable()
+            && (found.device, found.inode) == (self.source.device, self.source.inode)
+            && piece.end <= found.end
+            && found.offset + (piece.start - found.start) == wanted)
     }
 }
 

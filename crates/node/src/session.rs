@@ -1,8 +1,8 @@
 //! One client's call, from its request to its last reply.
 
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use farfork_pages::Access;
 use farfork_restore::Template;
@@ -17,6 +17,7 @@ use crate::images::Images;
 use crate::profile::Sampler;
 use crate::promote;
 use crate::registry::{Clone, End, Number, Registry};
+use crate::spares::Spares;
 use crate::usage;
 use crate::user::OwnIds;
 
@@ -32,7 +33,9 @@ pub struct Node {
     /// Its clones.
     pub registry: Registry,
     /// What clones are forked from.
-    pub template: Mutex<Template>,
+    pub template: Arc<Mutex<Template>>,
+    /// What has the next clone's init ready.
+    pub spares: Option<Spares>,
     /// What looks at watched clones.
     pub sampler: Sampler,
     /// One clone in so many is watched without being asked for; 0 for none.
@@ -72,7 +75,11 @@ impl Node {
         call: &RestoreCall,
         fds: Vec<OwnedFd>,
     ) -> Result<(), NodeError> {
-        let (number, running) = self.start(channel, call, fds)?;
+        let started = self.start(channel, call, fds);
+        if let Some(spares) = &self.spares {
+            spares.used();
+        }
+        let (number, running) = started?;
         let pid = running.pid;
         let told = channel.send_about(&Reply::Running(running), pid);
         let Ok(Some(Received { document: Call::Seen { pid: seen }, .. })) =

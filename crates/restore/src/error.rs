@@ -127,6 +127,7 @@ fn step(what: &Option<What>) -> &'static str {
             "watching which pages it touches (userfaultfd with WP_ASYNC, Linux 6.7; farfork doctor)"
         }
         Some(What::HugePages) => "mapping huge pages of hugetlbfs",
+        Some(What::AsyncIo) => "making a context of Linux AIO",
         None => "a step",
     }
 }
@@ -162,6 +163,13 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
             "; the node has too few free huge pages of that size: set more aside (vm.nr_hugepages, \
              or /sys/kernel/mm/hugepages for other sizes), or let it find them when they are needed \
              (vm.nr_overcommit_hugepages)"
+        }
+        (Some(What::AsyncIo), Some(libc::EAGAIN)) => {
+            "; the node has no room for more of them: raise fs.aio-max-nr"
+        }
+        (Some(What::AsyncIo), Some(libc::EOVERFLOW)) => {
+            "; this kernel makes larger ones, for more processors: start the clone on a node that has \
+             as many as the parent's, or fewer"
         }
         (_, Some(libc::EPERM)) => "; run as root, or see farfork doctor for what is missing",
         (_, Some(libc::ENOMEM | libc::EAGAIN)) => "; look for memory or process limits",

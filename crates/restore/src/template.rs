@@ -16,6 +16,8 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
     sendmsg, setsockopt, socketpair, sockopt,
 };
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::thread::CapabilitySet;
@@ -33,6 +35,15 @@ pub(crate) const CONTROL_FD: RawFd = 3;
 pub struct Template {
     control: OwnedFd,
     child: Child,
+    spare: Option<Spare>,
+}
+
+/// An init that waits for its request: one fork, one container and one wake-up less on the way to a
+/// clone. Dropped, it ends.
+#[derive(Debug)]
+struct Spare {
+    control: Option<OwnedFd>,
+    init_pid: i32,
 }
 
 /// Descriptors that go with a [`Request`].
@@ -112,15 +123,18 @@ pub(crate) fn send_request(
     let mut fds = vec![hands.pool.as_raw_fd(), theirs.as_raw_fd(), hands.pin.as_raw_fd()];
     fds.extend(hands.overlay.map(|overlay| overlay.as_raw_fd()));
     fds.extend(hands.externals.iter().map(AsRawFd::as_raw_fd));
-    let rights = [ControlMessage::ScmRights(&fds)];
-    let bytes = [IoSlice::new(request.as_bytes())];
-    sendmsg::<()>(control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None).map_err(
-        |errno| match errno {
-            Errno::EPIPE => gone(),
-            _ => failed("taking a request")(errno.into()),
-        },
-    )?;
+    send(control, request, &fds)?;
     Ok(status)
+}
+
+fn send(control: &OwnedFd, request: &Request, fds: &[RawFd]) -> Result<(), RestoreError> {
+    let rights = [ControlMessage::ScmRights(fds)];
+    let bytes = [IoSlice::new(request.as_bytes())];
+    let sent = sendmsg::<()>(control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None);
+    sent.map(drop).map_err(|errno| match errno {
+        Errno::EPIPE => gone(),
+        _ => failed("taking a request")(errno.into()),
+    })
 }
 
 impl Template {
@@ -135,12 +149,26 @@ impl Template {
             .fd_mappings(vec![FdMapping { parent_fd: theirs, child_fd: CONTROL_FD }])
             .map_err(|_| failed("being given a socket")(io::Error::other("descriptor 3 taken")))?;
         let child = command.spawn().map_err(failed("being started"))?;
-        Ok(Template { control, child })
+        Ok(Template { control, child, spare: None })
     }
 
     /// Whether somebody has killed it; then another has to be started.
     pub fn has_ended(&self) -> bool {
         has_hung_up(&self.control)
+    }
+
+    /// Has an init ready for the next clone, if there is none yet.
+    pub fn prepare(&mut self) -> Result<(), RestoreError> {
+        if self.spare.as_ref().is_some_and(Spare::waits) {
+            return Ok(());
+        }
+        let (control, theirs) = packet_pair()?;
+        let request = Request { prepares: 1, ..Request::default() };
+        send(&self.control, &request, &[theirs.as_raw_fd()])?;
+        drop(theirs);
+        let init_pid = self.forked()?;
+        self.spare = Some(Spare { control: Some(control), init_pid });
+        Ok(())
     }
 
     /// Starts one clone.
@@ -150,20 +178,38 @@ impl Template {
         request: &Request,
         hands: &Hands<'_>,
     ) -> Result<Started, RestoreError> {
+        let has_namespace = request.pid_mode == PidMode::New as u32;
+        // One that somebody has killed meanwhile takes no request.
+        if has_namespace
+            && let Some(mut spare) = self.spare.take()
+            && let Some(status) = spare
+                .control
+                .as_ref()
+                .and_then(|control| send_request(control, request, hands).ok())
+        {
+            spare.control = None;
+            return Ok(Started::of(cid, spare.init_pid, has_namespace, status));
+        }
         let status = send_request(&self.control, request, hands)?;
-        let init_pid = match self.answer() {
-            Ok(Spawned { init_pid: error @ ..0 }) => {
-                let source = io::Error::from_raw_os_error(-error as i32);
-                return Err(failed("forking the clone's init")(source));
-            }
-            Ok(Spawned { init_pid }) => init_pid as i32,
+        let init_pid = match self.forked() {
+            Err(error @ RestoreError::Restorer { doing: FORKING, .. }) => return Err(error),
+            Ok(init_pid) => init_pid,
             // It may have forked an init before it was killed. To ask another template, too, would
             // make two clones of one request.
             Err(_) if says_something(&status) => 0,
             Err(error) => return Err(error),
         };
-        let has_namespace = request.pid_mode == PidMode::New as u32;
         Ok(Started::of(cid, init_pid, has_namespace, status))
+    }
+
+    /// Pid of the init that was asked for.
+    fn forked(&self) -> Result<i32, RestoreError> {
+        match self.answer()? {
+            Spawned { init_pid: error @ ..0 } => {
+                Err(failed(FORKING)(io::Error::from_raw_os_error(-error as i32)))
+            }
+            Spawned { init_pid } => Ok(init_pid as i32),
+        }
     }
 
     fn answer(&self) -> Result<Spawned, RestoreError> {
@@ -171,6 +217,25 @@ impl Template {
         let read = rustix::io::read(&self.control, spawned.as_mut_bytes())
             .map_err(|errno| failed("answering")(errno.into()))?;
         if read == size_of::<Spawned>() { Ok(spawned) } else { Err(gone()) }
+    }
+}
+
+/// What the template does in answer to a request.
+const FORKING: &str = "forking the clone's init";
+
+impl Spare {
+    fn waits(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| !has_hung_up(control))
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // It is the clone's init if it has been given its request.
+        if let Some(control) = self.control.take() {
+            drop(control);
+            let _ = waitpid(Pid::from_raw(self.init_pid), None);
+        }
     }
 }
 

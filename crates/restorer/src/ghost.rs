@@ -1,24 +1,51 @@
-//! A ghost: the first process of a container that somebody else has made, waiting to become the
-//! init of a clone. It has the template's control socket and memory, and forks no init: it is one.
+//! Inits that wait for their request, in a container that is there already: a ghost, the first
+//! process of one that somebody else has made, or a spare, which the template has forked before
+//! anybody asked for a clone. Both have a control socket of their own in the place of the template's.
 
 use farfork_plan::protocol::{Hello, VERSION};
+use linux_raw_sys::general as k;
 
-use crate::call;
-use crate::init::{self, Start};
+use crate::call::{self, syscall};
+use crate::init::{self, Start, mount_proc};
 use crate::template::{CONTROL_FD, receive};
 
-/// Waits for the one request, and becomes the init of its clone. Ends when the agent closes its
-/// end first, or speaks in a way that is not understood.
+/// Life of a ghost.
 pub fn wait() -> ! {
     // Whoever made the container has left it standard streams, and this program's file.
-    call::close_range(0, CONTROL_FD as u32 - 1);
-    call::close_range(CONTROL_FD as u32 + 1, u32::MAX);
+    close_all_but_control();
     if call::send(CONTROL_FD, &Hello { version: VERSION, reserved: 0 }).is_err() {
         call::exit(0)
     }
+    become_init()
+}
+
+/// Life of a spare, which has been forked with what its maker was handed.
+pub extern "C" fn wait_as_spare(start: u64) -> ! {
+    // SAFETY: the template passes a `Start` on a stack that was copied with it.
+    let start = unsafe { &*(start as *const Start<'_>) };
+    let [control, ..] = start.received.fds() else { call::exit(call::EXIT_BUG) };
+    // SAFETY: puts a descriptor in the place of another, which is nobody's here.
+    let placed = unsafe { syscall(k::__NR_dup3, [*control as u64, CONTROL_FD as u64, O_CLOEXEC]) };
+    close_all_but_control();
+    if placed.is_err() || mount_proc().is_err() {
+        call::exit(0) // whoever asks next sees it, and does without
+    }
+    become_init()
+}
+
+const O_CLOEXEC: u64 = k::O_CLOEXEC as u64;
+
+fn close_all_but_control() {
+    call::close_range(0, CONTROL_FD as u32 - 1);
+    call::close_range(CONTROL_FD as u32 + 1, u32::MAX);
+}
+
+/// Waits for the one request, and becomes the init of its clone. Ends when the agent closes its
+/// end first, or speaks in a way that is not understood.
+fn become_init() -> ! {
     match receive() {
         Some((request, received)) => {
-            let start = Start { request: &request, received: &received, is_ghost: true };
+            let start = Start { request: &request, received: &received, has_container: true };
             init::enter(&raw const start as u64)
         }
         None => call::exit(0),

@@ -20,7 +20,7 @@ pub struct Start<'a> {
     /// Descriptors: pool, status socket, pin, then the external ones.
     pub received: &'a Received,
     /// The container is there already, its `/proc` mounted.
-    pub is_ghost: bool,
+    pub has_container: bool,
 }
 
 /// What the init leaves to the clone, and what the clone's threads share.
@@ -108,7 +108,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     // its own beside the one by which this process looks at the clone's children.
     shared.mounts_proc = is_new && plan.is_pid_one != 0;
     shared.has_namespace = is_new;
-    if is_new && !start.is_ghost {
+    if is_new && !start.has_container {
         mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
     }
     let fds = keep_descriptors(start, plan, shared)

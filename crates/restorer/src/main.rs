@@ -15,6 +15,7 @@
 #![no_main]
 #![allow(unsafe_code)] // reason: every line here acts on the address space it runs in
 
+mod aio;
 mod call;
 mod cell;
 mod clocks;

@@ -126,19 +126,55 @@ pub unsafe fn watch(
     rights: &mut Assumed,
     [instance, path, mask, wanted, ..]: [u64; 6],
 ) -> SysResult {
+    // The link in /proc has to be followed, and leads to what is open and no further.
+    let mask = mask & !u64::from(k::IN_DONT_FOLLOW);
+    // SAFETY: the kernel reads the link's name; the rest is passed on to the caller.
+    unsafe {
+        at_place(rights, path, wanted, |link| {
+            syscall(k::__NR_inotify_add_watch, [instance, link, mask])
+        })
+    }
+}
+
+/// Adds a mark as [`farfork_plan::nr::MARK`] says.
+///
+/// # Safety
+/// Path and identity in `args` are addresses in the plan.
+pub unsafe fn mark(
+    rights: &mut Assumed,
+    [group, path, mask, wanted, flags, _]: [u64; 6],
+) -> SysResult {
+    let at = k::AT_FDCWD as i64 as u64;
+    // SAFETY: the kernel reads the link's name; the rest is passed on to the caller.
+    unsafe {
+        at_place(rights, path, wanted, |link| {
+            syscall(k::__NR_fanotify_mark, [group, flags, mask, at, link])
+        })
+    }
+}
+
+/// Does something with what is at a path, by a link that leads to it and nowhere else: with the
+/// agent's rights, too, if it is the very same that the parent had there.
+///
+/// # Safety
+/// `path` and `wanted` are addresses in the plan.
+unsafe fn at_place(
+    rights: &mut Assumed,
+    path: u64,
+    wanted: u64,
+    add: impl Fn(u64) -> SysResult,
+) -> SysResult {
     let flags = u64::from(k::O_PATH | k::O_NOFOLLOW);
     // SAFETY: passed on to the caller.
     let place = unsafe { open(rights, [path, flags, wanted, 0, 0, 0]) }?;
     let link = link(place);
-    // The link in /proc has to be followed, and leads to what is open and no further.
-    let mask = mask & !u64::from(k::IN_DONT_FOLLOW);
-    // SAFETY: the kernel reads the link's name.
-    let add = || unsafe { syscall(k::__NR_inotify_add_watch, [instance, link.address(), mask]) };
     // SAFETY: passed on to the caller.
     let is_the_same = || wanted != 0 && unsafe { is(place, &*(wanted as *const Identity), true) };
-    let added = match add() {
+    let added = match add(link.address()) {
         // SAFETY: as above.
-        Err(EACCES) if rights.is_assumed() && is_the_same() => unsafe { rights.as_agent(add) },
+        Err(EACCES) if rights.is_assumed() && is_the_same() => unsafe {
+            rights.as_agent(|| add(link.address()))
+        },
         other => other,
     };
     call::close_range(place as u32, place as u32);

@@ -4,6 +4,7 @@ use farfork_plan::protocol::{SLOTS, Status, StatusKind};
 use farfork_plan::{Op, SLOT_NONE, Table, What, nr};
 use linux_raw_sys::{general as k, prctl};
 
+use crate::aio;
 use crate::call::{self, Errno, SysResult, syscall};
 use crate::family;
 use crate::init::SHARED;
@@ -180,6 +181,8 @@ impl Slots {
                 nr::OPEN => place::open(&mut self.rights, args),
                 nr::BIND => place::bind(&mut self.rights, args),
                 nr::WATCH => place::watch(&mut self.rights, args),
+                nr::MARK => place::mark(&mut self.rights, args),
+                nr::MAKE_AIO => aio::make(args),
                 nr::MAKE_IPC => ipc::make(args),
                 nr::SEND_ALL => send_all(args),
                 nr::REPAIR => repair(args[0]),

@@ -24,6 +24,7 @@ mod proc;
 mod reap;
 mod remap;
 mod smaps;
+mod standstill;
 mod visit;
 
 use core::cell::Cell;

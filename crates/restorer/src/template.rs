@@ -150,7 +150,7 @@ pub fn receive_from<T: Copy>(fd: i32, message: &mut T) -> Option<(usize, Receive
     Some((bytes, Received { fds: control.fds, count: count.min(MAX_REQUEST_FDS) }))
 }
 
-/// Forks the init of a container. It becomes a child of the agent, which alone waits for it.
+/// Forks the init of a container, or a spare one. It becomes a child of the agent, which alone waits for it.
 fn spawn(request: &Request, received: &Received) -> SysResult {
     // No clone changes the mounts that the next one starts with.
     let namespaces = match request.pid_mode {
@@ -158,7 +158,8 @@ fn spawn(request: &Request, received: &Received) -> SysResult {
         _ => k::CLONE_NEWNS,
     };
     let args = CloneArgs { flags: u64::from(k::CLONE_PARENT | namespaces), ..CloneArgs::default() };
-    let start = init::Start { request, received, is_ghost: false };
+    let start = init::Start { request, received, has_container: false };
+    let life = if request.prepares == 0 { init::enter } else { ghost::wait_as_spare };
     // SAFETY: without CLONE_VM the child has its own copy of this stack.
-    unsafe { call::clone3_entry(&args, init::enter, &raw const start as u64) }
+    unsafe { call::clone3_entry(&args, life, &raw const start as u64) }
 }

@@ -17,6 +17,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_locks").excludes("another process holds it"),
     Program::c("fd_async"),
     Program::c("fd_inotify"),
+    Program::c("fd_fanotify").as_pid_one(),
     Program::c("fd_pidfd").as_pid_one(),
     Program::c("fd_pty"),
     Program::c("fd_eventfd"),
@@ -27,6 +28,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_in_flight").as_pid_one(),
     Program::c("fd_memfd"),
     Program::c("fd_many"),
+    Program::c("aio_idle").options(&["--aio-idle"]).as_pid_one(),
     Program::c("fd_high_numbers"),
     Program::c("unix_listening_external").needs_inherit_beside(5, "clone-listening"),
 ];

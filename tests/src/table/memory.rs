@@ -15,6 +15,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("proc_unmounted").as_pid_one().caught_naive(),
     Program::c("madv_remove_private").caught_naive(),
     Program::c("wipeonfork").caught_naive(),
+    Program::c("writers_meanwhile").caught_naive(),
     Program::c("dontfork").caught_naive(),
     Program::c("mremap_grow").caught_naive(),
     Program::c("mremap_move_fixed").caught_naive(),

@@ -22,9 +22,26 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_seccomp_notify").refused(&["asks a supervisor"]),
     Program::c("refuse_seccomp_rights").refused(&["rights that it has given up"]),
     Program::c("refuse_pty_bytes").refused(&["bytes wait in the terminal"]),
-    Program::c("refuse_aio").refused(&["linux aio"]),
+    Program::c("refuse_aio").refused(&["does not tell what is under way"]),
+    Program::of("refuse_aio_events", Source::C("refuse_aio"))
+        .env(&[("KIND", "events")])
+        .options(&["--aio-idle"])
+        .refused(&["events wait"]),
+    Program::of("refuse_aio_ring", Source::C("refuse_aio"))
+        .env(&[("KIND", "ring")])
+        .options(&["--aio-idle"])
+        .refused(&["not the ring of a context"]),
     Program::c("refuse_inotify").refused(&["events wait"]),
-    Program::c("refuse_fanotify").refused(&["fanotify"]),
+    Program::c("refuse_fanotify").refused(&["events wait"]),
+    Program::of("refuse_fanotify_asked", Source::C("refuse_fanotify"))
+        .env(&[("KIND", "asked")])
+        .refused(&["wait for its answers"]),
+    Program::of("refuse_fanotify_mount", Source::C("refuse_fanotify"))
+        .env(&[("KIND", "mount")])
+        .refused(&["mounts of its own"]),
+    Program::of("refuse_fanotify_rights", Source::C("refuse_fanotify"))
+        .env(&[("KIND", "rights")])
+        .refused(&["made with that right"]),
     Program::c("refuse_hugetlb").refused(&["huge pages of hugetlbfs"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
     Program::c("refuse_own_tmpfs").refused(&["tmpfs mounted on"]),

@@ -5,12 +5,12 @@ use farfork_image::model::OpenFile;
 use super::error::{Capture, Stop, refuse};
 use super::subject::Subject;
 use super::table::Entry;
-use super::{epoll, event, inotify, timer};
+use super::watches::{fanotify, inotify};
+use super::{epoll, event, timer};
 use crate::refuse::{Cause, causes};
 
 /// What is never carried: the start of the kernel's name for it, and why.
-const REFUSED: [(&str, &Cause); 17] = [
-    ("fanotify", causes::descriptors::FANOTIFY),
+const REFUSED: [(&str, &Cause); 16] = [
     ("memfd", causes::descriptors::HUGE_MEMFD),
     ("io_uring", causes::descriptors::IO_URING),
     ("userfaultfd", causes::descriptors::USERFAULTFD),
@@ -50,6 +50,7 @@ pub fn capture(name: &str, group: &[&Entry], subject: &Subject) -> Capture {
         "timerfd" => timer::capture(entry, subject),
         "eventpoll" => epoll::capture(group, subject),
         "inotify" => inotify::capture(entry, subject),
+        "fanotify" => fanotify::capture(entry, subject),
         "pidfd" => process(group, subject),
         _ => Err(refusal(name)),
     }

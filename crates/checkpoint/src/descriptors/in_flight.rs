@@ -236,6 +236,7 @@ pub fn check(entry: &Entry, file: &OpenFile) -> Result<(), Stop> {
         }
         OpenFile::Epoll { .. }
         | OpenFile::Inotify { .. }
+        | OpenFile::Fanotify { .. }
         | OpenFile::TerminalMaster { .. }
         | OpenFile::TerminalSlave { .. } => Err(refuse(causes::sockets::PAIR_DESCRIPTORS)),
     }

@@ -21,7 +21,6 @@ mod handle;
 mod held;
 mod in_flight;
 mod inet;
-mod inotify;
 mod multicast;
 mod netlink;
 mod network;
@@ -42,6 +41,7 @@ mod timer;
 mod tree;
 mod unix;
 mod unnamed;
+mod watches;
 
 use std::rc::Rc;
 

@@ -65,7 +65,7 @@ pub const BYTES: u64 = DATA + 8 * WORDS as u64;
 /// Results that tell the kernel to restart a call after a stop, and never reach a program.
 pub const RESTARTS: [i64; 4] = [-512, -513, -514, RESTART_BLOCK];
 /// The same, where the kernel has kept what is left of the call.
-const RESTART_BLOCK: i64 = -516;
+pub const RESTART_BLOCK: i64 = -516;
 
 /// The magic and the instructions.
 pub fn code() -> Vec<u8> {

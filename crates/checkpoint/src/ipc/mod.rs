@@ -7,7 +7,10 @@
 //! A clone that has such objects is in a namespace of its own, where they have their ids and keys.
 //! All that is in a namespace with the processes alone is theirs. In farfork's own, where everybody's
 //! objects are, theirs is what they have attached, and what one of them was the last to use: more
-//! the kernel does not tell.
+//! the kernel does not tell. It tells users by their numbers, also those of processes that have gone
+//! since, so that what a killed program has left can be taken for theirs. Times would tell the two
+//! apart, but only as long as nobody sets the clock, and an object that a clone lacks is worse than one
+//! too many.
 
 mod namespace;
 mod tables;
@@ -67,9 +70,7 @@ impl Ipc {
             }
             other => other.map_err(doing(pid, "look at its objects of System V"))?,
         }
-        if !found.semaphores.is_empty() {
-            refuse_undo(pids, refusals)?;
-        }
+        found.refuse_undo(pids, refusals)?;
         Ok(found)
     }
 
@@ -101,6 +102,25 @@ impl Ipc {
             has.it(&segment.users, &format!("segment {} of System V", segment.id), refusals)
         };
         self.unattached.extend(loose.filter(is_theirs));
+        Ok(())
+    }
+
+    /// What is to be undone at the end of a process is the process's, and shown to nobody.
+    fn refuse_undo(&self, pids: &[i32], refusals: &mut Refusals) -> Result<(), CheckpointError> {
+        if self.semaphores.is_empty() {
+            return Ok(());
+        }
+        let ids = self.semaphores.iter().map(|set| set.identity.id.to_string());
+        let sets = format!("semaphore set {} of System V", ids.collect::<Vec<_>>().join(", "));
+        for pid in pids {
+            let has = kcmp::has_undo_list(*pid).map_err(|errno| {
+                doing(*pid, "ask whether it has changes to undo (kcmp)")(errno.into())
+            })?;
+            if has {
+                refusals.about(*pid);
+                refusals.add(sets.as_str(), causes::process::SEM_UNDO);
+            }
+        }
         Ok(())
     }
 }
@@ -152,18 +172,4 @@ fn read(queue: Queue) -> io::Result<MessageQueue> {
         capacity: ipc::queue_capacity(queue.id)?,
         messages,
     })
-}
-
-/// What is to be undone at the end of a process is the process's, and shown to nobody.
-fn refuse_undo(pids: &[i32], refusals: &mut Refusals) -> Result<(), CheckpointError> {
-    for pid in pids {
-        let has = kcmp::has_undo_list(*pid).map_err(|errno| {
-            doing(*pid, "ask whether it has changes to undo (kcmp)")(errno.into())
-        })?;
-        if has {
-            refusals.about(*pid);
-            refusals.add("semaphores of System V", causes::process::SEM_UNDO);
-        }
-    }
-    Ok(())
 }

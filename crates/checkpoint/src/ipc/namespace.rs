@@ -19,9 +19,10 @@ pub fn is_own(pids: &[i32], refusals: &mut Refusals) -> Result<bool, CheckpointE
     if Some(&theirs) == name_of("self").ok().as_ref() {
         return Ok(false);
     }
+    let init = namespaces::ghost_init(pid);
     let is_inside = |other: &i32| name(*other).is_ok_and(|other| other == theirs);
     let is_company =
-        |other: &i32| !pids.contains(other) && is_inside(other) && !is_init_of(*other, pid);
+        |other: &i32| !pids.contains(other) && is_inside(other) && Some(*other) != init;
     if let Some(other) = proc::processes().find(is_company) {
         refusals.add(format!("process {other}"), causes::namespaces::IPC_COMPANY);
     }
@@ -51,9 +52,4 @@ pub fn inside<T: Send + 'static>(
     }
     let link = Path::new("/proc").join(pid.to_string()).join("ns/ipc");
     namespaces::inside(link, LinkNameSpaceType::InterProcessCommunication, look)
-}
-
-/// Whether process `init` is the init of the clone `pid`: its parent, and a process of farfork's.
-fn is_init_of(init: i32, pid: i32) -> bool {
-    proc::children(init).contains(&pid) && namespaces::is_farforks(init)
 }

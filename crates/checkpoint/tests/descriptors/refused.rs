@@ -76,7 +76,7 @@ fn kernel_objects_that_need_rights_are_told_too() {
 def make(number, *args):
     fd = libc.syscall(number, *args)
     if fd < 0: signal.raise_signal(signal.SIGKILL)
-make(300, 0, 0)  # fanotify_init
+make(300, 4, 0)  # fanotify_init: FAN_CLASS_CONTENT
 make(321, 0, struct.pack('IIII', 2, 4, 4, 1) + bytes(100), 72)  # bpf: a map
 make(444, struct.pack('Q', 1), 8, 0)  # landlock_create_ruleset
 make(430, b'tmpfs', 0)  # fsopen

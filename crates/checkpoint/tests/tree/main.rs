@@ -7,7 +7,7 @@ mod refused;
 mod subject;
 
 use farfork_checkpoint::refuse::Refusal;
-use farfork_checkpoint::{Fate, Target, dry_run};
+use farfork_checkpoint::{Target, Terms, dry_run};
 use farfork_image::model::{Member, Model, OpenFile};
 
 use subject::Subject;
@@ -35,7 +35,7 @@ fn start(script: &str) -> Subject {
 
 /// What an image of the tree would hold, and what is refused.
 fn look(subject: &Subject) -> (Option<Model>, Vec<Refusal>) {
-    dry_run(Target::Tree(subject.pid()), Fate::GoesOn).expect("a tree of ours can be looked at")
+    dry_run(Target::Tree(subject.pid()), Terms::default()).expect("a tree of ours can be looked at")
 }
 
 /// The image of a tree all of which can be carried.

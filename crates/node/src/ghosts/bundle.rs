@@ -14,7 +14,7 @@ use farfork_sys::words;
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
     Capability, Linux, LinuxCapabilities, LinuxMemory, LinuxNamespace, LinuxNamespaceType,
-    LinuxResources, Mount, Process, Root, Spec, User,
+    LinuxPids, LinuxResources, Mount, Process, Root, Spec, User,
 };
 
 use crate::error::NodeError;
@@ -35,6 +35,10 @@ pub struct Wishes<'a> {
     pub bundle: Option<&'a Path>,
     /// Limit of memory, in bytes.
     pub memory_bytes: Option<u64>,
+    /// Limit of processes and threads.
+    pub pids_limit: Option<u64>,
+    /// Directories that are empty and in memory; those of a bundle are the bundle's affair.
+    pub tmpfs: &'a [PathBuf],
 }
 
 /// The configuration of container `id`. Without a bundle of the user's, its root file system is
@@ -42,25 +46,34 @@ pub struct Wishes<'a> {
 pub fn spec(id: &str, root: &Path, wishes: &Wishes<'_>) -> Result<Spec, NodeError> {
     let mut spec = match wishes.bundle {
         Some(bundle) => of_user(bundle)?,
-        None => own(root),
+        None => own(root, wishes)?,
     };
     spec.set_process(Some(process()?));
     let mut linux = spec.linux().clone().unwrap_or_default();
     if linux.cgroups_path().is_none() {
         linux.set_cgroups_path(Some(PathBuf::from(format!("farfork-{id}"))));
     }
-    if let Some(bytes) = wishes.memory_bytes {
-        let mut resources = linux.resources().clone().unwrap_or_default();
-        let mut memory = resources.memory().unwrap_or_default();
-        memory.set_limit(Some(bytes.try_into().unwrap_or(i64::MAX)));
-        resources.set_memory(Some(memory));
-        linux.set_resources(Some(resources));
-    }
+    linux.set_resources(Some(limited(linux.resources().clone().unwrap_or_default(), wishes)));
     spec.set_linux(Some(linux));
     Ok(spec)
 }
 
-fn own(root: &Path) -> Spec {
+fn limited(mut resources: LinuxResources, wishes: &Wishes<'_>) -> LinuxResources {
+    let signed = |limit: u64| i64::try_from(limit).unwrap_or(i64::MAX);
+    if let Some(bytes) = wishes.memory_bytes {
+        let mut memory = resources.memory().unwrap_or_default();
+        memory.set_limit(Some(signed(bytes)));
+        resources.set_memory(Some(memory));
+    }
+    if let Some(limit) = wishes.pids_limit {
+        let mut pids = LinuxPids::default();
+        pids.set_limit(signed(limit));
+        resources.set_pids(Some(pids));
+    }
+    resources
+}
+
+fn own(root: &Path, wishes: &Wishes<'_>) -> Result<Spec, NodeError> {
     let mut linux = empty_linux();
     let namespace = |kind: LinuxNamespaceType| {
         let mut namespace = LinuxNamespace::default();
@@ -72,15 +85,37 @@ fn own(root: &Path) -> Spec {
     let mut files = Root::default();
     files.set_path(root.to_owned()).set_readonly(Some(false));
     // A mount of /dev that is there keeps runc from making devices in the node's own.
-    let mounts =
-        vec![mount("/proc", "proc", "proc", &[]), mount("/dev", "bind", "/dev", &["rbind"])];
+    let mut mounts = vec![
+        mount(Path::new("/proc"), "proc", "proc", &[]),
+        mount(Path::new("/dev"), "bind", "/dev", &["rbind"]),
+    ];
+    for directory in wishes.tmpfs {
+        mounts.push(empty(directory, wishes.memory_bytes)?);
+    }
     spec.set_version("1.0.2".to_owned())
         .set_root(Some(files))
         .set_mounts(Some(mounts))
         .set_hostname(None)
         .set_annotations(None)
         .set_linux(Some(linux));
-    spec
+    Ok(spec)
+}
+
+/// An empty directory that everybody may write to, in place of one that the node has.
+fn empty(directory: &Path, most_bytes: Option<u64>) -> Result<Mount, NodeError> {
+    let wrong =
+        |reason: &str| NodeError::Tmpfs { path: directory.to_owned(), reason: reason.to_owned() };
+    if !directory.is_absolute() {
+        return Err(wrong("its path has to begin at /"));
+    }
+    // Where there is none, runc would make one in the node's own file system.
+    if !directory.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        return Err(wrong("this node has no such directory in whose place it could be"));
+    }
+    let size = most_bytes.map(|bytes| format!("size={bytes}"));
+    let options: Vec<&str> =
+        ["nosuid", "nodev", "mode=1777"].into_iter().chain(size.as_deref()).collect();
+    Ok(mount(directory, "tmpfs", "tmpfs", &options))
 }
 
 /// Nothing limited and nothing hidden: a clone without a ghost sees its node as it is, too.
@@ -92,10 +127,10 @@ fn empty_linux() -> Linux {
     linux
 }
 
-fn mount(at: &str, kind: &str, source: &str, options: &[&str]) -> Mount {
+fn mount(at: &Path, kind: &str, source: &str, options: &[&str]) -> Mount {
     let mut mount = Mount::default();
     mount
-        .set_destination(PathBuf::from(at))
+        .set_destination(at.to_owned())
         .set_typ(Some(kind.to_owned()))
         .set_source(Some(PathBuf::from(source)))
         .set_options(Some(options.iter().map(|option| (*option).to_owned()).collect()));
@@ -218,6 +253,38 @@ mod tests {
             assert!(seen["linux"].get(hidden).is_none(), "{hidden}: {seen}");
         }
         assert!(seen.get("hostname").is_none());
+    }
+
+    #[test]
+    fn directories_in_memory_take_the_places_of_the_nodes() {
+        let (tmp, link) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let link = link.path().join("link");
+        std::os::unix::fs::symlink(tmp.path(), &link).unwrap();
+        let seen = |directory: &Path| {
+            let tmpfs = [directory.to_owned()];
+            let wishes = Wishes {
+                memory_bytes: Some(4096),
+                pids_limit: Some(7),
+                tmpfs: &tmpfs,
+                ..Wishes::default()
+            };
+            spec("abc", Path::new("/"), &wishes)
+        };
+        let made = json(&seen(tmp.path()).unwrap());
+        let mount = &made["mounts"][2];
+        assert_eq!(mount["destination"], tmp.path().to_str().unwrap());
+        assert_eq!(mount["type"], "tmpfs");
+        let options = mount["options"].as_array().unwrap();
+        assert!(options.contains(&"size=4096".into()) && options.contains(&"nosuid".into()));
+        assert_eq!(made["linux"]["resources"]["pids"]["limit"], 7);
+        for (wrong, words) in [
+            (Path::new("tmp"), "begin at /"),
+            (Path::new("/nowhere"), "no such"),
+            (&link, "no such"),
+        ] {
+            let text = seen(wrong).unwrap_err().to_string();
+            assert!(text.contains(words), "{text}");
+        }
     }
 
     fn refused(config: serde_json::Value) -> String {

@@ -18,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farfork_restore::{Ghost, Seat, Summoned};
+use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::{pidfd, words};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -26,7 +27,6 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::bundle::{self, Wishes};
-use super::cgroup::MemoryGroup;
 use crate::error::NodeError;
 
 /// How long the first process of a container may take to say that it is a ghost.

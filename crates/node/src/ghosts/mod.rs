@@ -10,7 +10,6 @@
 
 mod attached;
 mod bundle;
-mod cgroup;
 mod container;
 mod leftovers;
 mod session;
@@ -24,7 +23,6 @@ use farfork_types::wire::GhostCall;
 
 pub use attached::Attached;
 pub use bundle::Wishes;
-pub use cgroup::MemoryGroup;
 pub use container::{Container, Places, Spent};
 use leftovers::Leftovers;
 
@@ -103,7 +101,12 @@ impl Ghosts {
             let reason = "its path has to begin at /".to_owned();
             return Err(NodeError::Bundle { path: bundle.to_owned(), reason });
         }
-        let wishes = Wishes { bundle: call.bundle.as_deref(), memory_bytes: call.memory_bytes };
+        let wishes = Wishes {
+            bundle: call.bundle.as_deref(),
+            memory_bytes: call.memory_bytes,
+            pids_limit: call.pids_limit,
+            tmpfs: &call.tmpfs,
+        };
         let (container, ghost, spent) = Container::create(&self.places, new_id()?, &wishes)?;
         Ok((ghost, container, spent))
     }

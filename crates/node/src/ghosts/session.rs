@@ -72,11 +72,13 @@ impl Node {
                 ids
             }
         };
-        for id in ids {
-            match running(&id) {
+        for one in ids {
+            match running(&one) {
                 // Who watches it takes the container away.
                 Some(clone) => self.end_clone(&clone),
-                None => self.ghosts.stop(&id)?,
+                // Of all of them, some may end by themselves meanwhile.
+                None if id.is_none() => drop(self.ghosts.stop(&one)),
+                None => self.ghosts.stop(&one)?,
             }
         }
         channel.send(&Reply::Done, &[])

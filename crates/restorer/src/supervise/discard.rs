@@ -94,9 +94,9 @@ impl Job<'_> {
             k::MADV_REMOVE => fail(if is_file { e::EACCES } else { e::EINVAL }),
             k::MADV_WIPEONFORK | k::MADV_FREE if is_file => fail(e::EINVAL),
             k::MADV_WIPEONFORK | MADV_GUARD_INSTALL if self.thread.is_none() => fail(e::EINVAL),
-            k::MADV_WIPEONFORK => {
+            k::MADV_WIPEONFORK => self.at_standstill(|| {
                 self.make_anonymous(piece.start, piece.end, piece.prot(), traits, Some(advice))
-            }
+            }),
             MADV_GUARD_INSTALL => self.renew(piece, traits, Some(advice)),
             _ if self.is_better_overwritten(piece, traits) => self.overwrite(piece),
             _ => self.renew(piece, traits, None).or_else(|_| self.overwrite(piece)),

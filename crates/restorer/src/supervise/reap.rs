@@ -6,6 +6,7 @@ use linux_raw_sys::{general as k, prctl};
 
 use super::Supervisor;
 use super::proc::{Path, Proc};
+use super::visit::Held;
 use crate::call::{self, SysResult, syscall};
 use crate::init::SHARED;
 
@@ -30,6 +31,8 @@ impl Supervisor {
             let mut status = 0i32;
             match wait(&mut status, k::WNOHANG) {
                 Ok(0) | Err(_) => return,
+                // A thread that was to stop while memory was copied, and came to it late.
+                Ok(pid) if status & 0xff == STOPPED => Held::known(pid as u32).let_go(status >> 8),
                 Ok(pid) if pid as i32 == self.process => self.finish(status),
                 Ok(_) => {}
             }
@@ -68,6 +71,9 @@ pub fn status_fd() -> i32 {
     // SAFETY: set before the clone was started and not changed since.
     unsafe { SHARED.get() }.status_fd
 }
+
+/// How the low byte of a wait status tells a stop.
+const STOPPED: i32 = 0x7f;
 
 fn wait(status: &mut i32, options: u32) -> SysResult {
     let args = [u64::MAX, status as *mut i32 as u64, u64::from(options), 0];

@@ -7,6 +7,7 @@ use linux_raw_sys::general as k;
 use super::discard::range;
 use super::job::{Job, fail};
 use super::smaps::{KEY_SHIFT, SEALED, WATCHED};
+use super::standstill::Standstill;
 use crate::call::{Errno, SysResult};
 
 /// What a range of memory has in common.
@@ -22,12 +23,32 @@ impl Job<'_> {
         if self.thread.is_none() {
             return fail(e::ENOMEM); // callers such as `realloc` fall back to copying
         }
-        let [start, old_bytes, ..] = args;
+        let [start, old_bytes, _, flags, ..] = args;
         let (start, end) = range(start, old_bytes)?;
-        if let Some(common) = self.common(start, end)? {
-            self.make_anonymous(start, end, common.prot, common.traits, None)?;
+        let copy = || match self.common(start, end)? {
+            Some(common) => self.make_anonymous(start, end, common.prot, common.traits, None),
+            None => Ok(()),
+        };
+        // Who lets the memory move has nobody write to it meanwhile. DONTUNMAP always goes with
+        // MAYMOVE; it is for programs that go on at the old address.
+        let flags = flags as u32;
+        if flags & k::MREMAP_MAYMOVE != 0 && flags & k::MREMAP_DONTUNMAP == 0 {
+            copy()?;
+        } else {
+            self.at_standstill(copy)?;
         }
         self.call(k::__NR_mremap, args)
+    }
+
+    /// Does `work` while no other thread of the caller's process writes.
+    pub(super) fn at_standstill(
+        &self,
+        work: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut others = Standstill::new();
+        let done = others.begin(self.caller, self.supervisor.proc).and_then(|()| work());
+        others.end();
+        done
     }
 
     /// What all pages in the range have in common if it can have been one anonymous mapping in

@@ -57,6 +57,7 @@ type Registers = [u64; register::COUNT];
 
 /// A thread that waits for the answer to a call, held; nothing where that is not allowed, as when
 /// a debugger has it.
+#[derive(Clone, Copy)]
 pub struct Held {
     tid: u64,
 }
@@ -69,10 +70,50 @@ impl Held {
         if there.start > gate || there.flags & maps::EXEC == 0 {
             return None; // the window is not what it was
         }
-        let held = Held { tid: u64::from(caller.tid) };
-        held.request(SEIZE, 0, OPTIONS).ok()?;
-        held.request(INTERRUPT, 0, 0).ok()?;
-        Some(held)
+        Held::take(caller.tid).ok()
+    }
+
+    /// A thread of which it is known that it is held.
+    pub const fn known(tid: u32) -> Held {
+        Held { tid: tid as u64 }
+    }
+
+    /// Has any thread come to a stop before user code, also one that was told to before and has
+    /// not come to it.
+    pub fn take(tid: u32) -> Result<Held, Errno> {
+        let held = Held::known(tid);
+        let seized = held.request(SEIZE, 0, OPTIONS);
+        match held.request(INTERRUPT, 0, 0) {
+            Ok(_) => Ok(held),
+            Err(errno) => seized.and(Err(errno)),
+        }
+    }
+
+    /// What it has come to by now.
+    pub fn state(&self) -> State {
+        let stopped = self.peek(k::WSTOPPED);
+        match stopped {
+            Ok(info) if info[SI_PID] != 0 => State::Stopped(info[SI_STATUS]),
+            Ok(_) => match self.peek(k::WEXITED | k::WNOWAIT) {
+                Ok(info) if info[SI_PID] == 0 => State::Runs,
+                _ => State::Ended,
+            },
+            Err(_) => State::Ended,
+        }
+    }
+
+    /// Lets it go from a stop of this kind. If it stopped since a signal had arrived, it gets that.
+    pub fn let_go(&self, stop: i32) {
+        let signal = if stop > 0xff || stop == AT_CALL { 0 } else { stop as u64 };
+        let _ = self.request(DETACH, 0, signal);
+    }
+
+    fn peek(&self, options: u32) -> Result<[i32; 32], Errno> {
+        let mut info = [0i32; 32];
+        let options = u64::from(options | k::WNOHANG | k::__WALL);
+        let args = [u64::from(k::P_PID), self.tid, info.as_mut_ptr() as u64, options, 0];
+        // SAFETY: the kernel writes one siginfo of 128 bytes.
+        unsafe { syscall(k::__NR_waitid, args) }.map(|_| info)
     }
 
     /// Once its call has been answered: brings it to a stop before user code.
@@ -105,7 +146,18 @@ impl Held {
     }
 }
 
-/// Index of `si_status` in a siginfo's words.
+/// What a thread that was told to stop has come to.
+pub enum State {
+    /// It is on its way.
+    Runs,
+    /// It has stopped; the kind of stop.
+    Stopped(i32),
+    /// It is no more.
+    Ended,
+}
+
+/// Indices in a siginfo's words.
+const SI_PID: usize = 4;
 const SI_STATUS: usize = 6;
 
 /// A thread stopped before user code.

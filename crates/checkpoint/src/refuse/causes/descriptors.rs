@@ -1,10 +1,20 @@
 //! Descriptors that are neither files nor sockets: pipes, terminals, devices, kernel objects.
 
 causes! {
-    FANOTIFY {
-        what: "fanotify group",
+    FANOTIFY_ASKED {
+        what: "fanotify group that is asked for permission (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT)",
         why: "others may wait for its answers",
-        remedy: "close it, or watch by inotify",
+        remedy: "close it before the checkpoint, or use FAN_CLASS_NOTIF",
+    }
+    FANOTIFY_MOUNT {
+        what: "fanotify mark of a mount, or of a mount namespace",
+        why: "a clone has mounts of its own, and would be told nothing of what happens by others",
+        remedy: "mark the file system (FAN_MARK_FILESYSTEM) or directories instead",
+    }
+    FANOTIFY_RIGHTS {
+        what: "fanotify group of a process without CAP_SYS_ADMIN",
+        why: "the kernel does not tell whether it was made with that right, and so is told of others",
+        remedy: "close it before the checkpoint, or watch by inotify",
     }
     HUGE_MEMFD {
         what: "memfd of huge pages",
@@ -192,18 +202,18 @@ causes! {
         why: "the descriptor was closed or reused while its file stayed open elsewhere",
         remedy: "remove a descriptor from epoll (EPOLL_CTL_DEL) before closing it",
     }
-    INOTIFY_EVENTS {
-        what: "inotify with events in it",
+    EVENTS_WAIT {
+        what: "inotify or fanotify with events in it",
         why: "events wait in it, and cannot be read without taking them",
         remedy: "read them before the checkpoint, or try again",
     }
-    INOTIFY_LOST {
-        what: "inotify watch of what has no name",
+    WATCH_LOST {
+        what: "inotify or fanotify watching what has no name",
         why: "what it watches has no name by which a clone could find it",
         remedy: "remove the watch before the checkpoint, or watch a directory of a disk or tmpfs",
     }
-    INOTIFY_UNSEEN {
-        what: "inotify watch, where farfork is not root",
+    WATCH_UNSEEN {
+        what: "inotify or fanotify watching, where farfork is not root",
         why: "the kernel tells nobody what it watches without CAP_DAC_READ_SEARCH",
         remedy: "run farfork as root, or remove the watch before the checkpoint",
     }

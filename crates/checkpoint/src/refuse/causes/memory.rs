@@ -9,7 +9,18 @@ causes! {
     AIO {
         what: "context of Linux AIO",
         why: "it is a context of Linux AIO, and the kernel does not tell what is under way in it",
-        remedy: "io_destroy it before the checkpoint",
+        remedy: "io_destroy it before the checkpoint, or vouch that nothing is: farfork checkpoint \
+            --aio-idle",
+    }
+    AIO_EVENTS {
+        what: "context of Linux AIO with events in it",
+        why: "events wait in it, and cannot be read without taking them",
+        remedy: "read them before the checkpoint, or try again",
+    }
+    AIO_RING {
+        what: "ring of Linux AIO that was changed, or came from before a fork",
+        why: "it is not the ring of a context of this process, as the kernel makes them",
+        remedy: "unmap it before the checkpoint",
     }
     DEVICE {
         what: "mapping of a device",

@@ -6,7 +6,7 @@ causes! {
         why: "it may have changes of semaphores to be undone at its end (SEM_UNDO), which the \
             kernel shows to nobody",
         remedy: "use semaphores of POSIX (sem_init, sem_open), or those of System V without SEM_UNDO \
-            in a process without threads",
+            in a process without threads; remove the set (ipcrm -s) if another program left it",
     }
     CHILD {
         what: "child process, without --tree",
@@ -75,6 +75,12 @@ causes! {
         what: "process between two time namespaces",
         why: "it has made a time namespace for its children and is not in it itself",
         remedy: "checkpoint it when it has executed a program, or start it by unshare --time",
+    }
+    POSIX_TIMERS {
+        what: "timer of timer_create, before Linux 6.15",
+        why: "only a kernel from 6.15 on makes a timer with the number that a program knows it by \
+            (PR_TIMER_CREATE_RESTORE_IDS)",
+        remedy: "use Linux 6.15 or later, or timerfd_create or setitimer instead",
     }
     TRACED {
         what: "process or thread under a debugger",
