@@ -16,6 +16,7 @@ use crate::ghosts::{AttachedFacts, EmptyFacts};
 use crate::keep_alive::IdleFacts;
 use crate::placement::PlacementFacts;
 use crate::reclaim::ReclaimFacts;
+use crate::relief::ReliefFacts;
 use crate::tiering::TieringFacts;
 use crate::{Decision, Facts, Policies, Policy, Settings};
 
@@ -142,6 +143,7 @@ impl Policies {
             AttachedFacts::QUESTION => ask(&*self.attached_ghosts, record),
             PlacementFacts::QUESTION => ask(&*self.placement, record),
             AdmissionFacts::QUESTION => ask(&*self.admission, record),
+            ReliefFacts::QUESTION => ask(&*self.relief, record),
             ReclaimFacts::QUESTION => ask(&*self.reclaim, record),
             other => Err(format!("nothing answers the question '{other}'")),
         }
@@ -195,8 +197,14 @@ mod tests {
             decided(&*policies.placement, PlacementFacts { need_bytes: 9, nodes: vec![node] }),
             decided(
                 &*policies.admission,
-                AdmissionFacts { need_bytes: 3, memory, idle: vec![idle], busy: 0, queued: 0 },
+                AdmissionFacts {
+                    need_bytes: 3,
+                    memory,
+                    idle: vec![idle.clone()],
+                    ..AdmissionFacts::default()
+                },
             ),
+            decided(&*policies.relief, ReliefFacts { memory, idle: vec![idle] }),
             decided(&*policies.reclaim, ReclaimFacts { pool: memory, images: vec![image] }),
         ]
     }
@@ -219,7 +227,7 @@ mod tests {
     fn every_kind_of_decision_is_made_again() {
         for settings in [Settings::default(), patient()] {
             let (count, differences) = replay(&*journal(settings), None).unwrap();
-            assert_eq!((count, differences), (8, Vec::new()));
+            assert_eq!((count, differences), (9, Vec::new()));
         }
     }
 
@@ -236,7 +244,7 @@ mod tests {
         let mut text = journal(Settings::default());
         text.extend_from_slice(b"{\"at_ms\": 1}\n");
         let told = replay(&*text, None).unwrap_err().to_string();
-        assert!(told.contains("line 10"), "{told}");
+        assert!(told.contains("line 11"), "{told}");
         let unknown = r#"{"at_ms":1,"about":"x","question":"why","facts":{},"choice":1,"why":""}"#;
         let told = replay(unknown.as_bytes(), None).unwrap_err().to_string();
         assert!(told.contains("'why'"), "{told}");

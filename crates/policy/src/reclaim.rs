@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::greedy::{self, Candidate};
 use crate::{Decision, Facts, Memory, Policy};
 
 /// What is known of a pool.
@@ -52,10 +53,9 @@ impl Default for BetweenMarks {
 }
 
 impl ImageFacts {
-    /// Microseconds that it saves in an hour for each MiB.
-    fn worth(&self) -> u128 {
-        let saved = u128::from(self.starts_per_hour) * u128::from(self.saved_us);
-        (saved << 20) / u128::from(self.bytes.max(1))
+    fn candidate(&self) -> Candidate<'_> {
+        let (uses_per_hour, saves_us) = (self.starts_per_hour, self.saved_us);
+        Candidate { name: &self.name, bytes: self.bytes, uses_per_hour, saves_us }
     }
 }
 
@@ -66,18 +66,8 @@ impl Policy<ReclaimFacts> for BetweenMarks {
             return Decision::new(Vec::new(), format!("{used} ‰ of the pool are in use"));
         }
         let excess = facts.pool.excess_above(self.low_permille);
-        let mut loose: Vec<&ImageFacts> =
-            facts.images.iter().filter(|image| image.clones == 0 && image.bytes > 0).collect();
-        loose.sort_by_key(|image| (image.worth(), image.name.clone()));
-        let mut freed = 0u64;
-        let mut names = Vec::new();
-        for image in loose {
-            if freed >= excess {
-                break;
-            }
-            freed = freed.saturating_add(image.bytes);
-            names.push(image.name.clone());
-        }
+        let loose = facts.images.iter().filter(|image| image.clones == 0);
+        let (names, freed) = greedy::least_worth(loose.map(ImageFacts::candidate), excess);
         let why = format!("{used} ‰ of the pool are in use; {freed} bytes of {excess} go");
         Decision::new(names, why)
     }

@@ -9,6 +9,7 @@ use crate::ghosts::{AttachedFacts, ByBursts, EmptyFacts};
 use crate::keep_alive::{ByGaps, ByPressure, IdleFacts};
 use crate::placement::{NearestGhost, PlacementFacts};
 use crate::reclaim::{BetweenMarks, ReclaimFacts};
+use crate::relief::ReliefFacts;
 use crate::tiering::{Always, ByObjective, TieringFacts};
 
 /// A choice of policies, as it stands in files and journals.
@@ -25,7 +26,7 @@ pub struct Settings {
     pub ghosts: ByBursts,
     /// Where instances start.
     pub placement: NearestGhost,
-    /// What makes room for them.
+    /// What makes room for them, and for those that are there.
     pub admission: LeastWorthFirst,
     /// Which images go.
     pub reclaim: BetweenMarks,
@@ -96,6 +97,8 @@ pub struct Policies {
     pub placement: Box<dyn Policy<PlacementFacts>>,
     /// What makes room for them.
     pub admission: Box<dyn Policy<AdmissionFacts>>,
+    /// Who ends when room runs out.
+    pub relief: Box<dyn Policy<ReliefFacts>>,
     /// Which images go.
     pub reclaim: Box<dyn Policy<ReclaimFacts>>,
 }
@@ -119,6 +122,7 @@ impl From<Settings> for Policies {
             attached_ghosts: Box::new(settings.ghosts),
             placement: Box::new(settings.placement),
             admission: Box::new(settings.admission),
+            relief: Box::new(settings.admission),
             reclaim: Box::new(settings.reclaim),
         }
     }

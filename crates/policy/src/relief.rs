@@ -1,0 +1,62 @@
+//! Who ends when a node's memory runs out though nobody starts anything: instances at work have come
+//! to need more than was expected of them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::admission::{IdleInstance, LeastWorthFirst};
+use crate::{Decision, Facts, Memory, Policy, greedy};
+
+/// What is known of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReliefFacts {
+    /// Its memory.
+    pub memory: Memory,
+    /// Instances on it that have nothing to do.
+    pub idle: Vec<IdleInstance>,
+}
+
+impl Facts for ReliefFacts {
+    /// The names of those that end.
+    type Choice = Vec<String>;
+    const QUESTION: &'static str = "relief";
+}
+
+impl Policy<ReliefFacts> for LeastWorthFirst {
+    fn decide(&self, facts: &ReliefFacts) -> Decision<Vec<String>> {
+        let excess = facts.memory.excess_above(self.most_memory_permille);
+        if excess == 0 {
+            return Decision::new(Vec::new(), "there is room");
+        }
+        let idle = facts.idle.iter().map(IdleInstance::candidate);
+        let (ids, freed) = greedy::least_worth(idle, excess);
+        let why = match freed >= excess {
+            true => format!("{excess} bytes are too much, and these are worth least"),
+            false => format!("{excess} bytes are too much, and {freed} are all that can go"),
+        };
+        Decision::new(ids, why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_end_as_are_too_many_and_all_if_they_are_not_enough() {
+        let idle = |id: &str, bytes, calls_per_hour| IdleInstance {
+            id: id.to_owned(),
+            bytes,
+            start_us: 1000,
+            calls_per_hour,
+        };
+        let ended = |used_bytes| {
+            let memory = Memory { used_bytes, budget_bytes: 1000 };
+            let idle = vec![idle("a", 40, 9), idle("b", 40, 1), idle("c", 40, 5)];
+            LeastWorthFirst::default().decide(&ReliefFacts { memory, idle }).choice
+        };
+        assert_eq!(ended(950), [""; 0]);
+        assert_eq!(ended(951), ["b"]);
+        assert_eq!(ended(1000), ["b", "c"]);
+        assert_eq!(ended(2000), ["b", "c", "a"]);
+    }
+}
