@@ -16,6 +16,9 @@ pub(crate) struct Args {
     /// Few rounds: shows that everything works, decides little.
     #[arg(long)]
     quick: bool,
+    /// Measure this subject only (fork, tiering); more than once for more.
+    #[arg(long, value_name = "SUBJECT")]
+    only: Vec<String>,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -38,7 +41,8 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         Name::Features => Benchmark::Features,
         Name::Tiering => Benchmark::Tiering,
     };
-    let report = farfork_bench::run(benchmark, &Options { quick: args.quick })?;
+    let report =
+        farfork_bench::run(benchmark, &Options { quick: args.quick, only: args.only.clone() })?;
     if args.json {
         print_json(&report)?;
     } else {

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use farfork_checkpoint::refuse::Refusal;
-use farfork_checkpoint::{Checkpoint, CheckpointError, Fate, Target};
+use farfork_checkpoint::{Checkpoint, CheckpointError, Fate, Target, Terms};
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::format::Image;
 use farfork_pool::{Pool, PoolError};
@@ -41,6 +41,10 @@ pub(crate) struct Args {
     /// farfork restore --pid-mode same. Until then their peers hear nothing.
     #[arg(long, requires = "kill")]
     tcp_established: bool,
+    /// Carry contexts of Linux AIO, of which nobody but you can know that no request is under way: a
+    /// clone is never told of one.
+    #[arg(long)]
+    aio_idle: bool,
     /// Declare memory of the process hot, as farfork hot set does.
     #[arg(long = "hot", value_name = "START-END", num_args = 1..)]
     hot: Vec<HotRange>,
@@ -57,12 +61,13 @@ impl Args {
         if self.tree { Target::Tree(self.pid) } else { Target::Process(self.pid) }
     }
 
-    fn fate(&self) -> Fate {
-        match (self.kill, self.tcp_established) {
+    fn terms(&self) -> Terms {
+        let fate = match (self.kill, self.tcp_established) {
             (false, _) => Fate::GoesOn,
             (true, false) => Fate::Dies,
             (true, true) => Fate::HandsOver,
-        }
+        };
+        Terms { fate, aio_is_idle: self.aio_idle }
     }
 }
 
@@ -112,7 +117,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 /// Checkpoints, and shows on a terminal how far that is.
 fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
     let shown = (!args.json).then(|| Background::start("checkpointing")).flatten();
-    farfork_checkpoint::checkpoint(pool, args.target(), args.fate(), &mut |done, all| {
+    farfork_checkpoint::checkpoint(pool, args.target(), args.terms(), &mut |done, all| {
         if let Some(shown) = &shown {
             shown.bytes(done, all);
         }
@@ -120,7 +125,7 @@ fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
 }
 
 fn dry_run(args: &Args) -> CommandResult {
-    let (model, refusals) = farfork_checkpoint::dry_run(args.target(), args.fate())?;
+    let (model, refusals) = farfork_checkpoint::dry_run(args.target(), args.terms())?;
     let is_clear = refusals.is_empty();
     for refusal in refusals.iter().filter(|_| !args.json) {
         println!("{refusal}");

@@ -45,6 +45,12 @@ pub(crate) struct StartArgs {
     /// Limit of the container's memory.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
+    /// Limit of the container's processes and threads.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pids_limit: Option<u64>,
+    /// Directory in whose place the container has an empty one in memory; more than once for more.
+    #[arg(long, value_name = "DIR", conflicts_with = "bundle")]
+    tmpfs: Vec<PathBuf>,
     /// Node to make it on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
@@ -97,6 +103,8 @@ fn start(args: &StartArgs) -> CommandResult {
         user: args.user.clone(),
         bundle,
         memory_bytes: args.memory,
+        pids_limit: args.pids_limit,
+        tmpfs: args.tmpfs.clone(),
         image: args.image.as_deref().map(|image| attached(args, image)).transpose()?,
         requested_ns: crate::restore::now_ns(),
     };

@@ -1,4 +1,4 @@
-//! The command `farfork`: one file per subcommand.
+//! The command `farfork`: one file per subcommand; those that talk to a platform are in `platform`.
 //!
 //! Exit status: 0 done, 1 the work failed, 2 the call was wrong. With `--json` stdout holds one
 //! JSON document and nothing else.
@@ -15,11 +15,13 @@ mod inherit;
 mod node;
 mod output;
 mod place;
+mod platform;
 mod pool;
 mod profile;
 mod progress;
 mod promote;
 mod restore;
+mod serve;
 mod size;
 
 use clap::{Parser, Subcommand};
@@ -73,6 +75,21 @@ enum Command {
     Promote(promote::Args),
     /// Run a benchmark.
     Bench(bench::Args),
+    /// Run functions behind OpenWhisk's REST interface, and scale them by clones.
+    Serve(serve::Args),
+    /// Deploy a function to a platform, or a new version of it.
+    Deploy(platform::deploy::Args),
+    /// Call a function of a platform, and print its result.
+    Invoke(platform::invoke::Args),
+    /// Show what functions of a platform have printed.
+    Logs(platform::logs::Args),
+    /// The functions of a platform.
+    Functions(platform::functions::Args),
+    /// Show what a platform does: its nodes, functions, instances and their memory.
+    Top(platform::top::Args),
+    /// Keys of a platform's namespaces.
+    #[command(subcommand)]
+    Keys(platform::keys::Command),
     /// Run the agent of this machine; other commands start it when they need it.
     Node(node::Args),
 }
@@ -94,6 +111,13 @@ fn main() -> ExitCode {
         Command::Hot(command) => hot::run(&command),
         Command::Promote(args) => promote::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Deploy(args) => platform::deploy::run(&args),
+        Command::Invoke(args) => platform::invoke::run(&args),
+        Command::Logs(args) => platform::logs::run(&args),
+        Command::Functions(args) => platform::functions::run(&args),
+        Command::Top(args) => platform::top::run(&args),
+        Command::Keys(command) => platform::keys::run(&command),
         Command::Node(args) => node::run(&args),
     };
     result.unwrap_or_else(|error| {

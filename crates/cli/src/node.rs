@@ -21,6 +21,10 @@ pub(crate) struct Args {
     /// takes a fault for every page it touches.
     #[arg(long, value_name = "K", env = "FARFORK_PROFILE_EVERY", default_value_t = 0)]
     profile_every: u32,
+    /// Make no init in advance. Clones start later then, and nothing of farfork's waits in memory but the
+    /// agent and its template.
+    #[arg(long)]
+    no_spare: bool,
     /// Leave after so many seconds without a clone; without it the agent stays.
     #[arg(long, value_name = "SECONDS")]
     idle_exit_s: Option<u64>,
@@ -32,6 +36,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         pools: args.pools.clone(),
         idle: args.idle_exit_s.map(Duration::from_secs),
         profile_every: args.profile_every,
+        has_spare: !args.no_spare,
     };
     farfork_node::serve(&args.name, &settings)?;
     Ok(ExitCode::SUCCESS)

@@ -15,16 +15,16 @@ const SILENCE: Duration = Duration::from_millis(500);
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// A line that is rewritten, and cleared at the end.
-pub(crate) struct Progress {
-    doing: &'static str,
+pub(crate) struct Progress<'a> {
+    doing: &'a str,
     is_terminal: bool,
     next: Instant,
     shown: bool,
 }
 
-impl Progress {
+impl<'a> Progress<'a> {
     /// Starts; nothing is shown unless stderr is a terminal.
-    pub(crate) fn new(doing: &'static str) -> Progress {
+    pub(crate) fn new(doing: &'a str) -> Progress<'a> {
         let is_terminal = io::stderr().is_terminal();
         Progress { doing, is_terminal, next: Instant::now() + SILENCE, shown: false }
     }
@@ -36,18 +36,27 @@ impl Progress {
 
     /// So many bytes of all are done.
     fn bytes(&mut self, done: u64, all: u64) {
+        let percent = 100 * done / all.max(1);
+        self.show(|| format!("{} of {} ({percent} %)", size::show(done), size::show(all)));
+    }
+
+    /// It takes so long by now, and nobody knows how much longer.
+    pub(crate) fn time(&mut self, elapsed: Duration) {
+        self.show(|| format!("({} s)", elapsed.as_secs()));
+    }
+
+    fn show(&mut self, how_far: impl FnOnce() -> String) {
         if !self.is_terminal || Instant::now() < self.next {
             return;
         }
         self.next = Instant::now() + INTERVAL;
         self.shown = true;
-        let percent = 100 * done / all.max(1);
-        eprint!("\r{} {} of {} ({percent} %)\x1b[K", self.doing, size::show(done), size::show(all));
+        eprint!("\r{} {}\x1b[K", self.doing, how_far());
         let _ = io::stderr().flush();
     }
 }
 
-impl Drop for Progress {
+impl Drop for Progress<'_> {
     fn drop(&mut self) {
         if self.shown {
             eprint!("\r\x1b[K");

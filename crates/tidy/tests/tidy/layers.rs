@@ -14,7 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["pages"],
     &["checkpoint", "restore", "doctor"],
     &["node"],
-    &["bench"],
+    &["bench", "porter"],
     &["cli"],
     &["tests", "tidy", "fuzz"],
 ];

@@ -1,0 +1,236 @@
+//! `farfork deploy`.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use farfork_sys::words;
+use hyper::Method;
+use serde_json::{Map, Value, json};
+
+use super::parameters::{Parameters, listed, pairs};
+use super::remote::{Question, Remote, path};
+use crate::output::print_json;
+use crate::{CommandResult, size, usage_error};
+
+const MIB: u64 = 1 << 20;
+
+/// What to deploy.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Python file with main(args), or a zip archive with __main__.py on top.
+    file: PathBuf,
+    #[command(flatten)]
+    remote: Remote,
+    /// What the function is called; the file's name without it.
+    #[arg(long)]
+    name: Option<String>,
+    /// Runtime, as python:3.11; without it, what the end of the file's name says.
+    #[arg(long)]
+    kind: Option<String>,
+    /// What is called in it, if that is not main.
+    #[arg(long, value_name = "FUNCTION")]
+    main: Option<String>,
+    /// Memory that an instance may take, in whole MiB, as 256M.
+    #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
+    memory: Option<u64>,
+    /// How long a call may take, in milliseconds.
+    #[arg(short, long = "timeout-ms", visible_alias = "timeout", value_name = "MS")]
+    timeout_ms: Option<u64>,
+    /// The 99th percentile of latency that the function should keep to, in milliseconds.
+    #[arg(long, value_name = "MS", value_parser = objective)]
+    slo_p99_ms: Option<f64>,
+    /// The mean latency that the function should keep to, in milliseconds.
+    #[arg(long, value_name = "MS", value_parser = objective)]
+    slo_mean_ms: Option<f64>,
+    /// Annotation; VALUE is JSON, or else a text. May be given again.
+    #[arg(short, long = "annotation", num_args = 2, value_names = ["KEY", "VALUE"], allow_hyphen_values = true)]
+    annotation: Vec<String>,
+    #[command(flatten)]
+    parameters: Parameters,
+    /// Print one JSON document: the function as it is deployed.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> CommandResult {
+    let (Some(name), Some(kind)) = (name(args), kind(args)) else {
+        let words = "the file's name tells neither what the function is called nor its runtime: \
+                     give them by --name and --kind";
+        return Ok(usage_error(words));
+    };
+    if args.memory.is_some_and(|bytes| bytes % MIB != 0 || bytes == 0) {
+        return Ok(usage_error("--memory is in whole MiB: write 256M, not 256"));
+    }
+    let place = path("actions", &name);
+    let mut document = document(args, &kind)?;
+    if let Some(annotations) = annotations(args, &place)? {
+        document.insert("annotations".to_owned(), annotations.into());
+    }
+    let mut made = args
+        .remote
+        .ask(Question {
+            method: Method::PUT,
+            path: &format!("{place}?overwrite=true"),
+            body: Some(Value::Object(document)),
+            doing: &format!("deploying {name}"),
+        })?
+        .good()?;
+    if args.json {
+        // Whoever deploys has it.
+        made["exec"].as_object_mut().map(|exec| exec.remove("code"));
+        print_json(&made)?;
+    } else {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let [namespace, name, version] =
+            ["namespace", "name", "version"].map(|key| text(&made[key]));
+        println!("{namespace}/{name} {version} {}", text(&made["exec"]["kind"]));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn name(args: &Args) -> Option<String> {
+    let stem = || Some(args.file.file_stem()?.to_str()?.to_owned());
+    args.name.clone().or_else(stem)
+}
+
+fn kind(args: &Args) -> Option<String> {
+    let by_end = || match args.file.extension()?.to_str()? {
+        "py" | "zip" => Some("python:default".to_owned()),
+        "js" | "mjs" | "cjs" => Some("nodejs:default".to_owned()),
+        _ => None,
+    };
+    args.kind.clone().or_else(by_end)
+}
+
+/// What is said about the function from here on; nothing if that stays as it is. What it said before
+/// and nobody changes now is kept.
+fn annotations(args: &Args, place: &str) -> Result<Option<Vec<Value>>, Box<dyn Error>> {
+    let objectives = [("slo-p99-ms", args.slo_p99_ms), ("slo-mean-ms", args.slo_mean_ms)];
+    let objectives =
+        objectives.into_iter().filter_map(|(key, ms)| Some((key.to_owned(), json!(ms?))));
+    let said: Map<String, Value> = pairs(&args.annotation).chain(objectives).collect();
+    if said.is_empty() {
+        return Ok(None);
+    }
+    let before = args.remote.get(&format!("{place}?code=false"), "looking for the function")?;
+    let mut all = Vec::new();
+    if before.status != 404 {
+        let kept = before.good()?["annotations"].take();
+        let is_kept = |one: &Value| one["key"].as_str().is_some_and(|key| !said.contains_key(key));
+        all.extend(kept.as_array().into_iter().flatten().filter(|one| is_kept(one)).cloned());
+    }
+    all.extend(listed(said));
+    Ok(Some(all))
+}
+
+/// What is not said here stays as it is.
+fn document(args: &Args, kind: &str) -> Result<Map<String, Value>, Box<dyn Error>> {
+    let mut exec = json!({ "kind": kind, "code": code(&args.file)? });
+    if let Some(main) = &args.main {
+        exec["main"] = main.as_str().into();
+    }
+    let limits = [("memory", args.memory.map(|bytes| bytes / MIB)), ("timeout", args.timeout_ms)];
+    let limits =
+        limits.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.into())));
+    let mut document = Map::from_iter([
+        ("exec".to_owned(), exec),
+        ("limits".to_owned(), Value::Object(limits.collect())),
+    ]);
+    let parameters = args.parameters.all()?;
+    if !parameters.is_empty() {
+        document.insert("parameters".to_owned(), listed(parameters).into());
+    }
+    Ok(document)
+}
+
+/// The code as the platform takes it: text, or an archive or program in base64.
+fn code(file: &Path) -> Result<String, String> {
+    let shown = file.display();
+    if file.is_dir() {
+        return Err(format!("{shown} is a directory: deploy a zip archive of what is in it"));
+    }
+    let code =
+        fs::read(file).map_err(|error| format!("cannot read {shown}: {}", words::of(&error)))?;
+    Ok(match String::from_utf8(code) {
+        // An archive may happen to be a text.
+        Ok(text) if !text.starts_with("PK\u{3}\u{4}") => text,
+        Ok(archive) => STANDARD.encode(archive),
+        Err(archive) => STANDARD.encode(archive.into_bytes()),
+    })
+}
+
+fn objective(text: &str) -> Result<f64, String> {
+    let ms = text.parse().ok().filter(|ms: &f64| ms.is_finite() && *ms > 0.0);
+    ms.ok_or_else(|| format!("'{text}' is no time in milliseconds, as 12.5 is"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Deploy {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(words: &[&str]) -> Args {
+        Deploy::try_parse_from([&["deploy"], words].concat())
+            .unwrap_or_else(|_| panic!("{words:?}"))
+            .args
+    }
+
+    #[test]
+    fn the_end_of_a_files_name_tells_its_runtime() {
+        for (file, kind_of) in [
+            ("a/hello.py", Some("python:default")),
+            ("hello.zip", Some("python:default")),
+            ("hello.js", Some("nodejs:default")),
+            ("hello", None),
+            ("hello.txt", None),
+        ] {
+            let args = parsed(&[file]);
+            assert_eq!((name(&args).as_deref(), kind(&args).as_deref()), (Some("hello"), kind_of));
+        }
+        let args = parsed(&["hello.txt", "--kind", "blackbox", "--name", "x"]);
+        assert_eq!((name(&args), kind(&args)), (Some("x".into()), Some("blackbox".into())));
+    }
+
+    #[test]
+    fn what_is_not_said_is_not_sent() {
+        let file = std::env::temp_dir().join(format!("farfork-deploy-{}.py", std::process::id()));
+        fs::write(&file, "def main(a): return a").unwrap();
+        let path = file.to_str().unwrap();
+        let sent = |words: &[&str]| {
+            let args = parsed(&[&[path], words].concat());
+            Value::Object(document(&args, "python:3").unwrap())
+        };
+        let exec = json!({"kind": "python:3", "code": "def main(a): return a"});
+        assert_eq!(sent(&[]), json!({"exec": exec, "limits": {}}));
+        let with = sent(&["--memory", "1G", "--timeout", "5", "-p", "n", "-1", "--main", "go"]);
+        assert_eq!(with["limits"], json!({"memory": 1024, "timeout": 5}));
+        assert_eq!(with["parameters"], json!([{"key": "n", "value": -1}]));
+        assert_eq!(with["exec"]["main"], "go");
+        fs::write(&file, b"PK\x03\x04 ascii").unwrap();
+        assert_eq!(sent(&[])["exec"]["code"], "UEsDBCBhc2NpaQ==");
+        fs::write(&file, b"\x7fELF\xff").unwrap();
+        assert_eq!(sent(&[])["exec"]["code"], "f0VMRv8=");
+        fs::remove_file(&file).unwrap();
+        assert!(code(Path::new("/")).unwrap_err().contains("is a directory"));
+        assert!(code(&file).unwrap_err().starts_with("cannot read "));
+    }
+
+    #[test]
+    fn an_objective_is_a_time() {
+        assert_eq!(objective("2.5"), Ok(2.5));
+        for bad in ["0", "-1", "inf", "NaN", "fast", ""] {
+            assert!(objective(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! `farfork logs`.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::activation::Activation;
+use super::remote::{Remote, encoded, path};
+use crate::CommandResult;
+use crate::output::print_json;
+
+/// Activations that are asked for at once with their logs, which may have megabytes each.
+const PAGE: usize = 20;
+/// The same without logs: as many as the platform tells.
+const KEYS: usize = 200;
+/// Most that are shown of what has been.
+const MOST: u64 = 200;
+/// How often it is looked for new ones.
+const LOOK: Duration = Duration::from_secs(1);
+/// A record is there when its call has ended, and found by when it began, so long before at most.
+const LATE_MS: u64 = 310_000;
+/// Most end so soon. The others are looked for now and then.
+const SOON_MS: u64 = 15_000;
+/// In how many looks all of them are looked for once.
+const WHOLE: u64 = 10;
+const DOING: &str = "reading logs";
+
+/// When an activation began, and its id.
+type Key = (u64, String);
+
+/// Which logs to show.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A function, or the id of an activation; without it, all functions.
+    #[arg(value_name = "FUNCTION|ID")]
+    what: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+    /// How many activations are shown, the latest ones.
+    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=MOST))]
+    limit: u64,
+    /// Go on with those to come.
+    #[arg(short, long, conflicts_with = "json")]
+    follow: bool,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> CommandResult {
+    if let Some(id) = args.what.as_deref().filter(|what| is_id(what)) {
+        return one(args, id);
+    }
+    let limit = usize::try_from(args.limit)?;
+    if args.follow {
+        return follow(args, limit);
+    }
+    let mut last = latest(args, limit)?;
+    last.reverse();
+    if args.json {
+        print_json(&last.iter().map(Activation::with_logs).collect::<Vec<_>>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    last.iter().try_for_each(show)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_id(what: &str) -> bool {
+    what.len() == 32 && what.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The logs of one activation, as they are.
+fn one(args: &Args, id: &str) -> CommandResult {
+    let found = args.remote.get(&path("activations", id), DOING)?.good()?;
+    let activation = Activation(found);
+    if args.json {
+        print_json(&[activation.with_logs()])?;
+    } else {
+        let mut out = io::stdout().lock();
+        activation.logs().try_for_each(|line| writeln!(out, "{line}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(activation: &Activation) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", activation.head())?;
+    activation.logs().try_for_each(|line| writeln!(out, "  {line}"))
+}
+
+/// The latest activations, the latest first.
+fn latest(args: &Args, limit: usize) -> Result<Vec<Activation>, Box<dyn Error>> {
+    let mut all = Vec::new();
+    while all.len() < limit {
+        let wanted = PAGE.min(limit - all.len());
+        let page = page(args, &format!("docs=true&limit={wanted}&skip={}", all.len()))?;
+        let is_last = page.len() < wanted;
+        all.extend(page);
+        if is_last {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+fn page(args: &Args, query: &str) -> Result<Vec<Activation>, Box<dyn Error>> {
+    let name =
+        args.what.as_ref().map_or_else(String::new, |name| format!("&name={}", encoded(name)));
+    let path = format!("/api/v1/namespaces/_/activations?{query}{name}");
+    match args.remote.get(&path, DOING)?.good()? {
+        Value::Array(all) => Ok(all.into_iter().map(Activation).collect()),
+        _ => Err("the platform tells no list of activations".into()),
+    }
+}
+
+/// Shows new ones as they come, until somebody ends this.
+fn follow(args: &Args, limit: usize) -> CommandResult {
+    // By the platform's clock, which may be another than the one here.
+    let mut newest_ms = latest(args, 1)?.first().map_or(0, Activation::start_ms);
+    let mut known: BTreeSet<Key> = since(args, newest_ms.saturating_sub(LATE_MS))?;
+    let mut new = latest(args, limit)?;
+    for round in 1_u64.. {
+        new.sort_by_key(key);
+        for activation in &new {
+            known.insert(key(activation));
+            newest_ms = newest_ms.max(activation.start_ms());
+            show(activation)?;
+        }
+        thread::sleep(LOOK);
+        let back_ms = if round.is_multiple_of(WHOLE) { LATE_MS } else { SOON_MS };
+        new = unknown(args, &known, newest_ms.saturating_sub(back_ms))?;
+        // What is asked for no more need not be remembered.
+        known = known.split_off(&(newest_ms.saturating_sub(LATE_MS), String::new()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn key(activation: &Activation) -> Key {
+    (activation.start_ms(), activation.id().to_owned())
+}
+
+/// Those that have ended since somebody looked last, whole.
+fn unknown(
+    args: &Args,
+    known: &BTreeSet<Key>,
+    since_ms: u64,
+) -> Result<Vec<Activation>, Box<dyn Error>> {
+    let keys: BTreeSet<Key> = since(args, since_ms)?;
+    let whole = |(_, id): &Key| -> Result<Activation, Box<dyn Error>> {
+        let found = args.remote.get(&path("activations", id), DOING)?.good()?;
+        Ok(Activation(found))
+    };
+    keys.difference(known).map(whole).collect()
+}
+
+/// All that began at this time or later.
+fn since(args: &Args, since_ms: u64) -> Result<BTreeSet<Key>, Box<dyn Error>> {
+    let (mut keys, mut skip) = (BTreeSet::new(), 0);
+    loop {
+        let page = page(args, &format!("since={since_ms}&limit={KEYS}&skip={skip}"))?;
+        keys.extend(page.iter().map(key));
+        skip += page.len();
+        if page.len() < KEYS {
+            return Ok(keys);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `farfork serve`.
+
+use std::error::Error;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use farfork_pool::Pool;
+use farfork_porter::cluster;
+use farfork_porter::serve::{Settings, run as serve};
+
+use crate::pool::PoolArg;
+use crate::{CommandResult, size};
+
+/// Least memory of a node.
+const LEAST_NODE_BYTES: u64 = 512 << 20;
+
+/// What to serve, and where.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pool: PoolArg,
+    /// Where keys, actions, activations, code and logs are kept.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/farfork")]
+    state: PathBuf,
+    /// Where to listen; with port 0 the kernel chooses one, which is printed.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3233")]
+    listen: SocketAddr,
+    /// How many emulated nodes.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    nodes: u32,
+    /// Memory that the instances of a node may take together; without it, the nodes share what the
+    /// pool leaves of this machine's.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    node_memory: Option<u64>,
+    /// Python that has the package farfork, for Python functions.
+    #[arg(long, value_name = "PATH", env = "FARFORK_PYTHON", default_value = "python3")]
+    python: PathBuf,
+    /// How the log on stderr is written: for people, or one JSON document a line.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    log_format: LogFormat,
+    /// The least important events that are logged: error, warn, info, debug (every call, with its trace)
+    /// or trace.
+    #[arg(long, value_name = "LEVEL", default_value_t = tracing::Level::INFO)]
+    log_level: tracing::Level,
+}
+
+/// How events are logged.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+fn log(format: LogFormat, level: tracing::Level) {
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
+    match format {
+        LogFormat::Text => log.with_ansi(false).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> CommandResult {
+    if !rustix::process::geteuid().is_root() {
+        return Err("farfork serve makes containers for functions, which only root can".into());
+    }
+    log(args.log_format, args.log_level);
+    let pool = args.pool.path()?;
+    let state = std::path::absolute(&args.state)?;
+    let settings = Settings {
+        cluster: cluster::Settings {
+            program: std::env::current_exe()?,
+            nodes: (1..=args.nodes).map(|number| format!("node{number}")).collect(),
+            node_memory_bytes: node_memory(args, &Pool::open(&pool)?)?,
+            state: state.clone(),
+            pool,
+        },
+        listen: args.listen,
+        // A mere name is looked for by the shell's rules.
+        python: match args.python.components().count() {
+            1 => args.python.clone(),
+            _ => std::path::absolute(&args.python)?,
+        },
+        state: state.clone(),
+    };
+    serve(&settings, |address| {
+        // Whoever started this may have closed its end.
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "http://{address}").and_then(|()| out.flush());
+        let key = state.join("guest.key");
+        let (dashboard, key_of_guest) = (format!("http://{address}/"), key.display());
+        tracing::info!(dashboard, %key_of_guest, "serving");
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn node_memory(args: &Args, pool: &Pool) -> Result<u64, Box<dyn Error>> {
+    if let Some(bytes) = args.node_memory {
+        return Ok(bytes);
+    }
+    let total = rustix::system::sysinfo().totalram;
+    let left = total.saturating_sub(pool.info()?.size_bytes);
+    Ok((left / u64::from(args.nodes)).max(LEAST_NODE_BYTES))
+}

@@ -1,0 +1,264 @@
+//! Activations: calls of actions, and what came of them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::text::as_text;
+use super::{Action, Limits, Name, Parameters, Version};
+
+/// The id of an activation: 128 random bits, shown as 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ActivationId(pub u128);
+
+/// A text that is no id of an activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an activation's id has 32 hexadecimal digits")]
+pub struct ActivationIdError;
+
+impl fmt::Display for ActivationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for ActivationId {
+    type Err = ActivationIdError;
+
+    fn from_str(text: &str) -> Result<ActivationId, ActivationIdError> {
+        let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| is_id);
+        number.map(ActivationId).ok_or(ActivationIdError)
+    }
+}
+
+as_text!(ActivationId);
+
+/// How a call came to its instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StartKind {
+    /// One that was there.
+    Warm,
+    /// One made in a ghost that had its image already.
+    Ghost,
+    /// One made from the function's image.
+    Clone,
+    /// One whose code was loaded for it.
+    Cold,
+}
+
+impl StartKind {
+    /// All of them.
+    pub const ALL: [StartKind; 4] =
+        [StartKind::Cold, StartKind::Clone, StartKind::Ghost, StartKind::Warm];
+}
+
+/// What came of a call; OpenWhisk's words and codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It has a result.
+    #[serde(rename = "success")]
+    Success,
+    /// The action says that it failed: its result has the key `error`.
+    #[serde(rename = "application error")]
+    ApplicationError,
+    /// The action's code failed, or took too long.
+    #[serde(rename = "action developer error")]
+    DeveloperError,
+    /// The platform failed.
+    #[serde(rename = "whisk internal error")]
+    InternalError,
+}
+
+impl Outcome {
+    /// OpenWhisk's number for it.
+    pub fn code(self) -> u8 {
+        match self {
+            Outcome::Success => 0,
+            Outcome::ApplicationError => 1,
+            Outcome::DeveloperError => 2,
+            Outcome::InternalError => 3,
+        }
+    }
+
+    /// The status of a blocking call that comes to it.
+    pub fn status(self) -> u16 {
+        match self {
+            Outcome::Success => 200,
+            Outcome::ApplicationError | Outcome::DeveloperError => 502,
+            Outcome::InternalError => 500,
+        }
+    }
+}
+
+/// What came of a call, and its result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Response {
+    /// In words.
+    pub status: Outcome,
+    /// As a number.
+    #[serde(rename = "statusCode")]
+    pub status_code: u8,
+    /// Whether it is a success.
+    pub success: bool,
+    /// What the action returned, or `{"error": …}`.
+    pub result: Value,
+    /// Bytes of the result.
+    pub size: u64,
+}
+
+impl Response {
+    /// What an action returned.
+    pub fn of(result: Value) -> Response {
+        let outcome = match result.get("error") {
+            Some(_) => Outcome::ApplicationError,
+            None => Outcome::Success,
+        };
+        Response::with(outcome, result)
+    }
+
+    /// A failure, in words.
+    pub fn failure(outcome: Outcome, reason: &str) -> Response {
+        Response::with(outcome, json!({ "error": reason }))
+    }
+
+    fn with(status: Outcome, result: Value) -> Response {
+        let success = status == Outcome::Success;
+        let size = result.to_string().len() as u64;
+        Response { status, status_code: status.code(), success, result, size }
+    }
+}
+
+/// A call of an action, and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Activation {
+    /// Its id.
+    pub activation_id: ActivationId,
+    /// In whose name it was made.
+    pub namespace: Name,
+    /// The action's name.
+    pub name: Name,
+    /// The action's version.
+    pub version: Version,
+    /// Whether others may see it.
+    pub publish: bool,
+    /// Who made it.
+    pub subject: Name,
+    /// When the action began, in milliseconds since 1970.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+    /// Milliseconds between the two.
+    pub duration: u64,
+    /// What came of it.
+    pub response: Response,
+    /// What was printed, a line each.
+    pub logs: Vec<String>,
+    /// `path`, `kind`, `limits`, `waitTime`, `startKind`, and on a cold start `initTime`.
+    pub annotations: Parameters,
+}
+
+/// How long a call's parts took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// When the action began, in milliseconds since 1970.
+    pub start_ms: u64,
+    /// When it ended.
+    pub end_ms: u64,
+    /// From the request until the action began, in milliseconds.
+    pub wait_ms: u64,
+    /// What loading the code took, in milliseconds; nothing if it was loaded.
+    pub init_ms: Option<u64>,
+}
+
+impl Activation {
+    /// The record of a call of `action`.
+    pub fn new(
+        id: ActivationId,
+        action: &Action,
+        response: Response,
+        logs: Vec<String>,
+        (start, times): (StartKind, Times),
+    ) -> Activation {
+        let mut annotations = Parameters::from_iter([
+            ("path", json!(action.path())),
+            ("kind", json!(action.exec.kind)),
+            ("limits", limits(action.limits)),
+            ("waitTime", json!(times.wait_ms)),
+            ("startKind", json!(start)),
+        ]);
+        if let Some(init_ms) = times.init_ms {
+            annotations.set("initTime", init_ms);
+        }
+        Activation {
+            activation_id: id,
+            namespace: action.namespace.clone(),
+            name: action.name.clone(),
+            version: action.version,
+            publish: false,
+            subject: action.namespace.clone(),
+            start: times.start_ms,
+            end: times.end_ms,
+            duration: times.end_ms.saturating_sub(times.start_ms),
+            response,
+            logs,
+            annotations,
+        }
+    }
+
+    /// What a list tells of it.
+    pub fn summary(&self) -> Value {
+        json!({
+            "activationId": self.activation_id,
+            "namespace": self.namespace,
+            "name": self.name,
+            "version": self.version,
+            "publish": self.publish,
+            "start": self.start,
+            "end": self.end,
+            "duration": self.duration,
+            "statusCode": self.response.status_code,
+            "annotations": self.annotations,
+        })
+    }
+}
+
+fn limits(limits: Limits) -> Value {
+    serde_json::to_value(limits).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_as_they_are_written() {
+        let id = ActivationId(0xabc);
+        assert_eq!(id.to_string(), format!("{}abc", "0".repeat(29)));
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for bad in ["", "abc", &"g".repeat(32), &"0".repeat(33), &format!("+{}", "0".repeat(31))] {
+            assert_eq!(bad.parse::<ActivationId>(), Err(ActivationIdError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_came_of_a_call_is_told_in_openwhisks_words() {
+        let of = |response: Response| serde_json::to_value(response).unwrap();
+        let good = of(Response::of(json!({"a": 1})));
+        let expected = json!({"status": "success", "statusCode": 0, "success": true,
+                              "result": {"a": 1}, "size": 7});
+        assert_eq!(good, expected);
+        assert_eq!(of(Response::of(json!({"error": "x"})))["status"], "application error");
+        let failed = of(Response::failure(Outcome::DeveloperError, "it ended"));
+        assert_eq!(failed["status"], "action developer error");
+        assert_eq!(
+            (&failed["statusCode"], &failed["result"]["error"]),
+            (&json!(2), &json!("it ended"))
+        );
+        assert_eq!(of(Response::of(json!([1])))["success"], true);
+    }
+}

@@ -1,0 +1,97 @@
+//! Limits of actions.
+
+use serde::{Deserialize, Serialize};
+
+use super::ApiError;
+
+/// What an activation may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Milliseconds.
+    #[serde(rename = "timeout")]
+    pub timeout_ms: u64,
+    /// Megabytes of memory.
+    #[serde(rename = "memory")]
+    pub memory_mb: u64,
+    /// Megabytes of output.
+    #[serde(rename = "logs")]
+    pub logs_mb: u64,
+    /// Activations that an instance serves at once.
+    pub concurrency: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { timeout_ms: 60_000, memory_mb: 256, logs_mb: 10, concurrency: 1 }
+    }
+}
+
+/// Limits as a client sends them: what it leaves out stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct LimitsPut {
+    timeout: Option<u64>,
+    memory: Option<u64>,
+    logs: Option<u64>,
+    concurrency: Option<u64>,
+}
+
+impl LimitsPut {
+    /// These limits, with what a client changes of them.
+    pub fn change(self, limits: Limits) -> Result<Limits, ApiError> {
+        let changed = Limits {
+            timeout_ms: self.timeout.unwrap_or(limits.timeout_ms),
+            memory_mb: self.memory.unwrap_or(limits.memory_mb),
+            logs_mb: self.logs.unwrap_or(limits.logs_mb),
+            concurrency: self.concurrency.unwrap_or(limits.concurrency),
+        };
+        within("timeout", "milliseconds", changed.timeout_ms, 100, 300_000)?;
+        within("memory", "megabytes", changed.memory_mb, 32, 4096)?;
+        within("logs", "megabytes", changed.logs_mb, 0, 10)?;
+        within("concurrency", "activations", changed.concurrency, 1, 1)?;
+        Ok(changed)
+    }
+}
+
+fn within(what: &str, unit: &str, value: u64, least: u64, most: u64) -> Result<(), ApiError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(ApiError::BadRequest(format!(
+        "the limit '{what}' is {value} {unit}, and may be {least} to {most}"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn changed(put: serde_json::Value) -> Result<Limits, ApiError> {
+        serde_json::from_value::<LimitsPut>(put).unwrap().change(Limits::default())
+    }
+
+    #[test]
+    fn what_is_left_out_stays() {
+        assert_eq!(changed(json!({})).unwrap(), Limits::default());
+        let seen = changed(json!({"memory": 512, "timeout": 100})).unwrap();
+        assert_eq!(seen, Limits { memory_mb: 512, timeout_ms: 100, ..Limits::default() });
+        let text = serde_json::to_value(Limits::default()).unwrap();
+        let expected = json!({"timeout": 60_000, "memory": 256, "logs": 10, "concurrency": 1});
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn limits_have_limits() {
+        for bad in [
+            json!({"timeout": 99}),
+            json!({"timeout": 300_001}),
+            json!({"memory": 31}),
+            json!({"memory": 1_000_000}),
+            json!({"logs": 11}),
+            json!({"concurrency": 2}),
+        ] {
+            assert!(changed(bad.clone()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! OpenWhisk's documents (its REST API, version v1), as clients send and read them.
+
+mod action;
+mod activation;
+mod error;
+mod exec;
+mod limits;
+mod name;
+mod parameters;
+mod text;
+mod version;
+
+pub use action::{Action, ActionPut, Change, Summary};
+pub use activation::{Activation, ActivationId, Outcome, Response, StartKind, Times};
+pub use error::ApiError;
+pub use exec::{Code, Exec, ExecPut, Runtimes};
+pub use limits::{Limits, LimitsPut};
+pub use name::{Name, NameError};
+pub use parameters::Parameters;
+pub use version::Version;

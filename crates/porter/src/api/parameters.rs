@@ -1,0 +1,83 @@
+//! Parameters and annotations: OpenWhisk has them as lists of keys and values.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Keys and values, in the order in which they were given; of equal keys the last counts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Parameters(Vec<Entry>);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Entry {
+    key: String,
+    #[serde(default)]
+    value: Value,
+}
+
+impl Parameters {
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.0.iter().rev().find(|entry| entry.key == key).map(|entry| &entry.value)
+    }
+
+    /// Whether the value of a key is `true`.
+    pub fn is_set(&self, key: &str) -> bool {
+        self.get(key) == Some(&Value::Bool(true))
+    }
+
+    /// Gives a key this value.
+    pub fn set(&mut self, key: &str, value: impl Into<Value>) {
+        self.0.retain(|entry| entry.key != key);
+        self.0.push(Entry { key: key.to_owned(), value: value.into() });
+    }
+
+    /// What an action is called with: these, and what the caller gives, which counts for more.
+    pub fn merged(&self, given: Map<String, Value>) -> Map<String, Value> {
+        let mut all: Map<String, Value> =
+            self.0.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect();
+        all.extend(given);
+        all
+    }
+}
+
+impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for Parameters {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(all: I) -> Parameters {
+        let entry = |(key, value): (K, V)| Entry { key: key.into(), value: value.into() };
+        Parameters(all.into_iter().map(entry).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_leave_as_they_came() {
+        for number in ["3728702.460414558", "0.1", "-1e-300", "18446744073709551615"] {
+            let value: Value = serde_json::from_str(number).unwrap();
+            assert_eq!(value.to_string(), number);
+        }
+    }
+
+    #[test]
+    fn what_the_caller_gives_counts_for_more() {
+        let bound: Parameters =
+            serde_json::from_value(json!([{"key": "a", "value": 1}, {"key": "b", "value": [2]}]))
+                .unwrap();
+        let Value::Object(given) = json!({"b": 3, "c": null}) else { unreachable!() };
+        assert_eq!(Value::Object(bound.merged(given)), json!({"a": 1, "b": 3, "c": null}));
+        let text = serde_json::to_value(&bound).unwrap();
+        assert_eq!(text, json!([{"key": "a", "value": 1}, {"key": "b", "value": [2]}]));
+    }
+
+    #[test]
+    fn of_equal_keys_the_last_counts() {
+        let mut all = Parameters::from_iter([("final", false), ("final", true)]);
+        assert!(all.is_set("final"));
+        all.set("final", "yes");
+        assert!(!all.is_set("final") && all.get("final") == Some(&json!("yes")));
+        assert_eq!(serde_json::to_value(&all).unwrap(), json!([{"key": "final", "value": "yes"}]));
+    }
+}

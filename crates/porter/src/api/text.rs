@@ -1,0 +1,21 @@
+//! Types that documents have as texts.
+
+/// Has serde read and write a type as the text that it is shown as and parsed from.
+macro_rules! as_text {
+    ($type:ty) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$type, D::Error> {
+                let text = <String as serde::Deserialize>::deserialize(from)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+pub(super) use as_text;

@@ -1,0 +1,365 @@
+//! Empty ghosts that wait, by node and limit of memory.
+//!
+//! A ghost takes one clone, once, so that one serves any user: nothing of one's is left in it for
+//! another.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use farfork_node::NodeError;
+use farfork_node::client::Client;
+use farfork_policy::Memory;
+use farfork_policy::ghosts::EmptyFacts;
+use farfork_policy::placement::NodeFacts;
+use farfork_types::wire::GhostCall;
+use tokio::sync::watch;
+use tokio::time::{Duration, Instant, timeout};
+
+use super::{Inner, blocking};
+use crate::confine;
+use crate::life::Advisor;
+
+/// The limit of memory that actions have by default, in megabytes: ghosts with it always wait.
+pub const USUAL_MB: u64 = 256;
+/// For so long it is remembered that ghosts were taken.
+const LATE: Duration = Duration::from_secs(60);
+/// The time that it takes to make a container.
+const MAKING: Duration = Duration::from_millis(100);
+/// Others than the usual ones that nobody has taken for so long are stopped.
+const UNUSED: Duration = Duration::from_secs(600);
+/// How often it is looked at whether too many wait.
+const TRIM: Duration = Duration::from_secs(30);
+/// What a ghost takes: its own memory, and the kernel's for it.
+const GHOST_BYTES: u64 = 600 << 10;
+
+/// For so long ghosts are not made while instances start: making one takes a processor from them.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Ghosts that wait.
+#[derive(Debug)]
+pub struct Ghosts {
+    /// By node and megabytes.
+    stocks: Mutex<BTreeMap<(String, u64), Stock>>,
+    trimmed: Mutex<Instant>,
+    /// How many instances are being started.
+    starting: watch::Sender<usize>,
+    /// Held by who makes a ghost to be had later: one at a time.
+    maker: tokio::sync::Mutex<()>,
+    advisor: Arc<Advisor>,
+    /// Directories that each has of its own.
+    scratch: Vec<PathBuf>,
+}
+
+/// An instance is being started.
+#[derive(Debug)]
+pub struct Starting<'g> {
+    count: &'g watch::Sender<usize>,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.count.send_modify(|count| *count -= 1);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Stock {
+    ids: Vec<String>,
+    /// Ghosts that are being made.
+    making: u64,
+    /// When ghosts were taken, or would have been.
+    taken: VecDeque<Instant>,
+    last: Option<Instant>,
+}
+
+impl Stock {
+    fn take(&mut self, now: Instant) -> Option<String> {
+        self.taken.push_back(now);
+        self.last = Some(now);
+        self.ids.pop()
+    }
+
+    /// Most that were taken within the time it takes to make one, of late.
+    fn burst(&mut self, now: Instant) -> u64 {
+        while self.taken.front().is_some_and(|at| now - *at > LATE) {
+            self.taken.pop_front();
+        }
+        let all = self.taken.iter().enumerate();
+        let within = |(first, begun): (usize, &Instant)| {
+            let until = *begun + MAKING;
+            self.taken.iter().skip(first).take_while(|at| **at <= until).count()
+        };
+        all.map(within).max().unwrap_or(0) as u64
+    }
+}
+
+impl Ghosts {
+    /// None wait yet. Each is to have `scratch` of its own.
+    pub fn new(advisor: Arc<Advisor>, scratch: Vec<PathBuf>) -> Ghosts {
+        let trimmed = Mutex::new(Instant::now());
+        let (starting, maker) = (watch::Sender::new(0), tokio::sync::Mutex::default());
+        Ghosts { stocks: Mutex::default(), trimmed, starting, maker, advisor, scratch }
+    }
+
+    /// An instance is being started until this is dropped.
+    pub fn starting(&self) -> Starting<'_> {
+        self.starting.send_modify(|count| *count += 1);
+        Starting { count: &self.starting }
+    }
+
+    /// Waits for the moment to make a ghost that nobody waits for: when no instance starts, or after some
+    /// time all the same.
+    async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        let turn = self.maker.lock().await;
+        let mut starting = self.starting.subscribe();
+        let _ = timeout(PATIENCE, starting.wait_for(|count| *count == 0)).await;
+        turn
+    }
+
+    /// What one with so much memory is to be.
+    pub fn call(&self, memory_mb: u64) -> GhostCall {
+        GhostCall {
+            memory_bytes: Some(memory_mb << 20),
+            pids_limit: Some(confine::MOST_PIDS),
+            tmpfs: self.scratch.clone(),
+            ..GhostCall::default()
+        }
+    }
+
+    fn stocks(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Stock>> {
+        // Every step leaves the table valid.
+        self.stocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many wait.
+    pub fn waiting(&self, node: &str, memory_mb: u64) -> u64 {
+        let key = (node.to_owned(), memory_mb);
+        self.stocks().get(&key).map_or(0, |stock| stock.ids.len() as u64)
+    }
+
+    /// How many wait, with any limit of memory.
+    pub fn all_waiting(&self, node: &str) -> u64 {
+        let stocks = self.stocks();
+        let here = stocks.iter().filter(|((of, _), _)| of == node);
+        here.map(|(_, stock)| stock.ids.len() as u64).sum()
+    }
+
+    /// Takes one that waits.
+    pub fn take(&self, node: &str, memory_mb: u64) -> Option<String> {
+        let mut stocks = self.stocks();
+        stocks.entry((node.to_owned(), memory_mb)).or_default().take(Instant::now())
+    }
+
+    /// Those of a node have gone.
+    pub fn forget(&self, node: &str) {
+        for ((of, _), stock) in &mut *self.stocks() {
+            if of == node {
+                stock.ids.clear();
+            }
+        }
+    }
+
+    /// How many should wait.
+    fn wanted(&self, key: &(String, u64), stock: &mut Stock, memory: Memory) -> u64 {
+        let burst = stock.burst(Instant::now());
+        let facts = EmptyFacts { burst, ghost_bytes: GHOST_BYTES, memory };
+        let about = format!("{}/{}", key.0, key.1);
+        self.advisor.ask(&*self.advisor.policies.empty_ghosts, &about, &facts)
+    }
+
+    /// How many are to be made, which count as being made from here on.
+    fn lacking(&self, node: &str, memory_mb: u64, memory: Memory) -> u64 {
+        let mut stocks = self.stocks();
+        let key = (node.to_owned(), memory_mb);
+        let stock = stocks.entry(key.clone()).or_default();
+        let wanted = self.wanted(&key, stock, memory);
+        let lacking = wanted.saturating_sub(stock.ids.len() as u64 + stock.making);
+        stock.making += lacking;
+        lacking
+    }
+
+    /// Takes out those that are more than should wait, now and then.
+    fn surplus(&self, nodes: &[NodeFacts]) -> Vec<(String, String)> {
+        let mut trimmed = self.trimmed.lock().unwrap_or_else(PoisonError::into_inner);
+        if trimmed.elapsed() < TRIM {
+            return Vec::new();
+        }
+        *trimmed = Instant::now();
+        let mut surplus = Vec::new();
+        for (key, stock) in &mut *self.stocks() {
+            let Some(node) = nodes.iter().find(|node| node.name == key.0) else { continue };
+            let wanted =
+                usize::try_from(self.wanted(key, stock, node.memory)).unwrap_or(usize::MAX);
+            let kept = wanted.min(stock.ids.len());
+            surplus.extend(stock.ids.drain(kept..).map(|id| (key.0.clone(), id)));
+        }
+        surplus
+    }
+
+    /// One was made, or not.
+    fn made(&self, node: &str, memory_mb: u64, id: Option<String>) {
+        let mut stocks = self.stocks();
+        let stock = stocks.entry((node.to_owned(), memory_mb)).or_default();
+        stock.making -= 1;
+        stock.ids.extend(id);
+    }
+
+    /// Takes out those that nobody takes.
+    fn unused(&self) -> Vec<(String, String)> {
+        let now = Instant::now();
+        let mut unused = Vec::new();
+        self.stocks().retain(|(node, memory_mb), stock| {
+            let is_used = stock.last.is_some_and(|last| now - last < UNUSED) || stock.making > 0;
+            if is_used || *memory_mb == USUAL_MB {
+                return true;
+            }
+            unused.extend(stock.ids.drain(..).map(|id| (node.clone(), id)));
+            false
+        });
+        unused
+    }
+}
+
+/// Makes a ghost.
+pub fn make(node: &str, call: GhostCall) -> Result<String, NodeError> {
+    Ok(Client::connect(node)?.start_ghost(call)?.id)
+}
+
+/// Those of the directories that everybody may write to which an instance can have of its own: this
+/// node has them, and nothing that instances need of the node's lies in them.
+pub fn scratch(needed: &[PathBuf]) -> Vec<PathBuf> {
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    let needed: Vec<PathBuf> = needed.iter().flat_map(|path| [path.clone(), real(path)]).collect();
+    let is_own = |directory: &PathBuf| {
+        let inside = needed.iter().find(|path| path.starts_with(directory));
+        if let Some(path) = inside {
+            let (directory, path) = (directory.display(), path.display());
+            tracing::warn!(%directory, needed = %path, "functions share a directory with the node");
+        }
+        inside.is_none() && directory.symlink_metadata().is_ok_and(|found| found.is_dir())
+    };
+    confine::SCRATCH.into_iter().map(PathBuf::from).filter(is_own).collect()
+}
+
+impl Inner {
+    /// Has as many ghosts made as should wait.
+    pub fn refill(self: &Arc<Inner>, node: &str, memory_mb: u64) {
+        let nodes = self.table.nodes(|_| 0);
+        let Some(found) = nodes.iter().find(|found| found.name == node) else { return };
+        for _ in 0..self.ghosts.lacking(node, memory_mb, found.memory) {
+            let (inner, node) = (Arc::clone(self), node.to_owned());
+            tokio::spawn(async move {
+                let (name, call) = (node.clone(), inner.ghosts.call(memory_mb));
+                let turn = inner.ghosts.turn().await;
+                let made = blocking(move || make(&name, call)).await;
+                drop(turn);
+                let id = match made {
+                    Some(Ok(id)) => Some(id),
+                    Some(Err(error)) => {
+                        tracing::warn!(node, reason = %error, "a ghost cannot be made");
+                        None
+                    }
+                    None => None,
+                };
+                inner.ghosts.made(&node, memory_mb, id);
+            });
+        }
+    }
+
+    /// Has ghosts wait where they should, and stops those that nobody takes.
+    pub async fn tend_ghosts(self: &Arc<Inner>) {
+        let surplus = self.ghosts.surplus(&self.table.nodes(|_| 0));
+        for (node, id) in self.ghosts.unused().into_iter().chain(surplus) {
+            let stopped = blocking(move || Client::connect(&node)?.stop_ghosts(Some(id))).await;
+            if let Some(Err(error)) = stopped {
+                tracing::warn!(reason = %error, "a ghost is not stopped");
+            }
+        }
+        for node in &self.settings.nodes {
+            // One that has come back has none.
+            if self.ghosts.waiting(node, USUAL_MB) == 0 {
+                self.refill(node, USUAL_MB);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_are_counted_within_the_time_that_making_takes() {
+        let mut stock = Stock::default();
+        let begun = Instant::now();
+        let at = |ms: u64| begun + Duration::from_millis(ms);
+        assert_eq!(stock.burst(begun), 0);
+        for ms in [0, 50, 99, 300, 350, 380, 400, 401] {
+            assert_eq!(stock.take(at(ms)), None);
+        }
+        assert_eq!(stock.burst(at(500)), 4);
+        assert_eq!(stock.burst(at(60_351)), 3, "the others were long ago");
+        assert_eq!(stock.burst(at(70_000)), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ghosts_are_made_one_at_a_time_and_not_while_instances_start() {
+        let advisor = Advisor::new(farfork_policy::Settings::default(), None).unwrap();
+        let ghosts = Ghosts::new(Arc::new(advisor), Vec::new());
+        let soon = Duration::from_millis(1);
+        let turn = timeout(soon, ghosts.turn()).await.expect("nobody starts");
+        assert!(timeout(soon, ghosts.turn()).await.is_err(), "another is being made");
+        drop(turn);
+        let (one, other) = (ghosts.starting(), ghosts.starting());
+        drop(one);
+        assert!(timeout(soon, ghosts.turn()).await.is_err(), "an instance starts");
+        drop(other);
+        assert!(timeout(soon, ghosts.turn()).await.is_ok());
+        let _always = ghosts.starting();
+        assert!(timeout(PATIENCE - soon, ghosts.turn()).await.is_err());
+        assert!(timeout(PATIENCE + soon, ghosts.turn()).await.is_ok(), "it has waited enough");
+    }
+
+    #[test]
+    fn what_instances_need_is_not_hidden_from_them() {
+        let all = scratch(&[]);
+        assert!(all.contains(&PathBuf::from("/tmp")), "{all:?}");
+        assert!(!scratch(&["/tmp/x/bin/python".into()]).contains(&PathBuf::from("/tmp")));
+        let link = tempfile::tempdir().unwrap();
+        let link = link.path().join("link");
+        std::os::unix::fs::symlink("/dev/shm", &link).unwrap();
+        assert!(!scratch(&[link]).contains(&PathBuf::from("/dev/shm")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_burst_has_left_is_stopped_when_it_is_over() {
+        let advisor = Advisor::new(farfork_policy::Settings::default(), None).unwrap();
+        let ghosts = Ghosts::new(Arc::new(advisor), Vec::new());
+        let memory = Memory { used_bytes: 0, budget_bytes: 1 << 40 };
+        let node = NodeFacts { name: "a".to_owned(), memory, ..NodeFacts::default() };
+        let make_all = || {
+            let lacking = ghosts.lacking("a", USUAL_MB, memory);
+            (0..lacking).for_each(|id| ghosts.made("a", USUAL_MB, Some(id.to_string())));
+            lacking
+        };
+        assert_eq!((make_all(), make_all()), (1, 0));
+        (0..5).for_each(|_| drop(ghosts.take("a", USUAL_MB)));
+        assert_eq!(make_all(), 6);
+        tokio::time::advance(TRIM + Duration::from_secs(1)).await;
+        assert!(ghosts.surplus(std::slice::from_ref(&node)).is_empty(), "it may come again");
+        tokio::time::advance(LATE).await;
+        let surplus = ghosts.surplus(std::slice::from_ref(&node));
+        assert_eq!((surplus.len(), ghosts.waiting("a", USUAL_MB)), (5, 1));
+        // One of another size is stopped when nobody wants it for long.
+        assert_eq!(ghosts.all_waiting("a"), 1);
+        ghosts.take("a", 64);
+        assert_eq!(ghosts.lacking("a", 64, memory), 2);
+        ghosts.made("a", 64, Some("x".to_owned()));
+        assert_eq!((ghosts.all_waiting("a"), ghosts.waiting("a", 64)), (2, 1));
+        ghosts.made("a", 64, None);
+        assert!(ghosts.unused().is_empty());
+        tokio::time::advance(UNUSED).await;
+        assert_eq!(ghosts.unused(), [("a".to_owned(), "x".to_owned())]);
+    }
+}

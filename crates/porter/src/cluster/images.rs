@@ -1,0 +1,142 @@
+//! The pool's images, by name.
+//!
+//! A checkpoint is made by a process of its own: what stops and reads another process is not to take
+//! the gateway with it if it fails.
+
+use std::io;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use farfork_image::catalog::{Catalog, ImageName};
+use farfork_image::format::Image;
+use farfork_policy::Memory;
+use farfork_pool::{ImageInfo, ImageState, Pool, PoolError};
+use farfork_types::Cid;
+use serde_json::Value;
+
+use super::{Settings, blocking};
+use crate::life::nodes::NodesError;
+
+/// The images of a pool.
+#[derive(Clone, Debug)]
+pub struct Images {
+    pool: Arc<Pool>,
+    settings: Settings,
+}
+
+impl Images {
+    /// Those of this pool.
+    pub fn of(pool: Arc<Pool>, settings: Settings) -> Images {
+        Images { pool, settings }
+    }
+
+    /// How much of the pool is in use.
+    pub fn room(&self) -> Memory {
+        self.pool.info().map_or_else(
+            |_| Memory::default(),
+            |info| Memory {
+                used_bytes: info.size_bytes.saturating_sub(info.free_bytes),
+                budget_bytes: info.size_bytes,
+            },
+        )
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        let is_there = |image: &&ImageInfo| image.state == ImageState::Published;
+        self.pool.info().map_or(0, |info| info.images.iter().filter(is_there).count() as u64)
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Pool) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, NodesError> {
+        let pool = Arc::clone(&self.pool);
+        let asked = blocking(move || ask(&pool)).await;
+        let asked = asked.unwrap_or_else(|| Err("the platform ends".to_owned()));
+        asked.map_err(|reason| NodesError::Images { reason })
+    }
+
+    /// The image of this name.
+    pub async fn find(&self, name: &str) -> Result<Option<Cid>, NodesError> {
+        let name = parsed(name)?;
+        self.ask(move |pool| named(pool, &name)).await
+    }
+
+    /// The image of this name, if this farfork can read it.
+    pub async fn usable(&self, name: &str) -> Result<Option<Cid>, NodesError> {
+        let name = parsed(name)?;
+        self.ask(move |pool| Ok(named(pool, &name)?.filter(|cid| Image::read(pool, *cid).is_ok())))
+            .await
+    }
+
+    /// Takes a name away, and its image if it has no other.
+    pub async fn remove(&self, name: &str) -> Result<(), NodesError> {
+        let name = parsed(name)?;
+        self.ask(move |pool| remove(pool, &name)).await
+    }
+
+    /// Checkpoints a process; which goes on, or ends if that is all it was for.
+    pub async fn checkpoint(
+        &self,
+        pid: i32,
+        name: &str,
+        hot: Vec<String>,
+        kill: bool,
+    ) -> Result<(), NodesError> {
+        let mut command = Command::new(&self.settings.program);
+        command.args(["checkpoint", "--json", "--pid", &pid.to_string(), "--name", name]);
+        command.arg("--pool").arg(&self.settings.pool);
+        if kill {
+            command.arg("--kill");
+        }
+        if !hot.is_empty() {
+            command.arg("--hot").args(hot);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let ended = blocking(move || command.output()).await;
+        let reason = match ended {
+            Some(Ok(output)) if output.status.success() => return Ok(()),
+            Some(ended) => told(ended),
+            None => "the platform ends".to_owned(),
+        };
+        Err(NodesError::Checkpoint { reason })
+    }
+}
+
+fn parsed(name: &str) -> Result<ImageName, NodesError> {
+    let wrong = |reason: String| NodesError::Images { reason };
+    name.parse().map_err(|error: farfork_image::catalog::ParseNameError| wrong(error.to_string()))
+}
+
+fn named(pool: &Pool, name: &ImageName) -> Result<Option<Cid>, String> {
+    let found = Catalog::open(pool).and_then(|catalog| catalog.get(name));
+    found.map_err(|error| error.to_string())
+}
+
+fn remove(pool: &Pool, name: &ImageName) -> Result<(), String> {
+    let taken = || -> Result<Option<Cid>, farfork_image::catalog::CatalogError> {
+        let catalog = Catalog::open(pool)?;
+        let Some(cid) = catalog.remove(name)? else { return Ok(None) };
+        Ok(catalog.names_of(cid)?.is_empty().then_some(cid))
+    };
+    let Some(cid) = taken().map_err(|error| error.to_string())? else { return Ok(()) };
+    match pool.remove(cid) {
+        Ok(()) | Err(PoolError::NoImage { .. }) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Why a checkpoint was not made: refusals, or what was said last.
+fn told(ended: io::Result<Output>) -> String {
+    let output = match ended {
+        Ok(output) => output,
+        Err(error) => return farfork_sys::words::of(&error),
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().trim_start_matches("farfork: ");
+    match serde_json::from_slice::<Value>(&output.stdout) {
+        Ok(document) if said.is_empty() => document.to_string(),
+        _ => said.to_owned(),
+    }
+}

@@ -1,0 +1,262 @@
+//! Nodes for real: the agents of this machine, and the pool that they share.
+//!
+//! ```text
+//!  agents   an agent for each emulated node, started again when it ends
+//!  ghosts   containers that wait on each node
+//!  start    ghost + image ─► clone, its connections (network) and its output (pipes)
+//!  images   names of the pool's images; checkpoints are made by a process of their own
+//!  base     the image that a function's first instance is a clone of
+//!  table    which instances there are, and what memory they take
+//! ```
+//! Invariants: an instance ends with this process, as its clone is no detached one, and agents end with
+//! the thread that started them; a ghost is taken for one instance.
+
+mod agents;
+mod base;
+mod ghosts;
+mod images;
+mod network;
+mod start;
+mod table;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use farfork_node::client::Client;
+use farfork_policy::Memory;
+use farfork_policy::placement::NodeFacts;
+use farfork_pool::{Pool, PoolError};
+use farfork_types::wire::CloneState;
+
+use crate::life::Advisor;
+use crate::life::nodes::{Doing, NodeState, Nodes, NodesError, Start, Started, Usage};
+pub use agents::{Agents, Budgets};
+pub use base::Python;
+use ghosts::Ghosts;
+use images::Images;
+use network::Connector;
+use table::Table;
+
+/// How often it is looked at what memory instances take.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often it is looked at what memory nodes take.
+const MEASURE: Duration = Duration::from_millis(100);
+
+/// What the nodes are.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The program `farfork`.
+    pub program: PathBuf,
+    /// The pool.
+    pub pool: PathBuf,
+    /// Names of the nodes.
+    pub nodes: Vec<String>,
+    /// Bytes of memory that the instances of a node may take together.
+    pub node_memory_bytes: u64,
+    /// Where the platform keeps its files: logs of agents, and files of functions.
+    pub state: PathBuf,
+}
+
+/// The nodes cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// An agent does not start.
+    #[error("cannot start the agent of {node}: {reason}")]
+    Agent {
+        /// Which.
+        node: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A node's memory cannot be limited.
+    #[error("cannot limit the memory of {node} by a cgroup: {reason}")]
+    Budget {
+        /// Which.
+        node: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The pool cannot be used.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// What connections are made by is not there.
+    #[error("cannot start a thread for connections: {}", farfork_sys::words::of(.0))]
+    Connector(#[source] io::Error),
+    /// A runtime cannot be had.
+    #[error("cannot make the base image of {kind}: {reason}")]
+    Base {
+        /// Which.
+        kind: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
+}
+
+/// The nodes. Clones of this are the same.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    settings: Settings,
+    images: Images,
+    table: Arc<Table>,
+    ghosts: Ghosts,
+    connector: Connector,
+    budgets: Budgets,
+    /// The base image of Python.
+    base: OnceLock<String>,
+}
+
+impl Cluster {
+    /// Uses the agents of these nodes, which run; has the base images made that are not there.
+    pub async fn begin(
+        settings: Settings,
+        budgets: Budgets,
+        python: &Python,
+        advisor: Arc<Advisor>,
+    ) -> Result<Cluster, ClusterError> {
+        let pool = Arc::new(Pool::open(&settings.pool)?);
+        let mut needed = python.paths.clone();
+        needed.extend([settings.program.clone(), settings.state.clone()]);
+        let inner = Inner {
+            images: Images::of(pool, settings.clone()),
+            table: Arc::new(Table::of(&settings.nodes, settings.node_memory_bytes)),
+            ghosts: Ghosts::new(advisor, ghosts::scratch(&needed)),
+            connector: Connector::start().map_err(ClusterError::Connector)?,
+            budgets,
+            base: OnceLock::new(),
+            settings,
+        };
+        let cluster = Cluster { inner: Arc::new(inner) };
+        cluster.look().await;
+        let base = base::have(&cluster.inner, python).await?;
+        // Nobody else sets it.
+        let _ = cluster.inner.base.set(base);
+        for node in &cluster.inner.settings.nodes {
+            cluster.inner.refill(node, ghosts::USUAL_MB);
+        }
+        tokio::spawn(measure(cluster.clone()));
+        tokio::spawn(watch(cluster.clone()));
+        Ok(cluster)
+    }
+
+    /// Looks at what memory instances take, and which nodes answer.
+    async fn look(&self) {
+        for node in &self.inner.settings.nodes {
+            let name = node.clone();
+            let listed =
+                blocking(move || Client::connect(&name).and_then(|client| client.list())).await;
+            match listed {
+                Some(Ok(clones)) => {
+                    let seen = clones.iter().map(|clone| (clone.pid, usage(clone)));
+                    self.inner.table.seen(node, Some(seen.collect()));
+                }
+                Some(Err(_)) => self.inner.lost(node),
+                None => {}
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// A node does not answer, and is not used until it does.
+    fn lost(&self, node: &str) {
+        if self.table.seen(node, None) {
+            tracing::error!(node, "a node does not answer");
+        }
+        self.ghosts.forget(node);
+    }
+}
+
+fn usage(clone: &CloneState) -> Usage {
+    Usage { local_bytes: clone.local_bytes, pool_bytes: clone.pool_bytes }
+}
+
+/// Looks at what the kernel has charged to nodes.
+async fn measure(cluster: Cluster) {
+    loop {
+        for (node, group) in &*cluster.inner.budgets {
+            cluster.inner.table.measured(node, group.used_bytes());
+        }
+        tokio::time::sleep(MEASURE).await;
+    }
+}
+
+async fn watch(cluster: Cluster) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        cluster.look().await;
+        cluster.inner.tend_ghosts().await;
+    }
+}
+
+/// Does what blocks where it holds nobody up; nothing if the program is about to end.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+impl Nodes for Cluster {
+    fn nodes(&self, memory_mb: u64) -> Vec<NodeFacts> {
+        self.inner.table.nodes(|node| self.inner.ghosts.waiting(node, memory_mb))
+    }
+
+    fn pool(&self) -> Memory {
+        self.inner.images.room()
+    }
+
+    fn images(&self) -> u64 {
+        self.inner.images.count()
+    }
+
+    fn survey(&self) -> Vec<NodeState> {
+        self.inner.table.survey(|node| self.inner.ghosts.all_waiting(node))
+    }
+
+    fn usage(&self, id: u64) -> Option<Usage> {
+        self.inner.table.usage(id)
+    }
+
+    fn begin_work(&self, id: u64) -> bool {
+        self.inner.table.begin_work(id)
+    }
+
+    fn end_work(&self, id: u64) {
+        self.inner.table.end_work(id);
+    }
+
+    fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {
+        let reservation = self.inner.table.reserve(&start.node, start.memory_mb << 20);
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let Some(reservation) = reservation else {
+                return Err(NodesError::Full { node: start.node });
+            };
+            inner.start(start, reservation).await
+        })
+    }
+
+    fn checkpoint(&self, id: u64, image: &str, hot: Vec<String>) -> Doing<Result<(), NodesError>> {
+        let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
+        Box::pin(async move {
+            let reason = "it has ended".to_owned();
+            let pid = inner.table.pid(id).ok_or(NodesError::Checkpoint { reason })?;
+            inner.images.checkpoint(pid, &image, hot, false).await
+        })
+    }
+
+    fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>> {
+        let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
+        Box::pin(async move { Ok(inner.images.usable(&image).await?.is_some()) })
+    }
+
+    fn remove_image(&self, image: &str) -> Doing<Result<(), NodesError>> {
+        let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
+        Box::pin(async move { inner.images.remove(&image).await })
+    }
+}

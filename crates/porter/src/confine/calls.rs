@@ -1,0 +1,207 @@
+//! The system calls of functions, as a seccomp filter.
+//!
+//! A function is an ordinary process of a user without privileges. It has no call that only
+//! privileged processes need, none that reaches other processes, none by which it would have
+//! namespaces of its own, and none that would keep it from being checkpointed. They fail as on a
+//! kernel that does not know them (`ENOSYS`), for which libraries have other ways; so does what
+//! later kernels know. Calls of other architectures end the process.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::LazyLock;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use libc::{
+    AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET,
+    CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, ENOSYS, NETLINK_ROUTE, TIOCLINUX,
+    TIOCSTI, c_long,
+};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op,
+    SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
+
+/// The calls of Linux 6.10, but for those of other architectures.
+const KNOWN: [RangeInclusive<c_long>; 2] = [0..=libc::SYS_rseq, 424..=libc::SYS_mseal];
+
+/// What reaches into other processes.
+const PROCESSES: &[c_long] = &[
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_mrelease,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+];
+/// What makes or changes namespaces, mounts and roots. Of `clone3` a filter cannot see the flags.
+const NAMESPACES: &[c_long] = &[
+    libc::SYS_clone3,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+];
+/// What is the machine's and not any process's: the kernel itself, devices, clocks, keys, accounts.
+const MACHINE: &[c_long] = &[
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_syslog,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+    libc::SYS_vhangup,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_uselib,
+    libc::SYS_nfsservctl,
+    libc::SYS__sysctl,
+    libc::SYS_sysfs,
+    libc::SYS_ustat,
+];
+/// What no checkpoint carries.
+const NOT_CARRIED: &[c_long] = &[
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_userfaultfd,
+    libc::SYS_fanotify_init,
+    libc::SYS_fanotify_mark,
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_restrict_self,
+    libc::SYS_memfd_secret,
+];
+const DENIED: [&[c_long]; 4] = [PROCESSES, NAMESPACES, MACHINE, NOT_CARRIED];
+
+/// The filter's program as the kernel takes it, `struct sock_filter` after `struct sock_filter`, in
+/// base64.
+pub fn filter() -> &'static str {
+    static FILTER: LazyLock<String> = LazyLock::new(|| {
+        let program =
+            program().unwrap_or_else(|wrong| unreachable!("a filter of constants: {wrong}"));
+        let bytes = program.iter().flat_map(|step| {
+            let [c0, c1] = step.code.to_le_bytes();
+            let [k0, k1, k2, k3] = step.k.to_le_bytes();
+            [c0, c1, step.jt, step.jf, k0, k1, k2, k3]
+        });
+        STANDARD.encode(bytes.collect::<Vec<u8>>())
+    });
+    &FILTER
+}
+
+fn program() -> Result<BpfProgram, BackendError> {
+    let denied: Vec<c_long> = DENIED.concat();
+    let known = KNOWN.into_iter().flatten();
+    let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
+        known.filter(|call| !denied.contains(call)).map(|call| (call, Vec::new())).collect();
+    rules.extend([
+        (libc::SYS_clone, vec![rule(&[is_not_set(0, NEW_NAMESPACES)])?]),
+        (libc::SYS_socket, sockets()?),
+        // As it is, and asked for what it is.
+        (libc::SYS_personality, vec![rule(&[is(0, 0)])?, rule(&[is(0, u32::MAX)])?]),
+        // By these a process would type on a terminal.
+        (libc::SYS_ioctl, vec![rule(&[is_not(1, TIOCSTI as u32), is_not(1, TIOCLINUX as u32)])?]),
+    ]);
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Errno(ENOSYS.unsigned_abs()),
+        SeccompAction::Allow,
+        TargetArch::x86_64,
+    )?;
+    filter.try_into()
+}
+
+const NEW_NAMESPACES: u32 = (CLONE_NEWNS
+    | CLONE_NEWCGROUP
+    | CLONE_NEWUTS
+    | CLONE_NEWIPC
+    | CLONE_NEWUSER
+    | CLONE_NEWPID
+    | CLONE_NEWNET) as u32;
+
+fn sockets() -> Result<Vec<SeccompRule>, BackendError> {
+    let family = |family: i32| rule(&[is(0, family.unsigned_abs())]);
+    // Libraries list their network's interfaces by it.
+    let routes = [is(0, AF_NETLINK.unsigned_abs()), is(2, NETLINK_ROUTE.unsigned_abs())];
+    Ok(vec![family(AF_UNIX)?, family(AF_INET)?, family(AF_INET6)?, rule(&routes)?])
+}
+
+/// A condition on an argument of 32 bits.
+type Condition = (u8, Op, u32);
+
+fn is(argument: u8, value: u32) -> Condition {
+    (argument, Op::Eq, value)
+}
+
+fn is_not(argument: u8, value: u32) -> Condition {
+    (argument, Op::Ne, value)
+}
+
+fn is_not_set(argument: u8, bits: u32) -> Condition {
+    (argument, Op::MaskedEq(bits.into()), 0)
+}
+
+/// A call is allowed for which all of these hold.
+fn rule(conditions: &[Condition]) -> Result<SeccompRule, BackendError> {
+    let conditions = conditions.iter().map(|(argument, operator, value)| {
+        SeccompCondition::new(*argument, Len::Dword, operator.clone(), u64::from(*value))
+    });
+    SeccompRule::new(conditions.collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_denied_once_and_for_one_reason() {
+        let mut denied: Vec<c_long> = DENIED.concat();
+        let count = denied.len();
+        denied.sort_unstable();
+        denied.dedup();
+        assert_eq!(denied.len(), count);
+        let is_known = |call: &c_long| KNOWN.iter().any(|range| range.contains(call));
+        assert!(denied.iter().all(is_known), "nobody else has them anyway");
+    }
+
+    #[test]
+    fn the_program_is_whole_steps_that_a_kernel_takes() {
+        let bytes = STANDARD.decode(filter()).unwrap();
+        assert!(bytes.len().is_multiple_of(8) && bytes.len() / 8 <= 4096, "{}", bytes.len());
+        // The last step of any filter of this kind is a return.
+        assert_eq!(bytes[bytes.len() - 8], 0x06);
+    }
+}

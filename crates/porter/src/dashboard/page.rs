@@ -1,0 +1,154 @@
+//! The page and its parts, which are in the program: nothing is built or fetched when it is shown.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use sha2::{Digest, Sha256};
+
+use crate::api::ApiError;
+
+/// What the page may do: be made of its own parts and ask its own platform. The icon is a picture.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+
+/// The page's name among its parts.
+const PAGE: &str = "index.html";
+
+macro_rules! parts {
+    ($($name:literal as $kind:ident),* $(,)?) => {
+        [$(($name, $kind, include_str!(concat!("assets/", $name)))),*]
+    };
+}
+
+/// Name, type and text of each.
+const PARTS: [(&str, &str, &str); 12] = parts![
+    "index.html" as HTML,
+    "style.css" as CSS,
+    "icon.svg" as SVG,
+    "main.js" as SCRIPT,
+    "stream.js" as SCRIPT,
+    "words.js" as SCRIPT,
+    "tables.js" as SCRIPT,
+    "charts.js" as SCRIPT,
+    "figures.js" as SCRIPT,
+    "decisions.js" as SCRIPT,
+    "uplot/uPlot.iife.min.js" as SCRIPT,
+    "uplot/uPlot.min.css" as CSS,
+];
+
+/// A part, and the mark by which a browser knows that it has it.
+#[derive(Debug)]
+struct Part {
+    name: &'static str,
+    kind: &'static str,
+    text: &'static str,
+    mark: HeaderValue,
+}
+
+/// Routes of the page and its parts.
+pub fn router() -> Router {
+    let parts: Arc<[Part]> = PARTS.into_iter().map(part).collect();
+    let page = Arc::clone(&parts);
+    let answer = |parts: &[Part], name: &str, asked: &HeaderMap| {
+        let part = parts.iter().find(|part| part.name == name);
+        part.map_or_else(
+            || ApiError::NotFound(format!("the dashboard has no part '{name}'")).into_response(),
+            |part| part.answer(asked),
+        )
+    };
+    Router::new()
+        .route("/", get(move |asked: HeaderMap| async move { answer(&page, PAGE, &asked) }))
+        .route(
+            "/dashboard/{*name}",
+            get(move |Path(name): Path<String>, asked: HeaderMap| async move {
+                answer(&parts, &name, &asked)
+            }),
+        )
+}
+
+fn part((name, kind, text): (&'static str, &'static str, &'static str)) -> Part {
+    let mut mark = String::from("\"");
+    for byte in Sha256::digest(text).iter().take(16) {
+        // A string takes all that is written to it.
+        let _ = write!(mark, "{byte:02x}");
+    }
+    mark.push('"');
+    // Digits and quotation marks may stand in a header.
+    let mark = HeaderValue::from_str(&mark).unwrap_or(HeaderValue::from_static("\"\""));
+    Part { name, kind, text, mark }
+}
+
+impl Part {
+    /// The part, unless whoever asks has it.
+    fn answer(&self, asked: &HeaderMap) -> Response {
+        let is_theirs = asked.get_all(IF_NONE_MATCH).iter().any(|theirs| *theirs == self.mark);
+        let mut response = match is_theirs {
+            true => StatusCode::NOT_MODIFIED.into_response(),
+            false => ([(CONTENT_TYPE, self.kind)], self.text).into_response(),
+        };
+        let headers = response.headers_mut();
+        headers.insert(ETAG, self.mark.clone());
+        // Kept, and asked about each time: another farfork may have taken the place of this one.
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(answer: &Response, name: axum::http::HeaderName) -> &str {
+        answer.headers()[name].to_str().unwrap()
+    }
+
+    #[test]
+    fn a_part_that_a_browser_has_is_not_sent_again() {
+        let parts: Vec<Part> = PARTS.into_iter().map(part).collect();
+        let page = parts.iter().find(|part| part.name == PAGE).unwrap();
+        let first = page.answer(&HeaderMap::new());
+        assert_eq!((first.status(), header(&first, CONTENT_TYPE)), (StatusCode::OK, HTML));
+        assert!(header(&first, CONTENT_SECURITY_POLICY).starts_with("default-src 'none'; "));
+        let mark = first.headers()[ETAG].clone();
+        let asked = HeaderMap::from_iter([(IF_NONE_MATCH, mark.clone())]);
+        let again = page.answer(&asked);
+        assert_eq!((again.status(), &again.headers()[ETAG]), (StatusCode::NOT_MODIFIED, &mark));
+        let others = parts.iter().filter(|part| part.name != PAGE);
+        for other in others {
+            assert_ne!(other.mark, mark);
+            assert_eq!(other.answer(&asked).status(), StatusCode::OK, "{}", other.name);
+        }
+    }
+
+    #[test]
+    fn the_page_and_its_parts_name_nothing_that_is_not_there() {
+        let names: Vec<&str> = PARTS.iter().map(|(name, ..)| *name).collect();
+        let own = PARTS.iter().filter(|(name, ..)| !name.starts_with("uplot/"));
+        for (name, _, text) in own {
+            for rest in text.split("\"/dashboard/").skip(1) {
+                let named = rest.split('"').next().unwrap();
+                let is_told = ["snapshot", "events"].contains(&named);
+                assert!(is_told || names.contains(&named), "{name} names {named}");
+            }
+            let is_elsewhere = text.contains("://") && *name != "icon.svg";
+            assert!(!is_elsewhere, "{name} asks others than the platform");
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! What somebody who looks is told, as Server-Sent Events.
+//!
+//! ```text
+//!  hello      [decision, …]   once: the last decisions, the oldest first
+//!  snapshot   {…}             at once, and every second
+//!  decisions  [decision, …]   as they are made
+//!  missed     N               so many decisions were made too fast to be told
+//! ```
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::sse::Event;
+use futures_util::stream::{Stream, unfold};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
+
+use super::Dashboard;
+use crate::life::decisions::{Told, Watch};
+
+/// How often it is told what there is.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Decisions are told together that are made within so long: there may be a thousand in a second.
+const GATHERED: Duration = Duration::from_millis(100);
+/// So many of them at most.
+const MOST_GATHERED: usize = 64;
+/// How soon a browser is to come again that has lost the platform.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Somebody who looks.
+#[derive(Debug)]
+pub struct Viewer {
+    dashboard: Arc<Dashboard>,
+    _seat: OwnedSemaphorePermit,
+    /// Decisions of before, until they are told.
+    past: Option<Vec<Arc<Told>>>,
+    coming: Receiver<Arc<Told>>,
+    /// Decisions that were lost, and of which that is not told yet.
+    missed: u64,
+    /// Until then no decisions are told.
+    quiet: Instant,
+    ticks: Interval,
+    is_over: watch::Receiver<bool>,
+}
+
+/// What is told next.
+enum Next {
+    Snapshot,
+    Decisions(Result<Arc<Told>, RecvError>),
+    End,
+}
+
+impl Viewer {
+    /// Somebody who begins to look, and has a seat for it.
+    pub fn new(dashboard: Arc<Dashboard>, seat: OwnedSemaphorePermit) -> Viewer {
+        let Watch { past, coming } = dashboard.watched.watch();
+        let mut ticks = interval(PERIOD);
+        // Who is slow is not told twice what is past.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let is_over = dashboard.is_over.subscribe();
+        let (past, quiet) = (Some(past), Instant::now());
+        Viewer { dashboard, _seat: seat, past, coming, missed: 0, quiet, ticks, is_over }
+    }
+
+    /// What they are told, until they go or the platform ends. Nothing is done unless they take it.
+    pub fn stream(self) -> impl Stream<Item = Result<Event, Infallible>> + Send {
+        unfold(self, |mut viewer| async move {
+            let event = viewer.event().await?;
+            Some((Ok(event), viewer))
+        })
+    }
+
+    async fn event(&mut self) -> Option<Event> {
+        if let Some(past) = self.past.take() {
+            return Some(told("hello", &past).retry(AGAIN));
+        }
+        loop {
+            if self.missed > 0 {
+                let missed = std::mem::take(&mut self.missed);
+                return Some(Event::default().event("missed").data(missed.to_string()));
+            }
+            match self.next().await {
+                Next::Snapshot => {
+                    // A platform that cannot look is at its end.
+                    let text = self.dashboard.look().await.ok()?;
+                    return Some(Event::default().event("snapshot").data(text));
+                }
+                Next::Decisions(Ok(first)) => return Some(told("decisions", &self.gather(first))),
+                Next::Decisions(Err(RecvError::Lagged(missed))) => self.missed = missed,
+                Next::Decisions(Err(RecvError::Closed)) | Next::End => return None,
+            }
+        }
+    }
+
+    /// Decisions that were made meanwhile.
+    fn gather(&mut self, first: Arc<Told>) -> Vec<Arc<Told>> {
+        self.quiet = Instant::now() + GATHERED;
+        let mut all = vec![first];
+        while all.len() < MOST_GATHERED {
+            match self.coming.try_recv() {
+                Ok(another) => all.push(another),
+                Err(TryRecvError::Lagged(missed)) => {
+                    self.missed = missed;
+                    break;
+                }
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
+        }
+        all
+    }
+
+    async fn next(&mut self) -> Next {
+        let Viewer { coming, quiet, ticks, is_over, .. } = self;
+        let decision = async {
+            sleep_until(*quiet).await;
+            coming.recv().await
+        };
+        tokio::select! {
+            biased;
+            _ = is_over.wait_for(|is_over| *is_over) => Next::End,
+            _ = ticks.tick() => Next::Snapshot,
+            told = decision => Next::Decisions(told),
+        }
+    }
+}
+
+fn told(kind: &str, decisions: &[Arc<Told>]) -> Event {
+    let decisions: Vec<&Told> = decisions.iter().map(|told| &**told).collect();
+    // Of texts, numbers and lists of them there is JSON always, in one line.
+    Event::default().event(kind).data(serde_json::to_string(&decisions).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use axum::extract::State;
+    use axum::response::Response;
+    use farfork_policy::journal::Record;
+    use http_body_util::BodyExt;
+    use serde_json::{Value, json};
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+    use crate::api::ApiError;
+    use crate::dashboard::{MOST_VIEWERS, events};
+    use crate::life::Watched;
+    use crate::life::decisions::Decisions;
+    use crate::life::snapshot::Snapshot;
+
+    /// Something to look at, which counts how often somebody does.
+    #[derive(Debug, Default)]
+    struct Scene {
+        looks: AtomicU64,
+        decisions: Decisions,
+    }
+
+    impl Scene {
+        fn decide(&self, count: usize) {
+            for _ in 0..count {
+                self.decisions.tell(&Record {
+                    at_ms: 1,
+                    about: "g/<b>".to_owned(),
+                    question: "checkpoint".to_owned(),
+                    facts: Value::Null,
+                    choice: true.into(),
+                    why: "a\nline".to_owned(),
+                });
+            }
+        }
+
+        fn looks(&self) -> u64 {
+            self.looks.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Watched for Scene {
+        fn snapshot(&self) -> Snapshot {
+            let at_ms = 1 + self.looks.fetch_add(1, Ordering::Relaxed);
+            Snapshot { at_ms, ..Snapshot::default() }
+        }
+
+        fn watch(&self) -> Watch {
+            self.decisions.watch()
+        }
+    }
+
+    fn scene() -> (Arc<Scene>, Arc<Dashboard>) {
+        let scene = Arc::<Scene>::default();
+        (Arc::clone(&scene), Dashboard::of(scene))
+    }
+
+    async fn looked(dashboard: &Arc<Dashboard>) -> Result<Response, ApiError> {
+        events(State(Arc::clone(dashboard))).await
+    }
+
+    /// The next event: its kind and what it tells; nothing at the end, or if there is none for long.
+    async fn next(response: &mut Response) -> Option<(String, Value)> {
+        let frame = timeout(Duration::from_secs(5), response.body_mut().frame()).await.ok()??;
+        let text = String::from_utf8(frame.unwrap().into_data().unwrap().into()).unwrap();
+        let line = |key: &str| {
+            let found = text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
+            found.unwrap_or_else(|| panic!("no {key} in {text}"))
+        };
+        assert!(text.ends_with("\n\n"), "{text}");
+        Some((line("event: "), serde_json::from_str(&line("data: ")).unwrap()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_looks_hears_what_was_what_is_and_what_comes() {
+        let (scene, dashboard) = scene();
+        scene.decide(2);
+        let mut one = looked(&dashboard).await.unwrap();
+        let (kind, past) = next(&mut one).await.unwrap();
+        assert_eq!((kind.as_str(), past[1]["number"].clone()), ("hello", json!(1)));
+        assert_eq!((&past[0]["about"], &past[0]["why"]), (&json!("g/<b>"), &json!("a\nline")));
+        for look in 1..=3 {
+            let (kind, told) = next(&mut one).await.unwrap();
+            assert_eq!((kind.as_str(), told["at_ms"].clone()), ("snapshot", json!(look)));
+        }
+        scene.decide(3);
+        let (kind, told) = next(&mut one).await.unwrap();
+        assert_eq!((kind.as_str(), told.as_array().unwrap().len()), ("decisions", 3));
+        assert_eq!(told[2]["number"], 4);
+        assert_eq!(next(&mut one).await.unwrap().0, "snapshot");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_decisions_are_told_together_and_those_lost_are_counted() {
+        let (scene, dashboard) = scene();
+        let mut one = looked(&dashboard).await.unwrap();
+        for expected in ["hello", "snapshot"] {
+            assert_eq!(next(&mut one).await.unwrap().0, expected);
+        }
+        let (mut told, mut missed, mut events) = (0, 0, 0);
+        scene.decide(1000);
+        while told + missed < 1000 {
+            match next(&mut one).await.unwrap() {
+                (kind, all) if kind == "decisions" => told += all.as_array().unwrap().len() as u64,
+                (kind, number) if kind == "missed" => missed += number.as_u64().unwrap(),
+                (kind, _) => assert_eq!(kind, "snapshot"),
+            }
+            events += 1;
+        }
+        assert_eq!((told, missed), (256, 744));
+        assert!(events < 20, "{events}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_looks_in_vain_and_all_share_a_look() {
+        let (scene, dashboard) = scene();
+        advance(Duration::from_secs(60)).await;
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            all.push(looked(&dashboard).await.unwrap());
+        }
+        for one in &mut all {
+            next(one).await.unwrap();
+        }
+        assert_eq!(scene.looks(), 0);
+        for round in 1..=4 {
+            for one in &mut all {
+                let (_, told) = next(one).await.unwrap();
+                assert_eq!(told["at_ms"], round);
+            }
+        }
+        assert_eq!(scene.looks(), 4);
+        // Who takes nothing makes no work, and hears one snapshot then, not sixty.
+        advance(Duration::from_secs(60)).await;
+        assert_eq!(scene.looks(), 4);
+        assert_eq!(next(&mut all[0]).await.unwrap().1["at_ms"], 5);
+        assert!(timeout(Duration::from_millis(900), all[0].body_mut().frame()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn seats_are_limited_and_given_back() {
+        let (_, dashboard) = scene();
+        let mut all = Vec::new();
+        for _ in 0..MOST_VIEWERS {
+            all.push(looked(&dashboard).await.unwrap());
+        }
+        let refused = looked(&dashboard).await.unwrap_err();
+        assert_eq!(refused.status(), 429);
+        assert!(refused.to_string().contains("16 look at the dashboard already"), "{refused}");
+        all.pop();
+        assert!(looked(&dashboard).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_looks_does_not_keep_the_platform_from_ending() {
+        let (_, dashboard) = scene();
+        let mut one = looked(&dashboard).await.unwrap();
+        next(&mut one).await.unwrap();
+        next(&mut one).await.unwrap();
+        dashboard.end();
+        assert_eq!(next(&mut one).await, None);
+        // Who comes too late, too.
+        let mut late = looked(&dashboard).await.unwrap();
+        next(&mut late).await.unwrap();
+        assert_eq!(next(&mut late).await, None);
+    }
+}

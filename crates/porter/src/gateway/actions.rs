@@ -1,0 +1,127 @@
+//! Actions: create, read, update, delete, list.
+
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::auth::Identity;
+use super::extract::{Asked, Body, Place};
+use super::page::Page;
+use super::reply::{Reply, document};
+use super::{Gateway, name};
+use crate::api::{Action, ActionPut, ApiError, Name};
+use crate::clock::now_ms;
+
+/// Most bytes of an action: code in base64, and what is said about it.
+const MOST_BODY_BYTES: usize = 64 << 20;
+
+/// `GET actions`.
+pub async fn list(
+    identity: Identity,
+    State(gateway): State<Gateway>,
+    Place(namespace): Place<String>,
+    Asked(page): Asked<Page>,
+) -> Reply {
+    let namespace = identity.opens(&namespace)?;
+    let (skip, limit) = page.bounds()?;
+    let actions = gateway.store.actions(namespace, skip, limit)?;
+    if page.count {
+        return Ok(document(json!({ "actions": actions.len() })));
+    }
+    Ok(document(actions.iter().map(Action::summary).collect::<Vec<_>>()))
+}
+
+/// Whether the code is told, too.
+#[derive(Debug, Deserialize)]
+pub struct WithCode {
+    #[serde(default = "yes")]
+    code: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// `GET actions/NAME`.
+pub async fn read(
+    identity: Identity,
+    State(gateway): State<Gateway>,
+    Place((namespace, action)): Place<(String, String)>,
+    Asked(WithCode { code }): Asked<WithCode>,
+) -> Reply {
+    let (namespace, action) = (identity.opens(&namespace)?, name(&action)?);
+    let found = find(&gateway, namespace, &action)?;
+    if !code {
+        return Ok(document(found));
+    }
+    let code = gateway.store.code(namespace, &action)?.unwrap_or_default();
+    found.with_code(&code).map(document).map_err(|error| ApiError::Internal(error.to_string()))
+}
+
+/// The action, or an error in words.
+pub fn find(gateway: &Gateway, namespace: &Name, action: &Name) -> Result<Action, ApiError> {
+    let found = gateway.store.action(namespace, action)?;
+    found.ok_or_else(|| ApiError::NotFound(format!("action '{action}'")))
+}
+
+/// Whether an action that is there is replaced.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Overwrite {
+    overwrite: bool,
+}
+
+/// `PUT actions/NAME`.
+pub async fn put(
+    identity: Identity,
+    State(gateway): State<Gateway>,
+    Place((namespace, action)): Place<(String, String)>,
+    Asked(Overwrite { overwrite }): Asked<Overwrite>,
+    Body(body): Body<MOST_BODY_BYTES>,
+) -> Reply {
+    let (namespace, action) = (identity.opens(&namespace)?.clone(), name(&action)?);
+    let put: ActionPut = serde_json::from_slice(&body)
+        .map_err(|wrong| ApiError::BadRequest(format!("malformed content: {wrong}")))?;
+    let before = gateway.store.action(&namespace, &action)?;
+    if before.is_some() && !overwrite {
+        return Err(ApiError::Conflict("resource already exists".to_owned()));
+    }
+    let names = (&namespace, &action);
+    let change = put.apply(names, before.as_ref(), &gateway.runtimes, now_ms())?;
+    let told = match &change.code {
+        Some(code) => change.action.with_code(code),
+        None => serde_json::to_value(&change.action),
+    };
+    let told = told.map_err(|error| ApiError::Internal(error.to_string()))?;
+    let version = before.as_ref().map(|before| before.version);
+    let store = gateway.store.clone();
+    on_disk(move || store.put_action(&change, version)).await?;
+    if let Some(before) = before {
+        gateway.caller.gone(&before);
+    }
+    Ok(document(told))
+}
+
+/// `DELETE actions/NAME`.
+pub async fn delete(
+    identity: Identity,
+    State(gateway): State<Gateway>,
+    Place((namespace, action)): Place<(String, String)>,
+) -> Reply {
+    let (namespace, action) = (identity.opens(&namespace)?.clone(), name(&action)?);
+    let (store, gone) = (gateway.store.clone(), action.clone());
+    let deleted = on_disk(move || store.delete_action(&namespace, &gone)).await?;
+    let deleted = deleted.ok_or_else(|| ApiError::NotFound(format!("action '{action}'")))?;
+    gateway.caller.gone(&deleted);
+    Ok(document(deleted))
+}
+
+/// Does what waits for a disk, where it holds nobody up.
+pub async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, crate::store::StoreError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(ApiError::Internal("the store's thread has ended".to_owned())),
+    }
+}

@@ -1,0 +1,75 @@
+//! Who asks.
+
+use axum::extract::FromRequestParts;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::Gateway;
+use crate::api::{ApiError, Name};
+
+/// A client that has shown a key (HTTP Basic, `USER:SECRET`).
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The namespace that the key opens.
+    pub namespace: Name,
+}
+
+impl Identity {
+    /// Whether a namespace of a path is the key's; `_` means that it is.
+    pub fn opens(&self, namespace: &str) -> Result<&Name, ApiError> {
+        if namespace == "_" || namespace == self.namespace.as_str() {
+            return Ok(&self.namespace);
+        }
+        super::name(namespace)?;
+        Err(ApiError::Forbidden(namespace.to_owned()))
+    }
+}
+
+impl FromRequestParts<Gateway> for Identity {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        gateway: &Gateway,
+    ) -> Result<Identity, ApiError> {
+        let header = parts.headers.get(AUTHORIZATION).and_then(|header| header.to_str().ok());
+        let (user, secret) = header.and_then(credentials).ok_or(ApiError::Unauthorized)?;
+        let key = gateway.store.key(&user)?;
+        // As much is done for a user that is not there.
+        let hash: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
+        let known = key.as_ref().map_or([0; 32], |key| key.secret_sha256);
+        let is_it = bool::from(hash.ct_eq(&known));
+        key.filter(|_| is_it)
+            .map(|key| Identity { namespace: key.namespace })
+            .ok_or(ApiError::Unauthorized)
+    }
+}
+
+fn credentials(header: &str) -> Option<(String, String)> {
+    let (scheme, encoded) = header.split_once(' ')?;
+    let text =
+        STANDARD.decode(encoded.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"));
+    let text = String::from_utf8(text?).ok()?;
+    let (user, secret) = text.split_once(':')?;
+    Some((user.to_owned(), secret.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_basic() {
+        let encoded = STANDARD.encode("user:se:cret");
+        let found = Some(("user".to_owned(), "se:cret".to_owned()));
+        assert_eq!(credentials(&format!("Basic {encoded}")), found);
+        assert_eq!(credentials(&format!("basic  {encoded}")), found);
+        for bad in ["", "Basic", "Basic !", &format!("Bearer {encoded}"), "Basic dXNlcg=="] {
+            assert_eq!(credentials(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Calls of actions.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::actions::{find, on_disk};
+use super::auth::Identity;
+use super::extract::{Asked, Body, Place};
+use super::reply::{Reply, with_status};
+use super::{Gateway, name};
+use crate::api::{Activation, ActivationId, ApiError};
+use crate::clock::now_ms;
+use crate::life::Call;
+use crate::store::Accepted;
+use crate::trace::Trace;
+
+/// So long a blocking call is waited for at most; then its id is told.
+const MOST_WAITING: Duration = Duration::from_secs(60);
+/// Most bytes of what an action is called with.
+const MOST_BODY_BYTES: usize = 1 << 20;
+const ID_HEADER: &str = "x-openwhisk-activation-id";
+
+/// How a call is waited for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Wish {
+    blocking: bool,
+    result: bool,
+    timeout: Option<u64>,
+}
+
+/// `POST actions/NAME`.
+pub async fn call(
+    identity: Identity,
+    State(gateway): State<Gateway>,
+    Place((namespace, action)): Place<(String, String)>,
+    Asked(wish): Asked<Wish>,
+    headers: HeaderMap,
+    Body(body): Body<MOST_BODY_BYTES>,
+) -> Reply {
+    let asked_ms = now_ms();
+    let (namespace, action) = (identity.opens(&namespace)?, name(&action)?);
+    let given = arguments(&body)?;
+    gateway.caller.admit(namespace)?;
+    let action = find(&gateway, namespace, &action)?;
+    let id = new_id()?;
+    let args = action.parameters.merged(given);
+    let call = Call { id, args, asked_ms, action, trace: Trace::of(&headers) };
+    if !wish.blocking {
+        let (store, accepted) = (gateway.store.clone(), accepted(&call));
+        on_disk(move || store.accept(&accepted)).await?;
+        drop(gateway.caller.call(call));
+        return Ok(told(id, 202, &json!({ "activationId": id })));
+    }
+    let time = wish.timeout.map_or(MOST_WAITING, Duration::from_millis).min(MOST_WAITING);
+    match tokio::time::timeout(time, gateway.caller.call(call)).await {
+        Ok(Ok(activation)) => Ok(finished(&activation, wish.result)),
+        Ok(Err(_)) => Err(ApiError::Internal(format!("activation '{id}' was lost"))),
+        // It goes on, and its record tells what comes of it.
+        Err(_) => Ok(told(id, 202, &json!({ "activationId": id }))),
+    }
+}
+
+fn finished(activation: &Activation, only_result: bool) -> Response {
+    let status = activation.response.status.status();
+    let id = activation.activation_id;
+    match only_result {
+        true => told(id, status, &activation.response.result),
+        false => told(id, status, activation),
+    }
+}
+
+fn told(id: ActivationId, status: u16, value: &impl serde::Serialize) -> Response {
+    let mut response = with_status(status, value);
+    if let Ok(id) = HeaderValue::from_str(&id.to_string()) {
+        response.headers_mut().insert(ID_HEADER, id);
+    }
+    response
+}
+
+fn accepted(call: &Call) -> Accepted {
+    Accepted {
+        id: call.id,
+        namespace: call.action.namespace.clone(),
+        name: call.action.name.clone(),
+        version: call.action.version,
+        args: call.args.clone(),
+        accepted_ms: call.asked_ms,
+        trace: call.trace.clone(),
+    }
+}
+
+/// What the caller gives: an object, or nothing.
+fn arguments(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    if body.is_empty() {
+        return Ok(Map::new());
+    }
+    serde_json::from_slice(body)
+        .map_err(|wrong| ApiError::BadRequest(format!("the body is no JSON object: {wrong}")))
+}
+
+fn new_id() -> Result<ActivationId, ApiError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|_| ApiError::Internal("the kernel gives no random numbers".to_owned()))?;
+    Ok(ActivationId(u128::from_le_bytes(bytes)))
+}

@@ -1,0 +1,135 @@
+//! OpenWhisk's REST interface over HTTP.
+//!
+//! ```text
+//!  /metrics                                       figures, for Prometheus
+//!  /api/v1                                        what this is, and which runtimes it has
+//!  /api/v1/namespaces                             those that the key opens: one
+//!  /api/v1/namespaces/NS/actions[/NAME]           list, create, read, update, delete; POST calls
+//!  /api/v1/namespaces/NS/activations[/ID[/logs|/result]]
+//!  /api/v1/namespaces/NS/{packages,triggers,rules}  none
+//! ```
+//! Invariants: nothing but `/api/v1` itself and figures is told without a key; every error has OpenWhisk's shape,
+//! `{"error", "code"}`; a namespace that a key does not open looks the same whether it is there or not.
+//! The dashboard stands beside this, and is told without a key as figures are.
+
+mod actions;
+mod activations;
+mod auth;
+mod calls;
+mod extract;
+mod page;
+mod reply;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::{Value, json};
+
+use crate::api::{ApiError, Name, Runtimes};
+use crate::life::Caller;
+use crate::store::Store;
+use auth::Identity;
+use extract::Place;
+use reply::{Reply, document};
+
+/// Where all of OpenWhisk's interface is.
+const PREFIX: &str = "/api/v1";
+/// What figures are told in.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What requests are answered from.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    /// What survives a restart.
+    pub store: Arc<dyn Store>,
+    /// The runtimes that there are.
+    pub runtimes: Arc<Runtimes>,
+    /// What makes calls.
+    pub caller: Arc<dyn Caller>,
+}
+
+/// The routes of the interface.
+pub fn router(gateway: Gateway) -> Router {
+    let actions = get(actions::list);
+    let action = get(actions::read).put(actions::put).delete(actions::delete).post(calls::call);
+    let namespace = Router::new()
+        .route("/actions", actions)
+        .route("/actions/{name}", action)
+        .route("/activations", get(activations::list))
+        .route("/activations/{id}", get(activations::read))
+        .route("/activations/{id}/logs", get(activations::logs))
+        .route("/activations/{id}/result", get(activations::result))
+        .route("/packages", get(nothing))
+        .route("/triggers", get(nothing))
+        .route("/rules", get(nothing))
+        .route("/limits", get(limits));
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route(PREFIX, get(about))
+        .route("/api/v1/namespaces", get(namespaces))
+        .nest("/api/v1/namespaces/{namespace}", namespace)
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(gateway)
+}
+
+async fn about(State(gateway): State<Gateway>) -> Response {
+    let runtimes: serde_json::Map<String, Value> = gateway
+        .runtimes
+        .kinds()
+        .into_iter()
+        .map(|kind| {
+            let family = kind.split(':').next().unwrap_or_default().to_owned();
+            (family, json!([{ "kind": kind, "default": true, "deprecated": false }]))
+        })
+        .collect();
+    document(json!({
+        "support": { "github": "", "slack": "" },
+        "description": "farfork, by OpenWhisk's interface",
+        "api_paths": [PREFIX],
+        "build": env!("CARGO_PKG_VERSION"),
+        "buildno": env!("CARGO_PKG_VERSION"),
+        "runtimes": runtimes,
+        "limits": { "actions_per_minute": 0, "triggers_per_minute": 0, "concurrent_actions": 0 },
+    }))
+}
+
+/// Figures in the text format of OpenMetrics. They name namespaces and functions, and tell nothing of
+/// what is in calls; collectors have no key.
+async fn metrics(State(gateway): State<Gateway>) -> Reply {
+    let told = tokio::task::spawn_blocking(move || gateway.caller.metrics()).await;
+    let text = told.map_err(|_| ApiError::Internal("nobody could look".to_owned()))?;
+    Ok(([(CONTENT_TYPE, OPENMETRICS)], text).into_response())
+}
+
+async fn namespaces(identity: Identity) -> Response {
+    document(json!([identity.namespace]))
+}
+
+/// What there is none of, so that clients that list everything get on.
+async fn nothing(identity: Identity, Place(namespace): Place<String>) -> Reply {
+    identity.opens(&namespace)?;
+    Ok(document(json!([])))
+}
+
+async fn limits(identity: Identity, Place(namespace): Place<String>) -> Reply {
+    identity.opens(&namespace)?;
+    Ok(document(json!({})))
+}
+
+async fn unknown() -> Response {
+    ApiError::NotFound("no such path".to_owned()).into_response()
+}
+
+async fn wrong_method() -> Response {
+    reply::error(405, "The supplied HTTP method is not allowed here.")
+}
+
+/// A name from a path.
+fn name(text: &str) -> Result<Name, ApiError> {
+    text.parse().map_err(|error: crate::api::NameError| ApiError::BadRequest(error.to_string()))
+}

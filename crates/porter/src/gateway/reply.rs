@@ -1,0 +1,65 @@
+//! Answers.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::api::ApiError;
+use crate::store::StoreError;
+
+/// What most handlers come to.
+pub type Reply = Result<Response, ApiError>;
+
+/// A document with status 200.
+pub fn document(value: impl Serialize) -> Response {
+    with_status(200, &value)
+}
+
+/// A document with another status.
+pub fn with_status(status: u16, value: &impl Serialize) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let Ok(text) = serde_json::to_vec(value) else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An error in OpenWhisk's shape. Its code names the request in the platform's log.
+pub fn error(status: u16, words: &str) -> Response {
+    let code = getrandom::u64().map_or_else(|_| String::new(), |code| format!("{code:016x}"));
+    if status >= 500 {
+        tracing::error!(code, status, words, "a request failed");
+    }
+    with_status(status, &json!({ "error": words, "code": code }))
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = error(self.status(), &self.to_string());
+        if self == ApiError::Unauthorized {
+            let challenge = HeaderValue::from_static("Basic realm=\"OpenWhisk\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        response
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> ApiError {
+        match error {
+            StoreError::Conflict => ApiError::Conflict(
+                "Concurrent modification to resource detected: read it and try again.".to_owned(),
+            ),
+            other => {
+                tracing::error!(reason = %other, "the store failed");
+                ApiError::Internal("the store does not answer; see the platform's log".to_owned())
+            }
+        }
+    }
+}

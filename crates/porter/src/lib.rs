@@ -1,0 +1,30 @@
+//! The serverless platform: OpenWhisk's interface, what it keeps, and the life of functions.
+//!
+//! ```text
+//!  serve      all of it as a program
+//!  gateway    HTTP
+//!  dashboard  a page that shows what goes on
+//!  life       calls and instances of functions
+//!  confine    what a function may do, and its files
+//!  cluster    nodes for real, on which instances are clones
+//!  operator   keys of namespaces
+//!  store      what survives a restart: keys, actions, activations, calls that were accepted
+//!  trace     which trace a call is a part of
+//!  api        OpenWhisk's documents, as clients send and read them (no I/O)
+//! ```
+//! Invariants: an identity of one namespace never reaches what belongs to another; what a client was
+//! told to be accepted is in the store first.
+#![forbid(unsafe_code)]
+
+pub mod api;
+mod clock;
+pub mod cluster;
+pub mod confine;
+pub mod dashboard;
+pub mod gateway;
+mod http;
+pub mod life;
+pub mod operator;
+pub mod serve;
+pub mod store;
+pub mod trace;

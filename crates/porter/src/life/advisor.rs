@@ -1,0 +1,167 @@
+//! Asks policies, and keeps a journal of what they decided.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use farfork_policy::journal::{self, Line, Record};
+use farfork_policy::{Facts, Policies, Policy, Settings};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use serde_json::Value;
+
+use super::decisions::Decisions;
+use crate::clock::now_ms;
+
+/// A journal that is longer begins anew; the one before it is kept.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Policies and their journal.
+#[derive(Debug)]
+pub struct Advisor {
+    /// Who is asked.
+    pub policies: Policies,
+    settings: Settings,
+    journal: Mutex<Option<JournalFile>>,
+    /// How often who was asked decided what.
+    pub counts: Family<OfDecision, Counter>,
+    /// What was decided, for those who look.
+    pub decisions: Decisions,
+}
+
+/// Decisions that are counted as one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OfDecision {
+    policy: &'static str,
+    /// What was decided, in a word; nothing where that is a figure or a list.
+    choice: String,
+}
+
+/// A journal in a file.
+#[derive(Debug)]
+pub struct JournalFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl JournalFile {
+    /// Goes on with the journal at `path`, or begins it.
+    pub fn open(path: &Path) -> io::Result<JournalFile> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok(JournalFile { path: path.to_owned(), file, bytes })
+    }
+
+    fn write(&mut self, settings: Settings, line: &Line) -> io::Result<()> {
+        if self.bytes >= MOST_BYTES {
+            fs::rename(&self.path, self.path.with_extension("old.jsonl"))?;
+            *self = JournalFile::open(&self.path)?;
+            self.put(&Line::Settings { settings })?;
+        }
+        self.put(line)
+    }
+
+    fn put(&mut self, line: &Line) -> io::Result<()> {
+        let mut text = Vec::new();
+        journal::write(&mut text, line)?;
+        self.bytes += text.len() as u64;
+        // At once, so that a journal ends with a whole line whoever dies.
+        self.file.write_all(&text)
+    }
+}
+
+impl Advisor {
+    /// Policies by their settings, and a journal if decisions are to be kept.
+    pub fn new(settings: Settings, mut journal: Option<JournalFile>) -> io::Result<Advisor> {
+        if let Some(journal) = &mut journal {
+            journal.write(settings, &Line::Settings { settings })?;
+        }
+        let (policies, journal) = (settings.into(), Mutex::new(journal));
+        let (counts, decisions) = Default::default();
+        Ok(Advisor { policies, settings, journal, counts, decisions })
+    }
+
+    /// Asks a policy about somebody.
+    pub fn ask<F: Facts>(&self, policy: &dyn Policy<F>, about: &str, facts: &F) -> F::Choice {
+        let decision = policy.decide(facts);
+        self.counts.get_or_create(&OfDecision::of::<F>(&decision.choice)).inc();
+        let record = Record::new(now_ms(), about, facts, &decision).map_err(io::Error::from);
+        if let Ok(record) = &record {
+            self.decisions.tell(record);
+        }
+        self.keep(record);
+        decision.choice
+    }
+
+    /// Writes a record to the journal, if there is one.
+    fn keep(&self, record: io::Result<Record>) {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(file) = &mut *journal else { return };
+        let written = record.and_then(|record| file.write(self.settings, &Line::Record(record)));
+        if let Err(source) = written {
+            let reason = farfork_sys::words::of(&source);
+            tracing::error!(reason, "the journal cannot be written, and ends here");
+            *journal = None;
+        }
+    }
+}
+
+impl OfDecision {
+    fn of<F: Facts>(choice: &F::Choice) -> OfDecision {
+        let choice = match serde_json::to_value(choice) {
+            Ok(Value::String(word)) => word,
+            Ok(Value::Bool(is_so)) => if is_so { "yes" } else { "no" }.to_owned(),
+            Ok(Value::Null) => "none".to_owned(),
+            // A choice with more to it, as which instances go.
+            Ok(Value::Object(with)) => with.keys().next().cloned().unwrap_or_default(),
+            _ => String::new(),
+        };
+        OfDecision { policy: F::QUESTION, choice }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farfork_policy::checkpoint::CheckpointFacts;
+    use std::io::BufReader;
+
+    fn replayed(path: &Path) -> (usize, usize) {
+        let file = BufReader::new(File::open(path).unwrap());
+        let (count, differences) = journal::replay(file, None).unwrap();
+        (count, differences.len())
+    }
+
+    #[test]
+    fn what_was_decided_can_be_decided_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("decisions.jsonl");
+        for _ in 0..2 {
+            let journal = JournalFile::open(&path).unwrap();
+            let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
+            for calls in [1, 16] {
+                let facts = CheckpointFacts { calls, ..CheckpointFacts::default() };
+                let choice = advisor.ask(&*advisor.policies.checkpoint, "guest/a", &facts);
+                assert_eq!(choice, calls == 16);
+            }
+        }
+        assert_eq!(replayed(&path), (4, 0));
+    }
+
+    #[test]
+    fn a_long_journal_begins_anew_with_its_settings() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("decisions.jsonl");
+        let mut journal = JournalFile::open(&path).unwrap();
+        journal.bytes = MOST_BYTES;
+        let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
+        advisor.ask(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+        assert_eq!(replayed(&path), (1, 0));
+        assert!(directory.path().join("decisions.old.jsonl").exists());
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("{\"settings\""), "{text}");
+    }
+}

@@ -1,0 +1,80 @@
+//! What the first instance of a function loads, and as whom.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::image;
+use super::platform::Shared;
+use crate::api::Action;
+use crate::confine::{self, FolderError};
+
+/// The code of a function.
+#[derive(Debug)]
+pub struct Code {
+    /// The user that it runs as.
+    pub user: u32,
+    /// It.
+    pub form: Form,
+}
+
+/// How code comes.
+#[derive(Debug)]
+pub enum Form {
+    /// As a text.
+    Text(String),
+    /// As the files of an archive, unpacked in a folder that its user can read.
+    Folder(PathBuf),
+}
+
+/// There is no code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoCode {
+    /// The platform has none, for a reason that its log tells.
+    Lost(String),
+    /// The action's owner has sent what is none.
+    Wrong(String),
+}
+
+impl Shared {
+    /// An action as it is now, and its code.
+    pub async fn with_code(&self, action: &Action) -> Result<(Action, Arc<Code>), NoCode> {
+        let (namespace, name) = (action.namespace.clone(), action.name.clone());
+        let found = self.ask_store(move |store| {
+            let (action, code) = (store.action(&namespace, &name)?, store.code(&namespace, &name)?);
+            Ok((action, code, store.number(&namespace)?))
+        });
+        let (action, text, number) = match found.await {
+            Ok((Some(action), Some(code), number)) => (action, code, number),
+            Ok(_) => {
+                let why = "the action was deleted before the call was made";
+                return Err(NoCode::Lost(why.to_owned()));
+            }
+            Err(error) => return Err(NoCode::Lost(error.to_string())),
+        };
+        let user = confine::user(number);
+        let form = match action.exec.binary {
+            true => Form::Folder(self.folder(&action, user, text).await?),
+            false => Form::Text(text),
+        };
+        Ok((action, Arc::new(Code { user, form })))
+    }
+
+    async fn folder(&self, action: &Action, user: u32, archive: String) -> Result<PathBuf, NoCode> {
+        let (folders, name) = (self.folders.clone(), image::name(action));
+        let had = tokio::task::spawn_blocking(move || folders.have(&name, user, &archive));
+        let had = had.await.map_err(|_| NoCode::Lost("the platform ends".to_owned()))?;
+        had.map_err(|error| match error {
+            FolderError::Archive(_) => NoCode::Wrong(error.to_string()),
+            error => NoCode::Lost(error.to_string()),
+        })
+    }
+
+    /// Removes the files of a version that there is no more.
+    pub async fn remove_folder(&self, action: &Action) {
+        let (folders, name) = (self.folders.clone(), image::name(action));
+        let removed = tokio::task::spawn_blocking(move || folders.remove(&name)).await;
+        if let Ok(Err(error)) = removed {
+            tracing::warn!(%error, "files of a function stay");
+        }
+    }
+}

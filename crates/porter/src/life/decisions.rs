@@ -1,0 +1,142 @@
+//! Decisions as they are made, for those who look.
+//!
+//! ```text
+//!  tell ─► the last ones of each question ─► whoever begins to look
+//!       └► a channel of bounded length ────► whoever looks, who loses the oldest if they are slow
+//! ```
+//! Invariant: who begins to look hears of each decision once, from the past or as it comes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farfork_policy::journal::Record;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::broadcast;
+
+/// Decisions of each question that are kept. Of each, so that those made at every call do not take the
+/// place of all others.
+const KEPT: usize = 16;
+/// Decisions that somebody who looks may be behind.
+const BEHIND: usize = 256;
+
+/// A decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Told {
+    /// Its number, from 0 when the platform began.
+    pub number: u64,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Which function, user or node it is about.
+    pub about: String,
+    /// What was asked.
+    pub question: String,
+    /// What was decided.
+    pub choice: Value,
+    /// Why.
+    pub why: String,
+}
+
+/// What somebody looks at.
+#[derive(Debug)]
+pub struct Watch {
+    /// The last decisions, the oldest first.
+    pub past: Vec<Arc<Told>>,
+    /// Those to come.
+    pub coming: broadcast::Receiver<Arc<Told>>,
+}
+
+/// The last decisions.
+#[derive(Debug)]
+pub struct Decisions {
+    kept: Mutex<Kept>,
+    sender: broadcast::Sender<Arc<Told>>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    next: u64,
+    last: BTreeMap<String, VecDeque<Arc<Told>>>,
+}
+
+impl Default for Decisions {
+    fn default() -> Decisions {
+        Decisions { kept: Mutex::default(), sender: broadcast::Sender::new(BEHIND) }
+    }
+}
+
+impl Decisions {
+    /// A decision was made.
+    pub fn tell(&self, record: &Record) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = Arc::new(Told {
+            number: kept.next,
+            at_ms: record.at_ms,
+            about: record.about.clone(),
+            question: record.question.clone(),
+            choice: record.choice.clone(),
+            why: record.why.clone(),
+        });
+        kept.next += 1;
+        let last = kept.last.entry(record.question.clone()).or_default();
+        if last.len() == KEPT {
+            last.pop_front();
+        }
+        last.push_back(Arc::clone(&told));
+        // Still under the lock, so that nobody begins to look in between. Perhaps nobody looks.
+        let _ = self.sender.send(told);
+    }
+
+    /// Begins to look.
+    pub fn watch(&self) -> Watch {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut past: Vec<_> = kept.last.values().flatten().cloned().collect();
+        let coming = self.sender.subscribe();
+        drop(kept);
+        past.sort_unstable_by_key(|told| told.number);
+        Watch { past, coming }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::broadcast::error::TryRecvError;
+
+    fn record(question: &str, why: &str) -> Record {
+        Record {
+            at_ms: 7,
+            about: "guest/a".to_owned(),
+            question: question.to_owned(),
+            facts: Value::Null,
+            choice: true.into(),
+            why: why.to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_is_rare_stays_beside_what_is_frequent() {
+        let decisions = Decisions::default();
+        decisions.tell(&record("checkpoint", "rare"));
+        (0..100).for_each(|number| decisions.tell(&record("keep-alive", &number.to_string())));
+        let past = decisions.watch().past;
+        assert_eq!(past.len(), 1 + KEPT);
+        assert_eq!((past[0].why.as_str(), past[1].why.as_str()), ("rare", "84"));
+        assert!(past.windows(2).all(|two| two[0].number < two[1].number));
+    }
+
+    #[test]
+    fn each_is_heard_once_and_who_is_slow_hears_how_many_are_lost() {
+        let decisions = Decisions::default();
+        decisions.tell(&record("checkpoint", "before"));
+        let Watch { past, mut coming } = decisions.watch();
+        assert_eq!(past.len(), 1);
+        assert_eq!(coming.try_recv(), Err(TryRecvError::Empty));
+        decisions.tell(&record("checkpoint", "after"));
+        assert_eq!(coming.try_recv().unwrap().why, "after");
+        let many = BEHIND as u64 + 44;
+        (0..many).for_each(|_| decisions.tell(&record("checkpoint", "much")));
+        assert_eq!(coming.try_recv(), Err(TryRecvError::Lagged(44)));
+        assert_eq!(coming.try_recv().unwrap().number, 2 + 44);
+    }
+}

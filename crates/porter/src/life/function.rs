@@ -1,0 +1,460 @@
+//! One version of one action: its queue, its instances, its image. One task owns all of it; whatever
+//! takes time is done elsewhere and comes back as a message.
+//!
+//! ```text
+//!              ┌────────────── a call is there ───────────────┐
+//!  starting ──►idle ──────────────────────────────► busy ─────┤ answered well ──► idle
+//!              │ too long, or room is needed         │        └ else ──► gone
+//!              ▼                                     ▼ enough calls, no image yet
+//!             gone                              checkpointing ──► idle
+//! ```
+
+mod starting;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfork_policy::Memory;
+use farfork_policy::checkpoint::CheckpointFacts;
+use farfork_policy::keep_alive::IdleFacts;
+use farfork_policy::observed::{IdleGaps, RecentLatency};
+use farfork_types::Tiering;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use super::code::Code;
+use super::instance::{Instance, Spent};
+use super::metrics::{Counted, Way};
+use super::nodes::NodesError;
+use super::platform::Shared;
+use super::{Call, image, snapshot};
+use crate::api::{Action, Activation};
+
+/// An instance's own memory, a guess until one was looked at.
+const GUESSED_BYTES: u64 = 16 << 20;
+/// Times that a call is handed to an instance that does not take it.
+const MOST_TRIES: u32 = 3;
+/// So many clones of an image may not start, one after the other, before it is given up.
+const MOST_FAILED_CLONES: u32 = 2;
+/// Calls that are remembered to tell how often there are any.
+const REMEMBERED_CALLS: usize = 1024;
+const HOUR: Duration = Duration::from_secs(3600);
+/// For so long a call waits for a node that answers.
+const NO_NODE: Duration = Duration::from_secs(10);
+/// How soon is looked again whether there is room.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// A call that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    /// It.
+    pub call: Call,
+    /// Who is told what comes of it; nobody if the caller has gone.
+    pub answer: oneshot::Sender<Activation>,
+    /// How often it was handed to an instance that did not take it, or found none.
+    pub tries: u32,
+    /// Since when it waits here.
+    pub since: Instant,
+}
+
+/// What a function is told by others.
+#[derive(Debug)]
+pub enum Told {
+    /// It is called.
+    Called(Box<Waiting>),
+    /// There is no such version any more. It makes the calls that it was told of, and ends.
+    Gone,
+}
+
+/// What comes of what a function has begun.
+pub enum Message {
+    /// Somebody else needs the room of this instance.
+    Evict(u64),
+    /// An instance has ended.
+    Ended(u64),
+    /// An instance was started, or not.
+    Started { result: Result<Box<Instance>, NodesError>, is_clone: bool },
+    /// A call was made; the instance may make another.
+    Made { instance: Option<Box<Instance>>, run_us: Option<u64> },
+    /// An instance did not take a call.
+    NotTaken(Box<Waiting>),
+    /// An instance was checkpointed, or not.
+    Checkpointed { instance: Option<Box<Instance>>, result: Result<(), String> },
+}
+
+/// The function's image.
+#[derive(Debug, PartialEq, Eq)]
+enum Image {
+    /// There is none; it is not tried again before so many calls were answered.
+    None { next_after: u64 },
+    /// An instance is being checkpointed.
+    InTheMaking,
+    /// There is one.
+    There,
+}
+
+struct Idle {
+    instance: Box<Instance>,
+    /// Then it ends.
+    until: Instant,
+}
+
+/// A function, owned by its task.
+pub struct Function {
+    shared: Arc<Shared>,
+    action: Action,
+    /// What its calls are counted by.
+    counted: Counted,
+    /// What the journal calls it.
+    about: String,
+    image_name: String,
+    told: UnboundedReceiver<Told>,
+    /// Whether it is told nothing any more.
+    is_told_all: bool,
+    inbox: UnboundedReceiver<Message>,
+    outbox: UnboundedSender<Message>,
+    queue: VecDeque<Waiting>,
+    /// The one that was used last is last.
+    idle: Vec<Idle>,
+    /// Instances that make a call or are being checkpointed.
+    busy: usize,
+    starting: usize,
+    image: Image,
+    /// How many clones of it did not start since one did.
+    failed_clones: u32,
+    code: Option<Arc<Code>>,
+    tiering: Tiering,
+    latency: RecentLatency,
+    gaps: IdleGaps,
+    recent_calls: VecDeque<Instant>,
+    answered: u64,
+    last_end: Option<Instant>,
+    /// Most local memory that one of its instances was seen to take, in bytes.
+    local_bytes: Option<u64>,
+    /// When it is looked again whether there is room for an instance.
+    look_again: Option<Instant>,
+    is_gone: bool,
+    /// How many calls it has said to wait.
+    said_waiting: usize,
+}
+
+impl Function {
+    /// Begins the life of a function; it is told what happens by what this returns.
+    pub fn begin(shared: Arc<Shared>, action: Action) -> UnboundedSender<Told> {
+        let (tell, told) = unbounded_channel();
+        let (outbox, inbox) = unbounded_channel();
+        let function = Function {
+            counted: shared.metrics.functions.of(&action),
+            about: action.path(),
+            image_name: image::name(&action),
+            shared,
+            action,
+            told,
+            is_told_all: false,
+            inbox,
+            outbox,
+            queue: VecDeque::new(),
+            idle: Vec::new(),
+            busy: 0,
+            starting: 0,
+            image: Image::None { next_after: 0 },
+            failed_clones: 0,
+            code: None,
+            tiering: Tiering::default(),
+            latency: RecentLatency::default(),
+            gaps: IdleGaps::default(),
+            recent_calls: VecDeque::new(),
+            answered: 0,
+            last_end: None,
+            local_bytes: None,
+            look_again: None,
+            is_gone: false,
+            said_waiting: 0,
+        };
+        tokio::spawn(function.live());
+        tell
+    }
+
+    async fn live(mut self) {
+        self.look_for_image().await;
+        while !self.has_ended() {
+            let shared = Arc::clone(&self.shared);
+            let room = shared.fleet.room.notified();
+            let wake = self.wake();
+            tokio::select! {
+                // Who has nothing to do any more is known before there is more to do.
+                biased;
+                // It has a sender itself.
+                Some(message) = self.inbox.recv() => self.hear(message),
+                told = self.told.recv(), if !self.is_told_all => match told {
+                    Some(Told::Called(waiting)) => self.called(*waiting),
+                    Some(Told::Gone) => self.retire(),
+                    None => self.is_told_all = true,
+                },
+                () = sleep_until(wake) => {}
+                () = room, if self.look_again.is_some() => self.look_again = None,
+            }
+            self.end_idle();
+            self.go_on().await;
+            self.say();
+        }
+        if self.is_gone {
+            self.shared.remove_all_of(&self.action).await;
+        }
+    }
+
+    /// Has those who look see how it stands.
+    fn say(&mut self) {
+        let waiting = self.queue.len();
+        if waiting != self.said_waiting {
+            self.counted.wait(waiting as i64 - self.said_waiting as i64);
+            self.said_waiting = waiting;
+        }
+        // If it is gone, another version speaks of the function.
+        if !self.is_gone {
+            self.counted.image(match self.image {
+                Image::None { .. } => snapshot::Image::None,
+                Image::InTheMaking => snapshot::Image::Making,
+                Image::There => snapshot::Image::Ready,
+            });
+        }
+    }
+
+    /// What an earlier run of the platform has left.
+    async fn look_for_image(&mut self) {
+        match self.shared.nodes.has_image(&self.image_name).await {
+            Ok(true) => self.image = Image::There,
+            Ok(false) => {}
+            Err(error) => tracing::warn!(about = self.about, %error, "images are not looked at"),
+        }
+        // Somebody may have changed the action between a call of it and now.
+        if !self.shared.is_current(&self.action).await {
+            self.retire();
+        }
+    }
+
+    /// Hears what it was told so far, and nothing else.
+    fn retire(&mut self) {
+        self.is_gone = true;
+        self.told.close();
+    }
+
+    fn has_ended(&self) -> bool {
+        self.is_gone && self.is_told_all && self.queue.is_empty() && self.busy + self.starting == 0
+    }
+
+    /// When there is something to do though nothing happens.
+    fn wake(&self) -> Instant {
+        let expiry = self.idle.iter().map(|idle| idle.until).chain(self.look_again).min();
+        expiry.unwrap_or_else(|| Instant::now() + HOUR)
+    }
+
+    fn hear(&mut self, message: Message) {
+        match message {
+            Message::Evict(id) | Message::Ended(id) => {
+                self.idle.retain(|idle| idle.instance.id != id);
+            }
+            Message::Started { result, is_clone } => {
+                self.starting -= 1;
+                self.started(result, is_clone);
+            }
+            Message::Made { instance, run_us } => {
+                self.busy -= 1;
+                self.made(instance, run_us);
+            }
+            Message::NotTaken(waiting) => {
+                self.busy -= 1;
+                self.again(*waiting, "no instance of it takes the call");
+            }
+            Message::Checkpointed { instance, result } => {
+                self.busy -= 1;
+                self.checkpointed(result);
+                self.rest(instance);
+            }
+        }
+    }
+
+    fn called(&mut self, waiting: Waiting) {
+        let now = Instant::now();
+        if let Some(end) = self.last_end.filter(|_| self.busy == 0 && self.queue.is_empty()) {
+            self.gaps.add(millis(now - end));
+        }
+        self.recent_calls.push_back(now);
+        if self.recent_calls.len() > REMEMBERED_CALLS {
+            self.recent_calls.pop_front();
+        }
+        self.queue.push_back(waiting);
+    }
+
+    /// Calls in the last hour.
+    fn calls_per_hour(&mut self) -> u64 {
+        let now = Instant::now();
+        while self.recent_calls.front().is_some_and(|at| now - *at > HOUR) {
+            self.recent_calls.pop_front();
+        }
+        self.recent_calls.len() as u64
+    }
+
+    fn made(&mut self, instance: Option<Box<Instance>>, run_us: Option<u64>) {
+        self.last_end = Some(Instant::now());
+        if let Some(run_us) = run_us {
+            self.latency.add(run_us);
+            self.answered += 1;
+        }
+        let Some(instance) = instance else { return };
+        let seen = self.shared.nodes.usage(instance.id).map(|usage| usage.local_bytes);
+        self.local_bytes = self.local_bytes.max(seen);
+        match self.is_due(&instance) {
+            true => self.checkpoint(instance),
+            false => self.rest(Some(instance)),
+        }
+    }
+
+    /// Has an instance wait for calls, for a while.
+    fn rest(&mut self, instance: Option<Box<Instance>>) {
+        let Some(instance) = instance.filter(|instance| !instance.has_ended()) else { return };
+        let facts = IdleFacts {
+            memory: self.memory_of(&instance.place.node),
+            has_image: self.image == Image::There,
+            gaps: self.gaps.gaps(),
+        };
+        let advisor = &self.shared.advisor;
+        let window_ms = advisor.ask(&*advisor.policies.keep_alive, &self.about, &facts);
+        self.shared.nodes.end_work(instance.id);
+        let until = Instant::now() + Duration::from_millis(window_ms);
+        let calls = self.calls_per_hour() / (self.idle.len() as u64 + 1);
+        instance.place.set_idle(Some(calls), self.local_bytes);
+        self.idle.push(Idle { instance, until });
+    }
+
+    fn memory_of(&self, node: &str) -> Memory {
+        let nodes = self.shared.nodes.nodes(self.action.limits.memory_mb);
+        let found = nodes.into_iter().find(|found| found.name == node);
+        found.map(|found| found.memory).unwrap_or_default()
+    }
+
+    fn end_idle(&mut self) {
+        let now = Instant::now();
+        let is_gone = self.is_gone && self.queue.is_empty();
+        self.idle.retain(|idle| !is_gone && idle.until > now && !idle.instance.has_ended());
+    }
+
+    /// Hands calls to instances, and starts as many as are lacking.
+    async fn go_on(&mut self) {
+        while let Some(waiting) = self.queue.pop_front() {
+            // The one that was used last, so that others become old.
+            let has_room = |idle: &Idle| self.shared.nodes.begin_work(idle.instance.id);
+            let Some(index) = self.idle.iter().rposition(has_room) else {
+                self.queue.push_front(waiting);
+                break;
+            };
+            let idle = self.idle.remove(index);
+            self.hand(idle.instance, waiting);
+        }
+        let now = Instant::now();
+        if self.look_again.is_some_and(|at| at > now) && !self.queue.is_empty() {
+            return;
+        }
+        self.look_again = None;
+        let lacking = self.queue.len().saturating_sub(self.starting);
+        // Soon there is an image, and an instance of it starts sooner than one without.
+        if lacking > 0 && self.image != Image::InTheMaking {
+            self.start(lacking).await;
+        }
+    }
+
+    /// Hands a call to an instance.
+    fn hand(&mut self, mut instance: Box<Instance>, mut waiting: Waiting) {
+        self.busy += 1;
+        instance.place.set_idle(None, None);
+        // The call may be of a version that was there when it came.
+        waiting.call.action = self.action.clone();
+        let (shared, outbox, code) =
+            (Arc::clone(&self.shared), self.outbox.clone(), self.code.clone());
+        let (counted, waited) = (self.counted.clone(), waiting.since.elapsed());
+        tokio::spawn(async move {
+            let (kind, took) = (instance.kind, instance.took);
+            let Some(made) = instance.make(&waiting.call, code.as_deref()).await else {
+                // A function that has ended waits for nothing.
+                let _ = outbox.send(Message::NotTaken(Box::new(waiting)));
+                return;
+            };
+            let Spent { init, run } = made.spent;
+            shared.metrics.starts.called(&Way { start: kind, waited, took, init, run });
+            counted.called(made.response.status, Some(kind), made.times);
+            let run_us = made.is_well.then_some(made.spent.run_us());
+            let instance = made.is_well.then_some(instance);
+            // The caller hears of it later, so that the next call finds the instance.
+            let _ = outbox.send(Message::Made { instance, run_us });
+            shared.finish(&counted, waiting, kind, made).await;
+        });
+    }
+
+    /// Puts a call back that was not made, or gives it up.
+    fn again(&mut self, mut waiting: Waiting, why: &str) {
+        waiting.tries += 1;
+        if waiting.tries < MOST_TRIES {
+            self.queue.push_front(waiting);
+        } else {
+            self.give_up(waiting, why);
+        }
+    }
+
+    fn give_up(&self, waiting: Waiting, why: &str) {
+        self.shared.give_up(&self.counted, waiting, why);
+    }
+
+    /// Whether an instance that has just answered is to be checkpointed.
+    fn is_due(&mut self, instance: &Instance) -> bool {
+        let Image::None { next_after } = self.image else { return false };
+        if self.is_gone || self.answered < next_after {
+            return false;
+        }
+        let facts = CheckpointFacts {
+            calls: instance.calls,
+            recent_us: instance.recent_us.iter().copied().collect(),
+            pool: self.shared.nodes.pool(),
+            image_bytes: self.local_bytes.unwrap_or(GUESSED_BYTES),
+        };
+        let advisor = &self.shared.advisor;
+        advisor.ask(&*advisor.policies.checkpoint, &self.about, &facts)
+    }
+
+    fn checkpoint(&mut self, mut instance: Box<Instance>) {
+        self.image = Image::InTheMaking;
+        self.busy += 1;
+        let (nodes, outbox) = (Arc::clone(&self.shared.nodes), self.outbox.clone());
+        let name = self.image_name.clone();
+        tokio::spawn(async move {
+            let result = match instance.prepare().await {
+                Err(reason) => Err(reason),
+                Ok(hot) => {
+                    let made = nodes.checkpoint(instance.id, &name, hot).await;
+                    made.map_err(|error| error.to_string())
+                }
+            };
+            let instance = Some(instance);
+            let _ = outbox.send(Message::Checkpointed { instance, result });
+        });
+    }
+
+    fn checkpointed(&mut self, result: Result<(), String>) {
+        self.shared.metrics.starts.checkpointed(result.is_ok());
+        match result {
+            Ok(()) => {
+                tracing::info!(about = self.about, image = self.image_name, "checkpointed");
+                (self.image, self.code) = (Image::There, None);
+            }
+            Err(reason) => {
+                tracing::warn!(about = self.about, reason, "not checkpointed");
+                self.image = Image::None { next_after: self.answered.saturating_mul(2) };
+            }
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

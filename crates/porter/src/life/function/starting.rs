@@ -1,0 +1,228 @@
+//! Starting instances: where, of what, and what happens if there is no room.
+
+use std::sync::Arc;
+
+use farfork_policy::admission::{Admission, AdmissionFacts};
+use farfork_policy::placement::{NodeFacts, PlacementFacts};
+use farfork_policy::tiering::{Objective, TieringFacts};
+use farfork_types::Tiering;
+use tokio::time::Instant;
+
+use super::{Function, Image, LOOK_AGAIN, MOST_FAILED_CLONES, Message, NO_NODE};
+use crate::api::{Outcome, Parameters, Response, StartKind};
+use crate::life::code::NoCode;
+use crate::life::fleet::{Neighbours, Newcomer};
+use crate::life::instance::Instance;
+use crate::life::nodes::{NodesError, Start};
+
+impl Function {
+    /// Starts as many instances as there is room for.
+    pub(super) async fn start(&mut self, lacking: usize) {
+        match self.have_code().await {
+            Ok(()) => {}
+            Err(NoCode::Lost(why)) => return self.give_up_all(&why),
+            Err(NoCode::Wrong(why)) => return self.answer_all(&why),
+        }
+        for _ in 0..lacking {
+            let need_bytes = self.most_bytes();
+            let nodes = self.shared.nodes.nodes(self.action.limits.memory_mb);
+            let facts = PlacementFacts { need_bytes, nodes };
+            let advisor = &self.shared.advisor;
+            match advisor.ask(&*advisor.policies.placement, &self.about, &facts) {
+                Some(node) => self.start_on(node, &facts),
+                None => return self.make_room(&facts),
+            }
+        }
+    }
+
+    /// What an instance may take, in bytes. Most take much less, and are counted with that when they
+    /// have nothing to do.
+    fn most_bytes(&self) -> u64 {
+        self.action.limits.memory_mb << 20
+    }
+
+    /// Without an image each instance has to load the code.
+    async fn have_code(&mut self) -> Result<(), NoCode> {
+        if self.image == Image::There || self.code.is_some() {
+            return Ok(());
+        }
+        let (action, code) = self.shared.with_code(&self.action).await?;
+        if action.updated_ms != self.action.updated_ms {
+            // The code of the version that these calls are of is no more.
+            self.action = action;
+            self.retire();
+        }
+        self.code = Some(code);
+        Ok(())
+    }
+
+    fn start_on(&mut self, node: String, facts: &PlacementFacts) {
+        self.starting += 1;
+        let has_image = self.image == Image::There;
+        let found = facts.nodes.iter().find(|found| found.name == node);
+        if let Some(found) = found.filter(|_| has_image) {
+            self.tiering = self.chosen_tiering(found);
+        }
+        let start = Start {
+            node,
+            image: has_image.then(|| self.image_name.clone()),
+            kind: self.action.exec.kind.clone(),
+            memory_mb: self.action.limits.memory_mb,
+            tiering: if has_image { self.tiering } else { Tiering::Mow },
+        };
+        let (shared, outbox) = (Arc::clone(&self.shared), self.outbox.clone());
+        let (node, need_bytes) = (start.node.clone(), facts.need_bytes);
+        let function = (self.action.namespace.clone(), self.action.name.clone());
+        // From here on the node counts it.
+        let starting = self.shared.nodes.start(start);
+        tokio::spawn(async move {
+            let kind = if has_image { StartKind::Clone } else { StartKind::Cold };
+            let started = starting.await;
+            // One whose room somebody else has is started elsewhere, or later.
+            if !matches!(started, Err(NodesError::Full { .. })) {
+                shared.metrics.starts.started(kind, started.is_ok());
+            }
+            let result = started.map(|started| {
+                let id = started.id;
+                let start_us = u64::try_from(started.took.whole.as_micros()).unwrap_or(u64::MAX);
+                let [evicts, ends] = [outbox.clone(), outbox.clone()];
+                let evict = move || drop(evicts.send(Message::Evict(id)));
+                let newcomer = Newcomer { id, function, node: &node, bytes: need_bytes, start_us };
+                let place = shared.fleet.add(newcomer, evict);
+                let tell = move || drop(ends.send(Message::Ended(id)));
+                Box::new(Instance::new(started, kind, place, tell))
+            });
+            let _ = outbox.send(Message::Started { result, is_clone: has_image });
+        });
+    }
+
+    /// Files that the image needs may be others now: calls are made without it, until there is
+    /// another.
+    fn do_without_image(&mut self) {
+        tracing::warn!(about = self.about, image = self.image_name, "an image is given up");
+        self.failed_clones = 0;
+        self.image = Image::None { next_after: self.answered.saturating_mul(2) };
+        let removing = self.shared.nodes.remove_image(&self.image_name);
+        tokio::spawn(async { drop(removing.await) });
+    }
+
+    fn chosen_tiering(&self, node: &NodeFacts) -> Tiering {
+        let facts = TieringFacts {
+            current: self.tiering,
+            latency: self.latency.latency(),
+            objective: objective(&self.action.annotations),
+            memory: node.memory,
+            pool_busy_permille: None,
+        };
+        let advisor = &self.shared.advisor;
+        advisor.ask(&*advisor.policies.tiering, &self.about, &facts)
+    }
+
+    /// An instance is there, or is not.
+    pub(super) fn started(&mut self, result: Result<Box<Instance>, NodesError>, is_clone: bool) {
+        let error = match result {
+            Ok(instance) => {
+                self.failed_clones = 0;
+                return self.rest(Some(instance));
+            }
+            // Somebody else was faster.
+            Err(NodesError::Full { .. }) => {
+                self.look_again = Some(Instant::now() + LOOK_AGAIN);
+                return;
+            }
+            Err(error) => error,
+        };
+        tracing::warn!(about = self.about, %error, "an instance does not start");
+        // A node that is gone tells nothing of the image.
+        let is_its = is_clone && matches!(error, NodesError::Start { .. });
+        self.failed_clones += u32::from(is_its);
+        let is_lost = matches!(error, NodesError::Images { .. });
+        if self.image == Image::There && (is_lost || self.failed_clones >= MOST_FAILED_CLONES) {
+            self.do_without_image();
+        }
+        // One that others have served meanwhile is none of its affair.
+        if self.queue.len() > self.starting
+            && let Some(waiting) = self.queue.pop_front()
+        {
+            self.again(waiting, &error.to_string());
+        }
+    }
+
+    /// Nowhere is room for an instance: has others end, waits, or gives a call up.
+    fn make_room(&mut self, facts: &PlacementFacts) {
+        self.look_again = Some(Instant::now() + LOOK_AGAIN);
+        let free = |node: &&NodeFacts| node.memory.free_below(1000);
+        let Some(node) = facts.nodes.iter().max_by_key(free) else {
+            return self.give_up_late();
+        };
+        let Neighbours { idle, busy, is_settling } = self.shared.fleet.on(&node.name);
+        let facts = AdmissionFacts {
+            need_bytes: facts.need_bytes,
+            memory: node.memory,
+            idle,
+            // Its own may not be counted yet.
+            busy: busy.max(self.busy as u64) + node.starting.max(self.starting as u64),
+            is_settling,
+            queued: self.queue.len() as u64,
+        };
+        let advisor = &self.shared.advisor;
+        match advisor.ask(&*advisor.policies.admission, &self.about, &facts) {
+            // There is by now.
+            Admission::Start | Admission::Wait => {}
+            Admission::Evict(ids) => self.shared.fleet.evict(&ids),
+            Admission::Refuse => {
+                if let Some(waiting) = self.queue.pop_back() {
+                    self.give_up(waiting, "there is no room for another instance of it");
+                }
+            }
+        }
+    }
+
+    /// No node answers: one may come back.
+    fn give_up_late(&mut self) {
+        while self.queue.front().is_some_and(|waiting| waiting.since.elapsed() > NO_NODE) {
+            if let Some(waiting) = self.queue.pop_front() {
+                self.give_up(waiting, "no node answers");
+            }
+        }
+    }
+
+    fn give_up_all(&mut self, why: &str) {
+        for waiting in std::mem::take(&mut self.queue) {
+            self.give_up(waiting, why);
+        }
+    }
+
+    /// Its owner has sent no code.
+    fn answer_all(&mut self, why: &str) {
+        let words = format!("The action failed to initialize: {why}");
+        for waiting in std::mem::take(&mut self.queue) {
+            let response = Response::failure(Outcome::DeveloperError, &words);
+            self.shared.not_made(&self.counted, waiting, response);
+        }
+    }
+}
+
+/// The objective that stands in an action's annotations, in milliseconds there.
+fn objective(annotations: &Parameters) -> Objective {
+    let us = |key: &str| {
+        let ms = annotations.get(key)?.as_f64().filter(|ms| *ms > 0.0)?;
+        Some((ms * 1000.0) as u64)
+    };
+    Objective { mean_us: us("slo-mean-ms"), p99_us: us("slo-p99-ms") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn objectives_stand_in_annotations() {
+        let all = Parameters::from_iter([("slo-p99-ms", json!(2.5)), ("slo-mean-ms", json!("1"))]);
+        let expected = Objective { mean_us: None, p99_us: Some(2500) };
+        assert_eq!(objective(&all), expected);
+        let none = Parameters::from_iter([("slo-p99-ms", json!(-1))]);
+        assert_eq!(objective(&none), Objective::default());
+    }
+}

@@ -1,0 +1,88 @@
+//! Names of functions' images.
+
+use sha2::{Digest, Sha256};
+
+use crate::api::{Action, Name};
+
+/// Most bytes of a part that stand in a name; two names of the longest kind have to fit.
+const LONGEST_PART: usize = 60;
+
+/// The name of the image of this version of an action: `NAMESPACE/ACTION:VERSION-DIGEST`. Names of
+/// images have fewer characters than those of actions, so that only the digest tells all apart.
+pub fn name(action: &Action) -> String {
+    let digest = digest(&[
+        action.namespace.as_str(),
+        action.name.as_str(),
+        &action.version.to_string(),
+        // An action that was deleted and made again has its versions again.
+        &action.updated_ms.to_string(),
+    ]);
+    let (user, function) = (user(&action.namespace), part(action.name.as_str()));
+    format!("{user}/{function}:{}-{digest}", action.version)
+}
+
+/// Whose images those of a namespace are.
+pub fn user(namespace: &Name) -> String {
+    let plain = part(namespace.as_str());
+    if plain == namespace.as_str() {
+        return plain;
+    }
+    format!("{plain}-{}", digest(&[namespace.as_str()]))
+}
+
+fn part(text: &str) -> String {
+    let fit = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    text.chars().take(LONGEST_PART).map(|letter| if fit(letter) { letter } else { '_' }).collect()
+}
+
+fn digest(parts: &[&str]) -> String {
+    let mut sha = Sha256::new();
+    for part in parts {
+        sha.update(part.as_bytes());
+        sha.update([0]);
+    }
+    sha.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{ActionPut, Runtimes};
+    use serde_json::json;
+
+    fn action(namespace: &str, name: &str, now_ms: u64) -> Action {
+        let exec = json!({"exec": {"kind": "python", "code": "x"}});
+        let put: ActionPut = serde_json::from_value(exec).unwrap();
+        let names = [namespace, name].map(|name| name.parse().unwrap());
+        let runtimes = Runtimes { python: "3.11".to_owned(), nodejs: None, blackbox: true };
+        put.apply((&names[0], &names[1]), None, &runtimes, now_ms).unwrap().action
+    }
+
+    #[test]
+    fn images_are_named_by_what_the_catalog_takes() {
+        let seen = name(&action("guest", "hello", 1));
+        assert!(seen.starts_with("guest/hello:0.0.1-"), "{seen}");
+        let long = "a b@c".repeat(50);
+        for (namespace, function) in [("guest", "sp ace@x.y"), ("a@b", "x"), (&long, &long)] {
+            let text = name(&action(namespace, function, 1));
+            let parsed: farfork_image::catalog::ImageName = text.parse().unwrap();
+            assert_eq!(parsed.user(), user(&namespace.parse().unwrap()));
+        }
+    }
+
+    #[test]
+    fn different_functions_have_different_images() {
+        let all = [
+            name(&action("guest", "a b", 1)),
+            name(&action("guest", "a@b", 1)),
+            name(&action("guest", "a_b", 1)),
+            name(&action("guest", "a b", 2)),
+            name(&action("gu@st", "a b", 1)),
+            name(&action("gu_st", "a b", 1)),
+        ];
+        for (index, name) in all.iter().enumerate() {
+            assert!(!all[..index].contains(name), "{name}");
+        }
+        assert_ne!(user(&"a@b".parse().unwrap()), user(&"a_b".parse().unwrap()));
+    }
+}

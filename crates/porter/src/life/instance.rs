@@ -1,0 +1,293 @@
+//! One instance: its connection, its output, its calls.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::code::Code;
+use super::fleet::Place;
+use super::logs::{Lines, Logs};
+use super::nodes::{Connect, Started, Took};
+use super::prepare::prepare;
+use super::{Call, protocol};
+use crate::api::{Outcome, Response, StartKind, Times};
+use crate::clock::now_ms;
+use crate::http::{Connection, MOST_ANSWER_BYTES, Silence};
+
+/// For how long the reason of an end is waited for when a connection is lost.
+const REASON: Duration = Duration::from_secs(1);
+/// Calls whose times are remembered.
+const RECENT: usize = 32;
+
+/// An instance. It ends when this is dropped.
+pub struct Instance {
+    /// Its name.
+    pub id: u64,
+    /// How its next call comes to it.
+    pub kind: StartKind,
+    /// Calls that it has answered.
+    pub calls: u64,
+    /// How long the last of them took, in microseconds.
+    pub recent_us: VecDeque<u64>,
+    /// Where it is.
+    pub place: Place,
+    /// What starting it took.
+    pub took: Took,
+    connect: Connect,
+    connection: Option<Connection>,
+    logs: Logs,
+    has_code: bool,
+    end: watch::Receiver<Option<End>>,
+    watcher: JoinHandle<()>,
+}
+
+/// An instance has ended.
+#[derive(Clone, Debug, Default)]
+pub struct End {
+    why: Option<String>,
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub struct Made {
+    /// The answer.
+    pub response: Response,
+    /// What was printed.
+    pub logs: Vec<String>,
+    /// When.
+    pub times: Times,
+    /// How long it took inside of the instance.
+    pub spent: Spent,
+    /// Whether the instance may make another.
+    pub is_well: bool,
+}
+
+/// How long a call took inside of its instance.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Loading the code, if that was done.
+    pub init: Option<Duration>,
+    /// The call itself, if there was an answer.
+    pub run: Option<Duration>,
+}
+
+impl Spent {
+    /// Microseconds that the call itself took.
+    pub fn run_us(&self) -> u64 {
+        let us = self.run.unwrap_or_default().as_micros();
+        u64::try_from(us).unwrap_or(u64::MAX)
+    }
+}
+
+/// Why an instance does not answer.
+enum Trouble {
+    /// It was not asked.
+    NotAsked,
+    /// It took too long.
+    Late,
+    /// It has ended, or ended the connection.
+    Gone,
+    /// It has answered too much.
+    TooLong,
+}
+
+impl From<Silence> for Trouble {
+    fn from(silence: Silence) -> Trouble {
+        match silence {
+            Silence::NotSent => Trouble::NotAsked,
+            Silence::Lost => Trouble::Gone,
+            Silence::TooLong => Trouble::TooLong,
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.watcher.abort();
+    }
+}
+
+impl Instance {
+    /// One that was started; `tell` hears of its end.
+    pub fn new(
+        started: Started,
+        kind: StartKind,
+        place: Place,
+        tell: impl FnOnce() + Send + 'static,
+    ) -> Instance {
+        let Started { id, took, connect, output, ended } = started;
+        let (ends, end) = watch::channel(None);
+        let watcher = tokio::spawn(async move {
+            let why = ended.await;
+            ends.send_replace(Some(End { why }));
+            tell();
+        });
+        Instance {
+            id,
+            kind,
+            calls: 0,
+            recent_us: VecDeque::new(),
+            place,
+            took,
+            connect,
+            connection: None,
+            logs: Logs::of(output),
+            has_code: kind != StartKind::Cold,
+            end,
+            watcher,
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.end.borrow().is_some()
+    }
+
+    /// Makes a call; nothing if the instance was not even asked.
+    pub async fn make(&mut self, call: &Call, code: Option<&Code>) -> Option<Made> {
+        let limits = call.action.limits;
+        let mut lines = Lines::new(limits.logs_mb << 20);
+        let start_ms = now_ms();
+        let wait_ms = start_ms.saturating_sub(call.asked_ms);
+        let mut spent = Spent::default();
+        let (response, is_whole) = match self.steps(call, code, &mut lines, &mut spent).await {
+            Ok(response) => (response, true),
+            Err(Trouble::NotAsked) => return None,
+            Err(trouble) => {
+                let response = self.told(&trouble, limits.timeout_ms, &mut lines).await;
+                (response, false)
+            }
+        };
+        let times = Times { start_ms, end_ms: now_ms(), wait_ms, init_ms: spent.init.map(millis) };
+        let is_well = is_whole && response.status != Outcome::DeveloperError;
+        match is_whole {
+            true => self.logs.rest(&mut lines).await,
+            false => self.logs.last(&mut lines).await,
+        }
+        if is_well {
+            self.answered(spent.run_us());
+        }
+        Some(Made { response, logs: lines.into_lines(), times, spent, is_well })
+    }
+
+    fn answered(&mut self, run_us: u64) {
+        self.calls += 1;
+        self.recent_us.push_back(run_us);
+        if self.recent_us.len() > RECENT {
+            self.recent_us.pop_front();
+        }
+        self.kind = StartKind::Warm;
+    }
+
+    /// Loads the code if that was not done, and calls it.
+    async fn steps(
+        &mut self,
+        call: &Call,
+        code: Option<&Code>,
+        lines: &mut Lines,
+        spent: &mut Spent,
+    ) -> Result<Response, Trouble> {
+        let limit = Duration::from_millis(call.action.limits.timeout_ms);
+        if !self.has_code {
+            let begun = Instant::now();
+            // Whoever starts one without an image has the code.
+            let document = protocol::init(&call.action, code.ok_or(Trouble::NotAsked)?);
+            let (status, body) = self.post("/init", document, limit, lines).await?;
+            spent.init = Some(begun.elapsed());
+            if let Some(failure) = protocol::initialised((status, &body)) {
+                return Ok(failure);
+            }
+            self.has_code = true;
+        }
+        let begun = Instant::now();
+        let (status, body) =
+            self.post("/run", protocol::run(call), limit, lines).await.map_err(|trouble| {
+                // One that takes nothing after its code is ended by that.
+                let is_new = spent.init.is_some();
+                if is_new && matches!(trouble, Trouble::NotAsked) { Trouble::Gone } else { trouble }
+            })?;
+        spent.run = Some(begun.elapsed());
+        Ok(protocol::ran((status, &body)))
+    }
+
+    async fn post(
+        &mut self,
+        path: &str,
+        body: Bytes,
+        limit: Duration,
+        lines: &mut Lines,
+    ) -> Result<(u16, Bytes), Trouble> {
+        let Instance { connect, connection, logs, end, .. } = self;
+        let work = async {
+            tokio::select! {
+                // An answer that is there counts, whatever became of the instance.
+                biased;
+                answer = exchange(connect, connection, path, body) => Ok(answer?),
+                // Nobody else changes it; a sender that is gone has said all.
+                _ = end.wait_for(Option::is_some) => Err(Trouble::Gone),
+                () = sleep(limit) => Err(Trouble::Late),
+            }
+        };
+        logs.during(work, lines).await
+    }
+
+    /// What the caller is told of a call that has no answer.
+    async fn told(&mut self, trouble: &Trouble, timeout_ms: u64, lines: &mut Lines) -> Response {
+        let words = match trouble {
+            Trouble::Late => {
+                format!("The action exceeded its time limits of {timeout_ms} milliseconds.")
+            }
+            Trouble::TooLong => format!(
+                "The action produced a response that exceeded the allowed length of \
+                 {MOST_ANSWER_BYTES} bytes."
+            ),
+            Trouble::Gone | Trouble::NotAsked => {
+                if let Some(why) = self.reason().await {
+                    lines.note("stderr", &format!("The instance has ended: {why}"));
+                }
+                let which = if self.has_code { "produce a valid response" } else { "initialize" };
+                format!("The action did not {which} and exited unexpectedly.")
+            }
+        };
+        Response::failure(Outcome::DeveloperError, &words)
+    }
+
+    /// Why it has ended, if that comes to be known soon.
+    async fn reason(&mut self) -> Option<String> {
+        let ended = timeout(REASON, self.end.wait_for(Option::is_some)).await;
+        ended.ok()?.ok()?.clone()?.why
+    }
+
+    /// Gets it ready for its checkpoint: its hooks run, and it has no connection. The addresses of what
+    /// it declares hot.
+    pub async fn prepare(&mut self) -> Result<Vec<String>, String> {
+        self.connection = None;
+        prepare(&self.connect).await
+    }
+}
+
+/// Posts a document, on a new connection if there is none or the server has ended it meanwhile.
+async fn exchange(
+    connect: &Connect,
+    connection: &mut Option<Connection>,
+    path: &str,
+    body: Bytes,
+) -> Result<(u16, Bytes), Silence> {
+    if let Some(open) = connection {
+        match open.post(path, body.clone()).await {
+            Err(Silence::NotSent) => *connection = None,
+            other => return other,
+        }
+    }
+    let stream = connect().await.map_err(|_| Silence::NotSent)?;
+    let made = Connection::over(stream).await?;
+    connection.insert(made).post(path, body).await
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

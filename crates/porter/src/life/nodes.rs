@@ -1,0 +1,157 @@
+//! What instances run on, as the life of functions sees it.
+
+use std::fmt::Debug;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use farfork_policy::Memory;
+use farfork_policy::placement::NodeFacts;
+use farfork_types::Tiering;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Work that goes on while others do.
+pub type Doing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// What an instance prints.
+pub type Output = Box<dyn AsyncRead + Send + Unpin>;
+/// A connection to an instance.
+pub type Stream = Box<dyn ByteStream>;
+/// Makes connections to an instance.
+pub type Connect = Box<dyn Fn() -> Doing<io::Result<Stream>> + Send + Sync>;
+
+/// Bytes both ways.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// The nodes do not do what they were asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodesError {
+    /// An instance does not start.
+    #[error("cannot start an instance on node {node}: {reason}")]
+    Start {
+        /// Where.
+        node: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A node has no room for an instance.
+    #[error("node {node} has no room")]
+    Full {
+        /// Where.
+        node: String,
+    },
+    /// A node does not answer.
+    #[error("node {node} does not answer: {reason}")]
+    Lost {
+        /// Which.
+        node: String,
+        /// What was seen of it.
+        reason: String,
+    },
+    /// An instance cannot be checkpointed; it goes on.
+    #[error("cannot checkpoint an instance: {reason}")]
+    Checkpoint {
+        /// Why not.
+        reason: String,
+    },
+    /// The pool's images cannot be used.
+    #[error("cannot use the images of the pool: {reason}")]
+    Images {
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// An instance to be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Where.
+    pub node: String,
+    /// Of which image of the function; of the runtime's base image without one.
+    pub image: Option<String>,
+    /// The runtime.
+    pub kind: String,
+    /// Megabytes of memory that it may take.
+    pub memory_mb: u64,
+    /// In which tier its memory lives.
+    pub tiering: Tiering,
+}
+
+/// What starting an instance took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Took {
+    /// All of it.
+    pub whole: Duration,
+    /// Of that, making a container, if none waited.
+    pub container: Duration,
+    /// From the request for its clone to the clone's first instruction.
+    pub restore: Duration,
+}
+
+/// Memory of an instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Its own, page tables included, in bytes.
+    pub local_bytes: u64,
+    /// What it maps of the pool, as far as it was touched, in bytes.
+    pub pool_bytes: u64,
+}
+
+/// A node, whether it answers or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// Its name.
+    pub name: String,
+    /// Whether it answers.
+    pub answers: bool,
+    /// Memory of its instances.
+    pub memory: Memory,
+    /// Instances that are being started.
+    pub starting: u64,
+    /// Empty ghosts that wait, with any limit of memory.
+    pub ghosts: u64,
+}
+
+/// An instance that was started.
+pub struct Started {
+    /// Its name.
+    pub id: u64,
+    /// What starting it took.
+    pub took: Took,
+    /// Makes connections to its server.
+    pub connect: Connect,
+    /// Its standard output and standard error.
+    pub output: [Output; 2],
+    /// Comes to an end when the instance has ended: why, if that is known. The instance ends when
+    /// this is dropped.
+    pub ended: Doing<Option<String>>,
+}
+
+/// What instances run on.
+pub trait Nodes: Debug + Send + Sync {
+    /// The nodes that answer, as somebody sees them who needs an instance with so much memory.
+    fn nodes(&self, memory_mb: u64) -> Vec<NodeFacts>;
+    /// Room of the pool.
+    fn pool(&self) -> Memory;
+    /// How many images lie in the pool.
+    fn images(&self) -> u64;
+    /// All nodes.
+    fn survey(&self) -> Vec<NodeState>;
+    /// Memory of an instance, if that was looked at.
+    fn usage(&self, id: u64) -> Option<Usage>;
+    /// An instance is to have something to do, as those have that are starting: whether its node has
+    /// room for what it may come to take.
+    fn begin_work(&self, id: u64) -> bool;
+    /// An instance has nothing to do.
+    fn end_work(&self, id: u64);
+    /// Starts an instance.
+    fn start(&self, start: Start) -> Doing<Result<Started, NodesError>>;
+    /// Checkpoints an instance that waits for a connection, under a name; memory at the addresses
+    /// `hot` is declared so. The instance goes on.
+    fn checkpoint(&self, id: u64, image: &str, hot: Vec<String>) -> Doing<Result<(), NodesError>>;
+    /// Whether there is an image of this name that can be used.
+    fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>>;
+    /// Removes an image, if there is one of this name.
+    fn remove_image(&self, image: &str) -> Doing<Result<(), NodesError>>;
+}

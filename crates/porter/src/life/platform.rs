@@ -1,0 +1,387 @@
+//! All functions, and what they share.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use farfork_policy::relief::ReliefFacts;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::decisions::Watch;
+use super::fleet::Fleet;
+use super::function::{Function, Told, Waiting};
+use super::instance::{Made, Spent};
+use super::metrics::{Counted, Metrics};
+use super::nodes::Nodes;
+use super::snapshot::Snapshot;
+use super::{Advisor, Call, Caller, Watched, image};
+use crate::api::{
+    Action, Activation, ApiError, Exec, Limits, Name, Outcome, Parameters, Response, StartKind,
+    Times,
+};
+use crate::clock::now_ms;
+use crate::confine::Folders;
+use crate::store::{Accepted, FLUSH, Store, StoreError};
+
+/// Most calls of a namespace that wait or are being made.
+const MOST_CALLS: usize = 1000;
+
+/// How often it is looked at whether nodes have room.
+const RELIEF: Duration = Duration::from_millis(250);
+/// Nobody is asked where less of a node's memory is used, in thousandths.
+const RELIEF_PERMILLE: u64 = 850;
+
+/// What all functions share.
+#[derive(Debug)]
+pub struct Shared {
+    /// What survives a restart.
+    pub store: Arc<dyn Store>,
+    /// What instances run on.
+    pub nodes: Arc<dyn Nodes>,
+    /// Who decides.
+    pub advisor: Arc<Advisor>,
+    /// All instances.
+    pub fleet: Arc<Fleet>,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Files of functions.
+    pub folders: Folders,
+    /// Calls that wait or are being made, by namespace.
+    calls: Mutex<HashMap<Name, usize>>,
+    /// Whether something was kept that is not on disk.
+    is_dirty: AtomicBool,
+    /// When the platform began, in milliseconds since 1970.
+    began_ms: u64,
+}
+
+/// The functions of a platform: makes calls.
+#[derive(Debug)]
+pub struct Platform {
+    shared: Arc<Shared>,
+    functions: Mutex<HashMap<(Name, Name), Known>>,
+}
+
+/// A function that has been called.
+#[derive(Debug)]
+struct Known {
+    /// Tells versions apart, also of an action that was deleted and made again.
+    updated_ms: u64,
+    tell: UnboundedSender<Told>,
+}
+
+impl Platform {
+    /// A platform that makes calls, the first of which are those accepted before and not made. Has
+    /// to be called where tasks can be.
+    pub fn begin(
+        store: Arc<dyn Store>,
+        nodes: Arc<dyn Nodes>,
+        advisor: Arc<Advisor>,
+        folders: Folders,
+    ) -> Result<Arc<Platform>, StoreError> {
+        let fleet = Arc::<Fleet>::default();
+        let shared = Arc::new(Shared {
+            metrics: Metrics::new(&nodes, &fleet, &advisor),
+            store,
+            nodes,
+            advisor,
+            fleet,
+            folders,
+            calls: Mutex::default(),
+            is_dirty: AtomicBool::new(false),
+            began_ms: now_ms(),
+        });
+        let platform = Arc::new(Platform { shared, functions: Mutex::default() });
+        platform.remove_folders()?;
+        platform.make_accepted()?;
+        tokio::spawn(flush(Arc::clone(&platform.shared)));
+        tokio::spawn(relieve(Arc::clone(&platform.shared)));
+        Ok(platform)
+    }
+
+    /// Removes the files of versions that an earlier run of the platform could not.
+    fn remove_folders(&self) -> Result<(), StoreError> {
+        let mut names = Vec::new();
+        for namespace in self.shared.store.namespaces()? {
+            let actions = self.shared.store.actions(&namespace, 0, usize::MAX)?;
+            names.extend(actions.iter().map(image::name));
+        }
+        if let Err(error) = self.shared.folders.keep_only(names.into_iter()) {
+            tracing::warn!(%error, "files of functions stay");
+        }
+        Ok(())
+    }
+
+    fn make_accepted(&self) -> Result<(), StoreError> {
+        for accepted in self.shared.store.accepted()? {
+            let Accepted { id, namespace, name, args, accepted_ms, trace, .. } = accepted.clone();
+            match self.shared.store.action(&namespace, &name)? {
+                Some(action) => {
+                    drop(self.call(Call { id, action, args, asked_ms: accepted_ms, trace }));
+                }
+                None => {
+                    let why = "The action was deleted before the call was made.";
+                    let response = Response::failure(Outcome::ApplicationError, why);
+                    let times = Times { start_ms: now_ms(), end_ms: now_ms(), ..Times::default() };
+                    let gone = deleted(&accepted);
+                    let start = (StartKind::Cold, times);
+                    let record = Activation::new(id, &gone, response, Vec::new(), start);
+                    self.shared.store.finish(&record)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn functions(&self) -> MutexGuard<'_, HashMap<(Name, Name), Known>> {
+        // Every step leaves the table valid.
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the function of an action of a call; an older version of it ends.
+    fn tell(&self, action: Action, waiting: Waiting) {
+        let mut functions = self.functions();
+        let key = (action.namespace.clone(), action.name.clone());
+        let mut told = Told::Called(Box::new(waiting));
+        if let Some(known) = functions.remove(&key) {
+            if known.updated_ms < action.updated_ms {
+                let _ = known.tell.send(Told::Gone);
+            } else if let Err(unsent) = known.tell.send(told) {
+                // It is gone, and hears nothing any more.
+                told = unsent.0;
+            } else {
+                functions.insert(key, known);
+                return;
+            }
+        }
+        let updated_ms = action.updated_ms;
+        let tell = Function::begin(Arc::clone(&self.shared), action);
+        // It hears at least what it is told first.
+        let _ = tell.send(told);
+        functions.insert(key, Known { updated_ms, tell });
+    }
+}
+
+impl Caller for Platform {
+    fn admit(&self, namespace: &Name) -> Result<(), ApiError> {
+        let calls = self.shared.calls().get(namespace).copied().unwrap_or(0);
+        if calls < MOST_CALLS {
+            return Ok(());
+        }
+        self.shared.metrics.starts.refused(namespace);
+        let words = format!("{calls} calls of '{namespace}' wait or are being made already");
+        Err(ApiError::TooMany(words))
+    }
+
+    fn call(&self, call: Call) -> oneshot::Receiver<Activation> {
+        *self.shared.calls().entry(call.action.namespace.clone()).or_default() += 1;
+        self.shared.metrics.starts.calls.inc();
+        let (answer, receiver) = oneshot::channel();
+        self.tell(call.action.clone(), Waiting { call, answer, tries: 0, since: Instant::now() });
+        receiver
+    }
+
+    fn gone(&self, action: &Action) {
+        let key = (action.namespace.clone(), action.name.clone());
+        let mut functions = self.functions();
+        if let Some(known) = functions.remove(&key) {
+            if known.updated_ms > action.updated_ms {
+                functions.insert(key, known);
+            } else if known.tell.send(Told::Gone).is_ok() {
+                return;
+            }
+        }
+        drop(functions);
+        // An earlier run of the platform may have left an image of it.
+        let (shared, action) = (Arc::clone(&self.shared), action.clone());
+        tokio::spawn(async move { shared.remove_all_of(&action).await });
+    }
+
+    fn metrics(&self) -> String {
+        self.shared.metrics.text()
+    }
+}
+
+impl Watched for Platform {
+    fn snapshot(&self) -> Snapshot {
+        let mut snapshot = self.shared.metrics.snapshot();
+        snapshot.version = env!("CARGO_PKG_VERSION").to_owned();
+        (snapshot.began_ms, snapshot.at_ms) = (self.shared.began_ms, now_ms());
+        // Those that were called were deployed.
+        snapshot.has_functions = !snapshot.functions.is_empty() || self.shared.has_functions();
+        snapshot
+    }
+
+    fn watch(&self) -> Watch {
+        self.shared.advisor.decisions.watch()
+    }
+}
+
+impl Shared {
+    fn calls(&self) -> MutexGuard<'_, HashMap<Name, usize>> {
+        // Every step leaves the table valid.
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn called(&self, namespace: &Name) {
+        self.metrics.starts.calls.dec();
+        let mut calls = self.calls();
+        if let Some(count) = calls.get_mut(namespace) {
+            *count -= 1;
+            if *count == 0 {
+                calls.remove(namespace);
+            }
+        }
+    }
+
+    /// Asks the store something where it holds nobody up.
+    pub async fn ask_store<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let store = Arc::clone(&self.store);
+        let asked = tokio::task::spawn_blocking(move || ask(&*store)).await;
+        asked.unwrap_or_else(|_| Err(StoreError::Conflict))
+    }
+
+    /// Whether anybody has deployed a function.
+    fn has_functions(&self) -> bool {
+        // Of a store that does not answer nothing is known.
+        let keys = self.store.keys(None).unwrap_or_default();
+        let namespaces: HashSet<Name> = keys.into_iter().map(|key| key.namespace).collect();
+        namespaces.iter().any(|namespace| {
+            self.store.actions(namespace, 0, 1).is_ok_and(|actions| !actions.is_empty())
+        })
+    }
+
+    /// Whether this is the version that there is.
+    pub async fn is_current(&self, action: &Action) -> bool {
+        let (namespace, name) = (action.namespace.clone(), action.name.clone());
+        let found = self.ask_store(move |store| store.action(&namespace, &name)).await;
+        // Of a store that does not answer nothing is known.
+        found.map_or(true, |found| found.is_some_and(|now| now.updated_ms == action.updated_ms))
+    }
+
+    /// Removes what there is of a version that is no more.
+    pub async fn remove_all_of(&self, action: &Action) {
+        self.forget(action).await;
+        if let Err(error) = self.nodes.remove_image(&image::name(action)).await {
+            tracing::warn!(about = action.path(), %error, "an image stays");
+        }
+        self.remove_folder(action).await;
+    }
+
+    /// Takes the figures of a version away, unless the action goes on with another.
+    async fn forget(&self, action: &Action) {
+        let (namespace, name) = (action.namespace.clone(), action.name.clone());
+        let found = self.ask_store(move |store| store.action(&namespace, &name)).await;
+        // One that was deleted and made again has its versions again.
+        let is_it = |now: &Action| now.updated_ms == action.updated_ms;
+        let goes_on = |now: Action| is_it(&now) || now.version > action.version;
+        // Of a store that does not answer nothing is known.
+        if found.is_ok_and(|found| !found.is_some_and(goes_on)) {
+            self.metrics.functions.forget(action);
+        }
+    }
+
+    /// Keeps what came of a call, and tells it.
+    pub async fn finish(&self, counted: &Counted, waiting: Waiting, kind: StartKind, made: Made) {
+        let Waiting { call, answer, since, .. } = waiting;
+        let Made { response, logs, times, .. } = made;
+        let outcome = response.status;
+        let mut activation = Activation::new(call.id, &call.action, response, logs, (kind, times));
+        activation.annotations.set("traceparent", &*call.trace.parent);
+        tracing::debug!(
+            id = %call.id,
+            about = call.action.path(),
+            traceparent = call.trace.parent,
+            start = ?kind,
+            outcome = ?outcome,
+            wait_ms = times.wait_ms,
+            init_ms = times.init_ms,
+            duration_ms = activation.duration,
+            "a call has ended"
+        );
+        let kept = activation.clone();
+        let kept = self.ask_store(move |store| store.finish(&kept)).await;
+        self.metrics.ended(counted, since.elapsed(), outcome);
+        match kept {
+            Ok(()) => {
+                self.is_dirty.store(true, Ordering::Release);
+                // A caller may have gone.
+                let _ = answer.send(activation);
+            }
+            // Whoever waits hears that the activation was lost.
+            Err(error) => tracing::error!(%error, id = %call.id, "an activation is lost"),
+        }
+        self.called(&call.action.namespace);
+    }
+
+    /// Gives a call up that no instance can be had for.
+    pub fn give_up(self: &Arc<Shared>, counted: &Counted, waiting: Waiting, why: &str) {
+        let about = waiting.call.action.path();
+        tracing::error!(about, why, id = %waiting.call.id, "a call is given up");
+        let words = "The platform could not make the call; its log tells why.";
+        self.not_made(counted, waiting, Response::failure(Outcome::InternalError, words));
+    }
+
+    /// Answers a call that is not made.
+    pub fn not_made(self: &Arc<Shared>, counted: &Counted, waiting: Waiting, response: Response) {
+        let (shared, counted) = (Arc::clone(self), counted.clone());
+        tokio::spawn(async move {
+            let now_ms = now_ms();
+            let wait_ms = now_ms.saturating_sub(waiting.call.asked_ms);
+            let times = Times { start_ms: now_ms, end_ms: now_ms, wait_ms, init_ms: None };
+            counted.called(response.status, None, times);
+            let spent = Spent::default();
+            let made = Made { response, logs: Vec::new(), times, spent, is_well: false };
+            shared.finish(&counted, waiting, StartKind::Cold, made).await;
+        });
+    }
+}
+
+/// Has idle instances end where those at work have come to need their memory.
+async fn relieve(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(RELIEF).await;
+        for node in shared.nodes.nodes(0) {
+            let idle = shared.fleet.on(&node.name).idle;
+            // Nothing to decide is nothing to keep on record.
+            if idle.is_empty() || node.memory.excess_above(RELIEF_PERMILLE) == 0 {
+                continue;
+            }
+            let facts = ReliefFacts { memory: node.memory, idle };
+            let ended = shared.advisor.ask(&*shared.advisor.policies.relief, &node.name, &facts);
+            shared.fleet.evict(&ended);
+        }
+    }
+}
+
+/// Brings to disk what came of calls.
+async fn flush(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(FLUSH).await;
+        if shared.is_dirty.swap(false, Ordering::AcqRel)
+            && let Err(error) = shared.ask_store(|store| store.flush()).await
+        {
+            tracing::error!(%error, "what came of calls is not on disk");
+        }
+    }
+}
+
+/// What is known of the action of a call that was accepted, and is gone.
+fn deleted(call: &Accepted) -> Action {
+    Action {
+        namespace: call.namespace.clone(),
+        name: call.name.clone(),
+        version: call.version,
+        publish: false,
+        exec: Exec { kind: "unknown".to_owned(), binary: false, main: None },
+        parameters: Parameters::default(),
+        annotations: Parameters::default(),
+        limits: Limits::default(),
+        updated_ms: 0,
+    }
+}

@@ -1,0 +1,151 @@
+//! Keys of namespaces.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::{Ask, OperatorError, Shown, Told};
+use crate::api::Name;
+use crate::clock::now_ms;
+use crate::store::{Key, Store};
+
+/// Does what is asked for.
+pub fn answer(store: &dyn Store, ask: &Ask) -> Result<Told, OperatorError> {
+    Ok(match ask {
+        Ask::Create(namespace) => {
+            let (user, secret) = new()?;
+            keep(store, namespace, &user, &secret)?;
+            Told::Made { user, secret }
+        }
+        Ask::List(namespace) => {
+            let mut keys = store.keys(namespace.as_ref())?;
+            keys.sort_by(|a, b| (&a.namespace, a.created_ms).cmp(&(&b.namespace, b.created_ms)));
+            Told::Keys(keys.into_iter().map(shown).collect())
+        }
+        Ask::Revoke(namespace) => Told::Revoked(store.revoke(namespace)?),
+    })
+}
+
+fn shown(key: Key) -> Shown {
+    Shown { user: key.user, namespace: key.namespace, created_ms: key.created_ms }
+}
+
+/// The public and the secret part of a new key.
+fn new() -> Result<(String, String), OperatorError> {
+    Ok((random()?, random()? + &random()?))
+}
+
+/// Keeps what is needed to know a key again.
+fn keep(
+    store: &dyn Store,
+    namespace: &Name,
+    user: &str,
+    secret: &str,
+) -> Result<(), OperatorError> {
+    let secret_sha256 = Sha256::digest(secret.as_bytes()).into();
+    let (user, namespace, created_ms) = (user.to_owned(), namespace.clone(), now_ms());
+    Ok(store.put_key(&Key { user, secret_sha256, namespace, created_ms })?)
+}
+
+/// Has a key of the namespace `guest` in the store and in a file for its owner alone.
+pub fn have_guest(store: &dyn Store, guest: &Name, path: &Path) -> Result<(), OperatorError> {
+    if opens(store, guest, path)? {
+        return Ok(());
+    }
+    let place = |source| OperatorError::Place { doing: "write", place: path.to_owned(), source };
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(place)?;
+    let (user, secret) = new()?;
+    writeln!(file, "{user}:{secret}").map_err(place)?;
+    keep(store, guest, &user, &secret)
+}
+
+/// Whether the key in a file is one of a namespace's.
+fn opens(store: &dyn Store, namespace: &Name, path: &Path) -> Result<bool, OperatorError> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let Some((user, secret)) = text.trim_end().split_once(':') else { return Ok(false) };
+    let secret_sha256: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
+    let key = store.key(user)?.filter(|key| key.secret_sha256 == secret_sha256);
+    Ok(key.is_some_and(|key| key.namespace == *namespace))
+}
+
+/// 32 hexadecimal digits.
+fn random() -> Result<String, OperatorError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|_| OperatorError::Random)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::store::Embedded;
+
+    fn name(text: &str) -> Name {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_guest_has_one_key_that_only_its_owner_reads() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&directory.path().join("db")).unwrap();
+        let (guest, path) = (name("guest"), directory.path().join("guest.key"));
+        have_guest(&store, &guest, &path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let (user, secret) = text.trim_end().split_once(':').unwrap();
+        assert_eq!((user.len(), secret.len()), (32, 64));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let key = store.key(user).unwrap().unwrap();
+        let expected: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
+        assert_eq!((key.secret_sha256, key.namespace.as_str()), (expected, "guest"));
+        have_guest(&store, &guest, &path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), text, "it stays");
+        fs::remove_file(&path).unwrap();
+        have_guest(&store, &guest, &path).unwrap();
+        assert_eq!(store.keys(None).unwrap().len(), 2, "whoever lost it gets another");
+        // As a start leaves it that ended between the file and the store.
+        for dead in ["", "a:b\n", &text.replace(secret, user)] {
+            fs::write(&path, dead).unwrap();
+            have_guest(&store, &guest, &path).unwrap();
+            assert!(opens(&store, &guest, &path).unwrap(), "{dead}");
+        }
+    }
+
+    #[test]
+    fn keys_are_made_listed_and_revoked_by_namespace() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&directory.path().join("db")).unwrap();
+        let mut made = Vec::new();
+        for namespace in ["b", "a", "b"] {
+            let Told::Made { user, secret } =
+                answer(&store, &Ask::Create(name(namespace))).unwrap()
+            else {
+                panic!("no key was made")
+            };
+            assert_eq!(store.key(&user).unwrap().unwrap().namespace.as_str(), namespace);
+            made.extend([user, secret]);
+        }
+        made.sort();
+        made.dedup();
+        assert_eq!(made.len(), 6, "no two are alike");
+        let list = |namespace: Option<&str>| match answer(&store, &Ask::List(namespace.map(name))) {
+            Ok(Told::Keys(keys)) => keys.iter().map(|key| key.namespace.to_string()).collect(),
+            other => vec![format!("{other:?}")],
+        };
+        assert_eq!(list(None), ["a", "b", "b"]);
+        assert_eq!(list(Some("b")), ["b", "b"]);
+        let revoke = || answer(&store, &Ask::Revoke(name("b"))).unwrap();
+        assert_eq!((revoke(), revoke()), (Told::Revoked(2), Told::Revoked(0)));
+        assert_eq!(list(None), ["a"]);
+    }
+}

@@ -1,0 +1,209 @@
+//! The platform as a program: starts everything, serves until it is told to end, and takes
+//! everything away.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfork_policy::Settings as PolicySettings;
+use rustix::fs::Mode;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::api::{Name, Runtimes};
+use crate::cluster::{Agents, Budgets, Cluster, ClusterError, Python, Settings as ClusterSettings};
+use crate::confine::{FolderError, Folders};
+use crate::dashboard::Dashboard;
+use crate::gateway::{Gateway, router};
+use crate::life::{Advisor, JournalFile, Platform, Watched};
+use crate::operator::{Listener, OperatorError, have_guest};
+use crate::store::{Embedded, Store, StoreError};
+
+/// For so long calls that are being made are waited for at the end.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What to serve.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The nodes.
+    pub cluster: ClusterSettings,
+    /// Where everything is kept.
+    pub state: PathBuf,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// The interpreter of Python functions.
+    pub python: PathBuf,
+}
+
+/// The platform cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A file or socket of it fails.
+    #[error("cannot {doing} {place}: {}", farfork_sys::words::of(.source))]
+    Place {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        place: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The store fails.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The nodes fail.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// Files of functions have no place.
+    #[error(transparent)]
+    Folders(#[from] FolderError),
+    /// There is no key, or no socket for the operator.
+    #[error(transparent)]
+    Operator(#[from] OperatorError),
+}
+
+fn failed<'a>(
+    doing: &'static str,
+    place: &'a impl ToString,
+) -> impl Fn(io::Error) -> ServeError + 'a {
+    move |source| ServeError::Place { doing, place: place.to_string(), source }
+}
+
+/// Serves until SIGTERM or SIGINT; `ready` is told the address.
+pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), ServeError> {
+    // What is written here is the operator's alone, but for what says otherwise.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let state = settings.state.display().to_string();
+    fs::create_dir_all(&settings.state)
+        .and_then(|()| open_to_pass(&settings.state))
+        .map_err(failed("make the directory", &state))?;
+    let folders = Folders::at(settings.state.join("code"))?;
+    let store: Arc<dyn Store> = Arc::new(Embedded::open(&settings.state.join("store.redb"))?);
+    have_guest(&*store, &Name::guest(), &settings.state.join("guest.key"))?;
+    let journal = settings.state.join("decisions.jsonl");
+    let advisor = JournalFile::open(&journal)
+        .and_then(|journal| Advisor::new(PolicySettings::default(), Some(journal)))
+        .map_err(failed("write", &journal.display().to_string()))?;
+    let python = Python::find(settings.python.clone())?;
+    let listener = std::net::TcpListener::bind(settings.listen);
+    let listener = listener.map_err(failed("listen at", &settings.listen))?;
+    let agents = Agents::start(&settings.cluster)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(failed("start threads of", &"the platform"))?;
+    let parts = Parts {
+        python,
+        store: Arc::clone(&store),
+        folders,
+        advisor: Arc::new(advisor),
+        budgets: Arc::clone(&agents.budgets),
+    };
+    let served = runtime.block_on(serve(settings, parts, listener, ready));
+    // Instances end with their tasks; then nothing asks the agents for anything any more.
+    runtime.shutdown_timeout(GRACE);
+    drop(agents);
+    store.flush()?;
+    served
+}
+
+/// Has functions pass a directory on the way to their files. They cannot list it, and read nothing in
+/// it, whatever was written there before and by whom.
+fn open_to_pass(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            let mode = entry.metadata()?.permissions().mode();
+            fs::set_permissions(entry.path(), Permissions::from_mode(mode & 0o700))?;
+        }
+    }
+    fs::set_permissions(directory, Permissions::from_mode(0o711))
+}
+
+/// What a platform is made of.
+struct Parts {
+    python: Python,
+    store: Arc<dyn Store>,
+    folders: Folders,
+    advisor: Arc<Advisor>,
+    budgets: Budgets,
+}
+
+async fn serve(
+    settings: &Settings,
+    parts: Parts,
+    listener: std::net::TcpListener,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), ServeError> {
+    let place = "the platform's socket";
+    // From here on a signal waits for its turn.
+    let mut over = Over::expected().map_err(failed("wait for signals to", &"the platform"))?;
+    let Parts { python, store, folders, advisor, budgets } = parts;
+    let beginning =
+        Cluster::begin(settings.cluster.clone(), budgets, &python, Arc::clone(&advisor));
+    let cluster = tokio::select! {
+        cluster = beginning => cluster?,
+        () = over.wait() => return Ok(()),
+    };
+    let platform = Platform::begin(Arc::clone(&store), Arc::new(cluster), advisor, folders)?;
+    let runtimes = Arc::new(Runtimes { python: python.version, nodejs: None, blackbox: false });
+    let dashboard = Dashboard::of(Arc::clone(&platform) as Arc<dyn Watched>);
+    let operator = tokio::spawn(Listener::at(&settings.state)?.serve(Arc::clone(&store)));
+    let gateway = Gateway { store, runtimes, caller: platform };
+    listener.set_nonblocking(true).map_err(failed("use", &place))?;
+    let listener = TcpListener::from_std(listener).map_err(failed("use", &place))?;
+    ready(listener.local_addr().map_err(failed("use", &place))?);
+    let (tell, told) = tokio::sync::oneshot::channel::<()>();
+    let routes = router(gateway).merge(Arc::clone(&dashboard).router());
+    let serving = axum::serve(listener, routes)
+        // It is over, too, if nobody can say so any more.
+        .with_graceful_shutdown(async { drop(told.await) });
+    let serving = tokio::spawn(serving.into_future());
+    over.wait().await;
+    tracing::info!("ending");
+    operator.abort();
+    let _ = tell.send(());
+    dashboard.end();
+    if tokio::time::timeout(GRACE, serving).await.is_err() {
+        tracing::warn!("calls that are being made are given up");
+    }
+    Ok(())
+}
+
+/// Somebody wants an end.
+struct Over {
+    terminated: tokio::signal::unix::Signal,
+    interrupted: tokio::signal::unix::Signal,
+}
+
+impl Over {
+    fn expected() -> io::Result<Over> {
+        let terminated = signal(SignalKind::terminate())?;
+        Ok(Over { terminated, interrupted: signal(SignalKind::interrupt())? })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminated.recv() => {}
+            _ = self.interrupted.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_on_the_way_of_functions_is_closed_to_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let old = directory.path().join("store");
+        fs::write(&old, "of before").unwrap();
+        fs::set_permissions(&old, Permissions::from_mode(0o644)).unwrap();
+        open_to_pass(directory.path()).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&old), mode(directory.path())), (0o600, 0o711));
+    }
+}

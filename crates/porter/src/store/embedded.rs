@@ -1,0 +1,381 @@
+//! A store in a file: redb, a copy-on-write B-tree with transactions.
+
+use std::path::{Path, PathBuf};
+
+use redb::{
+    Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+    TableHandle, WriteTransaction,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Accepted, Key, Selection, Store, StoreError};
+use crate::api::{Action, Activation, ActivationId, Change, Code, Name, NameError, Version};
+
+type Json = &'static [u8];
+
+/// By name, in the order in which they were first asked for.
+const NAMESPACES: TableDefinition<'_, &str, u32> = TableDefinition::new("namespaces");
+const KEYS: TableDefinition<'_, &str, Json> = TableDefinition::new("keys");
+/// By namespace and name.
+const ACTIONS: TableDefinition<'_, (&str, &str), Json> = TableDefinition::new("actions");
+const CODES: TableDefinition<'_, (&str, &str), &str> = TableDefinition::new("codes");
+/// By time and id.
+const ACCEPTED: TableDefinition<'_, (u64, u128), Json> = TableDefinition::new("accepted");
+/// By namespace, start and id.
+const ACTIVATIONS: TableDefinition<'_, (&str, u64, u128), Json> =
+    TableDefinition::new("activations");
+/// When those of a namespace with an id began, and when they were accepted.
+const STARTS: TableDefinition<'_, (&str, u128), u64> = TableDefinition::new("starts");
+/// By namespace, action, start and id.
+const OF_ACTION: TableDefinition<'_, (&str, &str, u64, u128), ()> =
+    TableDefinition::new("activations-of-action");
+/// When calls were accepted, by id.
+const PENDING: TableDefinition<'_, u128, u64> = TableDefinition::new("pending");
+
+/// A database in a file.
+#[derive(Debug)]
+pub struct Embedded {
+    path: PathBuf,
+    database: Database,
+}
+
+impl Embedded {
+    /// Opens the database at `path`, or makes it.
+    pub fn open(path: &Path) -> Result<Embedded, StoreError> {
+        let database = Database::create(path).map_err(failed("be opened", path))?;
+        let store = Embedded { path: path.to_owned(), database };
+        // Readers find all tables.
+        store.write("make tables", Durability::Immediate, |write| {
+            write.open_table(NAMESPACES)?;
+            write.open_table(KEYS)?;
+            write.open_table(ACTIONS)?;
+            write.open_table(CODES)?;
+            write.open_table(ACCEPTED)?;
+            write.open_table(ACTIVATIONS)?;
+            write.open_table(STARTS)?;
+            write.open_table(OF_ACTION)?;
+            write.open_table(PENDING)?;
+            Ok(())
+        })?;
+        Ok(store)
+    }
+}
+
+/// Why a transaction ends without a commit.
+enum Failure {
+    Database(redb::Error),
+    Store(StoreError),
+}
+
+impl<E: Into<redb::Error>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Database(error.into())
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        Failure::Store(error)
+    }
+}
+
+fn failed<E: Into<redb::Error>>(doing: &'static str, path: &Path) -> impl Fn(E) -> StoreError {
+    let path = path.display().to_string();
+    move |error| {
+        let reason = error.into().to_string();
+        StoreError::Database { doing, path: path.clone(), reason }
+    }
+}
+
+fn encoded(record: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    let table = "any";
+    serde_json::to_vec(record)
+        .map_err(|error| StoreError::Record { table, reason: error.to_string() }.into())
+}
+
+fn decoded<T: DeserializeOwned>(table: &'static str, bytes: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| StoreError::Record { table, reason: error.to_string() }.into())
+}
+
+impl Embedded {
+    fn write<T>(
+        &self,
+        doing: &'static str,
+        durability: Durability,
+        change: impl FnOnce(&WriteTransaction) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let run = || {
+            let mut write = self.database.begin_write()?;
+            write.set_durability(durability)?;
+            let changed = change(&write)?;
+            write.commit()?;
+            Ok(changed)
+        };
+        run().map_err(|failure| self.told(doing, failure))
+    }
+
+    fn read<T>(
+        &self,
+        doing: &'static str,
+        look: impl FnOnce(&redb::ReadTransaction) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let run = || look(&self.database.begin_read()?);
+        run().map_err(|failure| self.told(doing, failure))
+    }
+
+    fn told(&self, doing: &'static str, failure: Failure) -> StoreError {
+        match failure {
+            Failure::Database(error) => failed(doing, &self.path)(error),
+            Failure::Store(error) => error,
+        }
+    }
+}
+
+impl Store for Embedded {
+    fn number(&self, namespace: &Name) -> Result<u32, StoreError> {
+        let known = self.read("look a namespace up", |read| {
+            Ok(read.open_table(NAMESPACES)?.get(namespace.as_str())?.map(|found| found.value()))
+        })?;
+        if let Some(number) = known {
+            return Ok(number);
+        }
+        self.write("number a namespace", Durability::Immediate, |write| {
+            let mut table = write.open_table(NAMESPACES)?;
+            // Somebody else may have been faster.
+            if let Some(found) = table.get(namespace.as_str())? {
+                return Ok(found.value());
+            }
+            let number = u32::try_from(table.len()?).unwrap_or(u32::MAX);
+            table.insert(namespace.as_str(), number)?;
+            Ok(number)
+        })
+    }
+
+    fn namespaces(&self) -> Result<Vec<Name>, StoreError> {
+        self.read("list namespaces", |read| {
+            let mut namespaces = Vec::new();
+            for entry in read.open_table(NAMESPACES)?.iter()? {
+                let name = entry?.0.value().parse();
+                namespaces.push(name.map_err(|error: NameError| StoreError::Record {
+                    table: "namespaces",
+                    reason: error.to_string(),
+                })?);
+            }
+            Ok(namespaces)
+        })
+    }
+
+    fn put_key(&self, key: &Key) -> Result<(), StoreError> {
+        self.write("add a key", Durability::Immediate, |write| {
+            write.open_table(KEYS)?.insert(&*key.user, &*encoded(key)?)?;
+            Ok(())
+        })
+    }
+
+    fn key(&self, user: &str) -> Result<Option<Key>, StoreError> {
+        self.read("look a key up", |read| {
+            let found = read.open_table(KEYS)?.get(user)?;
+            found.map(|found| decoded(KEYS.name(), found.value())).transpose()
+        })
+    }
+
+    fn keys(&self, namespace: Option<&Name>) -> Result<Vec<Key>, StoreError> {
+        self.read("list keys", |read| {
+            let mut keys = Vec::new();
+            for entry in read.open_table(KEYS)?.iter()? {
+                let key: Key = decoded("keys", entry?.1.value())?;
+                if namespace.is_none_or(|namespace| *namespace == key.namespace) {
+                    keys.push(key);
+                }
+            }
+            Ok(keys)
+        })
+    }
+
+    fn revoke(&self, namespace: &Name) -> Result<usize, StoreError> {
+        self.write("revoke keys", Durability::Immediate, |write| {
+            let mut table = write.open_table(KEYS)?;
+            let mut theirs = Vec::new();
+            for entry in table.iter()? {
+                let key: Key = decoded("keys", entry?.1.value())?;
+                theirs.extend((key.namespace == *namespace).then_some(key.user));
+            }
+            for user in &theirs {
+                table.remove(&**user)?;
+            }
+            Ok(theirs.len())
+        })
+    }
+
+    fn action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError> {
+        self.read("look an action up", |read| {
+            let found = read.open_table(ACTIONS)?.get((namespace.as_str(), name.as_str()))?;
+            found.map(|found| decoded(ACTIONS.name(), found.value())).transpose()
+        })
+    }
+
+    fn actions(
+        &self,
+        namespace: &Name,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<Action>, StoreError> {
+        self.read("list actions", |read| {
+            let table = read.open_table(ACTIONS)?;
+            let theirs = table.range((namespace.as_str(), "")..)?;
+            let mut actions = Vec::new();
+            for entry in theirs.skip(skip).take(limit) {
+                let (key, value) = entry?;
+                if key.value().0 != namespace.as_str() {
+                    break;
+                }
+                actions.push(decoded(ACTIONS.name(), value.value())?);
+            }
+            Ok(actions)
+        })
+    }
+
+    fn code(&self, namespace: &Name, name: &Name) -> Result<Option<Code>, StoreError> {
+        self.read("read an action's code", |read| {
+            let found = read.open_table(CODES)?.get((namespace.as_str(), name.as_str()))?;
+            Ok(found.map(|found| found.value().to_owned()))
+        })
+    }
+
+    fn put_action(&self, change: &Change, before: Option<Version>) -> Result<(), StoreError> {
+        let Change { action, code } = change;
+        let place = (action.namespace.as_str(), action.name.as_str());
+        self.write("keep an action", Durability::Immediate, |write| {
+            let mut actions = write.open_table(ACTIONS)?;
+            let found = actions.get(place)?.map(|found| decoded(ACTIONS.name(), found.value()));
+            let found: Option<Action> = found.transpose()?;
+            if found.map(|found| found.version) != before {
+                return Err(StoreError::Conflict.into());
+            }
+            actions.insert(place, &*encoded(action)?)?;
+            if let Some(code) = code {
+                write.open_table(CODES)?.insert(place, &**code)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn delete_action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError> {
+        let place = (namespace.as_str(), name.as_str());
+        self.write("remove an action", Durability::Immediate, |write| {
+            write.open_table(CODES)?.remove(place)?;
+            let mut actions = write.open_table(ACTIONS)?;
+            let found = actions.remove(place)?;
+            found.map(|found| decoded(ACTIONS.name(), found.value())).transpose()
+        })
+    }
+
+    fn accept(&self, call: &Accepted) -> Result<(), StoreError> {
+        self.write("accept a call", Durability::Immediate, |write| {
+            let place = (call.accepted_ms, call.id.0);
+            write.open_table(ACCEPTED)?.insert(place, &*encoded(call)?)?;
+            write.open_table(PENDING)?.insert(call.id.0, call.accepted_ms)?;
+            Ok(())
+        })
+    }
+
+    fn accepted(&self) -> Result<Vec<Accepted>, StoreError> {
+        self.read("list accepted calls", |read| {
+            let table = read.open_table(ACCEPTED)?;
+            table.iter()?.map(|entry| decoded(ACCEPTED.name(), entry?.1.value())).collect()
+        })
+    }
+
+    fn finish(&self, activation: &Activation) -> Result<(), StoreError> {
+        let (namespace, name) = (activation.namespace.as_str(), activation.name.as_str());
+        let (start, id) = (activation.start, activation.activation_id.0);
+        self.write("keep an activation", Durability::None, |write| {
+            if let Some(accepted) = write.open_table(PENDING)?.remove(id)? {
+                write.open_table(ACCEPTED)?.remove((accepted.value(), id))?;
+            }
+            write
+                .open_table(ACTIVATIONS)?
+                .insert((namespace, start, id), &*encoded(activation)?)?;
+            write.open_table(STARTS)?.insert((namespace, id), start)?;
+            write.open_table(OF_ACTION)?.insert((namespace, name, start, id), ())?;
+            Ok(())
+        })
+    }
+
+    fn activation(
+        &self,
+        namespace: &Name,
+        id: ActivationId,
+    ) -> Result<Option<Activation>, StoreError> {
+        let namespace = namespace.as_str();
+        self.read("look an activation up", |read| {
+            let Some(start) = read.open_table(STARTS)?.get((namespace, id.0))? else {
+                return Ok(None);
+            };
+            let found = read.open_table(ACTIVATIONS)?.get((namespace, start.value(), id.0))?;
+            found.map(|found| decoded(ACTIVATIONS.name(), found.value())).transpose()
+        })
+    }
+
+    fn activations(
+        &self,
+        namespace: &Name,
+        selection: &Selection,
+    ) -> Result<Vec<Activation>, StoreError> {
+        let namespace = namespace.as_str();
+        let (since, upto) =
+            (selection.since_ms.unwrap_or(0), selection.upto_ms.unwrap_or(u64::MAX));
+        let Selection { skip, limit, .. } = *selection;
+        if since > upto {
+            return Ok(Vec::new());
+        }
+        self.read("list activations", |read| {
+            let table = read.open_table(ACTIVATIONS)?;
+            let Some(name) = &selection.name else {
+                let theirs = table.range((namespace, since, 0)..=(namespace, upto, u128::MAX))?;
+                let latest = theirs.rev().skip(skip).take(limit);
+                return latest.map(|entry| decoded(ACTIVATIONS.name(), entry?.1.value())).collect();
+            };
+            let index = read.open_table(OF_ACTION)?;
+            let name = name.as_str();
+            let bounds = (namespace, name, since, 0)..=(namespace, name, upto, u128::MAX);
+            let mut found = Vec::new();
+            for entry in index.range(bounds)?.rev().skip(skip).take(limit) {
+                let (_, _, start, id) = entry?.0.value();
+                if let Some(record) = table.get((namespace, start, id))? {
+                    found.push(decoded(ACTIVATIONS.name(), record.value())?);
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn forget(&self, before_ms: u64) -> Result<usize, StoreError> {
+        self.write("forget activations", Durability::Immediate, |write| {
+            let mut activations = write.open_table(ACTIVATIONS)?;
+            let mut old: Vec<Activation> = Vec::new();
+            for entry in activations.iter()? {
+                let (key, value) = entry?;
+                if key.value().1 < before_ms {
+                    old.push(decoded(ACTIVATIONS.name(), value.value())?);
+                }
+            }
+            let (mut starts, mut of_action) =
+                (write.open_table(STARTS)?, write.open_table(OF_ACTION)?);
+            for activation in &old {
+                let (namespace, id) = (activation.namespace.as_str(), activation.activation_id.0);
+                let (name, start) = (activation.name.as_str(), activation.start);
+                activations.remove((namespace, start, id))?;
+                starts.remove((namespace, id))?;
+                of_action.remove((namespace, name, start, id))?;
+            }
+            Ok(old.len())
+        })
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        self.write("flush", Durability::Immediate, |_| Ok(()))
+    }
+}

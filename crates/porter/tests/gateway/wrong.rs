@@ -1,0 +1,96 @@
+//! Requests that are no good, and clients that misbehave.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+
+use crate::bed::{Bed, GUEST};
+
+#[test]
+fn malformed_documents_are_told_so() {
+    let bed = Bed::new();
+    for body in ["", "{", "[]", "null", "\"x\"", "{\"exec\": {}} x", "{\"limits\": 7}"] {
+        bed.guest("PUT", "actions/a", body).assert_error(400, "malformed content");
+    }
+    bed.guest("PUT", "actions/a?overwrite=maybe", json!({})).assert_error(400, "query");
+    bed.get("actions/a?code=maybe").assert_error(400, "query");
+    bed.get("actions?limit=-1").assert_error(400, "query");
+    let deep = "[".repeat(200_000);
+    bed.guest("PUT", "actions/a", deep.as_str()).assert_error(400, "malformed content");
+    assert!(bed.caller.told().is_empty());
+}
+
+#[test]
+fn paths_and_methods_that_are_not_there_are_told_so() {
+    let bed = Bed::new();
+    for path in ["/", "/api", "/api/v2", "/api/v1/x", "/api/v1/namespaces/_/x", "/api/v1/"] {
+        bed.ask(Some(GUEST), "GET", path, b"").assert_error(404, "no such path");
+    }
+    for (method, path) in [
+        ("DELETE", "actions"),
+        ("PATCH", "actions/a"),
+        ("POST", "activations"),
+        ("DELETE", "activations/00000000000000000000000000000000"),
+        ("PUT", "packages"),
+    ] {
+        bed.guest(method, path, ()).assert_error(405, "method");
+    }
+}
+
+#[test]
+fn what_is_too_large_is_refused_and_read_no_further() {
+    let bed = Bed::new();
+    bed.create("a");
+    bed.caller.told();
+    // Announced, and not sent: nobody waits for it.
+    let announced = |method: &str, bytes: u64| {
+        let key = STANDARD.encode(GUEST);
+        let request = format!(
+            "{method} /api/v1/namespaces/_/actions/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Authorization: Basic {key}\r\nContent-Length: {bytes}\r\n\r\n"
+        );
+        bed.raw(request.as_bytes())
+    };
+    announced("PUT", (64 << 20) + 1).assert_error(413, "larger than allowed");
+    announced("POST", (1 << 20) + 1).assert_error(413, "larger than allowed");
+    announced("POST", u64::from(u32::MAX) * 1000).assert_error(413, "larger than allowed");
+    // Sent in pieces of unknown number.
+    let key = STANDARD.encode(GUEST);
+    let mut request = format!(
+        "POST /api/v1/namespaces/_/actions/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+         Authorization: Basic {key}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    .into_bytes();
+    let piece = vec![b' '; 0xffff];
+    for _ in 0..20 {
+        request.extend(b"ffff\r\n");
+        request.extend(&piece);
+        request.extend(b"\r\n");
+    }
+    request.extend(b"0\r\n\r\n");
+    bed.raw(&request).assert_error(413, "larger than allowed");
+    // As large as arguments may be.
+    let fitting = format!("{{\"a\": \"{}\"}}", "x".repeat((1 << 20) - 9));
+    assert_eq!(bed.guest("POST", "actions/a?blocking=true", fitting.as_str()).status, 200);
+    assert_eq!(bed.caller.told().len(), 1);
+}
+
+#[test]
+fn clients_that_go_halfway_harm_nobody() {
+    let bed = Bed::new();
+    bed.create("a");
+    for part in [
+        &b"GET /api/v1 HTT"[..],
+        b"POST /api/v1/namespaces/_/actions/a HTTP/1.1\r\nContent-Length: 50\r\n\r\n{",
+        b"\0\0\0\0",
+        b"",
+    ] {
+        let mut stream = TcpStream::connect(bed.address()).unwrap();
+        stream.write_all(part).unwrap();
+        let _ = stream.shutdown(Shutdown::Write);
+    }
+    assert_eq!(bed.guest("POST", "actions/a?blocking=true", json!({})).status, 200);
+}

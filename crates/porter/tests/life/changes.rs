@@ -1,0 +1,97 @@
+//! Updates, deletions, restarts.
+
+use farfork_policy::Settings;
+use farfork_porter::api::{ActivationId, Outcome, Version};
+use farfork_porter::life::Caller;
+use farfork_porter::store::Accepted;
+use farfork_porter::trace::Trace;
+use serde_json::{Map, json};
+
+use crate::world::{World, answered, change, kind, name, settle};
+
+#[tokio::test(start_paused = true)]
+async fn new_code_starts_over_and_calls_of_the_old_are_made() {
+    let world = World::new();
+    let old = world.action("a", "code", json!({}));
+    world.calls(&old, 16).await;
+    settle().await;
+    assert_eq!(world.nodes.state().images.len(), 1);
+    let running = world.begin(&old, json!({"ms": 2000}));
+    settle().await;
+    let exec = json!({"exec": {"kind": "python", "code": "new code"}});
+    let new = change(Some(&old), "a", exec, 2);
+    world.store.put_action(&new, Some(old.version)).unwrap();
+    world.platform.gone(&old);
+    let made = world.call(&new.action, json!({})).await;
+    assert_eq!((kind(&made), &made.response.result["code"]), ("cold".into(), &json!("new code")));
+    assert_eq!(made.version, new.action.version);
+    let made = answered(running).await;
+    assert_eq!((made.response.status, made.version), (Outcome::Success, old.version));
+    settle().await;
+    assert_eq!(world.nodes.alive(), [2], "that of the old code is gone");
+    assert!(world.nodes.state().images.is_empty(), "and so is its image");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_comes_late_finds_what_there_is() {
+    let world = World::new();
+    let old = world.action("a", "code", json!({}));
+    let exec = json!({"exec": {"kind": "python", "code": "new code", "main": "start"}});
+    let new = change(Some(&old), "a", exec, 2);
+    world.store.put_action(&new, Some(old.version)).unwrap();
+    world.platform.gone(&old);
+    // It was looked up before the update, and told to the platform after it.
+    let made = world.call(&old, json!({})).await;
+    assert_eq!(made.response.result["code"], "new code");
+    assert_eq!(made.version, new.action.version, "what is told of it is of the code");
+    settle().await;
+    assert!(world.nodes.alive().is_empty(), "nothing is kept for a version that is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_action_leaves_nothing() {
+    let world = World::new();
+    let action = world.action("a", "code", json!({}));
+    world.calls(&action, 16).await;
+    settle().await;
+    world.store.delete_action(&action.namespace, &action.name).unwrap();
+    world.platform.gone(&action);
+    settle().await;
+    assert!(world.nodes.alive().is_empty() && world.nodes.state().images.is_empty());
+    // Made again under the same name it is another.
+    let again = change(None, "a", json!({"exec": {"kind": "python", "code": "other"}}), 9);
+    world.store.put_action(&again, None).unwrap();
+    let made = world.call(&again.action, json!({})).await;
+    assert_eq!((kind(&made), &made.response.result["code"]), ("cold".into(), &json!("other")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_makes_the_calls_that_were_accepted_and_finds_images() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = World::new();
+    let action = world.action("a", "code", json!({}));
+    world.calls(&action, 16).await;
+    settle().await;
+    let accepted = |id: u128, function: &str| Accepted {
+        id: ActivationId(id),
+        namespace: name("guest"),
+        name: name(function),
+        version: Version::FIRST,
+        args: Map::new(),
+        accepted_ms: 1,
+        trace: Trace::default(),
+    };
+    world.store.accept(&accepted(7, "a")).unwrap();
+    world.store.accept(&accepted(8, "deleted")).unwrap();
+    let World { nodes, store, platform, .. } = world;
+    drop(platform);
+    nodes.events();
+    let world = World::on(nodes, store, directory, Settings::default());
+    settle().await;
+    let found = |id: u128| world.store.activation(&name("guest"), ActivationId(id)).unwrap();
+    let made = found(7).expect("it was made");
+    assert_eq!((made.response.status, kind(&made)), (Outcome::Success, "clone".into()));
+    let gone = found(8).expect("it is told of");
+    assert!(gone.response.result["error"].as_str().unwrap().contains("deleted"));
+    assert!(world.store.accepted().unwrap().is_empty());
+}
