@@ -16,6 +16,7 @@ setup:
 run: setup
 	cargo build --release
 	.venv/bin/python -m farfork.demo
+	.venv/bin/python -m farfork.demo.platform
 
 test:
 	@setup/all.sh --tests

@@ -9,3 +9,6 @@ setup/rust.sh
 if [ -x setup/python.sh ]; then
     setup/python.sh
 fi
+if [ "${1:-}" = --tests ]; then
+    setup/npm.sh
+fi

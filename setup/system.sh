@@ -9,12 +9,15 @@ if [ "${1:-}" = --tests ]; then
     packages+=(gcc-multilib musl-tools)
     command -v go >/dev/null || packages+=(golang-go)
     command -v node >/dev/null || packages+=(nodejs)
+    command -v npm >/dev/null || packages+=(npm)
     command -v javac >/dev/null || packages+=(default-jdk-headless)
     command -v ruby >/dev/null || packages+=(ruby)
     # Servers to clone. The first package holds one without making it a service.
     packages+=(redis-tools sqlite3)
     [ -x /usr/sbin/nginx ] || packages+=(nginx-light)
     [ -x /usr/lib/postgresql/15/bin/initdb ] || packages+=(postgresql-15)
+    # A browser that looks at the dashboard.
+    packages+=(chromium chromium-driver)
     # Guests with media that this machine lacks, and what is packed for them.
     if [ -n "${FARFORK_TEST_LONG:-}" ]; then
         packages+=(busybox-static cpio e2fsprogs kmod ndctl qemu-system-x86 xz-utils)

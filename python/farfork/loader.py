@@ -44,16 +44,17 @@ class Function:
     call: Callable[[dict[str, Any], Any], Any]
 
 
-def load(path: str | Path, main: str | None = None) -> Function:
+def load(path: str | Path, main: str | None = None, name: str | None = None) -> Function:
     """Import the function at `path`, called `main` there if that is given.
 
-    Raises LoadError, or what its import raises.
+    Without a `name` it has that of its file. Raises LoadError, or what its import raises.
     """
     source = Path(path).resolve()
+    name = name or source.stem
     file = _entry_file(source)
     sys.path.insert(0, str(file.parent))
-    module = _import_file(_module_name(source.stem), file)
-    return _wrap(source.stem, module, str(source), main)
+    module = _import_file(_module_name(name), file)
+    return _wrap(name, module, str(source), main)
 
 
 def load_text(name: str, text: str, main: str | None = None) -> Function:

@@ -125,15 +125,24 @@ class Bed:
 
 
 @contextmanager
+def pooled(place: Path, size: str) -> Iterator[Farfork]:
+    """Run farfork on a pool of its own, until the end."""
+    farfork = Farfork(place / "run")
+    pool = place / "pool/pool"
+    farfork.do("pool", "create", pool, "--size", size)
+    try:
+        farfork.use_pool(pool)
+        yield farfork
+    finally:
+        farfork.do("pool", "destroy", pool)
+
+
+@contextmanager
 def make_bed() -> Iterator[Bed]:
     """Make the pool and start the nodes, until the end."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farfork-bed-")))
-        farfork = Farfork(place / "run")
-        pool = place / "pool/pool"
-        farfork.do("pool", "create", pool, "--size", POOL_SIZE)
-        stack.callback(farfork.do, "pool", "destroy", pool)
-        farfork.use_pool(pool)
+        farfork = stack.enter_context(pooled(place, POOL_SIZE))
         stack.enter_context(emulated_nodes(farfork, NODES))
         stack.enter_context(plain_node(farfork, LOCAL))
         yield Bed(farfork, place)

@@ -10,7 +10,7 @@ import pytest
 from bed import why_not
 
 from farfork.demo import __main__ as demo
-from farfork.demo import command, play, table
+from farfork.demo import command, platform, play, table, traffic
 from farfork.demo.forked import Child
 
 ANSWER = {"embeddings": [[0.5, 0.25]], "tokens": 3, "model": "m"}
@@ -70,3 +70,47 @@ def test_the_whole_demonstration_passes_and_cleans_up(tmp_path: Path) -> None:
     assert [clone["node"] for clone in document["clones"]] == ["node1"] * 4 + ["node2"] * 4
     assert list(tmp_path.iterdir()) == []
     assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+
+
+@pytest.mark.parametrize(("wrong", "status"), [([], 0), (["hello answered 502"], 1)])
+def test_calls_of_the_platform_are_tabled_and_wrong_ones_end_with_status_1(
+    wrong: list[str],
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    calls = [traffic.Call("hello", "clone", took_ms) for took_ms in (2.0, 9.0, 4.0)]
+    seen = traffic.Seen([*calls, traffic.Call("hello", "warm", 1.0)], wrong)
+    monkeypatch.setattr(platform, "show", lambda _progress, _seconds: seen)
+    monkeypatch.setattr(platform, "hidden_from_functions", lambda _needed: None)
+    monkeypatch.setattr(platform.os, "geteuid", lambda: 0)
+    assert platform.main([]) == status
+    said = capsys.readouterr()
+    rows = [line.split() for line in said.out.splitlines()]
+    assert ["clone", "3", "4.0", "9.0"] in rows
+    assert ("hello answered 502" in said.err) == bool(wrong)
+
+
+def test_what_functions_cannot_read_is_found(tmp_path: Path) -> None:
+    inner = tmp_path / "hidden/inner"
+    inner.mkdir(parents=True)
+    seen = platform.hidden_from_functions([Path("/usr/bin")])
+    assert seen is None
+    inner.parent.chmod(0o700)
+    assert platform.hidden_from_functions([Path("/usr/bin"), inner]) == inner.parent
+
+
+@pytest.mark.needs_farfork
+def test_the_platform_with_sample_functions_is_shown_and_leaves_nothing() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    pytest.importorskip("pycountry", reason="the sample functions' packages are missing")
+    before = set(Path("/run").glob("farfork-demo-*"))
+    call = [sys.executable, "-m", "farfork.demo.platform", "--seconds", "5"]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    if "left out" in done.stderr:
+        pytest.skip(done.stderr)
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
+    assert (rows["cold"][0], int(rows["clone"][0]) > 0) == ("4", True), done.stdout
+    assert set(Path("/run").glob("farfork-demo-*")) == before

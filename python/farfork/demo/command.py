@@ -59,14 +59,21 @@ class Farfork:
         self.environment["FARFORK_POOL"] = str(path)
 
     def popen(
-        self, *arguments: object, words: IO[str], prefix: tuple[str, ...] = ()
+        self,
+        *arguments: object,
+        words: IO[str],
+        out: IO[str] | None = None,
+        prefix: tuple[str, ...] = (),
     ) -> "subprocess.Popen[bytes]":
-        """Start a call that goes on, with its words in a file; Ctrl-C does not reach it."""
+        """Start a call that goes on; Ctrl-C does not reach it.
+
+        What it says is in the file `words`, or what it says on stdout in `out`.
+        """
         return subprocess.Popen(
             [*prefix, str(self.binary), *map(str, arguments)],
             env=self.environment,
             stdin=subprocess.DEVNULL,
-            stdout=words,
+            stdout=out or words,
             stderr=words,
             process_group=0,
         )

@@ -4,7 +4,12 @@ r"""Serves one action of OpenWhisk's over HTTP: `python -m farfork.runtime.actio
     POST /run      {"value": {...}, "activation_id", "deadline", ...}      a result, or {"error"}
     POST /prepare                                                          farfork's own: see below
 
+`/init` may be told two things more: `confinement`, what the process gives up before it loads
+anything (see farfork.runtime.confinement), and `folder`, where the files of an archive are
+unpacked already.
+
 Invariants:
+- Environment and working directory are the same at the beginning of every activation.
 - Connections are served one after the other. Without one the process sits in
   accept(): there it is checkpointed. `/prepare` runs the before-checkpoint hooks,
   answers with what the function declares hot, and ends its connection: who asked sees
@@ -33,8 +38,10 @@ from farfork import loader
 from farfork.listener import Listener, ListenError
 from farfork.protocol import Message
 from farfork.runtime import process
+from farfork.runtime.confinement import ConfinementError, enter
 from farfork.runtime.life import Life
 
+_TRACE = ("traceparent", "tracestate")
 END_OF_ACTIVATION = "XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX"
 MAX_BODY_BYTES = 64 << 20
 
@@ -59,6 +66,7 @@ class Action:
         self._listener = listener
         self._life = Life(listener)
         self._function: loader.Function | None = None
+        self._surroundings = process.Surroundings()
         self._calls = {"/init": self._init, "/run": self._run, "/prepare": self._prepare}
 
     def serve(self) -> None:
@@ -95,17 +103,22 @@ class Action:
         if self._function is not None:
             raise CallError(HTTPStatus.FORBIDDEN, "Cannot initialize the action more than once.")
         value = _object(body, "value")
-        _set_environment(_object(value, "env"))
         try:
-            self._function = _load(value)
+            if confinement := _object(body, "confinement"):
+                enter(confinement)
+            _set_environment(_object(value, "env"))
+            self._function = _load(value, body.get("folder"))
         except CallError:
             raise
+        except ConfinementError as error:
+            return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)}
         except (Exception, SystemExit) as error:
             print(traceback.format_exc(), file=sys.stderr)
             process.flush_output()
             reason = f"The action failed to initialize: {type(error).__name__}: {error}"
             return HTTPStatus.BAD_GATEWAY, {"error": reason}
         process.flush_output()
+        self._surroundings = process.Surroundings()
         return HTTPStatus.OK, {"ok": True}
 
     def _run(self, body: Message) -> Answer:
@@ -114,7 +127,11 @@ class Action:
                 HTTPStatus.FORBIDDEN, "The action is not initialized: /init comes first."
             )
         args = _object(body, "value")
-        _set_environment({f"__OW_{key.upper()}": body[key] for key in body if key != "value"})
+        self._surroundings.restore()
+        variables = {f"__OW_{key.upper()}": body[key] for key in body if key != "value"}
+        # By these names OpenTelemetry finds the span that this call is.
+        variables |= {name.upper(): body[name] for name in _TRACE if body.get(name)}
+        _set_environment(variables)
         answer = self._life.call(self._function, args, body.get("activation_id"))
         status, result = _result(answer)
         for stream in (sys.stdout, sys.stderr):
@@ -178,13 +195,16 @@ class _Calls(BaseHTTPRequestHandler):
         """Say nothing: what is printed is the action's log."""
 
 
-def _load(value: Message) -> loader.Function:
+def _load(value: Message, folder: Any) -> loader.Function:
     name, main, code = (value.get(key) for key in ("name", "main", "code"))
-    if not isinstance(code, str) or not code:
-        raise CallError(HTTPStatus.BAD_REQUEST, "Missing main/no code to execute.")
     name = _text(name or "action")
     # What is called main goes without saying; then a handler is found, too.
     main = None if main in {None, "", "main"} else _text(main)
+    if folder is not None:
+        os.chdir(_text(folder))
+        return loader.load(_text(folder), main, name)
+    if not isinstance(code, str) or not code:
+        raise CallError(HTTPStatus.BAD_REQUEST, "Missing main/no code to execute.")
     if not value.get("binary"):
         return loader.load_text(name, code, main)
     try:

@@ -25,3 +25,22 @@ def flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
+
+
+class Surroundings:
+    """Environment and working directory as they are now, for each activation to find."""
+
+    def __init__(self) -> None:
+        self._environment = dict(os.environ)
+        self._directory = os.getcwd()
+
+    def restore(self) -> None:
+        """Undo what was changed since."""
+        for name in set(os.environ) - set(self._environment):
+            del os.environ[name]
+        for name, value in self._environment.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+        # Nothing better is at hand where it has been removed.
+        with suppress(OSError):
+            os.chdir(self._directory)

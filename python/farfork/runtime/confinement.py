@@ -1,0 +1,108 @@
+"""Gives up, before foreign code runs, all that it is not to have.
+
+A server is its operator's until it is told what to serve, and belongs to whoever wrote
+that from then on. What it has become stays so in its checkpoint: clones are confined
+before their first instruction.
+"""
+
+import base64
+import binascii
+import ctypes
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+from farfork.protocol import Message
+
+_PR_SET_DUMPABLE = 4
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_SYS_SECCOMP = 317
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_TSYNC = 1
+_BYTES_OF_STEP = 8
+_LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ConfinementError(RuntimeError):
+    """Something could not be given up; the message says what. No foreign code may run then."""
+
+
+class _Program(ctypes.Structure):
+    """`struct sock_fprog`."""
+
+    _fields_ = [("count", ctypes.c_ushort), ("steps", ctypes.c_char_p)]
+
+
+def enter(document: Message) -> None:
+    """Become `user` and `group`, with no privileges and no more system calls than `filter` lets by.
+
+    `open_files` limits descriptors; `filter` is a seccomp program in base64.
+    """
+    try:
+        user, group = int(document["user"]), int(document["group"])
+        program = base64.b64decode(document["filter"], validate=True)
+        _limit(int(document["open_files"]))
+        _drop_bounds()
+        os.setgroups([])
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        # Who changes users is no owner of its own /proc files any more, as ordinary processes are.
+        _prctl(_PR_SET_DUMPABLE, 1)
+        _install(program)
+    except (KeyError, TypeError, ValueError, binascii.Error, OSError) as error:
+        reason = f"cannot give up privileges: {type(error).__name__}: {error}"
+        raise ConfinementError(reason) from error
+    _check(user, group)
+    os.environ["HOME"] = "/tmp"
+
+
+def _limit(open_files: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _drop_bounds() -> None:
+    for capability in range(int(_LAST_CAPABILITY.read_text()) + 1):
+        _prctl(_PR_CAPBSET_DROP, capability)
+
+
+def _prctl(what: int, value: int) -> None:
+    if _libc.prctl(what, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl {what}: {os.strerror(number)}")
+
+
+def _install(program: bytes) -> None:
+    filter_ = _Program(len(program) // _BYTES_OF_STEP, program)
+    # For all threads, or none.
+    answer = _libc.syscall(
+        _SYS_SECCOMP,
+        _SECCOMP_SET_MODE_FILTER,
+        _SECCOMP_FILTER_FLAG_TSYNC,
+        ctypes.byref(filter_),
+    )
+    if answer != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"seccomp: {os.strerror(number)}")
+
+
+def _check(user: int, group: int) -> None:
+    """Believe the kernel alone, of each thread."""
+    expected: dict[str, Any] = {
+        "Uid": [str(user)] * 4,
+        "Gid": [str(group)] * 4,
+        "Groups": [],
+        "NoNewPrivs": ["1"],
+        "Seccomp": ["2"],
+    }
+    expected |= {f"Cap{name}": ["0" * 16] for name in ("Inh", "Prm", "Eff", "Amb")}
+    for task in Path("/proc/self/task").iterdir():
+        fields = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+        for name, value in expected.items():
+            if fields[name].split() != value:
+                raise ConfinementError(f"cannot give up privileges: {name} is {fields[name]}")

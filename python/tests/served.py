@@ -1,0 +1,156 @@
+"""A platform that serves, and a client of it, for tests of `farfork serve`."""
+
+import base64
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farfork.demo.command import Farfork
+
+PATIENCE_S = 60
+POOL_SIZE = "1G"
+
+COUNT = """
+import os, time
+print("loaded")
+count = 0
+time.sleep(0.2)
+
+def main(args):
+    global count
+    count += 1
+    time.sleep(args.get("sleep", 0))
+    if args.get("raise"):
+        raise KeyError("missing")
+    if args.get("exit"):
+        os._exit(3)
+    print("hello", args.get("name"))
+    pid = int(open("/proc/self/stat").read().split()[0])
+    return {"count": count, "name": args.get("name"), "network": os.readlink("/proc/self/ns/net"),
+            "pid": pid, "activation": os.environ["__OW_ACTIVATION_ID"],
+            "mode": os.environ.get("SECRET_OF_THE_OPERATOR")}
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the gateway says."""
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
+class Platform:
+    """A platform that serves."""
+
+    def __init__(self, farfork: Farfork, state: Path, process: "subprocess.Popen[bytes]") -> None:
+        self.farfork = farfork
+        self.state = state
+        self.process = process
+        self.address = ""
+
+    def ask(
+        self, method: str, path: str, body: Any = None, key: str = "", namespace: str = "_"
+    ) -> Answer:
+        """Ask with a key, or that of the guest, on a connection of its own."""
+        shown = key.encode() or (self.state / "guest.key").read_bytes().strip()
+        content = None if body is None else json.dumps(body)
+        headers = {"Authorization": f"Basic {base64.b64encode(shown).decode()}"}
+        answer = self.raw(method, f"/api/v1/namespaces/{namespace}/{path}", content, headers)
+        return Answer(answer.status, answer.headers, json.loads(answer.body))
+
+    def raw(
+        self, method: str, path: str, content: str | None = None, headers: Any = None
+    ) -> Answer:
+        """Ask for anything; the answer's body is a text."""
+        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
+        connection.request(method, path, content, headers or {})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return Answer(answer.status, dict(answer.getheaders()), text)
+
+    def deploy(self, name: str, code: str, **limits: int) -> Answer:
+        """Make an action, or change it."""
+        body = {"exec": {"kind": "python:default", "code": code}, "limits": limits}
+        return self.ask("PUT", f"actions/{name}?overwrite=true", body)
+
+    def call(self, action: str, /, **args: Any) -> Answer:
+        """Call an action and wait for its activation."""
+        return self.ask("POST", f"actions/{action}?blocking=true", args)
+
+    def good(self, action: str, /, **args: Any) -> Any:
+        """Call an action that has to succeed."""
+        answer = self.call(action, **args)
+        assert answer.status == 200, answer
+        return answer.body
+
+    def instances(self) -> list[dict[str, Any]]:
+        """Return the clones on the nodes."""
+        listed: list[dict[str, Any]] = self.farfork.json("ps")
+        return listed
+
+    def log(self) -> str:
+        """Return what it has written."""
+        return (self.state / "log").read_text()
+
+
+def annotation(activation: Any, key: str) -> Any:
+    (value,) = [one["value"] for one in activation["annotations"] if one["key"] == key] or [None]
+    return value
+
+
+def await_true(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@contextmanager
+def open_place() -> Iterator[Path]:
+    """Make a directory that users of functions may pass, and which none has of its own."""
+    with tempfile.TemporaryDirectory(prefix="farfork-serve-", dir="/run") as place:
+        Path(place).chmod(0o711)
+        yield Path(place)
+
+
+@contextmanager
+def serving(
+    farfork: Farfork, state: Path, *options: str, listen: str = "127.0.0.1:0"
+) -> Iterator[Platform]:
+    """Serve until the end."""
+    state.mkdir(exist_ok=True)
+    call = [str(farfork.binary), "serve", "--state", str(state), "--listen", listen]
+    call += ["--python", sys.executable, *(options or ["--nodes", "2"])]
+    environment = {**farfork.environment, "SECRET_OF_THE_OPERATOR": "x"}
+    with (state / "log").open("ab") as log, (state / "said").open("wb") as said:
+        process = subprocess.Popen(
+            call, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=log
+        )
+    platform = Platform(farfork, state, process)
+
+    def is_ready() -> bool:
+        assert process.poll() is None, platform.log()
+        platform.address = (state / "said").read_text().strip().removeprefix("http://")
+        return platform.address != ""
+
+    try:
+        await_true(is_ready, "it serves")
+        yield platform
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+            process.wait()

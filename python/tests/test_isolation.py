@@ -1,0 +1,339 @@
+"""What functions cannot do, tried by functions that mean ill."""
+
+import base64
+import io
+import os
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import Platform, annotation, await_true
+
+# Tells who it is, and does as it is told.
+PROBE = r"""
+import ctypes, os, signal, socket, sys, tempfile, threading, time
+
+libc = ctypes.CDLL(None, use_errno=True)
+os.environ["OF_THE_CODE"] = "kept"
+
+def who(args):
+    fields = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    names = ("Uid", "Gid", "Groups", "CapEff", "CapPrm", "CapBnd", "CapAmb", "NoNewPrivs",
+             "Seccomp")
+    seen = {name: fields[name].split() for name in names}
+    fds = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+           if os.path.lexists(f"/proc/self/fd/{fd}")]
+    return seen | {"fds": fds, "environment": dict(os.environ), "directory": os.getcwd()}
+
+def attempt(args):
+    try:
+        path, mode = args["open"]
+        open(path, mode).close()
+    except OSError as error:
+        return {"errno": error.errno}
+    return {"errno": 0}
+
+def connect(args):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as it:
+        return {"errno": it.connect_ex(args["path"])}
+
+def call(args):
+    ctypes.set_errno(0)
+    answer = libc.syscall(*[ctypes.c_long(one) for one in args["call"]])
+    return {"answer": answer, "errno": ctypes.get_errno()}
+
+def scratch(args):
+    before = {place: sorted(os.listdir(place)) for place in args["places"]}
+    for place in args["places"]:
+        with open(os.path.join(place, args["name"]), "w") as file:
+            file.write("mine")
+    return {"before": before, "temporary": tempfile.gettempdir()}
+
+def change(args):
+    os.environ["CHANGED"] = "x"
+    os.environ["PATH"] = "/nowhere"
+    os.chdir("/tmp")
+    return {}
+
+def bomb(args):
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            time.sleep(0.01)
+
+def forks(args):
+    threads = []
+    try:
+        while len(threads) < 5000:
+            threads.append(threading.Thread(target=time.sleep, args=(3,)))
+            threads[-1].start()
+    except RuntimeError:
+        pass
+    return {"threads": len(threads)}
+
+def files(args):
+    opened = []
+    try:
+        while len(opened) < 5000:
+            opened.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError as error:
+        return {"files": len(opened), "errno": error.errno}
+    finally:
+        [os.close(fd) for fd in opened]
+
+def deaf(args):
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        pass
+
+def chatter(args):
+    while True:
+        print("x" * 1000)
+
+def fill(args):
+    with open("/tmp/big", "wb") as file:
+        for _ in range(args["mb"]):
+            file.write(bytes(1 << 20))
+    return {}
+
+def kill(args):
+    os.kill(args["pid"], signal.SIGKILL)
+    return {}
+
+def main(args):
+    time.sleep(args.get("sleep", 0))
+    try:
+        return globals()[args["do"]](args)
+    except PermissionError as error:
+        return {"errno": error.errno}
+"""
+
+EPERM, EACCES, ENOSYS = 1, 13, 38
+SYS = {"ptrace": 101, "setuid": 105, "unshare": 272, "mount": 165, "bpf": 321, "clone": 56}
+SYS |= {"io_uring_setup": 425, "keyctl": 250, "clone3": 435, "socket": 41, "chroot": 161}
+NEW_USER_NAMESPACE = 0x10000000
+
+
+def probe(platform: Platform, name: str, do: str, /, **args: Any) -> Any:
+    return platform.good(name, do=do, **args)["response"]["result"]
+
+
+@pytest.fixture
+def warm(platform: Platform) -> str:
+    """Return the name of a function that has an image."""
+    name = "probe"
+    if platform.ask("GET", f"actions/{name}").status == 404:
+        platform.deploy(name, PROBE)
+        for _ in range(17):
+            probe(platform, name, "who")
+    return name
+
+
+def clone_of(platform: Platform, name: str, do: str, /, **args: Any) -> Any:
+    """Do it in a clone: there are more calls than instances that could make them."""
+    count = len(platform.instances()) + 1
+    with ThreadPoolExecutor(count) as pool:
+        calls = [
+            pool.submit(platform.good, name, do=do, sleep=1 + count / 8, **args)
+            for _ in range(count)
+        ]
+        made = [call.result() for call in calls]
+    kinds = [annotation(one, "startKind") for one in made]
+    assert "clone" in kinds, (kinds, platform.log())
+    return made[kinds.index("clone")]["response"]["result"]
+
+
+def check_who(seen: dict[str, Any]) -> None:
+    (user,) = set(seen["Uid"])
+    assert int(user) >= 2_000_000_000
+    assert (set(seen["Gid"]), seen["Groups"]) == ({user}, [])
+    for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb"):
+        assert int(seen[name][0], 16) == 0, name
+    assert (seen["NoNewPrivs"], seen["Seccomp"]) == (["1"], ["2"])
+    kinds = sorted(fd.split(":")[0] for fd in seen["fds"])
+    # Its input, its output, the socket it listens on, and the connection of this call.
+    assert kinds == ["/dev/null", "pipe", "pipe", "socket", "socket"], seen["fds"]
+
+
+def test_a_function_is_nobody_before_its_code_is_loaded_and_in_clones(platform: Platform) -> None:
+    platform.deploy("first", PROBE)
+    check_who(probe(platform, "first", "who"))
+
+
+def test_a_clone_is_confined_as_its_parent_is(platform: Platform, warm: str) -> None:
+    check_who(clone_of(platform, warm, "who"))
+    assert clone_of(platform, warm, "call", call=[SYS["unshare"], NEW_USER_NAMESPACE]) == {
+        "answer": -1,
+        "errno": ENOSYS,
+    }
+
+
+@pytest.mark.parametrize(
+    ("call", "errno"),
+    [
+        ([SYS["setuid"], 0], EPERM),
+        ([SYS["ptrace"], 16, 1, 0, 0], ENOSYS),
+        ([SYS["unshare"], NEW_USER_NAMESPACE], ENOSYS),
+        ([SYS["clone"], NEW_USER_NAMESPACE | 17, 0, 0, 0, 0], ENOSYS),
+        ([SYS["clone3"], 0, 0], ENOSYS),
+        ([SYS["mount"], 0, 0, 0, 0, 0], ENOSYS),
+        ([SYS["chroot"], 0], ENOSYS),
+        ([SYS["bpf"], 0, 0, 0], ENOSYS),
+        ([SYS["io_uring_setup"], 1, 0], ENOSYS),
+        ([SYS["keyctl"], 0, -3, 1], ENOSYS),
+        ([SYS["socket"], 40, 1, 0], ENOSYS),  # AF_VSOCK reaches the machine's host
+        ([SYS["socket"], 17, 3, 0], ENOSYS),  # AF_PACKET
+        ([SYS["socket"], 16, 3, 12], ENOSYS),  # netfilter's netlink
+        ([SYS["socket"], 2, 3, 1], EPERM),  # raw IP
+    ],
+)
+def test_what_it_must_not_call_fails(
+    platform: Platform, warm: str, call: list[int], errno: int
+) -> None:
+    assert probe(platform, warm, "call", call=call) == {"answer": -1, "errno": errno}
+
+
+def test_what_is_the_operators_is_out_of_reach(platform: Platform, warm: str) -> None:
+    pool = Path(platform.farfork.environment["FARFORK_POOL"])
+    private = [pool, *(path for path in platform.state.iterdir() if path.is_file())]
+    assert {"store.redb", "guest.key", "decisions.jsonl"} <= {path.name for path in private}
+    for path in [*private, Path("/etc/shadow")]:
+        if path.name in {"log", "said"}:  # the test's own
+            continue
+        seen = probe(platform, warm, "attempt", open=[str(path), "rb"])
+        assert seen == {"errno": EACCES}, path
+    assert probe(platform, warm, "attempt", open=["/etc/farfork-probe", "w"])["errno"] == EACCES
+    sockets = [path for path in (pool.parents[1] / "run").iterdir() if path.is_socket()]
+    assert len(sockets) >= 2, "agents listen there"
+    for path in sockets:
+        assert probe(platform, warm, "connect", path=str(path))["errno"] == EACCES, path
+    assert probe(platform, warm, "kill", pid=1) == {"errno": EPERM}
+
+
+def test_each_instance_has_its_own_scratch_directories(platform: Platform, warm: str) -> None:
+    places = [path for path in ("/tmp", "/var/tmp", "/dev/shm") if path not in shared(platform)]
+    if not places:
+        pytest.skip("what farfork needs lies in /tmp, /var/tmp and /dev/shm here")
+    seen = probe(platform, warm, "scratch", places=places, name="of-the-parent")
+    assert seen["before"] == {place: [] for place in places}
+    seen = clone_of(platform, warm, "scratch", places=places, name="of-a-clone")
+    assert seen["before"] == {place: [] for place in places}
+    assert not [path for place in places for path in Path(place).glob("of-*")]
+
+
+def shared(platform: Platform) -> set[str]:
+    """Return the directories that functions share with this machine, which the log tells."""
+    lines = [line for line in platform.log().splitlines() if "share a directory" in line]
+    return {
+        word.removeprefix("directory=")
+        for line in lines
+        for word in line.split()
+        if word.startswith("directory=")
+    }
+
+
+def test_activations_find_what_the_code_has_left(platform: Platform, warm: str) -> None:
+    first = probe(platform, warm, "who")
+    probe(platform, warm, "change")
+    again = probe(platform, warm, "who")
+    assert again["directory"] == first["directory"] == "/"
+    assert again["environment"].get("CHANGED") is None
+    assert again["environment"]["PATH"] == first["environment"]["PATH"]
+    assert again["environment"]["OF_THE_CODE"] == "kept"
+    assert first["environment"]["__OW_ACTIVATION_ID"] != again["environment"]["__OW_ACTIVATION_ID"]
+
+
+@pytest.mark.parametrize("do", ["bomb", "deaf", "chatter"])
+def test_what_never_ends_is_ended_and_the_platform_goes_on(platform: Platform, do: str) -> None:
+    platform.deploy(f"never-{do}", PROBE, timeout=2000, logs=1)
+    ended = platform.call(f"never-{do}", do=do)
+    assert ended.status == 502
+    # So many processes may come to want more memory than it may have, before their time is over.
+    words = ["exceeded its time limits", *(["exited unexpectedly"] if do == "bomb" else [])]
+    assert any(word in str(ended.body["response"]) for word in words), ended.body
+    assert sum(map(len, ended.body["logs"])) < 2 << 20
+    check_who(probe(platform, f"never-{do}", "who"))
+
+    def others() -> int:
+        return sum(user_of(path) >= 2_000_000_000 for path in Path("/proc").glob("[0-9]*"))
+
+    instances = len(platform.instances())
+    await_true(lambda: others() <= instances, "the processes it has made are gone")
+
+
+def user_of(path: Path) -> int:
+    try:
+        return path.stat().st_uid
+    except FileNotFoundError:
+        return 0
+
+
+def test_threads_files_and_what_lies_in_memory_are_limited(platform: Platform) -> None:
+    platform.deploy("greedy", PROBE, memory=128)
+    assert 100 < probe(platform, "greedy", "forks")["threads"] < 512
+    files = probe(platform, "greedy", "files")
+    assert (files["errno"], 900 < files["files"] < 1024) == (24, True)
+    if "/tmp" in shared(platform):
+        return
+    probe(platform, "greedy", "fill", mb=16)
+    ended = platform.call("greedy", do="fill", mb=512)
+    assert ended.status == 502, ended.body
+    assert not Path("/tmp/big").exists()
+
+
+def test_functions_of_a_namespace_are_one_user(platform: Platform, warm: str) -> None:
+    (user,) = set(probe(platform, warm, "who")["Uid"])
+    platform.deploy("sibling", PROBE)
+    assert set(probe(platform, "sibling", "who")["Uid"]) == {user}
+
+
+def archive(**files: str) -> str:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as made:
+        for name, text in files.items():
+            made.writestr(name.replace("__py", ".py").replace("__txt", ".txt"), text)
+    return base64.b64encode(content.getvalue()).decode()
+
+
+LAZY = """
+def main(args):
+    import time
+    import beside
+    time.sleep(args.get("sleep", 0))
+    with open("data.txt") as data:
+        text = data.read()
+    try:
+        open("data.txt", "a").close()
+        written = True
+    except PermissionError:
+        written = False
+    return {"value": beside.VALUE, "text": text, "written": written}
+"""
+
+
+def test_an_archives_files_are_there_for_clones_and_go_with_it(platform: Platform) -> None:
+    code = archive(**{"main__py": LAZY, "beside__py": "VALUE = 7", "data__txt": "hello"})
+    body = {"exec": {"kind": "python:default", "code": code, "binary": True}}
+    assert platform.ask("PUT", "actions/zipped?overwrite=true", body).status == 200
+    expected = {"value": 7, "text": "hello", "written": False}
+    for _ in range(17):
+        assert platform.good("zipped")["response"]["result"] == expected
+    assert clone_of(platform, "zipped", "anything") == expected
+
+    def folders() -> list[str]:
+        return [path.name for path in (platform.state / "code").iterdir() if "zipped" in path.name]
+
+    assert len(folders()) == 1
+    (folder,) = (platform.state / "code").glob("*zipped*")
+    assert (folder.stat().st_uid, folder.stat().st_mode & 0o7777) == (os.getuid(), 0o750)
+    assert platform.ask("DELETE", "actions/zipped").status == 200
+    await_true(lambda: folders() == [], "they go with it")
+    wrong = base64.b64encode(b"PK\x03\x04 and no more of it").decode()
+    body["exec"]["code"] = wrong
+    platform.ask("PUT", "actions/no-zip?overwrite=true", body)
+    answer = platform.call("no-zip")
+    assert (answer.status, "cannot be unpacked" in str(answer.body)) == (502, True)

@@ -1,0 +1,63 @@
+"""Functions on nodes that have less memory than they would like."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from served import annotation, open_place, serving
+
+from farfork.demo.command import Farfork
+
+NEEDY = """
+import time
+def main(args):
+    data = bytearray(args["mb"] << 20)
+    data[::4096] = b"x" * len(data[::4096])
+    time.sleep(args["sleep"])
+    return {"n": len(data)}
+"""
+CALLS = 12
+
+
+def kills() -> int:
+    """Return how often the kernel has killed for want of memory."""
+    fields = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return int(fields["oom_kill"])
+
+
+@pytest.mark.parametrize("megabytes", [1024, 512, 256])
+def test_what_a_node_cannot_hold_waits(farfork: Farfork, megabytes: int) -> None:
+    options = ["--nodes", "1", "--node-memory", f"{megabytes}M"]
+    before = kills()
+    with open_place() as place, serving(farfork, place / "state", *options) as platform:
+        platform.deploy("needy", NEEDY, memory=128, timeout=60000)
+        for _ in range(17):
+            platform.good("needy", mb=1, sleep=0)
+        peak = Peak(farfork)
+        with ThreadPoolExecutor(CALLS) as pool:
+            calls = [pool.submit(platform.good, "needy", mb=64, sleep=0.5) for _ in range(CALLS)]
+            while not all(call.done() for call in calls):
+                peak.look()
+        made = [call.result() for call in calls]
+    assert [one["response"]["result"]["n"] for one in made] == [64 << 20] * CALLS
+    # The least has room for one at work, which may make all calls.
+    kinds = {annotation(one, "startKind") for one in made}
+    assert "clone" in kinds if megabytes > 256 else kinds <= {"clone", "warm"}
+    assert kills() == before
+    assert 100 << 20 < peak.bytes <= megabytes << 20
+
+
+class Peak:
+    """The most that the node's cgroup has held."""
+
+    def __init__(self, farfork: Farfork) -> None:
+        name = f"farfork{farfork.environment['FARFORK_RUN'].replace('/', '-')}-*node1*"
+        found = list(Path("/sys/fs/cgroup/memory").rglob(f"{name}/memory.usage_in_bytes"))
+        if not found:
+            pytest.skip("cgroups are of version 2 here")
+        (self._file,) = found
+        self.bytes = 0
+
+    def look(self) -> None:
+        """Look at what it holds now."""
+        self.bytes = max(self.bytes, int(self._file.read_text()))

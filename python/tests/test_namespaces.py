@@ -1,0 +1,106 @@
+"""Several namespaces on one platform, by keys that its operator makes."""
+
+from typing import Any
+
+import pytest
+from served import Answer, Platform
+
+WHO = """
+import os
+
+def main(args):
+    return {"who": args["who"], "user": os.getuid(), "group": os.getgid()}
+"""
+PREPARED_CALLS = 17
+
+
+class Team:
+    """A namespace of the platform, with a key of its own."""
+
+    def __init__(self, platform: Platform, name: str) -> None:
+        self.platform = platform
+        self.name = name
+        self.key = self.make()
+
+    def operate(self, command: str, *arguments: str) -> Any:
+        """Do something with the namespace's keys as the operator does."""
+        state = str(self.platform.state)
+        return self.platform.farfork.json("keys", command, self.name, "--state", state, *arguments)
+
+    def make(self) -> str:
+        """Make another key."""
+        made = self.operate("create")["made"]
+        return f"{made['user']}:{made['secret']}"
+
+    def ask(self, method: str, path: str, body: Any = None, namespace: str = "_") -> Answer:
+        """Ask with the namespace's key."""
+        return self.platform.ask(method, path, body, self.key, namespace)
+
+    def deploy(self, name: str) -> None:
+        """Deploy an action that tells whose it is."""
+        parameters = [{"key": "who", "value": self.name}]
+        body = {"exec": {"kind": "python:default", "code": WHO}, "parameters": parameters}
+        assert self.ask("PUT", f"actions/{name}", body).status == 200
+
+    def call(self, name: str) -> Any:
+        """Call an action, and return its result."""
+        answer = self.ask("POST", f"actions/{name}?blocking=true&result=true", {})
+        assert answer.status == 200, answer
+        return answer.body
+
+
+@pytest.fixture
+def teams(platform: Platform) -> tuple[Team, Team]:
+    return Team(platform, "red"), Team(platform, "blue")
+
+
+def test_actions_of_one_name_are_those_of_their_namespaces(teams: tuple[Team, Team]) -> None:
+    red, blue = teams
+    for team in teams:
+        team.deploy("same")
+    told = [[team.call("same") for _ in range(PREPARED_CALLS + 2)] for team in teams]
+    # Clones of each are its own users, and nobody else's.
+    users = [{(one["user"], one["group"]) for one in own} for own in told]
+    assert [{one["who"] for one in own} for own in told] == [{"red"}, {"blue"}]
+    assert [len(own) for own in users] == [1, 1]
+    assert users[0].isdisjoint(users[1])
+    assert all(user >= 2_000_000_000 for own in users for user, _ in own)
+    for team, other in [(red, blue), (blue, red)]:
+        assert team.ask("GET", "actions/same", namespace=team.name).status == 200
+        assert team.ask("GET", "actions/same", namespace=other.name).status == 403
+        listed = team.ask("GET", "activations?limit=200").body
+        assert {one["namespace"] for one in listed} == {team.name}
+        activation = listed[0]["activationId"]
+        assert team.ask("GET", f"activations/{activation}").status == 200
+        assert other.ask("GET", f"activations/{activation}").status == 404
+    assert red.ask("DELETE", "actions/same").status == 200
+    assert blue.call("same")["who"] == "blue"
+
+
+def test_a_key_opens_until_it_is_revoked(platform: Platform) -> None:
+    team = Team(platform, "green")
+    first, second = team.key, team.make()
+    listed = team.operate("list")
+    assert {one["user"] for one in listed} == {key.split(":")[0] for key in (first, second)}
+    assert "secret" not in str(listed)
+    team.deploy("kept")
+    for key in (first, second):
+        assert platform.ask("GET", "actions/kept", key=key).status == 200
+    wrong = f"{first.split(':')[0]}:{second.split(':')[1]}"
+    assert platform.ask("GET", "actions/kept", key=wrong).status == 401
+    assert team.operate("revoke") == {"revoked": 2}
+    for key in (first, second):
+        assert platform.ask("GET", "actions/kept", key=key).status == 401
+    none = platform.farfork.run("keys", "revoke", team.name, "--state", str(platform.state))
+    assert (none.returncode, "no keys" in none.stderr) == (1, True)
+    # What is there stays, and whoever gets a new key has it.
+    team.key = team.make()
+    assert team.call("kept")["who"] == "green"
+
+
+def test_bad_names_and_places_are_told(platform: Platform) -> None:
+    state = str(platform.state)
+    bad = platform.farfork.run("keys", "create", "a/b", "--state", state)
+    assert (bad.returncode, "a/b" in bad.stderr) == (2, True)
+    nothing = platform.farfork.run("keys", "list", "--state", f"{state}/nothing")
+    assert (nothing.returncode, "holds no platform's state" in nothing.stderr) == (1, True)

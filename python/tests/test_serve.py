@@ -1,0 +1,275 @@
+"""`farfork serve` as its clients see it: real nodes, real clones, raw HTTP."""
+
+import json
+import os
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from bed import pooled, why_not
+from served import (
+    COUNT,
+    PATIENCE_S,
+    POOL_SIZE,
+    Answer,
+    Platform,
+    annotation,
+    await_true,
+    open_place,
+    serving,
+)
+
+from farfork.demo.command import Farfork
+
+
+def test_a_function_becomes_an_image_and_is_called_through_a_burst(platform: Platform) -> None:
+    assert platform.deploy("burst", COUNT).status == 200
+    first = platform.good("burst", name="Ada")
+    assert annotation(first, "startKind") == "cold"
+    assert annotation(first, "initTime") >= 200
+    assert [line.split("Z ", 1)[1] for line in first["logs"]] == [
+        "stdout: loaded",
+        "stdout: hello Ada",
+    ]
+    result = first["response"]["result"]
+    assert (result["name"], result["activation"]) == ("Ada", first["activationId"])
+    assert result["mode"] is None, "what is the operator's is no business of functions"
+    counts = []
+    for number in range(29):
+        activation = platform.good("burst", name=number)
+        assert annotation(activation, "startKind") == "warm"
+        assert annotation(activation, "initTime") is None
+        counts.append(activation["response"]["result"]["count"])
+    assert counts == list(range(2, 31)), "the parent of the image goes on"
+    images = platform.farfork.json("images", "list")
+    assert [image["name"].split(":")[0] for image in images].count("guest/burst") == 1
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda n: platform.good("burst", name=n, sleep=1), range(8)))
+    assert [one["response"]["result"]["name"] for one in made] == list(range(8))
+    kinds = [annotation(one, "startKind") for one in made]
+    # On a busy machine one call may begin after another's end.
+    assert kinds.count("clone") >= 5
+    assert set(kinds) == {"clone", "warm"}
+    clones = [one["response"]["result"] for one in made if annotation(one, "startKind") == "clone"]
+    # Made after the 16th call; and its clones load nothing.
+    assert {clone["count"] for clone in clones} == {17}
+    assert len({clone["network"] for clone in clones}) == len(clones)
+    assert {one["node"] for one in platform.instances()} == {"node1", "node2"}
+    kept = platform.ask("GET", "activations?name=burst&limit=200&docs=true").body
+    assert len(kept) == 38
+    assert kept[-1] == first
+
+
+def test_a_call_that_takes_too_long_is_ended(platform: Platform) -> None:
+    platform.deploy("late", COUNT, timeout=1000)
+    platform.good("late")
+    begun = time.monotonic()
+    answer = platform.call("late", sleep=60)
+    assert time.monotonic() - begun < 10
+    assert answer.status == 502
+    assert "exceeded its time limits of 1000 milliseconds" in str(answer.body["response"])
+    assert platform.good("late")["response"]["result"]["count"] == 1
+
+
+def test_what_a_function_does_wrong_is_told(platform: Platform) -> None:
+    platform.deploy("wrong", COUNT)
+    raised = platform.call("wrong", **{"raise": True})
+    assert raised.status == 502
+    assert raised.body["response"]["status"] == "action developer error"
+    assert "KeyError" in raised.body["response"]["result"]["error"]
+    assert any("KeyError: 'missing'" in line for line in raised.body["logs"]), raised.body["logs"]
+    ended = platform.call("wrong", exit=True)
+    assert (ended.status, "exited unexpectedly" in str(ended.body)) == (502, True)
+    assert any("status 3" in line for line in ended.body["logs"]), ended.body["logs"]
+    platform.deploy("broken", "def main(args: return")
+    broken = platform.call("broken")
+    assert (broken.status, "SyntaxError" in str(broken.body["response"])) == (502, True)
+    platform.good("wrong")
+
+
+def test_an_instance_that_is_killed_in_a_call_fails_that_call_alone(platform: Platform) -> None:
+    platform.deploy("killed", COUNT)
+    # An image makes its instances to be told from others.
+    for _ in range(17):
+        platform.good("killed")
+
+    def own() -> list[int]:
+        return [
+            one["pid"] for one in platform.instances() if one["image"].startswith("guest/killed")
+        ]
+
+    def is_there() -> bool:
+        return len(own()) == 2
+
+    with ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(platform.call, "killed", sleep=3) for _ in range(3)]
+        await_true(is_there, "two clones serve beside the parent")
+        for pid in own():
+            os.kill(pid, signal.SIGKILL)
+        answers = [call.result() for call in calls]
+    assert sorted(answer.status for answer in answers) == [200, 502, 502]
+    for answer in answers:
+        if answer.status == 502:
+            assert "exited unexpectedly" in answer.body["response"]["result"]["error"]
+    await_true(lambda: not own(), "they are gone")
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda n: platform.good("killed", name=n, sleep=0.5), range(3)))
+
+
+def test_a_function_that_eats_memory_ends_alone(platform: Platform) -> None:
+    eats = "def main(args):\n    a = bytearray(args['mb'] << 20)\n    return {'n': len(a)}\n"
+    platform.deploy("eats", eats, memory=64)
+    assert platform.good("eats", mb=16)["response"]["result"]["n"] == 16 << 20
+    ended = platform.call("eats", mb=256)
+    assert ended.status == 502
+    assert any("want of memory" in line for line in ended.body["logs"]), ended.body["logs"]
+    platform.good("eats", mb=1)
+
+
+def test_an_update_starts_over(platform: Platform) -> None:
+    platform.deploy("new", COUNT)
+    for _ in range(17):
+        platform.good("new")
+    assert platform.good("new")["response"]["result"]["count"] == 18
+    platform.deploy("new", "def main(args):\n    return {'new': True}\n")
+    made = platform.good("new")
+    assert made["response"]["result"] == {"new": True}
+    assert (annotation(made, "startKind"), made["version"]) == ("cold", "0.0.2")
+    assert platform.ask("DELETE", "actions/new").status == 200
+    assert platform.call("new").status == 404
+
+    def images() -> list[str]:
+        return [image["name"] for image in platform.farfork.json("images", "list")]
+
+    await_true(lambda: not [one for one in images() if one.startswith("guest/new:")], "no image")
+
+
+def agent_of(platform: Platform, node: str) -> int | None:
+    """Return the pid of a node's agent, the first process of its namespace."""
+    call = f"node\0--name\0{node}\0"
+    for pid in family(platform.process.pid):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            words = Path(f"/proc/{pid}/cmdline").read_text()
+            if words.startswith(str(platform.farfork.binary)) and call in words:
+                return pid
+    return None
+
+
+def test_a_node_that_fails_is_done_without_and_comes_back(platform: Platform) -> None:
+    platform.deploy("fails", COUNT)
+    for _ in range(17):
+        platform.good("fails")
+    agent = agent_of(platform, "node1")
+    assert agent
+    os.kill(agent, signal.SIGKILL)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: platform.call("fails", sleep=0.2), range(4)))
+    # Those on the node may have been in a call; nobody waits in vain.
+    assert {answer.status for answer in answers} <= {200, 502}
+    platform.good("fails")
+    await_true(lambda: agent_of(platform, "node1") not in {None, agent}, "it is started again")
+
+    def is_used() -> bool:
+        # Those of before are all on the other one, and idle.
+        platform.deploy("again", COUNT)
+        platform.good("again")
+        return "node1" in {one["node"] for one in platform.instances()}
+
+    await_true(is_used, "it is used again")
+
+
+def family(pid: int) -> set[int]:
+    """Return the processes that descend from one, it included."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, new = {pid}, [pid]
+    while new:
+        new = [child for one in new for child in parents.get(one, [])]
+        found.update(new)
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
+
+
+def cgroups(ghosts: set[str]) -> list[Path]:
+    names = {f"farfork-{ghost}" for ghost in ghosts}
+    return [path for path in Path("/sys/fs/cgroup").rglob("farfork-*") if path.name in names]
+
+
+def ghosts_of(platform: Platform) -> set[str]:
+    return {ghost["id"] for ghost in platform.farfork.json("ghost", "list")}
+
+
+def records(platform: Platform, ids: list[str]) -> list[Answer]:
+    return [platform.ask("GET", f"activations/{one}") for one in ids]
+
+
+def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
+        state = stack.enter_context(open_place()) / "state"
+        with serving(farfork, state) as platform:
+            platform.deploy("kept", COUNT)
+            for _ in range(17):
+                platform.good("kept")
+            calls = [platform.ask("POST", "actions/kept", {"sleep": 5}) for _ in range(3)]
+            assert [call.status for call in calls] == [202] * 3
+            ids = [call.body["activationId"] for call in calls]
+            await_true(lambda: len(platform.instances()) == 3, "all of them run")
+            everybody, ghosts = family(platform.process.pid), ghosts_of(platform)
+            assert len(everybody) > 10
+            platform.process.kill()
+            platform.process.wait()
+            await_true(lambda: not alive(everybody), "all that was its goes with it")
+        with serving(farfork, state) as platform:
+            await_true(
+                lambda: {one.status for one in records(platform, ids)} == {200}, "they are made"
+            )
+            made = [one.body for one in records(platform, ids)]
+            assert [one["response"]["status"] for one in made] == ["success"] * 3
+            assert {annotation(one, "startKind") for one in made} == {"clone"}
+            everybody = family(platform.process.pid)
+            ghosts |= ghosts_of(platform)
+            platform.process.send_signal(signal.SIGTERM)
+            assert platform.process.wait(PATIENCE_S) == 0, platform.log()
+        assert not alive(everybody)
+        assert cgroups(ghosts) == []
+        assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
+        assert list((tmp_path / "run").glob("*.ghosts")) == []
+        pool = farfork.environment["FARFORK_POOL"]
+        assert farfork.do("pool", "check", pool) == "the pool is sound\n"
+        journal = (state / "decisions.jsonl").read_text().splitlines()
+        asked = {json.loads(line).get("question") for line in journal}
+        assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--python", "/nowhere/python"], "cannot run /nowhere/python"),
+        (["--listen", "192.0.2.1:80"], "cannot listen at 192.0.2.1:80"),
+        (["--state", "/dev/null/state"], "/dev/null/state"),
+        (["--state", "{place}/closed/state"], "users of functions may not pass {place}/closed:"),
+    ],
+)
+def test_what_cannot_be_served_is_told(farfork: Farfork, options: list[str], words: str) -> None:
+    with open_place() as place:
+        (place / "closed").mkdir(0o700)
+        given = {"--state": "{place}/state", "--python": sys.executable}
+        given |= {"--listen": "127.0.0.1:0"} | dict(zip(options[::2], options[1::2], strict=True))
+        call = [word.format(place=place) for pair in given.items() for word in pair]
+        done = farfork.run("serve", *call)
+        assert (done.returncode, words.format(place=place) in done.stderr) == (1, True), done.stderr
