@@ -31,6 +31,10 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
 
 /// The same, with something of the program's own to take away first.
 pub fn run_and(trials: Vec<Trial>, tear_down: impl FnOnce()) -> ExitCode {
+    if nix::unistd::geteuid().is_root() {
+        // Objects of System V that a killed program leaves go with this program.
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWIPC).expect("a namespace for objects");
+    }
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
     tear_down();
     testbed::tear_down();

@@ -206,7 +206,12 @@ impl<'a> Stage<'a> {
 
     fn checkpoint_of(&self, pid: u32, more: &[&str]) -> Outcome<Command> {
         let whole: &[&str] = if self.program.is_tree { &["--tree"] } else { &[] };
-        farfork::checkpoint(self.pool, pid, &self.image, &[whole, more].concat())
+        farfork::checkpoint(
+            self.pool,
+            pid,
+            &self.image,
+            &[whole, self.program.options, more].concat(),
+        )
     }
 
     /// The program's pid, which is that of the started process or of its only child.
@@ -248,7 +253,9 @@ impl<'a> Stage<'a> {
         self.clone(&label, &[&node, more].concat())
     }
 
+    /// Clones of a parent's second image.
     fn tiers(&mut self) -> Outcome {
+        self.must_checkpoint(&[])?;
         self.must_checkpoint(&[])?;
         let mut started = Vec::new();
         let most = if self.on_other_nodes { testbed::OTHER_NODES.len() } else { usize::MAX };

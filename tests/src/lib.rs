@@ -11,6 +11,7 @@ pub mod driver;
 pub mod farfork;
 pub mod flavour;
 pub mod program;
+pub mod stalls;
 pub mod subject;
 pub mod table;
 pub mod testbed;

@@ -58,6 +58,8 @@ pub struct Program {
     pub own_network: bool,
     /// It is checkpointed with all that descend from it.
     pub is_tree: bool,
+    /// Further options of its checkpoints.
+    pub options: &'static [&'static str],
     /// It is also cloned as pid 1 of a PID namespace.
     pub as_pid_one: bool,
     /// It is not cloned in ghosts.
@@ -88,6 +90,7 @@ impl Program {
             env: &[],
             own_network: false,
             is_tree: false,
+            options: &[],
             as_pid_one: false,
             not_in_ghosts: false,
             has_fresh_clones: false,
@@ -153,6 +156,12 @@ impl Program {
     /// Marks a program that is checkpointed with all that descend from it.
     pub const fn tree(mut self) -> Self {
         self.is_tree = true;
+        self
+    }
+
+    /// Gives options to its checkpoints.
+    pub const fn options(mut self, options: &'static [&'static str]) -> Self {
+        self.options = options;
         self
     }
 
@@ -226,6 +235,23 @@ impl Program {
             Flavour::InEmptyGhost | Flavour::FromGhost => looks && !self.not_in_ghosts,
             Flavour::InAttachedGhost => !self.caught_naive && !self.is_tree && !self.not_in_ghosts,
             _ => true,
+        }
+    }
+
+    /// Whether other flavours of this program do what this one does, and more: in a hurry it can be left
+    /// out.
+    pub fn is_covered(&self, flavour: Flavour) -> bool {
+        let runs = |other: Flavour| self.flavours().contains(&other);
+        match flavour {
+            // It clones a clone, too, which writes tables of what it touches beside.
+            Flavour::CloneOfClone => !self.has_fresh_clones && runs(Flavour::Profiling),
+            Flavour::InEmptyGhost => runs(Flavour::FromGhost),
+            // Ghosts have a PID, mount and network namespace of their own, as other nodes have.
+            Flavour::CloneOnOtherNode => {
+                let is_ours = matches!(self.source, Source::C(_) | Source::Musl(_));
+                is_ours && (runs(Flavour::FromGhost) || runs(Flavour::InAttachedGhost))
+            }
+            _ => false,
         }
     }
 

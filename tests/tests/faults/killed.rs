@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-use farfork_checkpoint::{Fate, Target};
+use farfork_checkpoint::{Target, Terms};
 use farfork_pool::{Pool, failpoint};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, farfork};
@@ -26,7 +26,7 @@ pub fn act() -> Option<ExitCode> {
         match farfork_checkpoint::checkpoint(
             &pool,
             Target::Process(pid),
-            Fate::GoesOn,
+            Terms::default(),
             &mut |_, _| {},
         ) {
             Ok(_) => ExitCode::SUCCESS,

@@ -15,7 +15,7 @@ use farfork_types::{CHUNK_BYTES, Cid};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::Case;
-use crate::scene::{PATIENCE, Scene, demand, during, fail};
+use crate::scene::{PATIENCE, Scene, await_until, children, demand, during, fail};
 
 pub const CASES: &[Case] = &[
     ("of_no_image", of_no_image),
@@ -65,7 +65,7 @@ fn refused(scene: &Scene, agent: u32, image: &str, words: &[&str]) -> Outcome {
         scene.fails(&call, 1, words)?;
     }
     // Sessions end a moment after their clients.
-    crate::scene::await_until("the agent closes its descriptors", || descriptors(agent) <= before)?;
+    await_until("the agent closes its descriptors", || descriptors(agent) <= before)?;
     let clones = scene.works(&["ps", "--json"])?;
     demand(clones == "[]", format!("expected no clones, saw {clones}"))
 }
@@ -84,9 +84,10 @@ fn on_a_node_with_lower_limits() -> Outcome {
         return Err(Trouble::Skipped("CAP_SYS_RESOURCE lifts every limit".into()));
     }
     let (scene, subject, agent) = stage(24)?;
-    let children = format!("/proc/{agent}/task/{agent}/children");
-    let template = fs::read_to_string(children).map_err(during("looking for the template"))?;
-    let template = template.trim().parse().ok().and_then(Pid::from_raw);
+    // It listens before it has one.
+    await_until("the agent has its template", || children(agent).len() == 1)?;
+    let template = children(agent).first().copied().and_then(Pid::from_raw);
+    demand(template.is_some(), "no template")?;
     let lower = Rlimit { current: Some(7), maximum: Some(7) };
     prlimit(template, Resource::Locks, lower).map_err(during("lowering a limit"))?;
     let output = farfork::run(scene.command(&["restore", "a/b", "--detach", "--json"])?)?;

@@ -102,10 +102,19 @@ impl Scene {
         Ok(command)
     }
 
-    /// Starts the agent, or another after it has gone.
+    /// Starts the agent, or another after it has gone. It has no child but its template.
     pub fn agent(&mut self) -> Outcome<u32> {
+        self.agent_with(&["--no-spare"])
+    }
+
+    /// Starts the agent with an init in advance.
+    pub fn agent_with_spare(&mut self) -> Outcome<u32> {
+        self.agent_with(&[])
+    }
+
+    fn agent_with(&mut self, more: &[&str]) -> Outcome<u32> {
         let mut command = Command::new(farfork::binary()?);
-        command.arg("node").arg("--pool").arg(self.pool_path());
+        command.arg("node").args(more).arg("--pool").arg(self.pool_path());
         self.start_agent(command)
     }
 
@@ -128,7 +137,10 @@ impl Scene {
     pub fn agent_apart(&mut self) -> Outcome<u32> {
         let mut command = Command::new("unshare");
         command.args(["--kill-child", "-pfm", "--mount-proc", "sh", "-c", "\"$@\" & wait", "sh"]);
-        command.arg(farfork::binary()?).arg("node").arg("--pool").arg(self.pool_path());
+        command
+            .arg(farfork::binary()?)
+            .args(["node", "--no-spare", "--pool"])
+            .arg(self.pool_path());
         let outside = self.start_agent(command)?;
         // unshare, then the shell that reaps the namespace's orphans, then the agent.
         let only_child = |pid: u32| children(pid).first().map_or(0, |child| *child as u32);

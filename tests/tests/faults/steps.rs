@@ -5,6 +5,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use farfork_tests::stalls::Stalls;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, farfork};
 use nix::sys::signal::{Signal, kill};
@@ -22,6 +23,8 @@ pub const CASES: &[Case] = &[
     ("of_the_clone_of_the_same_pid", of_the_clone_of_the_same_pid),
     ("of_the_clone_whose_init_is_killed", of_the_clone_whose_init_is_killed),
     ("of_the_clone_of_the_same_pid_whose_init_is_killed", same_pid_without_init),
+    ("of_the_spare", of_the_spare),
+    ("without_the_spare", without_the_spare),
     ("of_the_agent", of_the_agent),
     ("of_the_client", of_the_client),
     ("of_the_client_that_detaches", of_the_client_that_detaches),
@@ -39,6 +42,8 @@ struct Stage {
     /// Goes on, unless clones take its pid.
     parent: Option<Subject>,
     more: &'static [&'static str],
+    /// Children of the agent when nothing goes on: its template, and an init in advance if it has one.
+    at_rest: usize,
     free: u64,
     descriptors: usize,
 }
@@ -50,15 +55,31 @@ const SOON: Duration = Duration::from_secs(30);
 struct Fate {
     is_running: bool,
     is_struck: bool,
-    /// From the blow until whoever asked knew; from the beginning if there was none.
+    /// From the blow until whoever asked knew; from the beginning if there was none. Less what a processor
+    /// stood still.
     took: Duration,
 }
 
 impl Stage {
     fn set(more: &'static [&'static str]) -> Outcome<Stage> {
         let mut scene = Scene::set(32)?;
+        let agent = if more == SAME { scene.agent_apart() } else { scene.agent() }?;
+        Stage::build(scene, agent, more, 1)
+    }
+
+    fn set_with_spare() -> Outcome<Stage> {
+        let mut scene = Scene::set(32)?;
+        let agent = scene.agent_with_spare()?;
+        Stage::build(scene, agent, NEW, 2)
+    }
+
+    fn build(
+        scene: Scene,
+        agent: u32,
+        more: &'static [&'static str],
+        at_rest: usize,
+    ) -> Outcome<Stage> {
         let is_same = more == SAME;
-        let agent = if is_same { scene.agent_apart() } else { scene.agent() }?;
         let mut parent = scene.subject("steady")?;
         let pid = parent.pid().to_string();
         let kill: &[&str] = if is_same { &["--kill"] } else { &[] };
@@ -68,9 +89,10 @@ impl Stage {
         }
         let parent = (!is_same).then_some(parent);
         let free = scene.free_bytes()?;
-        let mut stage = Stage { scene, agent, parent, more, free, descriptors: 0 };
+        let mut stage = Stage { scene, agent, parent, more, at_rest, free, descriptors: 0 };
         let first = stage.restore_alone()?;
         stage.passes(first)?;
+        await_until("the agent is at rest", || children(agent).len() == at_rest)?;
         stage.descriptors = descriptors(agent);
         Ok(stage)
     }
@@ -93,10 +115,13 @@ impl Stage {
     /// A restore in which `blow` is struck.
     fn restore(&self, blow: Blow) -> Outcome<(Subject, Fate)> {
         // An init that has just ended may not have been waited for yet.
-        await_until("the agent has its template only", || children(self.agent).len() == 1)?;
-        let template = *children(self.agent).first().map_or_else(|| fail("no template"), Ok)?;
-        let root = if blow.at == Role::Agent { self.agent } else { template as u32 };
-        let begun = Instant::now();
+        await_until("the agent is at rest", || children(self.agent).len() == self.at_rest)?;
+        let root = match blow.at {
+            Role::Agent => (self.agent, Role::Agent),
+            _ if self.at_rest == 2 => (self.child(true)?, Role::Init),
+            _ => (self.child(false)?, Role::Template),
+        };
+        let (begun, stalls) = (Instant::now(), Stalls::now());
         let tracer = Tracer::follow(root, blow)?;
         let mut client = Subject::start("clone", &mut self.command()?, PATIENCE)?;
         let is_running = is_running(&mut client);
@@ -106,8 +131,19 @@ impl Stage {
         }
         let known = Instant::now();
         let struck = tracer.finish()?;
-        let took = known.saturating_duration_since(struck.unwrap_or(begun));
+        let mut took = known.saturating_duration_since(struck.unwrap_or(begun));
+        if took >= SOON {
+            took = took.saturating_sub(stalls.since());
+        }
         Ok((client, Fate { is_running, is_struck: struck.is_some(), took }))
+    }
+
+    /// The agent's template, or the init that it has in advance, which has a PID namespace.
+    fn child(&self, is_spare: bool) -> Outcome<u32> {
+        let own = namespaces(self.agent as i32);
+        let is_it = |pid: &i32| (namespaces(*pid) > own) == is_spare;
+        let found = children(self.agent).into_iter().find(is_it);
+        found.map_or_else(|| fail("no such child of the agent"), |pid| Ok(pid as u32))
     }
 
     /// Nothing is left of any restore.
@@ -120,7 +156,7 @@ impl Stage {
         };
         await_until("nobody else uses the pool", || others().is_empty())
             .or_else(|_| fail(format!("processes stay behind: {:?}", others())))?;
-        await_until("the agent has one template", || children(agent).len() == 1)
+        await_until("the agent is at rest", || children(agent).len() == self.at_rest)
             .or_else(|_| fail(format!("children of the agent: {:?}", children(agent))))?;
         let pins = || scene.pins().unwrap_or_default();
         await_until("no image is pinned", || pins().is_empty())?;
@@ -150,6 +186,13 @@ impl Stage {
 
 fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// How many PID namespaces a process has a pid in, from here on.
+fn namespaces(pid: i32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or("");
+    pids.split_whitespace().count()
 }
 
 /// Whether every step is taken, or one of several, in an order that leaves none out for ever.
@@ -255,6 +298,36 @@ fn same_pid_without_init() -> Outcome {
     stage.strike()
 }
 
+fn of_the_spare() -> Outcome {
+    let mut stage = Stage::set_with_spare()?;
+    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(7), is_told)?;
+    stage.strike()
+}
+
+fn without_the_spare() -> Outcome {
+    let mut stage = Stage::set_with_spare()?;
+    stage.is_clean()?;
+    let spare = stage.child(true)?;
+    let clone = stage.restore_alone()?;
+    demand(children(spare).len() == 1, "the clone is not a child of the init made in advance")?;
+    stage.passes(clone)?;
+    stage.is_clean()?;
+    let next = stage.child(true)?;
+    demand(next != spare, "the same init again")?;
+    kill(Pid::from_raw(next as i32), Signal::SIGKILL).map_err(during("killing the init"))?;
+    let clone = stage.restore_alone()?;
+    stage.passes(clone)?;
+    stage.is_clean()?;
+    let last = stage.child(true)?;
+    stage.scene.kill_agent();
+    let is_gone = || !std::path::Path::new(&format!("/proc/{last}")).exists();
+    await_until("the init ends with the agent", is_gone)?;
+    stage.agent = stage.scene.agent_with_spare()?;
+    stage.descriptors = usize::MAX;
+    stage.strike()
+}
+
 /// A clone whose caller was told of it goes on without the agent; any other does not.
 fn of_the_agent() -> Outcome {
     let mut stage = Stage::set(NEW)?;
@@ -315,7 +388,7 @@ fn client_is_struck(stage: &Stage, blow: Blow) -> Outcome<bool> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         stat.is_ok_and(|text| text.contains(") T "))
     })?;
-    let tracer = Tracer::follow(pid as u32, blow)?;
+    let tracer = Tracer::follow((pid as u32, Role::Client), blow)?;
     kill(Pid::from_raw(pid), Signal::SIGCONT).map_err(during("continuing"))?;
     is_running(&mut client);
     client.send_byte();

@@ -59,13 +59,14 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Takes hold of the process that the others descend from.
-    pub fn follow(root: u32, blow: Blow) -> Outcome<Tracer> {
+    /// Takes hold of the process that the others descend from: the client or the agent, or else the
+    /// template, or an init that waits for its request.
+    pub fn follow(root: (u32, Role), blow: Blow) -> Outcome<Tracer> {
         let (sender, receiver) = channel();
         let thread = thread::spawn(move || Tracing::begin(root, blow, &sender)?.run());
         match receiver.recv() {
             Ok(bell) => Ok(Tracer { bell, thread }),
-            Err(_) => fail(format!("cannot trace {root}: {:?}", thread.join())),
+            Err(_) => fail(format!("cannot trace {root:?}: {:?}", thread.join())),
         }
     }
 
@@ -81,6 +82,7 @@ struct Tracing {
     bell: Child,
     blow: Blow,
     root: Pid,
+    root_role: Role,
     /// Whose child the root is: inits are, too.
     agent: Option<Pid>,
     is_counting: bool,
@@ -97,12 +99,12 @@ struct Tracing {
 const OWN: WaitPidFlag = WaitPidFlag::__WALL.union(WaitPidFlag::__WNOTHREAD);
 
 impl Tracing {
-    fn begin(root: u32, blow: Blow, ready: &Sender<Pid>) -> Outcome<Tracing> {
+    fn begin((root, root_role): (u32, Role), blow: Blow, ready: &Sender<Pid>) -> Outcome<Tracing> {
         let bell = Command::new("sleep").arg(LONGEST_S.to_string()).stdin(Stdio::null()).spawn();
         let bell = bell.map_err(during("starting sleep"))?;
         let told = Pid::from_raw(bell.id() as i32);
         let root = Pid::from_raw(root as i32);
-        let is_counting = !matches!(blow.at, Role::Client | Role::Agent);
+        let is_counting = root_role == Role::Template;
         let known = HashMap::new();
         let (count, is_held, has_left, struck) = (0, false, false, None);
         let agent = parent_of(root);
@@ -110,6 +112,7 @@ impl Tracing {
             bell,
             blow,
             root,
+            root_role,
             agent,
             is_counting,
             is_held,
@@ -150,7 +153,7 @@ impl Tracing {
             Err(Errno::ESRCH) if task != self.root => return Ok(()),
             other => other.map_err(during("seizing"))?,
         }
-        self.known.insert(task, (self.root, self.root_role()));
+        self.known.insert(task, (self.root, self.root_role));
         match ptrace::interrupt(task) {
             Err(Errno::ESRCH) if task != self.root => return Ok(()),
             other => other.map_err(during("interrupting"))?,
@@ -158,13 +161,6 @@ impl Tracing {
         waitpid(task, Some(WaitPidFlag::__WALL)).map_err(during("waiting for a stop"))?;
         self.resume(task, None);
         Ok(())
-    }
-
-    fn root_role(&self) -> Role {
-        match self.blow.at {
-            Role::Client | Role::Agent => self.blow.at,
-            _ => Role::Template,
-        }
     }
 
     fn run(&mut self) -> Outcome<Option<Instant>> {
@@ -207,11 +203,14 @@ impl Tracing {
         };
         let call = registers.orig_rax as i64;
         if !is_entry {
-            let starts = [libc::SYS_accept4, libc::SYS_connect].contains(&call);
-            self.is_counting |= starts && registers.rax as i64 >= 0;
+            let begins = match self.root_role {
+                Role::Init => call == libc::SYS_recvmsg,
+                _ => [libc::SYS_accept4, libc::SYS_connect].contains(&call),
+            };
+            self.is_counting |= begins && registers.rax as i64 >= 0;
             return self.resume(task, None);
         }
-        let own_role = role == self.root_role();
+        let own_role = role == self.root_role;
         // The clone's other calls are its parent's.
         let counts = own_role || (window::BASE..window::END).contains(&registers.rip);
         let may_begin = !self.blow.is_late || self.process_of(Role::Init).is_some();
@@ -259,9 +258,8 @@ impl Tracing {
             rest.trim().parse().ok().map(Pid::from_raw)
         };
         let (process, parent) = (field("Tgid:")?, field("PPid:")?);
-        let root = self.root_role();
-        let role = match (process == self.root, root) {
-            (true, _) => root,
+        let role = match (process == self.root, self.root_role) {
+            (true, root) => root,
             // The agent's other children are templates; it is the parent of inits, too.
             (false, Role::Agent | Role::Client) => Role::Template,
             (false, _) if Some(parent) == self.agent => Role::Init,

@@ -129,10 +129,10 @@ fn serves_in_clones(parent: &Nginx, image: &str, more: &[&str]) -> Outcome {
     parent.must_serve(Some(blue), parent.port, "blue")?;
     parent.must_serve(Some(red), parent.port, "red")?;
     parent.must_serve(None, parent.port, "parent")?;
-    let port = serving::beside_parent(image, parent.port)?;
+    let (beside, port) = serving::beside_parent(image, parent.port)?;
     parent.must_serve(None, port, "beside")?;
     parent.must_have_logged(&["blue", "red", "parent", "beside"])?;
-    for pid in [blue, red] {
+    for pid in [blue, red, beside] {
         must_quit(pid)?;
     }
     get(&mut old, "/none").map_err(during)?;

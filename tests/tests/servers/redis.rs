@@ -99,7 +99,7 @@ pub fn is_cloned() -> Outcome {
         parent.expect(place, &["dbsize"], &(KEYS + 1).to_string())?;
     }
     is_served(&mut client)?;
-    let port = serving::beside_parent(IMAGE, parent.port)?;
+    let (_, port) = serving::beside_parent(IMAGE, parent.port)?;
     expect(None, port, &["get", "who"], "")?;
     expect(None, port, &["get", "k7"], "v7")?;
     parent.expect(None, &["get", "who"], "parent")?;

@@ -114,8 +114,8 @@ fn must_refuse(output: &std::process::Output, words: &[&str]) -> Outcome {
 }
 
 /// In the parent's own network namespace its port is taken, and the restore says what to do about
-/// it. Doing that: a clone at another port, the one that is given back.
-pub fn beside_parent(image: &str, port: u16) -> Outcome<u16> {
+/// it. Doing that: a clone at another port; its pid, and the port.
+pub fn beside_parent(image: &str, port: u16) -> Outcome<(i64, u16)> {
     must_refuse_restore(image, &[], &["in use", &format!(":{port}"), "--inherit-fd"])?;
     let port = free_port()?;
     // Of sockets for both families the second gets an address that nobody asks.
@@ -123,8 +123,7 @@ pub fn beside_parent(image: &str, port: u16) -> Outcome<u16> {
     let supplied = addresses(image)?.into_iter().zip(&places);
     let inherit: Vec<String> = supplied.map(|(fd, at)| format!("{fd}=tcp:{at}")).collect();
     let arguments: Vec<&str> = inherit.iter().flat_map(|text| ["--inherit-fd", text]).collect();
-    restored(image, &arguments)?;
-    Ok(port)
+    Ok((restored(image, &arguments)?, port))
 }
 
 /// Descriptors that may be replaced, as `images show` tells them.
