@@ -23,7 +23,7 @@ COLUMNS = [
 PHASES = [
     "mappings",
     "request to first instruction",
-    "restore phase: fork of the init",
+    "restore phase: to the init",
     "restore phase: container",
     "restore phase: process",
     "restore phase: memory",

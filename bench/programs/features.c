@@ -5,7 +5,10 @@
 // Every kind is made as programs make it, and used once where an unused one would cost less: pages
 // are touched, epolls watch something.
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <net/ethernet.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,12 +17,15 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/fanotify.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PAGE = 4096 };
@@ -136,6 +142,40 @@ static void make_listener(void)
     must(bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 8) == 0, "listen");
 }
 
+static void make_fanotify(void)
+{
+    int group = fanotify_init(FAN_CLASS_NOTIF, O_RDONLY);
+    must(fanotify_mark(group, FAN_MARK_ADD, FAN_MODIFY, AT_FDCWD, path) == 0, "fanotify_mark");
+}
+
+static void make_aio(void)
+{
+    aio_context_t context = 0;
+    must(syscall(SYS_io_setup, 8, &context) == 0, "io_setup");
+}
+
+static void make_pidfd(void) { must(syscall(SYS_pidfd_open, getpid(), 0) >= 0, "pidfd_open"); }
+
+static void make_terminal(void)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    must(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0, "posix_openpt");
+    must(open(ptsname(master), O_RDWR | O_NOCTTY) >= 0, "open");
+}
+
+static void make_raw(void) { must(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP) >= 0, "socket"); }
+
+static void make_packet(void)
+{
+    must(socket(AF_PACKET, SOCK_RAW, htons(ETHERTYPE_LOOPBACK)) >= 0, "socket");
+}
+
+static void make_timer(void)
+{
+    timer_t timer;
+    must(timer_create(CLOCK_MONOTONIC, NULL, &timer) == 0, "timer_create");
+}
+
 static const struct {
     const char *name;
     void (*make)(void);
@@ -148,7 +188,10 @@ static const struct {
     { "timerfd", make_timerfd },     { "signalfd", make_signalfd },
     { "epoll", make_epoll },         { "memfd", make_memfd },
     { "inotify", make_inotify },     { "udp", make_udp },
-    { "listener", make_listener },
+    { "listener", make_listener },   { "fanotify", make_fanotify },
+    { "aio", make_aio },             { "pidfd", make_pidfd },
+    { "terminal", make_terminal },   { "raw", make_raw },
+    { "packet", make_packet },       { "timer", make_timer },
 };
 
 static void make(const char *wanted)

@@ -13,7 +13,7 @@ pub const RESTORE: &str = "request to first instruction";
 /// The agent's names of the phases before the first instruction, as metrics.
 pub fn phase_metric(phase: &str) -> &'static str {
     match phase {
-        "init" => "restore phase: fork of the init",
+        "init" => "restore phase: to the init",
         "container" => "restore phase: container",
         "memory" => "restore phase: memory",
         "process" => "restore phase: process",

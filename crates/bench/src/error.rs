@@ -22,6 +22,14 @@ pub enum BenchError {
         /// What the user can do.
         remedy: &'static str,
     },
+    /// There is no such subject.
+    #[error("there is nothing called {unknown} to measure; there are {known}")]
+    Unknown {
+        /// What was asked for.
+        unknown: String,
+        /// All that there is.
+        known: String,
+    },
     /// The system refused something.
     #[error("cannot {doing} {}: {}", path.display(), words::of(.source))]
     Io {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use farfork_checkpoint::{Fate, Target, checkpoint};
+use farfork_checkpoint::{Target, Terms, checkpoint};
 use farfork_node::client::{Client, StartedClone};
 use farfork_types::Cid;
 use farfork_types::wire::{DEFAULT_TIMEOUT_S, RestoreCall};
@@ -35,7 +35,7 @@ const SOURCE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/programs/features.c"));
 
 /// Kinds as the program knows them, in words, and how many the smaller process has.
-const KINDS: [(&str, &str, u32); 17] = [
+const KINDS: [(&str, &str, u32); 24] = [
     ("thread", "thread", 32),
     ("anonymous", "anonymous mapping", 250),
     ("private-file", "private mapping of a file", 250),
@@ -53,6 +53,13 @@ const KINDS: [(&str, &str, u32); 17] = [
     ("inotify", "inotify with one watch", 16),
     ("udp", "UDP socket", 250),
     ("listener", "listening TCP socket", 125),
+    ("raw", "raw socket", 250),
+    ("packet", "packet socket", 64),
+    ("terminal", "pair of pseudo-terminals", 64),
+    ("pidfd", "pidfd of itself", 250),
+    ("timer", "POSIX timer", 250),
+    ("fanotify", "fanotify group with one mark", 16),
+    ("aio", "context of Linux AIO", 64),
 ];
 /// The process with many: about 500 mappings, 64 threads and 1,000 descriptors.
 const MANY: [(&str, u32); 9] = [
@@ -153,7 +160,9 @@ fn warm(testbed: &Testbed, program: &Path, things: &[(&str, u32)]) -> Result<War
     // From here on, dropping ends the process.
     let mut warm = Warm { process, cid: Cid::default() };
     let target = Target::Process(pid);
-    let made = checkpoint(&testbed.pool, target, Fate::GoesOn, &mut |_, _| {})?;
+    // It has submitted nothing.
+    let terms = Terms { aio_is_idle: true, ..Terms::default() };
+    let made = checkpoint(&testbed.pool, target, terms, &mut |_, _| {})?;
     warm.cid = made.cid;
     Ok(warm)
 }

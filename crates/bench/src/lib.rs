@@ -10,7 +10,6 @@
 //! goal is judged by the whole interval of what was measured.
 
 mod cases;
-mod cgroup;
 mod clones;
 mod error;
 mod exchange;
@@ -33,10 +32,28 @@ pub use report::Report;
 pub use samples::Row;
 
 /// How a benchmark is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Few rounds: enough to see that everything works, and too few to decide much.
     pub quick: bool,
+    /// Names of subjects, of which nothing else is measured; all of them without any.
+    pub only: Vec<String>,
+}
+
+impl Options {
+    /// Whether a subject is to be measured.
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+
+    /// Refuses names of which there is no subject.
+    fn check(&self, names: &[&str]) -> Result<(), BenchError> {
+        let unknown = self.only.iter().find(|only| !names.contains(&only.as_str()));
+        unknown.map_or(Ok(()), |unknown| {
+            let (unknown, known) = (unknown.clone(), names.join(", "));
+            Err(BenchError::Unknown { unknown, known })
+        })
+    }
 }
 
 /// What can be run.

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use farfork_node::client::Client;
 use farfork_node::paths;
 use farfork_pool::{Pool, mount_tmpfs};
+use farfork_sys::cgroup::OwnGroup;
 use farfork_types::{CHUNK_BYTES, align_up};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::cgroup::Cgroup;
 use crate::error::{BenchError, io};
 
 /// How long the agent may take to listen.
@@ -27,8 +27,8 @@ pub struct Testbed {
     pub node: String,
     /// The pool.
     pub pool: Pool,
-    /// The agent's cgroup, where there is one.
-    pub cgroup: Option<Cgroup>,
+    /// The agent's memory cgroup, where there is one.
+    pub cgroup: Option<OwnGroup>,
     agent: Child,
     mounted: PathBuf,
     directory: TempDir,
@@ -51,7 +51,7 @@ impl Testbed {
         let bytes = align_up(pool_bytes, CHUNK_BYTES);
         mount_tmpfs(&mounted, bytes + (16 << 20))?;
         let node = format!("bench-{}", std::process::id());
-        let cgroup = Cgroup::new(&format!("farfork-{node}"));
+        let cgroup = OwnGroup::make(&format!("farfork-{node}")).ok();
         // From here on, dropping unmounts and removes what was made.
         let started = Pool::create(&mounted.join("pool"), bytes)
             .map_err(BenchError::from)
@@ -72,9 +72,9 @@ impl Testbed {
 }
 
 /// Starts this program as the agent, inside the cgroup from its first moment on.
-fn start_agent(node: &str, cgroup: Option<&Cgroup>) -> Result<Child, BenchError> {
+fn start_agent(node: &str, cgroup: Option<&OwnGroup>) -> Result<Child, BenchError> {
     let program = std::env::current_exe().map_err(io("find", "this program"))?;
-    let entrance = cgroup.map_or(PathBuf::from("/dev/null"), Cgroup::entrance);
+    let entrance = cgroup.map_or(PathBuf::from("/dev/null"), |group| group.entrance());
     let mut command = Command::new("sh");
     command.args(["-c", "echo $$ >\"$1\"; shift; exec \"$@\"", "sh"]);
     command.arg(entrance).arg(&program).args(["node", "--name", node]);

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use farfork_checkpoint::{Fate, Target, checkpoint};
+use farfork_checkpoint::{Target, Terms, checkpoint};
 
 use super::{Numbers, criu};
 use crate::error::{BenchError, io};
@@ -34,8 +34,12 @@ impl Lane {
         std::fs::create_dir(&directory).map_err(io("make", &directory))?;
         let (parent, forker) = subject.warm(&directory)?;
         subject.settle(&parent)?;
-        let made =
-            checkpoint(&testbed.pool, Target::Process(parent.pid()), Fate::GoesOn, &mut |_, _| {});
+        let made = checkpoint(
+            &testbed.pool,
+            Target::Process(parent.pid()),
+            Terms::default(),
+            &mut |_, _| {},
+        );
         let made = match made {
             Ok(made) => made,
             Err(error) => return Ok(Err(format!("{} was not measured: {error}", subject.name))),

@@ -49,7 +49,10 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let testbed = Testbed::new(pool_bytes())?;
     let criu = criu::Program::find(testbed.path("criu"), pool_bytes()).map(Rc::new);
     let mut samples = Samples::default();
-    let subjects = fitting(subjects(&testbed, &mut notes)?, criu.is_ok(), &mut notes);
+    let mut subjects = subjects(&testbed, &mut notes)?;
+    options.check(&subjects.iter().map(|subject| &*subject.name).collect::<Vec<_>>())?;
+    subjects.retain(|subject| options.wants(&subject.name));
+    let subjects = fitting(subjects, criu.is_ok(), &mut notes);
     let mut lanes = Vec::new();
     for subject in subjects {
         progress(&format!("starting {}, warming it, checkpointing it", subject.name));

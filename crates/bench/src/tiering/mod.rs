@@ -73,9 +73,11 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         reason: "they are not below this directory, or not set up".to_owned(),
         remedy: "run this in farfork's source directory, after setup/all.sh",
     })?;
+    options.check(&FUNCTIONS)?;
     let mut notes = Vec::new();
     let subjects: Result<Vec<Subject>, BenchError> = FUNCTIONS
         .iter()
+        .filter(|name| options.wants(name))
         .map(|name| {
             progress(&format!("asking a fresh process of {name}"));
             Subject::function(&root, name, 1, scale.calls)
