@@ -26,6 +26,11 @@ impl Parameters {
         self.get(key) == Some(&Value::Bool(true))
     }
 
+    /// Whether a key has a value other than null.
+    pub fn binds(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| !value.is_null())
+    }
+
     /// Gives a key this value.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         self.0.retain(|entry| entry.key != key);

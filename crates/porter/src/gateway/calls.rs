@@ -20,9 +20,9 @@ use crate::store::Accepted;
 use crate::trace::Trace;
 
 /// So long a blocking call is waited for at most; then its id is told.
-const MOST_WAITING: Duration = Duration::from_secs(60);
+pub const MOST_WAITING: Duration = Duration::from_secs(60);
 /// Most bytes of what an action is called with.
-const MOST_BODY_BYTES: usize = 1 << 20;
+pub const MOST_BODY_BYTES: usize = 1 << 20;
 const ID_HEADER: &str = "x-openwhisk-activation-id";
 
 /// How a call is waited for.
@@ -55,15 +55,32 @@ pub async fn call(
         let (store, accepted) = (gateway.store.clone(), accepted(&call));
         on_disk(move || store.accept(&accepted)).await?;
         drop(gateway.caller.call(call));
-        return Ok(told(id, 202, &json!({ "activationId": id })));
+        return Ok(late(id));
     }
     let time = wish.timeout.map_or(MOST_WAITING, Duration::from_millis).min(MOST_WAITING);
+    Ok(match outcome(&gateway, call, time).await? {
+        Some(activation) => finished(&activation, wish.result),
+        None => late(id),
+    })
+}
+
+/// Makes a call, and waits for so long for what comes of it. Afterwards it goes on, and its record tells.
+pub async fn outcome(
+    gateway: &Gateway,
+    call: Call,
+    time: Duration,
+) -> Result<Option<Activation>, ApiError> {
+    let id = call.id;
     match tokio::time::timeout(time, gateway.caller.call(call)).await {
-        Ok(Ok(activation)) => Ok(finished(&activation, wish.result)),
+        Ok(Ok(activation)) => Ok(Some(activation)),
         Ok(Err(_)) => Err(ApiError::Internal(format!("activation '{id}' was lost"))),
-        // It goes on, and its record tells what comes of it.
-        Err(_) => Ok(told(id, 202, &json!({ "activationId": id }))),
+        Err(_) => Ok(None),
     }
+}
+
+/// The answer to who has waited as long as anybody may.
+pub fn late(id: ActivationId) -> Response {
+    told(id, 202, &json!({ "activationId": id }))
 }
 
 fn finished(activation: &Activation, only_result: bool) -> Response {
@@ -77,10 +94,15 @@ fn finished(activation: &Activation, only_result: bool) -> Response {
 
 fn told(id: ActivationId, status: u16, value: &impl serde::Serialize) -> Response {
     let mut response = with_status(status, value);
+    name_activation(&mut response, id);
+    response
+}
+
+/// Has an answer tell which activation it comes of.
+pub fn name_activation(response: &mut Response, id: ActivationId) {
     if let Ok(id) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(ID_HEADER, id);
     }
-    response
 }
 
 fn accepted(call: &Call) -> Accepted {
@@ -104,7 +126,8 @@ fn arguments(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
         .map_err(|wrong| ApiError::BadRequest(format!("the body is no JSON object: {wrong}")))
 }
 
-fn new_id() -> Result<ActivationId, ApiError> {
+/// An id that no activation has.
+pub fn new_id() -> Result<ActivationId, ApiError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
         .map_err(|_| ApiError::Internal("the kernel gives no random numbers".to_owned()))?;

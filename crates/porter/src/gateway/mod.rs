@@ -7,9 +7,10 @@
 //!  /api/v1/namespaces/NS/actions[/NAME]           list, create, read, update, delete; POST calls
 //!  /api/v1/namespaces/NS/activations[/ID[/logs|/result]]
 //!  /api/v1/namespaces/NS/{packages,triggers,rules}  none
+//!  /api/v1/web/NS/default/NAME[.EXT][/…]          calls a web action
 //! ```
-//! Invariants: nothing but `/api/v1` itself and figures is told without a key; every error has OpenWhisk's shape,
-//! `{"error", "code"}`; a namespace that a key does not open looks the same whether it is there or not.
+//! Invariants: nothing but `/api/v1` itself, figures and what web actions answer is told without a key; every error
+//! has OpenWhisk's shape, `{"error", "code"}`; a namespace that a key does not open looks the same whether it is there or not.
 //! The dashboard stands beside this, and is told without a key as figures are.
 
 mod actions;
@@ -19,6 +20,7 @@ mod calls;
 mod extract;
 mod page;
 mod reply;
+mod web;
 
 use std::sync::Arc;
 
@@ -72,6 +74,7 @@ pub fn router(gateway: Gateway) -> Router {
         .route(PREFIX, get(about))
         .route("/api/v1/namespaces", get(namespaces))
         .nest("/api/v1/namespaces/{namespace}", namespace)
+        .nest("/api/v1/web/{namespace}/{package}", web::router())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .with_state(gateway)

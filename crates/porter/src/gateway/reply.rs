@@ -36,6 +36,11 @@ pub fn error(status: u16, words: &str) -> Response {
     if status >= 500 {
         tracing::error!(code, status, words, "a request failed");
     }
+    coded(status, words, &code)
+}
+
+/// An error with a code by which somebody finds more.
+pub fn coded(status: u16, words: &str, code: &str) -> Response {
     with_status(status, &json!({ "error": words, "code": code }))
 }
 

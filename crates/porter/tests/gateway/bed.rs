@@ -1,7 +1,7 @@
 //! A gateway that serves, and a client that sends what it likes.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use farfork_porter::life::{Call, Caller};
 use farfork_porter::store::{Embedded, Key, Store};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
 /// A key of the namespace `guest`.
@@ -28,7 +28,7 @@ pub struct Bed {
     address: SocketAddr,
     pub store: Arc<dyn Store>,
     pub caller: Arc<TestCaller>,
-    _runtime: Runtime,
+    _runtime: Option<Runtime>,
     _directory: tempfile::TempDir,
 }
 
@@ -70,6 +70,7 @@ impl Caller for TestCaller {
                 self.kept.lock().unwrap().push(answer);
                 return receiver;
             }
+            Some("return") => Response::of(call.args["result"].clone()),
             Some("fail") => Response::of(json!({ "error": "on purpose" })),
             Some("crash") => Response::failure(Outcome::DeveloperError, "it ended"),
             Some("break") => Response::failure(Outcome::InternalError, "no node answers"),
@@ -79,7 +80,8 @@ impl Caller for TestCaller {
         let times = Times { start_ms, end_ms: start_ms + 7, wait_ms: 2, init_ms: Some(5) };
         let logs = vec!["2026-01-01T00:00:00.000Z stdout: hello".to_owned()];
         let start = (StartKind::Cold, times);
-        let activation = Activation::new(call.id, &call.action, response, logs, start);
+        let mut activation = Activation::new(call.id, &call.action, response, logs, start);
+        activation.annotations.set("traceparent", call.trace.parent);
         self.store.finish(&activation).unwrap();
         let _ = answer.send(activation);
         receiver
@@ -99,7 +101,10 @@ impl Caller for TestCaller {
 pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
+    /// JSON, or else a text.
     pub body: Value,
+    /// All that followed the head.
+    pub bytes: Vec<u8>,
 }
 
 impl Answer {
@@ -127,6 +132,23 @@ impl Answer {
 
 impl Bed {
     pub fn new() -> Bed {
+        Bed::served(|gateway, listener| {
+            let runtime = Runtime::new().unwrap();
+            runtime.spawn(serve(gateway, listener));
+            Some(runtime)
+        })
+    }
+
+    /// A gateway for which it is always later as soon as there is nothing to do.
+    pub fn in_no_time() -> Bed {
+        Bed::served(|gateway, listener| {
+            let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
+            std::thread::spawn(|| runtime.unwrap().block_on(serve(gateway, listener)));
+            None
+        })
+    }
+
+    fn served(begin: impl FnOnce(Gateway, TcpListener) -> Option<Runtime>) -> Bed {
         let directory = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(Embedded::open(&directory.path().join("db")).unwrap());
         for (key, namespace) in [(GUEST, "guest"), (OTHER, "other"), ("crowd:x", "crowded")] {
@@ -144,10 +166,10 @@ impl Bed {
         let runtimes =
             Arc::new(Runtimes { python: "3.11".to_owned(), nodejs: None, blackbox: true });
         let gateway = Gateway { store: store.clone(), runtimes, caller: caller.clone() };
-        let runtime = Runtime::new().unwrap();
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        runtime.spawn(axum::serve(listener, router(gateway)).into_future());
+        listener.set_nonblocking(true).unwrap();
+        let runtime = begin(gateway, listener);
         Bed { address, store, caller, _runtime: runtime, _directory: directory }
     }
 
@@ -201,6 +223,11 @@ impl Bed {
     }
 }
 
+async fn serve(gateway: Gateway, listener: TcpListener) {
+    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+    axum::serve(listener, router(gateway)).await.unwrap();
+}
+
 /// What a request carries.
 pub trait AsBody {
     fn bytes(self) -> Vec<u8>;
@@ -237,5 +264,5 @@ fn parsed(answer: &[u8]) -> Answer {
     let headers = lines.map(header).collect();
     let text = String::from_utf8_lossy(&answer[end + 4..]);
     let body = serde_json::from_str(&text).unwrap_or(Value::String(text.into_owned()));
-    Answer { status, headers, body }
+    Answer { status, headers, body, bytes: answer[end + 4..].to_vec() }
 }

@@ -6,4 +6,5 @@ mod activations;
 mod auth;
 mod bed;
 mod calls;
+mod web;
 mod wrong;

@@ -1,0 +1,163 @@
+//! Web actions: actions that are called without a key by plain HTTP, as OpenWhisk has them.
+//!
+//! ```text
+//!  HTTP ─► Target ─► exported? ─► OPTIONS? ─► require-whisk-auth ─► admission ─► request: arguments
+//!                     └─ 404                   └─ 401                └─ 429                 │
+//!  HTTP ◄─ cors ◄─ response: by the extension ◄───────────── activation ◄───────────────────┘
+//! ```
+//! Invariants:
+//! - Actions that are not exported, and those that are not there, look the same.
+//! - Nothing of a body is read before its sender may call the action.
+//! - The activation belongs to the action's namespace, whoever calls.
+//! - Nothing that a function returns decides where its answer ends.
+
+mod cors;
+mod media;
+mod request;
+mod response;
+
+use axum::Router;
+use axum::extract::{FromRequest, FromRequestParts, Request, State};
+use axum::http::Method;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use serde::Deserialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::Gateway;
+use super::auth::{Identity, has_digest};
+use super::calls::{MOST_BODY_BYTES, MOST_WAITING, late, new_id, outcome};
+use super::extract::{Body, Place};
+use super::reply::Reply;
+use crate::api::{Action, ApiError, Name};
+use crate::clock::now_ms;
+use crate::life::Call;
+use crate::trace::Trace;
+use media::Extension;
+use request::{Asked, arguments};
+
+/// What the package is called of actions that are in none.
+const NO_PACKAGE: &str = "default";
+/// What a request shows that an action wants to be asked with.
+const AUTH_HEADER: &str = "x-require-whisk-auth";
+/// The annotation that says what a request has to show.
+const AUTH: &str = "require-whisk-auth";
+
+/// The routes below a namespace and a package.
+pub fn router() -> Router<Gateway> {
+    Router::new()
+        .route("/{action}", methods())
+        .route("/{action}/", methods())
+        .route("/{action}/{*rest}", methods())
+}
+
+fn methods() -> MethodRouter<Gateway> {
+    let all = [
+        MethodFilter::HEAD,
+        MethodFilter::POST,
+        MethodFilter::PUT,
+        MethodFilter::PATCH,
+        MethodFilter::DELETE,
+        MethodFilter::OPTIONS,
+    ];
+    on(all.into_iter().fold(MethodFilter::GET, MethodFilter::or), call)
+}
+
+/// Which action a path means, as it is written there.
+#[derive(Debug, Deserialize)]
+struct Target {
+    namespace: String,
+    package: String,
+    action: String,
+}
+
+async fn call(
+    State(gateway): State<Gateway>,
+    Place(target): Place<Target>,
+    request: Request,
+) -> Reply {
+    let (name, extension) = Extension::split(&target.action);
+    let action = exported(&gateway, &target, name)?;
+    if action.annotations.is_set("web-custom-options") {
+        return answer(&gateway, action, extension, request).await;
+    }
+    let wanted = cors::wanted(request.headers());
+    let mut response = match *request.method() {
+        Method::OPTIONS => Response::default(),
+        _ => answer(&gateway, action, extension, request).await.into_response(),
+    };
+    cors::add(response.headers_mut(), wanted);
+    Ok(response)
+}
+
+/// The action that is meant, if it may be called here.
+fn exported(gateway: &Gateway, target: &Target, name: &str) -> Result<Action, ApiError> {
+    let unknown = || ApiError::NotFound("there is no web action of this name".to_owned());
+    let names = (target.namespace.parse::<Name>(), name.parse::<Name>());
+    let (Ok(namespace), Ok(name), NO_PACKAGE) = (names.0, names.1, &*target.package) else {
+        return Err(unknown());
+    };
+    let found = gateway.store.action(&namespace, &name)?;
+    found.filter(|action| action.annotations.is_set("web-export")).ok_or_else(unknown)
+}
+
+/// Calls an action, and tells what comes of it.
+async fn answer(
+    gateway: &Gateway,
+    action: Action,
+    extension: Extension,
+    request: Request,
+) -> Reply {
+    let asked_ms = now_ms();
+    let (mut parts, body) = request.into_parts();
+    let user = caller(gateway, &action, &mut parts).await?;
+    gateway.caller.admit(&action.namespace)?;
+    let request = Request::from_parts(parts.clone(), body);
+    let Body(body) = Body::<MOST_BODY_BYTES>::from_request(request, gateway).await?;
+    let given = arguments(&action, &Asked { parts: &parts, body: &body, user: user.as_ref() })?;
+    let id = new_id()?;
+    let args = action.parameters.merged(given);
+    let call = Call { id, args, asked_ms, action, trace: Trace::of(&parts.headers) };
+    Ok(match outcome(gateway, call, MOST_WAITING).await? {
+        Some(activation) => response::of(&activation, extension),
+        None => late(id),
+    })
+}
+
+/// Who calls, if the action wants keys; an error if the request does not show what it wants.
+async fn caller(
+    gateway: &Gateway,
+    action: &Action,
+    parts: &mut Parts,
+) -> Result<Option<Name>, ApiError> {
+    // A browser that asks what it may send shows nothing yet.
+    let is_preflight = parts.method == Method::OPTIONS;
+    match action.annotations.get(AUTH) {
+        None | Some(Value::Bool(false)) => Ok(None),
+        Some(Value::Bool(true)) => {
+            let shown = Identity::from_request_parts(parts, gateway).await;
+            // The key may be another namespace's, and is nothing for the function.
+            parts.headers.remove(AUTHORIZATION);
+            match shown {
+                Err(_) if is_preflight => Ok(None),
+                shown => shown.map(|identity| Some(identity.namespace)),
+            }
+        }
+        Some(secret) if is_preflight || shows(parts, secret) => Ok(None),
+        Some(_) => Err(ApiError::Unauthorized),
+    }
+}
+
+fn shows(parts: &Parts, secret: &Value) -> bool {
+    let secret = match secret {
+        Value::String(secret) => secret.clone(),
+        Value::Number(secret) => secret.to_string(),
+        // Whoever wrote that wanted it closed.
+        _ => return false,
+    };
+    let shown = parts.headers.get(AUTH_HEADER);
+    shown.is_some_and(|shown| has_digest(shown.as_bytes(), &Sha256::digest(secret).into()))
+}
