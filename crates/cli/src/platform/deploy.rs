@@ -12,7 +12,7 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use super::parameters::{Parameters, listed, pairs};
-use super::remote::{Question, Remote, path};
+use super::remote::{Question, Remote, path, web_path};
 use crate::output::print_json;
 use crate::{CommandResult, size, usage_error};
 
@@ -46,6 +46,10 @@ pub(crate) struct Args {
     /// The mean latency that the function should keep to, in milliseconds.
     #[arg(long, value_name = "MS", value_parser = objective)]
     slo_mean_ms: Option<f64>,
+    /// Whether plain HTTP calls the function without a key; as it is if this is not said. Only --web is
+    /// --web true; then no request overrides the function's own parameters.
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, default_missing_value = "true")]
+    web: Option<Web>,
     /// Annotation; VALUE is JSON, or else a text. May be given again.
     #[arg(short, long = "annotation", num_args = 2, value_names = ["KEY", "VALUE"], allow_hyphen_values = true)]
     annotation: Vec<String>,
@@ -54,6 +58,29 @@ pub(crate) struct Args {
     /// Print one JSON document: the function as it is deployed.
     #[arg(long)]
     json: bool,
+}
+
+/// How plain HTTP calls a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Web {
+    /// Fields of query and body are parameters.
+    #[value(alias = "yes")]
+    True,
+    /// Query and body are parameters as they are.
+    Raw,
+    /// Not at all.
+    #[value(alias = "no")]
+    False,
+}
+
+impl Web {
+    /// The annotations that say so.
+    fn annotations(self) -> [(String, Value); 3] {
+        let is_open = self != Web::False;
+        let is_raw = self == Web::Raw;
+        [("web-export", is_open), ("raw-http", is_raw), ("final", is_open)]
+            .map(|(key, is_set)| (key.to_owned(), is_set.into()))
+    }
 }
 
 /// Runs the subcommand.
@@ -89,8 +116,17 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         let [namespace, name, version] =
             ["namespace", "name", "version"].map(|key| text(&made[key]));
         println!("{namespace}/{name} {version} {}", text(&made["exec"]["kind"]));
+        if has(&made, "web-export") {
+            println!("{}", args.remote.url(&web_path(&namespace, &name)));
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether an annotation of a function is true.
+fn has(made: &Value, key: &str) -> bool {
+    let all = made["annotations"].as_array().into_iter().flatten();
+    all.filter(|one| one["key"] == key).any(|one| one["value"] == true)
 }
 
 fn name(args: &Args) -> Option<String> {
@@ -113,7 +149,8 @@ fn annotations(args: &Args, place: &str) -> Result<Option<Vec<Value>>, Box<dyn E
     let objectives = [("slo-p99-ms", args.slo_p99_ms), ("slo-mean-ms", args.slo_mean_ms)];
     let objectives =
         objectives.into_iter().filter_map(|(key, ms)| Some((key.to_owned(), json!(ms?))));
-    let said: Map<String, Value> = pairs(&args.annotation).chain(objectives).collect();
+    let web = args.web.map(Web::annotations).into_iter().flatten();
+    let said: Map<String, Value> = web.chain(pairs(&args.annotation)).chain(objectives).collect();
     if said.is_empty() {
         return Ok(None);
     }
@@ -224,6 +261,26 @@ mod tests {
         fs::remove_file(&file).unwrap();
         assert!(code(Path::new("/")).unwrap_err().contains("is a directory"));
         assert!(code(&file).unwrap_err().starts_with("cannot read "));
+    }
+
+    #[test]
+    fn a_function_is_opened_by_annotations() {
+        let of = |words: &[&str]| {
+            let web = parsed(&[&["a.py"], words].concat()).web;
+            web.map(|web| Value::Object(web.annotations().into_iter().collect()))
+        };
+        let opened = |export: bool, raw: bool| {
+            Some(json!({"web-export": export, "raw-http": raw, "final": export}))
+        };
+        assert_eq!(of(&[]), None);
+        for words in [&["--web"][..], &["--web", "true"], &["--web", "yes"], &["--web=true"]] {
+            assert_eq!(of(words), opened(true, false), "{words:?}");
+        }
+        assert_eq!(of(&["--web", "raw"]), opened(true, true));
+        assert_eq!(of(&["--web", "no"]), opened(false, false));
+        assert!(Deploy::try_parse_from(["deploy", "a.py", "--web", "maybe"]).is_err());
+        let made = json!({"annotations": [{"key": "a", "value": true}, {"key": "b", "value": 1}]});
+        assert_eq!((has(&made, "a"), has(&made, "b"), has(&json!({}), "a")), (true, false, false));
     }
 
     #[test]

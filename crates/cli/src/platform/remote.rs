@@ -142,6 +142,11 @@ impl Place {
 }
 
 impl Remote {
+    /// Where something of the platform is, as people write it.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.place.url().trim_end_matches('/'))
+    }
+
     /// Asks with the key.
     pub(crate) fn ask(&self, question: Question<'_>) -> Result<Answer, Box<dyn Error>> {
         self.place.ask_with(Some(&self.key()?), question)
@@ -241,6 +246,11 @@ pub(crate) fn path(what: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{}/{what}/{}", encoded(namespace), encoded(name))
 }
 
+/// The path at which plain HTTP calls a function.
+pub(crate) fn web_path(namespace: &str, name: &str) -> String {
+    format!("/api/v1/web/{}/default/{}", encoded(namespace), encoded(name))
+}
+
 /// A text as it stands in a path or a query.
 pub(crate) fn encoded(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
@@ -279,5 +289,6 @@ mod tests {
         // Of packages there are none: it is a name that is refused.
         assert_eq!(path("actions", "a/b"), "/api/v1/namespaces/_/actions/a%2Fb");
         assert_eq!(path("actions", "?a&"), "/api/v1/namespaces/_/actions/%3Fa%26");
+        assert_eq!(web_path("a b", "c/d"), "/api/v1/web/a%20b/default/c%2Fd");
     }
 }
