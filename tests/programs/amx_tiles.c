@@ -39,7 +39,7 @@ __attribute__((target("amx-tile"))) static long hold_tiles(const struct tile_con
 
 int main(void) {
     if (!has_amx()) {
-        note("this machine has no AMX");
+        note("UNAVAILABLE this processor has no AMX");
         ready_and_wait();
         pass();
     }
