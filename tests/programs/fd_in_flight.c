@@ -157,7 +157,18 @@ int main(void) {
     CHECK(write(crowded[0], much, sizeof much) == (ssize_t)sizeof much, "write: %s", strerror(errno));
     put_one(crowded[0], "end", kept);
     pid_t parent = getpid();
+    // Memory that nobody has but the message.
+    int more[2], lone = MUST(memfd_create("lone", MFD_ALLOW_SEALING));
+    pair_of(SOCK_SEQPACKET, more);
+    CHECK(pwrite(lone, "lone", 4, 5000) == 4, "write: %s", strerror(errno));
+    MUST(fcntl(lone, F_ADD_SEALS, F_SEAL_WRITE));
+    put_one(more[0], "memory", lone);
+    close(lone);
     ready_and_wait();
+    char text[5] = {0};
+    lone = get_one(more[1], "memory");
+    CHECK(pread(lone, text, 4, 5000) == 4 && !strcmp(text, "lone"), "memory: saw '%s' (%s)", text, strerror(errno));
+    REFUSED(write(lone, "x", 1), EPERM);
 
     get(stream[0], 64, "reply", 0);
     get(stream[1], 3, "one", 0);

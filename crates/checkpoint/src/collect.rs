@@ -7,7 +7,7 @@ use farfork_image::model::{Kinship, MadeOn, Member, Model, Stored};
 use farfork_pool::{Extent, ImageWriter};
 
 use crate::copy::{self, Progress};
-use crate::descriptors::Kept;
+use crate::descriptors::{Kept, Tree};
 use crate::error::CheckpointError;
 use crate::family::{self, Family};
 use crate::ipc::{Ipc, Segment};
@@ -61,13 +61,13 @@ pub fn collect(
     refuse_children(family, refusals)?;
     let pids = family.pids();
     let ipc = Ipc::collect(&pids, refusals)?;
-    let objects = objects(&seen, &ipc.unattached, refusals)?;
+    let tree = descriptors::read(&pids, &kin.ids(), terms.fate.connections(), refusals)?;
+    let objects = objects(&seen, &ipc.unattached, &tree, refusals)?;
     let (mut members, memories, made_on) = members(family, &kin, &seen, &objects, terms, refusals)?;
     if refusals.is_empty() {
         refuse_misplaced(family, &members, refusals);
     }
-    let open =
-        descriptors::collect(&pids, &kin.ids(), &objects, terms.fate.connections(), refusals)?;
+    let open = descriptors::collect(&tree, &objects, refusals)?;
     for ((index, _), own) in family.living().zip(open.own) {
         members[index].descriptors = own.descriptors;
         members[index].locks = own.locks;
@@ -116,10 +116,11 @@ fn refuse_children(family: &Family, refusals: &mut Refusals) -> Result<(), Check
     Ok(())
 }
 
-/// What the processes share, and segments of theirs that are not attached.
+/// What the processes share, segments of theirs that are not attached, and what is in flight.
 fn objects(
     seen: &[Seen<'_>],
     unattached: &[Segment],
+    tree: &Tree,
     refusals: &mut Refusals,
 ) -> Result<Objects, CheckpointError> {
     let mut objects = Objects::default();
@@ -129,6 +130,9 @@ fn objects(
     }
     let pids: Vec<i32> = seen.iter().map(Seen::pid).collect();
     objects.add_unattached(pids[0], unattached, refusals)?;
+    for (pid, place, name) in tree.memory_in_flight() {
+        objects.add_in_flight(pid, &place, name)?;
+    }
     objects.refuse_channels(&pids, refusals);
     Ok(objects)
 }

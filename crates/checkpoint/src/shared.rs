@@ -159,6 +159,22 @@ impl Objects {
         self.refused.insert((pid, mapping.start));
     }
 
+    /// Adds memory that only a message to process `pid` refers to, which can be opened at `place`.
+    pub fn add_in_flight(
+        &mut self,
+        pid: i32,
+        place: &Path,
+        name: &str,
+    ) -> Result<(), CheckpointError> {
+        let file = File::open(place).map_err(doing(pid, "look at memory in flight to it"))?;
+        if is_on_tmpfs(&file) {
+            let words = format!("descriptor in flight ({name})");
+            let index = self.add(pid, file, Path::new(name), words, false)?;
+            self.found[index as usize].is_written = true;
+        }
+        Ok(())
+    }
+
     fn add_memfds(&mut self, pid: i32) -> Result<(), CheckpointError> {
         let directory = format!("/proc/{pid}/fd");
         let failed = |_| CheckpointError::Proc { pid, what: "the descriptors" };

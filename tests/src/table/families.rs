@@ -8,6 +8,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("tree_zombies").tree().as_pid_one(),
     Program::c("tree_pidfd").tree(),
     Program::c("tree_files").tree(),
+    Program::c("tree_in_flight").tree(),
+    Program::c("tree_tcp").tree().hands_over(),
     Program::c("tree_epoll").tree(),
     Program::c("tree_shared_memory").tree(),
     Program::c("tree_sysv").tree().as_pid_one(),

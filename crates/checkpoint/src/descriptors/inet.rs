@@ -156,19 +156,6 @@ fn check_alone(entry: &Entry, subject: &Subject, words: &str) -> Result<(), Stop
     Ok(())
 }
 
-/// Nor could several processes go on with one.
-pub fn check_one_holder(group: &[&Entry], file: &OpenFile) -> Result<(), Stop> {
-    let is_shared = group.iter().any(|entry| entry.pid != group[0].pid);
-    match file {
-        OpenFile::Socket(socket)
-            if is_shared && matches!(socket.role, SocketRole::Established(_)) =>
-        {
-            Err(refuse_detail(&socket.description, causes::sockets::TCP_SHARED))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// What the socket is ready for, which takes nothing from it.
 pub fn told(socket: &OwnedFd) -> Result<PollFlags, Errno> {
     let mut asked = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];

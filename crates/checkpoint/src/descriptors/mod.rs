@@ -57,7 +57,7 @@ use error::{Capture, Refused, Stop};
 use fdinfo::O_PATH;
 use subject::Subject;
 use table::{Entry, Kind};
-use tree::Tree;
+pub use tree::Tree;
 
 /// Descriptors that a request to start a clone carries for itself: pool, status socket, pin.
 const REQUEST_FDS: usize = 3;
@@ -88,27 +88,36 @@ pub struct Own {
     pub notices: Vec<Notice>,
 }
 
-/// Collects the descriptors of processes `pids`, which are stopped and stay so; some may be of
-/// shared `objects`. What cannot be carried goes to `refusals` and is left out.
-pub fn collect(
+/// Reads which descriptors processes `pids` have, which are stopped and stay so, and which are in
+/// flight between them.
+pub fn read(
     pids: &[i32],
     ids: &Ids,
-    objects: &Objects,
     connections: Connections,
     refusals: &mut Refusals,
-) -> Result<Collected, DescriptorError> {
+) -> Result<Tree, DescriptorError> {
     for pid in pids {
         refusals.about(*pid);
         refuse_private_tables(*pid, refusals)?;
     }
-    let tree = Tree::read(pids, ids, connections)?;
+    Tree::read(pids, ids, connections)
+}
+
+/// Collects what the descriptors of a tree refer to; some may be of shared `objects`. What cannot be
+/// carried goes to `refusals` and is left out.
+pub fn collect(
+    tree: &Tree,
+    objects: &Objects,
+    refusals: &mut Refusals,
+) -> Result<Collected, DescriptorError> {
+    let pids = &tree.surroundings().pids;
     let leaders: Vec<&Entry> = tree.groups().map(|group| group[0]).collect();
     let mut collected = Collected::default();
     collected.own.resize_with(pids.len(), Own::default);
     collected.terminals.resize_with(tree.surroundings().terminals(), Terminal::default);
     for group in tree.groups() {
-        match collected.take(&group, &leaders, &tree, objects) {
-            Ok(file) => collected.add(file, &group, &tree),
+        match collected.take(&group, &leaders, tree, objects) {
+            Ok(file) => collected.add(file, &group, tree),
             Err(Stop::Refused(Refused { detail, cause })) => {
                 refusals.about(group[0].pid);
                 refusals.add(group[0].object(&detail), cause);
@@ -120,6 +129,9 @@ pub fn collect(
         own.descriptors.sort_by_key(|descriptor| descriptor.fd);
     }
     refuse_too_many_externals(&collected.files, refusals);
+    if pids.len() > 1 {
+        refuse_own_in_flight(&collected.files, refusals);
+    }
     collected.kept = tree.surroundings().kept().cloned();
     Ok(collected)
 }
@@ -147,7 +159,6 @@ impl Collected {
         let subject = tree.subject(entry);
         let file = capture(group, subject, objects)?;
         in_flight::check(entry, &file)?;
-        inet::check_one_holder(group, &file)?;
         if let OpenFile::Unnamed { file: index, .. } = file {
             // Those before it that have no content were refused.
             let before = self.unnamed.len().max(index as usize);
@@ -215,6 +226,24 @@ fn refuse_private_tables(pid: i32, refusals: &mut Refusals) -> Result<(), Descri
         }
     }
     Ok(())
+}
+
+/// The first of several processes makes what is in flight, before there are others: not what each
+/// process has to make, or to be brought, for itself.
+fn refuse_own_in_flight(files: &[OpenFile], refusals: &mut Refusals) {
+    for file in files {
+        let OpenFile::SocketPair { incoming, .. } = file else { continue };
+        let sent = incoming.iter().flat_map(|message| &message.files);
+        // Where another was refused, places are not what they were; nothing is written then.
+        for sent in sent.filter_map(|index| files.get(*index as usize)) {
+            let words = match sent {
+                OpenFile::External { description } => description.as_str(),
+                OpenFile::ProcessHandle { .. } => "pidfd",
+                _ => continue,
+            };
+            refusals.add(format!("{words} in flight"), causes::sockets::PAIR_TREE);
+        }
+    }
 }
 
 fn refuse_too_many_externals(files: &[OpenFile], refusals: &mut Refusals) {

@@ -61,12 +61,8 @@ fn incoming(
     let Queue::Whole(messages) = queue else {
         return Err(refuse(causes::sockets::PAIR_UNREADABLE));
     };
-    let is_alone = subject.surroundings.pids.len() == 1;
-    if !is_alone && messages.iter().any(|(message, _)| !message.files.is_empty()) {
-        return Err(refuse(causes::sockets::PAIR_TREE));
-    }
     // What several processes share is made by the first of all.
-    let is_made_by_sender = entry.is_roots || is_alone;
+    let is_made_by_sender = entry.is_roots || subject.surroundings.pids.len() == 1;
     let is_own = |sender: &Sender| sender.pid == subject.pid && is_made_by_sender;
     if messages.iter().filter_map(|(_, sender)| sender.as_ref()).any(|sender| !is_own(sender)) {
         return Err(refuse(causes::sockets::PAIR_CREDENTIALS));

@@ -1,5 +1,6 @@
 //! The descriptors of all processes of an image.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::connection::Connections;
@@ -10,6 +11,9 @@ use super::subject::Subject;
 use super::surroundings::Surroundings;
 use super::table::{self, Entry};
 use crate::ids::Ids;
+
+/// What the kernel calls memory without a name.
+const MEMFD: &str = "/memfd:";
 
 /// Descriptors, grouped by the open file descriptions behind them.
 pub struct Tree {
@@ -50,6 +54,14 @@ impl Tree {
     /// order of their first.
     pub fn groups(&self) -> impl Iterator<Item = Vec<&Entry>> {
         self.groups.iter().map(|group| group.iter().map(|index| &self.entries[*index]).collect())
+    }
+
+    /// Memory without a name that only messages refer to: the process that may receive it, where it
+    /// can be opened, and what it is called.
+    pub fn memory_in_flight(&self) -> impl Iterator<Item = (i32, PathBuf, &str)> {
+        let is_memory = |entry: &&Entry| entry.held.is_some() && entry.link.starts_with(MEMFD);
+        let own = self.entries.iter().filter(is_memory);
+        own.map(|entry| (entry.pid, entry.place(), entry.link.as_str()))
     }
 
     /// What lies around all processes.

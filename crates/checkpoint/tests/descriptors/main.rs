@@ -6,7 +6,7 @@ mod clone;
 mod refused;
 mod subject;
 
-use farfork_checkpoint::descriptors::{Connections, Own, collect};
+use farfork_checkpoint::descriptors::{Connections, Own, collect, read};
 use farfork_checkpoint::ids::Ids;
 use farfork_checkpoint::refuse::{Refusal, Refusals};
 use farfork_checkpoint::shared::Objects;
@@ -28,7 +28,8 @@ fn look(pid: i32) -> (Collected, Vec<Refusal>) {
     let mut objects = Objects::default();
     objects.add_process(pid, &[], &mut refusals).expect("its memfds can be opened");
     let ids = Ids { processes: vec![(pid, pid as u32)], groups: Vec::new() };
-    let found = collect(&[pid], &ids, &objects, Connections::End, &mut refusals);
+    let tree = read(&[pid], &ids, Connections::End, &mut refusals);
+    let found = tree.and_then(|tree| collect(&tree, &objects, &mut refusals));
     let mut found = found.expect("a stopped child can be looked at");
     let Own { descriptors, locks, notices } = found.own.remove(0);
     let (files, unnamed, terminals) = (found.files, found.unnamed, found.terminals);

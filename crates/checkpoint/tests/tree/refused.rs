@@ -160,17 +160,26 @@ stop()
 }
 
 #[test]
-fn descriptors_in_flight_are_told() {
+fn what_each_process_has_of_its_own_is_told_in_flight() {
     let subject = start(
         "
-a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [os.eventfd(3)])
+r, w = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0: os.setsid(); signal.alarm(60); signal.pause()
+    os._exit(0)
+os.wait(); os.close(w)
+a, b = socket.socketpair()
+socket.send_fds(a, [b'x'], [os.eventfd(3), os.pidfd_open(os.getpid()), r])
 child()
 stop()
 ",
     );
     let (_, found) = look(&subject);
-    let [refusal] = &found[..] else { panic!("{found:?}") };
-    assert!(refusal.cause().why().contains("only a process alone"));
+    let [handle, outside] = &found[..] else { panic!("{found:?}") };
+    for refusal in [handle, outside] {
+        assert!(refusal.cause().why().contains("each process of a clone has its own"));
+    }
+    assert!(format!("{handle:?}").contains("pidfd in flight"), "{handle:?}");
 }
 
 #[test]

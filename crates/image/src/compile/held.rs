@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farfork_plan::protocol::OWN_FDS;
 
 use super::{descriptors, family};
-use crate::model::{Descriptor, Model, OpenFile, Region, SocketRole};
+use crate::model::{Descriptor, Message, Model, OpenFile, Region, SocketRole};
 
 /// Files that cannot be made apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,12 +136,17 @@ fn in_flight(model: &Model) -> BTreeSet<Kin> {
     let mut found = BTreeSet::new();
     for (index, file) in (0u32..).zip(&model.files) {
         let OpenFile::SocketPair { incoming, .. } = file else { continue };
-        let files: Vec<u32> = incoming.iter().flat_map(|message| message.files.clone()).collect();
-        if !files.is_empty() {
-            found.extend(files.into_iter().chain([index]).filter_map(|file| kin(model, file)));
+        let mut files = sent(incoming).peekable();
+        if files.peek().is_some() {
+            found.extend(files.chain([index]).filter_map(|file| kin(model, file)));
         }
     }
     found
+}
+
+/// The files that come with messages.
+fn sent(messages: &[Message]) -> impl Iterator<Item = u32> {
+    messages.iter().flat_map(|message| message.files.iter().copied())
 }
 
 fn is_connection(file: &OpenFile) -> bool {
@@ -149,13 +154,18 @@ fn is_connection(file: &OpenFile) -> bool {
     matches!(socket.role, SocketRole::Established(_))
 }
 
-/// Objects that several members map or have open, or that a held file has open.
+/// Objects that several members map or have open, that a held file has open, or one in flight.
 fn objects(model: &Model, held: &[u32]) -> BTreeSet<u32> {
     let object = |file: u32| match model.files[file as usize] {
         OpenFile::Object { object, .. } => Some(object),
         _ => None,
     };
-    let mut shared: BTreeSet<u32> = held.iter().filter_map(|file| object(*file)).collect();
+    let in_flight = model.files.iter().flat_map(|file| match file {
+        OpenFile::SocketPair { incoming, .. } => sent(incoming).collect(),
+        _ => Vec::new(),
+    });
+    let early = held.iter().copied().chain(in_flight);
+    let mut shared: BTreeSet<u32> = early.filter_map(object).collect();
     let mut seen = BTreeSet::new();
     for member in &model.members {
         let mapped = member.memory.regions.iter().filter_map(Region::object);

@@ -22,9 +22,9 @@ causes! {
         remedy: "close it before the checkpoint, or let all connections end in resets",
     }
     TCP_SHARED {
-        what: "TCP connection of several processes (--tcp-established)",
+        what: "TCP connection of another process, too (--tcp-established)",
         why: "another process has the same connection, and would go on with it",
-        remedy: "close it in the other process, or let all connections end in resets",
+        remedy: "checkpoint both as a tree (--tree), close it in the other process, or let all connections end in resets",
     }
     PING {
         what: "socket for pings",
@@ -133,9 +133,9 @@ causes! {
         remedy: "receive it before the checkpoint",
     }
     PAIR_TREE {
-        what: "descriptor in flight in a tree of processes",
-        why: "descriptors wait in it to be received, which only a process alone can carry",
-        remedy: "receive them before the checkpoint",
+        what: "pidfd, or what leads out of the tree, in flight in a tree of processes",
+        why: "it waits in a Unix socket to be received, and each process of a clone has its own",
+        remedy: "receive it before the checkpoint",
     }
     PAIR_UNREADABLE {
         what: "Unix socket pair with messages that farfork cannot read",
