@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from served import annotation, open_place, serving
+from bed import pooled, why_not
+from served import annotation, await_true, open_place, serving
 
 from farfork.demo.command import Farfork
 
@@ -45,6 +46,36 @@ def test_what_a_node_cannot_hold_waits(farfork: Farfork, megabytes: int) -> None
     assert "clone" in kinds if megabytes > 256 else kinds <= {"clone", "warm"}
     assert kills() == before
     assert 100 << 20 < peak.bytes <= megabytes << 20
+
+
+FUNCTIONS = 6
+
+
+def test_images_make_room_for_others_in_the_pool() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with open_place() as place, pooled(place, "128M") as farfork:
+        with serving(farfork, place / "state") as platform:
+
+            def images() -> set[str]:
+                names = [image["name"] for image in farfork.json("images", "list")]
+                return {name.split(":")[0] for name in names if name.startswith("guest/")}
+
+            for index in range(FUNCTIONS):
+                platform.deploy(f"f{index}", NEEDY, memory=128)
+                for _ in range(16):
+                    platform.good(f"f{index}", mb=1, sleep=0)
+
+            def has_one() -> bool:
+                # Where there was no room, the next call finds some.
+                platform.good(f"f{FUNCTIONS - 1}", mb=1, sleep=0)
+                return f"guest/f{FUNCTIONS - 1}" in images()
+
+            await_true(has_one, "the last has an image")
+            assert len(images()) < FUNCTIONS, "the pool has room for all of them: no test"
+            for index in range(FUNCTIONS):
+                platform.good(f"f{index}", mb=1, sleep=0)
+        assert farfork.do("pool", "check", farfork.environment["FARFORK_POOL"])
 
 
 class Peak:

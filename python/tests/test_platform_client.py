@@ -209,7 +209,7 @@ def test_figures_tell_of_calls_starts_and_decisions(platform: Platform) -> None:
     assert 0 < mean_s < 10, "a time in seconds"
     for phase in ("queue", "platform", "container", "restore", "init", "run"):
         assert f'farfork_call_phase_seconds_count{{start="cold",phase="{phase}"}}' in value
-    assert value['farfork_decisions_total{policy="checkpoint",choice="yes"}'] >= 1
+    assert value['farfork_decisions_total{policy="checkpoint",choice="now"}'] >= 1
     assert "never-called" not in answer.body
     platform.ask("DELETE", "actions/counted")
     await_true(lambda: 'action="counted"' not in platform.raw("GET", "/metrics").body, "it goes")

@@ -1,9 +1,10 @@
 //! `farfork serve`.
 
 use std::error::Error;
+use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use farfork_pool::Pool;
@@ -37,6 +38,9 @@ pub(crate) struct Args {
     /// Python that has the package farfork, for Python functions.
     #[arg(long, value_name = "PATH", env = "FARFORK_PYTHON", default_value = "python3")]
     python: PathBuf,
+    /// A JSON file with settings of the policies; what it does not name is as without it.
+    #[arg(long, value_name = "FILE")]
+    policies: Option<PathBuf>,
     /// How the log on stderr is written: for people, or one JSON document a line.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     log_format: LogFormat,
@@ -87,6 +91,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
             _ => std::path::absolute(&args.python)?,
         },
         state: state.clone(),
+        policies: args.policies.as_deref().map(policies).transpose()?.unwrap_or_default(),
     };
     serve(&settings, |address| {
         // Whoever started this may have closed its end.
@@ -97,6 +102,14 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         tracing::info!(dashboard, %key_of_guest, "serving");
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn policies(file: &Path) -> Result<farfork_policy::Settings, Box<dyn Error>> {
+    let text = fs::read(file).map_err(|error| {
+        format!("cannot read {}: {}", file.display(), farfork_sys::words::of(&error))
+    })?;
+    serde_json::from_slice(&text)
+        .map_err(|wrong| format!("{} has no settings of policies: {wrong}", file.display()).into())
 }
 
 fn node_memory(args: &Args, pool: &Pool) -> Result<u64, Box<dyn Error>> {

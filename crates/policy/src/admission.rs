@@ -61,7 +61,7 @@ impl Facts for AdmissionFacts {
 
 /// The least worth goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct LeastWorthFirst {
     /// Share of a node's memory that instances may take, in thousandths.
     pub most_memory_permille: u64,

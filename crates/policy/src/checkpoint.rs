@@ -21,23 +21,39 @@ pub struct CheckpointFacts {
     pub image_bytes: u64,
 }
 
+/// Whether it is checkpointed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Timing {
+    /// Not yet.
+    NotYet,
+    /// It would be, if the pool had room.
+    NoRoom,
+    /// Now.
+    Now,
+}
+
 impl Facts for CheckpointFacts {
-    type Choice = bool;
+    type Choice = Timing;
     const QUESTION: &'static str = "checkpoint";
 }
 
 impl CheckpointFacts {
-    fn lack_of_room(&self) -> Option<String> {
-        let free = self.pool.budget_bytes.saturating_sub(self.pool.used_bytes);
-        (free < self.image_bytes).then(|| {
-            format!("the pool has {free} bytes left, and its image takes {}", self.image_bytes)
-        })
+    /// It is due for a reason.
+    fn due(&self, why: String) -> Decision<Timing> {
+        let free = self.pool.free_below(1000);
+        if free >= self.image_bytes {
+            return Decision::new(Timing::Now, why);
+        }
+        let image = self.image_bytes;
+        let why = format!("{why}, but the pool has {free} bytes left, and its image takes {image}");
+        Decision::new(Timing::NoRoom, why)
     }
 }
 
 /// After a number of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct AfterCalls {
     /// How many.
     pub calls: u64,
@@ -50,20 +66,19 @@ impl Default for AfterCalls {
 }
 
 impl Policy<CheckpointFacts> for AfterCalls {
-    fn decide(&self, facts: &CheckpointFacts) -> Decision<bool> {
-        if facts.calls < self.calls {
-            return Decision::new(false, format!("{} calls of {}", facts.calls, self.calls));
-        }
-        match facts.lack_of_room() {
-            Some(lack) => Decision::new(false, lack),
-            None => Decision::new(true, format!("it has answered {} calls", facts.calls)),
+    fn decide(&self, facts: &CheckpointFacts) -> Decision<Timing> {
+        match facts.calls < self.calls {
+            true => {
+                Decision::new(Timing::NotYet, format!("{} calls of {}", facts.calls, self.calls))
+            }
+            false => facts.due(format!("it has answered {} calls", facts.calls)),
         }
     }
 }
 
 /// When calls take as long as those before them, or after many calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct WhenSettled {
     /// Of so many calls the median is compared with that of as many before them.
     pub window: usize,
@@ -90,7 +105,7 @@ impl WhenSettled {
 }
 
 impl Policy<CheckpointFacts> for WhenSettled {
-    fn decide(&self, facts: &CheckpointFacts) -> Decision<bool> {
+    fn decide(&self, facts: &CheckpointFacts) -> Decision<Timing> {
         let is_old = facts.calls >= self.most_calls;
         let (is_due, why) = match self.medians(&facts.recent_us) {
             _ if is_old => (true, format!("it has answered {} calls", facts.calls)),
@@ -101,10 +116,7 @@ impl Policy<CheckpointFacts> for WhenSettled {
                 (is_settled, format!("its calls take {last} us, those before took {before} us"))
             }
         };
-        match facts.lack_of_room().filter(|_| is_due) {
-            Some(lack) => Decision::new(false, lack),
-            None => Decision::new(is_due, why),
-        }
+        if is_due { facts.due(why) } else { Decision::new(Timing::NotYet, why) }
     }
 }
 
@@ -117,6 +129,7 @@ fn median(figures: &[u64]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::Timing::{NoRoom, NotYet, Now};
     use super::*;
 
     fn after(calls: u64, recent_us: &[u64]) -> CheckpointFacts {
@@ -127,9 +140,9 @@ mod tests {
     #[test]
     fn the_sixteenth_call_is_the_papers() {
         let policy = AfterCalls::default();
-        assert!(!policy.decide(&after(15, &[])).choice);
-        assert!(policy.decide(&after(16, &[])).choice);
-        assert!(policy.decide(&after(1000, &[])).choice);
+        assert_eq!(policy.decide(&after(15, &[])).choice, NotYet);
+        assert_eq!(policy.decide(&after(16, &[])).choice, Now);
+        assert_eq!(policy.decide(&after(1000, &[])).choice, Now);
     }
 
     #[test]
@@ -137,8 +150,9 @@ mod tests {
         let full = CheckpointFacts { image_bytes: 51, ..after(1000, &[5; 8]) };
         for policy in [&AfterCalls::default() as &dyn Policy<_>, &WhenSettled::default()] {
             let decision = policy.decide(&full);
-            assert!(!decision.choice && decision.why.contains("51"), "{decision:?}");
-            assert!(policy.decide(&CheckpointFacts { image_bytes: 50, ..full.clone() }).choice);
+            assert!(decision.choice == NoRoom && decision.why.contains("51"), "{decision:?}");
+            let fitting = CheckpointFacts { image_bytes: 50, ..full.clone() };
+            assert_eq!(policy.decide(&fitting).choice, Now);
         }
     }
 
@@ -146,16 +160,19 @@ mod tests {
     fn a_compiler_at_work_is_waited_for() {
         let policy = WhenSettled::default();
         let warming = [900, 800, 700, 600, 300, 250, 200, 150];
-        assert!(!policy.decide(&after(8, &warming)).choice);
+        assert_eq!(policy.decide(&after(8, &warming)).choice, NotYet);
         let warm = [300, 250, 200, 150, 100, 101, 99, 100, 100, 98, 103, 100];
-        assert!(policy.decide(&after(12, &warm)).choice);
-        assert!(!policy.decide(&after(7, &[100; 7])).choice, "too few");
-        assert!(policy.decide(&after(64, &warming)).choice, "it never settles");
+        assert_eq!(policy.decide(&after(12, &warm)).choice, Now);
+        assert_eq!(policy.decide(&after(7, &[100; 7])).choice, NotYet, "too few");
+        assert_eq!(policy.decide(&after(64, &warming)).choice, Now, "it never settles");
     }
 
     #[test]
     fn one_slow_call_among_equal_ones_is_none_of_the_function() {
         let policy = WhenSettled::default();
-        assert!(policy.decide(&after(8, &[100, 100, 100, 100, 100, 9000, 100, 100])).choice);
+        assert_eq!(
+            policy.decide(&after(8, &[100, 100, 100, 100, 100, 9000, 100, 100])).choice,
+            Now
+        );
     }
 }

@@ -50,7 +50,7 @@ impl Facts for AttachedFacts {
 
 /// As many as the last bursts would have used, while memory is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ByBursts {
     /// Empty ghosts that wait beyond a burst, or without any.
     pub spare: u64,

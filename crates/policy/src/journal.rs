@@ -205,7 +205,10 @@ mod tests {
                 },
             ),
             decided(&*policies.relief, ReliefFacts { memory, idle: vec![idle] }),
-            decided(&*policies.reclaim, ReclaimFacts { pool: memory, images: vec![image] }),
+            decided(
+                &*policies.reclaim,
+                ReclaimFacts { pool: memory, images: vec![image], ..ReclaimFacts::default() },
+            ),
         ]
     }
 
@@ -236,7 +239,7 @@ mod tests {
         let (_, differences) = replay(&*journal(Settings::default()), Some(patient())).unwrap();
         let [one] = &differences[..] else { panic!("{differences:#?}") };
         assert_eq!((one.line, one.record.question.as_str()), (3, "checkpoint"));
-        assert_eq!((&one.record.choice, &one.choice), (&true.into(), &false.into()));
+        assert_eq!((&one.record.choice, &one.choice), (&"now".into(), &"not-yet".into()));
     }
 
     #[test]

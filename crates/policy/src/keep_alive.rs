@@ -39,7 +39,7 @@ impl Facts for IdleFacts {
 
 /// As long as memory is free, and short when it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ByPressure {
     /// Window while memory is free, in milliseconds.
     pub long_ms: u64,
@@ -72,7 +72,7 @@ impl Policy<IdleFacts> for ByPressure {
 
 /// As long as the gaps between a function's calls are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ByGaps {
     /// What holds while little is known, and under pressure.
     pub otherwise: ByPressure,

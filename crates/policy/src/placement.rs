@@ -38,7 +38,7 @@ impl Facts for PlacementFacts {
 
 /// Where a ghost waits, and among those where most memory is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct NearestGhost {
     /// Share of a node's memory that instances may take, in thousandths: the rest is for what they
     /// grow by.

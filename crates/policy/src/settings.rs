@@ -14,7 +14,7 @@ use crate::tiering::{Always, ByObjective, TieringFacts};
 
 /// A choice of policies, as it stands in files and journals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// In which tier memory lives.
     pub tiering: Tiering,
@@ -145,6 +145,13 @@ mod tests {
             Tiering::Always(Always { tiering: farfork_types::Tiering::Moa })
         );
         assert_eq!(settings.ghosts, ByBursts::default());
-        assert!(serde_json::from_str::<Settings>(r#"{"tiering": {"policy": "none"}}"#).is_err());
+        for wrong in [
+            r#"{"tiering": {"policy": "none"}}"#,
+            r#"{"tierings": {}}"#,
+            r#"{"reclaim": {"high": 900}}"#,
+            r#"{"checkpoint": {"policy": "after-calls", "call": 3}}"#,
+        ] {
+            assert!(serde_json::from_str::<Settings>(wrong).is_err(), "{wrong}");
+        }
     }
 }

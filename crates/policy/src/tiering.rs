@@ -52,6 +52,7 @@ impl Facts for TieringFacts {
 
 /// Always the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Always {
     /// What.
     pub tiering: Tiering,
@@ -65,7 +66,7 @@ impl Policy<TieringFacts> for Always {
 
 /// Hybrid for functions that come near their objectives, else migrate on write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ByObjective {
     /// Share of an objective from which latency is near it, in thousandths.
     pub near_permille: u64,

@@ -37,6 +37,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The interpreter of Python functions.
     pub python: PathBuf,
+    /// Who decides.
+    pub policies: PolicySettings,
 }
 
 /// The platform cannot be served.
@@ -86,7 +88,7 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
     have_guest(&*store, &Name::guest(), &settings.state.join("guest.key"))?;
     let journal = settings.state.join("decisions.jsonl");
     let advisor = JournalFile::open(&journal)
-        .and_then(|journal| Advisor::new(PolicySettings::default(), Some(journal)))
+        .and_then(|journal| Advisor::new(settings.policies, Some(journal)))
         .map_err(failed("write", &journal.display().to_string()))?;
     let python = Python::find(settings.python.clone())?;
     let listener = std::net::TcpListener::bind(settings.listen);

@@ -7,7 +7,7 @@ use std::io;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use farfork_image::catalog::{Catalog, ImageName};
+use farfork_image::catalog::{Catalog, CatalogError, ImageName};
 use farfork_image::format::Image;
 use farfork_policy::Memory;
 use farfork_pool::{ImageInfo, ImageState, Pool, PoolError};
@@ -15,7 +15,7 @@ use farfork_types::Cid;
 use serde_json::Value;
 
 use super::{Settings, blocking};
-use crate::life::nodes::NodesError;
+use crate::life::nodes::{Listed, NodesError};
 
 /// The images of a pool.
 #[derive(Clone, Debug)]
@@ -70,6 +70,11 @@ impl Images {
             .await
     }
 
+    /// All that have names. One with several stands for each of them.
+    pub async fn list(&self) -> Result<Vec<Listed>, NodesError> {
+        self.ask(|pool| listed(pool).map_err(|error| error.to_string())).await
+    }
+
     /// Takes a name away, and its image if it has no other.
     pub async fn remove(&self, name: &str) -> Result<(), NodesError> {
         let name = parsed(name)?;
@@ -114,8 +119,20 @@ fn named(pool: &Pool, name: &ImageName) -> Result<Option<Cid>, String> {
     found.map_err(|error| error.to_string())
 }
 
+fn listed(pool: &Pool) -> Result<Vec<Listed>, CatalogError> {
+    let named = Catalog::open(pool)?.list()?;
+    let images = pool.info()?.images;
+    let of = |cid: Cid| images.iter().find(|image| image.cid == cid.to_string());
+    let listed = named.into_iter().filter_map(|(name, cid, _)| {
+        let image = of(cid)?;
+        let (bytes, nodes) = (image.bytes + image.table_bytes, image.pinned_by.len() as u64);
+        Some(Listed { name: name.to_string(), bytes, nodes })
+    });
+    Ok(listed.collect())
+}
+
 fn remove(pool: &Pool, name: &ImageName) -> Result<(), String> {
-    let taken = || -> Result<Option<Cid>, farfork_image::catalog::CatalogError> {
+    let taken = || -> Result<Option<Cid>, CatalogError> {
         let catalog = Catalog::open(pool)?;
         let Some(cid) = catalog.remove(name)? else { return Ok(None) };
         Ok(catalog.names_of(cid)?.is_empty().then_some(cid))

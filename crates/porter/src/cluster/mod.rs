@@ -31,7 +31,7 @@ use farfork_pool::{Pool, PoolError};
 use farfork_types::wire::CloneState;
 
 use crate::life::Advisor;
-use crate::life::nodes::{Doing, NodeState, Nodes, NodesError, Start, Started, Usage};
+use crate::life::nodes::{Doing, Listed, NodeState, Nodes, NodesError, Start, Started, Usage};
 pub use agents::{Agents, Budgets};
 pub use base::Python;
 use ghosts::Ghosts;
@@ -248,6 +248,11 @@ impl Nodes for Cluster {
             let pid = inner.table.pid(id).ok_or(NodesError::Checkpoint { reason })?;
             inner.images.checkpoint(pid, &image, hot, false).await
         })
+    }
+
+    fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.images.list().await })
     }
 
     fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>> {

@@ -126,7 +126,7 @@ impl OfDecision {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farfork_policy::checkpoint::CheckpointFacts;
+    use farfork_policy::checkpoint::{CheckpointFacts, Timing};
     use std::io::BufReader;
 
     fn replayed(path: &Path) -> (usize, usize) {
@@ -142,10 +142,10 @@ mod tests {
         for _ in 0..2 {
             let journal = JournalFile::open(&path).unwrap();
             let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
-            for calls in [1, 16] {
+            for (calls, expected) in [(1, Timing::NotYet), (16, Timing::Now)] {
                 let facts = CheckpointFacts { calls, ..CheckpointFacts::default() };
                 let choice = advisor.ask(&*advisor.policies.checkpoint, "guest/a", &facts);
-                assert_eq!(choice, calls == 16);
+                assert_eq!(choice, expected);
             }
         }
         assert_eq!(replayed(&path), (4, 0));

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farfork_policy::admission::IdleInstance;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::api::Name;
 

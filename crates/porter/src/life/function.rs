@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfork_policy::Memory;
-use farfork_policy::checkpoint::CheckpointFacts;
+use farfork_policy::checkpoint::{CheckpointFacts, Timing};
 use farfork_policy::keep_alive::IdleFacts;
 use farfork_policy::observed::{IdleGaps, RecentLatency};
 use farfork_types::Tiering;
@@ -27,13 +27,16 @@ use tokio::time::{Instant, sleep_until};
 use super::code::Code;
 use super::instance::{Instance, Spent};
 use super::metrics::{Counted, Way};
-use super::nodes::NodesError;
+use super::nodes::{NodesError, Usage};
 use super::platform::Shared;
+use super::shelf::Slot;
 use super::{Call, image, snapshot};
 use crate::api::{Action, Activation};
 
-/// An instance's own memory, a guess until one was looked at.
+/// An instance's memory, a guess until one was looked at.
 const GUESSED_BYTES: u64 = 16 << 20;
+/// What a start without an image takes, a guess until there was one.
+const GUESSED_COLD_US: u64 = 300_000;
 /// Times that a call is handed to an instance that does not take it.
 const MOST_TRIES: u32 = 3;
 /// So many clones of an image may not start, one after the other, before it is given up.
@@ -72,12 +75,14 @@ pub enum Told {
 pub enum Message {
     /// Somebody else needs the room of this instance.
     Evict(u64),
+    /// Somebody else needs the room of the image.
+    Reclaim,
     /// An instance has ended.
     Ended(u64),
     /// An instance was started, or not.
     Started { result: Result<Box<Instance>, NodesError>, is_clone: bool },
     /// A call was made; the instance may make another.
-    Made { instance: Option<Box<Instance>>, run_us: Option<u64> },
+    Made { instance: Option<Box<Instance>>, run_us: Option<u64>, cold_us: Option<u64> },
     /// An instance did not take a call.
     NotTaken(Box<Waiting>),
     /// An instance was checkpointed, or not.
@@ -85,14 +90,14 @@ pub enum Message {
 }
 
 /// The function's image.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Image {
     /// There is none; it is not tried again before so many calls were answered.
     None { next_after: u64 },
     /// An instance is being checkpointed.
     InTheMaking,
     /// There is one.
-    There,
+    There(Slot),
 }
 
 struct Idle {
@@ -133,6 +138,10 @@ pub struct Function {
     last_end: Option<Instant>,
     /// Most local memory that one of its instances was seen to take, in bytes.
     local_bytes: Option<u64>,
+    /// Most memory that one was seen to have, with what it shares, in bytes.
+    whole_bytes: Option<u64>,
+    /// What a start without an image took last, with loading the code, in microseconds.
+    cold_us: Option<u64>,
     /// When it is looked again whether there is room for an instance.
     look_again: Option<Instant>,
     is_gone: bool,
@@ -169,6 +178,8 @@ impl Function {
             answered: 0,
             last_end: None,
             local_bytes: None,
+            whole_bytes: None,
+            cold_us: None,
             look_again: None,
             is_gone: false,
             said_waiting: 0,
@@ -217,7 +228,7 @@ impl Function {
             self.counted.image(match self.image {
                 Image::None { .. } => snapshot::Image::None,
                 Image::InTheMaking => snapshot::Image::Making,
-                Image::There => snapshot::Image::Ready,
+                Image::There(_) => snapshot::Image::Ready,
             });
         }
     }
@@ -225,7 +236,7 @@ impl Function {
     /// What an earlier run of the platform has left.
     async fn look_for_image(&mut self) {
         match self.shared.nodes.has_image(&self.image_name).await {
-            Ok(true) => self.image = Image::There,
+            Ok(true) => self.use_image(),
             Ok(false) => {}
             Err(error) => tracing::warn!(about = self.about, %error, "images are not looked at"),
         }
@@ -256,12 +267,15 @@ impl Function {
             Message::Evict(id) | Message::Ended(id) => {
                 self.idle.retain(|idle| idle.instance.id != id);
             }
+            Message::Reclaim if self.has_image() => self.do_without_image(),
+            Message::Reclaim => {}
             Message::Started { result, is_clone } => {
                 self.starting -= 1;
                 self.started(result, is_clone);
             }
-            Message::Made { instance, run_us } => {
+            Message::Made { instance, run_us, cold_us } => {
                 self.busy -= 1;
+                self.cold_us = cold_us.or(self.cold_us);
                 self.made(instance, run_us);
             }
             Message::NotTaken(waiting) => {
@@ -304,8 +318,10 @@ impl Function {
             self.answered += 1;
         }
         let Some(instance) = instance else { return };
-        let seen = self.shared.nodes.usage(instance.id).map(|usage| usage.local_bytes);
-        self.local_bytes = self.local_bytes.max(seen);
+        if let Some(Usage { local_bytes, pool_bytes }) = self.shared.nodes.usage(instance.id) {
+            self.local_bytes = self.local_bytes.max(Some(local_bytes));
+            self.whole_bytes = self.whole_bytes.max(Some(local_bytes + pool_bytes));
+        }
         match self.is_due(&instance) {
             true => self.checkpoint(instance),
             false => self.rest(Some(instance)),
@@ -317,7 +333,7 @@ impl Function {
         let Some(instance) = instance.filter(|instance| !instance.has_ended()) else { return };
         let facts = IdleFacts {
             memory: self.memory_of(&instance.place.node),
-            has_image: self.image == Image::There,
+            has_image: self.has_image(),
             gaps: self.gaps.gaps(),
         };
         let advisor = &self.shared.advisor;
@@ -360,7 +376,7 @@ impl Function {
         self.look_again = None;
         let lacking = self.queue.len().saturating_sub(self.starting);
         // Soon there is an image, and an instance of it starts sooner than one without.
-        if lacking > 0 && self.image != Image::InTheMaking {
+        if lacking > 0 && !matches!(self.image, Image::InTheMaking) {
             self.start(lacking).await;
         }
     }
@@ -385,9 +401,10 @@ impl Function {
             shared.metrics.starts.called(&Way { start: kind, waited, took, init, run });
             counted.called(made.response.status, Some(kind), made.times);
             let run_us = made.is_well.then_some(made.spent.run_us());
+            let cold_us = init.map(|init| micros(took.whole + init));
             let instance = made.is_well.then_some(instance);
             // The caller hears of it later, so that the next call finds the instance.
-            let _ = outbox.send(Message::Made { instance, run_us });
+            let _ = outbox.send(Message::Made { instance, run_us, cold_us });
             shared.finish(&counted, waiting, kind, made).await;
         });
     }
@@ -416,10 +433,38 @@ impl Function {
             calls: instance.calls,
             recent_us: instance.recent_us.iter().copied().collect(),
             pool: self.shared.nodes.pool(),
-            image_bytes: self.local_bytes.unwrap_or(GUESSED_BYTES),
+            image_bytes: self.whole_bytes.unwrap_or(GUESSED_BYTES),
         };
         let advisor = &self.shared.advisor;
-        advisor.ask(&*advisor.policies.checkpoint, &self.about, &facts)
+        match advisor.ask(&*advisor.policies.checkpoint, &self.about, &facts) {
+            Timing::Now => true,
+            Timing::NotYet => false,
+            Timing::NoRoom => {
+                self.shared.shelf.want(facts.image_bytes);
+                false
+            }
+        }
+    }
+
+    fn has_image(&self) -> bool {
+        matches!(self.image, Image::There(_))
+    }
+
+    /// There is an image.
+    fn use_image(&mut self) {
+        let outbox = self.outbox.clone();
+        let give_up = move || drop(outbox.send(Message::Reclaim));
+        let saved_us = self.cold_us.unwrap_or(GUESSED_COLD_US);
+        self.image = Image::There(self.shared.shelf.put(&self.image_name, saved_us, give_up));
+        self.code = None;
+    }
+
+    /// Calls are made without the image, until there is another.
+    fn do_without_image(&mut self) {
+        self.failed_clones = 0;
+        self.image = Image::None { next_after: self.answered.saturating_mul(2) };
+        let removing = self.shared.nodes.remove_image(&self.image_name);
+        tokio::spawn(async { drop(removing.await) });
     }
 
     fn checkpoint(&mut self, mut instance: Box<Instance>) {
@@ -445,7 +490,7 @@ impl Function {
         match result {
             Ok(()) => {
                 tracing::info!(about = self.about, image = self.image_name, "checkpointed");
-                (self.image, self.code) = (Image::There, None);
+                self.use_image();
             }
             Err(reason) => {
                 tracing::warn!(about = self.about, reason, "not checkpointed");
@@ -453,6 +498,10 @@ impl Function {
             }
         }
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn millis(time: Duration) -> u64 {

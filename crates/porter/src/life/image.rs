@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::api::{Action, Name};
+use crate::store::{Store, StoreError};
 
 /// Most bytes of a part that stand in a name; two names of the longest kind have to fit.
 const LONGEST_PART: usize = 60;
@@ -19,6 +20,15 @@ pub fn name(action: &Action) -> String {
     ]);
     let (user, function) = (user(&action.namespace), part(action.name.as_str()));
     format!("{user}/{function}:{}-{digest}", action.version)
+}
+
+/// The names of the images of all actions, whether they have any or not.
+pub fn names(store: &dyn Store) -> Result<Vec<String>, StoreError> {
+    let mut names = Vec::new();
+    for namespace in store.namespaces()? {
+        names.extend(store.actions(&namespace, 0, usize::MAX)?.iter().map(name));
+    }
+    Ok(names)
 }
 
 /// Whose images those of a namespace are.

@@ -26,7 +26,9 @@ mod metrics;
 pub mod nodes;
 mod platform;
 pub mod prepare;
+mod pressure;
 mod protocol;
+mod shelf;
 pub mod snapshot;
 
 use std::fmt::Debug;

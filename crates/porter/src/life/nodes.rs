@@ -113,6 +113,17 @@ pub struct NodeState {
     pub ghosts: u64,
 }
 
+/// An image that lies in the pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// What it takes of the pool, in bytes.
+    pub bytes: u64,
+    /// Nodes on which clones of it live.
+    pub nodes: u64,
+}
+
 /// An instance that was started.
 pub struct Started {
     /// Its name.
@@ -150,6 +161,8 @@ pub trait Nodes: Debug + Send + Sync {
     /// Checkpoints an instance that waits for a connection, under a name; memory at the addresses
     /// `hot` is declared so. The instance goes on.
     fn checkpoint(&self, id: u64, image: &str, hot: Vec<String>) -> Doing<Result<(), NodesError>>;
+    /// The images that lie in the pool, whosever they are.
+    fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>>;
     /// Whether there is an image of this name that can be used.
     fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>>;
     /// Removes an image, if there is one of this name.

@@ -3,9 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use farfork_policy::relief::ReliefFacts;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -16,8 +14,9 @@ use super::function::{Function, Told, Waiting};
 use super::instance::{Made, Spent};
 use super::metrics::{Counted, Metrics};
 use super::nodes::Nodes;
+use super::shelf::Shelf;
 use super::snapshot::Snapshot;
-use super::{Advisor, Call, Caller, Watched, image};
+use super::{Advisor, Call, Caller, Watched, image, pressure};
 use crate::api::{
     Action, Activation, ApiError, Exec, Limits, Name, Outcome, Parameters, Response, StartKind,
     Times,
@@ -28,11 +27,6 @@ use crate::store::{Accepted, FLUSH, Store, StoreError};
 
 /// Most calls of a namespace that wait or are being made.
 const MOST_CALLS: usize = 1000;
-
-/// How often it is looked at whether nodes have room.
-const RELIEF: Duration = Duration::from_millis(250);
-/// Nobody is asked where less of a node's memory is used, in thousandths.
-const RELIEF_PERMILLE: u64 = 850;
 
 /// What all functions share.
 #[derive(Debug)]
@@ -45,6 +39,8 @@ pub struct Shared {
     pub advisor: Arc<Advisor>,
     /// All instances.
     pub fleet: Arc<Fleet>,
+    /// The images that functions use.
+    pub shelf: Arc<Shelf>,
     /// What is counted.
     pub metrics: Metrics,
     /// Files of functions.
@@ -88,6 +84,7 @@ impl Platform {
             nodes,
             advisor,
             fleet,
+            shelf: Arc::default(),
             folders,
             calls: Mutex::default(),
             is_dirty: AtomicBool::new(false),
@@ -97,17 +94,14 @@ impl Platform {
         platform.remove_folders()?;
         platform.make_accepted()?;
         tokio::spawn(flush(Arc::clone(&platform.shared)));
-        tokio::spawn(relieve(Arc::clone(&platform.shared)));
+        tokio::spawn(pressure::relieve(Arc::clone(&platform.shared)));
+        tokio::spawn(pressure::reclaim(Arc::clone(&platform.shared)));
         Ok(platform)
     }
 
     /// Removes the files of versions that an earlier run of the platform could not.
     fn remove_folders(&self) -> Result<(), StoreError> {
-        let mut names = Vec::new();
-        for namespace in self.shared.store.namespaces()? {
-            let actions = self.shared.store.actions(&namespace, 0, usize::MAX)?;
-            names.extend(actions.iter().map(image::name));
-        }
+        let names = image::names(&*self.shared.store)?;
         if let Err(error) = self.shared.folders.keep_only(names.into_iter()) {
             tracing::warn!(%error, "files of functions stay");
         }
@@ -339,23 +333,6 @@ impl Shared {
             let made = Made { response, logs: Vec::new(), times, spent, is_well: false };
             shared.finish(&counted, waiting, StartKind::Cold, made).await;
         });
-    }
-}
-
-/// Has idle instances end where those at work have come to need their memory.
-async fn relieve(shared: Arc<Shared>) {
-    loop {
-        tokio::time::sleep(RELIEF).await;
-        for node in shared.nodes.nodes(0) {
-            let idle = shared.fleet.on(&node.name).idle;
-            // Nothing to decide is nothing to keep on record.
-            if idle.is_empty() || node.memory.excess_above(RELIEF_PERMILLE) == 0 {
-                continue;
-            }
-            let facts = ReliefFacts { memory: node.memory, idle };
-            let ended = shared.advisor.ask(&*shared.advisor.policies.relief, &node.name, &facts);
-            shared.fleet.evict(&ended);
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 mod calls;
 mod changes;
 mod confined;
+mod images;
 mod metrics;
 mod nodes;
 mod room;

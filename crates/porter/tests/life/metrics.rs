@@ -181,7 +181,7 @@ async fn what_there_is_is_looked_at_when_somebody_asks() {
     let decisions = told(&world, "farfork_decisions_total");
     for decision in [
         r#"{policy="placement",choice="node1"} 1"#,
-        r#"{policy="checkpoint",choice="no"} 2"#,
+        r#"{policy="checkpoint",choice="not-yet"} 2"#,
         r#"{policy="keep-alive",choice=""} 3"#,
     ] {
         assert!(decisions.iter().any(|one| one == decision), "{decision}: {decisions:?}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
 use farfork_porter::life::nodes::{
-    Doing, NodeState, Nodes, NodesError, Start, Started, Stream, Took, Usage,
+    Doing, Listed, NodeState, Nodes, NodesError, Start, Started, Stream, Took, Usage,
 };
 use farfork_types::Tiering;
 use http_body_util::{BodyExt, Full};
@@ -24,6 +24,9 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 pub const END: &str = "XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX\n";
+pub const POOL_BYTES: u64 = 1 << 30;
+/// What each image takes of the pool.
+pub const IMAGE_BYTES: u64 = 64 << 20;
 /// What starting and checkpointing take.
 pub const START: Duration = Duration::from_millis(5);
 pub const CHECKPOINT: Duration = Duration::from_millis(100);
@@ -35,6 +38,10 @@ pub struct State {
     /// What happened, a word each.
     pub events: Vec<String>,
     pub images: BTreeSet<String>,
+    /// Those of them that clones live of.
+    pub pinned: BTreeSet<String>,
+    /// What is in use of the pool besides them, in bytes.
+    pub pool_bytes: u64,
     /// So many starts fail.
     pub failing_starts: u32,
     /// So many starts come too late for the room that there was.
@@ -252,7 +259,9 @@ impl Nodes for TestNodes {
     }
 
     fn pool(&self) -> Memory {
-        Memory { used_bytes: 0, budget_bytes: 1 << 30 }
+        let state = self.state();
+        let used_bytes = state.pool_bytes + state.images.len() as u64 * IMAGE_BYTES;
+        Memory { used_bytes, budget_bytes: POOL_BYTES }
     }
 
     fn images(&self) -> u64 {
@@ -368,6 +377,17 @@ impl Nodes for TestNodes {
             state.images.insert(image);
             Ok(())
         })
+    }
+
+    fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>> {
+        let state = self.state();
+        let listed = |name: &String| Listed {
+            name: name.clone(),
+            bytes: IMAGE_BYTES,
+            nodes: u64::from(state.pinned.contains(name)),
+        };
+        let listed = state.images.iter().map(listed).collect();
+        Box::pin(async { Ok(listed) })
     }
 
     fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>> {

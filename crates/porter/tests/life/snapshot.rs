@@ -163,5 +163,5 @@ async fn decisions_are_told_as_they_are_made() {
         asked.push((told.question.clone(), told.choice.clone()));
     }
     assert_eq!(asked.iter().filter(|(question, _)| question == "checkpoint").count(), 15);
-    assert!(asked.contains(&("checkpoint".to_owned(), json!(true))), "{asked:?}");
+    assert!(asked.contains(&("checkpoint".to_owned(), json!("now"))), "{asked:?}");
 }

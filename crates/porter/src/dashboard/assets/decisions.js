@@ -8,7 +8,7 @@ const MOST = 200;
 
 /** Of each question: what it asks, and what its choice means. */
 const QUESTIONS = {
-  "checkpoint": ["Checkpoint it now?", (is) => (is ? "yes" : "not yet")],
+  "checkpoint": ["Checkpoint it now?", (when) => TIMINGS[when] ?? when],
   "keep-alive": ["How long may an idle instance stay?", (ms) => time(ms)],
   "empty-ghosts": ["How many empty ghosts wait?", (number) => count(number)],
   "attached-ghosts": ["How many ghosts with an image wait?", (number) => count(number)],
@@ -18,6 +18,7 @@ const QUESTIONS = {
   "reclaim": ["Which images go?", (names) => (names.length > 0 ? names.join(", ") : "none")],
   "tiering": ["When do pages become local?", (name) => TIERINGS[name] ?? name],
 };
+const TIMINGS = { "now": "yes", "not-yet": "not yet", "no-room": "the pool has no room" };
 const TIERINGS = {
   mow: "when they are written",
   moa: "when they are touched",

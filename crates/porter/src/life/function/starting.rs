@@ -8,7 +8,7 @@ use farfork_policy::tiering::{Objective, TieringFacts};
 use farfork_types::Tiering;
 use tokio::time::Instant;
 
-use super::{Function, Image, LOOK_AGAIN, MOST_FAILED_CLONES, Message, NO_NODE};
+use super::{Function, Image, LOOK_AGAIN, MOST_FAILED_CLONES, Message, NO_NODE, micros};
 use crate::api::{Outcome, Parameters, Response, StartKind};
 use crate::life::code::NoCode;
 use crate::life::fleet::{Neighbours, Newcomer};
@@ -43,7 +43,7 @@ impl Function {
 
     /// Without an image each instance has to load the code.
     async fn have_code(&mut self) -> Result<(), NoCode> {
-        if self.image == Image::There || self.code.is_some() {
+        if self.has_image() || self.code.is_some() {
             return Ok(());
         }
         let (action, code) = self.shared.with_code(&self.action).await?;
@@ -58,7 +58,10 @@ impl Function {
 
     fn start_on(&mut self, node: String, facts: &PlacementFacts) {
         self.starting += 1;
-        let has_image = self.image == Image::There;
+        let has_image = self.has_image();
+        if let Image::There(slot) = &self.image {
+            slot.start();
+        }
         let found = facts.nodes.iter().find(|found| found.name == node);
         if let Some(found) = found.filter(|_| has_image) {
             self.tiering = self.chosen_tiering(found);
@@ -84,7 +87,7 @@ impl Function {
             }
             let result = started.map(|started| {
                 let id = started.id;
-                let start_us = u64::try_from(started.took.whole.as_micros()).unwrap_or(u64::MAX);
+                let start_us = micros(started.took.whole);
                 let [evicts, ends] = [outbox.clone(), outbox.clone()];
                 let evict = move || drop(evicts.send(Message::Evict(id)));
                 let newcomer = Newcomer { id, function, node: &node, bytes: need_bytes, start_us };
@@ -94,16 +97,6 @@ impl Function {
             });
             let _ = outbox.send(Message::Started { result, is_clone: has_image });
         });
-    }
-
-    /// Files that the image needs may be others now: calls are made without it, until there is
-    /// another.
-    fn do_without_image(&mut self) {
-        tracing::warn!(about = self.about, image = self.image_name, "an image is given up");
-        self.failed_clones = 0;
-        self.image = Image::None { next_after: self.answered.saturating_mul(2) };
-        let removing = self.shared.nodes.remove_image(&self.image_name);
-        tokio::spawn(async { drop(removing.await) });
     }
 
     fn chosen_tiering(&self, node: &NodeFacts) -> Tiering {
@@ -137,7 +130,9 @@ impl Function {
         let is_its = is_clone && matches!(error, NodesError::Start { .. });
         self.failed_clones += u32::from(is_its);
         let is_lost = matches!(error, NodesError::Images { .. });
-        if self.image == Image::There && (is_lost || self.failed_clones >= MOST_FAILED_CLONES) {
+        if self.has_image() && (is_lost || self.failed_clones >= MOST_FAILED_CLONES) {
+            // Files that it needs may be others now.
+            tracing::warn!(about = self.about, image = self.image_name, "an image is given up");
             self.do_without_image();
         }
         // One that others have served meanwhile is none of its affair.

@@ -1,0 +1,81 @@
+//! What goes when memory of a node, or the pool, runs out though nobody starts anything.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfork_policy::Memory;
+use farfork_policy::reclaim::{ImageFacts, ReclaimFacts};
+use farfork_policy::relief::ReliefFacts;
+
+use super::image;
+use super::platform::Shared;
+use super::shelf::Use;
+
+/// How often it is looked at whether nodes have room.
+const RELIEF: Duration = Duration::from_millis(250);
+/// How often it is looked at whether the pool has.
+const RECLAIM: Duration = Duration::from_secs(1);
+/// Nobody is asked where less is used, in thousandths.
+const NO_PRESSURE_PERMILLE: u64 = 850;
+
+/// Has idle instances end where those at work have come to need their memory.
+pub async fn relieve(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(RELIEF).await;
+        for node in shared.nodes.nodes(0) {
+            let idle = shared.fleet.on(&node.name).idle;
+            // Nothing to decide is nothing to keep on record.
+            if idle.is_empty() || node.memory.excess_above(NO_PRESSURE_PERMILLE) == 0 {
+                continue;
+            }
+            let facts = ReliefFacts { memory: node.memory, idle };
+            let ended = shared.advisor.ask(&*shared.advisor.policies.relief, &node.name, &facts);
+            shared.fleet.evict(&ended);
+        }
+    }
+}
+
+/// Has images go where the pool has no room for others.
+pub async fn reclaim(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(RECLAIM).await;
+        let (pool, wanted_bytes) = (shared.nodes.pool(), shared.shelf.take_wanted());
+        if wanted_bytes == 0 && pool.excess_above(NO_PRESSURE_PERMILLE) == 0 {
+            continue;
+        }
+        for name in chosen(&shared, pool, wanted_bytes).await {
+            tracing::info!(image = name, "an image makes room for others");
+            if !shared.shelf.give_up(&name)
+                && let Err(error) = shared.nodes.remove_image(&name).await
+            {
+                tracing::warn!(image = name, %error, "an image stays");
+            }
+        }
+    }
+}
+
+/// Which images go.
+async fn chosen(shared: &Arc<Shared>, pool: Memory, wanted_bytes: u64) -> Vec<String> {
+    let listed = match shared.nodes.list_images().await {
+        Ok(listed) => listed,
+        Err(error) => {
+            tracing::warn!(%error, "images are not looked at");
+            return Vec::new();
+        }
+    };
+    // The operator's, base images among them, are not the platform's to remove.
+    let own = shared.ask_store(|store| image::names(store)).await;
+    let own: BTreeSet<String> = own.unwrap_or_default().into_iter().collect();
+    let facts = listed.into_iter().filter(|image| own.contains(&image.name)).map(|image| {
+        let Use { starts_per_hour, saved_us } = shared.shelf.use_of(&image.name);
+        let (name, bytes, nodes) = (image.name, image.bytes, image.nodes);
+        ImageFacts { name, bytes, nodes, starts_per_hour, saved_us }
+    });
+    let facts = ReclaimFacts { pool, wanted_bytes, images: facts.collect() };
+    // Nothing to decide is nothing to keep on record.
+    if facts.images.is_empty() {
+        return Vec::new();
+    }
+    shared.advisor.ask(&*shared.advisor.policies.reclaim, "pool", &facts)
+}

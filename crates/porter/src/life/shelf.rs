@@ -1,0 +1,162 @@
+//! The images of functions, as those see them who need room in the pool.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Starts of an image that are remembered.
+const REMEMBERED: usize = 1024;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The images that functions start clones of.
+#[derive(Debug, Default)]
+pub struct Shelf {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: BTreeMap<String, Entry>,
+    /// Room for which somebody waits, in bytes.
+    wanted_bytes: u64,
+}
+
+struct Entry {
+    starts: VecDeque<Instant>,
+    saved_us: u64,
+    /// Asks its function to do without it.
+    give_up: Box<dyn Fn() + Send>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").field("saved_us", &self.saved_us).finish_non_exhaustive()
+    }
+}
+
+/// What an image is good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Clones of it that were started in the last hour.
+    pub starts_per_hour: u64,
+    /// What a start without it takes longer, in microseconds.
+    pub saved_us: u64,
+}
+
+/// The place of an image that a function uses, given up when this is dropped.
+#[derive(Debug)]
+pub struct Slot {
+    shelf: Arc<Shelf>,
+    name: String,
+}
+
+impl Shelf {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every step leaves the table valid.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A function uses an image of its own.
+    pub fn put(
+        self: &Arc<Shelf>,
+        name: &str,
+        saved_us: u64,
+        give_up: impl Fn() + Send + 'static,
+    ) -> Slot {
+        let entry = Entry { starts: VecDeque::new(), saved_us, give_up: Box::new(give_up) };
+        self.state().entries.insert(name.to_owned(), entry);
+        Slot { shelf: Arc::clone(self), name: name.to_owned() }
+    }
+
+    /// What the image of this name is good for: for nothing if no function uses it.
+    pub fn use_of(&self, name: &str) -> Use {
+        let mut state = self.state();
+        let Some(entry) = state.entries.get_mut(name) else { return Use::default() };
+        let now = Instant::now();
+        while entry.starts.front().is_some_and(|at| now - *at > HOUR) {
+            entry.starts.pop_front();
+        }
+        Use { starts_per_hour: entry.starts.len() as u64, saved_us: entry.saved_us }
+    }
+
+    /// Has the function that uses this image do without it; whether there is one.
+    pub fn give_up(&self, name: &str) -> bool {
+        let state = self.state();
+        let entry = state.entries.get(name);
+        entry.inspect(|entry| (entry.give_up)()).is_some()
+    }
+
+    /// An image of so many bytes would be made if there were room.
+    pub fn want(&self, bytes: u64) {
+        let mut state = self.state();
+        state.wanted_bytes = state.wanted_bytes.max(bytes);
+    }
+
+    /// The most that was wanted since somebody asked last, in bytes.
+    pub fn take_wanted(&self) -> u64 {
+        std::mem::take(&mut self.state().wanted_bytes)
+    }
+}
+
+impl Slot {
+    /// A clone of it is started.
+    pub fn start(&self) {
+        if let Some(entry) = self.shelf.state().entries.get_mut(&self.name) {
+            entry.starts.push_back(Instant::now());
+            if entry.starts.len() > REMEMBERED {
+                entry.starts.pop_front();
+            }
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.shelf.state().entries.remove(&self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_started_long_ago_counts_no_more() {
+        let shelf = Arc::<Shelf>::default();
+        let slot = shelf.put("a", 9, || {});
+        slot.start();
+        tokio::time::advance(HOUR / 2).await;
+        slot.start();
+        assert_eq!(shelf.use_of("a"), Use { starts_per_hour: 2, saved_us: 9 });
+        tokio::time::advance(HOUR / 2 + Duration::from_secs(1)).await;
+        assert_eq!(shelf.use_of("a").starts_per_hour, 1);
+        assert_eq!(shelf.use_of("b"), Use::default());
+    }
+
+    #[test]
+    fn who_uses_an_image_is_asked_to_do_without() {
+        let shelf = Arc::<Shelf>::default();
+        let asked = Arc::new(AtomicU32::new(0));
+        let counts = Arc::clone(&asked);
+        let slot = shelf.put("a", 0, move || {
+            counts.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(shelf.give_up("a") && !shelf.give_up("b"));
+        drop(slot);
+        assert!(!shelf.give_up("a"));
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn the_most_that_is_wanted_is_told_once() {
+        let shelf = Shelf::default();
+        for bytes in [3, 7, 5] {
+            shelf.want(bytes);
+        }
+        assert_eq!((shelf.take_wanted(), shelf.take_wanted()), (7, 0));
+    }
+}
