@@ -6,11 +6,12 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from bed import pooled, why_not
+from processes import agent_of, cgroups, family
 from served import (
     COUNT,
     PATIENCE_S,
@@ -148,17 +149,6 @@ def test_an_update_starts_over(platform: Platform) -> None:
     await_true(lambda: not [one for one in images() if one.startswith("guest/new:")], "no image")
 
 
-def agent_of(platform: Platform, node: str) -> int | None:
-    """Return the pid of a node's agent, the first process of its namespace."""
-    call = f"node\0--name\0{node}\0"
-    for pid in family(platform.process.pid):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            words = Path(f"/proc/{pid}/cmdline").read_text()
-            if words.startswith(str(platform.farfork.binary)) and call in words:
-                return pid
-    return None
-
-
 def test_a_node_that_fails_is_done_without_and_comes_back(platform: Platform) -> None:
     platform.deploy("fails", COUNT)
     for _ in range(17):
@@ -182,29 +172,8 @@ def test_a_node_that_fails_is_done_without_and_comes_back(platform: Platform) ->
     await_true(is_used, "it is used again")
 
 
-def family(pid: int) -> set[int]:
-    """Return the processes that descend from one, it included."""
-    parents: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found, new = {pid}, [pid]
-    while new:
-        new = [child for one in new for child in parents.get(one, [])]
-        found.update(new)
-    return found
-
-
 def alive(pids: set[int]) -> set[int]:
     return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
-
-
-def cgroups(ghosts: set[str]) -> list[Path]:
-    names = {f"farfork-{ghost}" for ghost in ghosts}
-    return [path for path in Path("/sys/fs/cgroup").rglob("farfork-*") if path.name in names]
 
 
 def ghosts_of(platform: Platform) -> set[str]:
@@ -246,7 +215,7 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
             platform.process.send_signal(signal.SIGTERM)
             assert platform.process.wait(PATIENCE_S) == 0, platform.log()
         assert not alive(everybody)
-        assert cgroups(ghosts) == []
+        assert not {f"farfork-{one}" for one in ghosts} & {path.name for path in cgroups()}
         assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
         assert list((tmp_path / "run").glob("*.ghosts")) == []
         pool = farfork.environment["FARFORK_POOL"]
@@ -256,18 +225,37 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
         assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
 
 
+def test_policies_are_set_by_a_file(farfork: Farfork) -> None:
+    with open_place() as place:
+        (place / "policies").write_text('{"checkpoint": {"policy": "after-calls", "calls": 2}}')
+        options = ["--policies", str(place / "policies"), "--nodes", "1"]
+        with serving(farfork, place / "state", *options) as platform:
+            platform.deploy("soon", COUNT)
+            for _ in range(2):
+                platform.good("soon")
+
+            def has_image() -> bool:
+                images = farfork.json("images", "list")
+                return "guest/soon" in {image["name"].split(":")[0] for image in images}
+
+            await_true(has_image, "two calls are enough")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--python", "/nowhere/python"], "cannot run /nowhere/python"),
         (["--listen", "192.0.2.1:80"], "cannot listen at 192.0.2.1:80"),
         (["--state", "/dev/null/state"], "/dev/null/state"),
+        (["--policies", "/nowhere/policies"], "cannot read /nowhere/policies"),
+        (["--policies", "{place}/policies"], "no settings of policies: unknown field `calls`"),
         (["--state", "{place}/closed/state"], "users of functions may not pass {place}/closed:"),
     ],
 )
 def test_what_cannot_be_served_is_told(farfork: Farfork, options: list[str], words: str) -> None:
     with open_place() as place:
         (place / "closed").mkdir(0o700)
+        (place / "policies").write_text('{"calls": 4}')
         given = {"--state": "{place}/state", "--python": sys.executable}
         given |= {"--listen": "127.0.0.1:0"} | dict(zip(options[::2], options[1::2], strict=True))
         call = [word.format(place=place) for pair in given.items() for word in pair]

@@ -1,0 +1,223 @@
+"""A platform under mixed load and faults: two minutes, or an hour with FARFORK_TEST_LONG."""
+
+import http.client
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bed import pooled, why_not
+from processes import agent_of, cgroups, family
+from served import Answer, Platform, await_true, open_place, serving
+
+from farfork.demo.command import Farfork
+
+SOAK_S = 3600 if os.environ.get("FARFORK_TEST_LONG") else 120
+CODE = """
+import secrets, time
+VERSION = {version}
+
+def main(args):
+    time.sleep(args.get("sleep", 0))
+    return {{"sum": sum(args["numbers"]), "version": VERSION, "token": secrets.token_hex(8)}}
+"""
+# Of different worth, so that some are idle, some have images and some have not.
+WEIGHTS = {"often": 60, "sometimes": 30, "seldom": 8, "rare": 2}
+# What a gateway may hold more than at first: connections of callers, and what it knows of calls.
+MOST_MORE_FDS = 64
+MOST_MORE_BYTES = 96 << 20
+
+
+class Soak:
+    """Load on a platform, faults, and what came of both."""
+
+    def __init__(self, platform: Platform, seed: int) -> None:
+        self.platform = platform
+        self.seed = seed
+        self.versions = dict.fromkeys(WEIGHTS, 1)
+        self.deploying = {name: threading.Lock() for name in WEIGHTS}
+        self.answers: Counter[int] = Counter()
+        self.kinds: Counter[str] = Counter()
+        self.tokens: list[str] = []
+        self.accepted: list[str] = []
+        self.faults = 0
+        self.end = 0.0
+
+    def deploy(self, name: str, version: int) -> None:
+        """Make a function, or another version of it."""
+        with self.deploying[name]:
+            answer = self.platform.deploy(name, CODE.format(version=version), memory=128)
+            assert answer.status == 200, answer
+            self.versions[name] = version
+
+    def run(self, seconds: float) -> None:
+        """Let everybody work for so long; raise what any of them did not expect."""
+        self.end = time.monotonic() + seconds
+        workers: list[Callable[[random.Random], None]] = [
+            self.call_one, self.call_one, self.call_many, self.leave_calls,
+            self.change, self.kill, self.talk_nonsense,
+        ]  # fmt: skip
+        with ThreadPoolExecutor(len(workers)) as pool:
+            seeded = [random.Random(f"{self.seed} {index}") for index in range(len(workers))]
+            working = [pool.submit(self.work, *one) for one in zip(workers, seeded, strict=True)]
+            for one in working:
+                one.result()
+
+    def work(self, step: Callable[[random.Random], None], chance: random.Random) -> None:
+        """Do something again and again."""
+        try:
+            while time.monotonic() < self.end:
+                step(chance)
+        finally:
+            # If one fails, the others need not go on.
+            self.end = 0.0 if time.monotonic() < self.end else self.end
+
+    def call(self, chance: random.Random, name: str, **args: Any) -> None:
+        """Call a function, and hold its answer against what it has to be."""
+        numbers = [chance.randrange(1 << 40) for _ in range(chance.randrange(20))]
+        before = self.versions[name]
+        answer = self.platform.call(name, numbers=numbers, **args)
+        self.answers[answer.status] += 1
+        if answer.status != 200:
+            return self.told_of_an_end(answer)
+        result = answer.body["response"]["result"]
+        assert result["sum"] == sum(numbers), answer
+        # A version that is there when a call comes, or a later one, makes it.
+        assert result["version"] >= before, answer
+        self.tokens.append(result["token"])
+        (kind,) = [one["value"] for one in answer.body["annotations"] if one["key"] == "startKind"]
+        self.kinds[kind] += 1
+
+    def told_of_an_end(self, answer: Answer) -> None:
+        """Expect the words for an instance that was killed in a call."""
+        assert answer.status == 502, answer
+        assert "exited unexpectedly" in answer.body["response"]["result"]["error"], answer
+
+    def call_one(self, chance: random.Random) -> None:
+        """Call what is called often, mostly."""
+        (name,) = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        self.call(chance, name, sleep=chance.choice([0, 0, 0.01, 0.1]))
+        time.sleep(chance.expovariate(20))
+
+    def call_many(self, chance: random.Random) -> None:
+        """Call one function many times at once, after a pause."""
+        time.sleep(chance.uniform(0.5, 4))
+        name, count = chance.choice(list(WEIGHTS)), chance.randrange(2, 10)
+        with ThreadPoolExecutor(count) as pool:
+            seeded = [random.Random(chance.random()) for _ in range(count)]
+            for done in [pool.submit(self.call, one, name, sleep=0.3) for one in seeded]:
+                done.result()
+
+    def leave_calls(self, chance: random.Random) -> None:
+        """Have calls made without waiting for them."""
+        answer = self.platform.ask(
+            "POST", f"actions/{chance.choice(list(WEIGHTS))}", {"numbers": []}
+        )
+        assert answer.status == 202, answer
+        self.accepted.append(answer.body["activationId"])
+        time.sleep(chance.uniform(0.05, 0.4))
+
+    def change(self, chance: random.Random) -> None:
+        """Deploy another version."""
+        time.sleep(chance.uniform(4, 12))
+        name = chance.choice(list(WEIGHTS))
+        self.deploy(name, self.versions[name] + 1)
+
+    def kill(self, chance: random.Random) -> None:
+        """Kill an instance, or, less often, the agent of a node."""
+        time.sleep(chance.uniform(3, 9))
+        pids = [one["pid"] for one in self.platform.instances()]
+        if chance.random() < 0.2:
+            pids = [agent_of(self.platform, chance.choice(["node1", "node2"])) or 0]
+        if pids and (pid := chance.choice(pids)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self.faults += 1
+
+    def talk_nonsense(self, chance: random.Random) -> None:
+        """Ask for what is not, in ways that are none."""
+        time.sleep(chance.uniform(0.2, 1))
+        match chance.randrange(4):
+            case 0:
+                assert self.platform.call("nobody").status == 404
+            case 1:
+                assert self.platform.raw("GET", "/api/v1/namespaces/_/actions").status == 401
+            case 2:
+                path = "/api/v1/namespaces/_/actions/often"
+                assert self.platform.raw("POST", path, "{" * 100).status in {400, 401}
+            case _:
+                # Who says that much is to come, and goes.
+                connection = http.client.HTTPConnection(self.platform.address, timeout=10)
+                connection.putrequest("POST", "/api/v1/namespaces/_/actions/often")
+                connection.putheader("Content-Length", "1000000")
+                connection.endheaders(b"{")
+                connection.close()
+
+
+def held(pid: int) -> tuple[int, int]:
+    """Return the descriptors and the bytes of memory that a process has."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("RssAnon:")]
+    return len(list(Path(f"/proc/{pid}/fd").iterdir())), int(line.split()[1]) << 10
+
+
+def containers(farfork: Farfork) -> tuple[int, int]:
+    """Return how many containers' cgroups there are, and how many ghosts, clones in them or not."""
+    return len(cgroups()), len(farfork.json("ghost", "list"))
+
+
+def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    before = len(cgroups())
+    with ExitStack() as stack:
+        farfork = stack.enter_context(pooled(tmp_path, "1G"))
+        state = stack.enter_context(open_place()) / "state"
+        with serving(farfork, state) as platform:
+            soak = Soak(platform, seed)
+            for name in WEIGHTS:
+                soak.deploy(name, 1)
+            soak.run(SOAK_S / 8)
+            fds, memory = held(platform.process.pid)
+            soak.run(SOAK_S * 7 / 8)
+
+            def is_made(one: str) -> bool:
+                return platform.ask("GET", f"activations/{one}").status == 200
+
+            await_true(lambda: all(map(is_made, soak.accepted[-50:])), "accepted calls are made")
+            lost = [one for one in soak.accepted if not is_made(one)]
+            assert not lost, f"{len(lost)} of {len(soak.accepted)} accepted calls are lost"
+
+            def is_tidy() -> bool:
+                there, known = containers(farfork)
+                return there - before == known
+
+            await_true(is_tidy, f"containers are known: {containers(farfork)}, {before} before")
+            fds_now, memory_now = held(platform.process.pid)
+            print(soak.answers, soak.kinds, soak.faults, (fds, fds_now), (memory, memory_now))
+            everybody = family(platform.process.pid)
+            platform.process.send_signal(signal.SIGTERM)
+            assert platform.process.wait(60) == 0, platform.log()
+        assert [pid for pid in everybody if Path(f"/proc/{pid}").exists()] == []
+        assert len(cgroups()) == before
+        assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
+        pool = farfork.environment["FARFORK_POOL"]
+        assert farfork.do("pool", "check", pool) == "the pool is sound\n"
+    assert soak.answers[200] > 5 * SOAK_S, soak.answers
+    # An instance that is killed takes one call with it, an agent all those of its node.
+    assert soak.answers[502] <= 20 * soak.faults, (soak.answers, soak.faults)
+    assert soak.faults > SOAK_S / 20
+    assert set(soak.kinds) == {"cold", "warm", "clone"}, soak.kinds
+    assert len(set(soak.tokens)) == len(soak.tokens), "two clones have drawn the same"
+    assert fds_now <= fds + MOST_MORE_FDS, (fds, fds_now)
+    assert memory_now <= memory + MOST_MORE_BYTES, (memory, memory_now)
