@@ -165,9 +165,9 @@ int main(void) {
     put_one(more[0], "memory", lone);
     close(lone);
     ready_and_wait();
-    char text[5] = {0};
+    char content[5] = {0};
     lone = get_one(more[1], "memory");
-    CHECK(pread(lone, text, 4, 5000) == 4 && !strcmp(text, "lone"), "memory: saw '%s' (%s)", text, strerror(errno));
+    CHECK(pread(lone, content, 4, 5000) == 4 && !strcmp(content, "lone"), "memory: saw '%s' (%s)", content, strerror(errno));
     REFUSED(write(lone, "x", 1), EPERM);
 
     get(stream[0], 64, "reply", 0);

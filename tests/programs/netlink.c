@@ -5,6 +5,7 @@
 #include <linux/rtnetlink.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 // One that no address can name.
 #define FAR_GROUP 35 // RTNLGRP_TUNNEL
@@ -39,13 +40,25 @@ static void change_address(int fd, uint16_t type, uint16_t flags) {
     CHECK(error == 0, "type %d: expected success, saw %s", type, strerror(-error));
 }
 
-// A group of processes, of which no other program of the suite has one with this number.
-static uint32_t own_group(void) {
-    return 1u << getpid() % 31;
+static uint32_t own_group;
+
+// A group of processes that no other program of the suite is in meanwhile: a name of its number is held,
+// which there is once in a network namespace, as groups are.
+static uint32_t free_group(void) {
+    int name = MUST(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    for (unsigned tried = 0; tried < 31; tried++) {
+        unsigned number = ((unsigned)getpid() + tried) % 31;
+        struct sockaddr_un at = {.sun_family = AF_UNIX};
+        int length = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "farfork test: netlink group %u", number);
+        if (bind(name, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)) == 0)
+            return 1u << number;
+        CHECK(errno == EADDRINUSE, "bind: %s", strerror(errno));
+    }
+    FAIL("%s", "all groups are taken");
 }
 
 static void expect_message(int fd, const char *text) {
-    struct sockaddr_nl everyone = {.nl_family = AF_NETLINK, .nl_groups = own_group()};
+    struct sockaddr_nl everyone = {.nl_family = AF_NETLINK, .nl_groups = own_group};
     int sender = MUST(socket(AF_NETLINK, SOCK_RAW, NETLINK_USERSOCK));
     // The kernel is sent it too, refuses it, and says so.
     REFUSED(sendto(sender, text, 4, 0, (struct sockaddr *)&everyone, sizeof everyone), ECONNREFUSED);
@@ -85,7 +98,8 @@ int main(void) {
     MUST(setsockopt(asks, SOL_NETLINK, NETLINK_EXT_ACK, &one, sizeof one));
     MUST(setsockopt(asks, SOL_NETLINK, NETLINK_CAP_ACK, &one, sizeof one));
     uint32_t port = port_of(asks);
-    int hearing = opened(NETLINK_USERSOCK, own_group());
+    own_group = free_group();
+    int hearing = opened(NETLINK_USERSOCK, own_group);
     MUST(setsockopt(unbound, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group));
     MUST(setsockopt(unbound, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &far, sizeof far));
     expect_message(hearing, "one");
@@ -96,7 +110,7 @@ int main(void) {
     CHECK(value == 1, "NETLINK_EXT_ACK: saw %d", value);
     expect_groups(events, 1, 0);
     expect_groups(unbound, 1u << (RTNLGRP_TC - 1), 1u << (FAR_GROUP - 33));
-    expect_groups(hearing, own_group(), 0);
+    expect_groups(hearing, own_group, 0);
     expect_message(hearing, "two");
     change_address(asks, RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE);
     change_address(unbound, RTM_DELADDR, 0);
