@@ -225,8 +225,10 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
         assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
 
 
-def test_policies_are_set_by_a_file(farfork: Farfork) -> None:
-    with open_place() as place:
+def test_policies_are_set_by_a_file() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with open_place() as place, pooled(place, POOL_SIZE) as farfork:
         (place / "policies").write_text('{"checkpoint": {"policy": "after-calls", "calls": 2}}')
         options = ["--policies", str(place / "policies"), "--nodes", "1"]
         with serving(farfork, place / "state", *options) as platform:
