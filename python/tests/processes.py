@@ -1,5 +1,6 @@
 """Processes and cgroups of a platform, for tests of what is left of it."""
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -34,8 +35,15 @@ def agent_of(platform: Platform, node: str) -> int | None:
     return None
 
 
-def cgroups() -> list[Path]:
-    """Return the cgroups of all containers, in every hierarchy that there is."""
-    found = Path("/sys/fs/cgroup").rglob("farfork-*")
-    own = [path for path in found if re.fullmatch("farfork-[0-9a-f]{8}", path.name)]
-    return list({path.name: path for path in own}.values())
+def cgroups(pattern: str) -> list[Path]:
+    """Return the cgroups whose whole names match, in every hierarchy that there is."""
+    found = []
+    # Not by `rglob`, which fails when one goes that it is about to read.
+    for place, names, _ in os.walk("/sys/fs/cgroup"):
+        found += [Path(place) / name for name in names if re.fullmatch(pattern, name)]
+    return found
+
+
+def containers() -> set[str]:
+    """Return the names of the cgroups that containers have."""
+    return {path.name for path in cgroups("farfork-[0-9a-f]{8}")}

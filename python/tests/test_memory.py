@@ -1,10 +1,12 @@
 """Functions on nodes that have less memory than they would like."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from bed import pooled, why_not
+from processes import cgroups
 from served import annotation, await_true, open_place, serving
 
 from farfork.demo.command import Farfork
@@ -82,11 +84,12 @@ class Peak:
     """The most that the node's cgroup has held."""
 
     def __init__(self, farfork: Farfork) -> None:
-        name = f"farfork{farfork.environment['FARFORK_RUN'].replace('/', '-')}-*node1*"
-        found = list(Path("/sys/fs/cgroup/memory").rglob(f"{name}/memory.usage_in_bytes"))
-        if not found:
+        run = re.escape(farfork.environment["FARFORK_RUN"].replace("/", "-"))
+        found = [path / "memory.usage_in_bytes" for path in cgroups(f"farfork{run}-.*node1.*")]
+        files = [path for path in found if path.exists()]
+        if not files:
             pytest.skip("cgroups are of version 2 here")
-        (self._file,) = found
+        (self._file,) = files
         self.bytes = 0
 
     def look(self) -> None:

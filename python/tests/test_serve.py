@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from bed import pooled, why_not
-from processes import agent_of, cgroups, family
+from processes import agent_of, containers, family
 from served import (
     COUNT,
     PATIENCE_S,
@@ -215,7 +215,7 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
             platform.process.send_signal(signal.SIGTERM)
             assert platform.process.wait(PATIENCE_S) == 0, platform.log()
         assert not alive(everybody)
-        assert not {f"farfork-{one}" for one in ghosts} & {path.name for path in cgroups()}
+        assert not {f"farfork-{one}" for one in ghosts} & containers()
         assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
         assert list((tmp_path / "run").glob("*.ghosts")) == []
         pool = farfork.environment["FARFORK_POOL"]

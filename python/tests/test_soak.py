@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from bed import pooled, why_not
-from processes import agent_of, cgroups, family
+from processes import agent_of, containers, family
 from served import Answer, Platform, await_true, open_place, serving
 
 from farfork.demo.command import Farfork
@@ -169,9 +169,9 @@ def held(pid: int) -> tuple[int, int]:
     return len(list(Path(f"/proc/{pid}/fd").iterdir())), int(line.split()[1]) << 10
 
 
-def containers(farfork: Farfork) -> tuple[int, int]:
+def counts(farfork: Farfork) -> tuple[int, int]:
     """Return how many containers' cgroups there are, and how many ghosts, clones in them or not."""
-    return len(cgroups()), len(farfork.json("ghost", "list"))
+    return len(containers()), len(farfork.json("ghost", "list"))
 
 
 def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
         pytest.skip(reason)
     seed = random.randrange(1 << 32)
     print("seed", seed)
-    before = len(cgroups())
+    before = len(containers())
     with ExitStack() as stack:
         farfork = stack.enter_context(pooled(tmp_path, "1G"))
         state = stack.enter_context(open_place()) / "state"
@@ -199,17 +199,17 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
             assert not lost, f"{len(lost)} of {len(soak.accepted)} accepted calls are lost"
 
             def is_tidy() -> bool:
-                there, known = containers(farfork)
+                there, known = counts(farfork)
                 return there - before == known
 
-            await_true(is_tidy, f"containers are known: {containers(farfork)}, {before} before")
+            await_true(is_tidy, f"containers are known: {counts(farfork)}, {before} before")
             fds_now, memory_now = held(platform.process.pid)
             print(soak.answers, soak.kinds, soak.faults, (fds, fds_now), (memory, memory_now))
             everybody = family(platform.process.pid)
             platform.process.send_signal(signal.SIGTERM)
             assert platform.process.wait(60) == 0, platform.log()
         assert [pid for pid in everybody if Path(f"/proc/{pid}").exists()] == []
-        assert len(cgroups()) == before
+        assert len(containers()) == before
         assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
         pool = farfork.environment["FARFORK_POOL"]
         assert farfork.do("pool", "check", pool) == "the pool is sound\n"
