@@ -5,6 +5,8 @@ set -eu
 programs=/farfork/debug/deps/programs
 faults=/farfork/debug/deps/faults
 export FARFORK_RUN=/tmp/run
+# Without it, tests that others cover are left out, and a scene of them shows nothing.
+export FARFORK_TEST_LONG=1
 mkdir -p "$FARFORK_RUN"
 
 # NAME COMMAND...: what does not end in time has failed.
