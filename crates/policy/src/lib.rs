@@ -28,7 +28,7 @@ pub mod observed;
 pub mod placement;
 pub mod reclaim;
 pub mod relief;
-mod settings;
+pub mod settings;
 pub mod tiering;
 
 use std::fmt::Debug;

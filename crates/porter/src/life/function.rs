@@ -207,8 +207,10 @@ impl Function {
                 () = sleep_until(wake) => {}
                 () = room, if self.look_again.is_some() => self.look_again = None,
             }
-            self.end_idle();
+            self.forget_ended();
             self.go_on().await;
+            // Only now: whom a call has waited for was not idle, however short it may be so.
+            self.end_idle();
             self.say();
         }
         if self.is_gone {
@@ -351,10 +353,14 @@ impl Function {
         found.map(|found| found.memory).unwrap_or_default()
     }
 
+    fn forget_ended(&mut self) {
+        self.idle.retain(|idle| !idle.instance.has_ended());
+    }
+
     fn end_idle(&mut self) {
         let now = Instant::now();
         let is_gone = self.is_gone && self.queue.is_empty();
-        self.idle.retain(|idle| !is_gone && idle.until > now && !idle.instance.has_ended());
+        self.idle.retain(|idle| !is_gone && idle.until > now);
     }
 
     /// Hands calls to instances, and starts as many as are lacking.

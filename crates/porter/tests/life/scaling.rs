@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use farfork_policy::Settings;
+use farfork_policy::keep_alive::ByPressure;
+use farfork_policy::settings::KeepAlive;
 use farfork_porter::api::{Activation, Outcome};
 use farfork_porter::life::Caller;
 use farfork_types::Tiering;
 use serde_json::{Map, json};
 use tokio::time::sleep;
 
-use crate::nodes::CHECKPOINT;
+use crate::nodes::{CHECKPOINT, TestNodes};
 use crate::world::{World, answered, call, kind, settle};
 
 async fn burst(
@@ -40,6 +43,23 @@ async fn calls_at_once_have_instances_of_their_own() {
     // One is enough for calls one after the other, and it is the one used last.
     let used = [world.call(&action, json!({})).await, world.call(&action, json!({})).await];
     assert_eq!(used[0].response.result["instance"], used[1].response.result["instance"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_nobody_keeps_makes_the_call_it_was_started_for() {
+    let at_once = ByPressure { long_ms: 0, short_ms: 0, ..ByPressure::default() };
+    let keep_alive = KeepAlive::ByPressure(at_once);
+    let settings = Settings { keep_alive, ..Settings::default() };
+    let world = World::with(TestNodes::new(&[("node1", 1100), ("node2", 1100)]), settings);
+    let action = world.action("a", "code", json!({}));
+    for started in 1..=2 {
+        let made = world.call(&action, json!({})).await;
+        assert_eq!((made.response.status, &*kind(&made)), (Outcome::Success, "cold"));
+        settle().await;
+        assert_eq!(world.nodes.alive(), [0; 0], "it ends with its call");
+        let cold = world.nodes.events().iter().filter(|event| event.starts_with("cold")).count();
+        assert_eq!(cold, 1, "instance {started}");
+    }
 }
 
 /// Its next call comes as soon as anybody can see that the one before was made.
