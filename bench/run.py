@@ -2,8 +2,8 @@
 
 usage: bench/run.py [--quick] [NAME ...]
 
-For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for `fork` and
-`tiering` its plots as SVG and PNG. Every figure in them is a median with its 95 % interval.
+For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for all but
+`features` its plots as SVG and PNG. Every figure in them is a median with its 95 % interval.
 """
 
 import argparse
@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import plots
+import porter_page
+import porter_plots
 import table
 import tiering_page
 import tiering_plots
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
-BENCHMARKS = ["fork", "features", "tiering"]
+BENCHMARKS = ["fork", "features", "tiering", "porter"]
 
 
 def main() -> int:
@@ -64,6 +66,9 @@ def _write(name: str, report: dict[str, Any]) -> None:
     elif name == "tiering":
         text = tiering_page.markdown(report)
         tiering_plots.draw(report, RESULTS)
+    elif name == "porter":
+        text = porter_page.markdown(report)
+        porter_plots.draw(report, RESULTS)
     else:
         text = table.markdown(report, plot=f"{name}.svg")
         plots.draw(report, [RESULTS / f"{name}.svg", RESULTS / f"{name}.png"])

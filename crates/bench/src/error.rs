@@ -40,6 +40,22 @@ pub enum BenchError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A trace of calls cannot be read.
+    #[error("cannot read calls from {}: {reason}", path.display())]
+    Trace {
+        /// Its file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The platform does not do what it was asked.
+    #[error("the platform, {doing}: {reason}")]
+    Platform {
+        /// While doing what.
+        doing: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// A subject gave no answer, or a wrong one.
     #[error("{case}: {reason}; figures of a process that answers wrongly would mean nothing")]
     Answer {

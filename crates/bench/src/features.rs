@@ -162,7 +162,7 @@ fn warm(testbed: &Testbed, program: &Path, things: &[(&str, u32)]) -> Result<War
     let target = Target::Process(pid);
     // It has submitted nothing.
     let terms = Terms { aio_is_idle: true, ..Terms::default() };
-    let made = checkpoint(&testbed.pool, target, terms, &mut |_, _| {})?;
+    let made = checkpoint(testbed.pool(), target, terms, &mut |_, _| {})?;
     warm.cid = made.cid;
     Ok(warm)
 }
@@ -202,7 +202,7 @@ fn restore(testbed: &Testbed, warm: &Warm) -> Result<StartedClone, BenchError> {
     std::thread::sleep(PAUSE);
     let null = File::open("/dev/null").map_err(io("open", "/dev/null"))?;
     let call = RestoreCall {
-        pool: testbed.pool.path().to_owned(),
+        pool: testbed.pool().path().to_owned(),
         cid: warm.cid.to_string(),
         name: "bench/features".to_owned(),
         detach: false,

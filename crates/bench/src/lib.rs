@@ -1,8 +1,8 @@
 //! Benchmarks of farfork against what one would do without it.
 //!
 //! ```text
-//!  fork, features, tiering ─► samples ── stats ──► rows ┐
-//!    │   └─► cases                       goals ◄────────┴─► report
+//!  fork, features, tiering, porter ─► samples ── stats ──► rows ┐
+//!    │   └─► cases                               goals ◄────────┴─► report
 //!  testbed (pool, agent, cgroup)   subject (processes, their protocol)
 //! ```
 //! Invariants of every benchmark: what is compared runs interleaved in one run; every answer is
@@ -17,6 +17,7 @@ mod features;
 mod fork;
 mod goals;
 mod machine;
+mod porter;
 mod protocol;
 mod report;
 mod samples;
@@ -65,6 +66,8 @@ pub enum Benchmark {
     Features,
     /// Ghosts, and where pages lie, on the papers' functions.
     Tiering,
+    /// The autoscaler under bursts of calls.
+    Porter,
 }
 
 /// Runs a benchmark.
@@ -73,6 +76,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
         Benchmark::Fork => fork::run(options),
         Benchmark::Features => features::run(options),
         Benchmark::Tiering => tiering::run(options),
+        Benchmark::Porter => porter::run(options),
     }
 }
 

@@ -20,23 +20,50 @@ use crate::error::{BenchError, io};
 /// How long the agent may take to listen.
 const AGENT_PATIENCE: Duration = Duration::from_secs(10);
 
+/// A directory, and in it a pool on huge pages. Dropped, both go.
+#[derive(Debug)]
+pub struct Place {
+    /// The pool.
+    pub pool: Pool,
+    mounted: Mounted,
+}
+
+/// A tmpfs on huge pages in a directory of its own.
+#[derive(Debug)]
+struct Mounted {
+    at: PathBuf,
+    directory: TempDir,
+}
+
 /// Everything that a benchmark needs around its subjects. Dropped, all of it goes.
 #[derive(Debug)]
 pub struct Testbed {
     /// The agent's name.
     pub node: String,
-    /// The pool.
-    pub pool: Pool,
     /// The agent's memory cgroup, where there is one.
     pub cgroup: Option<OwnGroup>,
     agent: Child,
-    mounted: PathBuf,
-    directory: TempDir,
+    place: Place,
 }
 
-impl Testbed {
-    /// Makes a pool of `pool_bytes` and starts an agent, a child of this process.
-    pub fn new(pool_bytes: u64) -> Result<Testbed, BenchError> {
+impl Mounted {
+    fn new(directory: TempDir, bytes: u64) -> Result<Mounted, BenchError> {
+        let at = directory.path().join("pool");
+        fs::create_dir(&at).map_err(io("make", &at))?;
+        mount_tmpfs(&at, bytes)?;
+        Ok(Mounted { at, directory })
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = umount2(&self.at, MntFlags::MNT_DETACH);
+    }
+}
+
+impl Place {
+    /// Makes a pool of `pool_bytes` in a new directory.
+    pub fn new(pool_bytes: u64) -> Result<Place, BenchError> {
         if !rustix::process::geteuid().is_root() {
             return Err(BenchError::Lacking {
                 doing: "run a benchmark".to_owned(),
@@ -46,28 +73,36 @@ impl Testbed {
         }
         let directory =
             TempDir::with_prefix("farfork-bench-").map_err(io("make", std::env::temp_dir()))?;
-        let mounted = directory.path().join("pool");
-        fs::create_dir(&mounted).map_err(io("make", &mounted))?;
         let bytes = align_up(pool_bytes, CHUNK_BYTES);
-        mount_tmpfs(&mounted, bytes + (16 << 20))?;
-        let node = format!("bench-{}", std::process::id());
-        let cgroup = OwnGroup::make(&format!("farfork-{node}")).ok();
-        // From here on, dropping unmounts and removes what was made.
-        let started = Pool::create(&mounted.join("pool"), bytes)
-            .map_err(BenchError::from)
-            .and_then(|pool| Ok((pool, start_agent(&node, cgroup.as_ref())?)));
-        match started {
-            Ok((pool, agent)) => Ok(Testbed { node, pool, cgroup, agent, mounted, directory }),
-            Err(error) => {
-                let _ = umount2(&mounted, MntFlags::MNT_DETACH);
-                Err(error)
-            }
-        }
+        let mounted = Mounted::new(directory, bytes + (16 << 20))?;
+        let pool = Pool::create(&mounted.at.join("pool"), bytes)?;
+        Ok(Place { pool, mounted })
     }
 
     /// A path for a socket or a program.
     pub fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.mounted.directory.path().join(name)
+    }
+}
+
+impl Testbed {
+    /// Makes a pool of `pool_bytes` and starts an agent, a child of this process.
+    pub fn new(pool_bytes: u64) -> Result<Testbed, BenchError> {
+        let place = Place::new(pool_bytes)?;
+        let node = format!("bench-{}", std::process::id());
+        let cgroup = OwnGroup::make(&format!("farfork-{node}")).ok();
+        let agent = start_agent(&node, cgroup.as_ref())?;
+        Ok(Testbed { node, cgroup, agent, place })
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Pool {
+        &self.place.pool
+    }
+
+    /// A path for a socket or a program.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.place.path(name)
     }
 }
 
@@ -105,7 +140,6 @@ impl Drop for Testbed {
     fn drop(&mut self) {
         let _ = kill(Pid::from_raw(self.agent.id() as i32), Signal::SIGTERM);
         let _ = self.agent.wait();
-        let _ = umount2(&self.mounted, MntFlags::MNT_DETACH);
         forget(&paths::socket(&self.node));
         let _ = fs::remove_dir_all(paths::pins(&self.node));
     }

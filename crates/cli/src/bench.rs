@@ -16,7 +16,7 @@ pub(crate) struct Args {
     /// Few rounds: shows that everything works, decides little.
     #[arg(long)]
     quick: bool,
-    /// Measure this subject only (fork, tiering); more than once for more.
+    /// Measure this subject (fork, tiering) or system (porter) only; more than once for more.
     #[arg(long, value_name = "SUBJECT")]
     only: Vec<String>,
     /// Print one JSON document.
@@ -32,6 +32,8 @@ enum Name {
     Features,
     /// Tiering policies and ghosts, on the papers' functions.
     Tiering,
+    /// The autoscaler under bursts of calls, with its own policies and with others.
+    Porter,
 }
 
 /// Runs the subcommand. A goal that is missed is a result, not a failure.
@@ -40,6 +42,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         Name::Fork => Benchmark::Fork,
         Name::Features => Benchmark::Features,
         Name::Tiering => Benchmark::Tiering,
+        Name::Porter => Benchmark::Porter,
     };
     let report =
         farfork_bench::run(benchmark, &Options { quick: args.quick, only: args.only.clone() })?;

@@ -56,7 +56,7 @@ impl Way {
     ) -> Result<StartedClone, BenchError> {
         let null = File::open("/dev/null").map_err(io("open", "/dev/null"))?;
         let call = RestoreCall {
-            pool: self.pool.clone().unwrap_or_else(|| testbed.pool.path().to_owned()),
+            pool: self.pool.clone().unwrap_or_else(|| testbed.pool().path().to_owned()),
             cid: self.cid.to_string(),
             name: subject.name.clone(),
             detach: self.is_detached,

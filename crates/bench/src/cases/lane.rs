@@ -35,7 +35,7 @@ impl Lane {
         let (parent, forker) = subject.warm(&directory)?;
         subject.settle(&parent)?;
         let made = checkpoint(
-            &testbed.pool,
+            testbed.pool(),
             Target::Process(parent.pid()),
             Terms::default(),
             &mut |_, _| {},

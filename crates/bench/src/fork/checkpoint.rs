@@ -15,12 +15,12 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
     let (subject, parent) = (&lane.subject, &lane.warm.parent);
     subject.settle(parent)?;
     let made = farfork_checkpoint::checkpoint(
-        &bench.testbed.pool,
+        bench.testbed.pool(),
         Target::Process(parent.pid()),
         Terms::default(),
         &mut |_, _| {},
     )?;
-    bench.testbed.pool.remove(made.cid)?;
+    bench.testbed.pool().remove(made.cid)?;
     let case = subject.case("checkpoint");
     let rate = |us: f64| made.copied_bytes as f64 * 1e6 / us;
     let us = |duration: std::time::Duration| duration.as_secs_f64() * 1e6;

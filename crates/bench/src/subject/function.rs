@@ -44,11 +44,9 @@ impl Subject {
     ) -> Result<Subject, BenchError> {
         let path = |relative: &str| root.join(relative).display().to_string();
         let (python, function) = (path(".venv/bin/python"), path(&format!("functions/{name}")));
-        let mut environment: Vec<(&'static str, String)> =
-            THREADS.map(|variable| (variable, threads.to_string())).into();
+        let mut environment = computing_in(threads);
         environment.push(("ORT_DISABLE_TELEMETRY", "1".to_owned()));
-        let words = [&python, &path("bench/programs/examples.py"), &function];
-        let examples = ask(words, examples.max(WARM_CALLS), &environment)?;
+        let examples = self::examples(root, name, threads, examples.max(WARM_CALLS))?;
         let fd = LISTEN_FD.to_string();
         let module = ["-m", "farfork.runtime"].map(str::to_owned);
         let serve = [function.clone(), "--listen-fd".to_owned(), fd.clone()];
@@ -80,15 +78,23 @@ impl Subject {
 /// Different requests of `embed`.
 const EMBED_TEXTS: u64 = 64;
 
-/// The first calls of a function, answered by a fresh process.
-fn ask(
-    words: [&String; 3],
+/// What tells a process in how many threads to compute.
+pub fn computing_in(threads: usize) -> Vec<(&'static str, String)> {
+    THREADS.map(|variable| (variable, threads.to_string())).into()
+}
+
+/// The first calls of a function below `root`, answered by a fresh process that computes in so many
+/// threads.
+pub fn examples(
+    root: &Path,
+    name: &str,
+    threads: usize,
     count: u64,
-    environment: &[(&'static str, String)],
 ) -> Result<Vec<Example>, BenchError> {
-    let [python, program, function] = words;
-    let mut command = Command::new(python);
-    command.args([program, function, &count.to_string()]).envs(environment.iter().cloned());
+    let (python, function) = (root.join(".venv/bin/python"), root.join("functions").join(name));
+    let mut command = Command::new(&python);
+    command.arg(root.join("bench/programs/examples.py")).arg(&function).arg(count.to_string());
+    command.envs(computing_in(threads)).env("ORT_DISABLE_TELEMETRY", "1");
     let output = command
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
@@ -96,7 +102,7 @@ fn ask(
         .map_err(io("start", python))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let examples: Result<Vec<Example>, _> = text.lines().map(serde_json::from_str).collect();
-    let wrong = |reason: String| BenchError::Answer { case: format!("{function}/fresh"), reason };
+    let wrong = |reason: String| BenchError::Answer { case: format!("{name}/fresh"), reason };
     let examples = examples.map_err(|error| wrong(format!("no JSON: {error}")))?;
     if output.status.success() && examples.len() as u64 == count {
         return Ok(examples);

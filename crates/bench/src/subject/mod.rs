@@ -15,6 +15,7 @@ use farfork_types::Cid;
 use crate::error::{BenchError, io};
 use crate::exchange::Connection;
 use crate::protocol::{Answerer, Protocol};
+pub use function::{computing_in, examples};
 pub use program::{compile, compile_footprint};
 
 /// Number under which every subject finds its listening socket.

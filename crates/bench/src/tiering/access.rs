@@ -68,7 +68,7 @@ pub fn measure(subject: &Subject, bench: &mut Bench<'_>, calls: u64) -> Result<(
         let (observed, _) = observe(subject, testbed, parent.cid, &[number])?;
         parent.record(bench, &case, &observed);
     }
-    testbed.pool.remove(parent.cid)?;
+    testbed.pool().remove(parent.cid)?;
     Ok(())
 }
 
@@ -107,7 +107,7 @@ fn young(subject: &Subject, testbed: &Testbed) -> Result<Young, BenchError> {
     // Before the checkpoint, which has pages read that the process has not touched.
     let present = present(server.pid())?;
     let target = Target::Process(server.pid());
-    let cid = checkpoint(&testbed.pool, target, Terms::default(), &mut |_, _| {})?.cid;
+    let cid = checkpoint(testbed.pool(), target, Terms::default(), &mut |_, _| {})?.cid;
     Ok(Young { cid, present })
 }
 
@@ -126,7 +126,7 @@ const USER_END: u64 = 0x7fff_ffff_f000;
 /// An image of a watched clone of the image `young`, which is removed, after more calls.
 fn grown(subject: &Subject, testbed: &Testbed, young: &Young) -> Result<Parent, BenchError> {
     let way = Way { is_profiled: true, ..Way::new(young.cid, Tiering::Mow) };
-    let before = Image::read(&testbed.pool, young.cid)?.model;
+    let before = Image::read(testbed.pool(), young.cid)?.model;
     let number = |call: u64| call * subject.protocol.same_input();
     let name = "parent.sock";
     let Asked { mut connection, clone } = way.ask(subject, testbed, number(1), name)?;
@@ -138,16 +138,16 @@ fn grown(subject: &Subject, testbed: &Testbed, young: &Young) -> Result<Parent, 
     let pid = clone.running.pid;
     let observed = look(pid, &before)?;
     subject.settle_at(pid, &testbed.path(name))?;
-    let made = checkpoint(&testbed.pool, Target::Process(pid), Terms::default(), &mut |_, _| {})?;
+    let made = checkpoint(testbed.pool(), Target::Process(pid), Terms::default(), &mut |_, _| {})?;
     clones::end(clone, testbed)?;
-    let after = Image::read(&testbed.pool, made.cid)?.model;
+    let after = Image::read(testbed.pool(), made.cid)?.model;
     let layout = Layout::of(&after);
     let moved = |pages| Layout::of(&before).moved(pages, &layout);
     let written = moved(&observed.written);
     let mut footprint = layout.pages(&young.present);
     footprint.merge(&written);
     footprint.merge(&moved(&observed.read));
-    testbed.pool.remove(young.cid)?;
+    testbed.pool().remove(young.cid)?;
     Ok(Parent { cid: made.cid, footprint, written })
 }
 
@@ -160,7 +160,7 @@ fn observe(
     numbers: &[u64],
 ) -> Result<(Observed, u64), BenchError> {
     let way = Way { is_profiled: true, ..Way::new(cid, Tiering::Mow) };
-    let model = Image::read(&testbed.pool, cid)?.model;
+    let model = Image::read(testbed.pool(), cid)?.model;
     let Asked { mut connection, clone } = way.ask(subject, testbed, numbers[0], "child.sock")?;
     finish(subject, &mut connection, numbers[0])?;
     for number in &numbers[1..] {

@@ -137,7 +137,7 @@ fn herds(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchE
 
 /// The same warm process, checkpointed into a pool of its own.
 fn elsewhere(lane: &Lane, testbed: &Testbed) -> Result<Way, BenchError> {
-    let path = testbed.pool.path().with_file_name(format!("of-{}", lane.subject.name));
+    let path = testbed.pool().path().with_file_name(format!("of-{}", lane.subject.name));
     let pool = Pool::create(&path, SECOND_POOL_BYTES)?;
     lane.subject.settle(&lane.warm.parent)?;
     let target = Target::Process(lane.warm.parent.pid());

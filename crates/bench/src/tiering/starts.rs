@@ -93,7 +93,7 @@ fn in_ghost(
 ) -> Result<(), BenchError> {
     let cid = lane.warm.cid;
     let image = has_image.then(|| GhostImage {
-        pool: bench.testbed.pool.path().to_owned(),
+        pool: bench.testbed.pool().path().to_owned(),
         cid: cid.to_string(),
         name: lane.subject.name.clone(),
         tiering: Tiering::Mow,

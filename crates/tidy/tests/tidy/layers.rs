@@ -14,7 +14,8 @@ const LAYERS: &[&[&str]] = &[
     &["pages"],
     &["checkpoint", "restore", "doctor"],
     &["node"],
-    &["bench", "porter"],
+    &["porter"],
+    &["bench"],
     &["cli"],
     &["tests", "tidy", "fuzz"],
 ];

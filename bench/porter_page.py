@@ -1,0 +1,60 @@
+"""The report of `farfork bench porter` as Markdown."""
+
+from typing import Any
+
+import table
+
+Row = dict[str, Any]
+Rows = dict[tuple[str, str], Row]
+
+LATENCIES = [
+    "P50",
+    "P99",
+    "P99, geometric mean of the functions'",
+    "answered before the trace's end",
+    "failed",
+]
+STARTS = ["cold starts", "clones", "warm calls"]
+MEMORY = ["local memory, mean", "local memory, most"]
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Return the whole page."""
+    rows = {(row["case"], row["metric"]): row for row in report["rows"]}
+    lines = ["# farfork bench porter", "", table.machine(report), ""]
+    if report["quick"]:
+        lines += ["**A quick run: it shows that everything works, and decides little.**", ""]
+    lines += ["## Goals", "", *table.goals(report["goals"]), ""]
+    for share in memories(rows):
+        lines += [f"## {share} of the memory", "", *_systems(rows, share, LATENCIES), ""]
+        lines += [*_systems(rows, share, [*STARTS, *MEMORY]), ""]
+    lines += ["![latency of each function under each system](porter.svg)", ""]
+    lines += ["How it is measured, and what is not comparable: docs/benchmarks.md.", ""]
+    for note in report["notes"]:
+        lines += [note, ""]
+    lines += ["## Everything", "", *table.everything(report["rows"]), ""]
+    return "\n".join(lines)
+
+
+def memories(rows: Rows) -> list[str]:
+    """Return the amounts of memory that were measured."""
+    return list(dict.fromkeys(case.split("/")[0] for case, _ in rows))
+
+
+def systems(rows: Rows) -> list[str]:
+    """Return the systems that were measured."""
+    return list(dict.fromkeys(case.split("/")[1] for case, _ in rows))
+
+
+def functions(rows: Rows) -> list[str]:
+    """Return the functions that were called, in the order of the alphabet."""
+    parts = (case.split("/") for case, _ in rows)
+    return sorted({part[2] for part in parts if len(part) > 2})
+
+
+def _systems(rows: Rows, share: str, metrics: list[str]) -> list[str]:
+    lines = [f"| system | {' | '.join(metrics)} |", "| --- " * (len(metrics) + 1) + "|"]
+    for system in systems(rows):
+        cells = [table.cell(rows.get((f"{share}/{system}", metric))) for metric in metrics]
+        lines.append(f"| {system} | {' | '.join(cells)} |")
+    return lines

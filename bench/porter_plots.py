@@ -1,0 +1,47 @@
+"""The report of `farfork bench porter` as a picture: figure 10 of CXLfork's paper."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import plots
+import porter_page
+
+COLOURS = {
+    "cold-start": "#9a9a9a",
+    "keep-warm": "#d08a2e",
+    "full-copy": "#e53e3e",
+    "migrate-on-access": "#805ad5",
+    "migrate-on-write": "#7fb77e",
+    "farfork": "#2b6cb0",
+}
+METRICS = ["P50", "P99"]
+
+
+def draw(report: dict[str, Any], directory: Path) -> None:
+    """Write the figure into the directory, as SVG and as PNG."""
+    rows = {(row["case"], row["metric"]): row for row in report["rows"] if row["n"]}
+    shares, functions = porter_page.memories(rows), porter_page.functions(rows)
+    systems = [system for system in COLOURS if system in porter_page.systems(rows)]
+    figure, grid = plt.subplots(
+        len(shares),
+        len(METRICS),
+        figsize=(16, 3.5 * len(shares)),
+        layout="constrained",
+        squeeze=False,
+    )
+    for line, share in zip(grid, shares, strict=True):
+        for axes, metric in zip(line, METRICS, strict=True):
+            for index, system in enumerate(systems):
+                cases = [(f"{share}/{system}/{function}", metric) for function in functions]
+                heights = [rows[case]["median"] / 1e3 if case in rows else 0 for case in cases]
+                places = [x + (index - len(systems) / 2 + 0.5) * 0.13 for x in range(len(cases))]
+                axes.bar(places, heights, 0.13, label=system, color=COLOURS[system])
+            axes.set_xticks(range(len(functions)), functions)
+            axes.set(title=f"{metric}, {share} of the memory", ylabel="ms", yscale="log")
+    grid[0][0].legend(fontsize=8, ncols=2)
+    plots.title(figure, report)
+    plots.save(figure, [directory / f"porter.{kind}" for kind in ("svg", "png")])

@@ -1,0 +1,104 @@
+//! The functions that are called: those of CXLfork's Table 1.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::error::{BenchError, io};
+use crate::progress;
+use crate::protocol::Example;
+use crate::subject::{computing_in, examples};
+
+/// Different calls of each.
+const EXAMPLES: u64 = 16;
+
+/// Names, with the limit of an instance's memory in megabytes and the objective for 99 of 100 calls in
+/// milliseconds: five times a warm call, and what a clone takes to start.
+const FUNCTIONS: [(&str, u64, u64); 10] = [
+    ("float", 128, 60),
+    ("linpack", 128, 60),
+    ("json", 128, 140),
+    ("pyaes", 128, 100),
+    ("chameleon", 128, 60),
+    ("html", 128, 200),
+    ("cnn", 384, 200),
+    ("rnn", 256, 200),
+    ("bfs", 384, 900),
+    ("bert", 960, 700),
+];
+
+/// Names of all.
+pub fn names() -> [&'static str; 10] {
+    FUNCTIONS.map(|(name, ..)| name)
+}
+
+/// All functions.
+pub struct Functions {
+    all: BTreeMap<&'static str, Function>,
+}
+
+/// One of them.
+pub struct Function {
+    /// What the platform is sent.
+    pub action: Value,
+    examples: Vec<Example>,
+}
+
+impl Functions {
+    /// Reads them below `root`, and has a fresh process of each tell what it answers.
+    pub fn load(root: &Path) -> Result<Functions, BenchError> {
+        let load = |(name, memory, objective): (&'static str, u64, u64)| {
+            progress(&format!("asking a fresh process of {name}"));
+            let path = root.join("functions").join(name).join("main.py");
+            let code = fs::read_to_string(&path).map_err(io("read", path))?;
+            let action = json!({
+                "exec": {"kind": "python:default", "code": with_surroundings(root, &code)},
+                "limits": {"memory": memory, "timeout": 60_000},
+                "annotations": [{"key": "slo-p99-ms", "value": objective}],
+            });
+            let examples = examples(root, name, 1, EXAMPLES)?;
+            Ok((name, Function { action, examples }))
+        };
+        let all = FUNCTIONS.into_iter().map(load).collect::<Result<_, BenchError>>()?;
+        Ok(Functions { all })
+    }
+
+    /// All, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Function)> {
+        self.all.iter().map(|(name, function)| (*name, function))
+    }
+
+    /// What call number `number` of a function is asked, and has to answer.
+    pub fn example(&self, name: &str, number: usize) -> Option<&Example> {
+        let examples = &self.all.get(name)?.examples;
+        examples.get(number % examples.len().max(1))
+    }
+}
+
+/// The code, after what tells it where its models lie and in how many threads to compute: functions of
+/// a platform have an environment of their own.
+fn with_surroundings(root: &Path, code: &str) -> String {
+    let models = ("FARFORK_MODELS", root.join("build/models").display().to_string());
+    let variables: BTreeMap<&str, String> = computing_in(1).into_iter().chain([models]).collect();
+    // A dictionary of texts is written in Python as in JSON.
+    let variables = json!(variables);
+    format!("import os\nos.environ.update({variables})\n{code}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_told_where_it_is_before_it_begins() {
+        let code = with_surroundings(Path::new("/a \"b\""), "\"\"\"Says.\"\"\"\nimport x\n");
+        let mut lines = code.lines();
+        assert_eq!(lines.next(), Some("import os"));
+        let told = lines.next().unwrap();
+        assert!(told.contains(r#""FARFORK_MODELS":"/a \"b\"/build/models""#), "{told}");
+        assert!(told.contains(r#""FARFORK_BERT_THREADS":"1""#), "{told}");
+        assert_eq!(lines.next(), Some("\"\"\"Says.\"\"\""));
+    }
+}

@@ -1,0 +1,119 @@
+//! Replays a trace: calls go out when they are due, whether others have been answered or not.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use super::client::{Answer, Client};
+use super::functions::Functions;
+use super::trace::Trace;
+use crate::error::BenchError;
+
+/// How often memory is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What came of a trace.
+#[derive(Debug, Default)]
+pub struct Replayed {
+    /// Calls, in the order of their ends.
+    pub calls: Vec<Call>,
+    /// Bytes that instances held of their own, whenever it was looked at.
+    pub local_bytes: Vec<u64>,
+}
+
+/// What came of a call.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Of which function.
+    pub function: String,
+    /// From when it was due until its answer was here.
+    pub took: Duration,
+    /// When its answer was here, after the trace's beginning.
+    pub ended: Duration,
+    /// How it came to its instance, if it was answered rightly; else what was answered.
+    pub outcome: Result<String, String>,
+}
+
+/// Replays; an answer that is wrong ends it, and one that fails does not.
+pub async fn replay(
+    client: &Client,
+    trace: &Trace,
+    functions: &Functions,
+) -> Result<Replayed, BenchError> {
+    let mut replayed = Replayed::default();
+    let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut calls = JoinSet::new();
+    let began = Instant::now();
+    for arrival in &trace.arrivals {
+        let number = numbers.entry(&arrival.function).or_default();
+        let Some(example) = functions.example(&arrival.function, *number).cloned() else {
+            continue; // The trace's functions are known.
+        };
+        *number += 1;
+        let (client, function, at) = (client.clone(), arrival.function.clone(), arrival.at);
+        calls.spawn(async move {
+            sleep_until(began + at).await;
+            let answered = client.call(&function, &example.args).await;
+            let ended = began.elapsed();
+            (function, ended - at, ended, answered, example)
+        });
+    }
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            ended = calls.join_next() => {
+                let Some(ended) = ended else { return Ok(replayed) };
+                let lost = |_| BenchError::Platform {
+                    doing: "called".to_owned(),
+                    reason: "a task of the benchmark has ended".to_owned(),
+                };
+                let (function, took, ended, answered, example) = ended.map_err(lost)?;
+                let outcome = understood(answered);
+                if let Ok((_, result)) = &outcome && !example.is_answered_by(result) {
+                    let reason = format!("{} was answered by {result}", example.args);
+                    return Err(BenchError::Answer { case: function, reason });
+                }
+                let outcome = outcome.map(|(start, _)| start);
+                replayed.calls.push(Call { function, took, ended, outcome });
+            }
+            _ = looks.tick(), if began.elapsed() < trace.span() => {
+                let nodes = client.snapshot().await?.nodes;
+                replayed.local_bytes.push(nodes.values().map(|node| node.instances.local_bytes).sum());
+            }
+        }
+    }
+}
+
+/// How a call came to its instance, and its result; or what was answered instead.
+fn understood(answered: Result<Answer, String>) -> Result<(String, Value), String> {
+    let answer = answered?;
+    if answer.status != 200 {
+        return Err(answer.in_words());
+    }
+    let mut activation = answer.document();
+    let annotations = activation["annotations"].as_array();
+    let start = annotations.into_iter().flatten().find(|one| one["key"] == "startKind");
+    let start = start.and_then(|one| one["value"].as_str()).unwrap_or("unknown").to_owned();
+    Ok((start, activation["response"]["result"].take()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_result_or_told_in_words() {
+        let answer = |status: u16, body: &'static str| Ok(Answer { status, body: body.into() });
+        let good = r#"{"annotations": [{"key": "x", "value": 1}, {"key": "startKind", "value": "warm"}],
+                       "response": {"result": {"n": 1}}}"#;
+        let expected = ("warm".to_owned(), serde_json::json!({"n": 1}));
+        assert_eq!(understood(answer(200, good)), Ok(expected));
+        assert_eq!(understood(answer(502, "{}")), Err("status 502: {}".to_owned()));
+        assert_eq!(understood(Err("it is gone".to_owned())), Err("it is gone".to_owned()));
+        assert_eq!(understood(answer(200, "<")).unwrap().1, Value::Null, "which nobody wants");
+    }
+}
