@@ -162,7 +162,9 @@ fn activations_are_told_latest_first_to_their_namespace() {
     for (action, id, start_ms) in
         [(&hello, 1, 10), (&bye, 2, 20), (&hello, 3, 30), (&hello, 4, 30), (&other, 5, 25)]
     {
-        bed.store().finish(&activation(action, id, start_ms)).unwrap();
+        bed.store().finish(activation(action, id, start_ms)).unwrap();
+        let found = bed.store().activation(&action.namespace, ActivationId(id)).unwrap();
+        assert_eq!(found.map(|found| found.start), Some(start_ms), "at once");
     }
     let guest = name("guest");
     let listed = |selection: Selection| ids(&bed.store().activations(&guest, &selection).unwrap());
@@ -184,7 +186,7 @@ fn old_activations_are_forgotten_whole() {
     let mut bed = Bed::new();
     let hello = created(bed.store(), "guest", "hello");
     for (id, start_ms) in [(1, 10), (2, 20), (3, 30)] {
-        bed.store().finish(&activation(&hello, id, start_ms)).unwrap();
+        bed.store().finish(activation(&hello, id, start_ms)).unwrap();
     }
     assert_eq!(bed.store().forget(20).unwrap(), 1);
     assert_eq!(bed.store().forget(20).unwrap(), 0);
@@ -203,7 +205,7 @@ fn an_accepted_call_is_made_whatever_happens() {
     let calls = [accepted(9, 5), accepted(1, 6)];
     calls.iter().rev().for_each(|call| bed.store().accept(call).unwrap());
     assert_eq!(bed.after_a_crash().accepted().unwrap(), calls, "the oldest first");
-    bed.store().finish(&activation(&hello, 9, 7)).unwrap();
+    bed.store().finish(activation(&hello, 9, 7)).unwrap();
     // Everybody sees at once what came of it; after a crash it is made again, or told.
     assert_eq!(bed.store().accepted().unwrap(), calls[1..]);
     assert_eq!(bed.after_a_crash().accepted().unwrap(), calls);

@@ -4,6 +4,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::actions::on_disk;
 use super::auth::Identity;
 use super::extract::{Asked, Place};
 use super::page::Page;
@@ -44,7 +45,9 @@ pub async fn list(
     Asked(wanted): Asked<Wanted>,
 ) -> Reply {
     let namespace = identity.opens(&namespace)?;
-    let found = gateway.store.activations(namespace, &wanted.selection(&page)?)?;
+    let (store, namespace) = (gateway.store.clone(), namespace.clone());
+    let selection = wanted.selection(&page)?;
+    let found = on_disk(move || store.activations(&namespace, &selection)).await?;
     if page.count {
         return Ok(document(json!({ "activations": found.len() })));
     }
@@ -54,15 +57,15 @@ pub async fn list(
     Ok(document(found.iter().map(Activation::summary).collect::<Vec<_>>()))
 }
 
-fn find(
+async fn find(
     identity: &Identity,
     gateway: &Gateway,
     (namespace, id): &(String, String),
 ) -> Result<Activation, ApiError> {
-    let namespace = identity.opens(namespace)?;
+    let (store, namespace) = (gateway.store.clone(), identity.opens(namespace)?.clone());
     let id: ActivationId =
         id.parse().map_err(|wrong| ApiError::BadRequest(format!("'{id}': {wrong}")))?;
-    let found = gateway.store.activation(namespace, id)?;
+    let found = on_disk(move || store.activation(&namespace, id)).await?;
     found.ok_or_else(|| ApiError::NotFound(format!("activation '{id}'")))
 }
 
@@ -72,7 +75,7 @@ pub async fn read(
     State(gateway): State<Gateway>,
     Place(which): Place<(String, String)>,
 ) -> Reply {
-    Ok(document(find(&identity, &gateway, &which)?))
+    Ok(document(find(&identity, &gateway, &which).await?))
 }
 
 /// `GET activations/ID/logs`.
@@ -81,7 +84,7 @@ pub async fn logs(
     State(gateway): State<Gateway>,
     Place(which): Place<(String, String)>,
 ) -> Reply {
-    Ok(document(json!({ "logs": find(&identity, &gateway, &which)?.logs })))
+    Ok(document(json!({ "logs": find(&identity, &gateway, &which).await?.logs })))
 }
 
 /// `GET activations/ID/result`.
@@ -90,7 +93,7 @@ pub async fn result(
     State(gateway): State<Gateway>,
     Place(which): Place<(String, String)>,
 ) -> Reply {
-    let response = find(&identity, &gateway, &which)?.response;
+    let response = find(&identity, &gateway, &which).await?.response;
     Ok(document(json!({
         "result": response.result,
         "success": response.success,

@@ -411,7 +411,7 @@ impl Function {
             let instance = made.is_well.then_some(instance);
             // The caller hears of it later, so that the next call finds the instance.
             let _ = outbox.send(Message::Made { instance, run_us, cold_us });
-            shared.finish(&counted, waiting, kind, made).await;
+            shared.finish(&counted, waiting, kind, made);
         });
     }
 

@@ -122,7 +122,7 @@ impl Platform {
                     let gone = deleted(&accepted);
                     let start = (StartKind::Cold, times);
                     let record = Activation::new(id, &gone, response, Vec::new(), start);
-                    self.shared.store.finish(&record)?;
+                    self.shared.store.finish(record)?;
                 }
             }
         }
@@ -281,7 +281,7 @@ impl Shared {
     }
 
     /// Keeps what came of a call, and tells it.
-    pub async fn finish(&self, counted: &Counted, waiting: Waiting, kind: StartKind, made: Made) {
+    pub fn finish(&self, counted: &Counted, waiting: Waiting, kind: StartKind, made: Made) {
         let Waiting { call, answer, since, .. } = waiting;
         let Made { response, logs, times, .. } = made;
         let outcome = response.status;
@@ -298,8 +298,7 @@ impl Shared {
             duration_ms = activation.duration,
             "a call has ended"
         );
-        let kept = activation.clone();
-        let kept = self.ask_store(move |store| store.finish(&kept)).await;
+        let kept = self.store.finish(activation.clone());
         self.metrics.ended(counted, since.elapsed(), outcome);
         match kept {
             Ok(()) => {
@@ -314,7 +313,7 @@ impl Shared {
     }
 
     /// Gives a call up that no instance can be had for.
-    pub fn give_up(self: &Arc<Shared>, counted: &Counted, waiting: Waiting, why: &str) {
+    pub fn give_up(&self, counted: &Counted, waiting: Waiting, why: &str) {
         let about = waiting.call.action.path();
         tracing::error!(about, why, id = %waiting.call.id, "a call is given up");
         let words = "The platform could not make the call; its log tells why.";
@@ -322,17 +321,14 @@ impl Shared {
     }
 
     /// Answers a call that is not made.
-    pub fn not_made(self: &Arc<Shared>, counted: &Counted, waiting: Waiting, response: Response) {
-        let (shared, counted) = (Arc::clone(self), counted.clone());
-        tokio::spawn(async move {
-            let now_ms = now_ms();
-            let wait_ms = now_ms.saturating_sub(waiting.call.asked_ms);
-            let times = Times { start_ms: now_ms, end_ms: now_ms, wait_ms, init_ms: None };
-            counted.called(response.status, None, times);
-            let spent = Spent::default();
-            let made = Made { response, logs: Vec::new(), times, spent, is_well: false };
-            shared.finish(&counted, waiting, StartKind::Cold, made).await;
-        });
+    pub fn not_made(&self, counted: &Counted, waiting: Waiting, response: Response) {
+        let now_ms = now_ms();
+        let wait_ms = now_ms.saturating_sub(waiting.call.asked_ms);
+        let times = Times { start_ms: now_ms, end_ms: now_ms, wait_ms, init_ms: None };
+        counted.called(response.status, None, times);
+        let spent = Spent::default();
+        let made = Made { response, logs: Vec::new(), times, spent, is_well: false };
+        self.finish(counted, waiting, StartKind::Cold, made);
     }
 }
 

@@ -1,5 +1,7 @@
 //! A store in a file: redb, a copy-on-write B-tree with transactions.
 
+mod finished;
+
 use std::path::{Path, PathBuf};
 
 use redb::{
@@ -9,6 +11,7 @@ use redb::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::finished::Finished;
 use super::{Accepted, Key, Selection, Store, StoreError};
 use crate::api::{Action, Activation, ActivationId, Change, Code, Name, NameError, Version};
 
@@ -38,13 +41,14 @@ const PENDING: TableDefinition<'_, u128, u64> = TableDefinition::new("pending");
 pub struct Embedded {
     path: PathBuf,
     database: Database,
+    finished: Finished,
 }
 
 impl Embedded {
     /// Opens the database at `path`, or makes it.
     pub fn open(path: &Path) -> Result<Embedded, StoreError> {
         let database = Database::create(path).map_err(failed("be opened", path))?;
-        let store = Embedded { path: path.to_owned(), database };
+        let store = Embedded { path: path.to_owned(), database, finished: Finished::default() };
         // Readers find all tables.
         store.write("make tables", Durability::Immediate, |write| {
             write.open_table(NAMESPACES)?;
@@ -123,6 +127,35 @@ impl Embedded {
     ) -> Result<T, StoreError> {
         let run = || look(&self.database.begin_read()?);
         run().map_err(|failure| self.told(doing, failure))
+    }
+
+    /// Has readers find what came of calls; it is on disk later.
+    fn write_finished(&self) -> Result<(), StoreError> {
+        self.finished.write(|all| match all {
+            [] => Ok(()),
+            all => self.keep(all, Durability::None),
+        })
+    }
+
+    fn keep(&self, all: &[Activation], durability: Durability) -> Result<(), StoreError> {
+        self.write("keep activations", durability, |write| {
+            let (mut pending, mut accepted) =
+                (write.open_table(PENDING)?, write.open_table(ACCEPTED)?);
+            let mut activations = write.open_table(ACTIVATIONS)?;
+            let (mut starts, mut of_action) =
+                (write.open_table(STARTS)?, write.open_table(OF_ACTION)?);
+            for activation in all {
+                let (namespace, id) = (activation.namespace.as_str(), activation.activation_id.0);
+                let (name, start) = (activation.name.as_str(), activation.start);
+                if let Some(accepted_ms) = pending.remove(id)? {
+                    accepted.remove((accepted_ms.value(), id))?;
+                }
+                activations.insert((namespace, start, id), &*encoded(activation)?)?;
+                starts.insert((namespace, id), start)?;
+                of_action.insert((namespace, name, start, id), ())?;
+            }
+            Ok(())
+        })
     }
 
     fn told(&self, doing: &'static str, failure: Failure) -> StoreError {
@@ -282,26 +315,22 @@ impl Store for Embedded {
     }
 
     fn accepted(&self) -> Result<Vec<Accepted>, StoreError> {
+        self.write_finished()?;
         self.read("list accepted calls", |read| {
             let table = read.open_table(ACCEPTED)?;
             table.iter()?.map(|entry| decoded(ACCEPTED.name(), entry?.1.value())).collect()
         })
     }
 
-    fn finish(&self, activation: &Activation) -> Result<(), StoreError> {
-        let (namespace, name) = (activation.namespace.as_str(), activation.name.as_str());
-        let (start, id) = (activation.start, activation.activation_id.0);
-        self.write("keep an activation", Durability::None, |write| {
-            if let Some(accepted) = write.open_table(PENDING)?.remove(id)? {
-                write.open_table(ACCEPTED)?.remove((accepted.value(), id))?;
-            }
-            write
-                .open_table(ACTIVATIONS)?
-                .insert((namespace, start, id), &*encoded(activation)?)?;
-            write.open_table(STARTS)?.insert((namespace, id), start)?;
-            write.open_table(OF_ACTION)?.insert((namespace, name, start, id), ())?;
-            Ok(())
-        })
+    fn finish(&self, activation: Activation) -> Result<(), StoreError> {
+        match self.finished.add(activation) {
+            true => Ok(()),
+            false => Err(StoreError::Database {
+                doing: "keep an activation",
+                path: self.path.display().to_string(),
+                reason: "it has taken none for a while".to_owned(),
+            }),
+        }
     }
 
     fn activation(
@@ -310,6 +339,7 @@ impl Store for Embedded {
         id: ActivationId,
     ) -> Result<Option<Activation>, StoreError> {
         let namespace = namespace.as_str();
+        self.write_finished()?;
         self.read("look an activation up", |read| {
             let Some(start) = read.open_table(STARTS)?.get((namespace, id.0))? else {
                 return Ok(None);
@@ -331,6 +361,7 @@ impl Store for Embedded {
         if since > upto {
             return Ok(Vec::new());
         }
+        self.write_finished()?;
         self.read("list activations", |read| {
             let table = read.open_table(ACTIVATIONS)?;
             let Some(name) = &selection.name else {
@@ -353,6 +384,7 @@ impl Store for Embedded {
     }
 
     fn forget(&self, before_ms: u64) -> Result<usize, StoreError> {
+        self.write_finished()?;
         self.write("forget activations", Durability::Immediate, |write| {
             let mut activations = write.open_table(ACTIVATIONS)?;
             let mut old: Vec<Activation> = Vec::new();
@@ -376,6 +408,7 @@ impl Store for Embedded {
     }
 
     fn flush(&self) -> Result<(), StoreError> {
-        self.write("flush", Durability::Immediate, |_| Ok(()))
+        // Also of what others have written without.
+        self.finished.write(|all| self.keep(all, Durability::Immediate))
     }
 }

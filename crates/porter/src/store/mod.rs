@@ -135,8 +135,9 @@ pub trait Store: Debug + Send + Sync {
     fn accept(&self, call: &Accepted) -> Result<(), StoreError>;
     /// The calls that are to be made yet, the oldest first.
     fn accepted(&self) -> Result<Vec<Accepted>, StoreError>;
-    /// Keeps what came of a call, which is not to be made any more.
-    fn finish(&self, activation: &Activation) -> Result<(), StoreError>;
+    /// Keeps what came of a call, which is not to be made any more. It can be read at once, and is on
+    /// disk after the next [`flush`](Store::flush), which does what takes time.
+    fn finish(&self, activation: Activation) -> Result<(), StoreError>;
     /// An activation of a namespace.
     fn activation(
         &self,

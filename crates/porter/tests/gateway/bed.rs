@@ -82,7 +82,7 @@ impl Caller for TestCaller {
         let start = (StartKind::Cold, times);
         let mut activation = Activation::new(call.id, &call.action, response, logs, start);
         activation.annotations.set("traceparent", call.trace.parent);
-        self.store.finish(&activation).unwrap();
+        self.store.finish(activation.clone()).unwrap();
         let _ = answer.send(activation);
         receiver
     }
