@@ -2,8 +2,8 @@
 
 usage: bench/run.py [--quick] [NAME ...]
 
-For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for all but
-`features` its plots as SVG and PNG. Every figure in them is a median with its 95 % interval.
+For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for `fork`,
+`tiering` and `porter` plots as SVG and PNG. Every figure in them is a median with its 95 % interval.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import tiering_plots
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
-BENCHMARKS = ["fork", "features", "tiering", "porter"]
+BENCHMARKS = ["fork", "features", "tiering", "porter", "gateway"]
 
 
 def main() -> int:
@@ -63,6 +63,8 @@ def _write(name: str, report: dict[str, Any]) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
     if name == "features":
         text = table.features(report)
+    elif name == "gateway":
+        text = table.plain(report)
     elif name == "tiering":
         text = tiering_page.markdown(report)
         tiering_plots.draw(report, RESULTS)

@@ -47,6 +47,17 @@ def markdown(report: dict[str, Any], plot: str) -> str:
     return "\n".join(lines)
 
 
+def plain(report: dict[str, Any]) -> str:
+    """Return a page of goals and rows alone."""
+    lines = [f"# farfork bench {report['benchmark']}", "", machine(report), ""]
+    if report["quick"]:
+        lines += ["**A quick run: it shows that everything works, and decides little.**", ""]
+    lines += ["## Goals", "", *goals(report["goals"]), ""]
+    lines += ["How it is measured: docs/benchmarks.md.", ""]
+    lines += ["## Everything", "", *everything(report["rows"]), ""]
+    return "\n".join(lines)
+
+
 def features(report: dict[str, Any]) -> str:
     """Return the page of what each kind of thing costs a restore."""
     rows = report["rows"]

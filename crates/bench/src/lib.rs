@@ -1,8 +1,8 @@
 //! Benchmarks of farfork against what one would do without it.
 //!
 //! ```text
-//!  fork, features, tiering, porter ─► samples ── stats ──► rows ┐
-//!    │   └─► cases                               goals ◄────────┴─► report
+//!  fork, tiering, porter, … ─► samples ── stats ──► rows ┐
+//!    │   └─► cases                        goals ◄────────┴─► report
 //!  testbed (pool, agent, cgroup)   subject (processes, their protocol)
 //! ```
 //! Invariants of every benchmark: what is compared runs interleaved in one run; every answer is
@@ -68,6 +68,8 @@ pub enum Benchmark {
     Tiering,
     /// The autoscaler under bursts of calls.
     Porter,
+    /// What the gateway adds to a call, and functions that nobody calls.
+    Gateway,
 }
 
 /// Runs a benchmark.
@@ -77,6 +79,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
         Benchmark::Features => features::run(options),
         Benchmark::Tiering => tiering::run(options),
         Benchmark::Porter => porter::run(options),
+        Benchmark::Gateway => porter::gateway::run(options),
     }
 }
 

@@ -34,6 +34,8 @@ enum Name {
     Tiering,
     /// The autoscaler under bursts of calls, with its own policies and with others.
     Porter,
+    /// What the gateway adds to a call, and what functions cost that nobody calls.
+    Gateway,
 }
 
 /// Runs the subcommand. A goal that is missed is a result, not a failure.
@@ -43,6 +45,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         Name::Features => Benchmark::Features,
         Name::Tiering => Benchmark::Tiering,
         Name::Porter => Benchmark::Porter,
+        Name::Gateway => Benchmark::Gateway,
     };
     let report =
         farfork_bench::run(benchmark, &Options { quick: args.quick, only: args.only.clone() })?;

@@ -95,6 +95,15 @@ impl Client {
         }
     }
 
+    /// Posts a document, and is answered with one.
+    pub async fn post(&self, path: &str, document: &Value) -> Result<Value, String> {
+        let answer = self.ask(Method::POST, path, document.to_string().into()).await?;
+        match answer.status {
+            200 => Ok(answer.document()),
+            _ => Err(answer.in_words()),
+        }
+    }
+
     /// Makes a function.
     pub async fn deploy(&self, function: &str, action: &Value) -> Result<(), BenchError> {
         let path = format!("/api/v1/namespaces/_/actions/{function}?overwrite=true");

@@ -1,7 +1,8 @@
 //! A platform that serves: this program, as `farfork serve`.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use farfork_policy::Settings;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tempfile::TempDir;
 
 use super::client::Client;
 use crate::error::{BenchError, io};
@@ -79,6 +81,13 @@ impl Platform {
     }
 }
 
+impl Platform {
+    /// The gateway's.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
 impl Drop for Platform {
     fn drop(&mut self) {
         end(&mut self.child);
@@ -106,4 +115,13 @@ fn end(child: &mut Child) {
     }
     let _ = child.kill();
     let _ = child.wait();
+}
+
+/// A directory for states and sockets of platforms, where functions can read what is theirs. It is not
+/// below `/tmp`: functions have one of their own.
+pub fn open_directory() -> Result<TempDir, BenchError> {
+    let place = TempDir::with_prefix_in("farfork-bench-", "/run").map_err(io("make", "/run"))?;
+    let may_pass = Permissions::from_mode(0o711);
+    fs::set_permissions(place.path(), may_pass).map_err(io("open", place.path()))?;
+    Ok(place)
 }

@@ -67,11 +67,7 @@ pub async fn replay(
         tokio::select! {
             ended = calls.join_next() => {
                 let Some(ended) = ended else { return Ok(replayed) };
-                let lost = |_| BenchError::Platform {
-                    doing: "called".to_owned(),
-                    reason: "a task of the benchmark has ended".to_owned(),
-                };
-                let (function, took, ended, answered, example) = ended.map_err(lost)?;
+                let (function, took, ended, answered, example) = ended.map_err(|_| super::lost("calling"))?;
                 let outcome = understood(answered);
                 if let Ok((_, result)) = &outcome && !example.is_answered_by(result) {
                     let reason = format!("{} was answered by {result}", example.args);
