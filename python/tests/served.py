@@ -62,11 +62,15 @@ class Platform:
         self, method: str, path: str, body: Any = None, key: str = "", namespace: str = "_"
     ) -> Answer:
         """Ask with a key, or that of the guest, on a connection of its own."""
-        shown = key.encode() or (self.state / "guest.key").read_bytes().strip()
         content = None if body is None else json.dumps(body)
-        headers = {"Authorization": f"Basic {base64.b64encode(shown).decode()}"}
-        answer = self.raw(method, f"/api/v1/namespaces/{namespace}/{path}", content, headers)
+        path = f"/api/v1/namespaces/{namespace}/{path}"
+        answer = self.raw(method, path, content, self.authorization(key))
         return Answer(answer.status, answer.headers, json.loads(answer.body))
+
+    def authorization(self, key: str = "") -> dict[str, str]:
+        """Return the header that shows a key, or that of the guest."""
+        shown = key.encode() or (self.state / "guest.key").read_bytes().strip()
+        return {"Authorization": f"Basic {base64.b64encode(shown).decode()}"}
 
     def raw(
         self, method: str, path: str, content: str | None = None, headers: Any = None
