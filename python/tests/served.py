@@ -108,6 +108,12 @@ class Platform:
         return (self.state / "log").read_text()
 
 
+def start_kind(activation: Any) -> str:
+    """Return how a call came to its instance; of clones alike whether a ghost had their image."""
+    kind: str = annotation(activation, "startKind")
+    return {"ghost": "clone"}.get(kind, kind)
+
+
 def annotation(activation: Any, key: str) -> Any:
     (value,) = [one["value"] for one in activation["annotations"] if one["key"] == key] or [None]
     return value

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Platform, annotation, await_true
+from served import Platform, await_true, start_kind
 
 # Tells who it is, and does as it is told.
 PROBE = r"""
@@ -142,7 +142,7 @@ def clone_of(platform: Platform, name: str, do: str, /, **args: Any) -> Any:
             for _ in range(count)
         ]
         made = [call.result() for call in calls]
-    kinds = [annotation(one, "startKind") for one in made]
+    kinds = [start_kind(one) for one in made]
     assert "clone" in kinds, (kinds, platform.log())
     return made[kinds.index("clone")]["response"]["result"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bed import pooled, why_not
 from processes import cgroups
-from served import annotation, await_true, open_place, serving
+from served import await_true, open_place, serving, start_kind
 
 from farfork.demo.command import Farfork
 
@@ -44,7 +44,7 @@ def test_what_a_node_cannot_hold_waits(farfork: Farfork, megabytes: int) -> None
         made = [call.result() for call in calls]
     assert [one["response"]["result"]["n"] for one in made] == [64 << 20] * CALLS
     # The least has room for one at work, which may make all calls.
-    kinds = {annotation(one, "startKind") for one in made}
+    kinds = {start_kind(one) for one in made}
     assert "clone" in kinds if megabytes > 256 else kinds <= {"clone", "warm"}
     assert kills() == before
     assert 100 << 20 < peak.bytes <= megabytes << 20

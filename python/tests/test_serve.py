@@ -22,6 +22,7 @@ from served import (
     await_true,
     open_place,
     serving,
+    start_kind,
 )
 
 from farfork.demo.command import Farfork
@@ -51,11 +52,11 @@ def test_a_function_becomes_an_image_and_is_called_through_a_burst(platform: Pla
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda n: platform.good("burst", name=n, sleep=1), range(8)))
     assert [one["response"]["result"]["name"] for one in made] == list(range(8))
-    kinds = [annotation(one, "startKind") for one in made]
+    kinds = [start_kind(one) for one in made]
     # On a busy machine one call may begin after another's end.
     assert kinds.count("clone") >= 5
     assert set(kinds) == {"clone", "warm"}
-    clones = [one["response"]["result"] for one in made if annotation(one, "startKind") == "clone"]
+    clones = [one["response"]["result"] for one in made if start_kind(one) == "clone"]
     # Made after the 16th call; and its clones load nothing.
     assert {clone["count"] for clone in clones} == {17}
     assert len({clone["network"] for clone in clones}) == len(clones)
@@ -209,7 +210,7 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
             )
             made = [one.body for one in records(platform, ids)]
             assert [one["response"]["status"] for one in made] == ["success"] * 3
-            assert {annotation(one, "startKind") for one in made} == {"clone"}
+            assert {start_kind(one) for one in made} == {"clone"}
             everybody = family(platform.process.pid)
             ghosts |= ghosts_of(platform)
             platform.process.send_signal(signal.SIGTERM)

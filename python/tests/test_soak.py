@@ -217,7 +217,8 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
     # An instance that is killed takes one call with it, an agent all those of its node.
     assert soak.answers[502] <= 20 * soak.faults, (soak.answers, soak.faults)
     assert soak.faults > SOAK_S / 20
-    assert set(soak.kinds) == {"cold", "warm", "clone"}, soak.kinds
+    # Whether ghosts with images pay depends on how often, and how fast, instances start.
+    assert set(soak.kinds) - {"ghost"} == {"cold", "warm", "clone"}, soak.kinds
     assert len(set(soak.tokens)) == len(soak.tokens), "two clones have drawn the same"
     assert fds_now <= fds + MOST_MORE_FDS, (fds, fds_now)
     assert memory_now <= memory + MOST_MORE_BYTES, (memory, memory_now)

@@ -40,6 +40,9 @@ pub struct AttachedFacts {
     pub ghost_bytes: u64,
     /// Memory of the node.
     pub memory: Memory,
+    /// Room of the pool.
+    #[serde(default)]
+    pub pool: Memory,
 }
 
 impl Facts for AttachedFacts {
@@ -91,7 +94,13 @@ impl Policy<EmptyFacts> for ByBursts {
 
 impl Policy<AttachedFacts> for ByBursts {
     fn decide(&self, facts: &AttachedFacts) -> Decision<u64> {
-        let AttachedFacts { burst, starts_per_hour, saved_us, ghost_bytes, memory } = *facts;
+        let AttachedFacts { burst, starts_per_hour, saved_us, ghost_bytes, memory, pool } = *facts;
+        let used = pool.used_permille();
+        if used >= self.high_memory_permille {
+            let why =
+                format!("{used} ‰ of the pool are in use: a ghost would hold its image there");
+            return Decision::new(0, why);
+        }
         let saved = u128::from(starts_per_hour) * u128::from(saved_us);
         let price = (u128::from(ghost_bytes) * u128::from(self.worth_us_per_mib_hour)) >> 20;
         if saved < price {
@@ -128,9 +137,29 @@ mod tests {
     }
 
     fn attached(starts_per_hour: u64, ghost_bytes: u64) -> u64 {
+        let (memory, pool) = (FREE, FREE);
         let facts =
-            AttachedFacts { burst: 3, starts_per_hour, saved_us: 500, ghost_bytes, memory: FREE };
+            AttachedFacts { burst: 3, starts_per_hour, saved_us: 500, ghost_bytes, memory, pool };
         ByBursts::default().decide(&facts).choice
+    }
+
+    #[test]
+    fn none_hold_an_image_that_may_have_to_go() {
+        let chosen = |used_bytes: u64| {
+            let pool = Memory { used_bytes, budget_bytes: 1000 };
+            let (memory, ghost_bytes) = (FREE, 1 << 20);
+            let starts_per_hour = 600;
+            let facts = AttachedFacts {
+                burst: 3,
+                starts_per_hour,
+                saved_us: 500,
+                ghost_bytes,
+                memory,
+                pool,
+            };
+            ByBursts::default().decide(&facts).choice
+        };
+        assert_eq!([899, 900].map(chosen), [3, 0]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A ghost takes one clone, once, so that one serves any user: nothing of one's is left in it for
 //! another.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,20 +12,18 @@ use farfork_node::client::Client;
 use farfork_policy::Memory;
 use farfork_policy::ghosts::EmptyFacts;
 use farfork_policy::placement::NodeFacts;
-use farfork_types::wire::GhostCall;
+use farfork_types::wire::{GhostCall, GhostImage, GhostState};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
 
+use super::attached::{Ghost, Wanted};
+use super::takings::Takings;
 use super::{Inner, blocking};
 use crate::confine;
 use crate::life::Advisor;
 
 /// The limit of memory that actions have by default, in megabytes: ghosts with it always wait.
 pub const USUAL_MB: u64 = 256;
-/// For so long it is remembered that ghosts were taken.
-const LATE: Duration = Duration::from_secs(60);
-/// The time that it takes to make a container.
-const MAKING: Duration = Duration::from_millis(100);
 /// Others than the usual ones that nobody has taken for so long are stopped.
 const UNUSED: Duration = Duration::from_secs(600);
 /// How often it is looked at whether too many wait.
@@ -68,29 +66,13 @@ struct Stock {
     ids: Vec<String>,
     /// Ghosts that are being made.
     making: u64,
-    /// When ghosts were taken, or would have been.
-    taken: VecDeque<Instant>,
-    last: Option<Instant>,
+    takings: Takings,
 }
 
 impl Stock {
     fn take(&mut self, now: Instant) -> Option<String> {
-        self.taken.push_back(now);
-        self.last = Some(now);
+        self.takings.add(now);
         self.ids.pop()
-    }
-
-    /// Most that were taken within the time it takes to make one, of late.
-    fn burst(&mut self, now: Instant) -> u64 {
-        while self.taken.front().is_some_and(|at| now - *at > LATE) {
-            self.taken.pop_front();
-        }
-        let all = self.taken.iter().enumerate();
-        let within = |(first, begun): (usize, &Instant)| {
-            let until = *begun + MAKING;
-            self.taken.iter().skip(first).take_while(|at| **at <= until).count()
-        };
-        all.map(within).max().unwrap_or(0) as u64
     }
 }
 
@@ -162,7 +144,7 @@ impl Ghosts {
 
     /// How many should wait.
     fn wanted(&self, key: &(String, u64), stock: &mut Stock, memory: Memory) -> u64 {
-        let burst = stock.burst(Instant::now());
+        let burst = stock.takings.burst(Instant::now());
         let facts = EmptyFacts { burst, ghost_bytes: GHOST_BYTES, memory };
         let about = format!("{}/{}", key.0, key.1);
         self.advisor.ask(&*self.advisor.policies.empty_ghosts, &about, &facts)
@@ -210,7 +192,8 @@ impl Ghosts {
         let now = Instant::now();
         let mut unused = Vec::new();
         self.stocks().retain(|(node, memory_mb), stock| {
-            let is_used = stock.last.is_some_and(|last| now - last < UNUSED) || stock.making > 0;
+            let is_used =
+                stock.takings.last().is_some_and(|last| now - last < UNUSED) || stock.making > 0;
             if is_used || *memory_mb == USUAL_MB {
                 return true;
             }
@@ -222,8 +205,8 @@ impl Ghosts {
 }
 
 /// Makes a ghost.
-pub fn make(node: &str, call: GhostCall) -> Result<String, NodeError> {
-    Ok(Client::connect(node)?.start_ghost(call)?.id)
+pub fn make(node: &str, call: GhostCall) -> Result<GhostState, NodeError> {
+    Client::connect(node)?.start_ghost(call)
 }
 
 /// Those of the directories that everybody may write to which an instance can have of its own: this
@@ -250,32 +233,64 @@ impl Inner {
         for _ in 0..self.ghosts.lacking(node, memory_mb, found.memory) {
             let (inner, node) = (Arc::clone(self), node.to_owned());
             tokio::spawn(async move {
-                let (name, call) = (node.clone(), inner.ghosts.call(memory_mb));
-                let turn = inner.ghosts.turn().await;
-                let made = blocking(move || make(&name, call)).await;
-                drop(turn);
-                let id = match made {
-                    Some(Ok(id)) => Some(id),
-                    Some(Err(error)) => {
-                        tracing::warn!(node, reason = %error, "a ghost cannot be made");
-                        None
-                    }
-                    None => None,
-                };
-                inner.ghosts.made(&node, memory_mb, id);
+                let call = inner.ghosts.call(memory_mb);
+                let made = inner.make_later(&node, call).await;
+                inner.ghosts.made(&node, memory_mb, made.map(|ghost| ghost.id));
             });
         }
     }
 
-    /// Has ghosts wait where they should, and stops those that nobody takes.
-    pub async fn tend_ghosts(self: &Arc<Inner>) {
-        let surplus = self.ghosts.surplus(&self.table.nodes(|_| 0));
-        for (node, id) in self.ghosts.unused().into_iter().chain(surplus) {
+    /// Has as many ghosts with an image made as should wait.
+    pub fn refill_attached(self: &Arc<Inner>, node: &str, wanted: &Wanted) {
+        let nodes = self.table.nodes(|_| 0);
+        let Some(found) = nodes.iter().find(|found| found.name == node) else { return };
+        for _ in 0..self.attached.lacking(found, &wanted.name, self.images.room()) {
+            let (inner, node, wanted) = (Arc::clone(self), node.to_owned(), wanted.clone());
+            tokio::spawn(async move {
+                let image = GhostImage {
+                    pool: inner.settings.pool.clone(),
+                    cid: wanted.cid.to_string(),
+                    name: wanted.name.clone(),
+                    tiering: wanted.tiering,
+                };
+                let call = GhostCall { image: Some(image), ..inner.ghosts.call(wanted.memory_mb) };
+                let made = inner.make_later(&node, call).await.map(|ghost| {
+                    let bytes = ghost.local_bytes + ghost.kernel_bytes.unwrap_or(0);
+                    (ghost.id, bytes)
+                });
+                let useless = inner.attached.made(&node, &wanted, made);
+                inner.stop(useless).await;
+            });
+        }
+    }
+
+    /// Makes a ghost for which nobody waits yet.
+    async fn make_later(&self, node: &str, call: GhostCall) -> Option<GhostState> {
+        let turn = self.ghosts.turn().await;
+        let name = node.to_owned();
+        let made = blocking(move || make(&name, call)).await;
+        drop(turn);
+        if let Some(Err(error)) = &made {
+            tracing::warn!(node, reason = %error, "a ghost cannot be made");
+        }
+        made?.ok()
+    }
+
+    /// Stops ghosts that nobody is to have.
+    pub async fn stop(&self, ghosts: impl IntoIterator<Item = Ghost>) {
+        for (node, id) in ghosts {
             let stopped = blocking(move || Client::connect(&node)?.stop_ghosts(Some(id))).await;
             if let Some(Err(error)) = stopped {
                 tracing::warn!(reason = %error, "a ghost is not stopped");
             }
         }
+    }
+
+    /// Has ghosts wait where they should, and stops those that nobody takes.
+    pub async fn tend_ghosts(self: &Arc<Inner>) {
+        let nodes = self.table.nodes(|_| 0);
+        let surplus = self.ghosts.unused().into_iter().chain(self.ghosts.surplus(&nodes));
+        self.stop(surplus.chain(self.attached.surplus(&nodes, self.images.room()))).await;
         for node in &self.settings.nodes {
             // One that has come back has none.
             if self.ghosts.waiting(node, USUAL_MB) == 0 {
@@ -288,20 +303,6 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bursts_are_counted_within_the_time_that_making_takes() {
-        let mut stock = Stock::default();
-        let begun = Instant::now();
-        let at = |ms: u64| begun + Duration::from_millis(ms);
-        assert_eq!(stock.burst(begun), 0);
-        for ms in [0, 50, 99, 300, 350, 380, 400, 401] {
-            assert_eq!(stock.take(at(ms)), None);
-        }
-        assert_eq!(stock.burst(at(500)), 4);
-        assert_eq!(stock.burst(at(60_351)), 3, "the others were long ago");
-        assert_eq!(stock.burst(at(70_000)), 0);
-    }
 
     #[tokio::test(start_paused = true)]
     async fn ghosts_are_made_one_at_a_time_and_not_while_instances_start() {
@@ -348,7 +349,7 @@ mod tests {
         assert_eq!(make_all(), 6);
         tokio::time::advance(TRIM + Duration::from_secs(1)).await;
         assert!(ghosts.surplus(std::slice::from_ref(&node)).is_empty(), "it may come again");
-        tokio::time::advance(LATE).await;
+        tokio::time::advance(Duration::from_secs(60)).await;
         let surplus = ghosts.surplus(std::slice::from_ref(&node));
         assert_eq!((surplus.len(), ghosts.waiting("a", USUAL_MB)), (5, 1));
         // One of another size is stopped when nobody wants it for long.

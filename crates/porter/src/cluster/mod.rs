@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  agents   an agent for each emulated node, started again when it ends
-//!  ghosts   containers that wait on each node
+//!  ghosts   containers that wait on each node; attached: those that have an image
 //!  start    ghost + image ─► clone, its connections (network) and its output (pipes)
 //!  images   names of the pool's images; checkpoints are made by a process of their own
 //!  base     the image that a function's first instance is a clone of
@@ -12,12 +12,14 @@
 //! the thread that started them; a ghost is taken for one instance.
 
 mod agents;
+mod attached;
 mod base;
 mod ghosts;
 mod images;
 mod network;
 mod start;
 mod table;
+mod takings;
 
 use std::io;
 use std::path::PathBuf;
@@ -33,6 +35,7 @@ use farfork_types::wire::CloneState;
 use crate::life::Advisor;
 use crate::life::nodes::{Doing, Listed, NodeState, Nodes, NodesError, Start, Started, Usage};
 pub use agents::{Agents, Budgets};
+use attached::Attached;
 pub use base::Python;
 use ghosts::Ghosts;
 use images::Images;
@@ -107,6 +110,7 @@ struct Inner {
     images: Images,
     table: Arc<Table>,
     ghosts: Ghosts,
+    attached: Attached,
     connector: Connector,
     budgets: Budgets,
     /// The base image of Python.
@@ -127,6 +131,7 @@ impl Cluster {
         let inner = Inner {
             images: Images::of(pool, settings.clone()),
             table: Arc::new(Table::of(&settings.nodes, settings.node_memory_bytes)),
+            attached: Attached::new(Arc::clone(&advisor)),
             ghosts: Ghosts::new(advisor, ghosts::scratch(&needed)),
             connector: Connector::start().map_err(ClusterError::Connector)?,
             budgets,
@@ -171,6 +176,7 @@ impl Inner {
             tracing::error!(node, "a node does not answer");
         }
         self.ghosts.forget(node);
+        self.attached.forget_node(node);
     }
 }
 
@@ -202,8 +208,15 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 impl Nodes for Cluster {
-    fn nodes(&self, memory_mb: u64) -> Vec<NodeFacts> {
-        self.inner.table.nodes(|node| self.inner.ghosts.waiting(node, memory_mb))
+    fn nodes(&self, memory_mb: u64, image: Option<&str>) -> Vec<NodeFacts> {
+        let Inner { table, ghosts, attached, .. } = &*self.inner;
+        let mut nodes = table.nodes(|node| ghosts.waiting(node, memory_mb));
+        if let Some(image) = image {
+            nodes.iter_mut().for_each(|node| {
+                node.attached_ghosts = attached.waiting(&node.name, image);
+            });
+        }
+        nodes
     }
 
     fn pool(&self) -> Memory {
@@ -262,6 +275,9 @@ impl Nodes for Cluster {
 
     fn remove_image(&self, image: &str) -> Doing<Result<(), NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
-        Box::pin(async move { inner.images.remove(&image).await })
+        Box::pin(async move {
+            inner.stop(inner.attached.forget_image(&image)).await;
+            inner.images.remove(&image).await
+        })
     }
 }

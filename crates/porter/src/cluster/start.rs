@@ -17,6 +17,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 use tokio::net::unix::pipe::Receiver;
 
+use super::attached::Wanted;
 use super::table::Reservation;
 use super::{Inner, blocking, ghosts};
 use crate::life::nodes::{NodesError, Output, Start, Started, Took};
@@ -51,8 +52,9 @@ impl Inner {
         let output = || -> io::Result<[Output; 2]> { Ok([Box::new(out?), Box::new(err?)]) };
         let output = output().map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let starting = self.ghosts.starting();
-        let waiting = self.ghosts.take(&node, start.memory_mb);
-        self.refill(&node, start.memory_mb);
+        let (tiering, memory_mb) = (start.tiering, start.memory_mb);
+        let wanted = Wanted { name: name.clone(), cid, tiering, memory_mb };
+        let (attached, waiting) = self.ghost_for(&start, &wanted);
         let call = Restore {
             pool: self.settings.pool.clone(),
             node: node.clone(),
@@ -67,15 +69,39 @@ impl Inner {
             .ok_or_else(|| failed("the platform ends".to_owned()))?
             .map_err(|error| self.failed(&node, &error))?;
         drop(starting);
+        let was_attached = attached && container.is_none();
+        let container = container.unwrap_or_default();
         let pid = clone.running.pid;
         reservation.started(pid);
         let connect = self.connector.to(pid);
         let connect = connect.map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let restore = Duration::from_secs_f64(clone.running.restore_us.max(0.0) / 1e6);
         let took = Took { whole: begun.elapsed(), container, restore };
+        if start.image.is_some() {
+            self.attached.started(&node, &wanted.name, restore, was_attached);
+            self.refill_attached(&node, &wanted);
+        }
         let id = reservation.id;
         let ended = Box::pin(end_of(clone, reservation));
-        Ok(Started { id, took, connect, output, ended })
+        Ok(Started { id, took, was_attached, connect, output, ended })
+    }
+
+    /// A ghost that waits, and whether it has the image; has others made in its place.
+    fn ghost_for(self: &Arc<Inner>, start: &Start, wanted: &Wanted) -> (bool, Option<String>) {
+        // The base image is everybody's, and so are ghosts for it.
+        if start.image.is_some() {
+            let (taken, stale) = self.attached.take(&start.node, wanted);
+            if !stale.is_empty() {
+                let inner = Arc::clone(self);
+                tokio::spawn(async move { inner.stop(stale).await });
+            }
+            if taken.is_some() {
+                return (true, taken);
+            }
+        }
+        let waiting = self.ghosts.take(&start.node, start.memory_mb);
+        self.refill(&start.node, start.memory_mb);
+        (false, waiting)
     }
 
     /// Why no instance starts on a node; one that does not answer is used no more until it does.
@@ -122,18 +148,18 @@ struct Restore {
 
 impl Restore {
     /// Starts it in a ghost that waits; in a new one if that has gone meanwhile, or none waits.
-    /// With it, how long making a ghost took.
-    fn run(&self, waiting: Option<String>) -> Result<(StartedClone, Duration), NodeError> {
+    /// With it, how long making a ghost took, if one was made.
+    fn run(&self, waiting: Option<String>) -> Result<(StartedClone, Option<Duration>), NodeError> {
         if let Some(ghost) = waiting {
             match self.in_ghost(ghost) {
                 Err(error) => tracing::warn!(node = self.node, reason = %error, "a ghost is lost"),
-                started => return Ok((started?, Duration::ZERO)),
+                started => return Ok((started?, None)),
             }
         }
         let begun = Instant::now();
-        let ghost = ghosts::make(&self.node, self.fresh.clone())?;
+        let ghost = ghosts::make(&self.node, self.fresh.clone())?.id;
         let container = begun.elapsed();
-        Ok((self.in_ghost(ghost)?, container))
+        Ok((self.in_ghost(ghost)?, Some(container)))
     }
 
     fn in_ghost(&self, ghost: String) -> Result<StartedClone, NodeError> {

@@ -348,7 +348,7 @@ impl Function {
     }
 
     fn memory_of(&self, node: &str) -> Memory {
-        let nodes = self.shared.nodes.nodes(self.action.limits.memory_mb);
+        let nodes = self.shared.nodes.nodes(self.action.limits.memory_mb, None);
         let found = nodes.into_iter().find(|found| found.name == node);
         found.map(|found| found.memory).unwrap_or_default()
     }

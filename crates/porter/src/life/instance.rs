@@ -119,7 +119,7 @@ impl Instance {
         place: Place,
         tell: impl FnOnce() + Send + 'static,
     ) -> Instance {
-        let Started { id, took, connect, output, ended } = started;
+        let Started { id, took, connect, output, ended, .. } = started;
         let (ends, end) = watch::channel(None);
         let watcher = tokio::spawn(async move {
             let why = ended.await;

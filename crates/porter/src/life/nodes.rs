@@ -130,6 +130,8 @@ pub struct Started {
     pub id: u64,
     /// What starting it took.
     pub took: Took,
+    /// Whether its image was there already, in a ghost that waited with it.
+    pub was_attached: bool,
     /// Makes connections to its server.
     pub connect: Connect,
     /// Its standard output and standard error.
@@ -141,8 +143,9 @@ pub struct Started {
 
 /// What instances run on.
 pub trait Nodes: Debug + Send + Sync {
-    /// The nodes that answer, as somebody sees them who needs an instance with so much memory.
-    fn nodes(&self, memory_mb: u64) -> Vec<NodeFacts>;
+    /// The nodes that answer, as somebody sees them who needs an instance with so much memory, of this
+    /// image or of the base image.
+    fn nodes(&self, memory_mb: u64, image: Option<&str>) -> Vec<NodeFacts>;
     /// Room of the pool.
     fn pool(&self) -> Memory;
     /// How many images lie in the pool.

@@ -23,7 +23,7 @@ const NO_PRESSURE_PERMILLE: u64 = 850;
 pub async fn relieve(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RELIEF).await;
-        for node in shared.nodes.nodes(0) {
+        for node in shared.nodes.nodes(0, None) {
             let idle = shared.fleet.on(&node.name).idle;
             // Nothing to decide is nothing to keep on record.
             if idle.is_empty() || node.memory.excess_above(NO_PRESSURE_PERMILLE) == 0 {

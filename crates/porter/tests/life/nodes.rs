@@ -49,6 +49,8 @@ pub struct State {
     /// So many starts find no node.
     pub lost_starts: u32,
     pub failing_checkpoints: u32,
+    /// Whether ghosts wait that have the image of whatever is started.
+    pub has_attached: bool,
     /// How the clones were started.
     pub tierings: Vec<Tiering>,
     /// What is seen of each instance's memory.
@@ -254,7 +256,7 @@ async fn serve(inside: Arc<Inside>, stream: DuplexStream) {
 }
 
 impl Nodes for TestNodes {
-    fn nodes(&self, _: u64) -> Vec<NodeFacts> {
+    fn nodes(&self, _: u64, _: Option<&str>) -> Vec<NodeFacts> {
         self.state().facts()
     }
 
@@ -269,7 +271,7 @@ impl Nodes for TestNodes {
     }
 
     fn survey(&self) -> Vec<NodeState> {
-        let nodes = self.nodes(0).into_iter();
+        let nodes = self.nodes(0, None).into_iter();
         let seen = |NodeFacts { name, memory, starting, empty_ghosts: ghosts, .. }| NodeState {
             name,
             answers: true,
@@ -345,8 +347,10 @@ impl Nodes for TestNodes {
                 nodes,
             });
             let (server, tie) = (Arc::clone(&inside), Tie(Arc::clone(&inside)));
+            let was_attached = start.image.is_some() && inside.nodes.state().has_attached;
             Ok(Started {
                 id,
+                was_attached,
                 took: Took { whole: 3 * START, container: START, restore: START },
                 connect: Box::new(move || {
                     let (client, stream) = duplex(1 << 16);

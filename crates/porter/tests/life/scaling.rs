@@ -102,6 +102,21 @@ async fn after_the_sixteenth_call_instances_are_clones() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_start_in_a_ghost_with_the_image_is_told_from_one_without() {
+    let world = World::new();
+    world.nodes.state().has_attached = true;
+    let action = world.action("a", "code", json!({}));
+    world.calls(&action, 16).await;
+    settle().await;
+    world.nodes.events();
+    let mut kinds: Vec<String> = burst(&world, &action, 3).await.iter().map(kind).collect();
+    kinds.sort();
+    assert_eq!(kinds, ["ghost", "ghost", "warm"]);
+    let events = world.nodes.events();
+    assert!(!events.iter().any(|event| event.starts_with("init")), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_during_the_checkpoint_waits_for_the_image() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));

@@ -25,7 +25,8 @@ impl Function {
         }
         for _ in 0..lacking {
             let need_bytes = self.most_bytes();
-            let nodes = self.shared.nodes.nodes(self.action.limits.memory_mb);
+            let image = self.has_image().then_some(&*self.image_name);
+            let nodes = self.shared.nodes.nodes(self.action.limits.memory_mb, image);
             let facts = PlacementFacts { need_bytes, nodes };
             let advisor = &self.shared.advisor;
             match advisor.ask(&*advisor.policies.placement, &self.about, &facts) {
@@ -79,8 +80,12 @@ impl Function {
         // From here on the node counts it.
         let starting = self.shared.nodes.start(start);
         tokio::spawn(async move {
-            let kind = if has_image { StartKind::Clone } else { StartKind::Cold };
             let started = starting.await;
+            let kind = match &started {
+                _ if !has_image => StartKind::Cold,
+                Ok(started) if started.was_attached => StartKind::Ghost,
+                _ => StartKind::Clone,
+            };
             // One whose room somebody else has is started elsewhere, or later.
             if !matches!(started, Err(NodesError::Full { .. })) {
                 shared.metrics.starts.started(kind, started.is_ok());
