@@ -14,6 +14,13 @@ const MODE_STRICT: u32 = 1;
 const CAP_SYS_ADMIN: u32 = 21;
 const EFFECTIVE: usize = 2;
 
+/// Whether a stopped thread is under farfork's own filter: it is a clone's, or one of a program that a clone
+/// has executed, which has nothing else of a clone any more.
+pub fn is_farforks(tid: i32) -> bool {
+    // Where filters cannot be read, none is set aside either.
+    ptrace::seccomp_filter(tid, 0).is_ok_and(|(oldest, _)| bpf::is_farforks(&oldest))
+}
+
 /// Lets a stopped thread make calls for the checkpoint whatever its filters say, until it is let
 /// go. A clone is under `own_filters` of farfork's own, which let those calls pass. False if it
 /// cannot be, which is among the refusals then.

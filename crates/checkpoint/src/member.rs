@@ -13,13 +13,15 @@ use crate::shared::Objects;
 use crate::shown::Shown;
 use crate::status::Status;
 use crate::terms::Terms;
-use crate::{aio, identity, namespaces, probe, process, rseq, threads};
+use crate::{aio, filters, identity, namespaces, probe, process, rseq, threads};
 
 /// A stopped process before it was asked anything.
 pub struct Seen<'f> {
     frozen: &'f Frozen,
     mappings: Vec<Mapping>,
     ancestor: Option<Ancestor>,
+    /// How many filters of farfork's own it is under.
+    own_filters: u32,
 }
 
 /// All of a process but its kinship and its descriptors.
@@ -39,7 +41,8 @@ impl<'f> Seen<'f> {
     pub fn of(frozen: &'f Frozen) -> Result<Seen<'f>, CheckpointError> {
         let mappings = maps::read(frozen.pid())?;
         let ancestor = Ancestor::of(&mappings)?;
-        Ok(Seen { frozen, mappings, ancestor })
+        let is_under_own = ancestor.is_some() || filters::is_farforks(frozen.pid());
+        Ok(Seen { frozen, mappings, ancestor, own_filters: is_under_own.into() })
     }
 
     /// The process.
@@ -52,16 +55,11 @@ impl<'f> Seen<'f> {
         &self.mappings
     }
 
-    /// A clone is under a filter of farfork's own.
-    fn own_filters(&self) -> u32 {
-        u32::from(self.ancestor.is_some())
-    }
-
     /// Whether its threads can make calls for the checkpoint; refuses those that cannot.
     pub fn can_call(&self, refusals: &mut Refusals) -> Result<bool, CheckpointError> {
         let (pid, tids) = (self.pid(), self.frozen.tids());
         namespaces::refuse(pid, tids, refusals)?;
-        threads::can_call(pid, tids, self.own_filters(), refusals)
+        threads::can_call(pid, tids, self.own_filters, refusals)
     }
 
     /// Everything about it, with room for its memory in the image's chunks from number
@@ -111,7 +109,7 @@ impl<'f> Seen<'f> {
             .frozen
             .tids()
             .iter()
-            .map(|tid| threads::collect(injector, *tid, &signals, self.own_filters(), refusals))
+            .map(|tid| threads::collect(injector, *tid, &signals, self.own_filters, refusals))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Member {
             process: Process {

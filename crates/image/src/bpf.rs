@@ -2,7 +2,7 @@
 //! seccomp (`seccomp_check_filter`). Not all of a call has to be known for that: most filters look at
 //! no more than its number.
 
-use farfork_plan::window;
+use farfork_plan::{filter, window};
 
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const RET_ALLOW: u32 = 0x7fff_0000;
@@ -27,6 +27,12 @@ fn decode(word: u64) -> Instruction {
 pub fn may_notify(program: &[u64]) -> bool {
     let is_verdict = |i: Instruction| i.code == 0x06 && i.k & ACTION == RET_USER_NOTIF;
     program.iter().any(|word| is_verdict(decode(*word)))
+}
+
+/// Whether the filter is farfork's own, under which a clone is.
+pub fn is_farforks(program: &[u64]) -> bool {
+    let is_marked = |i: Instruction| i.code == 0x06 && i.k == RET_USER_NOTIF | filter::MARK;
+    program.iter().any(|word| is_marked(decode(*word)))
 }
 
 /// A 64-bit call as a filter sees it (`struct seccomp_data`), by words; what is not known is `None`.
@@ -156,6 +162,8 @@ mod tests {
         assert!(!allows(&program, &Call::from_window(1, [8, 0, 0, 0, 0, 0])));
         assert!(!may_notify(&program));
         assert!(may_notify(&[word(0x06, 0, 0, RET_USER_NOTIF)]));
+        assert!(!is_farforks(&[word(0x06, 0, 0, RET_USER_NOTIF)]));
+        assert!(is_farforks(&[word(0x06, 0, 0, RET_USER_NOTIF | filter::MARK)]));
         // ((39 + 1) << 2 ^ 5) is kept, fetched, and compared with x.
         let computing = [
             word(0x20, 0, 0, 0),

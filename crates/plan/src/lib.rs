@@ -26,6 +26,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod filter;
 pub mod op;
 pub mod overlay;
 pub mod place;

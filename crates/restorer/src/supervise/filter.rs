@@ -4,6 +4,7 @@
 //! The number of a call alone decides about all others: the kernel notices that, and lets them
 //! pass without running the filter.
 
+use farfork_plan::filter::MARK;
 use farfork_plan::window;
 use linux_raw_sys::general as k;
 use linux_raw_sys::prctl;
@@ -40,7 +41,7 @@ const ARCH_X86_64: u32 = 0xc000_003e;
 const ARCH_I386: u32 = 0x4000_0003;
 
 const ALLOW: u32 = 0x7fff_0000;
-const NOTIFY: u32 = 0x7fc0_0000;
+const NOTIFY: u32 = 0x7fc0_0000 | MARK;
 const EPERM: u32 = 0x0005_0000 | linux_raw_sys::errno::EPERM;
 
 const SECCOMP_SET_MODE_FILTER: u64 = 1;
