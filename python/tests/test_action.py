@@ -256,6 +256,78 @@ def test_a_client_that_goes_halfway_harms_nobody(server: Server) -> None:
     assert server.run({})[0] == 200
 
 
+LAUNCHED = """
+import http.server, os, socket, sys
+ignored = [line.split()[1] for line in open("/proc/self/status") if line.startswith("SigIgn")]
+listening = socket.socket()  # without SO_REUSEADDR, as a simple program does
+listening.bind(("127.0.0.1", int(sys.argv[1])))
+listening.listen()
+print(sys.argv[2:], dict(os.environ), os.getcwd(), os.listdir("/proc/self/fd"), flush=True)
+"""
+
+
+def launch(server: Server, program: str, *arguments: str, **more: Any) -> None:
+    body = {"program": program, "arguments": arguments, "folder": "/", "environment": {}}
+    server.post("/launch", body | more)
+
+
+def test_a_launched_program_has_its_place_and_nothing_else(server: Server) -> None:
+    # Found by the shell, which tells what is ignored before Python ignores some itself.
+    tell = 'grep SigIgn /proc/self/status; exec "$0" -c "$@"'
+    arguments = ["-c", tell, sys.executable, LAUNCHED, str(server.port), "a b", ""]
+    environment = {"PATH": "/usr/bin:/bin", "A": "b"}
+    with pytest.raises(ConnectionResetError):
+        launch(server, "/bin/sh", *arguments, environment=environment, folder="/usr")
+    server.process.wait(20)
+    ignored, told = server.printed("stdout")
+    assert int(ignored.split()[1], 16) == 0
+    words = told.split(" {", 1)
+    assert words[0] == "['a b', '']"
+    assert "'A': 'b'" in words[1]
+    assert "PYTHONPATH" not in words[1]
+    assert told.endswith("} /usr ['0', '1', '2', '3', '4']"), "its own socket, and what it lists by"
+    assert server.process.returncode == 0, server.printed("stderr")
+
+
+@pytest.mark.parametrize(
+    ("program", "content", "words"),
+    [
+        ("none", None, "it is not there, or the interpreter that it names is not"),
+        ("interpreter", "#!/nowhere/sh", "the interpreter that it names is not"),
+        ("nothing", "", "it is neither an ELF program nor a script"),
+        ("closed", "#!/bin/sh", "it may not be executed"),
+    ],
+)
+def test_what_cannot_be_launched_is_told_and_is_the_end(
+    server: Server, tmp_path: Path, program: str, content: str | None, words: str
+) -> None:
+    path = tmp_path / program
+    if content is not None:
+        path.write_text(content)
+        path.chmod(0o644 if program == "closed" else 0o755)
+    body = {"program": str(path), "folder": "/"}
+    status, told = server.post("/launch", body)
+    assert status == 502
+    assert told["error"].startswith(f"cannot execute {path}: ")
+    assert words in told["error"]
+    assert server.process.wait(20) == 0, server.printed("stderr")
+
+
+def test_a_wrong_launch_is_answered_and_none_follows_code(server: Server) -> None:
+    assert server.init(HELLO)[0] == 200
+    status, told = server.post("/launch", {"program": "/bin/true", "folder": "/"})
+    assert (status, "more than once" in told["error"]) == (403, True)
+    assert server.post("/run", {"value": {}})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"program": 7}, {"folder": None}, {"arguments": "a"}, {"environment": []}]
+)
+def test_a_launch_of_no_program_is_wrong(server: Server, wrong: dict[str, Any]) -> None:
+    status, told = server.post("/launch", {"program": "/bin/true", "folder": "/"} | wrong)
+    assert (status, "no" in told["error"]) == (400, True)
+
+
 def test_a_prepared_process_waits_without_a_connection(server: Server) -> None:
     server.init(HOOKED)
     assert server.run({}) == (200, {"seen": []})

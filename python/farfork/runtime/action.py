@@ -3,10 +3,14 @@ r"""Serves one action of OpenWhisk's over HTTP: `python -m farfork.runtime.actio
     POST /init     {"value": {"name", "main", "code", "binary", "env"}}    once, before all else
     POST /run      {"value": {...}, "activation_id", "deadline", ...}      a result, or {"error"}
     POST /prepare                                                          farfork's own: see below
+    POST /launch  {"confinement", "program", "arguments", ...}             farfork's own: see below
 
 `/init` may be told two things more: `confinement`, what the process gives up before it loads
 anything (see farfork.runtime.confinement), and `folder`, where the files of an archive are
 unpacked already.
+
+`/launch` comes instead of `/init`: the process gives up the same, and becomes another program
+(see farfork.runtime.launch), which serves an action that is not Python's.
 
 Invariants:
 - Environment and working directory are the same at the beginning of every activation.
@@ -39,6 +43,7 @@ from farfork.listener import Listener, ListenError
 from farfork.protocol import Message
 from farfork.runtime import process
 from farfork.runtime.confinement import ConfinementError, enter
+from farfork.runtime.launch import LaunchError, become
 from farfork.runtime.life import Life
 
 _TRACE = ("traceparent", "tracestate")
@@ -67,12 +72,19 @@ class Action:
         self._life = Life(listener)
         self._function: loader.Function | None = None
         self._surroundings = process.Surroundings()
-        self._calls = {"/init": self._init, "/run": self._run, "/prepare": self._prepare}
+        self._connection: socket.socket | None = None
+        self._is_over = False
+        self._calls = {
+            "/init": self._init,
+            "/run": self._run,
+            "/prepare": self._prepare,
+            "/launch": self._launch,
+        }
 
     def serve(self) -> None:
-        """Answer calls for ever."""
+        """Answer calls for ever, or until there is another server or should be."""
         self._listener.start()
-        while True:
+        while not self._is_over:
             with suppress(ConnectionAbortedError):
                 self.serve_connection(self._listener.accept())
 
@@ -81,6 +93,7 @@ class Action:
         with connection, suppress(OSError):  # a client that goes takes nobody with it
             self._life.notice_clone()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connection = connection
             _Calls(connection, self)
 
     def answer(self, path: str, body: Message) -> Answer:
@@ -95,13 +108,12 @@ class Action:
             return error.status, {"error": str(error)}
 
     @property
-    def is_prepared(self) -> bool:
-        """Whether the process waits for its checkpoint."""
-        return self._life.is_prepared
+    def is_last(self) -> bool:
+        """Whether no call may follow: the process waits for its checkpoint, or is to end."""
+        return self._life.is_prepared or self._is_over
 
     def _init(self, body: Message) -> Answer:
-        if self._function is not None:
-            raise CallError(HTTPStatus.FORBIDDEN, "Cannot initialize the action more than once.")
+        self._be_new()
         value = _object(body, "value")
         try:
             if confinement := _object(body, "confinement"):
@@ -120,6 +132,27 @@ class Action:
         process.flush_output()
         self._surroundings = process.Surroundings()
         return HTTPStatus.OK, {"ok": True}
+
+    def _launch(self, body: Message) -> Answer:
+        self._be_new()
+        assert self._connection is not None, "a call comes by a connection"
+        try:
+            if confinement := _object(body, "confinement"):
+                enter(confinement)
+            # First of all, so that nobody finds it who looks for the program.
+            self._is_over = True
+            self._listener.close()
+            become(body, self._connection)
+        except LaunchError as error:
+            return HTTPStatus.BAD_GATEWAY, {"error": str(error)}
+        except ConfinementError as error:
+            return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)}
+        except ValueError as error:
+            raise CallError(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+    def _be_new(self) -> None:
+        if self._function is not None:
+            raise CallError(HTTPStatus.FORBIDDEN, "Cannot initialize the action more than once.")
 
     def _run(self, body: Message) -> Answer:
         if self._function is None:
@@ -162,7 +195,7 @@ class _Calls(BaseHTTPRequestHandler):
             self._send(error.status, {"error": str(error)})
             return
         status, answer = self._action.answer(self.path, body)
-        self.close_connection |= self._action.is_prepared
+        self.close_connection |= self._action.is_last
         self._send(status, answer)
 
     def _body(self) -> Message:
