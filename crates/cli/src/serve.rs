@@ -38,6 +38,9 @@ pub(crate) struct Args {
     /// Python that has the package farfork, for Python functions.
     #[arg(long, value_name = "PATH", env = "FARFORK_PYTHON", default_value = "python3")]
     python: PathBuf,
+    /// Node.js, for functions in JavaScript; without this, node as the shell finds it, if it does.
+    #[arg(long, value_name = "PATH", env = "FARFORK_NODEJS")]
+    nodejs: Option<PathBuf>,
     /// A JSON file with settings of the policies; what it does not name is as without it.
     #[arg(long, value_name = "FILE")]
     policies: Option<PathBuf>,
@@ -85,11 +88,8 @@ pub(crate) fn run(args: &Args) -> CommandResult {
             pool,
         },
         listen: args.listen,
-        // A mere name is looked for by the shell's rules.
-        python: match args.python.components().count() {
-            1 => args.python.clone(),
-            _ => std::path::absolute(&args.python)?,
-        },
+        python: program(&args.python)?,
+        nodejs: args.nodejs.as_deref().map(program).transpose()?,
         state: state.clone(),
         policies: args.policies.as_deref().map(policies).transpose()?.unwrap_or_default(),
     };
@@ -102,6 +102,14 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         tracing::info!(dashboard, %key_of_guest, "serving");
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A mere name is looked for by the shell's rules.
+fn program(path: &Path) -> std::io::Result<PathBuf> {
+    match path.components().count() {
+        1 => Ok(path.to_owned()),
+        _ => std::path::absolute(path),
+    }
 }
 
 fn policies(file: &Path) -> Result<farfork_policy::Settings, Box<dyn Error>> {

@@ -21,6 +21,8 @@ pub enum Silence {
     Lost,
     /// The answer is longer than answers may be.
     TooLong,
+    /// The answer is none of HTTP's.
+    Garbled,
 }
 
 /// A connection.
@@ -52,10 +54,11 @@ impl Connection {
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .map_err(|_| Silence::NotSent)?;
-        let answer =
-            self.sender.send_request(request).await.map_err(|error| {
-                if error.is_canceled() { Silence::NotSent } else { Silence::Lost }
-            })?;
+        let answer = self.sender.send_request(request).await.map_err(|error| match error {
+            error if error.is_canceled() => Silence::NotSent,
+            error if error.is_parse() => Silence::Garbled,
+            _ => Silence::Lost,
+        })?;
         let status = answer.status().as_u16();
         let body = Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {

@@ -6,6 +6,7 @@
 //!  dashboard  a page that shows what goes on
 //!  life       calls and instances of functions
 //!  confine    what a function may do, and its files
+//!  runtimes   what serves functions of other kinds than Python
 //!  cluster    nodes for real, on which instances are clones
 //!  operator   keys of namespaces
 //!  store      what survives a restart: keys, actions, activations, calls that were accepted
@@ -25,6 +26,7 @@ pub mod gateway;
 mod http;
 pub mod life;
 pub mod operator;
+pub mod runtimes;
 pub mod serve;
 pub mod store;
 pub mod trace;

@@ -21,6 +21,7 @@ use crate::dashboard::Dashboard;
 use crate::gateway::{Gateway, router};
 use crate::life::{Advisor, JournalFile, Platform, Watched};
 use crate::operator::{Listener, OperatorError, have_guest};
+use crate::runtimes::{NodeJs, NodeJsError, Others};
 use crate::store::{Embedded, Store, StoreError};
 
 /// For so long calls that are being made are waited for at the end.
@@ -37,6 +38,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The interpreter of Python functions.
     pub python: PathBuf,
+    /// Node.js for functions in JavaScript; without it, that which is found.
+    pub nodejs: Option<PathBuf>,
     /// Who decides.
     pub policies: PolicySettings,
 }
@@ -60,6 +63,9 @@ pub enum ServeError {
     /// The nodes fail.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    /// Node.js that was asked for cannot be had.
+    #[error(transparent)]
+    NodeJs(#[from] NodeJsError),
     /// Files of functions have no place.
     #[error(transparent)]
     Folders(#[from] FolderError),
@@ -91,6 +97,8 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
         .and_then(|journal| Advisor::new(settings.policies, Some(journal)))
         .map_err(failed("write", &journal.display().to_string()))?;
     let python = Python::find(settings.python.clone())?;
+    let runtimes = settings.state.join("runtimes");
+    let others = Others { nodejs: NodeJs::find(settings.nodejs.as_deref(), &runtimes)? };
     let listener = std::net::TcpListener::bind(settings.listen);
     let listener = listener.map_err(failed("listen at", &settings.listen))?;
     let agents = Agents::start(&settings.cluster)?;
@@ -98,6 +106,7 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
     let runtime = runtime.map_err(failed("start threads of", &"the platform"))?;
     let parts = Parts {
         python,
+        others,
         store: Arc::clone(&store),
         folders,
         advisor: Arc::new(advisor),
@@ -127,6 +136,7 @@ fn open_to_pass(directory: &Path) -> io::Result<()> {
 /// What a platform is made of.
 struct Parts {
     python: Python,
+    others: Others,
     store: Arc<dyn Store>,
     folders: Folders,
     advisor: Arc<Advisor>,
@@ -142,15 +152,22 @@ async fn serve(
     let place = "the platform's socket";
     // From here on a signal waits for its turn.
     let mut over = Over::expected().map_err(failed("wait for signals to", &"the platform"))?;
-    let Parts { python, store, folders, advisor, budgets } = parts;
-    let beginning =
-        Cluster::begin(settings.cluster.clone(), budgets, &python, Arc::clone(&advisor));
+    let Parts { python, others, store, folders, advisor, budgets } = parts;
+    let beginning = Cluster::begin(
+        settings.cluster.clone(),
+        budgets,
+        &python,
+        others.paths(),
+        Arc::clone(&advisor),
+    );
     let cluster = tokio::select! {
         cluster = beginning => cluster?,
         () = over.wait() => return Ok(()),
     };
-    let platform = Platform::begin(Arc::clone(&store), Arc::new(cluster), advisor, folders)?;
-    let runtimes = Arc::new(Runtimes { python: python.version, nodejs: None, blackbox: false });
+    let nodejs = others.nodejs.as_ref().map(|nodejs| nodejs.version.clone());
+    let runtimes = Arc::new(Runtimes { python: python.version, nodejs, blackbox: true });
+    let platform =
+        Platform::begin(Arc::clone(&store), Arc::new(cluster), advisor, folders, others)?;
     let dashboard = Dashboard::of(Arc::clone(&platform) as Arc<dyn Watched>);
     let operator = tokio::spawn(Listener::at(&settings.state)?.serve(Arc::clone(&store)));
     let gateway = Gateway { store, runtimes, caller: platform };

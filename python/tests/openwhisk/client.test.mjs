@@ -139,6 +139,16 @@ test("an archive is an action", async () => {
   assert.deepEqual(said, { from: "an archive" });
 });
 
+test("an action that is not said to be anything is in JavaScript", async () => {
+  const action = "async function main({ name }) { console.log('greeting', name); return { hello: name }; }";
+  const { exec } = await client.actions.create({ name: "script", action });
+  assert.match(exec.kind, /^nodejs:\d+$/);
+  const call = { name: "script", params: { name: "Ada" }, blocking: true };
+  const { response, logs } = await client.actions.invoke(call);
+  assert.deepEqual(response.result, { hello: "Ada" });
+  assert.match(logs.join("\n"), /stdout: greeting Ada$/);
+});
+
 test("limits and annotations are kept, and limits have bounds", async () => {
   const limits = { timeout: 5000, memory: 128, logs: 1 };
   await client.actions.create({ name: "limited", action: GREET, kind, limits });

@@ -11,6 +11,7 @@ use farfork_sys::words;
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
+use super::kind;
 use super::parameters::{Parameters, listed, pairs};
 use super::remote::{Question, Remote, path, web_path};
 use crate::output::print_json;
@@ -21,14 +22,16 @@ const MIB: u64 = 1 << 20;
 /// What to deploy.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Python file with main(args), or a zip archive with __main__.py on top.
+    /// A file in Python or JavaScript with main(args), a zip archive with __main__.py, index.js or
+    /// package.json on top, or with --kind blackbox a program that speaks OpenWhisk's action interface.
     file: PathBuf,
     #[command(flatten)]
     remote: Remote,
     /// What the function is called; the file's name without it.
     #[arg(long)]
     name: Option<String>,
-    /// Runtime, as python:3.11; without it, what the end of the file's name says.
+    /// Runtime, as python:3.11, nodejs:20 or blackbox; without it, what the end of the file's name says, and
+    /// what is in an archive.
     #[arg(long)]
     kind: Option<String>,
     /// What is called in it, if that is not main.
@@ -135,12 +138,7 @@ fn name(args: &Args) -> Option<String> {
 }
 
 fn kind(args: &Args) -> Option<String> {
-    let by_end = || match args.file.extension()?.to_str()? {
-        "py" | "zip" => Some("python:default".to_owned()),
-        "js" | "mjs" | "cjs" => Some("nodejs:default".to_owned()),
-        _ => None,
-    };
-    args.kind.clone().or_else(by_end)
+    args.kind.clone().or_else(|| kind::of(&args.file).map(str::to_owned))
 }
 
 /// What is said about the function from here on; nothing if that stays as it is. What it said before
@@ -227,10 +225,8 @@ mod tests {
     fn the_end_of_a_files_name_tells_its_runtime() {
         for (file, kind_of) in [
             ("a/hello.py", Some("python:default")),
-            ("hello.zip", Some("python:default")),
             ("hello.js", Some("nodejs:default")),
             ("hello", None),
-            ("hello.txt", None),
         ] {
             let args = parsed(&[file]);
             assert_eq!((name(&args).as_deref(), kind(&args).as_deref()), (Some("hello"), kind_of));

@@ -18,6 +18,14 @@ pub struct Exec {
     pub main: Option<String>,
 }
 
+impl Exec {
+    /// Whether its code is the server itself, of which no more is known than that it speaks OpenWhisk's
+    /// action interface.
+    pub fn is_blackbox(&self) -> bool {
+        self.kind == BLACKBOX
+    }
+}
+
 /// Its code, as the client sent it: text, or base64 of an archive or a program.
 pub type Code = String;
 
@@ -103,18 +111,26 @@ impl ExecPut {
         if code.len() as u64 > MOST_CODE_BYTES {
             return Err(ApiError::TooLarge { what: "the code", most: MOST_CODE_BYTES });
         }
-        let binary = is_binary(&code);
-        if kind == BLACKBOX && !binary {
-            return Err(wrong("the code of a blackbox is a program or a zip archive, in base64"));
+        let binary = is_binary(&code, if kind == BLACKBOX { &PROGRAMS } else { &ARCHIVES });
+        if kind == BLACKBOX && !binary && !code.starts_with(SCRIPT) {
+            return Err(wrong(
+                "the code of a blackbox is a script that begins with #!, or in base64 such a script, an \
+                 ELF program, or a zip archive with one called exec at its top",
+            ));
         }
         Ok((Exec { kind, binary, main: self.main.filter(|main| !main.is_empty()) }, code))
     }
 }
 
-/// Whether a client means base64 by it, as OpenWhisk finds out: it is an archive or a program then.
-fn is_binary(code: &str) -> bool {
-    const MAGICS: [&[u8]; 3] = [b"PK\x03\x04", b"\x7fELF", b"\x1f\x8b"];
-    let begins = |bytes: Vec<u8>| MAGICS.iter().any(|magic| bytes.starts_with(magic));
+/// How a script begins that names its interpreter.
+const SCRIPT: &str = "#!";
+/// How that begins which a client sends in base64: to a language's runtime, and as a blackbox.
+const ARCHIVES: [&[u8]; 3] = [b"PK\x03\x04", b"\x7fELF", b"\x1f\x8b"];
+const PROGRAMS: [&[u8]; 3] = [b"PK\x03\x04", b"\x7fELF", SCRIPT.as_bytes()];
+
+/// Whether a client means base64 by it, as OpenWhisk finds out: by what it would be.
+fn is_binary(code: &str, magics: &[&[u8]]) -> bool {
+    let begins = |bytes: Vec<u8>| magics.iter().any(|magic| bytes.starts_with(magic));
     let is_base64 = code.len().is_multiple_of(4) && code.is_ascii();
     let head = code.get(..8).filter(|_| is_base64);
     head.and_then(|head| STANDARD.decode(head).ok()).is_some_and(begins)
@@ -167,7 +183,25 @@ mod tests {
         for text in ["def main(a): return a", "abcd", "UEsDBA==x", &encoded(b"text")] {
             assert!(!put("python", text).check(&runtimes()).unwrap().0.binary, "{text}");
         }
-        assert!(put("blackbox", &encoded(b"\x7fELFxx")).check(&runtimes()).unwrap().0.binary);
+    }
+
+    #[test]
+    fn a_blackbox_is_a_program_whatever_it_comes_as() {
+        let encoded = |bytes: &[u8]| STANDARD.encode(bytes);
+        let binary = |code: &str| {
+            let checked = put("blackbox", code).check(&runtimes());
+            checked.map(|(exec, _)| exec.is_blackbox() && exec.binary)
+        };
+        for program in [&b"\x7fELFxx"[..], b"PK\x03\x04rest", b"#!/bin/sh\ntrue\n"] {
+            assert_eq!(binary(&encoded(program)), Ok(true), "{program:?}");
+        }
+        assert_eq!(binary("#!/bin/sh\ntrue\n"), Ok(false), "it is a text");
+        for none in ["print()", &*encoded(b"text of no kind"), &*encoded(b"\x1f\x8b\x08\x00....")] {
+            assert!(binary(none).unwrap_err().to_string().contains("begins with #!"), "{none}");
+        }
+        // It may be Python all the same.
+        let text = encoded(b"#!/bin/sh\ntrue\n");
+        assert!(!put("python", &text).check(&runtimes()).unwrap().0.binary);
     }
 
     #[test]
@@ -175,7 +209,7 @@ mod tests {
         let refused = |put: ExecPut| put.check(&runtimes()).unwrap_err().to_string();
         assert!(refused(ExecPut::default()).contains("no kind"));
         assert!(refused(put("python", "")).contains("no code"));
-        assert!(refused(put("blackbox", "#!/bin/sh")).contains("base64"));
+        assert!(refused(put("blackbox", "true")).contains("base64"));
         let image = ExecPut { image: Some("a/b".to_owned()), ..put("blackbox", "x") };
         assert!(refused(image).contains("images of containers"));
         let large = "x".repeat(MOST_CODE_BYTES as usize + 1);

@@ -113,20 +113,22 @@ struct Inner {
     attached: Attached,
     connector: Connector,
     budgets: Budgets,
-    /// The base image of Python.
+    /// The base image, which is Python's action server.
     base: OnceLock<String>,
 }
 
 impl Cluster {
-    /// Uses the agents of these nodes, which run; has the base images made that are not there.
+    /// Uses the agents of these nodes, which run; has the base image made if it is not there. Functions
+    /// need the files `needed` beside Python's.
     pub async fn begin(
         settings: Settings,
         budgets: Budgets,
         python: &Python,
+        mut needed: Vec<PathBuf>,
         advisor: Arc<Advisor>,
     ) -> Result<Cluster, ClusterError> {
         let pool = Arc::new(Pool::open(&settings.pool)?);
-        let mut needed = python.paths.clone();
+        needed.extend(python.paths.clone());
         needed.extend([settings.program.clone(), settings.state.clone()]);
         let inner = Inner {
             images: Images::of(pool, settings.clone()),

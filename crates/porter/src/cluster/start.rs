@@ -118,9 +118,9 @@ impl Inner {
 
     /// The image that an instance is a clone of.
     async fn image_of(&self, start: &Start) -> Result<(String, Cid), NodesError> {
-        let base = self.base.get().filter(|_| start.kind.starts_with("python:"));
-        let Some(name) = start.image.as_ref().or(base) else {
-            let reason = format!("there is no runtime for {} yet", start.kind);
+        // Of any kind: it becomes another program where it has to.
+        let Some(name) = start.image.as_ref().or(self.base.get()) else {
+            let reason = "there is no base image yet".to_owned();
             return Err(NodesError::Start { node: start.node.clone(), reason });
         };
         match self.images.find(name).await? {

@@ -5,6 +5,7 @@
 //! function's image, so that a clone is confined before its first instruction.
 
 mod calls;
+mod contents;
 mod folder;
 
 use std::io;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+pub use contents::{Contents, PROGRAM};
 pub use folder::{FolderError, Folders};
 
 /// Users of functions are numbered from here on: no user of the system's, of a directory's or of

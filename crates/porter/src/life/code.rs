@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::image;
 use super::platform::Shared;
 use crate::api::Action;
-use crate::confine::{self, FolderError};
+use crate::confine::{self, Contents, FolderError};
+use crate::runtimes::Server;
 
 /// The code of a function.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub struct Code {
     pub user: u32,
     /// It.
     pub form: Form,
+    /// What serves it, if that is not the server that every instance begins with.
+    pub server: Option<Server>,
 }
 
 /// How code comes.
@@ -22,7 +25,7 @@ pub struct Code {
 pub enum Form {
     /// As a text.
     Text(String),
-    /// As the files of an archive, unpacked in a folder that its user can read.
+    /// As the files of an archive, or a program, in a folder that its user can read.
     Folder(PathBuf),
 }
 
@@ -52,19 +55,29 @@ impl Shared {
             Err(error) => return Err(NoCode::Lost(error.to_string())),
         };
         let user = confine::user(number);
-        let form = match action.exec.binary {
+        let form = match action.exec.binary || action.exec.is_blackbox() {
             true => Form::Folder(self.folder(&action, user, text).await?),
             false => Form::Text(text),
         };
-        Ok((action, Arc::new(Code { user, form })))
+        let folder = match &form {
+            Form::Folder(path) => Some(&**path),
+            Form::Text(_) => None,
+        };
+        let server = self.others.server(&action, folder);
+        let server = server.map_err(|none| NoCode::Lost(none.to_string()))?;
+        Ok((action, Arc::new(Code { user, form, server })))
     }
 
-    async fn folder(&self, action: &Action, user: u32, archive: String) -> Result<PathBuf, NoCode> {
+    async fn folder(&self, action: &Action, user: u32, code: String) -> Result<PathBuf, NoCode> {
         let (folders, name) = (self.folders.clone(), image::name(action));
-        let had = tokio::task::spawn_blocking(move || folders.have(&name, user, &archive));
+        let is_blackbox = action.exec.is_blackbox();
+        let had = tokio::task::spawn_blocking(move || {
+            let contents = if is_blackbox { Contents::Program } else { Contents::Archive };
+            folders.have(&name, user, contents(&code))
+        });
         let had = had.await.map_err(|_| NoCode::Lost("the platform ends".to_owned()))?;
         had.map_err(|error| match error {
-            FolderError::Archive(_) => NoCode::Wrong(error.to_string()),
+            FolderError::Archive(_) | FolderError::Program(_) => NoCode::Wrong(error.to_string()),
             error => NoCode::Lost(error.to_string()),
         })
     }

@@ -6,17 +6,19 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::code::Code;
+use super::exchange::{exchange, watched};
 use super::fleet::Place;
 use super::logs::{Lines, Logs};
 use super::nodes::{Connect, Started, Took};
 use super::prepare::prepare;
-use super::{Call, protocol};
-use crate::api::{Outcome, Response, StartKind, Times};
+use super::trouble::Trouble;
+use super::{Call, launch, protocol};
+use crate::api::{Action, Outcome, Response, StartKind, Times};
 use crate::clock::now_ms;
-use crate::http::{Connection, MOST_ANSWER_BYTES, Silence};
+use crate::http::Connection;
 
 /// For how long the reason of an end is waited for when a connection is lost.
 const REASON: Duration = Duration::from_secs(1);
@@ -41,6 +43,8 @@ pub struct Instance {
     connection: Option<Connection>,
     logs: Logs,
     has_code: bool,
+    /// Whether its server is a blackbox's.
+    is_blackbox: bool,
     end: watch::Receiver<Option<End>>,
     watcher: JoinHandle<()>,
 }
@@ -83,28 +87,6 @@ impl Spent {
     }
 }
 
-/// Why an instance does not answer.
-enum Trouble {
-    /// It was not asked.
-    NotAsked,
-    /// It took too long.
-    Late,
-    /// It has ended, or ended the connection.
-    Gone,
-    /// It has answered too much.
-    TooLong,
-}
-
-impl From<Silence> for Trouble {
-    fn from(silence: Silence) -> Trouble {
-        match silence {
-            Silence::NotSent => Trouble::NotAsked,
-            Silence::Lost => Trouble::Gone,
-            Silence::TooLong => Trouble::TooLong,
-        }
-    }
-}
-
 impl Drop for Instance {
     fn drop(&mut self) {
         self.watcher.abort();
@@ -137,6 +119,7 @@ impl Instance {
             connection: None,
             logs: Logs::of(output),
             has_code: kind != StartKind::Cold,
+            is_blackbox: false,
             end,
             watcher,
         }
@@ -150,6 +133,7 @@ impl Instance {
     /// Makes a call; nothing if the instance was not even asked.
     pub async fn make(&mut self, call: &Call, code: Option<&Code>) -> Option<Made> {
         let limits = call.action.limits;
+        self.is_blackbox = call.action.exec.is_blackbox();
         let mut lines = Lines::new(limits.logs_mb << 20);
         let start_ms = now_ms();
         let wait_ms = start_ms.saturating_sub(call.asked_ms);
@@ -158,14 +142,14 @@ impl Instance {
             Ok(response) => (response, true),
             Err(Trouble::NotAsked) => return None,
             Err(trouble) => {
-                let response = self.told(&trouble, limits.timeout_ms, &mut lines).await;
+                let response = self.told(trouble, limits.timeout_ms, &mut lines).await;
                 (response, false)
             }
         };
         let times = Times { start_ms, end_ms: now_ms(), wait_ms, init_ms: spent.init.map(millis) };
         let is_well = is_whole && response.status != Outcome::DeveloperError;
         match is_whole {
-            true => self.logs.rest(&mut lines).await,
+            true => self.logs.rest(&mut lines, self.is_blackbox).await,
             false => self.logs.last(&mut lines).await,
         }
         if is_well {
@@ -195,17 +179,19 @@ impl Instance {
         if !self.has_code {
             let begun = Instant::now();
             // Whoever starts one without an image has the code.
-            let document = protocol::init(&call.action, code.ok_or(Trouble::NotAsked)?);
-            let (status, body) = self.post("/init", document, limit, lines).await?;
+            let code = code.ok_or(Trouble::NotAsked)?;
+            let failure = self.load(&call.action, code, begun + limit, lines).await?;
             spent.init = Some(begun.elapsed());
-            if let Some(failure) = protocol::initialised((status, &body)) {
+            if let Some(failure) = failure {
                 return Ok(failure);
             }
             self.has_code = true;
         }
         let begun = Instant::now();
-        let (status, body) =
-            self.post("/run", protocol::run(call), limit, lines).await.map_err(|trouble| {
+        let (status, body) = self
+            .post("/run", protocol::run(call), begun + limit, lines)
+            .await
+            .map_err(|trouble| {
                 // One that takes nothing after its code is ended by that.
                 let is_new = spent.init.is_some();
                 if is_new && matches!(trouble, Trouble::NotAsked) { Trouble::Gone } else { trouble }
@@ -214,46 +200,74 @@ impl Instance {
         Ok(protocol::ran((status, &body)))
     }
 
+    /// Loads the code; what went wrong, if that is the code's affair.
+    async fn load(
+        &mut self,
+        action: &Action,
+        code: &Code,
+        until: Instant,
+        lines: &mut Lines,
+    ) -> Result<Option<Response>, Trouble> {
+        if let Some(server) = &code.server {
+            let document = protocol::launch(code, server);
+            if let Some(failure) = self.launch(document, until, lines).await? {
+                return Ok(Some(failure));
+            }
+        }
+        let init = self.post("/init", protocol::init(action, code), until, lines).await;
+        let (status, body) = init.map_err(|trouble| match trouble {
+            // Nobody else can take the call instead: the program is its owner's.
+            Trouble::NotAsked if code.server.is_some() => Trouble::Gone,
+            trouble => trouble,
+        })?;
+        Ok(protocol::initialised((status, &body)))
+    }
+
+    /// Has the server become another program, and waits until that listens.
+    async fn launch(
+        &mut self,
+        document: Bytes,
+        until: Instant,
+        lines: &mut Lines,
+    ) -> Result<Option<Response>, Trouble> {
+        let Instance { connect, connection, logs, end, .. } = self;
+        let launching = launch::launch(connect, document);
+        if let Some(failure) = watched(launching, until, end, logs, lines).await? {
+            return Ok(Some(failure));
+        }
+        match watched(launch::listening(connect), until, end, logs, lines).await {
+            Ok(made) => *connection = Some(made),
+            Err(Trouble::Late) => return Err(Trouble::Deaf),
+            Err(_) => return Err(Trouble::Gone),
+        }
+        Ok(None)
+    }
+
     async fn post(
         &mut self,
         path: &str,
         body: Bytes,
-        limit: Duration,
+        until: Instant,
         lines: &mut Lines,
     ) -> Result<(u16, Bytes), Trouble> {
         let Instance { connect, connection, logs, end, .. } = self;
-        let work = async {
-            tokio::select! {
-                // An answer that is there counts, whatever became of the instance.
-                biased;
-                answer = exchange(connect, connection, path, body) => Ok(answer?),
-                // Nobody else changes it; a sender that is gone has said all.
-                _ = end.wait_for(Option::is_some) => Err(Trouble::Gone),
-                () = sleep(limit) => Err(Trouble::Late),
-            }
-        };
-        logs.during(work, lines).await
+        let work = exchange(connect, connection, path, body);
+        let answer = watched(work, until, end, logs, lines).await;
+        if self.is_blackbox {
+            // How long it keeps connections, and when it ends them, only it knows.
+            self.connection = None;
+        }
+        answer
     }
 
     /// What the caller is told of a call that has no answer.
-    async fn told(&mut self, trouble: &Trouble, timeout_ms: u64, lines: &mut Lines) -> Response {
-        let words = match trouble {
-            Trouble::Late => {
-                format!("The action exceeded its time limits of {timeout_ms} milliseconds.")
-            }
-            Trouble::TooLong => format!(
-                "The action produced a response that exceeded the allowed length of \
-                 {MOST_ANSWER_BYTES} bytes."
-            ),
-            Trouble::Gone | Trouble::NotAsked => {
-                if let Some(why) = self.reason().await {
-                    lines.note("stderr", &format!("The instance has ended: {why}"));
-                }
-                let which = if self.has_code { "produce a valid response" } else { "initialize" };
-                format!("The action did not {which} and exited unexpectedly.")
-            }
-        };
-        Response::failure(Outcome::DeveloperError, &words)
+    async fn told(&mut self, trouble: Trouble, timeout_ms: u64, lines: &mut Lines) -> Response {
+        if matches!(trouble, Trouble::Gone | Trouble::NotAsked)
+            && let Some(why) = self.reason().await
+        {
+            lines.note("stderr", &format!("The instance has ended: {why}"));
+        }
+        Response::failure(Outcome::DeveloperError, &trouble.words(timeout_ms, self.has_code))
     }
 
     /// Why it has ended, if that comes to be known soon.
@@ -268,24 +282,6 @@ impl Instance {
         self.connection = None;
         prepare(&self.connect).await
     }
-}
-
-/// Posts a document, on a new connection if there is none or the server has ended it meanwhile.
-async fn exchange(
-    connect: &Connect,
-    connection: &mut Option<Connection>,
-    path: &str,
-    body: Bytes,
-) -> Result<(u16, Bytes), Silence> {
-    if let Some(open) = connection {
-        match open.post(path, body.clone()).await {
-            Err(Silence::NotSent) => *connection = None,
-            other => return other,
-        }
-    }
-    let stream = connect().await.map_err(|_| Silence::NotSent)?;
-    let made = Connection::over(stream).await?;
-    connection.insert(made).post(path, body).await
 }
 
 fn millis(time: Duration) -> u64 {

@@ -15,6 +15,8 @@ use super::nodes::Output;
 const END: &[u8] = b"XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX";
 /// For how long the end is waited for when the answer is there.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// The same of a server that may print no end: what it has printed before its answer is there.
+const LITTLE_PATIENCE: Duration = Duration::from_millis(5);
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 /// A longer line is told in pieces of this size.
 const LONGEST_LINE: u64 = 64 << 10;
@@ -92,9 +94,10 @@ impl Logs {
         work.await
     }
 
-    /// Reads what is left of an activation's lines, once its answer is there.
-    pub async fn rest(&mut self, lines: &mut Lines) {
-        if timeout(PATIENCE, self.read(lines)).await.is_err() {
+    /// Reads what is left of an activation's lines, once its answer is there. Not everybody prints an end.
+    pub async fn rest(&mut self, lines: &mut Lines, may_have_no_end: bool) {
+        let patience = if may_have_no_end { LITTLE_PATIENCE } else { PATIENCE };
+        if timeout(patience, self.read(lines)).await.is_err() && !may_have_no_end {
             let words = "The log of this activation may be incomplete: its end was not printed.";
             lines.note("stderr", words);
         }

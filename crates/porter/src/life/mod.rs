@@ -17,10 +17,12 @@
 mod advisor;
 mod code;
 pub mod decisions;
+mod exchange;
 mod fleet;
 mod function;
 mod image;
 mod instance;
+mod launch;
 mod logs;
 mod metrics;
 pub mod nodes;
@@ -30,6 +32,7 @@ mod pressure;
 mod protocol;
 mod shelf;
 pub mod snapshot;
+mod trouble;
 
 use std::fmt::Debug;
 

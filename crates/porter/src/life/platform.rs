@@ -23,6 +23,7 @@ use crate::api::{
 };
 use crate::clock::now_ms;
 use crate::confine::Folders;
+use crate::runtimes::Others;
 use crate::store::{Accepted, FLUSH, Store, StoreError};
 
 /// Most calls of a namespace that wait or are being made.
@@ -45,6 +46,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Files of functions.
     pub folders: Folders,
+    /// What serves functions of other kinds than Python.
+    pub others: Others,
     /// Calls that wait or are being made, by namespace.
     calls: Mutex<HashMap<Name, usize>>,
     /// Whether something was kept that is not on disk.
@@ -76,6 +79,7 @@ impl Platform {
         nodes: Arc<dyn Nodes>,
         advisor: Arc<Advisor>,
         folders: Folders,
+        others: Others,
     ) -> Result<Arc<Platform>, StoreError> {
         let fleet = Arc::<Fleet>::default();
         let shared = Arc::new(Shared {
@@ -86,6 +90,7 @@ impl Platform {
             fleet,
             shelf: Arc::default(),
             folders,
+            others,
             calls: Mutex::default(),
             is_dirty: AtomicBool::new(false),
             began_ms: now_ms(),

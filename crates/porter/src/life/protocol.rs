@@ -1,5 +1,8 @@
 //! OpenWhisk's action protocol: what is posted to an instance, and what its answers mean.
 
+use std::collections::BTreeMap;
+use std::env;
+
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
@@ -8,16 +11,22 @@ use super::code::{Code, Form};
 use crate::api::{Action, Outcome, Response};
 use crate::clock::now_ms;
 use crate::confine;
+use crate::runtimes::Server;
+
+/// What of the operator's environment programs see that are launched.
+const KEPT: [&str; 3] = ["PATH", "LANG", "LC_ALL"];
 
 /// What `/init` is posted. Beside OpenWhisk's `value` stands what is our own: whom the server has to
-/// become before it loads anything, and where the files of an archive are.
+/// become before it loads anything, if it has not when it was launched, and where the files of an archive
+/// are.
 pub fn init(action: &Action, code: &Code) -> Bytes {
     let main = action.exec.main.as_deref().unwrap_or("main");
     let (text, folder) = match &code.form {
         Form::Text(text) => (&**text, None),
         Form::Folder(path) => ("", Some(path)),
     };
-    encoded(&json!({
+    let confinement = code.server.is_none().then(|| confine::document(code.user));
+    let mut document = json!({
         "value": {
             "name": action.name,
             "main": main,
@@ -29,8 +38,27 @@ pub fn init(action: &Action, code: &Code) -> Bytes {
                 "__OW_NAMESPACE": action.namespace,
             },
         },
-        "confinement": confine::document(code.user),
+        "confinement": confinement,
         "folder": folder,
+    });
+    if action.exec.is_blackbox() {
+        // It may be strict.
+        document = json!({ "value": document["value"] });
+    }
+    encoded(&document)
+}
+
+/// What `/launch` is posted: whom the server has to become, and then, which program.
+pub fn launch(code: &Code, server: &Server) -> Bytes {
+    let variables = KEPT.iter().filter_map(|name| Some((*name, env::var(name).ok()?)));
+    let home = ("HOME", confine::SCRATCH[0].to_owned());
+    let environment: BTreeMap<&str, String> = variables.chain([home]).collect();
+    encoded(&json!({
+        "confinement": confine::document(code.user),
+        "program": server.program,
+        "arguments": server.arguments,
+        "environment": environment,
+        "folder": server.folder,
     }))
 }
 
@@ -54,6 +82,13 @@ fn encoded(document: &Value) -> Bytes {
     document.to_string().into()
 }
 
+/// What an answer to `/launch` means, which there is only if the program has not begun.
+pub fn not_launched((_, body): (u16, &[u8])) -> Response {
+    let why = told(body).unwrap_or_else(|| "its program does not begin".to_owned());
+    let words = format!("The action failed to initialize: {why}.");
+    Response::failure(Outcome::DeveloperError, &words)
+}
+
 /// What the answer to `/init` means, if that is a failure.
 pub fn initialised((status, body): (u16, &[u8])) -> Option<Response> {
     (status != 200).then(|| failure("The action failed to initialize", body))
@@ -75,9 +110,14 @@ pub fn ran((status, body): (u16, &[u8])) -> Response {
 
 /// What the server says went wrong, or these words.
 fn failure(otherwise: &str, body: &[u8]) -> Response {
-    let told = serde_json::from_slice::<Value>(body).ok();
-    let words = told.as_ref().and_then(|told| told["error"].as_str()).unwrap_or(otherwise);
-    Response::failure(Outcome::DeveloperError, words)
+    let words = told(body).unwrap_or_else(|| otherwise.to_owned());
+    Response::failure(Outcome::DeveloperError, &words)
+}
+
+/// What a server says.
+fn told(body: &[u8]) -> Option<String> {
+    let told = serde_json::from_slice::<Value>(body).ok()?;
+    Some(told["error"].as_str()?.to_owned())
 }
 
 #[cfg(test)]
@@ -105,5 +145,14 @@ mod tests {
         assert_eq!(failed.result, json!({"error": "no main"}));
         assert_eq!(failed.status, Outcome::DeveloperError);
         assert!(initialised((404, b"")).is_some());
+    }
+
+    #[test]
+    fn a_program_that_does_not_begin_is_its_owners_affair() {
+        let failed = not_launched((502, b"{\"error\":\"cannot execute a\"}"));
+        assert_eq!(failed.status, Outcome::DeveloperError);
+        let words = "The action failed to initialize: cannot execute a.";
+        assert_eq!(failed.result, json!({ "error": words }));
+        assert!(not_launched((404, b"")).result.to_string().contains("does not begin"));
     }
 }

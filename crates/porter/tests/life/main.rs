@@ -5,6 +5,7 @@ mod calls;
 mod changes;
 mod confined;
 mod images;
+mod launched;
 mod metrics;
 mod nodes;
 mod room;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -57,6 +58,14 @@ pub struct State {
     pub usage: Option<Usage>,
     /// What an instance was last told to load.
     pub init: Value,
+    /// Which program an instance was last told to become.
+    pub launch: Value,
+    /// Why it does not, if that is so.
+    pub failing_launch: Option<&'static str>,
+    /// How many connections were made.
+    pub connections: u32,
+    /// So often nobody can connect to what it has become.
+    pub deaf_connects: u32,
     next: u64,
     /// What an instance holds that has nothing to do, if that is less than it may take.
     pub held_bytes: Option<u64>,
@@ -129,6 +138,8 @@ impl TestNodes {
 struct Inside {
     id: u64,
     kills: watch::Sender<Option<String>>,
+    /// Whether it has become another program.
+    launches: watch::Sender<bool>,
     state: Mutex<(Option<String>, u64)>,
     output: tokio::sync::Mutex<[DuplexStream; 2]>,
     nodes: TestNodes,
@@ -157,6 +168,14 @@ impl Inside {
         self.kills.send_replace(Some(why.to_owned()));
     }
 
+    /// Whether nobody can connect now.
+    fn is_deaf(&self) -> bool {
+        let mut state = self.nodes.state();
+        let is_deaf = *self.launches.borrow() && state.deaf_connects > 0;
+        state.deaf_connects -= u32::from(is_deaf);
+        is_deaf
+    }
+
     async fn print(&self, stream: usize, text: &str) {
         // Nobody may read any more.
         let _ = self.output.lock().await[stream].write_all(text.as_bytes()).await;
@@ -168,6 +187,7 @@ impl Inside {
         let body: Value = serde_json::from_slice(&body).unwrap();
         match path.as_str() {
             "/init" => self.init(&body).await,
+            "/launch" => self.launch(body).await,
             "/run" => self.run(&body).await,
             "/prepare" => {
                 self.nodes.state().events.push(format!("prepare {}", self.id));
@@ -192,6 +212,22 @@ impl Inside {
         }
         self.state.lock().unwrap().0 = Some(code.to_owned());
         (200, json!({"ok": true}))
+    }
+
+    /// Becomes another program, by which its connections end.
+    async fn launch(&self, body: Value) -> (u16, Value) {
+        let failing = {
+            let mut state = self.nodes.state();
+            state.events.push(format!("launch {}", self.id));
+            state.launch = body;
+            state.failing_launch
+        };
+        if let Some(why) = failing {
+            return (502, json!({ "error": why }));
+        }
+        self.launches.send_replace(true);
+        sleep(Duration::from_secs(3600)).await;
+        unreachable!("nobody waits for it");
     }
 
     async fn run(&self, body: &Value) -> (u16, Value) {
@@ -241,6 +277,7 @@ impl Inside {
 
 async fn serve(inside: Arc<Inside>, stream: DuplexStream) {
     let mut ended = inside.kills.subscribe();
+    let mut launches = inside.launches.subscribe();
     let service = service_fn(|request| {
         let inside = Arc::clone(&inside);
         async move {
@@ -252,6 +289,8 @@ async fn serve(inside: Arc<Inside>, stream: DuplexStream) {
     tokio::select! {
         _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service) => {}
         _ = ended.wait_for(Option::is_some) => {}
+        // Later connections are those of the program.
+        _ = launches.changed() => {}
     }
 }
 
@@ -342,6 +381,7 @@ impl Nodes for TestNodes {
             let inside = Arc::new(Inside {
                 id,
                 kills: watch::channel(None).0,
+                launches: watch::channel(false).0,
                 state: Mutex::new((code, 0)),
                 output: tokio::sync::Mutex::new([out_end, err_end]),
                 nodes,
@@ -353,6 +393,11 @@ impl Nodes for TestNodes {
                 was_attached,
                 took: Took { whole: 3 * START, container: START, restore: START },
                 connect: Box::new(move || {
+                    if server.is_deaf() {
+                        let refused = io::ErrorKind::ConnectionRefused.into();
+                        return Box::pin(async { Err(refused) });
+                    }
+                    server.nodes.state().connections += 1;
                     let (client, stream) = duplex(1 << 16);
                     tokio::spawn(serve(Arc::clone(&server), stream));
                     Box::pin(async { Ok(Box::new(client) as Stream) })

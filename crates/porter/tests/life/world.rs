@@ -12,6 +12,7 @@ use farfork_porter::api::{
 };
 use farfork_porter::confine::Folders;
 use farfork_porter::life::{Advisor, Call, Caller, JournalFile, Platform};
+use farfork_porter::runtimes::Others;
 use farfork_porter::store::{Embedded, Store};
 use farfork_porter::trace::Trace;
 use serde_json::{Map, Value, json};
@@ -62,7 +63,9 @@ impl World {
         fs::set_permissions(directory.path(), Permissions::from_mode(0o711)).unwrap();
         let folders = Folders::at(directory.path().join("code")).unwrap();
         let nodes_of_it = Arc::new(nodes.clone());
-        let platform = Platform::begin(store.clone(), nodes_of_it, advisor, folders).unwrap();
+        let others = Others::default();
+        let platform =
+            Platform::begin(store.clone(), nodes_of_it, advisor, folders, others).unwrap();
         World { nodes, store, platform, directory }
     }
 

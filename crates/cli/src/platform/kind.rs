@@ -1,0 +1,72 @@
+//! Which runtime a file is for, if nobody says so.
+
+use std::fs::File;
+use std::path::Path;
+
+use zip::ZipArchive;
+
+const PYTHON: &str = "python:default";
+const NODEJS: &str = "nodejs:default";
+const BLACKBOX: &str = "blackbox";
+
+/// The kind of what is in a file, by the end of its name; of an archive, by what is at its top.
+pub(super) fn of(file: &Path) -> Option<&'static str> {
+    match file.extension()?.to_str()? {
+        "py" => Some(PYTHON),
+        "js" | "mjs" | "cjs" => Some(NODEJS),
+        // What cannot be read here is told when it is sent.
+        "zip" => Some(in_archive(file).unwrap_or(PYTHON)),
+        _ => None,
+    }
+}
+
+fn in_archive(file: &Path) -> Option<&'static str> {
+    let archive = ZipArchive::new(File::open(file).ok()?).ok()?;
+    let has = |name: &str| archive.index_for_name(name).is_some();
+    if ["__main__.py", "main.py", "handler.py"].into_iter().any(has) {
+        Some(PYTHON)
+    } else if ["package.json", "index.js"].into_iter().any(has) {
+        Some(NODEJS)
+    } else {
+        has("exec").then_some(BLACKBOX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use zip::ZipWriter;
+    use zip::write::SimpleFileOptions;
+
+    #[test]
+    fn a_files_name_and_an_archives_files_tell_its_runtime() {
+        for (name, kind) in [
+            ("a/hello.py", Some(PYTHON)),
+            ("hello.js", Some(NODEJS)),
+            ("hello.mjs", Some(NODEJS)),
+            ("hello", None),
+            ("hello.txt", None),
+            ("/nowhere/hello.zip", Some(PYTHON)),
+        ] {
+            assert_eq!(of(Path::new(name)), kind, "{name}");
+        }
+        let place = std::env::temp_dir().join(format!("farfork-kind-{}.zip", std::process::id()));
+        for (names, kind) in [
+            (&["__main__.py", "index.js"][..], PYTHON),
+            (&["package.json", "lib/a.js"], NODEJS),
+            (&["index.js"], NODEJS),
+            (&["exec", "data"], BLACKBOX),
+            (&["lib/index.js", "lib/exec"], PYTHON),
+        ] {
+            let mut archive = ZipWriter::new(File::create(&place).unwrap());
+            for name in names {
+                archive.start_file(*name, SimpleFileOptions::default()).unwrap();
+                archive.write_all(b"x").unwrap();
+            }
+            archive.finish().unwrap();
+            assert_eq!(of(&place), Some(kind), "{names:?}");
+        }
+        std::fs::remove_file(&place).unwrap();
+    }
+}

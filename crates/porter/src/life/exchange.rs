@@ -1,0 +1,50 @@
+//! Asking an instance something: over its connection, as long as it lives and time is left.
+
+use hyper::body::Bytes;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::instance::End;
+use super::logs::{Lines, Logs};
+use super::nodes::Connect;
+use super::trouble::Trouble;
+use crate::http::{Connection, Silence};
+
+/// What comes of work with an instance, while its lines are read, until it ends or time is over.
+pub async fn watched<T>(
+    work: impl Future<Output = Result<T, Silence>>,
+    until: Instant,
+    end: &mut watch::Receiver<Option<End>>,
+    logs: &mut Logs,
+    lines: &mut Lines,
+) -> Result<T, Trouble> {
+    let work = async {
+        tokio::select! {
+            // An answer that is there counts, whatever became of the instance.
+            biased;
+            answer = work => Ok(answer?),
+            // Nobody else changes it; a sender that is gone has said all.
+            _ = end.wait_for(Option::is_some) => Err(Trouble::Gone),
+            () = sleep_until(until) => Err(Trouble::Late),
+        }
+    };
+    logs.during(work, lines).await
+}
+
+/// Posts a document, on a new connection if there is none or the server has ended it meanwhile.
+pub async fn exchange(
+    connect: &Connect,
+    connection: &mut Option<Connection>,
+    path: &str,
+    body: Bytes,
+) -> Result<(u16, Bytes), Silence> {
+    if let Some(open) = connection {
+        match open.post(path, body.clone()).await {
+            Err(Silence::NotSent) => *connection = None,
+            other => return other,
+        }
+    }
+    let stream = connect().await.map_err(|_| Silence::NotSent)?;
+    let made = Connection::over(stream).await?;
+    connection.insert(made).post(path, body).await
+}

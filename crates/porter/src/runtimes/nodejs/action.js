@@ -1,0 +1,151 @@
+"use strict";
+// Serves one action of OpenWhisk's over HTTP: node [--expose-gc] action.js [PORT]
+//
+//     POST /init     {"value": {"name", "main", "code", "env"}, "folder"}   once, before all else
+//     POST /run      {"value": {...}, "activation_id", "deadline", ...}     a result, or {"error"}
+//     POST /prepare                                                         farfork's own: see below
+//
+// Invariants:
+// - Environment and working directory are the same at the beginning of every activation.
+// - Without a connection the process waits for one: so it is checkpointed. `/prepare` readies it, and
+//   ends its connection; who asked sees that end last.
+// - A clone draws other numbers than its siblings before it answers its first call (see draws.js).
+// - Status 200 means that the function has answered; 502 that its code failed, which is its owner's
+//   affair; 400, 403, 404 and 413 that the call was wrong.
+// - What an activation has printed is out, and ended by END on both streams, before its answer is.
+const http = require("node:http");
+const { text } = require("node:stream/consumers");
+
+const draws = require("./draws.js");
+const { Listening } = require("./listening.js");
+const { load } = require("./load.js");
+const { end, show } = require("./output.js");
+const { Surroundings, variables } = require("./surroundings.js");
+
+const MAX_BODY_BYTES = 64 << 20;
+const collect = globalThis.gc;
+globalThis.gc = undefined; // it is no business of functions, and cannot be deleted
+
+const calls = new Map(Object.entries({ "/init": init, "/run": run, "/prepare": prepare }));
+let action;
+let surroundings;
+let isBroken;
+
+async function init({ value, folder }) {
+  if (action) return [403, "Cannot initialize the action more than once."];
+  try {
+    Object.assign(process.env, variables(value?.env));
+    action = await load(value ?? {}, folder);
+  } catch (error) {
+    show(error);
+    await end();
+    return [502, `The action failed to initialize: ${error}`];
+  }
+  surroundings = new Surroundings();
+  return [200, { ok: true }];
+}
+
+async function run(body) {
+  if (!action) return [403, "The action is not initialized: /init comes first."];
+  if (isBroken) return [502, isBroken];
+  surroundings.restore();
+  Object.assign(process.env, contextOf(body));
+  const answer = await made(body.value ?? {});
+  await end();
+  return answer;
+}
+
+// What an activation is told of itself, by OpenWhisk's names. By two of them OpenTelemetry finds the span
+// that this call is.
+function contextOf({ value, ...context }) {
+  const own = Object.entries(context).map(([name, told]) => [`__OW_${name.toUpperCase()}`, told]);
+  const trace = ["traceparent", "tracestate"].filter((name) => context[name]);
+  return variables(Object.fromEntries([...own, ...trace.map((name) => [name.toUpperCase(), context[name]])]));
+}
+
+async function made(args) {
+  let promised;
+  try {
+    promised = action(args);
+  } catch (error) {
+    show(error);
+    return [502, `An error has occurred: ${error}`];
+  }
+  try {
+    return result(await promised);
+  } catch (error) {
+    // It has said so itself: that is a result.
+    if (error instanceof Error) show(error);
+    return result({ error: error instanceof Error ? described(error) : error || {} });
+  }
+}
+
+// Where it came from stands in the log: results may be anybody's to read.
+function described({ name, message, ...more }) {
+  return { name, message, ...more };
+}
+
+function result(value = {}) {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) {
+    const what = value === null ? "null" : Array.isArray(value) ? "an array" : `a ${typeof value}`;
+    return [502, `The action did not return a dictionary, but ${what}.`];
+  }
+  try {
+    return [200, JSON.stringify(value)];
+  } catch (error) {
+    return [502, `The action returned no JSON: ${error.message}`];
+  }
+}
+
+// Gets ready for a checkpoint.
+function prepare() {
+  try {
+    draws.prepare();
+  } catch (error) {
+    return [502, `Clones of this process would draw the same random numbers: ${error.message}`];
+  }
+  server.closeIdleConnections();
+  collect?.();
+  return [200, { ok: true, hot: [] }];
+}
+
+async function answer(request) {
+  const call = request.method === "POST" && calls.get(request.url);
+  if (!call) return [404, `There is no such call; use POST and one of ${[...calls.keys()].join(", ")}.`];
+  if (Number(request.headers["content-length"]) > MAX_BODY_BYTES) {
+    return [413, `The body is longer than ${MAX_BODY_BYTES} bytes.`];
+  }
+  let body;
+  try {
+    body = JSON.parse((await text(request)) || "{}");
+  } catch (error) {
+    return [400, `The body is no JSON: ${error.message}`];
+  }
+  if (body === null || typeof body !== "object") return [400, "The body is no JSON object."];
+  return call(body);
+}
+
+async function serve(request, response) {
+  const [status, told] = await answer(request);
+  const body = typeof told === "string" && status === 200 ? told : JSON.stringify(status === 200 ? told : { error: told });
+  const isLast = request.url === "/prepare" || status === 413;
+  const headers = { "Content-Type": "application/json", "Content-Length": Buffer.byteLength(body) };
+  response.writeHead(status, isLast ? { ...headers, Connection: "close" } : headers);
+  // Closed by this process when its end is seen, and not a moment later.
+  response.end(body, () => isLast && request.socket.destroy());
+}
+
+// Calls may come after any time, on connections of any age.
+const forever = { keepAliveTimeout: 0, requestTimeout: 0, headersTimeout: 0, connectionsCheckingInterval: 2 ** 31 - 1 };
+const server = http.createServer(forever, serve);
+const listening = new Listening(server);
+server.on("connection", () => {
+  if (!listening.isOther()) return;
+  listening.remember();
+  try {
+    draws.renew();
+  } catch (error) {
+    isBroken = `becoming a clone: ${error}`;
+  }
+});
+server.listen(Number(process.argv[2] ?? 8080), "127.0.0.1", () => listening.remember());
