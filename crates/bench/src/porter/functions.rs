@@ -26,7 +26,7 @@ const FUNCTIONS: [(&str, u64, u64); 10] = [
     ("cnn", 384, 200),
     ("rnn", 256, 200),
     ("bfs", 384, 900),
-    ("bert", 960, 700),
+    ("bert", 900, 700),
 ];
 
 /// Names of all.

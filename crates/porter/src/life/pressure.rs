@@ -38,13 +38,14 @@ pub async fn relieve(shared: Arc<Shared>) {
 
 /// Has images go where the pool has no room for others.
 pub async fn reclaim(shared: Arc<Shared>) {
+    let mut kept_all = None;
     loop {
         tokio::time::sleep(RECLAIM).await;
         let (pool, wanted_bytes) = (shared.nodes.pool(), shared.shelf.take_wanted());
         if wanted_bytes == 0 && pool.excess_above(NO_PRESSURE_PERMILLE) == 0 {
             continue;
         }
-        for name in chosen(&shared, pool, wanted_bytes).await {
+        for name in chosen(&shared, pool, wanted_bytes, &mut kept_all).await {
             tracing::info!(image = name, "an image makes room for others");
             if !shared.shelf.give_up(&name)
                 && let Err(error) = shared.nodes.remove_image(&name).await
@@ -55,8 +56,13 @@ pub async fn reclaim(shared: Arc<Shared>) {
     }
 }
 
-/// Which images go.
-async fn chosen(shared: &Arc<Shared>, pool: Memory, wanted_bytes: u64) -> Vec<String> {
+/// Which images go; none if nothing is other than when none did last.
+async fn chosen(
+    shared: &Arc<Shared>,
+    pool: Memory,
+    wanted_bytes: u64,
+    kept_all: &mut Option<ReclaimFacts>,
+) -> Vec<String> {
     let listed = match shared.nodes.list_images().await {
         Ok(listed) => listed,
         Err(error) => {
@@ -74,8 +80,10 @@ async fn chosen(shared: &Arc<Shared>, pool: Memory, wanted_bytes: u64) -> Vec<St
     });
     let facts = ReclaimFacts { pool, wanted_bytes, images: facts.collect() };
     // Nothing to decide is nothing to keep on record.
-    if facts.images.is_empty() {
+    if facts.images.is_empty() || kept_all.as_ref() == Some(&facts) {
         return Vec::new();
     }
-    shared.advisor.ask(&*shared.advisor.policies.reclaim, "pool", &facts)
+    let chosen = shared.advisor.ask(&*shared.advisor.policies.reclaim, "pool", &facts);
+    *kept_all = chosen.is_empty().then_some(facts);
+    chosen
 }

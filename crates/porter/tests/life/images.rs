@@ -87,6 +87,13 @@ async fn those_that_clones_live_of_stay() {
     world.nodes.state().pinned = images;
     filled(&world, 990).await;
     assert_eq!(functions(&world), ["a", "b"]);
+    // Nothing has changed, so that there is nothing to ask again.
+    let asked = world.replay();
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(world.replay(), asked);
+    world.nodes.state().pinned.clear();
+    sleep(Duration::from_secs(2)).await;
+    assert!(functions(&world).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
