@@ -48,8 +48,8 @@ def systems(rows: Rows) -> list[str]:
 
 def functions(rows: Rows) -> list[str]:
     """Return the functions that were called, in the order of the alphabet."""
-    parts = (case.split("/") for case, _ in rows)
-    return sorted({part[2] for part in parts if len(part) > 2})
+    parts = (case.split("/")[2:] for case, _ in rows)
+    return sorted({name for rest in parts for name in rest})
 
 
 def _systems(rows: Rows, share: str, metrics: list[str]) -> list[str]:
