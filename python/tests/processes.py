@@ -7,6 +7,8 @@ from pathlib import Path
 
 from served import Platform
 
+from farfork.demo.command import Farfork
+
 
 def family(pid: int) -> set[int]:
     """Return the processes that descend from one, it included."""
@@ -44,6 +46,10 @@ def cgroups(pattern: str) -> list[Path]:
     return found
 
 
-def containers() -> set[str]:
-    """Return the names of the cgroups that containers have."""
-    return {path.name for path in cgroups("farfork-[0-9a-f]{8}")}
+def containers(of: Farfork | None = None) -> set[str]:
+    """Return the names of the cgroups that containers have; those on the nodes of one run alone."""
+    found = cgroups("farfork-[0-9a-f]{8}")
+    if of is not None:
+        nodes = f"farfork{of.environment['FARFORK_RUN'].replace('/', '-')}-"
+        found = [path for path in found if any(name.startswith(nodes) for name in path.parts)]
+    return {path.name for path in found}
