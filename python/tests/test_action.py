@@ -280,7 +280,8 @@ def test_a_launched_program_has_its_place_and_nothing_else(server: Server) -> No
         launch(server, "/bin/sh", *arguments, environment=environment, folder="/usr")
     server.process.wait(20)
     ignored, told = server.printed("stdout")
-    assert int(ignored.split()[1], 16) == 0
+    # Two signals are the C library's own, and left as the tests' own parents have them.
+    assert int(ignored.split()[1], 16) & ~(0b11 << 31) == 0
     words = told.split(" {", 1)
     assert words[0] == "['a b', '']"
     assert "'A': 'b'" in words[1]

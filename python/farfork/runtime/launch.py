@@ -19,8 +19,6 @@ _WHY = {
     errno.EACCES: "it may not be executed",
     errno.ENOEXEC: "it is neither an ELF program nor a script that begins with #!",
 }
-# Python ignores these, and what is ignored stays so in another program.
-_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class LaunchError(RuntimeError):
@@ -40,14 +38,16 @@ def become(document: Message, connection: socket.socket) -> NoReturn:
         raise ValueError("environment is no JSON object")
     variables = {_text(name): _text(value) for name, value in environment.items()}
     process.flush_output()
+    # By Python, some by whoever has started it; what is ignored stays so in another program.
+    ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
     try:
         os.chdir(folder)
         _release(connection, at_once=True)
-        for number in _IGNORED:
+        for number in ignored:
             signal.signal(number, signal.SIG_DFL)
         os.execve(program, [program, *arguments], variables)
     except OSError as error:
-        for number in _IGNORED:
+        for number in ignored:
             signal.signal(number, signal.SIG_IGN)
         _release(connection, at_once=False)
         why = _WHY.get(error.errno or 0, error.strerror)

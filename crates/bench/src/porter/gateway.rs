@@ -32,8 +32,8 @@ const NODE_BYTES: u64 = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Deployed at the same time.
 const AT_ONCE: usize = 8;
-/// How often memory is looked at, after starts of the platform.
-const STARTS: usize = 6;
+/// How often platforms start; of the first time nothing is measured.
+const STARTS: usize = 7;
 /// For so long a platform that has started comes to rest.
 const REST: Duration = Duration::from_secs(2);
 
