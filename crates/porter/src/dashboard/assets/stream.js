@@ -56,6 +56,9 @@ export function follow(hear) {
     if (document.hidden) unseen = setTimeout(close, UNSEEN_MS);
     else if (source === null) open();
   });
+  // Browsers keep pages that were left for a while, and their connections with them.
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", () => source ?? open());
 
   open();
 }
