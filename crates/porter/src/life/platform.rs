@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -28,6 +29,8 @@ use crate::store::{Accepted, FLUSH, Store, StoreError};
 
 /// Most calls of a namespace that wait or are being made.
 const MOST_CALLS: usize = 1000;
+/// So long a disk is left alone that took nothing.
+const FLUSH_AGAIN: Duration = Duration::from_secs(1);
 
 /// What all functions share.
 #[derive(Debug)]
@@ -345,6 +348,8 @@ async fn flush(shared: Arc<Shared>) {
             && let Err(error) = shared.ask_store(|store| store.flush()).await
         {
             tracing::error!(%error, "what came of calls is not on disk");
+            shared.is_dirty.store(true, Ordering::Release);
+            tokio::time::sleep(FLUSH_AGAIN).await;
         }
     }
 }

@@ -1,0 +1,129 @@
+//! A store whose disk takes nothing for a while.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use farfork_policy::Settings;
+use farfork_porter::api::{Action, Activation, ActivationId, Change, Code, Name, Version};
+use farfork_porter::store::{Accepted, Embedded, Key, Selection, Store, StoreError};
+use serde_json::json;
+use tokio::time::{Duration, sleep};
+
+use crate::nodes::TestNodes;
+use crate::world::World;
+
+/// Nothing comes to its disk so many times.
+#[derive(Debug)]
+struct FullDisk {
+    store: Embedded,
+    failing: AtomicU32,
+    flushed: AtomicU32,
+}
+
+impl Store for FullDisk {
+    fn flush(&self) -> Result<(), StoreError> {
+        let less = |left: u32| left.checked_sub(1);
+        if self.failing.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok() {
+            return Err(StoreError::Conflict);
+        }
+        self.flushed.fetch_add(1, Ordering::AcqRel);
+        self.store.flush()
+    }
+
+    fn number(&self, namespace: &Name) -> Result<u32, StoreError> {
+        self.store.number(namespace)
+    }
+
+    fn namespaces(&self) -> Result<Vec<Name>, StoreError> {
+        self.store.namespaces()
+    }
+
+    fn put_key(&self, key: &Key) -> Result<(), StoreError> {
+        self.store.put_key(key)
+    }
+
+    fn key(&self, user: &str) -> Result<Option<Key>, StoreError> {
+        self.store.key(user)
+    }
+
+    fn keys(&self, namespace: Option<&Name>) -> Result<Vec<Key>, StoreError> {
+        self.store.keys(namespace)
+    }
+
+    fn revoke(&self, namespace: &Name) -> Result<usize, StoreError> {
+        self.store.revoke(namespace)
+    }
+
+    fn action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError> {
+        self.store.action(namespace, name)
+    }
+
+    fn actions(
+        &self,
+        namespace: &Name,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<Action>, StoreError> {
+        self.store.actions(namespace, skip, limit)
+    }
+
+    fn code(&self, namespace: &Name, name: &Name) -> Result<Option<Code>, StoreError> {
+        self.store.code(namespace, name)
+    }
+
+    fn put_action(&self, change: &Change, before: Option<Version>) -> Result<(), StoreError> {
+        self.store.put_action(change, before)
+    }
+
+    fn delete_action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError> {
+        self.store.delete_action(namespace, name)
+    }
+
+    fn accept(&self, call: &Accepted) -> Result<(), StoreError> {
+        self.store.accept(call)
+    }
+
+    fn accepted(&self) -> Result<Vec<Accepted>, StoreError> {
+        self.store.accepted()
+    }
+
+    fn finish(&self, activation: Activation) -> Result<(), StoreError> {
+        self.store.finish(activation)
+    }
+
+    fn activation(
+        &self,
+        namespace: &Name,
+        id: ActivationId,
+    ) -> Result<Option<Activation>, StoreError> {
+        self.store.activation(namespace, id)
+    }
+
+    fn activations(
+        &self,
+        namespace: &Name,
+        selection: &Selection,
+    ) -> Result<Vec<Activation>, StoreError> {
+        self.store.activations(namespace, selection)
+    }
+
+    fn forget(&self, before_ms: u64) -> Result<usize, StoreError> {
+        self.store.forget(before_ms)
+    }
+}
+
+/// Nobody calls anything meanwhile that would have it tried again.
+#[tokio::test(start_paused = true)]
+async fn what_came_of_calls_is_written_as_soon_as_the_disk_takes_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Embedded::open(&directory.path().join("db")).unwrap();
+    let (failing, flushed) = (AtomicU32::new(3), AtomicU32::new(0));
+    let disk = Arc::new(FullDisk { store, failing, flushed });
+    let nodes = TestNodes::new(&[("node1", 1100)]);
+    let world = World::on(nodes, Arc::clone(&disk) as _, directory, Settings::default());
+    let action = world.action("a", "code", json!({}));
+    world.calls(&action, 1).await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(disk.failing.load(Ordering::Acquire), 0);
+    assert_eq!(disk.flushed.load(Ordering::Acquire), 1, "once, and then there is nothing to write");
+}
