@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from served import Answer, Platform, annotation
+from served import Answer, Platform, start_kind
 
 PROBE_JS = (Path(__file__).parent / "functions/probe.js").read_text()
 
@@ -88,7 +88,7 @@ def clones_of(platform: Platform, name: str, /, **args: Any) -> list[Any]:
         count = len(platform.instances()) + 3
         with ThreadPoolExecutor(count) as pool:
             made = list(pool.map(lambda _: platform.good(name, sleep=2, **args), range(count)))
-        clones = [one for one in made if annotation(one, "startKind") == "clone"]
+        clones = [one for one in made if start_kind(one) == "clone"]
         if len(clones) >= 2:
             return clones
     raise AssertionError(f"two clones of {name}: {platform.log()}")

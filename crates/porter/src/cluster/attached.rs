@@ -19,8 +19,8 @@ const GUESSED_WAKE_US: u64 = 100;
 const GUESSED_BYTES: u64 = 3 << 20;
 /// How often it is looked at whether too many wait where there is room.
 const TRIM: Duration = Duration::from_secs(30);
-/// Without delay where more is used, in thousandths.
-const PRESSURE_PERMILLE: u64 = 850;
+/// Without delay where more is used, in thousandths: by default, none are to wait there.
+const PRESSURE_PERMILLE: u64 = 900;
 /// The weight of what was seen before, against one for the last.
 const INERTIA: u64 = 3;
 
@@ -234,8 +234,8 @@ mod tests {
         attached.made("a", of, Some((id.to_owned(), 4 << 20)))
     }
 
-    #[test]
-    fn as_many_wait_as_started_at_once_if_that_saves_enough() {
+    #[tokio::test(start_paused = true)]
+    async fn as_many_wait_as_started_at_once_if_that_saves_enough() {
         let (attached, f) = (attached(), wanted(1));
         assert_eq!(attached.lacking(&node(FREE), "guest/f", FREE), 0, "nobody has started it");
         attached.take("a", &f);
@@ -255,8 +255,8 @@ mod tests {
         assert_eq!(attached.lacking(&node(FREE), "guest/f", FREE), 0);
     }
 
-    #[test]
-    fn those_with_another_image_go() {
+    #[tokio::test(start_paused = true)]
+    async fn those_with_another_image_go() {
         let (attached, f) = (attached(), wanted(1));
         used(&attached, &f);
         attached.lacking(&node(FREE), "guest/f", FREE);

@@ -79,7 +79,9 @@ impl Inner {
         let took = Took { whole: begun.elapsed(), container, restore };
         if start.image.is_some() {
             self.attached.started(&node, &wanted.name, restore, was_attached);
-            self.refill_attached(&node, &wanted);
+            // The call that this instance is for does not wait for it.
+            let (inner, node) = (Arc::clone(&self), node.clone());
+            tokio::spawn(async move { inner.refill_attached(&node, &wanted) });
         }
         let id = reservation.id;
         let ended = Box::pin(end_of(clone, reservation));

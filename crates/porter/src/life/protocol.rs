@@ -25,27 +25,23 @@ pub fn init(action: &Action, code: &Code) -> Bytes {
         Form::Text(text) => (&**text, None),
         Form::Folder(path) => ("", Some(path)),
     };
-    let confinement = code.server.is_none().then(|| confine::document(code.user));
-    let mut document = json!({
-        "value": {
-            "name": action.name,
-            "main": main,
-            "code": text,
-            "binary": action.exec.binary,
-            "env": {
-                "__OW_ACTION_NAME": format!("/{}", action.path()),
-                "__OW_ACTION_VERSION": action.version,
-                "__OW_NAMESPACE": action.namespace,
-            },
+    let value = json!({
+        "name": action.name,
+        "main": main,
+        "code": text,
+        "binary": action.exec.binary,
+        "env": {
+            "__OW_ACTION_NAME": format!("/{}", action.path()),
+            "__OW_ACTION_VERSION": action.version,
+            "__OW_NAMESPACE": action.namespace,
         },
-        "confinement": confinement,
-        "folder": folder,
     });
     if action.exec.is_blackbox() {
         // It may be strict.
-        document = json!({ "value": document["value"] });
+        return encoded(&json!({ "value": value }));
     }
-    encoded(&document)
+    let confinement = code.server.is_none().then(|| confine::document(code.user));
+    encoded(&json!({ "value": value, "confinement": confinement, "folder": folder }))
 }
 
 /// What `/launch` is posted: whom the server has to become, and then, which program.
