@@ -4,13 +4,12 @@ usage: bench/traces/generate.py
 
 Each trace is drawn from its own seed and has the columns of the Azure Functions trace of 2021:
 app, func, end_timestamp, duration; times are seconds, and a call comes at its end less its
-duration. The data set itself is not here; what is known of it is kept:
+duration. The data set itself is not here. It is followed in kind; the figures are chosen:
 
-- how often functions are called is heavy-tailed (Shahrad et al., ATC '20, section 3.3): the n-th
+- how often functions are called differs by orders of magnitude (Shahrad et al., ATC '20): the n-th
   of them 1/n times as often as the first, which function is the n-th is drawn for each trace;
-- gaps between calls vary more than those of a Poisson process: of the 40 % of applications whose
-  coefficient of variation is above 1 (ATC '20, section 3.3), a value between 2 and 6 is drawn for
-  each function, and gaps have a gamma distribution. So calls come in bursts.
+- calls come in bursts, as CXLfork's evaluation has it (section 7.2): gaps have a gamma
+  distribution, and a coefficient of variation that is drawn for each function from 2 to 6.
 - durations are medians of warm calls of these functions, one thread each (docs/results/tiering.md).
 
 The rate is what keeps two processors busy for LOAD of their time if every call is warm.

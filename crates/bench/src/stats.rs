@@ -25,6 +25,13 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The least value that so many of a hundred do not exceed. NaN of none.
+pub fn percentile(values: &[f64], share: usize) -> f64 {
+    let sorted = sorted(values);
+    let rank = (sorted.len() * share).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
+}
+
 fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -129,6 +136,15 @@ mod tests {
         assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 1000.0]), 3.0);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn percentiles_are_values_that_were_seen() {
+        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!((percentile(&values, 50), percentile(&values, 99)), (100.0, 198.0));
+        assert_eq!((percentile(&[3.0], 50), percentile(&[3.0], 99)), (3.0, 3.0));
+        assert_eq!(percentile(&[1.0, 2.0], 99), 2.0);
+        assert!(percentile(&[], 99).is_nan());
     }
 
     /// The ranks of the sign test, as statistical tables give them (counted from one).

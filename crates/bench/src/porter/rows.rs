@@ -4,6 +4,7 @@ use super::replay::{Call, Replayed};
 use super::trace::Trace;
 use super::{client, metric};
 use crate::samples::Samples;
+use crate::stats::percentile;
 
 /// What came of one trace becomes one sample of each metric.
 pub fn add(samples: &mut Samples, case: &str, trace: &Trace, replayed: &Replayed) {
@@ -53,29 +54,12 @@ fn latency_us(call: &Call) -> f64 {
     }
 }
 
-/// The least value that so many of a hundred do not exceed.
-fn percentile(values: &[f64], share: usize) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let rank = (sorted.len() * share).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::super::trace::Arrival;
     use super::*;
-
-    #[test]
-    fn percentiles_are_values_that_were_seen() {
-        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
-        assert_eq!((percentile(&values, 50), percentile(&values, 99)), (100.0, 198.0));
-        assert_eq!((percentile(&[3.0], 50), percentile(&[3.0], 99)), (3.0, 3.0));
-        assert_eq!(percentile(&[1.0, 2.0], 99), 2.0);
-        assert!(percentile(&[], 99).is_nan());
-    }
 
     #[test]
     fn what_fails_counts_as_slow_and_not_as_throughput() {
