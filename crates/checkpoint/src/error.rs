@@ -117,6 +117,18 @@ pub enum CheckpointError {
     Image(#[from] ImageError),
 }
 
+impl CheckpointError {
+    /// The pool's own error, if it is one.
+    pub fn pool(&self) -> Option<&PoolError> {
+        match self {
+            CheckpointError::Pool(error) | CheckpointError::Image(ImageError::Pool(error)) => {
+                Some(error)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl From<Unreadable> for CheckpointError {
     fn from(Unreadable { pid }: Unreadable) -> CheckpointError {
         CheckpointError::Proc { pid, what: "the status" }

@@ -88,6 +88,13 @@ struct Refused {
     refusals: Vec<Refusal>,
 }
 
+/// What the pool has no room for.
+#[derive(Serialize)]
+struct NoRoom {
+    asked_bytes: u64,
+    free_bytes: u64,
+}
+
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> CommandResult {
     let Some(name) = args.name.as_ref().filter(|_| !args.dry_run) else {
@@ -99,6 +106,12 @@ pub(crate) fn run(args: &Args) -> CommandResult {
             eprintln!("farfork: {}", CheckpointError::Refused(refusals.clone()));
             print_json(&Refused { refusals })?;
             return Ok(ExitCode::FAILURE);
+        }
+        Err(error) if args.json => {
+            if let Some(&PoolError::Full { asked, free, .. }) = error.pool() {
+                print_json(&NoRoom { asked_bytes: asked, free_bytes: free })?;
+            }
+            return Err(error.into());
         }
         other => other?,
     };

@@ -12,6 +12,7 @@ use farfork_image::format::Image;
 use farfork_policy::Memory;
 use farfork_pool::{ImageInfo, ImageState, Pool, PoolError};
 use farfork_types::Cid;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Settings, blocking};
@@ -100,12 +101,11 @@ impl Images {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let ended = blocking(move || command.output()).await;
-        let reason = match ended {
-            Some(Ok(output)) if output.status.success() => return Ok(()),
-            Some(ended) => told(ended),
-            None => "the platform ends".to_owned(),
-        };
-        Err(NodesError::Checkpoint { reason })
+        match ended {
+            Some(Ok(output)) if output.status.success() => Ok(()),
+            Some(ended) => Err(told(ended)),
+            None => Err(NodesError::Checkpoint { reason: "the platform ends".to_owned() }),
+        }
     }
 }
 
@@ -144,16 +144,27 @@ fn remove(pool: &Pool, name: &ImageName) -> Result<(), String> {
     }
 }
 
+/// What the program says of a pool without room.
+#[derive(Deserialize)]
+struct NoRoom {
+    asked_bytes: u64,
+    free_bytes: u64,
+}
+
 /// Why a checkpoint was not made: refusals, or what was said last.
-fn told(ended: io::Result<Output>) -> String {
+fn told(ended: io::Result<Output>) -> NodesError {
     let output = match ended {
         Ok(output) => output,
-        Err(error) => return farfork_sys::words::of(&error),
+        Err(error) => return NodesError::Checkpoint { reason: farfork_sys::words::of(&error) },
     };
+    if let Ok(NoRoom { asked_bytes, free_bytes }) = serde_json::from_slice(&output.stdout) {
+        return NodesError::NoRoom { asked_bytes, free_bytes };
+    }
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.trim().trim_start_matches("farfork: ");
-    match serde_json::from_slice::<Value>(&output.stdout) {
+    let reason = match serde_json::from_slice::<Value>(&output.stdout) {
         Ok(document) if said.is_empty() => document.to_string(),
         _ => said.to_owned(),
-    }
+    };
+    NodesError::Checkpoint { reason }
 }

@@ -86,7 +86,7 @@ pub enum Message {
     /// An instance did not take a call.
     NotTaken(Box<Waiting>),
     /// An instance was checkpointed, or not.
-    Checkpointed { instance: Option<Box<Instance>>, result: Result<(), String> },
+    Checkpointed { instance: Option<Box<Instance>>, result: Result<(), NodesError> },
 }
 
 /// The function's image.
@@ -480,27 +480,38 @@ impl Function {
         let name = self.image_name.clone();
         tokio::spawn(async move {
             let result = match instance.prepare().await {
-                Err(reason) => Err(reason),
-                Ok(hot) => {
-                    let made = nodes.checkpoint(instance.id, &name, hot).await;
-                    made.map_err(|error| error.to_string())
-                }
+                Err(reason) => Err(NodesError::Checkpoint { reason }),
+                Ok(hot) => nodes.checkpoint(instance.id, &name, hot).await,
             };
             let instance = Some(instance);
             let _ = outbox.send(Message::Checkpointed { instance, result });
         });
     }
 
-    fn checkpointed(&mut self, result: Result<(), String>) {
+    /// An image was larger than it was thought to be. Whether it waits for room, which others may make.
+    fn needs_more(&mut self, asked_bytes: u64, free_bytes: u64) -> bool {
+        let free_now = self.shared.nodes.pool().free_below(1000);
+        // What it was given before it asked for more is free again.
+        let needed = asked_bytes + free_now.saturating_sub(free_bytes);
+        self.whole_bytes = self.whole_bytes.max(Some(needed));
+        self.shared.shelf.want(needed);
+        free_now < needed
+    }
+
+    fn checkpointed(&mut self, result: Result<(), NodesError>) {
         self.shared.metrics.starts.checkpointed(result.is_ok());
         match result {
             Ok(()) => {
                 tracing::info!(about = self.about, image = self.image_name, "checkpointed");
                 self.use_image();
             }
-            Err(reason) => {
-                tracing::warn!(about = self.about, reason, "not checkpointed");
-                self.image = Image::None { next_after: self.answered.saturating_mul(2) };
+            Err(error) => {
+                tracing::warn!(about = self.about, %error, "not checkpointed");
+                let lacks_room = matches!(error, NodesError::NoRoom { asked_bytes, free_bytes }
+                    if self.needs_more(asked_bytes, free_bytes));
+                let next_after =
+                    if lacks_room { self.answered } else { self.answered.saturating_mul(2) };
+                self.image = Image::None { next_after };
             }
         }
     }

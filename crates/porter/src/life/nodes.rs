@@ -55,6 +55,17 @@ pub enum NodesError {
         /// Why not.
         reason: String,
     },
+    /// The pool has no room for an image of an instance; it goes on.
+    #[error(
+        "cannot checkpoint an instance: the pool has no room for {asked_bytes} bytes, {free_bytes} \
+         are free"
+    )]
+    NoRoom {
+        /// What was asked for last; something may have been given before.
+        asked_bytes: u64,
+        /// What was free then.
+        free_bytes: u64,
+    },
     /// The pool's images cannot be used.
     #[error("cannot use the images of the pool: {reason}")]
     Images {

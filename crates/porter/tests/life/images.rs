@@ -23,7 +23,14 @@ fn settings() -> Settings {
 
 /// A platform with an image of each of these functions.
 async fn with_images<const N: usize>(names: [&str; N]) -> (World, [Action; N]) {
-    let world = World::with(TestNodes::new(&[("node1", 2200), ("node2", 2200)]), settings());
+    with_images_by(settings(), names).await
+}
+
+async fn with_images_by<const N: usize>(
+    settings: Settings,
+    names: [&str; N],
+) -> (World, [Action; N]) {
+    let world = World::with(TestNodes::new(&[("node1", 2200), ("node2", 2200)]), settings);
     world.nodes.state().images.extend(OTHERS.map(str::to_owned));
     let actions = names.map(|name| world.action(name, "code", json!({})));
     for action in &actions {
@@ -126,5 +133,26 @@ async fn another_makes_room_for_one_that_is_due() {
     world.calls(&larger, 1).await;
     settle().await;
     assert!(functions(&world).contains(&"d".to_owned()));
+    world.replay();
+}
+
+/// What is in memory of an instance is less than its image takes.
+#[tokio::test(start_paused = true)]
+async fn another_makes_room_for_one_that_turns_out_to_be_larger() {
+    let reclaim = BetweenMarks { high_permille: 1000, low_permille: 1000 };
+    let (world, _) = with_images_by(Settings { reclaim, ..settings() }, ["a", "b"]).await;
+    let due = world.action("c", "code", json!({}));
+    // Less than an image, and more than one is thought to take.
+    filled(&world, 960).await;
+    world.nodes.state().usage = Some(Usage { local_bytes: 1 << 20, pool_bytes: 10 << 20 });
+    world.calls(&due, 16).await;
+    settle().await;
+    assert_eq!(functions(&world), ["a", "b"], "it was tried");
+    sleep(Duration::from_millis(1500)).await;
+    assert_eq!(functions(&world).len(), 1);
+    world.calls(&due, 1).await;
+    settle().await;
+    assert!(functions(&world).contains(&"c".to_owned()));
+    assert_eq!(world.nodes.events().iter().filter(|e| e.starts_with("checkpoint")).count(), 4);
     world.replay();
 }

@@ -423,6 +423,14 @@ impl Nodes for TestNodes {
                 state.failing_checkpoints -= 1;
                 return Err(NodesError::Checkpoint { reason: "on purpose".to_owned() });
             }
+            let used = state.pool_bytes + state.images.len() as u64 * IMAGE_BYTES;
+            let free = POOL_BYTES - used;
+            if free < IMAGE_BYTES {
+                // A part of it was given before.
+                let given = free / 10 * 9;
+                let (asked_bytes, free_bytes) = (IMAGE_BYTES - given, free - given);
+                return Err(NodesError::NoRoom { asked_bytes, free_bytes });
+            }
             state.images.insert(image);
             Ok(())
         })
