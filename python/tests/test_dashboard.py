@@ -71,10 +71,9 @@ def test_what_happens_is_seen_as_it_does(platform: Platform, page: Page) -> None
     assert list(starts) == ["cold", "clone", "ghost", "warm"]
     assert int(starts["clone"]["Calls"]) >= int(found["Clones"])
     assert starts["clone"]["Until it runs"].endswith("s"), "a time"
-    assert {one["Node"]: one["State"] for one in page.table("nodes")} == {
-        "node1": "up",
-        "node2": "up",
-    }
+    nodes = page.table("nodes")
+    assert {one["Node"]: one["State"] for one in nodes} == {"node1": "up", "node2": "up"}
+    assert all(one["Empty ghosts"].isdigit() and one["With an image"].isdigit() for one in nodes)
 
     def decided() -> list[str]:
         all_of = [one for one in page.table("decisions") if one["About"] == "guest/seen@x.y"]

@@ -55,7 +55,7 @@ fn of_node(name: &str, node: &Node) -> String {
         "{name:<12} {:<5} {idle:>5} {busy:>5} {:>6} {:>6} {:>21} {:>10} {:>10}",
         if node.is_up { "up" } else { "down" },
         node.starting,
-        node.ghosts,
+        node.ghosts + node.attached_ghosts,
         format!("{} of {}", size::show(node.memory_bytes), size::show(node.budget_bytes)),
         size::show(local_bytes),
         size::show(pool_bytes),
@@ -96,7 +96,8 @@ mod tests {
     fn nodes_and_functions_have_a_line_each() {
         let instances = Instances { idle: 6, busy: 2, local_bytes: 10, pool_bytes: 2048 };
         let node = Node {
-            ghosts: 3,
+            ghosts: 2,
+            attached_ghosts: 1,
             starting: 4,
             memory_bytes: 1 << 20,
             budget_bytes: 4 << 20,

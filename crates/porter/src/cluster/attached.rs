@@ -110,6 +110,13 @@ impl Attached {
         self.stocks().get(&key).map_or(0, |stock| stock.ids.len() as u64)
     }
 
+    /// How many wait on a node, with any image.
+    pub fn all_waiting(&self, node: &str) -> u64 {
+        let stocks = self.stocks();
+        let own = stocks.iter().filter(|((of, _), _)| of == node);
+        own.map(|(_, stock)| stock.ids.len() as u64).sum()
+    }
+
     /// Takes one that waits. With it, those that have become of no use, as the image is another.
     pub fn take(&self, node: &str, wanted: &Wanted) -> (Option<String>, Vec<Ghost>) {
         let mut stocks = self.stocks();
@@ -262,6 +269,7 @@ mod tests {
         attached.lacking(&node(FREE), "guest/f", FREE);
         made(&attached, &f, "x");
         let ghost = |id: &str| ("a".to_owned(), id.to_owned());
+        assert_eq!((attached.all_waiting("a"), attached.all_waiting("b")), (1, 0));
         assert_eq!(attached.take("a", &wanted(2)), (None, vec![ghost("x")]));
         assert_eq!(made(&attached, &f, "late"), Some(ghost("late")), "it has the old one");
         assert_eq!(made(&attached, &wanted(2), "new"), None);

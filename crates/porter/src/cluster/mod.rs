@@ -230,7 +230,10 @@ impl Nodes for Cluster {
     }
 
     fn survey(&self) -> Vec<NodeState> {
-        self.inner.table.survey(|node| self.inner.ghosts.all_waiting(node))
+        let Inner { table, ghosts, attached, .. } = &*self.inner;
+        let mut nodes = table.survey(|node| ghosts.all_waiting(node));
+        nodes.iter_mut().for_each(|node| node.attached_ghosts = attached.all_waiting(&node.name));
+        nodes
     }
 
     fn usage(&self, id: u64) -> Option<Usage> {

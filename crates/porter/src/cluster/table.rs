@@ -168,7 +168,7 @@ impl Table {
         answering.map(facts).collect()
     }
 
-    /// All nodes.
+    /// All nodes; of ghosts with images it knows nothing.
     pub fn survey(&self, empty_ghosts: impl Fn(&str) -> u64) -> Vec<NodeState> {
         let state = self.state();
         let starting = |name: &str| {
@@ -181,6 +181,7 @@ impl Table {
             memory: state.memory(name),
             starting: starting(name) as u64,
             ghosts: empty_ghosts(name),
+            attached_ghosts: 0,
         };
         state.nodes.iter().map(seen).collect()
     }

@@ -122,6 +122,8 @@ pub struct NodeState {
     pub starting: u64,
     /// Empty ghosts that wait, with any limit of memory.
     pub ghosts: u64,
+    /// Ghosts that wait with an image.
+    pub attached_ghosts: u64,
 }
 
 /// An image that lies in the pool.

@@ -78,6 +78,8 @@ pub struct Node {
     pub is_up: bool,
     /// Empty ghosts that wait.
     pub ghosts: u64,
+    /// Ghosts that wait with an image of a function.
+    pub attached_ghosts: u64,
     /// Instances that are being started.
     pub starting: u64,
     /// What its instances hold of its budget, or are promised.

@@ -6,7 +6,7 @@ use farfork_porter::life::nodes::Usage;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::nodes::CHECKPOINT;
+use crate::nodes::{ATTACHED_GHOSTS, CHECKPOINT};
 use crate::world::{World, answered, change, name, settle};
 
 /// What is told under this name: labels and value of each, without the buckets of histograms.
@@ -173,6 +173,8 @@ async fn what_there_is_is_looked_at_when_somebody_asks() {
     );
     let nodes = [r#"{node="node1"}"#, r#"{node="node2"}"#];
     assert_eq!(told(&world, "farfork_node_up"), nodes.map(|node| format!("{node} 1")));
+    let attached = nodes.map(|node| format!("{node} {ATTACHED_GHOSTS}"));
+    assert_eq!(told(&world, "farfork_node_attached_ghosts"), attached);
     let budgets = nodes.map(|node| format!("{node} 1153433600"));
     assert_eq!(told(&world, "farfork_node_memory_budget_bytes"), budgets);
     let used = told(&world, "farfork_node_memory_bytes");

@@ -28,6 +28,8 @@ pub const END: &str = "XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX\n";
 pub const POOL_BYTES: u64 = 1 << 30;
 /// What each image takes of the pool.
 pub const IMAGE_BYTES: u64 = 64 << 20;
+/// What each node tells of ghosts with images.
+pub const ATTACHED_GHOSTS: u64 = 3;
 /// What starting and checkpointing take.
 pub const START: Duration = Duration::from_millis(5);
 pub const CHECKPOINT: Duration = Duration::from_millis(100);
@@ -311,12 +313,13 @@ impl Nodes for TestNodes {
 
     fn survey(&self) -> Vec<NodeState> {
         let nodes = self.nodes(0, None).into_iter();
-        let seen = |NodeFacts { name, memory, starting, empty_ghosts: ghosts, .. }| NodeState {
-            name,
+        let seen = |node: NodeFacts| NodeState {
+            name: node.name,
             answers: true,
-            memory,
-            starting,
-            ghosts,
+            memory: node.memory,
+            starting: node.starting,
+            ghosts: node.empty_ghosts,
+            attached_ghosts: ATTACHED_GHOSTS,
         };
         nodes.map(seen).collect()
     }

@@ -9,7 +9,7 @@ use farfork_porter::life::{Caller, Watched};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::nodes::CHECKPOINT;
+use crate::nodes::{ATTACHED_GHOSTS, CHECKPOINT};
 use crate::world::{World, answered, settle};
 
 fn seen(world: &World) -> Snapshot {
@@ -138,6 +138,7 @@ async fn instances_are_told_by_node_and_function() {
         assert_eq!(node.instances, row.nodes[name]);
         assert!(node.is_up && node.memory_bytes >= node.instances.busy * (256 << 20));
         assert_eq!(node.budget_bytes, 1100 << 20);
+        assert_eq!(node.attached_ghosts, ATTACHED_GHOSTS);
     }
     assert_eq!(row.nodes.values().map(|instances| instances.busy).sum::<u64>(), 5);
     assert_eq!(whole.pool_size_bytes, 1 << 30);

@@ -74,7 +74,7 @@ export function nodes(table, seen) {
     const { memory_bytes: promised, budget_bytes: budget } = node;
     const memory = { text: `${bytes(promised)} of ${bytes(budget)}`, share: promised / (budget || 1) };
     const state = node.is_up ? { text: "up", state: "up" } : { text: "does not answer", state: "down" };
-    const counts = [node.busy, node.idle, node.starting, node.ghosts].map(count);
+    const counts = [node.busy, node.idle, node.starting, node.ghosts, node.attached_ghosts].map(count);
     return [name, [name, state, ...counts, memory, bytes(node.local_bytes), bytes(node.pool_bytes)]];
   };
   fill(table, Object.entries(seen.nodes).map(row));

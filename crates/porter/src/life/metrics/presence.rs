@@ -28,9 +28,15 @@ type Groups = BTreeMap<(Name, Name, String), Instances>;
 type OfNode = (&'static str, &'static str, Option<Unit>, fn(&NodeState) -> u64);
 type OfGroup = (&'static str, fn(&Instances) -> u64);
 
-const OF_NODE: [OfNode; 5] = [
+const OF_NODE: [OfNode; 6] = [
     ("farfork_node_up", "Whether a node answers.", None, |node| u64::from(node.answers)),
     ("farfork_node_ghosts", "Empty ghosts that wait.", None, |node| node.ghosts),
+    (
+        "farfork_node_attached_ghosts",
+        "Ghosts that wait with an image of a function.",
+        None,
+        |node| node.attached_ghosts,
+    ),
     ("farfork_node_instances_starting", "Instances that are being started.", None, |node| {
         node.starting
     }),
@@ -77,6 +83,7 @@ impl Presence {
             let node = Node {
                 is_up: state.answers,
                 ghosts: state.ghosts,
+                attached_ghosts: state.attached_ghosts,
                 starting: state.starting,
                 memory_bytes: state.memory.used_bytes,
                 budget_bytes: state.memory.budget_bytes,
