@@ -3,8 +3,8 @@
 usage: bench/run.py [--quick] [NAME ...]
 
 For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for `fork`,
-`tiering` and `porter` plots as SVG and PNG. Every figure in them is a median with its 95 %
-interval.
+`tiering`, `porter` and `latency` plots as SVG and PNG. Every figure in them is a median with its
+95 % interval.
 """
 
 import argparse
@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import latency_page
+import latency_plots
 import plots
 import porter_page
 import porter_plots
@@ -24,7 +26,9 @@ import tiering_plots
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
-BENCHMARKS = ["fork", "features", "tiering", "porter", "gateway"]
+# The program, and what QEMU loads.
+PACKAGES = ["farfork-cli", "farfork-caches-qemu"]
+BENCHMARKS = ["fork", "features", "tiering", "porter", "gateway", "latency"]
 
 
 def main() -> int:
@@ -45,7 +49,9 @@ def main() -> int:
 
 def _build() -> Path:
     subprocess.run(
-        ["cargo", "build", "--release", "--package", "farfork-cli"], cwd=ROOT, check=True
+        ["cargo", "build", "--release", *(f"--package={name}" for name in PACKAGES)],
+        cwd=ROOT,
+        check=True,
     )
     target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
     return target / "release/farfork"
@@ -69,6 +75,9 @@ def _write(name: str, report: dict[str, Any]) -> None:
     elif name == "tiering":
         text = tiering_page.markdown(report)
         tiering_plots.draw(report, RESULTS)
+    elif name == "latency":
+        text = latency_page.markdown(report)
+        latency_plots.draw(report, RESULTS)
     elif name == "porter":
         text = porter_page.markdown(report)
         porter_plots.draw(report, RESULTS)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Adds to .venv what plotting the benchmarks needs, and a CRIU to compare with where one can be
-# had. Does nothing when they are there already.
+# Adds to .venv what plotting the benchmarks needs, an emulator, and a CRIU to compare with where one
+# can be had. Does nothing when they are there already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+setup/system.sh --bench
 setup/criu.sh || echo "setup/bench.sh: the tables will say that CRIU was not measured" >&2
 
 lock=setup/requirements-bench.lock

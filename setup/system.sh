@@ -1,9 +1,13 @@
 #!/bin/bash
 set -eu
 # Installs the Debian packages that farfork needs and that are missing.
-# With --tests also what only tests need.
+# With --tests also what only tests need, with --bench what only benchmarks do.
 
 packages=(build-essential git iproute2 libjemalloc2 libmimalloc2.0 python3 python3-venv runc)
+if [ "${1:-}" = --tests ] || [ "${1:-}" = --bench ]; then
+    # An emulated processor, whose cache misses can be counted.
+    packages+=(qemu-user)
+fi
 if [ "${1:-}" = --tests ]; then
     # Runtimes whose processes are checkpointed in tests: any version will do.
     packages+=(gcc-multilib musl-tools)

@@ -16,6 +16,7 @@ mod exchange;
 mod features;
 mod fork;
 mod goals;
+mod latency;
 mod machine;
 mod porter;
 mod protocol;
@@ -70,6 +71,8 @@ pub enum Benchmark {
     Porter,
     /// What the gateway adds to a call, and functions that nobody calls.
     Gateway,
+    /// What a slow pool would cost.
+    Latency,
 }
 
 /// Runs a benchmark.
@@ -80,6 +83,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
         Benchmark::Tiering => tiering::run(options),
         Benchmark::Porter => porter::run(options),
         Benchmark::Gateway => porter::gateway::run(options),
+        Benchmark::Latency => latency::run(options),
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Args {
     /// Few rounds: shows that everything works, decides little.
     #[arg(long)]
     quick: bool,
-    /// Measure this subject (fork, tiering) or system (porter) only; more than once for more.
+    /// Measure this subject (fork, tiering, latency) or system (porter) only; more than once for more.
     #[arg(long, value_name = "SUBJECT")]
     only: Vec<String>,
     /// Print one JSON document.
@@ -36,6 +36,8 @@ enum Name {
     Porter,
     /// What the gateway adds to a call, and what functions cost that nobody calls.
     Gateway,
+    /// What a slow pool would cost: misses counted in an emulated processor, times modelled.
+    Latency,
 }
 
 /// Runs the subcommand. A goal that is missed is a result, not a failure.
@@ -46,6 +48,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         Name::Tiering => Benchmark::Tiering,
         Name::Porter => Benchmark::Porter,
         Name::Gateway => Benchmark::Gateway,
+        Name::Latency => Benchmark::Latency,
     };
     let report =
         farfork_bench::run(benchmark, &Options { quick: args.quick, only: args.only.clone() })?;

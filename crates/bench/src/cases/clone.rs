@@ -13,7 +13,7 @@ use crate::clones::{self, phase_metric};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns};
 use crate::protocol::Answerer;
-use crate::subject::{LISTEN_FD, Subject};
+use crate::subject::{LISTEN_FD, Subject, WARM_CALLS};
 use crate::testbed::Testbed;
 
 /// What clone is asked for.
@@ -89,6 +89,27 @@ impl Way {
         let clone = self.start(subject, testbed, &listener)?;
         Ok(Asked { connection, clone })
     }
+}
+
+/// Different calls of the clone that tells which pages are accessed and written, as many as the
+/// parent had.
+const LEARNING: u64 = WARM_CALLS;
+
+/// Has a watched clone make different calls, so that it is known which pages clones touch.
+pub fn learn(lane: &mut Lane, testbed: &Testbed) -> Result<(), BenchError> {
+    let way = Way { is_profiled: true, ..Way::new(lane.warm.cid, Tiering::Mow) };
+    lane.next_round();
+    let (number, subject) = (lane.number(), &lane.subject);
+    let Asked { mut connection, clone } = way.ask(subject, testbed, number, "learn.sock")?;
+    connection.receive(&*subject.protocol).map_err(|error| subject.wrong("learning", &error))?;
+    subject.check(&connection, number, "learning")?;
+    for call in 0..LEARNING {
+        let number = call * subject.protocol.same_input();
+        subject.call(&mut connection, number, "learning", Answerer::Itself)?;
+    }
+    drop(connection);
+    // The agent looks at its pages before it ends it.
+    clones::end(clone, testbed)
 }
 
 /// A clone as farfork starts it by default. Its memory is taken of many that live at the same time.

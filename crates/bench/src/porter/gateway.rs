@@ -22,7 +22,7 @@ use crate::goals::Goal;
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::samples::Samples;
-use crate::subject::source_root;
+use crate::subject::needed_root;
 use crate::testbed::Place;
 use crate::{Options, progress};
 
@@ -53,7 +53,7 @@ struct Scale {
 pub fn run(options: &Options) -> Result<Report, BenchError> {
     let machine = Machine::this();
     options.check(&[])?;
-    let root = source_root().ok_or_else(super::no_functions)?;
+    let root = needed_root()?;
     let scale = match options.quick {
         true => Scale { rounds: 200, functions: 500 },
         false => Scale { rounds: 2000, functions: 10_000 },

@@ -27,7 +27,7 @@ use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::samples::Samples;
-use crate::subject::source_root;
+use crate::subject::needed_root;
 use crate::{Options, progress};
 
 /// Memory of each node, in MiB, by its share of what is ample.
@@ -45,7 +45,7 @@ mod metric {
 pub fn run(options: &Options) -> Result<Report, BenchError> {
     let machine = Machine::this();
     options.check(&systems::NAMES)?;
-    let root = source_root().ok_or_else(no_functions)?;
+    let root = needed_root()?;
     let files = trace::files(&root.join("bench/traces"))?;
     let known = functions::names();
     let traces =
@@ -77,14 +77,6 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         rows: samples.rows(),
         notes: notes(),
     })
-}
-
-fn no_functions() -> BenchError {
-    BenchError::Lacking {
-        doing: "measure the platform".to_owned(),
-        reason: "the sample functions are not below this directory, or not set up".to_owned(),
-        remedy: "run this in farfork's source directory, after setup/all.sh",
-    }
 }
 
 /// A task that a benchmark has begun has ended by itself.

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{Forking, LISTEN_FD, Subject, WARM_CALLS};
 use crate::error::{BenchError, io};
 use crate::protocol::{Example, Function};
+use crate::{Options, progress};
 
 /// In megabytes, for room in memory; the exact size is measured.
 const FOOTPRINTS: [(&str, u64); 13] = [
@@ -24,6 +25,21 @@ const FOOTPRINTS: [(&str, u64); 13] = [
     ("bert", 850),
     ("heat", 60),
     ("embed", 350),
+];
+/// Those of CXLfork's Table 1, one that writes all of its data, and one more model.
+const OF_THE_PAPERS: [&str; 12] = [
+    "float",
+    "linpack",
+    "json",
+    "pyaes",
+    "chameleon",
+    "html",
+    "cnn",
+    "rnn",
+    "bfs",
+    "bert",
+    "heat",
+    "embed",
 ];
 /// What tells libraries and functions in how many threads to compute.
 const THREADS: [&str; 4] = [
@@ -66,6 +82,23 @@ impl Subject {
             arguments: [python].into_iter().chain(module).chain(serve).collect(),
             environment,
         })
+    }
+
+    /// Those of the functions that figures of papers are of which are to be measured, each asked
+    /// `examples` different things and computing in one thread, since forks have one.
+    pub fn functions(
+        root: &Path,
+        options: &Options,
+        examples: u64,
+    ) -> Result<Vec<Subject>, BenchError> {
+        options.check(&OF_THE_PAPERS)?;
+        let wanted = OF_THE_PAPERS.iter().filter(|name| options.wants(name));
+        wanted
+            .map(|name| {
+                progress(&format!("asking a fresh process of {name}"));
+                Subject::function(root, name, 1, examples)
+            })
+            .collect()
     }
 
     /// The sample function `embed`, computing in so many threads.

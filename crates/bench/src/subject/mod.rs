@@ -213,3 +213,19 @@ pub fn source_root() -> Option<PathBuf> {
     };
     here.ancestors().find(is_root).map(Path::to_owned)
 }
+
+/// The same, where nothing can be measured without.
+pub fn needed_root() -> Result<PathBuf, BenchError> {
+    source_root().ok_or_else(|| BenchError::Lacking {
+        doing: "measure the sample functions".to_owned(),
+        reason: "they are not below this directory, or not set up".to_owned(),
+        remedy: "run this in farfork's source directory, after setup/all.sh",
+    })
+}
+
+/// Room for an image of each, two more of the largest, and for what is rounded up.
+pub fn pool_bytes(subjects: &[Subject]) -> u64 {
+    let sum: u64 = subjects.iter().map(|subject| subject.megabytes + 64).sum();
+    let largest = subjects.iter().map(|subject| subject.megabytes).max().unwrap_or(0);
+    (sum + 2 * largest + 512) << 20
+}

@@ -22,31 +22,15 @@ mod starts;
 
 use std::rc::Rc;
 
-use crate::cases::{Bench, Lane, criu, fitting, rounds};
+use crate::cases::{Bench, Lane, clone, criu, fitting, rounds};
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::samples::Samples;
-use crate::subject::{Subject, source_root};
+use crate::subject::{Subject, needed_root, pool_bytes};
 use crate::testbed::Testbed;
 use crate::{Options, progress};
 use sleeper::Sleeper;
-
-/// Those of CXLfork's Table 1, one that writes all of its data, and one more model.
-const FUNCTIONS: [&str; 12] = [
-    "float",
-    "linpack",
-    "json",
-    "pyaes",
-    "chameleon",
-    "html",
-    "cnn",
-    "rnn",
-    "bfs",
-    "bert",
-    "heat",
-    "embed",
-];
 
 /// How much is measured.
 struct Scale {
@@ -68,22 +52,9 @@ struct Function {
 pub fn run(options: &Options) -> Result<Report, BenchError> {
     let machine = Machine::this();
     let scale = scale(options);
-    let root = source_root().ok_or_else(|| BenchError::Lacking {
-        doing: "measure the sample functions".to_owned(),
-        reason: "they are not below this directory, or not set up".to_owned(),
-        remedy: "run this in farfork's source directory, after setup/all.sh",
-    })?;
-    options.check(&FUNCTIONS)?;
+    let root = needed_root()?;
     let mut notes = Vec::new();
-    let subjects: Result<Vec<Subject>, BenchError> = FUNCTIONS
-        .iter()
-        .filter(|name| options.wants(name))
-        .map(|name| {
-            progress(&format!("asking a fresh process of {name}"));
-            Subject::function(&root, name, 1, scale.calls)
-        })
-        .collect();
-    let subjects = subjects?;
+    let subjects = Subject::functions(&root, options, scale.calls)?;
     let bytes = pool_bytes(&subjects);
     let testbed = Testbed::new(bytes)?;
     let criu = criu::Program::find(testbed.path("criu"), bytes).map(Rc::new);
@@ -125,13 +96,6 @@ fn scale(options: &Options) -> Scale {
     }
 }
 
-/// Room for an image of each, two more of the largest, and for what is rounded up.
-fn pool_bytes(subjects: &[Subject]) -> u64 {
-    let sum: u64 = subjects.iter().map(|subject| subject.megabytes + 64).sum();
-    let largest = subjects.iter().map(|subject| subject.megabytes).max().unwrap_or(0);
-    (sum + 2 * largest + 512) << 20
-}
-
 fn start(
     subjects: Vec<Subject>,
     testbed: &Testbed,
@@ -150,7 +114,7 @@ fn start(
                 continue;
             }
         };
-        starts::learn(&mut lane, testbed)?;
+        clone::learn(&mut lane, testbed)?;
         let sleeper = Sleeper::start(&program, lane.subject.megabytes)?;
         functions.push(Function { lane, sleeper });
     }

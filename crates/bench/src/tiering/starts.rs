@@ -5,18 +5,12 @@ use farfork_types::Tiering;
 use farfork_types::wire::{GhostCall, GhostImage, GhostState};
 
 use super::Function;
-use crate::cases::clone::{Asked, Memory, Way, measure_as};
+use crate::cases::clone::{Memory, Way, measure_as};
 use crate::cases::warm::{self, IDLE};
 use crate::cases::{Bench, Lane, cold, criu, local, pause};
-use crate::clones;
 use crate::error::BenchError;
 use crate::exchange::now_ns;
-use crate::protocol::Answerer;
 use crate::testbed::Testbed;
-
-/// Different calls of the clone that tells which pages are accessed and written, as many as the
-/// parent had.
-const LEARNING: u64 = crate::subject::WARM_CALLS;
 
 /// The names of cases that other files look for.
 pub mod start {
@@ -35,23 +29,6 @@ pub mod metric {
     pub const WAKE_UP: &str = "message to first instruction";
     pub const GHOST_LOCAL: &str = "local memory while it waits";
     pub const GHOST_KERNEL: &str = "kernel memory while it waits";
-}
-
-/// Has a watched clone make different calls, so that it is known which pages clones touch.
-pub fn learn(lane: &mut Lane, testbed: &Testbed) -> Result<(), BenchError> {
-    let way = Way { is_profiled: true, ..Way::new(lane.warm.cid, Tiering::Mow) };
-    lane.next_round();
-    let (number, subject) = (lane.number(), &lane.subject);
-    let Asked { mut connection, clone } = way.ask(subject, testbed, number, "learn.sock")?;
-    connection.receive(&*subject.protocol).map_err(|error| subject.wrong("learning", &error))?;
-    subject.check(&connection, number, "learning")?;
-    for call in 0..LEARNING {
-        let number = call * subject.protocol.same_input();
-        subject.call(&mut connection, number, "learning", Answerer::Itself)?;
-    }
-    drop(connection);
-    // The agent looks at its pages before it ends it.
-    clones::end(clone, testbed)
 }
 
 /// Starts a function once in every way.

@@ -6,9 +6,9 @@ use toml::Table;
 
 /// From the bottom up; crates of one layer do not know each other.
 const LAYERS: &[&[&str]] = &[
-    &["types"],
+    &["types", "caches"],
     &["sys", "policy"],
-    &["plan"],
+    &["plan", "caches-qemu"],
     &["restorer", "pool"],
     &["image"],
     &["pages"],

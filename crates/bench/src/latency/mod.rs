@@ -1,0 +1,138 @@
+//! What a slow pool would cost: `farfork bench latency` (CXLfork's figure 9).
+//!
+//! ```text
+//!  emulated   each function under QEMU: call ─► learn which pages calls access ─► "checkpoint" ─►
+//!             first call, other calls: which lines miss, which pages are copied
+//!  measured   rounds, on this machine's own memory: local fork │ clones: copied, mow, moa, hybrid
+//!  modelled   time of a call, measured + what it reads from the pool × added latency
+//! ```
+//! The pool of this machine is as fast as its memory, and its counters of misses are out of reach. So
+//! misses are counted in an emulated processor, and what they would cost is a model: [`model`].
+
+mod emulator;
+mod model;
+mod rows;
+
+use std::rc::Rc;
+
+use farfork_caches::Seen;
+use farfork_types::Tiering;
+
+use self::emulator::Emulated;
+use crate::cases::clone::{Memory, Way, learn, measure_as};
+use crate::cases::{Bench, Lane, fitting, local, pause, rounds};
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::samples::Samples;
+use crate::subject::{Subject, examples, needed_root, pool_bytes};
+use crate::testbed::Testbed;
+use crate::{Options, progress};
+
+/// Sizes of last-level caches: the one of the machine that CXLfork was measured on, and what a function
+/// may have of one that it shares.
+const LAST_LEVELS: [u64; 2] = [64 << 20, 4 << 20];
+/// Calls from which is learned what calls access; a platform has more.
+const LEARNING: usize = 4;
+/// Clones whose calls are measured.
+const CLONES: [(&str, Tiering); 4] = [
+    ("copy", Tiering::Copy),
+    ("mow", Tiering::Mow),
+    ("moa", Tiering::Moa),
+    ("hybrid", Tiering::Hybrid),
+];
+
+/// What a function's calls do to caches.
+struct Counted {
+    first: Seen,
+    warm: Vec<Seen>,
+}
+
+/// One function, of which all is known that is emulated.
+struct Function {
+    lane: Lane,
+    counted: Counted,
+}
+
+/// Runs the benchmark.
+pub fn run(options: &Options) -> Result<Report, BenchError> {
+    let machine = Machine::this();
+    let (number, warm) = if options.quick { (2, 1) } else { (15, 5) };
+    let root = needed_root()?;
+    let mut notes = vec![MODELLED.to_owned()];
+    let subjects = Subject::functions(&root, options, (1 + LEARNING + 1 + warm) as u64)?;
+    let testbed = Testbed::new(pool_bytes(&subjects))?;
+    let subjects = fitting(subjects, false, &mut notes);
+    let mut functions = Vec::new();
+    for subject in subjects {
+        progress(&format!("emulating {}", subject.name));
+        let counted = emulate(&root, &subject.name, warm, &testbed)?;
+        let no_criu = Err::<Rc<_>, _>("it is not compared with here".to_owned());
+        match Lane::start(subject, &testbed, &no_criu)? {
+            Ok(lane) => functions.push(Function { lane, counted }),
+            Err(note) => notes.push(note),
+        }
+    }
+    let mut samples = Samples::default();
+    let mut bench = Bench { testbed: &testbed, samples: &mut samples };
+    for function in &mut functions {
+        learn(&mut function.lane, &testbed)?;
+    }
+    rounds(number, &mut bench, |bench| {
+        functions.iter_mut().try_for_each(|function| one_round(&mut function.lane, bench))
+    })?;
+    functions.iter().for_each(|function| rows::add(function, &mut samples));
+    Ok(Report {
+        benchmark: "latency",
+        quick: options.quick,
+        machine,
+        version: env!("CARGO_PKG_VERSION"),
+        goals: functions.iter().flat_map(|function| rows::goals(function, &samples)).collect(),
+        rows: samples.rows(),
+        notes,
+    })
+}
+
+const MODELLED: &str = "Rows with a pool's latency in their names are a model: times measured on this \
+    machine, whose pool is as fast as its memory, and what the misses of an emulated processor would add \
+    to them.";
+
+fn one_round(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
+    let cid = lane.warm.cid;
+    lane.next_round();
+    pause();
+    local::measure(lane, bench)?;
+    for (name, tiering) in CLONES {
+        pause();
+        measure_as(lane, bench, &Way::new(cid, tiering), name, Memory::Here)?;
+    }
+    Ok(())
+}
+
+fn emulate(
+    root: &std::path::Path,
+    name: &str,
+    warm: usize,
+    testbed: &Testbed,
+) -> Result<Counted, BenchError> {
+    let path = |relative: &str| root.join(relative).display().to_string();
+    let words = [
+        path(".venv/bin/python"),
+        path("bench/programs/answer_lines.py"),
+        path(&format!("functions/{name}")),
+    ];
+    let examples = examples(root, name, 1, (1 + LEARNING + 1 + warm) as u64)?;
+    let socket = testbed.path("plugin.sock");
+    let mut process = Emulated::start(name, &words, &LAST_LEVELS, &socket)?;
+    let mut examples = examples.iter();
+    let mut next = || examples.next().expect("there are as many as are asked for");
+    process.call(next())?;
+    process.learn()?;
+    for _ in 0..LEARNING {
+        process.call(next())?;
+    }
+    process.checkpoint()?;
+    let first = process.measured(next())?;
+    let warm = (0..warm).map(|_| process.measured(next())).collect::<Result<_, _>>()?;
+    Ok(Counted { first, warm })
+}

@@ -1,0 +1,136 @@
+//! What a report tells: what was counted, and what it would come to.
+
+use farfork_types::Tiering;
+
+use super::model::{LOCAL_NS, Traffic};
+use super::{CLONES, Function, LAST_LEVELS};
+use crate::cases::metric::{LOCAL, RESPONSE, WARM};
+use crate::goals::Goal;
+use crate::samples::Samples;
+use crate::stats::median;
+
+/// That of the device that CXLfork was measured on, in nanoseconds (section 6).
+const DEVICE_NS: f64 = 391.0;
+/// Latencies for each of the caches.
+const LATENCIES_NS: [&[f64]; 2] = [&[LOCAL_NS, 200.0, 300.0, DEVICE_NS], &[DEVICE_NS]];
+const WARM_SHARE: f64 = 1.05;
+const MEMORY_SHARE: f64 = 0.5;
+
+/// Metrics of what was counted.
+mod metric {
+    pub const FIRST_LINES: &str = "first call: lines of the pool that it waits for";
+    pub const FIRST_PAGES: &str = "first call: pages copied";
+    pub const WARM_LINES: &str = "warm call: lines of the pool that it waits for";
+    pub const WARM_PAGES: &str = "warm call: pages copied";
+}
+
+/// So many misses are waited for at the same time: one is the worst there is, and processors find more,
+/// or fetch them ahead.
+struct Overlap {
+    misses: f64,
+    first: &'static str,
+    warm: &'static str,
+}
+
+const OVERLAPS: [Overlap; 2] = [
+    Overlap {
+        misses: 1.0,
+        first: "first call / local fork's, one miss at a time",
+        warm: "warm call / local fork's, one miss at a time",
+    },
+    Overlap {
+        misses: 4.0,
+        first: "first call / local fork's, four misses at a time",
+        warm: "warm call / local fork's, four misses at a time",
+    },
+];
+
+/// One function's clones under one policy, with one of the caches.
+struct Clones<'a> {
+    function: &'a Function,
+    start: &'static str,
+    tiering: Tiering,
+    level: usize,
+}
+
+/// Adds the rows of one function.
+pub fn add(function: &Function, samples: &mut Samples) {
+    // With copies of all pages nothing of the pool is needed.
+    for (start, tiering) in CLONES.into_iter().filter(|(_, tiering)| *tiering != Tiering::Copy) {
+        for (level, latencies) in LATENCIES_NS.iter().enumerate() {
+            let clones = Clones { function, start, tiering, level };
+            clones.add_counts(samples);
+            latencies.iter().for_each(|latency| clones.add_times(*latency, samples));
+        }
+    }
+}
+
+impl Clones<'_> {
+    fn case(&self) -> String {
+        let megabytes = LAST_LEVELS[self.level] >> 20;
+        self.function.lane.subject.case(&format!("{}/{megabytes} MiB cache", self.start))
+    }
+
+    fn first(&self) -> Traffic {
+        Traffic::of(&self.function.counted.first, self.level, self.tiering)
+    }
+
+    fn warm(&self) -> Vec<Traffic> {
+        let of = |seen| Traffic::of(seen, self.level, self.tiering);
+        self.function.counted.warm.iter().map(of).collect()
+    }
+
+    fn add_counts(&self, samples: &mut Samples) {
+        let (case, first) = (self.case(), self.first());
+        samples.add(&case, metric::FIRST_LINES, "count", first.lines as f64);
+        samples.add(&case, metric::FIRST_PAGES, "count", first.pages as f64);
+        for Traffic { lines, pages } in self.warm() {
+            samples.add(&case, metric::WARM_LINES, "count", lines as f64);
+            samples.add(&case, metric::WARM_PAGES, "count", pages as f64);
+        }
+    }
+
+    /// What a warm call takes longer; the median, as each may come upon a page that none before has.
+    fn added_warm_us(&self, latency_ns: f64, misses: f64) -> f64 {
+        let added: Vec<f64> =
+            self.warm().iter().map(|traffic| traffic.added_us(latency_ns, misses)).collect();
+        median(&added)
+    }
+
+    /// Each round's clone against the same round's fork.
+    fn add_times(&self, latency_ns: f64, samples: &mut Samples) {
+        let case = format!("{}/pool of {latency_ns} ns", self.case());
+        let measured = |samples: &Samples, metric| {
+            let values = |start| samples.values(&self.function.lane.subject.case(start), metric);
+            let of_rounds = values(self.start).iter().zip(values("local-fork"));
+            of_rounds.map(|(clone, fork)| (*clone, *fork)).collect::<Vec<_>>()
+        };
+        for Overlap { misses, first, warm } in &OVERLAPS {
+            let added_first = self.first().added_us(latency_ns, *misses);
+            for (clone, fork) in measured(samples, RESPONSE) {
+                samples.add(&case, first, "", (clone + added_first) / fork);
+            }
+            let added_warm = self.added_warm_us(latency_ns, *misses);
+            for (clone, fork) in measured(samples, WARM) {
+                samples.add(&case, warm, "", (clone + added_warm) / fork);
+            }
+        }
+    }
+}
+
+/// By accessed pages, with the worst overlap and the larger cache: warm calls are as fast as with all
+/// memory local, with half of that memory.
+pub fn goals(function: &Function, samples: &Samples) -> [Goal; 2] {
+    let subject = &function.lane.subject;
+    let values = |start: &str, metric| samples.values(&subject.case(start), metric);
+    let hybrid = Clones { function, start: "hybrid", tiering: Tiering::Hybrid, level: 0 };
+    let added = hybrid.added_warm_us(DEVICE_NS, OVERLAPS[0].misses);
+    let modelled: Vec<f64> = values("hybrid", WARM).iter().map(|us| us + added).collect();
+    let goal = |what: &str| format!("{}: hybrid, {what} / all local", subject.name);
+    let warm = goal(&format!("warm call with a pool of {DEVICE_NS} ns (modelled)"));
+    let memory = goal("local memory after one call");
+    [
+        Goal::ratio(warm, WARM_SHARE, &modelled, values("copy", WARM)),
+        Goal::ratio(memory, MEMORY_SHARE, values("hybrid", LOCAL), values("copy", LOCAL)),
+    ]
+}

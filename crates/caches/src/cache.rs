@@ -1,0 +1,95 @@
+//! One level.
+
+use serde::{Deserialize, Serialize};
+
+/// The unit that caches hold, and memory is read in.
+pub const LINE_BYTES: u64 = 64;
+
+/// How large a cache is, and how many places each line has in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Geometry {
+    /// Its size.
+    pub bytes: u64,
+    /// Lines of a set.
+    pub ways: u32,
+}
+
+/// A set-associative cache that gives up what was used least recently.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// Those of each set one after the other, the last used first.
+    lines: Vec<u64>,
+    ways: usize,
+    sets: u64,
+}
+
+/// No line: addresses of user space have no such number.
+const NONE: u64 = u64::MAX;
+
+impl Cache {
+    /// An empty one.
+    ///
+    /// # Panics
+    /// If it has no room for a set.
+    pub fn new(geometry: Geometry) -> Cache {
+        let ways = geometry.ways as usize;
+        let sets = geometry.bytes / LINE_BYTES / u64::from(geometry.ways);
+        assert!(sets > 0, "a cache without room");
+        Cache { lines: vec![NONE; ways * sets as usize], ways, sets }
+    }
+
+    /// Uses a line, and returns whether it was there.
+    pub fn use_line(&mut self, line: u64) -> bool {
+        let first = (line % self.sets) as usize * self.ways;
+        let set = &mut self.lines[first..first + self.ways];
+        let found = set.iter().position(|&held| held == line);
+        set[..=found.unwrap_or(self.ways - 1)].rotate_right(1);
+        set[0] = line;
+        found.is_some()
+    }
+
+    /// Forgets all lines.
+    pub fn clear(&mut self) {
+        self.lines.fill(NONE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn small() -> Cache {
+        Cache::new(Geometry { bytes: 8 * LINE_BYTES, ways: 2 })
+    }
+
+    #[test]
+    fn what_was_used_least_recently_goes() {
+        let mut cache = small();
+        let mut uses = |line| cache.use_line(line);
+        assert_eq!([uses(0), uses(4), uses(0)], [false, false, true], "one set of four has both");
+        assert_eq!([uses(8), uses(0), uses(4)], [false, true, false], "4 was used before 0");
+        assert_eq!([uses(1), uses(8)], [false, false], "another set is another matter");
+        cache.clear();
+        assert!(!cache.use_line(1));
+    }
+
+    proptest! {
+        /// A set is a list of the last lines that were used, and no more.
+        #[test]
+        fn it_holds_the_last_lines_of_each_set(lines in prop::collection::vec(0_u64..24, 0..200)) {
+            let mut cache = small();
+            for (at, line) in lines.iter().enumerate() {
+                let mut last: Vec<u64> = Vec::new();
+                for other in lines[..at].iter().rev().filter(|other| *other % 4 == line % 4) {
+                    if !last.contains(other) {
+                        last.push(*other);
+                    }
+                }
+                last.truncate(2);
+                prop_assert_eq!(cache.use_line(*line), last.contains(line));
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What follows the accesses of one process.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cache::{Cache, Geometry, LINE_BYTES};
+use crate::pages::{PAGE_BYTES, Page, Pages};
+use crate::{ByKind, Misses, Seen};
+
+/// What accesses mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Nothing.
+    #[default]
+    Ignored,
+    /// They tell which pages are accessed before the checkpoint.
+    Learning,
+    /// They go through the caches.
+    Measured,
+}
+
+/// Of a core of the processors that CXLfork was measured on (Intel Sapphire Rapids, section 6).
+const L1_DATA: Geometry = Geometry { bytes: 48 << 10, ways: 12 };
+const L1_CODE: Geometry = Geometry { bytes: 32 << 10, ways: 8 };
+const L2: Geometry = Geometry { bytes: 2 << 20, ways: 16 };
+/// Places of a line in a last-level cache.
+const LAST_WAYS: u32 = 16;
+
+/// Follows one process.
+#[derive(Debug)]
+pub struct Observer {
+    phase: Phase,
+    data: Cache,
+    code: Cache,
+    second: Cache,
+    last: Vec<Cache>,
+    pages: Pages,
+    seen: Seen,
+}
+
+impl Observer {
+    /// One with last-level caches of these sizes, each as if it were the only one.
+    pub fn new(sizes: &[u64]) -> Observer {
+        let last = |&bytes: &u64| Cache::new(Geometry { bytes, ways: LAST_WAYS });
+        let level = |&bytes: &u64| Misses { bytes, ..Misses::default() };
+        let seen = Seen { levels: sizes.iter().map(level).collect(), ..Seen::default() };
+        Observer {
+            phase: Phase::default(),
+            data: Cache::new(L1_DATA),
+            code: Cache::new(L1_CODE),
+            second: Cache::new(L2),
+            last: sizes.iter().map(last).collect(),
+            pages: Pages::default(),
+            seen,
+        }
+    }
+
+    /// What accesses mean from now on.
+    pub fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    /// The checkpoint is made now: these pages are in the image.
+    pub fn checkpoint(&mut self, pages: impl IntoIterator<Item = u64>) {
+        self.pages.begin_image(pages);
+        self.seen.learned_pages = self.pages.count(|page| page.is_learned);
+        self.seen.learned_in_image = self.pages.count(|page| page.is_learned && page.is_in_image);
+    }
+
+    /// Goes to a processor that holds nothing yet.
+    pub fn clear_caches(&mut self) {
+        let caches = [&mut self.data, &mut self.code, &mut self.second];
+        caches.into_iter().chain(&mut self.last).for_each(Cache::clear);
+    }
+
+    /// What was seen since this was asked last.
+    pub fn take(&mut self) -> Seen {
+        let mut rest = Seen {
+            accesses: 0,
+            fetches: 0,
+            touched: ByKind::default(),
+            first_written: ByKind::default(),
+            ..self.seen.clone()
+        };
+        rest.levels.iter_mut().for_each(|level| level.misses = ByKind::default());
+        std::mem::replace(&mut self.seen, rest)
+    }
+
+    /// Bytes at an address are read or written.
+    pub fn access(&mut self, address: u64, bytes: u64, is_write: bool) {
+        let lines = address / LINE_BYTES..=(address + bytes.max(1) - 1) / LINE_BYTES;
+        match self.phase {
+            Phase::Ignored => {}
+            Phase::Learning => lines.for_each(|line| self.learn(line)),
+            Phase::Measured => {
+                self.seen.accesses += 1;
+                lines.for_each(|line| self.reach(line, is_write, false));
+            }
+        }
+    }
+
+    /// Lines of instructions are fetched, so many from this one on.
+    pub fn fetch(&mut self, first: u64, count: u64) {
+        let lines = first..first + count;
+        match self.phase {
+            Phase::Ignored => {}
+            Phase::Learning => lines.for_each(|line| self.learn(line)),
+            Phase::Measured => {
+                self.seen.fetches += count;
+                lines.for_each(|line| self.reach(line, false, true));
+            }
+        }
+    }
+
+    fn learn(&mut self, line: u64) {
+        let number = page_of(line);
+        let page = self.pages.get(number);
+        if !page.is_learned {
+            self.pages.set(number, Page { is_learned: true, ..page });
+        }
+    }
+
+    fn reach(&mut self, line: u64, is_write: bool, is_code: bool) {
+        let number = page_of(line);
+        let mut page = self.pages.get(number);
+        if !page.is_touched || (is_write && !page.is_written) {
+            if !page.is_touched {
+                self.seen.touched.add(page.kind());
+            }
+            if is_write {
+                self.seen.first_written.add(page.kind());
+            }
+            page = Page { is_touched: true, is_written: page.is_written || is_write, ..page };
+            self.pages.set(number, page);
+        }
+        let first = if is_code { &mut self.code } else { &mut self.data };
+        if first.use_line(line) || self.second.use_line(line) {
+            return;
+        }
+        for (cache, level) in self.last.iter_mut().zip(&mut self.seen.levels) {
+            if !cache.use_line(line) {
+                level.misses.add(page.kind());
+            }
+        }
+    }
+}
+
+fn page_of(line: u64) -> u64 {
+    line / (PAGE_BYTES / LINE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: u64 = 4 << 20;
+    const LARGE: u64 = 64 << 20;
+
+    fn measured(learned: &[u64], image: &[u64]) -> Observer {
+        let mut observer = Observer::new(&[LARGE, SMALL]);
+        observer.access(77 * PAGE_BYTES, 8, true);
+        observer.enter(Phase::Learning);
+        learned.iter().for_each(|page| observer.access(page * PAGE_BYTES, 8, false));
+        observer.checkpoint(image.iter().copied());
+        observer.enter(Phase::Measured);
+        observer
+    }
+
+    fn kinds(own: u64, written: u64, accessed: u64, unaccessed: u64) -> ByKind {
+        ByKind { own, written, accessed, unaccessed }
+    }
+
+    #[test]
+    fn misses_are_told_by_what_their_pages_are() {
+        let mut observer = measured(&[1, 2, 9], &[1, 2, 3, 77]);
+        for page in [1, 2, 3, 4] {
+            observer.access(page * PAGE_BYTES, 8, false);
+        }
+        // Each is a line of its own, and the page's first write comes first.
+        observer.access(2 * PAGE_BYTES + 64, 8, true);
+        observer.access(2 * PAGE_BYTES + 128, 8, false);
+        observer.access(77 * PAGE_BYTES, 8, true);
+        observer.access(PAGE_BYTES, 8, false);
+        let seen = observer.take();
+        assert_eq!(seen.levels[0].misses, kinds(1, 3, 2, 1));
+        assert_eq!(seen.levels[0].misses, seen.levels[1].misses);
+        assert_eq!(seen.touched, kinds(1, 0, 2, 2));
+        assert_eq!(seen.first_written, kinds(0, 0, 1, 1));
+        assert_eq!((seen.accesses, seen.fetches), (8, 0));
+        assert_eq!((seen.learned_pages, seen.learned_in_image), (3, 2));
+    }
+
+    #[test]
+    fn what_is_taken_is_not_told_again() {
+        let mut observer = measured(&[], &[1]);
+        observer.access(PAGE_BYTES, 8, true);
+        observer.take();
+        observer.access(PAGE_BYTES, 8, true);
+        let seen = observer.take();
+        assert_eq!(seen.accesses, 1);
+        assert_eq!(seen.levels[0], Misses { bytes: LARGE, misses: ByKind::default() });
+        assert_eq!((seen.touched, seen.first_written), (ByKind::default(), ByKind::default()));
+    }
+
+    #[test]
+    fn what_fits_the_larger_cache_only_misses_the_smaller_one() {
+        let mut observer = measured(&[], &[]);
+        for round in 0..2 {
+            for line in 0..(2 * SMALL / LINE_BYTES) {
+                observer.access(line * LINE_BYTES, 8, false);
+            }
+            let missed: Vec<u64> = observer.take().levels.iter().map(|l| l.misses.own).collect();
+            let all = 2 * SMALL / LINE_BYTES;
+            assert_eq!(missed, if round == 0 { [all, all] } else { [0, all] });
+        }
+        observer.clear_caches();
+        observer.access(0, 8, false);
+        assert_eq!(observer.take().levels[0].misses.own, 1);
+    }
+
+    #[test]
+    fn an_access_may_be_in_two_lines_and_code_has_a_cache_of_its_own() {
+        let mut observer = measured(&[], &[]);
+        observer.access(LINE_BYTES - 4, 8, false);
+        observer.fetch(8, 3);
+        let seen = observer.take();
+        assert_eq!((seen.levels[0].misses.own, seen.fetches), (5, 3));
+        // It is in the second level, where both look.
+        observer.access(8 * LINE_BYTES, 1, false);
+        assert_eq!(observer.take().levels[0].misses.own, 0);
+    }
+
+    #[test]
+    fn nothing_counts_before_it_is_asked_for() {
+        let mut observer = Observer::new(&[LARGE]);
+        observer.access(0, 8, true);
+        observer.fetch(8, 3);
+        observer.enter(Phase::Learning);
+        observer.fetch(8, 3);
+        let seen = observer.take();
+        assert_eq!((seen.accesses, seen.fetches, seen.levels[0].misses), (0, 0, ByKind::default()));
+    }
+}
