@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Emulated {
     name: String,
-    child: Child,
+    _process: Process,
     function: Lines,
     plugin: Lines,
 }
@@ -96,12 +96,12 @@ impl Emulated {
         })?;
         // What waits for the emulated process has to see when it ends.
         drop(command);
-        let mut child = Ended(Some(child));
-        let plugin = accepted(&listener, &mut child, name)?;
+        let mut process = Process(child);
+        let plugin = accepted(&listener, &mut process, name)?;
         let lines = |stream| Lines::of(stream).map_err(listening());
         let (function, plugin) = (lines(ours)?, lines(plugin)?);
-        let child = child.0.take().expect("it was not taken before");
-        let mut emulated = Emulated { name: name.to_owned(), child, function, plugin };
+        let name = name.to_owned();
+        let mut emulated = Emulated { name, _process: process, function, plugin };
         emulated.order(&Order::Begin(sizes.to_vec()))?;
         let _ = std::fs::remove_file(socket);
         Ok(emulated)
@@ -151,31 +151,20 @@ impl Emulated {
     }
 }
 
-/// Ended unless it is taken.
-struct Ended(Option<Child>);
+/// Ends with this.
+#[derive(Debug)]
+struct Process(Child);
 
-impl Drop for Ended {
+impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            end(child);
-        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
-}
-
-impl Drop for Emulated {
-    fn drop(&mut self) {
-        end(&mut self.child);
-    }
-}
-
-fn end(child: &mut Child) {
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 fn accepted(
     listener: &UnixListener,
-    child: &mut Ended,
+    process: &mut Process,
     name: &str,
 ) -> Result<UnixStream, BenchError> {
     let begun = Instant::now();
@@ -190,8 +179,7 @@ fn accepted(
             }
             Err(_) => {}
         }
-        let ended = child.0.as_mut().and_then(|child| child.try_wait().ok().flatten());
-        if let Some(status) = ended {
+        if let Ok(Some(status)) = process.0.try_wait() {
             return Err(wrong(name, &format!("QEMU ended with {status}")));
         }
         if begun.elapsed() > START {

@@ -124,15 +124,13 @@ fn emulate(
     let examples = examples(root, name, 1, (1 + LEARNING + 1 + warm) as u64)?;
     let socket = testbed.path("plugin.sock");
     let mut process = Emulated::start(name, &words, &LAST_LEVELS, &socket)?;
-    let mut examples = examples.iter();
-    let mut next = || examples.next().expect("there are as many as are asked for");
-    process.call(next())?;
+    let (before, after) = examples.split_at(1 + LEARNING);
+    process.call(&before[0])?;
     process.learn()?;
-    for _ in 0..LEARNING {
-        process.call(next())?;
-    }
+    before[1..].iter().try_for_each(|example| process.call(example))?;
     process.checkpoint()?;
-    let first = process.measured(next())?;
-    let warm = (0..warm).map(|_| process.measured(next())).collect::<Result<_, _>>()?;
+    let first = process.measured(&after[0])?;
+    let warm =
+        after[1..].iter().map(|example| process.measured(example)).collect::<Result<_, _>>()?;
     Ok(Counted { first, warm })
 }
