@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bed import Bed
 from conftest import Serve
 
 import farfork
@@ -17,6 +18,16 @@ DECLARING = """
 
     def main(args):
         return {}
+"""
+
+PAGES = 1000
+SUMMING = f"""
+    import farfork
+    data = bytearray(b"x" * ({PAGES} << 12))
+    farfork.mark_hot(data)
+
+    def main(args):
+        return {{"sum": sum(data[::4096])}}
 """
 
 
@@ -66,3 +77,22 @@ def test_prepare_tells_what_was_declared(
     (told,) = client.prepare()["hot"]
     start, end = (int(edge, 16) for edge in told.split("-"))
     assert end - start == 100_000
+
+
+@pytest.mark.needs_farfork
+def test_what_is_declared_becomes_local_many_pages_at_a_time(
+    bed: Bed, write_function: Callable[[str], Path]
+) -> None:
+    parent = bed.parent(write_function(SUMMING))
+    bed.farfork.do("hot", "set", parent.image, *parent.client.prepare()["hot"])
+    faults = {}
+    for tiering in ("hybrid", "moa"):
+        options = ("--detach", "--tiering", tiering)
+        path, call = bed.restore_call(parent.image, parent.listen_fd, *options)
+        (said,) = bed.farfork.json(*call)
+        client = bed.client(path.replace("%i", "0"))
+        assert client.run()["sum"] == PAGES * ord("x")
+        (shown,) = [line for line in bed.farfork.json("ps") if line["pid"] == said["pid"]]
+        assert shown["local_bytes"] > PAGES << 12
+        faults[tiering] = shown["faults"]["minor"]
+    assert faults["hybrid"] + PAGES * 3 // 4 < faults["moa"]

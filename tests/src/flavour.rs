@@ -253,10 +253,12 @@ impl<'a> Stage<'a> {
         self.clone(&label, &[&node, more].concat())
     }
 
-    /// Clones of a parent's second image.
+    /// Clones of a parent's second image, of whose first process all is declared hot: pages become local
+    /// together.
     fn tiers(&mut self) -> Outcome {
         self.must_checkpoint(&[])?;
         self.must_checkpoint(&[])?;
+        self.declare_all_hot()?;
         let mut started = Vec::new();
         let most = if self.on_other_nodes { testbed::OTHER_NODES.len() } else { usize::MAX };
         let tiers = ["moa", "hybrid", "copy"].into_iter().take(most);
@@ -268,6 +270,23 @@ impl<'a> Stage<'a> {
         }
         self.parent.must_pass()?;
         self.compare_values(&started)
+    }
+
+    /// Declares hot what clones of the first process map from the pool, mapping by mapping, as far as there is
+    /// any of it in the image.
+    fn declare_all_hot(&mut self) -> Outcome {
+        let path = format!("/proc/{}/maps", self.parent.pid());
+        let maps = std::fs::read_to_string(&path).unwrap_or_default();
+        let mut declared = 0;
+        for range in maps.lines().filter_map(|line| line.split(' ').next()) {
+            let mut command = farfork::command(&["hot", "set", "--pool"])?;
+            command.arg(self.pool).args([&*self.image, range]);
+            declared += u32::from(farfork::run(command)?.status.success());
+        }
+        if declared == 0 {
+            return self.parent.fail("none of its memory could be declared hot");
+        }
+        Ok(())
     }
 
     /// All clones wait before the first goes on; then one after the other, the parent last.

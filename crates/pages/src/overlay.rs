@@ -15,6 +15,10 @@ use crate::set::PageSet;
 /// An overlay with more than this many bytes does not fit into the window.
 const MOST: usize = window::OVERLAY_BYTES as usize;
 
+/// Pages that are known to be accessed become local together in blocks of this size: copying one takes about
+/// as long as the fault that it was copied for.
+const AHEAD_BYTES: u64 = 256 << 10;
+
 /// When a clone starts, once it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Start {
@@ -64,6 +68,7 @@ struct Draft {
     copied: Vec<Served>,
     served: Vec<Served>,
     local: PageSet,
+    is_ahead: bool,
     pages: u64,
     watched: Vec<Span>,
 }
@@ -106,6 +111,7 @@ impl Draft {
 
     fn serve(&mut self, span: MappedSpan, placement: &[u64], treatment: &Treatment) {
         let Some(local) = &treatment.local else { return };
+        self.is_ahead = treatment.is_ahead;
         let pages = policy::pages(span);
         for page in local.runs(pages.clone()).flatten() {
             self.local.insert(self.pages + (page - pages.start));
@@ -145,6 +151,7 @@ impl Draft {
                 words.resize(self.pages.div_ceil(64) as usize, 0);
                 words
             }),
+            ahead_bytes: if self.is_ahead { AHEAD_BYTES } else { 0 },
             watched: arena.table(&self.watched),
         }
     }

@@ -17,6 +17,9 @@ pub struct Treatment {
     /// Nothing if the kernel maps pages as they are touched. Otherwise they are supplied one by one,
     /// and these become local by that.
     pub local: Option<PageSet>,
+    /// Whether those become local that follow one which is touched: they are known to be accessed, and a
+    /// fault for each takes longer than to copy many.
+    pub is_ahead: bool,
 }
 
 impl Treatment {
@@ -76,7 +79,8 @@ impl Policy for Hybrid {
     fn treat(&self, span: MappedSpan, access: &Access) -> Treatment {
         let hot = [&access.accessed, &access.dirtied, &access.hot];
         let runs = hot.into_iter().flat_map(|set| set.runs(pages(span)));
-        Treatment { local: Some(runs.flatten().collect()), ..Treatment::default() }
+        let local = Some(runs.flatten().collect());
+        Treatment { local, is_ahead: true, ..Treatment::default() }
     }
 }
 
@@ -144,6 +148,8 @@ mod tests {
     #[test]
     fn known_and_declared_pages_are_local() {
         let local = set([512, 513, 520, 540, 560, 611]);
-        assert_eq!(treated(Tiering::Hybrid, SPAN).local, Some(local));
+        let treatment = treated(Tiering::Hybrid, SPAN);
+        assert_eq!((treatment.local, treatment.is_ahead), (Some(local), true));
+        assert!(!treated(Tiering::Moa, SPAN).is_ahead, "what is touched, and no more");
     }
 }

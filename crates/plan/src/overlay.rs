@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::Table;
 
 /// First word of an overlay.
-pub const OVERLAY_MAGIC: u64 = u64::from_le_bytes(*b"ffover01");
+pub const OVERLAY_MAGIC: u64 = u64::from_le_bytes(*b"ffover02");
 
 /// Start of an overlay.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
@@ -43,6 +43,9 @@ pub struct MemberOverlay {
     /// Words of a bitmap, by pages of `served`: a page whose bit is set becomes local when it is
     /// touched, any other is mapped from the pool.
     pub local: Table,
+    /// Where one such page is touched, those after it become local as well, up to the end of a block
+    /// of so many bytes; 0 or a power of two.
+    pub ahead_bytes: u64,
     /// Memory of which is told which pages are touched ([`Span`]): mapped page by page, and nothing
     /// before it is touched.
     pub watched: Table,
@@ -78,7 +81,7 @@ pub struct Served {
 
 const _: () = {
     assert!(size_of::<OverlayHeader>() == 32);
-    assert!(size_of::<MemberOverlay>() == 96);
+    assert!(size_of::<MemberOverlay>() == 104);
     assert!(size_of::<Served>() == 32);
     assert!(size_of::<Span>() == 16);
 };

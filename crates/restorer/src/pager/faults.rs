@@ -127,21 +127,26 @@ impl Service {
             local.get((number / 64) as usize).is_some_and(|word| word & (1 << (number % 64)) != 0)
         };
         let is_written = message.flags & u64::from(k::UFFD_PAGEFAULT_FLAG_WRITE) != 0;
+        let span_end = span.address + span.bytes;
         let source = self.pool.page(span.pool_offset + (page - span.address));
         if let Some(source) = source.filter(|_| is_written || is_local(page)) {
-            match userfault::copy(faults, page, source, PAGE_BYTES) {
+            let ahead = if is_local(page) { overlay.ahead_bytes } else { 0 };
+            let end = end_of_run(page, ahead, span_end, is_local);
+            // Pages of their own that come after it are left as they are, and end it.
+            let together = userfault::copy(faults, page, source, end - page);
+            let copied = together.or_else(|errno| match end - page {
+                PAGE_BYTES => Err(errno),
+                // Not all of it is one mapping any more, or there is not that much memory.
+                _ => userfault::copy(faults, page, source, PAGE_BYTES),
+            });
+            match copied {
                 // Without memory for a page of its own the clone still can read the pool's.
                 Err(Errno(ENOMEM)) => {}
                 Err(_) => return wake(faults, page),
                 Ok(()) => return,
             }
         }
-        let block = align_down(page, BLOCK_BYTES) + BLOCK_BYTES;
-        let edge = block.min(span.address + span.bytes);
-        let mut end = page + PAGE_BYTES;
-        while end < edge && !is_local(end) {
-            end += PAGE_BYTES;
-        }
+        let end = end_of_run(page, BLOCK_BYTES, span_end, |page| !is_local(page));
         // The kernel takes no more than one mapping at a time, and the program may have cut what was
         // one: then the page alone.
         let is_supplied =
@@ -150,6 +155,19 @@ impl Service {
             wake(faults, page);
         }
     }
+}
+
+/// Where the pages end that come with `page`: those behind it of which it is said, in its block of so many
+/// bytes, a power of two or none.
+fn end_of_run(page: u64, block: u64, edge: u64, comes_with: impl Fn(u64) -> bool) -> u64 {
+    let mut end = page + PAGE_BYTES;
+    if block != 0 {
+        let edge = edge.min(align_down(page, block) + block);
+        while end < edge && comes_with(end) {
+            end += PAGE_BYTES;
+        }
+    }
+    end
 }
 
 /// Maps pages of the pool from `start` on, up to the first that is mapped already.
