@@ -1,12 +1,12 @@
-"""Calls a function with each line that it reads, and prints each answer as a line.
+"""Answers the function runtime's requests as lines, without its socket.
 
 usage: answer_lines.py FUNCTION
 
-Both are JSON. It is what the function runtime does without its socket, for emulators that lack some
-of what sockets have.
+For emulators that lack some of what sockets have.
 """
 
 import json
+import os
 import sys
 
 from farfork.loader import load
@@ -15,8 +15,11 @@ from farfork.loader import load
 def main() -> None:
     """Load the function, and answer until there is nothing more to read."""
     function = load(sys.argv[1])
-    for number, line in enumerate(sys.stdin):
-        print(json.dumps(function.call(json.loads(line), str(number))), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        result = function.call(request["args"], request["id"])
+        answer = {"id": request["id"], "ok": True, "result": result, "pid": os.getpid()}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -50,11 +50,11 @@ def test_a_function_becomes_an_image_and_is_called_through_a_burst(platform: Pla
     images = platform.farfork.json("images", "list")
     assert [image["name"].split(":")[0] for image in images].count("guest/burst") == 1
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda n: platform.good("burst", name=n, sleep=3), range(8)))
+        made = list(pool.map(lambda n: platform.good("burst", name=n, sleep=4), range(8)))
     assert [one["response"]["result"]["name"] for one in made] == list(range(8))
     kinds = [start_kind(one) for one in made]
     # On a busy machine one call may begin after another's end.
-    assert kinds.count("clone") >= 3
+    assert kinds.count("clone") >= 5
     assert set(kinds) == {"clone", "warm"}
     clones = [one["response"]["result"] for one in made if start_kind(one) == "clone"]
     # Made after the 16th call; and its clones load nothing.

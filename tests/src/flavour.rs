@@ -253,16 +253,18 @@ impl<'a> Stage<'a> {
         self.clone(&label, &[&node, more].concat())
     }
 
-    /// Clones of a parent's second image, of whose first process all is declared hot: pages become local
-    /// together.
+    /// Clones of a parent's second image; for one of them all memory of its first process is declared hot, so
+    /// that pages become local together.
     fn tiers(&mut self) -> Outcome {
         self.must_checkpoint(&[])?;
         self.must_checkpoint(&[])?;
-        self.declare_all_hot()?;
         let mut started = Vec::new();
         let most = if self.on_other_nodes { testbed::OTHER_NODES.len() } else { usize::MAX };
-        let tiers = ["moa", "hybrid", "copy"].into_iter().take(most);
-        for (number, tiering) in tiers.enumerate() {
+        let tiers = [("moa", false), ("hybrid", false), ("hybrid", true), ("copy", false)];
+        for (number, (tiering, is_hot)) in tiers.into_iter().take(most).enumerate() {
+            if is_hot {
+                self.declare_all_hot()?;
+            }
             started.push(self.clone_under(number, &["--tiering", tiering])?);
         }
         for clone in &mut started {

@@ -91,11 +91,8 @@ impl Way {
     }
 }
 
-/// Different calls of the clone that tells which pages are accessed and written, as many as the
-/// parent had.
-const LEARNING: u64 = WARM_CALLS;
-
-/// Has a watched clone make different calls, so that it is known which pages clones touch.
+/// Has a watched clone make different calls, as many as the parent had, so that it is known which pages
+/// clones touch.
 pub fn learn(lane: &mut Lane, testbed: &Testbed) -> Result<(), BenchError> {
     let way = Way { is_profiled: true, ..Way::new(lane.warm.cid, Tiering::Mow) };
     lane.next_round();
@@ -103,7 +100,7 @@ pub fn learn(lane: &mut Lane, testbed: &Testbed) -> Result<(), BenchError> {
     let Asked { mut connection, clone } = way.ask(subject, testbed, number, "learn.sock")?;
     connection.receive(&*subject.protocol).map_err(|error| subject.wrong("learning", &error))?;
     subject.check(&connection, number, "learning")?;
-    for call in 0..LEARNING {
+    for call in 0..WARM_CALLS {
         let number = call * subject.protocol.same_input();
         subject.call(&mut connection, number, "learning", Answerer::Itself)?;
     }

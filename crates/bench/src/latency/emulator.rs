@@ -8,10 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farfork_caches::{Answer, Order, Phase, Seen};
-use serde_json::Value;
 
 use crate::error::{BenchError, io};
-use crate::protocol::Example;
+use crate::protocol::{Answerer, Protocol};
 use crate::subject::computing_in;
 
 const QEMU: &str = "qemu-x86_64";
@@ -112,21 +111,23 @@ impl Emulated {
         self.function.ask(line).map_err(|error| wrong(&self.name, &error))
     }
 
-    /// Makes a call, and holds the answer against that of a fresh process.
-    pub fn call(&mut self, example: &Example) -> Result<(), BenchError> {
-        let answer = self.ask(&example.args.to_string())?;
-        let found: Value = serde_json::from_str(&answer).map_err(|e| wrong(&self.name, &e))?;
-        if example.is_answered_by(&found) {
-            return Ok(());
-        }
-        Err(wrong(&self.name, &format!("{found}, and not {}", example.answer)))
+    /// Makes a subject's call of this number, whose answer is checked.
+    pub fn call(&mut self, protocol: &dyn Protocol, number: u64) -> Result<(), BenchError> {
+        let request = protocol.request(number, Answerer::Itself);
+        let answer = self.ask(String::from_utf8_lossy(&request).trim_end())?;
+        protocol.check(number, answer.as_bytes()).map(drop).map_err(|e| wrong(&self.name, &e))
     }
 
     /// What a call does, by the caches.
-    pub fn measured(&mut self, example: &Example) -> Result<Seen, BenchError> {
-        self.call(example)?;
+    pub fn measured(&mut self, protocol: &dyn Protocol, number: u64) -> Result<Seen, BenchError> {
+        self.call(protocol, number)?;
         let seen = self.order(&Order::Take)?;
-        seen.ok_or_else(|| wrong(&self.name, &"the plugin told nothing"))
+        let seen = seen.ok_or_else(|| wrong(&self.name, &"the plugin told nothing"))?;
+        // What a process gives back between calls is not in its image; most of it has to be.
+        if 2 * seen.learned_in_image < seen.learned_pages {
+            return Err(wrong(&self.name, &"its memory is not where the emulator has it"));
+        }
+        Ok(seen)
     }
 
     /// Its memory is its image now, and it goes on on a processor whose caches hold nothing.

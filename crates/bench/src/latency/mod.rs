@@ -13,6 +13,7 @@ mod emulator;
 mod model;
 mod rows;
 
+use std::path::Path;
 use std::rc::Rc;
 
 use farfork_caches::Seen;
@@ -25,7 +26,7 @@ use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::samples::Samples;
-use crate::subject::{Subject, examples, needed_root, pool_bytes};
+use crate::subject::{Subject, needed_root, pool_bytes};
 use crate::testbed::Testbed;
 use crate::{Options, progress};
 
@@ -33,7 +34,7 @@ use crate::{Options, progress};
 /// may have of one that it shares.
 const LAST_LEVELS: [u64; 2] = [64 << 20, 4 << 20];
 /// Calls from which is learned what calls access; a platform has more.
-const LEARNING: usize = 4;
+const LEARNING: u64 = 4;
 /// Clones whose calls are measured.
 const CLONES: [(&str, Tiering); 4] = [
     ("copy", Tiering::Copy),
@@ -57,16 +58,16 @@ struct Function {
 /// Runs the benchmark.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
     let machine = Machine::this();
-    let (number, warm) = if options.quick { (2, 1) } else { (15, 5) };
+    let (number, warm): (_, u64) = if options.quick { (2, 1) } else { (15, 5) };
     let root = needed_root()?;
     let mut notes = vec![MODELLED.to_owned()];
-    let subjects = Subject::functions(&root, options, (1 + LEARNING + 1 + warm) as u64)?;
+    let subjects = Subject::functions(&root, options, 1 + LEARNING + 1 + warm)?;
     let testbed = Testbed::new(pool_bytes(&subjects))?;
     let subjects = fitting(subjects, false, &mut notes);
     let mut functions = Vec::new();
     for subject in subjects {
         progress(&format!("emulating {}", subject.name));
-        let counted = emulate(&root, &subject.name, warm, &testbed)?;
+        let counted = emulate(&root, &subject, warm, &testbed)?;
         let no_criu = Err::<Rc<_>, _>("it is not compared with here".to_owned());
         match Lane::start(subject, &testbed, &no_criu)? {
             Ok(lane) => functions.push(Function { lane, counted }),
@@ -110,27 +111,29 @@ fn one_round(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
 }
 
 fn emulate(
-    root: &std::path::Path,
-    name: &str,
-    warm: usize,
+    root: &Path,
+    subject: &Subject,
+    warm: u64,
     testbed: &Testbed,
 ) -> Result<Counted, BenchError> {
     let path = |relative: &str| root.join(relative).display().to_string();
     let words = [
         path(".venv/bin/python"),
         path("bench/programs/answer_lines.py"),
-        path(&format!("functions/{name}")),
+        path(&format!("functions/{}", subject.name)),
     ];
-    let examples = examples(root, name, 1, (1 + LEARNING + 1 + warm) as u64)?;
+    let protocol = &*subject.protocol;
+    // Each with another input.
+    let number = |call: u64| call * protocol.same_input();
     let socket = testbed.path("plugin.sock");
-    let mut process = Emulated::start(name, &words, &LAST_LEVELS, &socket)?;
-    let (before, after) = examples.split_at(1 + LEARNING);
-    process.call(&before[0])?;
+    let mut process = Emulated::start(&subject.name, &words, &LAST_LEVELS, &socket)?;
+    process.call(protocol, number(0))?;
     process.learn()?;
-    before[1..].iter().try_for_each(|example| process.call(example))?;
+    (1..=LEARNING).try_for_each(|call| process.call(protocol, number(call)))?;
     process.checkpoint()?;
-    let first = process.measured(&after[0])?;
-    let warm =
-        after[1..].iter().map(|example| process.measured(example)).collect::<Result<_, _>>()?;
-    Ok(Counted { first, warm })
+    let first = LEARNING + 1;
+    let mut measured = |call| process.measured(protocol, number(call));
+    let counted = measured(first)?;
+    let warm = (first + 1..=first + warm).map(measured).collect::<Result<_, _>>()?;
+    Ok(Counted { first: counted, warm })
 }

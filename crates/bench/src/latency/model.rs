@@ -10,7 +10,7 @@ use farfork_types::Tiering;
 /// The latency of local memory, in nanoseconds: that of the lowest point of CXLfork's figure 9.
 pub const LOCAL_NS: f64 = 100.0;
 /// Whoever copies a page reads its lines one after the other, without waiting for each: so many at the
-/// same time, as a core of today has at least for its first level.
+/// same time. An assumption.
 const COPY_OVERLAP: f64 = 10.0;
 const LINES_OF_PAGE: f64 = (PAGE_BYTES / farfork_caches::LINE_BYTES) as f64;
 

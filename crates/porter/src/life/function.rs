@@ -507,11 +507,14 @@ impl Function {
             }
             Err(error) => {
                 tracing::warn!(about = self.about, %error, "not checkpointed");
-                let lacks_room = matches!(error, NodesError::NoRoom { asked_bytes, free_bytes }
-                    if self.needs_more(asked_bytes, free_bytes));
-                let next_after =
-                    if lacks_room { self.answered } else { self.answered.saturating_mul(2) };
-                self.image = Image::None { next_after };
+                let waits_for_room = match error {
+                    NodesError::NoRoom { asked_bytes, free_bytes } => {
+                        self.needs_more(asked_bytes, free_bytes)
+                    }
+                    _ => false,
+                };
+                let later = if waits_for_room { 1 } else { 2 };
+                self.image = Image::None { next_after: self.answered.saturating_mul(later) };
             }
         }
     }
