@@ -3,6 +3,10 @@
 use crate::program::Expect;
 use crate::subject::Subject;
 use crate::{Outcome, Program, Trouble, compile, farfork, testbed};
+use farfork_image::catalog::{Catalog, ImageName};
+use farfork_image::format::Image;
+use farfork_pool::{PageBits, Pool};
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -253,8 +257,8 @@ impl<'a> Stage<'a> {
         self.clone(&label, &[&node, more].concat())
     }
 
-    /// Clones of a parent's second image; for one of them all memory of its first process is declared hot, so
-    /// that pages become local together.
+    /// Clones of a parent's second image. For one of them all memory of its first process is declared
+    /// hot, so that pages become local together; another, under the default policy, is helped.
     fn tiers(&mut self) -> Outcome {
         self.must_checkpoint(&[])?;
         self.must_checkpoint(&[])?;
@@ -267,11 +271,31 @@ impl<'a> Stage<'a> {
             }
             started.push(self.clone_under(number, &["--tiering", tiering])?);
         }
+        if started.len() < most {
+            self.know_all_written()?;
+            started.push(self.clone_under(started.len(), &[])?);
+        }
         for clone in &mut started {
             clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
         }
         self.parent.must_pass()?;
         self.compare_values(&started)
+    }
+
+    /// Has it known of all pages of the image that clones write them, so that a clone which has the
+    /// default policy is helped with all of them.
+    fn know_all_written(&self) -> Outcome {
+        let failed = |error: &dyn std::error::Error| Trouble::during("all written", error);
+        let pool = Pool::open(self.pool).map_err(|error| failed(&error))?;
+        let catalog = Catalog::open(&pool).map_err(|error| failed(&error))?;
+        let name: ImageName = self.image.parse().map_err(|error| failed(&error))?;
+        let cid = catalog.get(&name).map_err(|error| failed(&error))?;
+        let cid = cid.ok_or_else(|| Trouble::Failed(format!("no image {name}")))?;
+        let image = Image::read(&pool, cid).map_err(|error| failed(&error))?;
+        let words =
+            vec![u64::MAX; image.placement.len() * (CHUNK_BYTES / PAGE_BYTES / 64) as usize];
+        let bits = PageBits { accessed: words.clone(), dirtied: words, hot: Vec::new() };
+        pool.add_users_bits(cid, &bits).map_err(|error| failed(&error))
     }
 
     /// Declares hot what clones of the first process map from the pool, mapping by mapping, as far as there is

@@ -21,6 +21,7 @@ use crate::images::Images;
 use crate::paths;
 use crate::profile::Sampler;
 use crate::registry::Registry;
+use crate::room::Room;
 use crate::session::Node;
 use crate::spares::Spares;
 use crate::user;
@@ -59,6 +60,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     let node = Arc::new(Node {
         name: name.to_owned(),
         own_ids,
+        room: Room::of(std::process::id() as i32),
         images: Images::new(name),
         registry: Registry::new()
             .map_err(|source| socket_error("watch clones of", &path, source))?,

@@ -25,6 +25,7 @@ pub mod paths;
 pub mod profile;
 mod promote;
 mod registry;
+mod room;
 mod session;
 mod spares;
 mod start;

@@ -22,17 +22,20 @@ pub struct Overlay {
     file: OwnedFd,
     /// Bytes of its mapping.
     pub bytes: u64,
+    /// Bytes that the init makes local while the clone runs.
+    pub helped_bytes: u64,
 }
 
 impl Overlay {
     /// Nobody can write it any more: clones map it.
-    fn put(bytes: &[u8]) -> std::io::Result<Overlay> {
+    fn put(compiled: &overlay::Overlay) -> std::io::Result<Overlay> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("farfork-overlay", flags)?);
-        file.write_all(bytes)?;
+        file.write_all(&compiled.bytes)?;
         let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
         fcntl_add_seals(&file, seals)?;
-        Ok(Overlay { file: file.into(), bytes: bytes.len() as u64 })
+        let (bytes, helped_bytes) = (compiled.bytes.len() as u64, compiled.helped_bytes);
+        Ok(Overlay { file: file.into(), bytes, helped_bytes })
     }
 }
 
@@ -68,7 +71,7 @@ impl Overlays {
         if let Some(known) = self.watch.get() {
             return Ok(known.clone());
         }
-        let put = overlay::compile_watch(image).map(|bytes| Overlay::put(&bytes)).transpose();
+        let put = overlay::compile_watch(image).map(|made| Overlay::put(&made)).transpose();
         let made = put.map_err(|source| NodeError::Overlay { source })?.map(Arc::new);
         Ok(self.watch.get_or_init(|| made).clone())
     }
@@ -80,9 +83,6 @@ impl Overlays {
         image: &Image,
         kind: (Tiering, Start),
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
-        if overlay::is_never_needed(kind.0, kind.1) {
-            return Ok(None);
-        }
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = all.get(&kind).filter(|known| known.looked.elapsed() < FRESH);
         if let Some(known) = fresh {
@@ -100,8 +100,8 @@ impl Overlays {
             0 => Access::default(),
             _ => pool.access(cid).map(Access::from).unwrap_or_default(),
         };
-        let bytes = overlay::compile(image, &access, kind.0, kind.1);
-        let put = bytes.map(|bytes| Overlay::put(&bytes)).transpose();
+        let compiled = overlay::compile(image, &access, kind.0, kind.1);
+        let put = compiled.map(|compiled| Overlay::put(&compiled)).transpose();
         let overlay = put.map_err(|source| NodeError::Overlay { source })?.map(Arc::new);
         all.insert(kind, Known { overlay: overlay.clone(), version, looked });
         Ok(overlay)

@@ -23,7 +23,6 @@ use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_pages::policy::pages;
 use farfork_pages::{Access, PageSet, place_of};
-use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::memory::{self, PAGE_FILE, PageRun};
 use farfork_sys::promote::{self, MOST_BYTES};
 use farfork_sys::slice::Patience;
@@ -33,6 +32,7 @@ use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 use crate::error::NodeError;
 use crate::images::NodeImage;
 use crate::profile::members_of;
+use crate::room::Room;
 
 /// The file that clones of an image map, and where in it each chunk of the image lies.
 struct Source<'i> {
@@ -51,21 +51,8 @@ struct Target<'t> {
     done: &'t AtomicU64,
 }
 
-/// How much may be charged to a clone.
-struct Room(Option<MemoryGroup>);
-
-/// What is left free below a limit, so that the clone itself has something to go on with.
-const SPARED_BYTES: u64 = 4 << 20;
-
 /// Reading one page maps its neighbours, too, in blocks of this size (`fault_around_bytes`).
 const AROUND_BYTES: u64 = 64 << 10;
-
-impl Room {
-    fn has(&self, bytes: u64) -> bool {
-        let free = self.0.as_ref().and_then(MemoryGroup::free_bytes);
-        free.is_none_or(|free| free >= bytes + SPARED_BYTES)
-    }
-}
 
 /// The pages of an image that are wanted, of which `access` is known.
 ///
@@ -108,7 +95,7 @@ pub fn promote(
     for (pid, member) in members_of(pid, &read.model) {
         let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
         let source = Source { device, inode, placement: &read.placement };
-        let room = Room(MemoryGroup::of(pid));
+        let room = Room::of(pid);
         let (pagemap, maps) = (open("pagemap")?, open("maps")?);
         let target = Target { pid, pagemap, maps, source, room, done };
         for span in member.memory.mapped_spans() {

@@ -17,6 +17,7 @@ use crate::images::Images;
 use crate::profile::Sampler;
 use crate::promote;
 use crate::registry::{Clone, End, Number, Registry};
+use crate::room::Room;
 use crate::spares::Spares;
 use crate::usage;
 use crate::user::OwnIds;
@@ -28,6 +29,8 @@ pub struct Node {
     pub name: String,
     /// The ids that all clones have, if it is not root's.
     pub own_ids: Option<OwnIds>,
+    /// How much memory may be charged to clones without a container of their own.
+    pub room: Room,
     /// Images in use.
     pub images: Images,
     /// Its clones.

@@ -25,6 +25,7 @@ use crate::images::{NodeImage, Pin};
 use crate::overlays::Overlay;
 use crate::profile::{self, Profile, Watched};
 use crate::registry::{Number, Origin};
+use crate::room::Room;
 use crate::session::Node;
 
 /// Names of the phases whose ends a clone reports.
@@ -157,11 +158,19 @@ impl Node {
         let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
         let cid = image.attached.image.extents.cid;
         let by_policy = || image.overlay(pin.pool(), call.tiering, Start::AtOnce);
-        let overlay = || if is_watched { image.watch() } else { by_policy() };
+        // To be helped takes memory that the clone may not need.
+        let by_policy = |room: &Room| {
+            let fits = |overlay: &Arc<Overlay>| match overlay.helped_bytes {
+                0 => true,
+                bytes => room.has(bytes),
+            };
+            Ok::<_, NodeError>(by_policy()?.filter(fits))
+        };
+        let overlay = |room| if is_watched { image.watch() } else { by_policy(room) };
         let Some(id) = &call.ghost else {
             let by_template = |request: &Request, hands: &Hands<'_>| self.fork(cid, request, hands);
             let hand = (request, externals);
-            let started = hand_over(overlay()?, image, pin, hand, by_template)?;
+            let started = hand_over(overlay(&self.room)?, image, pin, hand, by_template)?;
             return Ok(Begun {
                 started,
                 container: None,
@@ -177,7 +186,8 @@ impl Node {
                 let by_ghost =
                     |request: &Request, hands: &Hands<'_>| Ok(ghost.spawn(cid, request, hands)?);
                 let hand = (request, externals);
-                let started = hand_over(overlay()?, image, pin, hand, by_ghost)?;
+                let overlay = overlay(&container.room())?;
+                let started = hand_over(overlay, image, pin, hand, by_ghost)?;
                 (started, None, Vec::new(), call.tiering)
             }
             Stage::Attached(Attached { started, waker, warnings, pin, tiering, .. }) => {

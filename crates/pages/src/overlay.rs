@@ -3,9 +3,11 @@
 use farfork_image::format::Image;
 use farfork_image::layout::MappedSpan;
 use farfork_image::model::Member;
-use farfork_plan::overlay::{MemberOverlay, OVERLAY_MAGIC, OverlayHeader, Served, Span};
+use farfork_plan::overlay::{
+    HELPED_BYTES, MemberOverlay, OVERLAY_MAGIC, OverlayHeader, Served, Span,
+};
 use farfork_plan::{Table, window};
-use farfork_types::{CHUNK_BYTES, PAGE_BYTES, Tiering, align_up};
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES, Tiering, align_down, align_up};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::access::Access;
@@ -19,45 +21,70 @@ const MOST: usize = window::OVERLAY_BYTES as usize;
 /// as long as the fault that it was copied for.
 const AHEAD_BYTES: u64 = 256 << 10;
 
+/// A clone that starts at once is not helped for less than this: it would have touched the pages before
+/// the helper has woken up.
+const LEAST_HELPED: u64 = 32 * PAGE_BYTES;
+
 /// When a clone starts, once it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Start {
-    /// At once. To supply pages in advance costs its first instruction more time than its first call
-    /// saves: they are left to faults.
+    /// At once. To supply pages before costs its first instruction more time than its first call
+    /// saves: its init does it while it runs.
     AtOnce,
     /// When it is woken, so that its time costs nobody anything until then.
     Later,
 }
 
-/// The overlay that `tiering` gives the clones of `image`, of which `access` is known: bytes to be
-/// mapped at [`window::OVERLAY`], or none if the plan alone does it. What does not fit is left to the
-/// plan: single pages may not be where the policy wants them, but each is right.
-pub fn compile(image: &Image, access: &Access, tiering: Tiering, start: Start) -> Option<Vec<u8>> {
+/// An overlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlay {
+    /// What is to be mapped at [`window::OVERLAY`].
+    pub bytes: Vec<u8>,
+    /// So much is made local while the clone runs; none if all is left to what it touches.
+    pub helped_bytes: u64,
+}
+
+/// The overlay that `tiering` gives the clones of `image`, of which `access` is known, or none if the
+/// plan alone does it. What does not fit is left to the plan: single pages may not be where the policy
+/// wants them, but each is right.
+pub fn compile(image: &Image, access: &Access, tiering: Tiering, start: Start) -> Option<Overlay> {
     let draft = |member| Draft::of(member, &image.placement, access, (tiering, start));
-    let drafts: Vec<Draft> = image.model.members.iter().map(draft).collect();
-    lay_out(&drafts)
+    let mut drafts: Vec<Draft> = image.model.members.iter().map(draft).collect();
+    let helped_bytes = match start {
+        Start::AtOnce => leave_to_helper(&mut drafts),
+        Start::Later => 0,
+    };
+    lay_out(&drafts, helped_bytes)
 }
 
-/// Whether such clones never have an overlay, whatever the image and what is known of it.
-pub fn is_never_needed(tiering: Tiering, start: Start) -> bool {
-    tiering == Tiering::Mow && start == Start::AtOnce
+/// Keeps what is worth the helper's while of what is to be supplied in advance: the bytes of it.
+fn leave_to_helper(drafts: &mut [Draft]) -> u64 {
+    let [first, others @ ..] = drafts else { return 0 };
+    others.iter_mut().for_each(Draft::leave_to_faults);
+    let bytes = first.write.iter().map(|span| span.bytes).sum();
+    if bytes < LEAST_HELPED {
+        first.leave_to_faults();
+        return 0;
+    }
+    bytes
 }
 
-fn lay_out(drafts: &[Draft]) -> Option<Vec<u8>> {
+fn lay_out(drafts: &[Draft], helped_bytes: u64) -> Option<Overlay> {
     if drafts.iter().all(Draft::is_empty) {
         return None;
     }
     let mut arena = Arena { bytes: vec![0; size_of::<OverlayHeader>()] };
     let members: Vec<MemberOverlay> = drafts.iter().map(|draft| draft.put(&mut arena)).collect();
     let members = arena.table(&members);
-    arena.finish(members)
+    let bytes = arena.finish(members, helped_bytes != 0)?;
+    Some(Overlay { bytes, helped_bytes })
 }
 
 /// The overlay of a clone that tells which pages it touches: it has nothing done in advance. None if
 /// there is nothing to watch.
-pub fn compile_watch(image: &Image) -> Option<Vec<u8>> {
+pub fn compile_watch(image: &Image) -> Option<Overlay> {
     let drafts: Vec<Draft> = image.model.members.iter().map(Draft::watching).collect();
-    lay_out(&drafts)
+    lay_out(&drafts, 0)
 }
 
 /// What is to be done with the memory of one process.
@@ -83,9 +110,8 @@ impl Draft {
         let mut draft = Draft::default();
         for span in member.memory.mapped_spans() {
             let treatment = policy::policy(tiering).treat(span, access);
-            if start == Start::Later && treatment.is_left_to_the_kernel() {
-                draft.write.extend(spans(span, &treatment.write));
-                draft.read.extend(spans(span, &policy::pages(span).collect()));
+            if treatment.is_left_to_the_kernel() {
+                draft.supply(span, access, &treatment, start);
             }
             if treatment.is_copied {
                 let (address, bytes) = (span.address, span.bytes);
@@ -107,6 +133,26 @@ impl Draft {
             }
         }
         draft
+    }
+
+    /// Has pages supplied before they are touched: what is written, and after that all, where that costs
+    /// nobody time, or what is read and not written.
+    fn supply(&mut self, span: MappedSpan, access: &Access, treatment: &Treatment, start: Start) {
+        if start == Start::Later {
+            self.write.extend(spans(span, &treatment.write));
+            self.read.extend(spans(span, &policy::pages(span).collect()));
+            return;
+        }
+        self.write.extend(spans(span, &treatment.write).flat_map(blocks));
+        let mut read = access.accessed.clone();
+        read.subtract(&access.dirtied);
+        self.read.extend(spans(span, &read).flat_map(blocks));
+        // Touching one page maps its neighbours in the block, too (`fault_around_bytes`).
+        self.read.dedup_by_key(|read| align_down(read.address, HELPED_BYTES));
+    }
+
+    fn leave_to_faults(&mut self) {
+        (self.write, self.read) = (Vec::new(), Vec::new());
     }
 
     fn serve(&mut self, span: MappedSpan, placement: &[u64], treatment: &Treatment) {
@@ -173,6 +219,16 @@ fn spans(span: MappedSpan, pages: &PageSet) -> impl Iterator<Item = Span> {
     })
 }
 
+/// The parts of a span in blocks of [`HELPED_BYTES`].
+fn blocks(span: Span) -> impl Iterator<Item = Span> {
+    let end = span.address + span.bytes;
+    let blocks = (align_down(span.address, HELPED_BYTES)..end).step_by(HELPED_BYTES as usize);
+    blocks.map(move |block| {
+        let address = block.max(span.address);
+        Span { address, bytes: end.min(block + HELPED_BYTES) - address }
+    })
+}
+
 /// The bytes of an overlay while it is laid out; every address is final at once.
 struct Arena {
     bytes: Vec<u8>,
@@ -186,10 +242,11 @@ impl Arena {
         Table { address: window::OVERLAY + start as u64, count: elements.len() as u64 }
     }
 
-    fn finish(mut self, members: Table) -> Option<Vec<u8>> {
+    fn finish(mut self, members: Table, is_helped: bool) -> Option<Vec<u8>> {
         let bytes = align_up(self.bytes.len() as u64, PAGE_BYTES);
         self.bytes.resize(bytes as usize, 0);
-        let header = OverlayHeader { magic: OVERLAY_MAGIC, bytes, members };
+        let is_helped = is_helped.into();
+        let header = OverlayHeader { magic: OVERLAY_MAGIC, bytes, members, is_helped };
         self.bytes[..size_of::<OverlayHeader>()].copy_from_slice(header.as_bytes());
         (self.bytes.len() <= MOST).then_some(self.bytes)
     }
@@ -235,15 +292,53 @@ mod tests {
         Draft::of(&member(), &PLACEMENT, access, (tiering, Start::Later))
     }
 
+    /// A process of so many pages from 0x100000 on, at the same place in the image as in memory.
+    fn large(pages: u64) -> Draft {
+        let bytes = pages * PAGE_BYTES;
+        let region = Region {
+            start: 0x10_0000,
+            end: 0x10_0000 + bytes,
+            ..member().memory.regions[0].clone()
+        };
+        let segment = Segment { address: 0x10_0000, bytes, place: 0x10_0000 };
+        let stored = Stored { segments: vec![segment], ..Stored::default() };
+        let memory = Memory { regions: vec![region], stored, ..Memory::default() };
+        // Every second page is written, from the first block's last page on; the others are read.
+        let accessed: PageSet = (0x10f..0x100 + pages).collect();
+        let dirtied = accessed.runs(0..u64::MAX).flatten().filter(|page| page % 2 == 1).collect();
+        let access = Access { accessed, dirtied, ..Access::default() };
+        let member = Member { memory, ..Member::default() };
+        Draft::of(
+            &member,
+            &[0, CHUNK_BYTES, 2 * CHUNK_BYTES],
+            &access,
+            (Tiering::Mow, Start::AtOnce),
+        )
+    }
+
     #[test]
-    fn nothing_is_added_to_the_plan_of_a_clone_that_starts_at_once() {
-        let dirtied = PageSet::from_iter([5]);
-        let access = Access { accessed: dirtied.clone(), dirtied, ..Access::default() };
-        let kinds = Tiering::ALL.map(|tiering| [(tiering, Start::AtOnce), (tiering, Start::Later)]);
-        for kind in kinds.into_iter().flatten() {
-            let draft = Draft::of(&member(), &PLACEMENT, &access, kind);
-            assert_eq!(draft.is_empty(), is_never_needed(kind.0, kind.1), "{kind:?}");
-        }
+    fn a_clone_that_starts_at_once_is_helped_if_it_is_worth_it() {
+        let mut drafts = [large(0x20), large(0x400)];
+        assert_eq!(leave_to_helper(&mut drafts), 0, "the first process has little");
+        assert_eq!(lay_out(&drafts, 0), None, "and nobody helps the second");
+        let mut drafts = [large(0x400), large(0x400)];
+        let bytes = leave_to_helper(&mut drafts);
+        assert_eq!(bytes, (0x400 - 0xf_u64).div_ceil(2) * PAGE_BYTES);
+        assert!(drafts[1].is_empty());
+        let made = lay_out(&drafts, bytes).unwrap();
+        assert_eq!((made.helped_bytes, &made.bytes[32..40]), (bytes, &1u64.to_le_bytes()[..]));
+    }
+
+    #[test]
+    fn helping_takes_one_call_for_what_a_fault_maps() {
+        let draft = large(0x20);
+        let page = |page: u64| Span { address: page * PAGE_BYTES, bytes: PAGE_BYTES };
+        assert_eq!(draft.write, (0x10f..0x120).step_by(2).map(page).collect::<Vec<_>>());
+        assert_eq!(draft.read, [page(0x110)]);
+        let long = Span { address: 0x1_f000, bytes: 0x1_2000 };
+        let parts = [(0x1_f000, 0x1000), (0x2_0000, 0x1_0000), (0x3_0000, 0x1000)];
+        let parts = parts.map(|(address, bytes)| Span { address, bytes });
+        assert_eq!(blocks(long).collect::<Vec<_>>(), parts);
     }
 
     #[test]
@@ -288,7 +383,7 @@ mod tests {
         let mut arena = Arena { bytes: vec![0; size_of::<OverlayHeader>()] };
         let member = draft(&Access::default(), Tiering::Hybrid).put(&mut arena);
         let members = arena.table(&[member]);
-        let bytes = arena.finish(members).unwrap();
+        let bytes = arena.finish(members, false).unwrap();
         assert_eq!(bytes.len() as u64 % PAGE_BYTES, 0);
         let at = |table: Table| (table.address - window::OVERLAY) as usize;
         assert_eq!(bytes[at(member.served)..][..8], 0x10000u64.to_le_bytes());

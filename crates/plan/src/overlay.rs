@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::Table;
 
 /// First word of an overlay.
-pub const OVERLAY_MAGIC: u64 = u64::from_le_bytes(*b"ffover02");
+pub const OVERLAY_MAGIC: u64 = u64::from_le_bytes(*b"ffover03");
 
 /// Start of an overlay.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
@@ -25,16 +25,20 @@ pub struct OverlayHeader {
     pub bytes: u64,
     /// One [`MemberOverlay`] for each process of the plan, in its order.
     pub members: Table,
+    /// Whether [`MemberOverlay::write`] and [`MemberOverlay::read`] of the first process are supplied by
+    /// the init while the clone runs, and those of no other; otherwise each process does it for itself
+    /// before it runs.
+    pub is_helped: u64,
 }
 
 /// What is done with the memory of one process, once it is mapped and before anything else is.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MemberOverlay {
-    /// Pages made local at once ([`Span`]): those that are written in any case. They come before
+    /// Pages made local in advance ([`Span`]): those that are written in any case. They come before
     /// those that are read, since a write splits what was mapped as a whole.
     pub write: Table,
-    /// Pages mapped at once ([`Span`]).
+    /// Pages mapped in advance ([`Span`]).
     pub read: Table,
     /// Memory that is copied whole at once ([`Served`]), each within one mapping.
     pub copied: Table,
@@ -50,6 +54,9 @@ pub struct MemberOverlay {
     /// before it is touched.
     pub watched: Table,
 }
+
+/// Most bytes of one [`Span`] that the init supplies: the kernel holds the address space's lock while it does.
+pub const HELPED_BYTES: u64 = 64 << 10;
 
 /// Part of an address space; laid out like `struct iovec`, so that one call takes many.
 #[derive(
@@ -80,7 +87,7 @@ pub struct Served {
 }
 
 const _: () = {
-    assert!(size_of::<OverlayHeader>() == 32);
+    assert!(size_of::<OverlayHeader>() == 40);
     assert!(size_of::<MemberOverlay>() == 104);
     assert!(size_of::<Served>() == 32);
     assert!(size_of::<Span>() == 16);

@@ -110,6 +110,22 @@ pub fn duplicate_above(fd: i32, lowest: u32) -> Result<i32, Errno> {
     unsafe { syscall(k::__NR_fcntl, args) }.map(|fd| fd as i32)
 }
 
+/// An eventfd with a number of at least `lowest`, close-on-exec.
+pub fn event(lowest: u32) -> Result<i32, Errno> {
+    // SAFETY: makes a new descriptor.
+    let fd = unsafe { syscall(k::__NR_eventfd2, [0, u64::from(k::O_CLOEXEC)]) }? as i32;
+    let kept = duplicate_above(fd, lowest);
+    close_range(fd as u32, fd as u32);
+    kept
+}
+
+/// Has an eventfd readable.
+pub fn signal(event: i32) {
+    let one = 1u64;
+    // SAFETY: the kernel reads eight bytes.
+    let _ = unsafe { syscall(k::__NR_write, [event as u64, &raw const one as u64, 8]) };
+}
+
 /// Sends `message` whole on the packet socket `fd`.
 pub fn send<T: Copy>(fd: i32, message: &T) -> Result<(), Errno> {
     let (at, bytes) = (message as *const T as u64, size_of::<T>() as u64);

@@ -53,6 +53,8 @@ pub struct Shared {
     pub spare_fd: u32,
     /// Where the clone's processes hand over what their pages are supplied by, if they are.
     pub pager_fd: Option<i32>,
+    /// What tells the init that the first process leaves for its parent's code, if the init then helps it.
+    pub leaves_fd: Option<i32>,
     /// Where they leave what watches their memory, if something does.
     pub watch_fd: Option<i32>,
 }
@@ -80,6 +82,7 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     expected: 0,
     spare_fd: 0,
     pager_fd: None,
+    leaves_fd: None,
     watch_fd: None,
 });
 
@@ -128,6 +131,10 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
         (ends(pager::is_wanted, What::Pages)?, ends(watch::is_wanted, What::Watch)?);
     shared.pager_fd = pager.map(|ends| ends.theirs);
     shared.watch_fd = watch.map(|ends| ends.theirs);
+    if shared.has_overlay && overlay::is_helped() {
+        let event = call::event(fds).map_err(|errno| Failure::of(What::Pages, errno))?;
+        shared.leaves_fd = Some(event);
+    }
     shared.at_ns[1] = call::now_ns();
     let handed = Handed::of(request, shared);
     let pid = start_process(plan, shared.mounts_proc)
@@ -143,7 +150,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
         call::close_range(ends.theirs as u32, ends.theirs as u32);
     }
     handed.close();
-    Ok(supervisor.with_process(pid as i32, watch.map(|ends| ends.own)))
+    Ok(supervisor.with_process(pid as i32, watch.map(|ends| ends.own), shared.leaves_fd))
 }
 
 fn map_plan(request: &Request, pool: i32) -> Result<&'static PlanHeader, Errno> {

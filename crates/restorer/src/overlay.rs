@@ -28,6 +28,23 @@ pub unsafe fn members() -> &'static [MemberOverlay] {
     unsafe { elements((*(window::OVERLAY as *const OverlayHeader)).members) }
 }
 
+/// What the init supplies to the first process while that runs: pages made local, and pages mapped.
+pub fn first_in_advance() -> (&'static [Span], &'static [Span]) {
+    // SAFETY: called with an overlay only; the tables are its own.
+    unsafe {
+        match members() {
+            [first, ..] if is_helped() => (elements(first.write), elements(first.read)),
+            _ => (&[], &[]),
+        }
+    }
+}
+
+/// Whether the init supplies pages while the clone runs; called with an overlay only.
+pub fn is_helped() -> bool {
+    // SAFETY: the overlay is mapped.
+    unsafe { (*(window::OVERLAY as *const OverlayHeader)).is_helped != 0 }
+}
+
 /// Supplies pages of this process before they are touched. What cannot be supplied, as memory is
 /// short, is supplied when it is touched, or not.
 pub fn populate(overlay: &MemberOverlay) {

@@ -16,6 +16,7 @@ mod changes;
 mod discard;
 mod files;
 mod filter;
+mod helper;
 mod image;
 mod job;
 mod memory;
@@ -27,7 +28,7 @@ mod smaps;
 mod standstill;
 mod visit;
 
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 
 use farfork_plan::PlanHeader;
 use farfork_plan::protocol::{PidMode, Request};
@@ -38,6 +39,7 @@ use crate::pager;
 use crate::run::elements;
 use changes::Changes;
 use files::Files;
+use helper::Helper;
 use image::Image;
 use job::Cuts;
 use proc::Proc;
@@ -58,6 +60,7 @@ pub struct Supervisor {
     is_served: bool,
     /// The socket in whose queue lies what watches the clone's memory, if something does.
     watch: Cell<Option<i32>>,
+    helper: RefCell<Helper>,
     process: i32,
 }
 
@@ -107,20 +110,32 @@ impl Supervisor {
             has_namespace,
             is_served: request.overlay_bytes != 0 && pager::is_wanted(),
             watch: Cell::new(None),
+            helper: RefCell::new(Helper::new(None)),
             process: 0,
         })
     }
 
-    /// The same, for the clone with this pid, whose memory is watched as long as `watch` is open.
-    pub fn with_process(self, process: i32, watch: Option<i32>) -> Supervisor {
-        Supervisor { process, watch: Cell::new(watch), ..self }
+    /// The same, for the clone with this pid, whose memory is watched as long as `watch` is open, and
+    /// which is helped from when `leaves` can be read.
+    pub fn with_process(self, process: i32, watch: Option<i32>, leaves: Option<i32>) -> Supervisor {
+        let helper = RefCell::new(Helper::new(leaves));
+        Supervisor { process, watch: Cell::new(watch), helper, ..self }
     }
 
-    /// Watches the clone no longer: memory has one watcher, and the clone's own comes first.
+    /// Watches the clone no longer, nor helps it: memory has one watcher, and the clone's own comes first.
     fn end_watch(&self) {
+        self.helper.borrow_mut().end();
         if let Some(fd) = self.watch.take() {
             call::close_range(fd as u32, fd as u32);
         }
+    }
+
+    /// Supplies a few pages, if there are any to be supplied. Returns what tells that the clone leaves,
+    /// from when on there may be, and whether there are more.
+    fn help(&self) -> (i32, bool) {
+        let mut helper = self.helper.borrow_mut();
+        helper.go_on(self.proc, &self.image);
+        (helper.leaves(), helper.is_at_work())
     }
 
     /// Serves until the clone has ended.
@@ -129,16 +144,25 @@ impl Supervisor {
         let mut status_fd = status_fd();
         loop {
             let is_settling = !self.files.are_held();
-            let patience = if is_settling { SETTLING_MS } else { u64::MAX };
+            let (leaves, helps) = self.help();
+            let patience = match (helps, is_settling) {
+                (true, _) => 0,
+                (false, true) => SETTLING_MS,
+                (false, false) => u64::MAX,
+            };
             let mut polls = [
                 PollFd { fd: self.child_events, events: POLLIN, revents: 0 },
                 PollFd { fd: self.listener, events: POLLIN, revents: 0 },
                 PollFd { fd: status_fd, events: POLLIN, revents: 0 },
+                PollFd { fd: leaves, events: POLLIN, revents: 0 },
             ];
-            // SAFETY: the kernel writes the two entries.
-            let _ = unsafe { syscall(k::__NR_poll, [polls.as_mut_ptr() as u64, 3, patience]) };
+            // SAFETY: the kernel writes the four entries.
+            let _ = unsafe { syscall(k::__NR_poll, [polls.as_mut_ptr() as u64, 4, patience]) };
             if is_settling && call::now_ns() >= settled {
                 self.files.hold();
+            }
+            if polls[3].revents != 0 {
+                self.helper.borrow_mut().begin(self.process, self.proc);
             }
             if polls[2].revents != 0 {
                 self.end_unless_known(status_fd);

@@ -44,6 +44,9 @@ pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared
     }
     if index == 0 {
         announce(shared);
+        if let Some(event) = shared.leaves_fd {
+            call::signal(event);
+        }
         family::let_run();
     } else {
         family::wait_until_running(member.stop_ops.count != 0);
@@ -128,7 +131,9 @@ fn supply(index: usize, shared: &Shared) -> Result<(), Failure> {
     }
     pager::copy(overlay, shared.slots.get(SLOT_POOL.into()))
         .map_err(|errno| Failure::of(What::Pages, errno))?;
-    overlay::populate(overlay);
+    if shared.leaves_fd.is_none() {
+        overlay::populate(overlay);
+    }
     Ok(())
 }
 

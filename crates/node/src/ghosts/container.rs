@@ -28,6 +28,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::bundle::{self, Wishes};
 use crate::error::NodeError;
+use crate::room::Room;
 
 /// How long the first process of a container may take to say that it is a ghost.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -120,6 +121,11 @@ impl Container {
         let begun = Instant::now();
         let ghost = summoned.arrive(init_pid, PATIENCE)?;
         Ok((container, ghost, Spent { bundle, container: made, init: begun.elapsed() }))
+    }
+
+    /// How much memory may be charged to it.
+    pub fn room(&self) -> Room {
+        Room::within(self.memory.clone())
     }
 
     /// Bytes of kernel memory charged to it.

@@ -1,0 +1,28 @@
+//! How much memory may be charged to a clone before it asks for it.
+
+use farfork_sys::cgroup::MemoryGroup;
+
+/// Up to the limit of one cgroup. Limits of those above it are not looked at.
+#[derive(Clone, Debug)]
+pub struct Room(Option<MemoryGroup>);
+
+/// What is left free below a limit, so that the clone itself has something to go on with.
+const SPARED_BYTES: u64 = 4 << 20;
+
+impl Room {
+    /// That of the cgroup of process `pid`.
+    pub fn of(pid: i32) -> Room {
+        Room::within(MemoryGroup::of(pid))
+    }
+
+    /// That of this cgroup, if it is known.
+    pub fn within(group: Option<MemoryGroup>) -> Room {
+        Room(group)
+    }
+
+    /// Whether `bytes` more may be charged.
+    pub fn has(&self, bytes: u64) -> bool {
+        let free = self.0.as_ref().and_then(MemoryGroup::free_bytes);
+        free.is_none_or(|free| free >= bytes + SPARED_BYTES)
+    }
+}
