@@ -9,6 +9,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import plots
 import porter_page
+from matplotlib.axes import Axes
 
 COLOURS = {
     "cold-start": "#9a9a9a",
@@ -28,13 +29,14 @@ def draw(report: dict[str, Any], directory: Path) -> None:
     systems = [system for system in COLOURS if system in porter_page.systems(rows)]
     figure, grid = plt.subplots(
         len(shares),
-        len(METRICS),
-        figsize=(16, 3.5 * len(shares)),
+        len(METRICS) + 1,
+        figsize=(22, 3.5 * len(shares)),
         layout="constrained",
         squeeze=False,
     )
     for line, share in zip(grid, shares, strict=True):
-        for axes, metric in zip(line, METRICS, strict=True):
+        _memory(line[-1], share, systems, rows)
+        for axes, metric in zip(line[:-1], METRICS, strict=True):
             for index, system in enumerate(systems):
                 cases = [(f"{share}/{system}/{function}", metric) for function in functions]
                 heights = [rows[case]["median"] / 1e3 if case in rows else 0 for case in cases]
@@ -44,4 +46,12 @@ def draw(report: dict[str, Any], directory: Path) -> None:
             axes.set(title=f"{metric}, {share} of the memory", ylabel="ms", yscale="log")
     grid[0][0].legend(fontsize=8, ncols=2)
     plots.title(figure, report)
-    plots.save(figure, [directory / f"porter.{kind}" for kind in ("svg", "png")])
+    plots.save(figure, [directory / f"{report['benchmark']}.{kind}" for kind in ("svg", "png")])
+
+
+def _memory(axes: Axes, share: str, systems: list[str], rows: porter_page.Rows) -> None:
+    for system in systems:
+        looks = porter_page.over_time(rows, share, system)
+        seconds, gigabytes = [at for at, _ in looks], [held / 1e9 for _, held in looks]
+        axes.plot(seconds, gigabytes, label=system, color=COLOURS[system])
+    axes.set(title=f"local memory, {share} of the memory", xlabel="s", ylabel="GB")

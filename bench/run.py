@@ -2,9 +2,9 @@
 
 usage: bench/run.py [--quick] [NAME ...]
 
-For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for `fork`,
-`tiering`, `porter` and `latency` plots as SVG and PNG. Every figure in them is a median with its
-95 % interval.
+For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for all but
+`features` and `gateway` plots as SVG and PNG. Every figure in them is a median with its 95 %
+interval.
 """
 
 import argparse
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
 # The program, and what QEMU loads.
 PACKAGES = ["farfork-cli", "farfork-caches-qemu"]
-BENCHMARKS = ["fork", "features", "tiering", "porter", "gateway", "latency"]
+BENCHMARKS = ["fork", "features", "tiering", "porter", "porter-slow-pool", "gateway", "latency"]
 
 
 def main() -> int:
@@ -78,7 +78,7 @@ def _write(name: str, report: dict[str, Any]) -> None:
     elif name == "latency":
         text = latency_page.markdown(report)
         latency_plots.draw(report, RESULTS)
-    elif name == "porter":
+    elif name in ("porter", "porter-slow-pool"):
         text = porter_page.markdown(report)
         porter_plots.draw(report, RESULTS)
     else:

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farfork_image::format::Image;
 use farfork_image::model::Member;
@@ -380,10 +380,17 @@ fn later_clones_get_what_is_known() -> Outcome {
 }
 
 /// A clone that does nothing comes to have the pages that others wrote, and no more. The helper takes
-/// processors that are free, so that one of several has to do.
+/// processors that are free: of several clones that find one, one has to be helped.
 fn is_helped(scene: &Scene, expected: u64) -> Outcome {
-    let mut seen = Vec::new();
-    for _ in 0..HELPED_ATTEMPTS {
+    let (mut seen, begun) = (Vec::new(), Instant::now());
+    while seen.len() < HELPED_ATTEMPTS {
+        if begun.elapsed() > FREE_WITHIN {
+            return Err(Trouble::Skipped("no processor was free for a helper".to_owned()));
+        }
+        if !has_free_processor()? {
+            thread::sleep(Duration::from_millis(50));
+            continue;
+        }
         let (mut clone, pid) = scene.clone_with(&[])?;
         thread::sleep(HELPED_WITHIN);
         let own = own_pages(pid)?;
@@ -398,7 +405,16 @@ fn is_helped(scene: &Scene, expected: u64) -> Outcome {
     Err(Trouble::Failed(format!("expected {expected} pages to become local, saw {seen:?}")))
 }
 
-const HELPED_ATTEMPTS: u32 = 40;
+/// Whether no more tasks want to run than there are processors, this one among them.
+fn has_free_processor() -> Outcome<bool> {
+    let text = during("looking at the load", std::fs::read_to_string("/proc/loadavg"))?;
+    let running = text.split([' ', '/']).nth(3).unwrap_or_default();
+    let running: usize = during("the load", running.parse())?;
+    Ok(thread::available_parallelism().is_ok_and(|processors| running <= processors.get()))
+}
+
+const HELPED_ATTEMPTS: usize = 40;
+const FREE_WITHIN: Duration = Duration::from_secs(120);
 const HELPED_WITHIN: Duration = Duration::from_millis(250);
 
 /// Nobody gives memory to a clone that it may need for something else.

@@ -69,6 +69,8 @@ pub enum Benchmark {
     Tiering,
     /// The autoscaler under bursts of calls.
     Porter,
+    /// The same, with what a slow pool would add to calls.
+    PorterSlowPool,
     /// What the gateway adds to a call, and functions that nobody calls.
     Gateway,
     /// What a slow pool would cost.
@@ -81,7 +83,8 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
         Benchmark::Fork => fork::run(options),
         Benchmark::Features => features::run(options),
         Benchmark::Tiering => tiering::run(options),
-        Benchmark::Porter => porter::run(options),
+        Benchmark::Porter => porter::run(options, false),
+        Benchmark::PorterSlowPool => porter::run(options, true),
         Benchmark::Gateway => porter::gateway::run(options),
         Benchmark::Latency => latency::run(options),
     }

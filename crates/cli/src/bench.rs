@@ -34,6 +34,8 @@ enum Name {
     Tiering,
     /// The autoscaler under bursts of calls, with its own policies and with others.
     Porter,
+    /// The same, with what a pool of 391 ns would add to calls (modelled).
+    PorterSlowPool,
     /// What the gateway adds to a call, and what functions cost that nobody calls.
     Gateway,
     /// What a slow pool would cost: misses counted in an emulated processor, times modelled.
@@ -47,6 +49,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         Name::Features => Benchmark::Features,
         Name::Tiering => Benchmark::Tiering,
         Name::Porter => Benchmark::Porter,
+        Name::PorterSlowPool => Benchmark::PorterSlowPool,
         Name::Gateway => Benchmark::Gateway,
         Name::Latency => Benchmark::Latency,
     };

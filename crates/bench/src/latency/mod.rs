@@ -13,6 +13,7 @@ mod emulator;
 mod model;
 mod rows;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -20,9 +21,10 @@ use farfork_caches::Seen;
 use farfork_types::Tiering;
 
 use self::emulator::Emulated;
+pub use self::model::Traffic;
 use crate::cases::clone::{Memory, Way, learn, measure_as};
 use crate::cases::{Bench, Lane, fitting, local, pause, rounds};
-use crate::error::BenchError;
+use crate::error::{BenchError, io};
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::samples::Samples;
@@ -55,6 +57,34 @@ struct Function {
     counted: Counted,
 }
 
+/// What calls of functions do to caches, for other benchmarks to model a slow pool.
+#[derive(Default)]
+pub struct Emulation(BTreeMap<String, Counted>);
+
+impl Emulation {
+    /// That of those functions that are wanted.
+    pub fn of(root: &Path, options: &Options) -> Result<Emulation, BenchError> {
+        let place = tempfile::tempdir().map_err(io("make", std::env::temp_dir()))?;
+        let count = |subject: Subject| {
+            progress(&format!("emulating {}", subject.name));
+            let counted = emulate(root, &subject, 1, &place.path().join("plugin.sock"))?;
+            Ok((subject.name, counted))
+        };
+        let subjects = Subject::functions(root, options, 1 + LEARNING + 1 + 1)?;
+        subjects.into_iter().map(count).collect::<Result<_, _>>().map(Emulation)
+    }
+
+    /// What a clone's first call and a later one read from the pool under a policy, for each function:
+    /// with the smaller of the caches, since clones of many functions share one.
+    pub fn traffic(&self, tiering: Tiering) -> impl Iterator<Item = (&str, [Traffic; 2])> {
+        let of = move |seen: &Seen| Traffic::of(seen, LAST_LEVELS.len() - 1, tiering);
+        self.0.iter().map(move |(name, counted)| {
+            let later = counted.warm.last().unwrap_or(&counted.first);
+            (&**name, [of(&counted.first), of(later)])
+        })
+    }
+}
+
 /// Runs the benchmark.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
     let machine = Machine::this();
@@ -67,7 +97,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let mut functions = Vec::new();
     for subject in subjects {
         progress(&format!("emulating {}", subject.name));
-        let counted = emulate(&root, &subject, warm, &testbed)?;
+        let counted = emulate(&root, &subject, warm, &testbed.path("plugin.sock"))?;
         let no_criu = Err::<Rc<_>, _>("it is not compared with here".to_owned());
         match Lane::start(subject, &testbed, &no_criu)? {
             Ok(lane) => functions.push(Function { lane, counted }),
@@ -114,7 +144,7 @@ fn emulate(
     root: &Path,
     subject: &Subject,
     warm: u64,
-    testbed: &Testbed,
+    socket: &Path,
 ) -> Result<Counted, BenchError> {
     let path = |relative: &str| root.join(relative).display().to_string();
     let words = [
@@ -125,8 +155,7 @@ fn emulate(
     let protocol = &*subject.protocol;
     // Each with another input.
     let number = |call: u64| call * protocol.same_input();
-    let socket = testbed.path("plugin.sock");
-    let mut process = Emulated::start(&subject.name, &words, &LAST_LEVELS, &socket)?;
+    let mut process = Emulated::start(&subject.name, &words, &LAST_LEVELS, socket)?;
     process.call(protocol, number(0))?;
     process.learn()?;
     (1..=LEARNING).try_for_each(|call| process.call(protocol, number(call)))?;

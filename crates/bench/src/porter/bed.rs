@@ -9,9 +9,10 @@ use farfork_porter::life::snapshot::Image;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-use super::functions::Functions;
+use super::functions::{self, Functions};
 use super::platform::{Platform, Surroundings, open_directory};
 use super::replay::{Replayed, replay};
+use super::slow_pool::SlowPool;
 use super::systems::System;
 use super::trace::Trace;
 use crate::error::{BenchError, io};
@@ -35,6 +36,7 @@ const WITHOUT: &str = "without";
 pub struct Bed {
     root: PathBuf,
     functions: Functions,
+    slow: Option<SlowPool>,
     runtime: Runtime,
     /// With an image of each function, once they are made.
     pool: Place,
@@ -45,14 +47,16 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Makes all of it, but for images.
-    pub fn new(root: PathBuf) -> Result<Bed, BenchError> {
-        let functions = Functions::load(&root)?;
-        let (pool, small) = (Place::new(POOL_BYTES)?, Place::new(SMALL_POOL_BYTES)?);
+    /// Makes all of it, but for images; with a slow pool if that is to be modelled.
+    pub fn new(root: PathBuf, is_slow: bool) -> Result<Bed, BenchError> {
         let place = open_directory()?;
+        let file = place.path().join("slow-pool.json");
+        let slow = is_slow.then(|| SlowPool::of(&root, &functions::names(), file)).transpose()?;
+        let functions = Functions::load(&root, slow.as_ref())?;
+        let (pool, small) = (Place::new(POOL_BYTES)?, Place::new(SMALL_POOL_BYTES)?);
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(io("start threads in", place.path()))?;
-        Ok(Bed { root, functions, runtime, pool, small, place })
+        Ok(Bed { root, functions, slow, runtime, pool, small, place })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -146,6 +150,9 @@ impl Bed {
         let begin = self.path(if system.has_images { WITH_IMAGES } else { WITHOUT });
         let state = self.path("state");
         copy(&begin, &state)?;
+        if let Some(slow) = &self.slow {
+            slow.tell(system)?;
+        }
         let platform = self.start(system, &state, bytes)?;
         let replayed = self.runtime.block_on(async {
             for (name, _) in self.functions.iter() {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::slow_pool::SlowPool;
 use crate::error::{BenchError, io};
 use crate::progress;
 use crate::protocol::Example;
@@ -47,12 +48,14 @@ pub struct Function {
 }
 
 impl Functions {
-    /// Reads them below `root`, and has a fresh process of each tell what it answers.
-    pub fn load(root: &Path) -> Result<Functions, BenchError> {
+    /// Reads them below `root`, and has a fresh process of each tell what it answers. They wait for a slow
+    /// pool if there is one.
+    pub fn load(root: &Path, slow: Option<&SlowPool>) -> Result<Functions, BenchError> {
         let load = |(name, memory, objective): (&'static str, u64, u64)| {
             progress(&format!("asking a fresh process of {name}"));
             let path = root.join("functions").join(name).join("main.py");
             let code = fs::read_to_string(&path).map_err(io("read", path))?;
+            let code = slow.map_or(code.clone(), |slow| slow.slowed(name, &code));
             let action = json!({
                 "exec": {"kind": "python:default", "code": with_surroundings(root, &code)},
                 "limits": {"memory": memory, "timeout": 60_000},

@@ -13,7 +13,7 @@ use super::trace::Trace;
 use crate::error::BenchError;
 
 /// How often memory is looked at.
-const LOOK: Duration = Duration::from_millis(500);
+pub const LOOK: Duration = Duration::from_millis(500);
 
 /// What came of a trace.
 #[derive(Debug, Default)]

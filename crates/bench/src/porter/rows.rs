@@ -1,6 +1,6 @@
 //! What came of traces, as rows.
 
-use super::replay::{Call, Replayed};
+use super::replay::{Call, LOOK, Replayed};
 use super::trace::Trace;
 use super::{client, metric};
 use crate::samples::Samples;
@@ -38,6 +38,10 @@ pub fn add(samples: &mut Samples, case: &str, trace: &Trace, replayed: &Replayed
             _ => "warm calls",
         };
         samples.add(case, metric, "%", share(replayed.calls.iter().filter(is_it).count()));
+    }
+    for (bytes, number) in replayed.local_bytes.iter().zip(0u32..) {
+        let case = format!("{case}/after {:04.1} s", (LOOK * number).as_secs_f64());
+        samples.add(&case, "local memory", "bytes", *bytes as f64);
     }
     let bytes = &replayed.local_bytes;
     let sum: u64 = bytes.iter().sum();
@@ -87,5 +91,6 @@ mod tests {
         assert_eq!((one("failed"), one("warm calls"), one("cold starts")), (20.0, 40.0, 20.0));
         assert_eq!((one("local memory, mean"), one("local memory, most")), (2.0, 3.0));
         assert_eq!(samples.values("s/f", metric::P99), [90e6]);
+        assert_eq!(samples.values("s/after 00.5 s", "local memory"), [3.0]);
     }
 }

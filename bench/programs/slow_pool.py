@@ -1,0 +1,68 @@
+"""What a pool slower than memory would add to a function's calls, waited for in the function.
+
+`farfork bench porter-slow-pool` puts this behind a function's code, with a last line by which
+`main` waits. How long it waits is modelled; that it keeps a processor busy meanwhile is what a
+processor does that waits for memory.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import farfork
+
+_Main = Callable[[dict[str, Any]], dict[str, Any]]
+
+# Mappings of which the first are looked at: the program's own and its heap are among them.
+_SMAPS_BYTES = 16 << 10
+
+
+def _slowed(main: _Main, name: str, path: str) -> _Main:
+    """Return `main`, waiting in a clone's calls for what the file at `path` tells."""
+    # Seconds: what the next call waits, and what those after it do.
+    waits = [0.0, 0.0]
+
+    @farfork.after_restore
+    def learn() -> None:
+        try:
+            told = json.loads(Path(path).read_text())
+        except FileNotFoundError:
+            waits[:] = [0.0, 0.0]
+        else:
+            waits[:] = [us / 1e6 for us in _added_us(told, name)]
+
+    def slowed(args: dict[str, Any]) -> dict[str, Any]:
+        result = main(args)
+        wait, waits[0] = waits
+        end = time.perf_counter() + wait
+        while time.perf_counter() < end:
+            pass
+        return result
+
+    return slowed
+
+
+def _added_us(told: dict[str, Any], name: str) -> tuple[float, float]:
+    if page_us := told["copied_page_us"]:
+        return _own_pages() * page_us, 0.0
+    first, later = told["served" if _is_served() else "mapped"][name]
+    return first, later
+
+
+def _own_pages() -> int:
+    """Count pages that are this process's own: all of them, in a clone that was copied."""
+    (line,) = (
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("RssAnon:")
+    )
+    return int(line.split()[1]) // 4
+
+
+def _is_served() -> bool:
+    """Tell whether pages are supplied one by one: memory is registered for that ("ui")."""
+    with Path("/proc/self/smaps").open() as smaps:
+        lines = smaps.read(_SMAPS_BYTES).splitlines()
+    return any(line.startswith("VmFlags:") and " ui" in line for line in lines)
