@@ -31,8 +31,8 @@ pub struct Helper {
     /// What is still to be made local, and then to be mapped.
     write: &'static [Span],
     read: &'static [Span],
-    /// How often in a row no processor was free.
-    crowded: u32,
+    /// When a processor was last free.
+    free_at: u64,
 }
 
 const NOBODY: i32 = -1;
@@ -40,14 +40,14 @@ const NOBODY: i32 = -1;
 /// Spans after which the clone's own wishes are looked at.
 const PIECE: usize = 8;
 
-/// No processor is taken for free after so many looks. Just after the start others still run for a moment:
-/// the agent that hears of it, whoever asked for the clone.
-const LOOKS: u32 = 4;
+/// Nobody is helped any more when no processor was free for so long. Just after the start others still run
+/// for a moment: the agent that hears of it, whoever asked for the clone.
+const PATIENCE_NS: u64 = 5_000_000;
 
 impl Helper {
     /// One that begins when `leaves` can be read, or never.
     pub fn new(leaves: Option<i32>) -> Helper {
-        Helper { leaves: leaves.unwrap_or(NOBODY), target: None, write: &[], read: &[], crowded: 0 }
+        Helper { leaves: leaves.unwrap_or(NOBODY), target: None, write: &[], read: &[], free_at: 0 }
     }
 
     /// What tells that the clone leaves for its parent's code, for `poll`.
@@ -66,6 +66,7 @@ impl Helper {
         self.leaves = NOBODY;
         (self.write, self.read) = overlay::first_in_advance();
         self.target = Target::open(process, proc).ok();
+        self.free_at = call::now_ns();
     }
 
     /// Ends: whatever is left comes when it is touched.
@@ -86,8 +87,11 @@ impl Helper {
         let piece = &spans[..spans.len().min(PIECE)];
         *spans = &spans[piece.len()..];
         let is_done = piece.is_empty() || target.supply(piece, image, supply).is_err();
-        self.crowded = if has_free_processor(proc) { 0 } else { self.crowded + 1 };
-        if is_done || self.crowded == LOOKS {
+        let now = call::now_ns();
+        if has_free_processor(proc) {
+            self.free_at = now;
+        }
+        if is_done || now > self.free_at + PATIENCE_NS {
             self.end();
         }
     }
