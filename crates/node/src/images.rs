@@ -20,6 +20,7 @@ use farfork_types::{Cid, Tiering};
 use crate::error::NodeError;
 use crate::overlays::{Overlay, Overlays};
 use crate::paths;
+use crate::room::Room;
 
 /// Images whose metadata is kept at hand.
 const KEPT_IMAGES: usize = 256;
@@ -232,6 +233,18 @@ impl NodeImage {
             return Err(NodeError::TieringMedium { tiering, pool: pool.path().to_owned() });
         }
         self.overlays.get(pool, &self.attached.image, (tiering, start))
+    }
+
+    /// The same for a clone that starts at once. To be helped takes memory that it may not need: without
+    /// room for that it is not.
+    pub fn overlay_at_once(
+        &self,
+        pool: &Pool,
+        tiering: Tiering,
+        room: &Room,
+    ) -> Result<Option<Arc<Overlay>>, NodeError> {
+        let overlay = self.overlay(pool, tiering, Start::AtOnce)?;
+        Ok(overlay.filter(|overlay| overlay.helped_bytes == 0 || room.has(overlay.helped_bytes)))
     }
 
     fn check_files(&self, cid: Cid) -> Result<(), NodeError> {

@@ -57,6 +57,9 @@ struct Known {
 
 /// For so long nobody looks whether more is known.
 const FRESH: Duration = Duration::from_millis(100);
+/// The same for clones that start at once, by the default policy: what the init helps with is no more than
+/// a guess, and to work it out takes milliseconds for a large image, which a start waits for.
+const FRESH_HELP: Duration = Duration::from_secs(1);
 
 /// Those of one image; most clones need none.
 #[derive(Debug, Default)]
@@ -83,8 +86,9 @@ impl Overlays {
         image: &Image,
         kind: (Tiering, Start),
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
+        let fresh = if kind == (Tiering::Mow, Start::AtOnce) { FRESH_HELP } else { FRESH };
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = all.get(&kind).filter(|known| known.looked.elapsed() < FRESH);
+        let fresh = all.get(&kind).filter(|known| known.looked.elapsed() < fresh);
         if let Some(known) = fresh {
             return Ok(known.overlay.clone());
         }

@@ -6,7 +6,6 @@ use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_pages::overlay::Start;
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_pool::Pool;
 use farfork_restore::{Event, Hands, Started, Template, Theirs};
@@ -157,16 +156,10 @@ impl Node {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
         let cid = image.attached.image.extents.cid;
-        let by_policy = || image.overlay(pin.pool(), call.tiering, Start::AtOnce);
-        // To be helped takes memory that the clone may not need.
-        let by_policy = |room: &Room| {
-            let fits = |overlay: &Arc<Overlay>| match overlay.helped_bytes {
-                0 => true,
-                bytes => room.has(bytes),
-            };
-            Ok::<_, NodeError>(by_policy()?.filter(fits))
+        let overlay = |room: &Room| match is_watched {
+            true => image.watch(),
+            false => image.overlay_at_once(pin.pool(), call.tiering, room),
         };
-        let overlay = |room| if is_watched { image.watch() } else { by_policy(room) };
         let Some(id) = &call.ghost else {
             let by_template = |request: &Request, hands: &Hands<'_>| self.fork(cid, request, hands);
             let hand = (request, externals);

@@ -24,6 +24,13 @@ impl Access {
         self.hot.merge(&other.hot);
     }
 
+    /// Pages that clones have read, and not written.
+    pub fn only_read(&self) -> PageSet {
+        let mut read = self.accessed.clone();
+        read.subtract(&self.dirtied);
+        read
+    }
+
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self.accessed.is_empty() && self.dirtied.is_empty() && self.hot.is_empty()

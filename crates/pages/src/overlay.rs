@@ -108,10 +108,11 @@ impl Draft {
         (tiering, start): (Tiering, Start),
     ) -> Draft {
         let mut draft = Draft::default();
+        let only_read = access.only_read();
         for span in member.memory.mapped_spans() {
             let treatment = policy::policy(tiering).treat(span, access);
             if treatment.is_left_to_the_kernel() {
-                draft.supply(span, access, &treatment, start);
+                draft.supply(span, &only_read, &treatment, start);
             }
             if treatment.is_copied {
                 let (address, bytes) = (span.address, span.bytes);
@@ -137,16 +138,20 @@ impl Draft {
 
     /// Has pages supplied before they are touched: what is written, and after that all, where that costs
     /// nobody time, or what is read and not written.
-    fn supply(&mut self, span: MappedSpan, access: &Access, treatment: &Treatment, start: Start) {
+    fn supply(
+        &mut self,
+        span: MappedSpan,
+        only_read: &PageSet,
+        treatment: &Treatment,
+        start: Start,
+    ) {
         if start == Start::Later {
             self.write.extend(spans(span, &treatment.write));
             self.read.extend(spans(span, &policy::pages(span).collect()));
             return;
         }
         self.write.extend(spans(span, &treatment.write).flat_map(blocks));
-        let mut read = access.accessed.clone();
-        read.subtract(&access.dirtied);
-        self.read.extend(spans(span, &read).flat_map(blocks));
+        self.read.extend(spans(span, only_read).flat_map(blocks));
         // Touching one page maps its neighbours in the block, too (`fault_around_bytes`).
         self.read.dedup_by_key(|read| align_down(read.address, HELPED_BYTES));
     }

@@ -33,6 +33,8 @@ pub struct Helper {
     read: &'static [Span],
     /// When a processor was last free.
     free_at: u64,
+    /// How many there are for this process and the clone.
+    processors: u32,
 }
 
 const NOBODY: i32 = -1;
@@ -47,7 +49,8 @@ const PATIENCE_NS: u64 = 5_000_000;
 impl Helper {
     /// One that begins when `leaves` can be read, or never.
     pub fn new(leaves: Option<i32>) -> Helper {
-        Helper { leaves: leaves.unwrap_or(NOBODY), target: None, write: &[], read: &[], free_at: 0 }
+        let leaves = leaves.unwrap_or(NOBODY);
+        Helper { leaves, target: None, write: &[], read: &[], free_at: 0, processors: 0 }
     }
 
     /// What tells that the clone leaves for its parent's code, for `poll`.
@@ -66,7 +69,7 @@ impl Helper {
         self.leaves = NOBODY;
         (self.write, self.read) = overlay::first_in_advance();
         self.target = Target::open(process, proc).ok();
-        self.free_at = call::now_ns();
+        (self.free_at, self.processors) = (call::now_ns(), processors());
     }
 
     /// Ends: whatever is left comes when it is touched.
@@ -87,13 +90,20 @@ impl Helper {
         let piece = &spans[..spans.len().min(PIECE)];
         *spans = &spans[piece.len()..];
         let is_done = piece.is_empty() || target.supply(piece, image, supply).is_err();
-        let now = call::now_ns();
-        if has_free_processor(proc) {
-            self.free_at = now;
-        }
-        if is_done || now > self.free_at + PATIENCE_NS {
+        if is_done || !self.has_had_processor(proc) {
             self.end();
         }
+    }
+
+    /// Whether of late no more tasks wanted to run than there are processors for them, this one and the
+    /// clone's among them. What cannot be learnt is taken for a no.
+    fn has_had_processor(&mut self, proc: Proc) -> bool {
+        let (mut text, now) = ([0u8; 64], call::now_ns());
+        let load = proc.read(&Path::new(b"loadavg"), &mut text);
+        if load.ok().and_then(running).is_some_and(|running| running <= self.processors) {
+            self.free_at = now;
+        }
+        now <= self.free_at + PATIENCE_NS
     }
 }
 
@@ -204,17 +214,13 @@ fn transfer(call: u32, process: i32, own: [u64; 2], its: [u64; 2]) -> Result<(),
 
 const EFAULT: i32 = e::EFAULT as i32;
 
-/// Whether no more tasks want to run than there are processors for them, this one and the clone's among
-/// them. What cannot be learnt is taken for a no.
-fn has_free_processor(proc: Proc) -> bool {
-    let mut text = [0u8; 64];
-    let Ok(text) = proc.read(&Path::new(b"loadavg"), &mut text) else { return false };
+/// Processors that this process may run on, which the clone may, too.
+fn processors() -> u32 {
     let mut allowed = [0u64; 128];
     let (at, bytes) = (allowed.as_mut_ptr() as u64, size_of_val(&allowed) as u64);
     // SAFETY: the kernel writes at most so many bytes.
-    let got = unsafe { syscall(k::__NR_sched_getaffinity, [0, bytes, at]) };
-    let processors: u32 = allowed.iter().map(|word| word.count_ones()).sum();
-    got.is_ok() && running(text).is_some_and(|running| running <= processors)
+    let _ = unsafe { syscall(k::__NR_sched_getaffinity, [0, bytes, at]) };
+    allowed.iter().map(|word| word.count_ones()).sum()
 }
 
 /// Tasks that run or want to: the number before the slash in `0.07 0.03 0.01 2/147 4711`.

@@ -1,0 +1,81 @@
+"""Functions of the benchmark with a slower pool wait as their pages are mapped."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bed import Bed, Clone
+
+from farfork.client import Client
+
+pytestmark = pytest.mark.needs_farfork
+
+PROGRAM = Path(__file__).parents[2] / "bench/programs/slow_pool.py"
+FUNCTION = """
+    def main(args):
+        return {}
+"""
+# Microseconds that a clone's first call and later ones wait.
+MAPPED = [50_000.0, 20_000.0]
+SERVED = [400_000.0, 200_000.0]
+COPIED_PAGE = 100.0
+
+
+@pytest.fixture
+def slowed(
+    bed: Bed, write_function: Callable[[str], Path], tmp_path: Path
+) -> Callable[[str, float], Clone]:
+    """Return what makes a clone of a function that waits, under a policy."""
+
+    def cloned(tiering: str, copied_page_us: float) -> Clone:
+        function, told = write_function(FUNCTION), tmp_path / "told.json"
+        last = f"main = _slowed(main, 'it', {str(told)!r})"
+        function.write_text(f"{function.read_text()}\n\n{PROGRAM.read_text()}\n\n{last}\n")
+        parent = bed.parent(function)
+        assert waits(parent.client) == [0, 0], "only clones wait"
+        added = {"copied_page_us": copied_page_us, "mapped": {"it": MAPPED}}
+        told.write_text(json.dumps(added | {"served": {"it": SERVED}}))
+        options = ("--detach", "--tiering", tiering)
+        path, call = bed.restore_call(parent.image, parent.listen_fd, *options)
+        (said,) = bed.farfork.json(*call)
+        return Clone("local", said["pid"], bed.client(path.replace("%i", "0")), said)
+
+    return cloned
+
+
+def waits(client: Client) -> list[int]:
+    """Return how long the first two calls wait, in tens of milliseconds."""
+    took = []
+    for _ in range(2):
+        begun = time.monotonic()
+        client.run({})
+        took.append(int((time.monotonic() - begun) * 100))
+    return took
+
+
+@pytest.mark.parametrize(
+    ("tiering", "expected"), [("mow", MAPPED), ("moa", SERVED), ("hybrid", SERVED)]
+)
+def test_clones_wait_by_their_policy(
+    slowed: Callable[[str, float], Clone], tiering: str, expected: list[float]
+) -> None:
+    least = [int(us / 1e4) for us in expected]
+    took = waits(slowed(tiering, 0.0).client)
+    # A processor that is taken away makes it longer, not as long as under the other policies.
+    assert all(low <= one < 4 * low for low, one in zip(least, took, strict=True)), took
+
+
+def test_copied_clones_wait_for_their_pages(slowed: Callable[[str, float], Clone]) -> None:
+    clone = slowed("copy", COPIED_PAGE)
+    first, later = waits(clone.client)
+    (kib,) = (
+        line.split()[1]
+        for line in Path(f"/proc/{clone.said['pid']}/status").read_text().splitlines()
+        if line.startswith("RssAnon:")
+    )
+    # What it wrote since then is its own, too.
+    pages = int(kib) / 4
+    assert pages > 1000
+    assert first > 0.8 * pages * COPIED_PAGE / 1e4 > 10 * later
