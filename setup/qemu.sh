@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.."
 readonly here=$PWD/build/qemu
 readonly archive=http://deb.debian.org/debian
 readonly keys=/usr/share/keyrings/debian-archive-keyring.gpg
-# For persistent memory, and the file systems that map it directly.
-readonly modules=(nfit nd_pmem ext4 xfs unix_diag)
+# For persistent memory, the file systems that map it directly, and devices that do.
+readonly modules=(nfit nd_pmem dax_pmem device_dax ext4 xfs unix_diag)
 
 unavailable() {
     echo "setup: $*" >&2
@@ -81,6 +81,7 @@ unpack() {
         esac
         echo "$name" >>"$work/kernel/modules/order"
     done
+    echo "${modules[*]}" >"$work/kernel/modules/wanted"
     rm -rf "${here:?}/$suite"
     mv "$work/kernel" "$here/$suite"
     rm -rf "$work"
@@ -89,7 +90,7 @@ unpack() {
 mkdir -p "$here"
 missing=()
 for suite in "$@"; do
-    [ -s "$here/$suite/modules/order" ] || missing+=("$suite")
+    [ "$(cat "$here/$suite/modules/wanted" 2>/dev/null)" = "${modules[*]}" ] || missing+=("$suite")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 command -v apt-get >/dev/null || unavailable "this is not Debian: no kernels for guests"

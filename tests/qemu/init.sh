@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 set -eu
 # The first process of a guest: sets up what tests/qemu/run.sh has packed, makes a file system on
-# the persistent memory that is mapped directly, and runs the scenes.
+# the persistent memory that is mapped directly, a device of the rest, and runs the scenes.
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/root TERM=dumb
 mount -t proc proc /proc
@@ -19,6 +19,8 @@ echo "GUEST $(uname -r)"
 ndctl create-namespace --force --reconfig=namespace0.0 --mode=fsdax >/dev/null &&
     mkfs.ext4 -q -b 4096 -E stride=512,stripe_width=512 /dev/pmem0 &&
     mount -t ext4 -o dax=always /dev/pmem0 /mnt/dax || echo "GUEST FAILED: no DAX file system"
+ndctl create-namespace --force --reconfig=namespace1.0 --mode=devdax >/dev/null &&
+    [ -c /dev/dax1.0 ] || echo "GUEST FAILED: no DAX device"
 mount -t tmpfs -o huge=always,mpol=bind:1,size=900m far /mnt/far
 
 cd /tmp

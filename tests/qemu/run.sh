@@ -1,7 +1,7 @@
 #!/bin/bash
 set -euo pipefail
 # Shows farfork at work on what this machine lacks: in guests of QEMU with Debian kernels that have
-# persistent memory with a DAX file system, and a NUMA node without processors. Guests are emulated
+# persistent memory with a DAX file system, some that is a DAX device, and a NUMA node without processors. Guests are emulated
 # (TCG), so that any machine can do it, in minutes and at a fraction of its speed. What is shown
 # stands in scenes.sh; arguments are the suites whose newest kernels are taken.
 #
@@ -86,14 +86,15 @@ guest() {
     cp -r "build/qemu/$suite/modules" "$work/root/modules"
     (cd "$work/root" && find . | cpio --quiet --create --format=newc) >"$work/root.cpio"
     rm -rf "$work/root/modules"
-    # Two nodes, the second without processors, and 1 GiB of
-    # persistent memory.
+    # Two nodes, the second without processors, and 1 GiB and 768 MiB of persistent memory.
     timeout --kill-after=10 "$guest_seconds" qemu-system-x86_64 \
-        -machine q35,nvdimm=on,accel=tcg -cpu max -smp 2 -m 3G,slots=2,maxmem=8G \
+        -machine q35,nvdimm=on,accel=tcg -cpu max -smp 2 -m 3G,slots=4,maxmem=8G \
         -object memory-backend-ram,id=near,size=2G -numa node,cpus=0-1,memdev=near \
         -object memory-backend-ram,id=far,size=1G -numa node,memdev=far \
         -object memory-backend-ram,id=persistent,size=1G \
         -device nvdimm,id=nvdimm,memdev=persistent,node=0 \
+        -object memory-backend-ram,id=device,size=768M \
+        -device nvdimm,id=nvdimm2,memdev=device,node=0 \
         -kernel "build/qemu/$suite/vmlinuz" -initrd "$work/root.cpio" \
         -append "console=ttyS0 quiet panic=-1 rdinit=/init" \
         -display none -serial stdio -monitor none -no-reboot -net none </dev/null |

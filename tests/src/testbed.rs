@@ -6,6 +6,7 @@
 //! Agents listen below that directory: those of the machine, or of other checkouts, never answer.
 
 use crate::{Outcome, Trouble, farfork};
+use farfork_pool::Pool;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
@@ -25,7 +26,8 @@ const TMPFS_OPTIONS: &str = "huge=always,size=7g,mode=0755";
 /// both stand behind this one's, and the second one says that it has another boot.
 pub const OTHER_NODES: [&str; 2] = ["n2", "n3"];
 
-/// The variable that names a directory for pools, instead of a tmpfs mounted for each.
+/// The variable that names a directory for pools, instead of a tmpfs mounted for each, or a device that
+/// holds one at a time.
 pub const MEDIUM: &str = "FARFORK_TEST_MEDIUM";
 /// The variable that says how large pools in there may be, as `farfork pool create` takes it.
 const MEDIUM_SIZE: &str = "FARFORK_TEST_MEDIUM_SIZE";
@@ -59,9 +61,24 @@ pub fn possible() -> Outcome {
     farfork::binary().map(drop)
 }
 
-/// The directory of [`MEDIUM`].
-pub fn medium() -> Option<PathBuf> {
-    std::env::var_os(MEDIUM).map(PathBuf::from)
+/// Where [`MEDIUM`] says that pools are made.
+pub struct Place(PathBuf);
+
+impl Place {
+    /// The path of a pool: in the directory, or the device itself.
+    pub fn pool(&self, name: &str) -> PathBuf {
+        if self.0.is_dir() { self.0.join(name) } else { self.0.clone() }
+    }
+
+    /// The directory, if it is one.
+    pub fn directory(&self) -> Option<&Path> {
+        Some(self.0.as_path()).filter(|place| place.is_dir())
+    }
+}
+
+/// The place of [`MEDIUM`].
+pub fn medium() -> Option<Place> {
+    std::env::var_os(MEDIUM).map(|place| Place(place.into()))
 }
 
 /// The pool of this test binary, made on first use.
@@ -75,8 +92,11 @@ pub fn pool() -> Outcome<&'static Path> {
 
 fn make_pool() -> Result<PathBuf, String> {
     let size = std::env::var(MEDIUM_SIZE).unwrap_or_else(|_| POOL_SIZE.to_owned());
-    let place = medium().map_or_else(mount_tmpfs, Ok)?;
-    let path = place.join(format!("farfork-tests-{}", std::process::id()));
+    let name = format!("farfork-tests-{}", std::process::id());
+    let path = match medium() {
+        Some(place) => place.pool(&name),
+        None => mount_tmpfs()?.join(name),
+    };
     create(&path, &size).map_err(|trouble| format!("{trouble:?}"))?;
     *MADE.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
     Ok(path)
@@ -187,7 +207,8 @@ pub fn tear_down() {
     // There is none if nothing was restored on this node.
     let _ = end_agent(&run_directory().join("local.sock"));
     if let Some(path) = MADE.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        let _ = std::fs::remove_file(path);
+        // Agents that were killed have left pins.
+        let _ = Pool::destroy_used(&path);
     }
     if let Some(place) = MOUNTED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         let _ = umount2(&place, MntFlags::MNT_DETACH);

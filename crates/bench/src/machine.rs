@@ -52,7 +52,7 @@ impl Machine {
 
 /// Bytes of memory that can be had without swapping.
 pub fn available_bytes() -> u64 {
-    memory("MemAvailable:")
+    farfork_sys::proc::available_bytes().unwrap_or(0)
 }
 
 fn read(path: &str) -> String {

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use farfork_image::format::Image;
 use farfork_image::model::{Backing, Region};
 use farfork_plan::window;
-use farfork_pool::Pool;
+use farfork_pool::{Pool, pool_of_copy};
 
 use crate::error::CheckpointError;
 use crate::maps::Mapping;
@@ -42,14 +42,24 @@ struct Placed {
 }
 
 impl Ancestor {
-    /// The ancestor of the process with these mappings, if it is a clone.
-    pub fn of(mappings: &[Mapping]) -> Result<Option<Ancestor>, CheckpointError> {
+    /// The ancestor of the process `pid` with these mappings, if it is a clone.
+    pub fn of(pid: i32, mappings: &[Mapping]) -> Result<Option<Ancestor>, CheckpointError> {
         let Some(plan) = mappings.iter().find(|mapping| mapping.start == window::PLAN) else {
             return Ok(None);
         };
-        let Some(path) = plan.path().filter(|_| !plan.is_deleted()) else { return Ok(None) };
+        let copied_from = pool_of_copy(&plan.name);
+        let is_copy = copied_from.is_some();
+        let in_pool = || plan.path().filter(|_| !plan.is_deleted());
+        let Some(path) = copied_from.or_else(in_pool) else { return Ok(None) };
         let pool = Pool::open(&path)?;
         let Some(extents) = pool.image_at(plan.offset)? else { return Ok(None) };
+        if is_copy {
+            let what = "the copy of an image that it maps";
+            let copy = plan.open(pid).map_err(|_| CheckpointError::Proc { pid, what })?;
+            if !pool.is_copy(&copy, &extents.extents)? {
+                return Ok(None);
+            }
+        }
         let image = Image::read_at(&pool, extents)?;
         let (mut segments, mut regions) = (BTreeMap::new(), Vec::new());
         for (member, process) in image.model.members.into_iter().enumerate() {

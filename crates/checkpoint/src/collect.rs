@@ -126,7 +126,7 @@ fn objects(
     let mut objects = Objects::default();
     for seen in seen {
         refusals.about(seen.pid());
-        objects.add_process(seen.pid(), seen.mappings(), refusals)?;
+        objects.add_process(seen.pid(), seen.mappings(), seen.ancestor.as_ref(), refusals)?;
     }
     let pids: Vec<i32> = seen.iter().map(Seen::pid).collect();
     objects.add_unattached(pids[0], unattached, refusals)?;

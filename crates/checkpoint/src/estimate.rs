@@ -19,12 +19,12 @@ pub fn chunks(target: Target) -> Result<Option<u32>, CheckpointError> {
     for pid in pids(target)? {
         // Empty of one that has ended.
         let mappings = maps::read(pid)?;
-        objects.add_process(pid, &mappings, &mut refusals)?;
-        mapped.push((pid, mappings));
+        let ancestor = Ancestor::of(pid, &mappings)?;
+        objects.add_process(pid, &mappings, ancestor.as_ref(), &mut refusals)?;
+        mapped.push((pid, mappings, ancestor));
     }
     let mut end = 0;
-    for (pid, mappings) in &mapped {
-        let ancestor = Ancestor::of(mappings)?;
+    for (pid, mappings, ancestor) in &mapped {
         let regions = memory::regions(*pid, mappings, ancestor.as_ref(), &objects, &mut refusals);
         let guards = memory::guards(*pid, &regions.all)?;
         let runs = memory::runs(*pid, &regions, &guards)?;

@@ -1,7 +1,8 @@
 //! `/proc/PID/smaps`, as far as it matters here. The procfs crate leaves out flags that it does
 //! not know, and `dp` (droppable) is one that must not be missed.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::PathBuf;
 
 use crate::error::CheckpointError;
@@ -47,6 +48,11 @@ impl Mapping {
     /// Whether it is private anonymous memory in huge pages that were set aside (`MAP_HUGETLB`).
     pub fn is_huge_anonymous(&self) -> bool {
         self.has("ht") && !self.is_shared && self.name == "/anon_hugepage (deleted)"
+    }
+
+    /// Opens what is mapped, for reading, as a mapping of the process `pid` (CAP_CHECKPOINT_RESTORE).
+    pub fn open(&self, pid: i32) -> io::Result<File> {
+        File::open(format!("/proc/{pid}/map_files/{:x}-{:x}", self.start, self.end))
     }
 
     /// Whether the file has lost its name.

@@ -19,7 +19,8 @@ use crate::{aio, filters, identity, namespaces, probe, process, rseq, threads};
 pub struct Seen<'f> {
     frozen: &'f Frozen,
     mappings: Vec<Mapping>,
-    ancestor: Option<Ancestor>,
+    /// The image that it is a clone of.
+    pub ancestor: Option<Ancestor>,
     /// How many filters of farfork's own it is under.
     own_filters: u32,
 }
@@ -40,7 +41,7 @@ impl<'f> Seen<'f> {
     /// Looks at a process from outside.
     pub fn of(frozen: &'f Frozen) -> Result<Seen<'f>, CheckpointError> {
         let mappings = maps::read(frozen.pid())?;
-        let ancestor = Ancestor::of(&mappings)?;
+        let ancestor = Ancestor::of(frozen.pid(), &mappings)?;
         let is_under_own = ancestor.is_some() || filters::is_farforks(frozen.pid());
         Ok(Seen { frozen, mappings, ancestor, own_filters: is_under_own.into() })
     }

@@ -26,6 +26,7 @@ use farfork_image::model::{ObjectKind, SharedObject};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 
 use crate::aio;
+use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
 use crate::refuse::{Cause, Refusals, causes};
@@ -71,14 +72,16 @@ impl Found {
 
 impl Objects {
     /// Adds those behind the mappings and descriptors of a process; what cannot be carried goes to
-    /// `refusals`.
+    /// `refusals`. An image that it maps, in memory, is none.
     pub fn add_process(
         &mut self,
         pid: i32,
         mappings: &[Mapping],
+        ancestor: Option<&Ancestor>,
         refusals: &mut Refusals,
     ) -> Result<(), CheckpointError> {
-        for mapping in mappings.iter().filter(|mapping| is_candidate(mapping)) {
+        let is_image = |mapping: &Mapping| ancestor.is_some_and(|known| known.backs(mapping));
+        for mapping in mappings.iter().filter(|own| is_candidate(own) && !is_image(own)) {
             self.add_mapping(pid, mapping, refusals)?;
         }
         self.add_memfds(pid)
@@ -233,8 +236,7 @@ impl Objects {
 /// The object under a mapping. Who may not open it there (CAP_CHECKPOINT_RESTORE) may where the
 /// process has a descriptor of it.
 fn open_mapped(pid: i32, mapping: &Mapping) -> io::Result<File> {
-    let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    File::open(link).or_else(|refused| open_held(pid, mapping).ok_or(refused))
+    mapping.open(pid).or_else(|refused| open_held(pid, mapping).ok_or(refused))
 }
 
 fn open_held(pid: i32, mapping: &Mapping) -> Option<File> {

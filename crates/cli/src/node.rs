@@ -25,6 +25,11 @@ pub(crate) struct Args {
     /// agent and its template.
     #[arg(long)]
     no_spare: bool,
+    /// Copy each image into this machine's memory when its first clone starts, and map that: clones
+    /// start under every policy then, whatever the pool lies on. Always so where the pool cannot be mapped
+    /// privately (device DAX).
+    #[arg(long, env = "FARFORK_COPY_IMAGES")]
+    copy_images: bool,
     /// Leave after so many seconds without a clone; without it the agent stays.
     #[arg(long, value_name = "SECONDS")]
     idle_exit_s: Option<u64>,
@@ -37,6 +42,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         idle: args.idle_exit_s.map(Duration::from_secs),
         profile_every: args.profile_every,
         has_spare: !args.no_spare,
+        copies_images: args.copy_images,
     };
     farfork_node::serve(&args.name, &settings)?;
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 use std::env;
 use std::error::Error;
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -22,7 +23,7 @@ use crate::{CommandResult, checkpoint, size};
 pub(crate) enum Command {
     /// Make a pool.
     Create {
-        /// Where.
+        /// Where: a new file, or a device of memory (/dev/dax0.0), all of which is overwritten.
         path: PathBuf,
         /// How large, as 4G.
         #[arg(long, value_parser = size::parse)]
@@ -49,6 +50,9 @@ pub(crate) enum Command {
     Destroy {
         /// Which.
         path: PathBuf,
+        /// Also if images are being written, or nodes have clones of some, or had when they were lost.
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -97,6 +101,9 @@ fn embedded() -> Result<PathBuf, Box<dyn Error>> {
 /// Makes a pool, or leaves everything as it was.
 fn create(path: &Path, bytes: u64, mounts: bool) -> Result<Pool, Box<dyn Error>> {
     Pool::check_size(path, bytes)?;
+    if fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
+        return Ok(Pool::create(path, bytes)?);
+    }
     let directory = path.parent().ok_or("a pool needs a directory: name a file in one")?;
     let place = Place::prepare(directory, bytes, mounts)?;
     Pool::create(path, bytes).map_err(|error| {
@@ -115,15 +122,19 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         }
         Command::Info { path, json } => info(path.as_deref(), *json)?,
         Command::Check { path } => return check(path.as_deref()),
-        Command::Destroy { path } => destroy(path)?,
+        Command::Destroy { path, force } => destroy(path, *force)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn destroy(path: &Path) -> Result<(), Box<dyn Error>> {
+fn destroy(path: &Path, is_forced: bool) -> Result<(), Box<dyn Error>> {
     let path = std::path::absolute(path)?;
     farfork_node::clear_pins(&Pool::open(&path)?)?;
-    Pool::destroy(&path)?;
+    if is_forced {
+        Pool::destroy_used(&path)?;
+    } else {
+        Pool::destroy(&path)?;
+    }
     Ok(unmount_tmpfs(path.parent().unwrap_or(Path::new("/")))?)
 }
 

@@ -41,6 +41,8 @@ pub struct Settings {
     pub profile_every: u32,
     /// Whether an init is made before a clone is asked for.
     pub has_spare: bool,
+    /// Whether clones map copies of images in memory, also where they could map the pool.
+    pub copies_images: bool,
 }
 
 /// Serves the node `name`.
@@ -61,7 +63,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
         name: name.to_owned(),
         own_ids,
         room: Room::of(std::process::id() as i32),
-        images: Images::new(name),
+        images: Images::new(name, settings.copies_images),
         registry: Registry::new()
             .map_err(|source| socket_error("watch clones of", &path, source))?,
         spares: settings.has_spare.then(|| Spares::start(Arc::clone(&template))),

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use farfork_pool::PoolError;
 use farfork_restore::RestoreError;
-use farfork_types::Tiering;
 use farfork_types::wire::{AddressRange, InheritedFd};
+use farfork_types::{Cid, Tiering};
 
 /// Why a call to the agent failed.
 #[derive(Debug, thiserror::Error)]
@@ -57,8 +57,8 @@ pub enum NodeError {
     /// The policy supplies pages itself.
     #[error(
         "a clone cannot start under {tiering}: the kernel lets pages be supplied (userfaultfd) only \
-         where a pool lies on tmpfs, and that at {path} does not; use mow, or keep the image in a \
-         pool on tmpfs too (farfork images export, then import)",
+         where a pool lies on tmpfs, and that at {path} does not; use mow, or have images copied into \
+         memory (farfork node --copy-images)",
         path = pool.display()
     )]
     TieringMedium {
@@ -66,6 +66,17 @@ pub enum NodeError {
         tiering: Tiering,
         /// The pool.
         pool: PathBuf,
+    },
+    /// Clones map a copy, and there cannot be one.
+    #[error(
+        "image {cid} is to be copied into this node's memory, {bytes} bytes, and less is free there: end \
+         clones of other images, or raise the limit of the agent's cgroup"
+    )]
+    NoRoomForCopy {
+        /// The image.
+        cid: Cid,
+        /// What the copy takes.
+        bytes: u64,
     },
     /// What was read would look as if it had been written.
     #[error(

@@ -14,13 +14,13 @@ use farfork_image::verify::{self, Seen};
 use farfork_pages::Observed;
 use farfork_pages::overlay::Start;
 use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeSlot, PageBits, PinFile, Pool};
-use farfork_restore::{Attached, RestoreError, attach};
+use farfork_restore::{Attached, RestoreError, Source, attach};
 use farfork_types::{Cid, Tiering};
 
 use crate::error::NodeError;
 use crate::overlays::{Overlay, Overlays};
 use crate::paths;
-use crate::room::Room;
+use crate::room::{self, Room};
 
 /// Images whose metadata is kept at hand.
 const KEPT_IMAGES: usize = 256;
@@ -33,6 +33,8 @@ const IN_USE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Images {
     node: String,
+    /// Whether clones map copies even of what they could map themselves.
+    copies: bool,
     pools: Mutex<HashMap<PathBuf, Arc<NodePool>>>,
 }
 
@@ -46,6 +48,10 @@ pub struct NodePool {
     file: (u64, u64),
     /// Images that were read, whether clones of them live or not.
     images: Mutex<HashMap<Cid, Arc<NodeImage>>>,
+    /// What clones map of it.
+    source: Source,
+    /// An image is read once, and copied once, by whoever needs it first.
+    reading: Mutex<()>,
     pinning: Mutex<()>,
     /// The node's tables have one writer.
     noting: Mutex<()>,
@@ -82,9 +88,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Images {
-    /// Nothing attached yet.
-    pub fn new(node: &str) -> Images {
-        Images { node: node.to_owned(), pools: Mutex::default() }
+    /// Nothing attached yet. If `copies`, clones never map the pool, but copies of images.
+    pub fn new(node: &str, copies: bool) -> Images {
+        Images { node: node.to_owned(), copies, pools: Mutex::default() }
     }
 
     /// The pool at `path`, opened at its first use.
@@ -93,7 +99,7 @@ impl Images {
         if let Some(pool) = pools.get(path).filter(|known| known.is_at(path)) {
             return Ok(Arc::clone(pool));
         }
-        let pool = Arc::new(NodePool::open(path, &self.node)?);
+        let pool = Arc::new(NodePool::open(path, &self.node, self.copies)?);
         pools.insert(path.to_owned(), Arc::clone(&pool));
         Ok(pool)
     }
@@ -117,16 +123,19 @@ impl Images {
         let pools: Vec<Arc<NodePool>> = locked(&self.pools).values().cloned().collect();
         for pool in pools {
             let images: Vec<Arc<NodeImage>> = locked(&pool.images).values().cloned().collect();
-            for image in images.iter().filter(|image| image.is_in_use()) {
+            for image in images.into_iter().filter(|image| image.is_in_use()) {
                 image.refresh();
             }
+            pool.drop_idle_copies();
         }
     }
 }
 
 impl NodePool {
-    fn open(path: &Path, node: &str) -> Result<NodePool, NodeError> {
+    fn open(path: &Path, node: &str, copies: bool) -> Result<NodePool, NodeError> {
         let pool = Pool::open(path)?;
+        let maps_pool = pool.medium().maps_privately() && !copies;
+        let source = if maps_pool { Source::Pool } else { Source::Copy };
         let file = fs::metadata(path).map_or((0, 0), |now| (now.dev(), now.ino()));
         let slot = pool.register_node(node)?;
         let directory = paths::pins(node);
@@ -135,8 +144,9 @@ impl NodePool {
         let pins = PinFile::open(&directory.join(paths::pool_name(&pool)))?;
         // An agent before this one may have died with clones that ended since.
         pool.reconcile(slot, &pins)?;
-        let (images, pinning, noting) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(NodePool { pool, slot, pins, file, images, pinning, noting })
+        let (images, reading) = (Mutex::default(), Mutex::default());
+        let (pinning, noting) = (Mutex::default(), Mutex::default());
+        Ok(NodePool { pool, slot, pins, file, images, source, reading, pinning, noting })
     }
 
     /// Whether the pool is still the file at `path`: it may have been made anew.
@@ -168,18 +178,33 @@ impl NodePool {
     /// Pins `cid` and reads it, unless it was read before.
     pub fn attach(self: &Arc<Self>, cid: Cid) -> Result<(Arc<NodeImage>, Pin), NodeError> {
         let (extents, pin) = self.pin(cid)?;
-        // An image that was removed and imported again has its id, but lies elsewhere.
-        let known = locked(&self.images).get(&cid).cloned();
-        let image = match known.filter(|known| known.attached.image.extents == extents) {
+        let image = match self.known(&extents) {
             Some(image) => image,
-            None => self.read(cid)?,
+            None => self.read(&extents)?,
         };
         image.check_files(cid)?;
         Ok((image, pin))
     }
 
-    fn read(&self, cid: Cid) -> Result<Arc<NodeImage>, NodeError> {
-        let attached = attach(&self.pool, cid)?;
+    /// An image that was removed and imported again has its id, but lies elsewhere.
+    fn known(&self, extents: &ImageExtents) -> Option<Arc<NodeImage>> {
+        let known = locked(&self.images).get(&extents.cid).cloned();
+        known.filter(|known| known.attached.image.extents == *extents)
+    }
+
+    fn read(&self, extents: &ImageExtents) -> Result<Arc<NodeImage>, NodeError> {
+        let _reading = locked(&self.reading);
+        if let Some(image) = self.known(extents) {
+            return Ok(image);
+        }
+        let cid = extents.cid;
+        if self.source == Source::Copy {
+            let bytes = extents.extents.iter().map(|run| run.bytes()).sum();
+            if !self.make_room(bytes) {
+                return Err(NodeError::NoRoomForCopy { cid, bytes });
+            }
+        }
+        let attached = attach(&self.pool, cid, self.source)?;
         let (files_seen, seen, used) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (overlays, starts) = (Overlays::default(), AtomicU32::new(0));
         let image = NodeImage { attached, overlays, starts, files_seen, seen, used };
@@ -190,6 +215,36 @@ impl NodePool {
         }
         images.insert(cid, Arc::clone(&image));
         Ok(image)
+    }
+
+    /// Copies take memory: those go that no clone has, if none was lately asked for either, or none can
+    /// be any more.
+    fn drop_idle_copies(&self) {
+        if self.source == Source::Copy {
+            self.drop_copies_but(|image| {
+                let own = &image.attached.image.extents;
+                image.is_in_use() && self.pool.find(own.cid).is_ok_and(|now| now == *own)
+            });
+        }
+    }
+
+    /// Drops copies that no clone has.
+    fn drop_copies_but(&self, keeps: impl Fn(&NodeImage) -> bool) {
+        let is_held = |image: &NodeImage| self.pins.is_held(image.attached.image.extents.slot);
+        locked(&self.images).retain(|_, image| {
+            keeps(image) || Arc::strong_count(image) > 1 || is_held(image).unwrap_or(true)
+        });
+    }
+
+    /// Whether so much memory can be had for a copy, for which others go that no clone has. The kernel
+    /// would kill somebody.
+    fn make_room(&self, bytes: u64) -> bool {
+        let own = Room::of(std::process::id() as i32);
+        let has_room = || own.has(bytes) && room::machine_has(bytes);
+        if !has_room() {
+            self.drop_copies_but(|_| false);
+        }
+        has_room()
     }
 
     fn pin(self: &Arc<Self>, cid: Cid) -> Result<(ImageExtents, Pin), NodeError> {
@@ -229,7 +284,7 @@ impl NodeImage {
         tiering: Tiering,
         start: Start,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
-        if tiering != Tiering::Mow && !pool.medium().tells_of_faults() {
+        if tiering != Tiering::Mow && !self.attached.medium.tells_of_faults() {
             return Err(NodeError::TieringMedium { tiering, pool: pool.path().to_owned() });
         }
         self.overlays.get(pool, &self.attached.image, (tiering, start))

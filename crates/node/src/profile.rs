@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_image::format::Image;
 use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_pages::{Observed, Touched};
 use farfork_pool::{Epochs, Medium, Pool, PoolError};
+use farfork_restore::Attached;
 use farfork_sys::memory::{PAGE_FILE, PageRun, pages_with_content, watched_pages};
 use farfork_sys::proc;
 use farfork_sys::status::Status;
@@ -79,15 +79,15 @@ impl Watched {
 
 /// Whether the kernel tells pages of the pool that were only read from those that were written:
 /// before Linux 6.15 it counts those of a DAX file system as nobody's. It is asked about a page of
-/// `image` that this process reads itself.
+/// the image that this process reads itself.
 ///
 /// # Errors
 /// [`PoolError`]: the image cannot be read.
-pub fn are_read_pages_told(pool: &Pool, image: &Image) -> Result<bool, PoolError> {
-    if pool.medium() != Medium::Dax {
+pub fn are_read_pages_told(pool: &Pool, attached: &Attached) -> Result<bool, PoolError> {
+    if attached.medium != Medium::Dax {
         return Ok(true);
     }
-    let page = pool.bytes(image.plan_offset, PAGE_BYTES)?;
+    let page = pool.bytes(attached.image.plan_offset, PAGE_BYTES)?;
     std::hint::black_box(page.iter().fold(0, |all, byte| all | byte));
     let start = page.as_ptr() as u64;
     let look = || pages_with_content(&File::open("/proc/self/pagemap")?, start, start + PAGE_BYTES);

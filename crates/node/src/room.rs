@@ -1,8 +1,9 @@
 //! How much memory may be charged to a clone before it asks for it.
 
 use farfork_sys::cgroup::MemoryGroup;
+use farfork_sys::proc::available_bytes;
 
-/// Up to the limit of one cgroup. Limits of those above it are not looked at.
+/// Up to the limit of one cgroup, and of those that it is in.
 #[derive(Clone, Debug)]
 pub struct Room(Option<MemoryGroup>);
 
@@ -26,3 +27,12 @@ impl Room {
         free.is_none_or(|free| free >= bytes + SPARED_BYTES)
     }
 }
+
+/// Whether `bytes` of this machine's memory can be taken, and some be left for others. What cannot be
+/// learnt is taken for a yes.
+pub fn machine_has(bytes: u64) -> bool {
+    available_bytes().is_none_or(|free| free >= bytes + SPARED_OF_MACHINE)
+}
+
+/// What is left free of the machine's memory.
+const SPARED_OF_MACHINE: u64 = 256 << 20;

@@ -127,7 +127,7 @@ impl Node {
         if !(call.profile || can_be && is_its_turn()) {
             return Ok(false);
         }
-        let is_told = profile::are_read_pages_told(pool, &image.attached.image)?;
+        let is_told = profile::are_read_pages_told(pool, &image.attached)?;
         if call.profile && !is_told {
             return Err(NodeError::ProfileMedium { pool: pool.path().to_owned() });
         }

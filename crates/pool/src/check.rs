@@ -282,7 +282,7 @@ impl Pool {
     fn has_data(&self, run: Extent) -> Result<bool, PoolError> {
         match self.medium {
             Medium::Tmpfs => self.next_data(run.offset).map(|data| data < run.end()),
-            Medium::Dax => {
+            Medium::Dax | Medium::Device => {
                 Ok(self.map.bytes(run.offset, run.bytes()).iter().any(|byte| *byte != 0))
             }
             Medium::Hugetlbfs | Medium::Other => Ok(false),

@@ -30,6 +30,8 @@ mod catalog_area;
 mod charge;
 mod check;
 mod chunks;
+mod copy;
+mod device;
 mod error;
 #[doc(hidden)]
 pub mod failpoint;
@@ -52,6 +54,7 @@ mod writer;
 
 pub use catalog_area::{CatalogArea, CatalogLock};
 pub use check::{CheckReport, Finding};
+pub use copy::pool_of_copy;
 pub use error::PoolError;
 pub use ids::{Extent, ImageSlot, NodeSlot};
 pub use info::{ImageInfo, ImageState, PoolInfo};

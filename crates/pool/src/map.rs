@@ -33,6 +33,11 @@ impl SharedMap {
         MmapOptions::new().len(size as usize).map_raw(file).map(SharedMap)
     }
 
+    /// The whole file, which can be read and gathered only.
+    pub(crate) fn read_only(file: &File, size: u64) -> io::Result<SharedMap> {
+        MmapOptions::new().len(size as usize).map_raw_read_only(file).map(SharedMap)
+    }
+
     fn at(&self, offset: u64, len: u64) -> *mut u8 {
         let end = offset.checked_add(len).expect("a place in the pool");
         assert!(end <= self.0.len() as u64, "bytes {offset}+{len} lie outside of the pool");

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde::Serialize;
 
+use crate::device;
 use crate::error::PoolError;
 use crate::ids::Extent;
 use crate::map::SharedMap;
@@ -30,6 +31,8 @@ pub enum Medium {
     Hugetlbfs,
     /// A file system whose files are mapped directly (fsdax, famfs).
     Dax,
+    /// A device that is mapped directly, and shared only (device DAX): nodes copy images from it.
+    Device,
     /// Anything else: works, through the page cache.
     Other,
 }
@@ -37,6 +40,9 @@ pub enum Medium {
 impl Medium {
     /// The medium under an open file.
     pub(crate) fn of(file: &File) -> io::Result<Medium> {
+        if device::is_one(file)? {
+            return Ok(Medium::Device);
+        }
         let kind = rustix::fs::fstatfs(file)?.f_type;
         let attributes = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
         Ok(match kind {
@@ -65,11 +71,21 @@ impl Medium {
         self == Medium::Tmpfs
     }
 
+    /// Whether clones can map it themselves: privately, so that what they write is theirs.
+    pub fn maps_privately(self) -> bool {
+        self != Medium::Device
+    }
+
+    /// Whether a pool on it is a file that is made and deleted, not a device that stays.
+    pub(crate) fn is_file(self) -> bool {
+        self != Medium::Device
+    }
+
     /// Makes an unused extent read as zeros and, where the medium can, gives its memory back.
     pub(crate) fn wipe(self, file: &File, map: &SharedMap, run: Extent) -> io::Result<()> {
         // There the memory stays the file's, since the file system might give it out anew in smaller
         // pieces. A place that never got any is left: a store to it would end this process.
-        if self == Medium::Dax && has_memory(file, run)? {
+        if self == Medium::Device || self == Medium::Dax && has_memory(file, run)? {
             zero(map, run);
             return Ok(());
         }
@@ -94,13 +110,17 @@ fn has_memory(file: &File, run: Extent) -> io::Result<bool> {
 
 #[allow(unsafe_code)] // reason: see SAFETY
 fn zero(map: &SharedMap, run: Extent) {
-    // SAFETY: `wipe` is called for chunks of dead writers and removed images that nobody pins.
+    // SAFETY: `wipe` is called for chunks of dead writers and removed images that nobody pins, and for a
+    // device on which there is no pool yet, or none any more.
     unsafe { map.zero(run) }
 }
 
 /// Gives memory to extents that read as zeros, charged to the caller. A DAX file system that
 /// cannot do it has given all memory to the file beforehand.
 pub(crate) fn reserve(medium: Medium, file: &File, runs: &[Extent]) -> io::Result<()> {
+    if medium == Medium::Device {
+        return Ok(()); // which has all of its memory
+    }
     for run in runs {
         match fallocate(file, FallocateFlags::KEEP_SIZE, run.offset, run.bytes()) {
             Err(Errno::OPNOTSUPP) if medium == Medium::Dax => {}

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
 use crate::account::Account;
 use crate::chunks::{ChunkTable, LockedChunks};
+use crate::device;
 use crate::error::PoolError;
 use crate::ids::{ChunkIndex, Extent};
 use crate::layout::{CHUNKS_AT, IMAGES_AT, ImageRecord, Layout};
@@ -37,19 +38,46 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     /// Makes a pool of `size` bytes, a multiple of the chunk size, in a new file that only its
-    /// owner may use.
+    /// owner may use; or on a device that is mapped directly, all of which is overwritten.
     ///
     /// # Errors
     /// [`PoolError::BadSize`]; [`PoolError::Unsuitable`]; [`PoolError::MediumFull`] if there is no
     /// room for the tables; [`PoolError::Io`], also if the file exists.
     pub fn create(path: &Path, size: u64) -> Result<Pool, PoolError> {
         let layout = Pool::layout(path, size)?;
+        if fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
+            return Pool::create_on_device(path, layout);
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
         let file = options.open(path).map_err(PoolError::io("make the pool", path))?;
         Pool::format(path, file, layout).inspect_err(|_| {
             let _ = fs::remove_file(path);
         })
+    }
+
+    fn create_on_device(path: &Path, layout: Layout) -> Result<Pool, PoolError> {
+        let file = Pool::open_file(path)?;
+        let unsuitable = |why| PoolError::Unsuitable { path: path.to_owned(), why };
+        if Medium::of(&file).map_err(PoolError::io("look at", path))? != Medium::Device {
+            return Err(unsuitable("it is a device, and none whose memory is mapped directly"));
+        }
+        let (bytes, alignment) =
+            device::size_and_alignment(&file).map_err(PoolError::io("look at", path))?;
+        if layout.size() > bytes {
+            return Err(unsuitable("the device is smaller"));
+        }
+        if !layout.size().is_multiple_of(alignment) {
+            return Err(unsuitable("the device is mapped by whole huge pages of its own size"));
+        }
+        match Superblock::load(&file, path) {
+            Err(PoolError::NotAPool { .. }) => {}
+            _ => return Err(unsuitable("it holds one: destroy that first")),
+        }
+        let pool = Pool::assemble(path, file, layout, random_bytes(path)?)?;
+        pool.wipe(layout.all())?;
+        Superblock::new(&layout, pool.uuid).store(&pool.map);
+        Ok(pool)
     }
 
     fn layout(path: &Path, size: u64) -> Result<Layout, PoolError> {
@@ -84,15 +112,16 @@ impl Pool {
     /// [`PoolError::DamagedSuperblock`], [`PoolError::Truncated`], [`PoolError::Unsuitable`],
     /// [`PoolError::Io`].
     pub fn open(path: &Path) -> Result<Pool, PoolError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(PoolError::io("open the pool", path))?;
+        let file = Pool::open_file(path)?;
         let superblock = Superblock::load(&file, path)?;
         let damaged = || PoolError::DamagedSuperblock { path: path.to_owned() };
         let layout = Layout::of(superblock.size).ok_or_else(damaged)?;
         Pool::assemble(path, file, layout, superblock.uuid)
+    }
+
+    fn open_file(path: &Path) -> Result<File, PoolError> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        file.map_err(PoolError::io("open the pool", path))
     }
 
     fn assemble(
@@ -109,7 +138,8 @@ impl Pool {
         Ok(Pool { path, file, map, layout, medium, account, uuid })
     }
 
-    /// Deletes the pool at `path` and its cgroup. Memory that clones still map goes with them.
+    /// Deletes the pool at `path` and its cgroup. Memory that clones still map goes with them. A device
+    /// stays, with nothing on it.
     ///
     /// # Errors
     /// [`PoolError::InUse`] if somebody writes an image or a node pins one; what
@@ -121,8 +151,26 @@ impl Pool {
         if !users.is_empty() {
             return Err(PoolError::InUse { path: pool.path, users: users.join(", ") });
         }
-        fs::remove_file(&pool.path).map_err(PoolError::io("delete the pool", path))?;
-        pool.account.delete().map_err(PoolError::io("delete the cgroup of the pool", path))
+        pool.delete()
+    }
+
+    /// The same, also if somebody writes an image, or a node has left pins that nobody will ever clear: a
+    /// device cannot just be deleted.
+    ///
+    /// # Errors
+    /// What [`open`](Pool::open) reports; [`PoolError::Io`].
+    pub fn destroy_used(path: &Path) -> Result<(), PoolError> {
+        let pool = Pool::open(path)?;
+        let _lock = pool.lock()?;
+        pool.delete()
+    }
+
+    fn delete(&self) -> Result<(), PoolError> {
+        if !self.medium.is_file() {
+            return self.wipe(self.layout.all());
+        }
+        fs::remove_file(&self.path).map_err(PoolError::io("delete the pool", &self.path))?;
+        self.account.delete().map_err(PoolError::io("delete the cgroup of the pool", &self.path))
     }
 
     /// Where the pool lies; absolute.
@@ -170,6 +218,7 @@ impl Pool {
         let now = self.file.metadata().map_err(PoolError::io("look at", &self.path))?;
         let (path, size) = (self.path.clone(), self.layout.size());
         match now.nlink() {
+            _ if !self.medium.is_file() => Ok(now),
             0 => Err(PoolError::Gone { path }),
             _ if now.len() < size => Err(PoolError::Truncated { path, found: now.len(), size }),
             _ => Ok(now),

@@ -1,6 +1,7 @@
 //! The first bytes of the file: what it is, in which version, how large.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::Release;
@@ -8,6 +9,7 @@ use std::sync::atomic::Ordering::Release;
 use farfork_types::CHUNK_BYTES;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::device;
 use crate::error::PoolError;
 use crate::failpoint::step;
 use crate::layout::{Layout, SUPERBLOCK_BYTES};
@@ -61,14 +63,31 @@ impl Superblock {
     /// Reads and verifies the block of the file at `path`, its length included.
     pub(crate) fn load(file: &File, path: &Path) -> Result<Superblock, PoolError> {
         let found = file.metadata().map_err(PoolError::io("look at", path))?;
-        if !found.is_file() || found.len() < SUPERBLOCK_BYTES as u64 {
-            return Err(PoolError::NotAPool { path: path.to_owned() });
-        }
-        let mut bytes = [0; size_of::<Superblock>()];
-        file.read_exact_at(&mut bytes, 0).map_err(PoolError::io("read", path))?;
+        let is_device = device::is_one(file).map_err(PoolError::io("look at", path))?;
+        let (bytes, len) = match found.is_file() {
+            _ if is_device => Superblock::of_device(file).map_err(PoolError::io("map", path))?,
+            true if found.len() >= SUPERBLOCK_BYTES as u64 => {
+                let mut bytes = [0; size_of::<Superblock>()];
+                file.read_exact_at(&mut bytes, 0).map_err(PoolError::io("read", path))?;
+                (bytes, found.len())
+            }
+            _ => return Err(PoolError::NotAPool { path: path.to_owned() }),
+        };
         let block: Superblock = zerocopy::transmute!(bytes);
-        block.verify(path, found.len())?;
+        if is_device && block.magic == 0 {
+            return Err(PoolError::NotAPool { path: path.to_owned() }); // as every empty device
+        }
+        block.verify(path, len)?;
         Ok(block)
+    }
+
+    /// The block's bytes, which no call reads there, and those of the device.
+    fn of_device(file: &File) -> io::Result<([u8; size_of::<Superblock>()], u64)> {
+        let (size, alignment) = device::size_and_alignment(file)?;
+        let map = SharedMap::new(file, alignment)?;
+        let mut bytes = [0; size_of::<Superblock>()];
+        bytes.copy_from_slice(map.bytes(0, size_of::<Superblock>() as u64));
+        Ok((bytes, size))
     }
 
     fn verify(&self, path: &Path, found: u64) -> Result<(), PoolError> {

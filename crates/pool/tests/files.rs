@@ -194,6 +194,17 @@ fn a_pool_in_use_is_not_destroyed() {
 }
 
 #[test]
+fn a_pool_in_use_is_destroyed_by_force() {
+    let place = Place::new();
+    let pool = place.pool(6);
+    let cid = publish(&pool, 1, 1);
+    pool.pin(pool.register_node("lost").unwrap(), cid).unwrap();
+    Pool::destroy_used(&place.path()).unwrap();
+    assert!(!place.path().exists());
+    assert!(matches!(pool.find(cid), Err(PoolError::Gone { .. })));
+}
+
+#[test]
 fn a_pool_on_hugetlbfs_is_refused_and_nothing_is_left_there() {
     let dir = tempfile::tempdir().unwrap();
     if let Err(error) =

@@ -8,7 +8,7 @@ use farfork_image::format::Image;
 use farfork_image::model::Offsets;
 use farfork_image::{clocks, machine};
 use farfork_plan::protocol::{PidMode, Request};
-use farfork_pool::Pool;
+use farfork_pool::{Medium, Pool};
 use farfork_types::Cid;
 
 use crate::error::RestoreError;
@@ -18,6 +18,8 @@ use crate::error::RestoreError;
 pub struct Attached {
     /// The image.
     pub image: Image,
+    /// What its clones map lies on.
+    pub medium: Medium,
     pool: OwnedFd,
     pool_device: u64,
     pool_inode: u64,
@@ -32,14 +34,26 @@ struct Shift {
     ahead: Offsets,
 }
 
+/// What clones of an image map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The pool.
+    Pool,
+    /// A copy of the image in this machine's memory, which is made first.
+    Copy,
+}
+
 /// Reads and checks the image `cid` for use on this machine.
-pub fn attach(pool: &Pool, cid: Cid) -> Result<Attached, RestoreError> {
+pub fn attach(pool: &Pool, cid: Cid, source: Source) -> Result<Attached, RestoreError> {
     let image = Image::read(pool, cid)?;
     if let Some(reason) = machine::obstacle(&image.model.made_on, machine::this()) {
         return Err(RestoreError::Incompatible { cid, reason });
     }
-    let read_only = pool.open_read_only()?;
-    let file = std::fs::File::from(read_only);
+    let (mapped, medium) = match source {
+        Source::Pool => (pool.open_read_only()?, pool.medium()),
+        Source::Copy => (pool.copy(&image.extents.extents)?, Medium::Tmpfs),
+    };
+    let file = std::fs::File::from(mapped);
     let metadata = file
         .metadata()
         .map_err(|source| RestoreError::Restorer { doing: "looking at the pool", source })?;
@@ -48,6 +62,7 @@ pub fn attach(pool: &Pool, cid: Cid) -> Result<Attached, RestoreError> {
     let clocks = shift(&image)?;
     Ok(Attached {
         image,
+        medium,
         clocks,
         pool: file.into(),
         pool_device: major << 32 | minor,
@@ -64,12 +79,12 @@ fn shift(image: &Image) -> Result<Option<Shift>, RestoreError> {
 }
 
 impl Attached {
-    /// The pool, open for reading only.
+    /// What clones map: the pool, open for reading only, or a copy that nobody can write.
     pub fn pool(&self) -> &OwnedFd {
         &self.pool
     }
 
-    /// Device and inode of the pool, as the request tells them.
+    /// Device and inode of that, as the request tells them.
     pub fn pool_file(&self) -> (u64, u64) {
         (self.pool_device, self.pool_inode)
     }

@@ -17,7 +17,7 @@ mod ghost;
 mod template;
 mod waker;
 
-pub use attach::{Attached, attach};
+pub use attach::{Attached, Source, attach};
 pub use error::RestoreError;
 pub use ghost::{Ghost, Seat, Summoned};
 pub use template::{Event, Hands, Started, Template};

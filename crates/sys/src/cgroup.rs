@@ -69,8 +69,16 @@ impl MemoryGroup {
         self.number(file, "").filter(|bytes| *bytes < UNLIMITED)
     }
 
-    /// Bytes that are left up to its limit, if it has one.
+    /// Bytes that are left up to its limit, or that of a group that it is in, whichever is nearer; nothing
+    /// if none has one.
     pub fn free_bytes(&self) -> Option<u64> {
+        let within = |directory: &Path| MemoryGroup { directory: directory.to_owned(), ..*self };
+        let is_group = |directory: &&Path| directory.join("cgroup.procs").exists();
+        let groups = self.directory.ancestors().take_while(is_group).map(within);
+        groups.filter_map(|group| group.own_free_bytes()).min()
+    }
+
+    fn own_free_bytes(&self) -> Option<u64> {
         Some(self.limit_bytes()?.saturating_sub(self.number(self.current(), "")?))
     }
 
@@ -202,7 +210,21 @@ mod tests {
         write("memory.max", "1048576\n");
         assert_eq!(group(true).limit_bytes(), Some(1 << 20));
         write("memory.current", "4096\n");
+        write("cgroup.procs", "");
         assert_eq!(group(true).free_bytes(), Some((1 << 20) - 4096));
+        let inner = directory.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let inner = MemoryGroup { directory: inner, is_unified: true };
+        let of_inner = |limit: &str| {
+            for (file, text) in
+                [("cgroup.procs", ""), ("memory.max", limit), ("memory.current", "8192")]
+            {
+                fs::write(inner.directory.join(file), text).unwrap();
+            }
+            inner.free_bytes()
+        };
+        assert_eq!(of_inner("max"), Some((1 << 20) - 4096), "the limit above counts");
+        assert_eq!(of_inner("16384"), Some(8192), "the nearer one counts");
         write("memory.usage_in_bytes", "8192\n");
         write("memory.stat", "inactive_file 1024\ntotal_inactive_file 4096\n");
         assert_eq!((group(true).used_bytes(), group(false).used_bytes()), (Some(3072), Some(4096)));

@@ -15,6 +15,13 @@ pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
     })
 }
 
+/// Bytes of this machine's memory that can be had without swapping, as the kernel estimates it.
+pub fn available_bytes() -> Option<u64> {
+    let text = text("/proc/meminfo").ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    rest.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
 /// The processes that are there now.
 pub fn processes() -> impl Iterator<Item = i32> {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -40,6 +47,12 @@ pub fn children(pid: i32) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn some_memory_is_available() {
+        let bytes = available_bytes().unwrap();
+        assert!((1 << 20..1 << 50).contains(&bytes), "{bytes}");
+    }
 
     #[test]
     fn text_of_another_encoding_is_read_all_the_same() {

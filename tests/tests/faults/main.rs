@@ -3,6 +3,7 @@
 
 mod agent;
 mod checkpoint;
+mod copies;
 mod endurance;
 mod ghosts;
 mod hang;
@@ -27,6 +28,7 @@ type Case = (&'static str, fn() -> Outcome);
 const CASES: &[(&str, &[Case])] = &[
     ("agent", agent::CASES),
     ("checkpoint", checkpoint::CASES),
+    ("copies", copies::CASES),
     ("endurance", endurance::CASES),
     ("ghosts", ghosts::CASES),
     ("hang", hang::CASES),

@@ -62,7 +62,7 @@ impl Scene {
         fs::create_dir_all(&directory).map_err(during("making a directory"))?;
         mount_tmpfs(&directory, (chunks + 32) * CHUNK_BYTES).map_err(during("mounting a tmpfs"))?;
         let pool = match testbed::medium() {
-            Some(medium) => medium.join(format!("faults-{}-{number}", std::process::id())),
+            Some(medium) => medium.pool(&format!("faults-{}-{number}", std::process::id())),
             None => directory.join("pool"),
         };
         let scene = Scene { directory, pool, agents: Vec::new() };
@@ -110,6 +110,11 @@ impl Scene {
     /// Starts the agent with an init in advance.
     pub fn agent_with_spare(&mut self) -> Outcome<u32> {
         self.agent_with(&[])
+    }
+
+    /// Starts the agent that copies images into memory.
+    pub fn agent_that_copies(&mut self) -> Outcome<u32> {
+        self.agent_with(&["--copy-images"])
     }
 
     fn agent_with(&mut self, more: &[&str]) -> Outcome<u32> {
@@ -248,11 +253,13 @@ impl Drop for Scene {
         }
         let group = self.pool().and_then(|pool| pool.info().map_err(during("looking")));
         let group = group.map(|info| info.charged_to).unwrap_or_default();
-        let _ = Pool::destroy(&self.pool);
-        let _ = fs::remove_file(&self.pool);
+        // A killed agent has left pins; what a test has damaged is just a file.
+        if Pool::destroy_used(&self.pool).is_err() && self.pool.is_file() {
+            let _ = fs::remove_file(&self.pool);
+        }
         let _ = unmount(&self.directory, UnmountFlags::DETACH);
         let _ = fs::remove_dir(&self.directory);
-        // A pool that a killed agent pins is not destroyed: its cgroup stays when it is unmounted.
+        // The cgroup of a pool that was damaged stays when it is unmounted.
         if group.starts_with('/') {
             let _ = fs::remove_dir(group);
         }

@@ -26,7 +26,7 @@ struct Collected {
 fn look(pid: i32) -> (Collected, Vec<Refusal>) {
     let mut refusals = Refusals::of(pid);
     let mut objects = Objects::default();
-    objects.add_process(pid, &[], &mut refusals).expect("its memfds can be opened");
+    objects.add_process(pid, &[], None, &mut refusals).expect("its memfds can be opened");
     let ids = Ids { processes: vec![(pid, pid as u32)], groups: Vec::new() };
     let tree = read(&[pid], &ids, Connections::End, &mut refusals);
     let found = tree.and_then(|tree| collect(&tree, &objects, &mut refusals));
