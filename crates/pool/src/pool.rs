@@ -1,11 +1,12 @@
 //! A pool: made, opened, looked at, destroyed.
 
 use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
 use crate::account::Account;
 use crate::chunks::{ChunkTable, LockedChunks};
@@ -57,11 +58,13 @@ impl Pool {
     }
 
     fn create_on_device(path: &Path, layout: Layout) -> Result<Pool, PoolError> {
-        let file = Pool::open_file(path)?;
         let unsuitable = |why| PoolError::Unsuitable { path: path.to_owned(), why };
-        if Medium::of(&file).map_err(PoolError::io("look at", path))? != Medium::Device {
-            return Err(unsuitable("it is a device, and none whose memory is mapped directly"));
-        }
+        let file = Pool::open_file(path).map_err(|error| match error {
+            PoolError::NotAPool { .. } => {
+                unsuitable("it is a device, and none whose memory is mapped directly")
+            }
+            other => other,
+        })?;
         let (bytes, alignment) =
             device::size_and_alignment(&file).map_err(PoolError::io("look at", path))?;
         if layout.size() > bytes {
@@ -119,9 +122,18 @@ impl Pool {
         Pool::assemble(path, file, layout, superblock.uuid)
     }
 
+    /// Opens what may be a pool, and nothing else: a pipe would wait for a reader, and there are devices
+    /// that begin to do something.
     fn open_file(path: &Path) -> Result<File, PoolError> {
-        let file = OpenOptions::new().read(true).write(true).open(path);
-        file.map_err(PoolError::io("open the pool", path))
+        let failed = PoolError::io("open the pool", path);
+        let look = || -> io::Result<Option<OwnedFd>> {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let place = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+            let may_be = place.metadata()?.is_file() || device::is_one(&place)?;
+            may_be.then(|| lock::reopen(&place, OFlags::RDWR)).transpose()
+        };
+        let found = look().map_err(failed)?;
+        found.map(File::from).ok_or_else(|| PoolError::NotAPool { path: path.to_owned() })
     }
 
     fn assemble(

@@ -47,7 +47,7 @@ fn what_is_no_pool_is_told_apart() {
     assert!(matches!(open_error(&path), PoolError::NotAPool { .. }));
     fs::write(&path, [0; 8192]).unwrap();
     assert!(matches!(open_error(&path), PoolError::Unfinished { .. }));
-    assert!(matches!(open_error(place.dir()), PoolError::Io { .. }));
+    assert!(matches!(open_error(place.dir()), PoolError::NotAPool { .. }));
     fs::remove_file(&path).unwrap();
 }
 
@@ -191,6 +191,18 @@ fn a_pool_in_use_is_not_destroyed() {
     drop(writer);
     Pool::destroy(&place.path()).unwrap();
     assert!(!place.path().exists());
+}
+
+#[test]
+fn pipes_and_other_devices_are_not_even_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in [&pipe, Path::new("/dev/null")] {
+        assert!(matches!(Pool::open(path), Err(PoolError::NotAPool { .. })), "{}", path.display());
+    }
+    let error = Pool::create(Path::new("/dev/null"), 64 << 20).unwrap_err().to_string();
+    assert!(error.contains("none whose memory is mapped directly"), "{error}");
 }
 
 #[test]
