@@ -11,8 +11,9 @@ use farfork_image::format::Image;
 use farfork_pages::overlay::Start;
 use farfork_pages::{Access, overlay};
 use farfork_pool::Pool;
+use farfork_sys::memfd;
 use farfork_types::Tiering;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::NodeError;
 
@@ -32,8 +33,7 @@ impl Overlay {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("farfork-overlay", flags)?);
         file.write_all(&compiled.bytes)?;
-        let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-        fcntl_add_seals(&file, seals)?;
+        memfd::seal(&file)?;
         let (bytes, helped_bytes) = (compiled.bytes.len() as u64, compiled.helped_bytes);
         Ok(Overlay { file: file.into(), bytes, helped_bytes })
     }

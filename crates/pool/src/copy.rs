@@ -13,8 +13,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use farfork_sys::memfd;
 use farfork_types::CHUNK_BYTES;
-use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_get_seals, memfd_create};
 
 use crate::error::PoolError;
 use crate::ids::{ChunkIndex, Extent};
@@ -27,9 +28,6 @@ use crate::pool::Pool;
 const NAME: &str = "farfork:";
 /// What the kernel shows around the name of such a file.
 const SHOWN: (&str, &str) = ("/memfd:", " (deleted)");
-
-const SEALS: SealFlags =
-    SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
 /// The pool of a copy that a list of mappings shows like this.
 pub fn pool_of_copy(shown: &str) -> Option<PathBuf> {
@@ -63,7 +61,7 @@ impl Pool {
             map.gather(*run);
             file.write_all_at(self.map.bytes(run.offset, run.bytes()), run.offset)?;
         }
-        fcntl_add_seals(&file, SEALS)?;
+        memfd::seal(&file)?;
         Ok(file.into())
     }
 
@@ -75,7 +73,7 @@ impl Pool {
     /// [`PoolError::Gone`], [`PoolError::Truncated`].
     pub fn is_copy(&self, file: &File, extents: &[Extent]) -> Result<bool, PoolError> {
         self.intact()?;
-        let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS));
+        let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(memfd::FINAL));
         let mut buffer = vec![0; CHUNK_BYTES as usize];
         let mut has_chunk = |chunk: Extent| {
             let bytes = self.map.bytes(chunk.offset, chunk.bytes());
@@ -93,6 +91,8 @@ fn chunks(run: &Extent) -> impl Iterator<Item = Extent> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
+
+    use rustix::fs::{SealFlags, fcntl_add_seals};
 
     use super::*;
 
@@ -126,20 +126,23 @@ mod tests {
     fn nothing_else_is_taken_for_a_copy() {
         let (_dir, pool, extents) = pool_with_image();
         let (start, bytes) = (extents[0].offset, extents[0].bytes());
-        let forged = |content: &dyn Fn(&mut Vec<u8>), seals| {
+        let sealed = |file: &File| memfd::seal(file).unwrap();
+        let writable =
+            |file: &File| fcntl_add_seals(file, memfd::FINAL.difference(SealFlags::WRITE)).unwrap();
+        let forged = |content: &dyn Fn(&mut Vec<u8>), seal: fn(&File)| {
             let mut all = pool.map.bytes(0, start + bytes).to_vec();
             content(&mut all);
             let name = format!("{NAME}{}", pool.path().display());
             let flags = MemfdFlags::ALLOW_SEALING;
             let file = File::from(memfd_create(name.as_str(), flags).unwrap());
             file.write_all_at(&all, 0).unwrap();
-            fcntl_add_seals(&file, seals).unwrap();
+            seal(&file);
             pool.is_copy(&file, &extents).unwrap()
         };
-        assert!(forged(&|_| {}, SEALS));
-        assert!(!forged(&|_| {}, SEALS.difference(SealFlags::WRITE)), "it can still change");
-        assert!(!forged(&|all| *all.last_mut().unwrap() = 8, SEALS));
-        assert!(!forged(&|all| all.truncate(start as usize + 1), SEALS));
+        assert!(forged(&|_| {}, sealed));
+        assert!(!forged(&|_| {}, writable), "it can still change");
+        assert!(!forged(&|all| *all.last_mut().unwrap() = 8, sealed));
+        assert!(!forged(&|all| all.truncate(start as usize + 1), sealed));
         assert!(!pool.is_copy(&tempfile::tempfile().unwrap(), &extents).unwrap());
         for shown in ["/memfd:farfork-overlay (deleted)", "/a/memfd:farfork:/p", "farfork:/p"] {
             assert_eq!(pool_of_copy(shown), None);

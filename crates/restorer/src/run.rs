@@ -188,6 +188,7 @@ impl Slots {
                 nr::REPAIR => repair(args[0]),
                 // In a user namespace without root the kernel lets nobody change groups.
                 k::__NR_setgroups if SHARED.get().keeps_groups => Ok(0),
+                k::__NR_fcntl if args[1] == k::F_ADD_SEALS.into() => seal(args),
                 number => syscall(number, args),
             }
         }
@@ -302,6 +303,23 @@ unsafe fn write_all([fd, from, bytes, offset, ..]: [u64; 6]) -> SysResult {
         }
     }
     Ok(done)
+}
+
+/// How often sealing is tried; the kernel waits for 150 ms each time.
+const SEALINGS: u32 = 32;
+
+/// Seals a file in memory. Reclaim, compaction and DAMON hold pages for a moment, and the kernel refuses
+/// to seal a file while anybody does.
+unsafe fn seal(args: [u64; 6]) -> SysResult {
+    for _ in 1..SEALINGS {
+        // SAFETY: takes no pointers.
+        match unsafe { syscall(k::__NR_fcntl, args) } {
+            Err(Errno(errno)) if errno == linux_raw_sys::errno::EBUSY as i32 => {}
+            done => return done,
+        }
+    }
+    // SAFETY: as above.
+    unsafe { syscall(k::__NR_fcntl, args) }
 }
 
 /// Pieces that a queue has room for as a whole.

@@ -152,13 +152,46 @@ const INSIDE: &str = "inside";
 /// cgroup v1 has no word for it: the largest number of whole pages.
 const UNLIMITED: u64 = i64::MAX as u64 / 2;
 
+/// The groups of this name below that of this process, one in each hierarchy, whether there are any or not.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn below_own(name: &str) -> io::Result<Vec<PathBuf>> {
+    let own = directories(&proc::text("/proc/self/mounts")?, &proc::text("/proc/self/cgroup")?);
+    Ok(own.into_iter().map(|directory| directory.join(name)).collect())
+}
+
+/// The directories of a process's groups, in all hierarchies that are mounted.
+fn directories(mounts: &str, groups: &str) -> Vec<PathBuf> {
+    let mounted = |controllers: &str| {
+        mounts.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [_, at, kind, options, ..] = fields[..] else { return None };
+            let is_it = match controllers {
+                "" => kind == "cgroup2",
+                _ => kind == "cgroup" && controllers.split(',').all(|one| has(options, one)),
+            };
+            is_it.then_some(at)
+        })
+    };
+    let directory = |line: &str| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        Some(Path::new(mounted(controllers)?).join(path.trim_start_matches('/')))
+    };
+    groups.lines().filter_map(directory).collect()
+}
+
+fn has(options: &str, wanted: &str) -> bool {
+    options.split(',').any(|one| one == wanted)
+}
+
 fn find(mounts: &str, groups: &str) -> Option<MemoryGroup> {
     let place = |kind: &str, controller: &str| {
         let mounted = mounts.lines().find_map(|line| {
             let fields: Vec<&str> = line.split(' ').collect();
             let [_, at, found, options, ..] = fields[..] else { return None };
-            let has = controller.is_empty() || options.split(',').any(|one| one == controller);
-            (found == kind && has).then_some(at)
+            let is_it = controller.is_empty() || has(options, controller);
+            (found == kind && is_it).then_some(at)
         })?;
         let path = groups.lines().find_map(|line| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -190,6 +223,16 @@ mod tests {
         assert_eq!(find(&hybrid, groups), of("/sys/fs/cgroup/memory/agent/farfork-x", false));
         assert_eq!(find(V2, groups), of("/sys/fs/cgroup/unified/service", true));
         assert_eq!(find("", groups), None);
+    }
+
+    #[test]
+    fn groups_are_found_in_every_hierarchy() {
+        let mounts =
+            format!("{V2}\n{V1}\ncgroup /sys/fs/cgroup/systemd cgroup rw,name=systemd 0 0");
+        let groups = "4:memory:/agent\n3:pids:/agent\n1:name=systemd:/\n0::/service";
+        let all = directories(&mounts, groups);
+        let expected = ["memory/agent", "systemd", "unified/service"]; // that of `pids` is not mounted
+        assert_eq!(all, expected.map(|path| Path::new("/sys/fs/cgroup").join(path)));
     }
 
     #[test]

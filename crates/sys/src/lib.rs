@@ -19,6 +19,8 @@ pub mod kcmp;
 #[cfg(feature = "std")]
 pub mod limits;
 #[cfg(feature = "std")]
+pub mod memfd;
+#[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
 pub mod network_lock;

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use farfork_sys::cgroup::below_own;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
 use nix::sys::signal::{Signal, kill};
@@ -35,6 +36,7 @@ pub const CASES: &[Case] = &[
     ("is_stopped_with_all_others", is_stopped_with_all_others),
     ("runs_out_of_memory", runs_out_of_memory),
     ("loses_its_agent", loses_its_agent),
+    ("loses_its_agent_when_half_made", loses_its_agent_when_half_made),
     ("comes_from_a_bundle", comes_from_a_bundle),
     ("comes_from_no_bad_bundle", comes_from_no_bad_bundle),
     ("waits_with_its_image_and_is_not_seen", waits_unseen),
@@ -284,6 +286,25 @@ fn loses_its_agent() -> Outcome {
     demand(fs::exists(format!("/proc/{pid}")).unwrap_or(false), "the clone has ended")?;
     end(pid)?;
     must_be_gone(&scene, &ghost)?;
+    scene.strike()
+}
+
+/// An agent is killed with the `runc` that it has called, before that knows anything of a container, and
+/// when it has cgroups but has not written what it knows: the next agent takes all of that away.
+fn loses_its_agent_when_half_made() -> Outcome {
+    farfork::ghosts_possible()?;
+    let mut scene = Scene::set(16)?;
+    let places = scene.directory().join("run/local.ghosts");
+    let id = format!("{:08x}", std::process::id());
+    let mut parts = below_own(&format!("farfork-{id}")).map_err(during("looking for cgroups"))?;
+    demand(!parts.is_empty(), "there are no cgroups here")?;
+    parts.extend([places.join("runc").join(&id), places.join(&id), places.join("89abcdef")]);
+    for part in &parts {
+        fs::create_dir_all(part).map_err(during("making a part of a ghost"))?;
+    }
+    scene.agent()?;
+    must_be_gone(&scene, &id)?;
+    must_be_gone(&scene, "89abcdef")?;
     scene.strike()
 }
 

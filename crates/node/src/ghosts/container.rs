@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farfork_restore::{Ghost, Seat, Summoned};
-use farfork_sys::cgroup::MemoryGroup;
+use farfork_sys::cgroup::{MemoryGroup, below_own};
 use farfork_sys::{pidfd, words};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -73,6 +73,11 @@ impl Places {
         self.directory.join("runc")
     }
 
+    /// Bundles, by their containers' names.
+    pub fn bundles(&self) -> PathBuf {
+        self.directory.clone()
+    }
+
     fn bundle(&self, id: &str) -> PathBuf {
         self.directory.join(id)
     }
@@ -87,6 +92,10 @@ impl Places {
         let mut command = Command::new("runc");
         command.arg("--root").arg(self.state()).args(["delete", "--force", id]);
         let deleted = run(&mut command);
+        // Where it was killed while it made the container, it knows of no cgroups.
+        for group in below_own(&bundle::cgroup(id)).unwrap_or_default() {
+            let _ = fs::remove_dir(group);
+        }
         let _ = fs::remove_dir_all(self.bundle(id));
         deleted
     }

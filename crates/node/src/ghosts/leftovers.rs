@@ -1,13 +1,16 @@
 //! Containers that an agent has left which was killed, or has gone: ghosts that waited have ended
 //! with it, clones in ghosts may live on.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use farfork_sys::cgroup::below_own;
 use farfork_sys::proc;
 use serde::Deserialize;
 
+use super::bundle;
 use super::container::Places;
 use super::is_id;
 
@@ -29,12 +32,13 @@ struct Kept {
 impl Leftovers {
     /// All that there are before this agent makes the first of its own.
     pub fn of(places: &Places) -> Leftovers {
-        let entries = fs::read_dir(places.state()).into_iter().flatten().flatten();
-        let names = entries.map(|entry| entry.file_name());
-        let ids = names
-            .filter(|name| is_id(Path::new(name)))
-            .filter_map(|name| name.into_string().ok())
-            .collect();
+        // It may have been killed before `runc` knew of a container.
+        let entries = [places.state(), places.bundles()].map(fs::read_dir);
+        let names =
+            entries.into_iter().flatten().flatten().flatten().map(|entry| entry.file_name());
+        let names = names.filter(|name| is_id(Path::new(name)));
+        let ids: BTreeSet<String> = names.filter_map(|name| name.into_string().ok()).collect();
+        let ids = ids.into_iter().collect();
         Leftovers { places: places.clone(), ids: Mutex::new(ids) }
     }
 
@@ -42,7 +46,7 @@ impl Leftovers {
     pub fn clear(&self) {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         ids.retain(|id| {
-            if is_alive(&self.places.state().join(id)) {
+            if is_alive(&self.places.state().join(id)) || is_inhabited(id) {
                 return true;
             }
             let told = match self.places.delete(id) {
@@ -62,6 +66,13 @@ fn is_alive(kept: &Path) -> bool {
         return false;
     };
     started(init_process_pid) == Some(init_process_start)
+}
+
+/// Whether processes are in the cgroups of a container: its agent was killed, and `runc` has gone on.
+fn is_inhabited(id: &str) -> bool {
+    let groups = below_own(&bundle::cgroup(id)).unwrap_or_default();
+    let members = |group: PathBuf| proc::text(group.join("cgroup.procs")).unwrap_or_default();
+    groups.into_iter().any(|group| !members(group).is_empty())
 }
 
 /// When the process with this pid was started, unless it has ended.
@@ -100,6 +111,9 @@ mod tests {
         for name in ["0123abcd", "somebody", "0123abcg", "0123abcde"] {
             fs::create_dir_all(places.state().join(name)).unwrap();
         }
-        assert_eq!(*Leftovers::of(&places).ids.lock().unwrap(), ["0123abcd"]);
+        for bundle in ["0123abcd", "89abcdef", "root"] {
+            fs::create_dir_all(directory.path().join(bundle)).unwrap();
+        }
+        assert_eq!(*Leftovers::of(&places).ids.lock().unwrap(), ["0123abcd", "89abcdef"]);
     }
 }

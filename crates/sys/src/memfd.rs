@@ -1,0 +1,63 @@
+//! Files in memory that nobody can write any more.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{SealFlags, fcntl_add_seals};
+use rustix::io::Errno;
+
+/// What a file has whose bytes stay as they are.
+pub const FINAL: SealFlags =
+    SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
+
+/// For so long something in the kernel may hold a page.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Seals a file whose bytes are all written, with [`FINAL`].
+///
+/// The kernel refuses while anybody holds one of its pages (`EBUSY`, after 150 ms), who might write it:
+/// reclaim, compaction and DAMON do for a moment, so it is asked again.
+///
+/// # Errors
+/// `EBUSY`: it is mapped writable, or a page is held for seconds; `EPERM`: it was made without
+/// `MFD_ALLOW_SEALING`, or is sealed.
+pub fn seal(file: impl AsFd) -> io::Result<()> {
+    let begin = Instant::now();
+    loop {
+        match fcntl_add_seals(&file, FINAL) {
+            Err(Errno::BUSY) if begin.elapsed() < PATIENCE => thread::sleep(PAUSE),
+            sealed => return Ok(sealed?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::pipe::{SpliceFlags, pipe, splice};
+
+    use super::*;
+
+    #[test]
+    fn a_page_that_is_held_for_a_while_is_waited_for() {
+        let mut file = File::from(memfd_create("held", MemfdFlags::ALLOW_SEALING).unwrap());
+        file.write_all(&[7; 4096]).unwrap();
+        let (reader, writer) = pipe().unwrap();
+        let spliced = splice(&file, Some(&mut 0), &writer, None, 4096, SpliceFlags::empty());
+        assert_eq!(spliced.unwrap(), 4096);
+        assert_eq!(fcntl_add_seals(&file, FINAL), Err(Errno::BUSY));
+        let holder = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(400));
+            drop((reader, writer));
+        });
+        seal(&file).unwrap();
+        holder.join().unwrap();
+        assert!(file.write_all(&[8]).is_err());
+    }
+}
