@@ -12,6 +12,7 @@ LATENCIES = [
     "P99",
     "P99, geometric mean of the functions'",
     "answered before the trace's end",
+    "time for each call that was answered",
     "failed",
 ]
 STARTS = ["cold starts", "clones", "warm calls"]
@@ -25,9 +26,9 @@ def markdown(report: dict[str, Any]) -> str:
     if report["quick"]:
         lines += ["**A quick run: it shows that everything works, and decides little.**", ""]
     lines += ["## Goals", "", *table.goals(report["goals"]), ""]
-    for share in memories(rows):
-        lines += [f"## {share} of the memory", "", *_systems(rows, share, LATENCIES), ""]
-        lines += [*_systems(rows, share, [*STARTS, *MEMORY]), ""]
+    for scenario in scenarios(rows):
+        lines += [f"## {scenario}", "", *_systems(rows, scenario, LATENCIES), ""]
+        lines += [*_systems(rows, scenario, [*STARTS, *MEMORY]), ""]
     lines += [
         f"![latency of each function under each system, local memory]({report['benchmark']}.svg)",
         "",
@@ -39,8 +40,8 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def memories(rows: Rows) -> list[str]:
-    """Return the amounts of memory that were measured."""
+def scenarios(rows: Rows) -> list[str]:
+    """Return what platforms were put through."""
     return list(dict.fromkeys(case.split("/")[0] for case, _ in rows))
 
 
@@ -55,16 +56,18 @@ def functions(rows: Rows) -> list[str]:
     return sorted({name for rest in parts for name in rest})
 
 
-def over_time(rows: Rows, share: str, system: str) -> list[tuple[float, float]]:
+def over_time(rows: Rows, scenario: str, system: str) -> list[tuple[float, float]]:
     """Return seconds after the traces' beginnings, and bytes of local memory then."""
-    start = f"{share}/{system}/after "
+    start = f"{scenario}/{system}/after "
     looks = ((case, row) for (case, _), row in rows.items() if case.startswith(start))
     return sorted((float(case.removeprefix(start)[:-2]), row["median"]) for case, row in looks)
 
 
-def _systems(rows: Rows, share: str, metrics: list[str]) -> list[str]:
+def _systems(rows: Rows, scenario: str, metrics: list[str]) -> list[str]:
     lines = [f"| system | {' | '.join(metrics)} |", "| --- " * (len(metrics) + 1) + "|"]
     for system in systems(rows):
-        cells = [table.cell(rows.get((f"{share}/{system}", metric))) for metric in metrics]
+        if (f"{scenario}/{system}", metrics[0]) not in rows:
+            continue
+        cells = [table.cell(rows.get((f"{scenario}/{system}", metric))) for metric in metrics]
         lines.append(f"| {system} | {' | '.join(cells)} |")
     return lines

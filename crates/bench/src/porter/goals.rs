@@ -1,30 +1,31 @@
 //! What the autoscaler was to reach (CXLfork §7.2, figure 10).
 
 use super::metric::{P99_OF_FUNCTIONS, PERIOD};
+use super::scenarios::{AMPLE, CROWDED, SCARCE};
 use super::systems::{FARFORK, FULL_COPY, MIGRATE_ON_ACCESS};
 use crate::goals::Goal;
 use crate::samples::Samples;
 
 /// With ample memory, this share of what copying everything takes.
-const AMPLE: f64 = 0.3;
+const AMPLE_SHARE: f64 = 0.3;
 /// With a quarter of it.
-const SCARCE: f64 = 1.0 / 16.0;
-/// Time for each call, with a quarter of it: half of it is twice the throughput.
+const SCARCE_SHARE: f64 = 1.0 / 16.0;
+/// Time for each call, where more come than can be answered: half of it is twice the throughput.
 const PERIOD_SHARE: f64 = 0.5;
 
 /// Holds what was measured against all goals; there are none of systems that were left out.
 pub fn judge(samples: &Samples) -> Vec<Goal> {
     let judged = [
-        ("100 %", P99_OF_FUNCTIONS, FULL_COPY, AMPLE),
-        ("25 %", P99_OF_FUNCTIONS, FULL_COPY, SCARCE),
-        ("25 %", P99_OF_FUNCTIONS, MIGRATE_ON_ACCESS, SCARCE),
-        ("25 %", PERIOD, FULL_COPY, PERIOD_SHARE),
-        ("25 %", PERIOD, MIGRATE_ON_ACCESS, PERIOD_SHARE),
+        (AMPLE, P99_OF_FUNCTIONS, FULL_COPY, AMPLE_SHARE),
+        (SCARCE, P99_OF_FUNCTIONS, FULL_COPY, SCARCE_SHARE),
+        (SCARCE, P99_OF_FUNCTIONS, MIGRATE_ON_ACCESS, SCARCE_SHARE),
+        (CROWDED, PERIOD, FULL_COPY, PERIOD_SHARE),
+        (CROWDED, PERIOD, MIGRATE_ON_ACCESS, PERIOD_SHARE),
     ];
-    let goal = |(memory, metric, rival, limit): (&str, &'static str, &str, f64)| {
-        let of = |system: &str| samples.values(&format!("{memory}/{system}"), metric);
+    let goal = |(scenario, metric, rival, limit): (&str, &'static str, &str, f64)| {
+        let of = |system: &str| samples.values(&format!("{scenario}/{system}"), metric);
         let (own, others) = (of(FARFORK), of(rival));
-        let words = format!("{memory} of the memory: {metric}, {FARFORK} / {rival}");
+        let words = format!("{scenario}: {metric}, {FARFORK} / {rival}");
         (!own.is_empty() && !others.is_empty()).then(|| Goal::ratio(words, limit, own, others))
     };
     judged.into_iter().filter_map(goal).collect()
@@ -38,13 +39,13 @@ mod tests {
     #[test]
     fn goals_are_those_of_systems_that_were_measured() {
         let mut samples = Samples::default();
-        let mut add = |case: &str, metric, value: f64| {
-            (0..6).for_each(|_| samples.add(case, metric, "us", value));
+        let mut add = |scenario: &str, system: &str, metric, value: f64| {
+            (0..6).for_each(|_| samples.add(&format!("{scenario}/{system}"), metric, "us", value));
         };
-        add("25 %/farfork", P99_OF_FUNCTIONS, 10.0);
-        add("25 %/full-copy", P99_OF_FUNCTIONS, 170.0);
-        add("25 %/farfork", PERIOD, 60.0);
-        add("25 %/full-copy", PERIOD, 100.0);
+        add(SCARCE, FARFORK, P99_OF_FUNCTIONS, 10.0);
+        add(SCARCE, FULL_COPY, P99_OF_FUNCTIONS, 170.0);
+        add(CROWDED, FARFORK, PERIOD, 60.0);
+        add(CROWDED, FULL_COPY, PERIOD, 100.0);
         let goals = judge(&samples);
         let verdicts: Vec<Verdict> = goals.iter().map(|goal| goal.verdict).collect();
         assert_eq!(verdicts, [Verdict::Met, Verdict::Missed], "{goals:?}");

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  set up   ask a fresh process of each function ─► a platform: deploy, call until all have images
-//!  rounds   for each trace, for each amount of memory, for each system: a platform with what was set
-//!            up ─► call each function once ─► replay the trace, open-loop
+//!  rounds   for each trace, for each scenario, for each system: a platform with what was set up ─►
+//!            call each function once ─► replay the trace, open-loop
 //! ```
 //! Systems differ in nothing but the settings of their policies, and those that make no images begin
 //! without any. Every answer is held against that of a fresh process; a call that fails counts as one
@@ -17,6 +17,7 @@ mod goals;
 mod platform;
 mod replay;
 mod rows;
+mod scenarios;
 mod slow_pool;
 mod systems;
 mod trace;
@@ -30,9 +31,6 @@ use crate::report::Report;
 use crate::samples::Samples;
 use crate::subject::needed_root;
 use crate::{Options, progress};
-
-/// Memory of each node, in MiB, by its share of what is ample.
-const MEMORY: [(&str, u64); 3] = [("100 %", 4096), ("50 %", 2048), ("25 %", 1024)];
 
 /// Metrics that other files look for.
 mod metric {
@@ -55,17 +53,19 @@ pub fn run(options: &Options, is_slow: bool) -> Result<Report, BenchError> {
         systems::all().into_iter().filter(|system| options.wants(system.name)).collect();
     let bed = Bed::new(root, is_slow)?;
     bed.set_up(&systems)?;
-    let (traces, memory) = match options.quick {
-        true => (&traces[..1], &MEMORY[2..]),
-        false => (&traces[..], &MEMORY[..]),
+    let (rounds, scenarios) = match options.quick {
+        true => (1, &scenarios::ALL[2..]),
+        false => (traces.len(), &scenarios::ALL[..]),
     };
     let mut samples = Samples::default();
-    for (trace, number) in traces.iter().zip(1..) {
-        for (share, megabytes) in memory {
-            for system in &systems {
-                progress(&format!("trace {number} of {}, {share}, {}", traces.len(), system.name));
-                let replayed = bed.replay(system, *megabytes << 20, trace)?;
-                rows::add(&mut samples, &format!("{share}/{}", system.name), trace, &replayed);
+    for round in 0..rounds {
+        for scenario in scenarios {
+            let trace = scenario.trace(&traces, round);
+            for system in systems.iter().filter(|system| scenario.is_for(system)) {
+                let case = format!("{}/{}", scenario.name, system.name);
+                progress(&format!("round {} of {rounds}, {case}", round + 1));
+                let replayed = bed.replay(system, scenario.node_bytes, &trace)?;
+                rows::add(&mut samples, &case, &trace, &replayed);
             }
         }
     }

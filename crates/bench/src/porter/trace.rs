@@ -48,12 +48,21 @@ impl Trace {
             Ok(Arrival { at, function: row.func })
         };
         let arrivals = reader.deserialize().zip(1..).map(arrival);
-        let mut arrivals = arrivals.collect::<Result<Vec<Arrival>, BenchError>>()?;
-        arrivals.sort_by_key(|arrival| arrival.at);
-        if arrivals.is_empty() {
+        let trace = Trace::of(arrivals.collect::<Result<Vec<Arrival>, BenchError>>()?);
+        if trace.arrivals.is_empty() {
             return Err(wrong("there is no call in it".to_owned()));
         }
-        Ok(Trace { arrivals })
+        Ok(trace)
+    }
+
+    /// The calls of several, which begin together.
+    pub fn at_once<'t>(traces: impl Iterator<Item = &'t Trace>) -> Trace {
+        Trace::of(traces.flat_map(|trace| &trace.arrivals).cloned().collect())
+    }
+
+    fn of(mut arrivals: Vec<Arrival>) -> Trace {
+        arrivals.sort_by_key(|arrival| arrival.at);
+        Trace { arrivals }
     }
 
     /// Its functions.
