@@ -23,17 +23,29 @@ def _slowed(main: _Main, name: str, path: str) -> _Main:
     """Return `main`, waiting in a clone's calls for what the file at `path` tells."""
     # Seconds: what the next call waits, and what those after it do.
     waits = [0.0, 0.0]
+    # The same of calls after most of what they read has become local while the clone ran.
+    promoted = 0.0
+    # The most pages of the pool that were mapped after a call.
+    mapped = 0
 
     @farfork.after_restore
     def learn() -> None:
+        nonlocal promoted, mapped
+        mapped = 0
         try:
             told = json.loads(Path(path).read_text())
         except FileNotFoundError:
-            waits[:] = [0.0, 0.0]
+            waits[:], promoted = [0.0, 0.0], 0.0
         else:
             waits[:] = [us / 1e6 for us in _added_us(told, name)]
+            promoted = told["served"][name][1] / 1e6
 
     def slowed(args: dict[str, Any]) -> dict[str, Any]:
+        nonlocal mapped
+        now = _pages("RssShmem")
+        mapped = max(mapped, now)
+        if 2 * now < mapped:
+            waits[:] = [promoted, promoted]
         result = main(args)
         wait, waits[0] = waits
         end = time.perf_counter() + wait
@@ -46,17 +58,18 @@ def _slowed(main: _Main, name: str, path: str) -> _Main:
 
 def _added_us(told: dict[str, Any], name: str) -> tuple[float, float]:
     if page_us := told["copied_page_us"]:
-        return _own_pages() * page_us, 0.0
+        # All of its own pages were copied.
+        return _pages("RssAnon") * page_us, 0.0
     first, later = told["served" if _is_served() else "mapped"][name]
     return first, later
 
 
-def _own_pages() -> int:
-    """Count pages that are this process's own: all of them, in a clone that was copied."""
+def _pages(kind: str) -> int:
+    """Count resident pages of a kind, as `/proc/self/status` names them; the pool's are of shared memory."""
     (line,) = (
         line
         for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("RssAnon:")
+        if line.startswith(f"{kind}:")
     )
     return int(line.split()[1]) // 4
 

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bed import pooled, why_not
@@ -120,6 +121,28 @@ def test_an_instance_that_is_killed_in_a_call_fails_that_call_alone(platform: Pl
     await_true(lambda: not own(), "they are gone")
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda n: platform.good("killed", name=n, sleep=0.5), range(3)))
+
+
+def test_clones_that_run_get_local_copies_near_their_objective(platform: Platform) -> None:
+    slo = {"annotations": [{"key": "slo-p99-ms", "value": 4000}]}
+    code = {"exec": {"kind": "python:default", "code": COUNT}}
+    assert platform.ask("PUT", "actions/near", code | slo).status == 200
+    for _ in range(32):
+        platform.good("near")
+
+    def both(sleep: float) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda _: platform.good("near", sleep=sleep), range(2)))
+
+    def clone() -> dict[str, Any]:
+        (only,) = (one for one in platform.instances() if one["image"].startswith("guest/near"))
+        return only
+
+    both(0.5)
+    assert (clone()["tiering"], clone()["promoted_bytes"]) == ("mow", 0)
+    both(3.7)
+    await_true(lambda: clone()["promoted_bytes"] > 1 << 20, "what it reads becomes local")
+    both(0.5)
 
 
 def test_a_function_that_eats_memory_ends_alone(platform: Platform) -> None:

@@ -67,6 +67,16 @@ def test_clones_wait_by_their_policy(
     assert all(low <= one < 4 * low for low, one in zip(least, took, strict=True)), took
 
 
+def test_clones_wait_as_if_served_once_their_pages_are_promoted(
+    bed: Bed, slowed: Callable[[str, float], Clone]
+) -> None:
+    clone = slowed("mow", 0.0)
+    assert max(waits(clone.client)) < SERVED[1] / 1e4
+    promoted = bed.farfork.json("promote", clone.said["pid"])
+    assert promoted["promoted_pages"] > 1000
+    assert min(waits(clone.client)) >= SERVED[1] / 1e4
+
+
 def test_copied_clones_wait_for_their_pages(slowed: Callable[[str, float], Clone]) -> None:
     clone = slowed("copy", COPIED_PAGE)
     first, later = waits(clone.client)

@@ -30,7 +30,7 @@ use farfork_node::client::Client;
 use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
 use farfork_pool::{Pool, PoolError};
-use farfork_types::wire::CloneState;
+use farfork_types::wire::{CloneState, Promotion};
 
 use crate::life::Advisor;
 use crate::life::nodes::{Doing, Listed, NodeState, Nodes, NodesError, Start, Started, Usage};
@@ -263,8 +263,21 @@ impl Nodes for Cluster {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             let reason = "it has ended".to_owned();
-            let pid = inner.table.pid(id).ok_or(NodesError::Checkpoint { reason })?;
+            let (_, pid) = inner.table.running(id).ok_or(NodesError::Checkpoint { reason })?;
             inner.images.checkpoint(pid, &image, hot, false).await
+        })
+    }
+
+    fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>> {
+        let found = self.inner.table.running(id);
+        Box::pin(async move {
+            let failed = |reason: &str| NodesError::Promotion { reason: reason.to_owned() };
+            let (node, pid) = found.ok_or_else(|| failed("it has ended"))?;
+            let pages = Promotion { hot: true, accessed: true, ranges: Vec::new() };
+            let promoted = blocking(move || Client::connect(&node)?.promote(pid, pages)).await;
+            let promoted = promoted.ok_or_else(|| failed("the platform ends"))?;
+            let promoted = promoted.map_err(|error| failed(&error.to_string()))?;
+            Ok(promoted.promoted_pages)
         })
     }
 

@@ -125,9 +125,11 @@ impl Table {
         self.state().instances.entry(id).and_modify(|entry| entry.is_at_work = false);
     }
 
-    /// The pid of an instance, as seen here.
-    pub fn pid(&self, id: u64) -> Option<i32> {
-        self.state().instances.get(&id)?.pid
+    /// The node of an instance that has started, and its pid, as seen here.
+    pub fn running(&self, id: u64) -> Option<(String, i32)> {
+        let state = self.state();
+        let entry = state.instances.get(&id)?;
+        Some((entry.node.clone(), entry.pid?))
     }
 
     /// What an instance was last seen to take.
@@ -217,7 +219,7 @@ mod tests {
         let second = table.reserve("a", 300).unwrap();
         assert_eq!(used(&table), [600, 0]);
         first.started(7);
-        assert_eq!(table.pid(first.id), Some(7));
+        assert_eq!(table.running(first.id), Some(("a".to_owned(), 7)));
         assert_eq!(table.nodes(|_| 2)[0].starting, 1);
         assert!(!table.seen("a", Some(BTreeMap::from([(7, usage(20)), (8, usage(1))]))));
         assert_eq!((used(&table), table.usage(first.id)), (vec![600, 0], Some(usage(20))));

@@ -10,15 +10,16 @@
 //! ```
 
 mod starting;
+mod tiering;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfork_policy::Memory;
 use farfork_policy::checkpoint::{CheckpointFacts, Timing};
 use farfork_policy::keep_alive::IdleFacts;
 use farfork_policy::observed::{IdleGaps, RecentLatency};
+use farfork_policy::placement::NodeFacts;
 use farfork_types::Tiering;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -332,9 +333,11 @@ impl Function {
 
     /// Has an instance wait for calls, for a while.
     fn rest(&mut self, instance: Option<Box<Instance>>) {
-        let Some(instance) = instance.filter(|instance| !instance.has_ended()) else { return };
+        let Some(mut instance) = instance.filter(|instance| !instance.has_ended()) else { return };
+        let node = self.node(&instance.place.node);
+        self.tier(&mut instance, node.as_ref());
         let facts = IdleFacts {
-            memory: self.memory_of(&instance.place.node),
+            memory: node.map(|node| node.memory).unwrap_or_default(),
             has_image: self.has_image(),
             gaps: self.gaps.gaps(),
         };
@@ -347,10 +350,10 @@ impl Function {
         self.idle.push(Idle { instance, until });
     }
 
-    fn memory_of(&self, node: &str) -> Memory {
+    /// A node as it is now, if it answers.
+    fn node(&self, name: &str) -> Option<NodeFacts> {
         let nodes = self.shared.nodes.nodes(self.action.limits.memory_mb, None);
-        let found = nodes.into_iter().find(|found| found.name == node);
-        found.map(|found| found.memory).unwrap_or_default()
+        nodes.into_iter().find(|found| found.name == name)
     }
 
     fn forget_ended(&mut self) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use farfork_types::Tiering;
 use hyper::body::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -31,6 +32,8 @@ pub struct Instance {
     pub id: u64,
     /// How its next call comes to it.
     pub kind: StartKind,
+    /// In which tier its memory lives, if it is a clone of its function's image.
+    pub tiering: Option<Tiering>,
     /// Calls that it has answered.
     pub calls: u64,
     /// How long the last of them took, in microseconds.
@@ -98,6 +101,7 @@ impl Instance {
     pub fn new(
         started: Started,
         kind: StartKind,
+        tiering: Option<Tiering>,
         place: Place,
         tell: impl FnOnce() + Send + 'static,
     ) -> Instance {
@@ -111,6 +115,7 @@ impl Instance {
         Instance {
             id,
             kind,
+            tiering,
             calls: 0,
             recent_us: VecDeque::new(),
             place,

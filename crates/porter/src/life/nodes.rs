@@ -66,6 +66,12 @@ pub enum NodesError {
         /// What was free then.
         free_bytes: u64,
     },
+    /// Memory of an instance does not become local; it goes on.
+    #[error("cannot promote memory of an instance: {reason}")]
+    Promotion {
+        /// Why not.
+        reason: String,
+    },
     /// The pool's images cannot be used.
     #[error("cannot use the images of the pool: {reason}")]
     Images {
@@ -177,6 +183,9 @@ pub trait Nodes: Debug + Send + Sync {
     /// Checkpoints an instance that waits for a connection, under a name; memory at the addresses
     /// `hot` is declared so. The instance goes on.
     fn checkpoint(&self, id: u64, image: &str, hot: Vec<String>) -> Doing<Result<(), NodesError>>;
+    /// Has what instances of the image were seen to access become local memory of this one, which goes
+    /// on meanwhile, as far as its node's memory allows. How many pages that were.
+    fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>>;
     /// The images that lie in the pool, whosever they are.
     fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>>;
     /// Whether there is an image of this name that can be used.

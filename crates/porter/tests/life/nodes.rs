@@ -439,6 +439,11 @@ impl Nodes for TestNodes {
         })
     }
 
+    fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>> {
+        self.state().events.push(format!("promote {id}"));
+        Box::pin(async { Ok(1) })
+    }
+
     fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>> {
         let state = self.state();
         let listed = |name: &String| Listed {

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use farfork_policy::admission::{Admission, AdmissionFacts};
 use farfork_policy::placement::{NodeFacts, PlacementFacts};
-use farfork_policy::tiering::{Objective, TieringFacts};
 use farfork_types::Tiering;
 use tokio::time::Instant;
 
 use super::{Function, Image, LOOK_AGAIN, MOST_FAILED_CLONES, Message, NO_NODE, micros};
-use crate::api::{Outcome, Parameters, Response, StartKind};
+use crate::api::{Outcome, Response, StartKind};
 use crate::life::code::NoCode;
 use crate::life::fleet::{Neighbours, Newcomer};
 use crate::life::instance::Instance;
@@ -64,15 +63,13 @@ impl Function {
             slot.start();
         }
         let found = facts.nodes.iter().find(|found| found.name == node);
-        if let Some(found) = found.filter(|_| has_image) {
-            self.tiering = self.chosen_tiering(found);
-        }
+        let tiering = has_image.then(|| self.tiering_on(found));
         let start = Start {
             node,
             image: has_image.then(|| self.image_name.clone()),
             kind: self.action.exec.kind.clone(),
             memory_mb: self.action.limits.memory_mb,
-            tiering: if has_image { self.tiering } else { Tiering::Mow },
+            tiering: tiering.unwrap_or(Tiering::Mow),
         };
         let (shared, outbox) = (Arc::clone(&self.shared), self.outbox.clone());
         let (node, need_bytes) = (start.node.clone(), facts.need_bytes);
@@ -98,22 +95,10 @@ impl Function {
                 let newcomer = Newcomer { id, function, node: &node, bytes: need_bytes, start_us };
                 let place = shared.fleet.add(newcomer, evict);
                 let tell = move || drop(ends.send(Message::Ended(id)));
-                Box::new(Instance::new(started, kind, place, tell))
+                Box::new(Instance::new(started, kind, tiering, place, tell))
             });
             let _ = outbox.send(Message::Started { result, is_clone: has_image });
         });
-    }
-
-    fn chosen_tiering(&self, node: &NodeFacts) -> Tiering {
-        let facts = TieringFacts {
-            current: self.tiering,
-            latency: self.latency.latency(),
-            objective: objective(&self.action.annotations),
-            memory: node.memory,
-            pool_busy_permille: None,
-        };
-        let advisor = &self.shared.advisor;
-        advisor.ask(&*advisor.policies.tiering, &self.about, &facts)
     }
 
     /// An instance is there, or is not.
@@ -200,29 +185,5 @@ impl Function {
             let response = Response::failure(Outcome::DeveloperError, &words);
             self.shared.not_made(&self.counted, waiting, response);
         }
-    }
-}
-
-/// The objective that stands in an action's annotations, in milliseconds there.
-fn objective(annotations: &Parameters) -> Objective {
-    let us = |key: &str| {
-        let ms = annotations.get(key)?.as_f64().filter(|ms| *ms > 0.0)?;
-        Some((ms * 1000.0) as u64)
-    };
-    Objective { mean_us: us("slo-mean-ms"), p99_us: us("slo-p99-ms") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn objectives_stand_in_annotations() {
-        let all = Parameters::from_iter([("slo-p99-ms", json!(2.5)), ("slo-mean-ms", json!("1"))]);
-        let expected = Objective { mean_us: None, p99_us: Some(2500) };
-        assert_eq!(objective(&all), expected);
-        let none = Parameters::from_iter([("slo-p99-ms", json!(-1))]);
-        assert_eq!(objective(&none), Objective::default());
     }
 }

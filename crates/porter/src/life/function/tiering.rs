@@ -1,0 +1,73 @@
+//! In which tier the memory of instances lives: of those that start, and of those that run.
+
+use farfork_policy::placement::NodeFacts;
+use farfork_policy::tiering::{Objective, TieringFacts};
+use farfork_types::Tiering;
+
+use super::Function;
+use crate::api::Parameters;
+use crate::life::instance::Instance;
+
+impl Function {
+    /// In which tier the memory of an instance is to live on a node, if that answers.
+    pub(super) fn tiering_on(&mut self, node: Option<&NodeFacts>) -> Tiering {
+        if let Some(node) = node {
+            let facts = TieringFacts {
+                current: self.tiering,
+                latency: self.latency.latency(),
+                objective: objective(&self.action.annotations),
+                memory: node.memory,
+                pool_busy_permille: None,
+            };
+            let advisor = &self.shared.advisor;
+            self.tiering = advisor.ask(&*advisor.policies.tiering, &self.about, &facts);
+        }
+        self.tiering
+    }
+
+    /// Has an instance that reads from the pool get local copies, too, where another would start with
+    /// some: a function that comes near its objective need not wait until one has to start.
+    pub(super) fn tier(&mut self, instance: &mut Instance, node: Option<&NodeFacts>) {
+        let may_change = self.tiering != Tiering::Mow
+            || objective(&self.action.annotations) != Objective::default();
+        // Nothing to decide is nothing to keep on record.
+        if instance.tiering != Some(Tiering::Mow) || !may_change {
+            return;
+        }
+        if self.tiering_on(node) != Tiering::Hybrid {
+            return;
+        }
+        instance.tiering = Some(Tiering::Hybrid);
+        let (about, promoting) = (self.about.clone(), self.shared.nodes.promote(instance.id));
+        tokio::spawn(async move {
+            match promoting.await {
+                Ok(pages) => tracing::info!(about, pages, "promoted"),
+                Err(error) => tracing::warn!(about, %error, "not promoted"),
+            }
+        });
+    }
+}
+
+/// The objective that stands in an action's annotations, in milliseconds there.
+fn objective(annotations: &Parameters) -> Objective {
+    let us = |key: &str| {
+        let ms = annotations.get(key)?.as_f64().filter(|ms| *ms > 0.0)?;
+        Some((ms * 1000.0) as u64)
+    };
+    Objective { mean_us: us("slo-mean-ms"), p99_us: us("slo-p99-ms") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn objectives_stand_in_annotations() {
+        let all = Parameters::from_iter([("slo-p99-ms", json!(2.5)), ("slo-mean-ms", json!("1"))]);
+        let expected = Objective { mean_us: None, p99_us: Some(2500) };
+        assert_eq!(objective(&all), expected);
+        let none = Parameters::from_iter([("slo-p99-ms", json!(-1))]);
+        assert_eq!(objective(&none), Objective::default());
+    }
+}
