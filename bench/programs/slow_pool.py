@@ -65,7 +65,7 @@ def _added_us(told: dict[str, Any], name: str) -> tuple[float, float]:
 
 
 def _pages(kind: str) -> int:
-    """Count resident pages of a kind, as `/proc/self/status` names them; the pool's are of shared memory."""
+    """Count resident pages of a kind of `/proc/self/status`; the pool's are `RssShmem`."""
     (line,) = (
         line
         for line in Path("/proc/self/status").read_text().splitlines()

@@ -123,28 +123,6 @@ def test_an_instance_that_is_killed_in_a_call_fails_that_call_alone(platform: Pl
         list(pool.map(lambda n: platform.good("killed", name=n, sleep=0.5), range(3)))
 
 
-def test_clones_that_run_get_local_copies_near_their_objective(platform: Platform) -> None:
-    slo = {"annotations": [{"key": "slo-p99-ms", "value": 4000}]}
-    code = {"exec": {"kind": "python:default", "code": COUNT}}
-    assert platform.ask("PUT", "actions/near", code | slo).status == 200
-    for _ in range(32):
-        platform.good("near")
-
-    def both(sleep: float) -> None:
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda _: platform.good("near", sleep=sleep), range(2)))
-
-    def clone() -> dict[str, Any]:
-        (only,) = (one for one in platform.instances() if one["image"].startswith("guest/near"))
-        return only
-
-    both(0.5)
-    assert (clone()["tiering"], clone()["promoted_bytes"]) == ("mow", 0)
-    both(3.7)
-    await_true(lambda: clone()["promoted_bytes"] > 1 << 20, "what it reads becomes local")
-    both(0.5)
-
-
 def test_a_function_that_eats_memory_ends_alone(platform: Platform) -> None:
     eats = "def main(args):\n    a = bytearray(args['mb'] << 20)\n    return {'n': len(a)}\n"
     platform.deploy("eats", eats, memory=64)
@@ -265,6 +243,36 @@ def test_policies_are_set_by_a_file() -> None:
                 return "guest/soon" in {image["name"].split(":")[0] for image in images}
 
             await_true(has_image, "two calls are enough")
+
+
+def test_clones_that_run_get_local_copies_near_their_objective() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with open_place() as place, pooled(place, POOL_SIZE) as farfork:
+        # By the gaps between these calls, instances would end at once.
+        (place / "policies").write_text('{"keep_alive": {"policy": "by-pressure"}}')
+        options = ["--policies", str(place / "policies"), "--nodes", "1"]
+        with serving(farfork, place / "state", *options) as platform:
+            slo = {"annotations": [{"key": "slo-p99-ms", "value": 4000}]}
+            code = {"exec": {"kind": "python:default", "code": COUNT}}
+            assert platform.ask("PUT", "actions/near", code | slo).status == 200
+            for _ in range(32):
+                platform.good("near")
+
+            def both(sleep: float) -> None:
+                with ThreadPoolExecutor(2) as pool:
+                    list(pool.map(lambda _: platform.good("near", sleep=sleep), range(2)))
+
+            def clone() -> dict[str, Any]:
+                images = ((one["image"], one) for one in platform.instances())
+                (only,) = (one for image, one in images if image.startswith("guest/near"))
+                return only
+
+            both(0.5)
+            assert (clone()["tiering"], clone()["promoted_bytes"]) == ("mow", 0)
+            both(3.7)
+            await_true(lambda: clone()["promoted_bytes"] > 1 << 20, "what it reads is local")
+            both(0.5)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,10 @@ pub(crate) struct Args {
     /// pool leaves of this machine's.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     node_memory: Option<u64>,
+    /// Watch one clone of each image in K on each node, from the first on, to know which pages calls touch;
+    /// 0 for none. Such a clone takes a fault for every page it touches.
+    #[arg(long, value_name = "K", env = "FARFORK_PROFILE_EVERY", default_value_t = 16)]
+    profile_every: u32,
     /// Python that has the package farfork, for Python functions.
     #[arg(long, value_name = "PATH", env = "FARFORK_PYTHON", default_value = "python3")]
     python: PathBuf,
@@ -84,6 +88,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
             program: std::env::current_exe()?,
             nodes: (1..=args.nodes).map(|number| format!("node{number}")).collect(),
             node_memory_bytes: node_memory(args, &Pool::open(&pool)?)?,
+            profile_every: args.profile_every,
             state: state.clone(),
             pool,
         },

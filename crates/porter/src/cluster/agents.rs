@@ -189,6 +189,7 @@ impl Keeper {
         command.args(["-c", ENTER]).arg(self.budgets[node].entrance());
         command.args(NODE).arg(&settings.program);
         command.args(["node", "--name", node, "--pool"]).arg(&settings.pool);
+        command.args(["--profile-every", &settings.profile_every.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         // Ctrl-C is for this process alone, which ends them in order.
         command.process_group(0).current_dir("/");

@@ -59,6 +59,9 @@ pub struct Settings {
     pub nodes: Vec<String>,
     /// Bytes of memory that the instances of a node may take together.
     pub node_memory_bytes: u64,
+    /// One clone of each image in so many is watched, on each node, beginning with the first; none if this
+    /// is 0. What hybrid tiering, promotion and ghosts with an image know of pages comes from these.
+    pub profile_every: u32,
     /// Where the platform keeps its files: logs of agents, and files of functions.
     pub state: PathBuf,
 }
