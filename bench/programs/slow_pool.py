@@ -23,34 +23,36 @@ def _slowed(main: _Main, name: str, path: str) -> _Main:
     """Return `main`, waiting in a clone's calls for what the file at `path` tells."""
     # Seconds: what the next call waits, and what those after it do.
     waits = [0.0, 0.0]
-    # The same of calls after most of what they read has become local while the clone ran.
-    promoted = 0.0
-    # The most pages of the pool that were mapped after a call.
-    mapped = 0
+    # Seconds that calls wait once what they read has become local while the clone ran; nothing if
+    # they wait for nothing of the kind.
+    promoted: float | None = None
+    # Pages of its own, and pages of the pool, after the last call.
+    own, mapped = 0, 0
 
     @farfork.after_restore
     def learn() -> None:
-        nonlocal promoted, mapped
-        mapped = 0
+        nonlocal promoted, own, mapped
+        waits[:], promoted, own, mapped = [0.0, 0.0], None, 0, 0
         try:
             told = json.loads(Path(path).read_text())
         except FileNotFoundError:
-            waits[:], promoted = [0.0, 0.0], 0.0
-        else:
-            waits[:] = [us / 1e6 for us in _added_us(told, name)]
+            return
+        waits[:] = [us / 1e6 for us in _added_us(told, name)]
+        if not told["copied_page_us"] and not _is_served():
             promoted = told["served"][name][1] / 1e6
 
     def slowed(args: dict[str, Any]) -> dict[str, Any]:
-        nonlocal mapped
-        now = _pages("RssShmem")
-        mapped = max(mapped, now)
-        if 2 * now < mapped:
-            waits[:] = [promoted, promoted]
+        nonlocal promoted, own, mapped
+        # Between calls nothing else makes pages of the pool its own.
+        if promoted is not None and mapped and _pages("RssAnon") - own > mapped // 4:
+            waits[:], promoted = [promoted, promoted], None
         result = main(args)
         wait, waits[0] = waits
         end = time.perf_counter() + wait
         while time.perf_counter() < end:
             pass
+        if promoted is not None:
+            own, mapped = _pages("RssAnon"), _pages("RssShmem")
         return result
 
     return slowed

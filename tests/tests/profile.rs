@@ -9,7 +9,7 @@ use farfork_image::format::Image;
 use farfork_image::model::Member;
 use farfork_node::profile::Watched;
 use farfork_pages::{Access, Observed, place_of};
-use farfork_pool::Pool;
+use farfork_pool::{PageBits, Pool};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Program, Trouble, compile, driver, farfork, testbed};
 use farfork_types::Cid;
@@ -194,6 +194,35 @@ fn attempt(is_tree: bool) -> Outcome<u64> {
     Ok(before + after)
 }
 
+/// Pages that are made local for a clone were not written by it.
+fn promoted_pages_are_not_told_as_written() -> Outcome {
+    let scene = Scene::set("promoted", false)?;
+    let (mut clone, pid) = scene.clone()?;
+    clone.send_byte();
+    clone.await_line("NOTE parent TOUCHED")?;
+    let before = look(pid, &scene.image)?;
+    let ranges = ["whole", "sparse", "file"].map(|part| {
+        let at = scene.parent.after(&format!("NOTE parent {part} ")).pop().unwrap_or_default();
+        let at = u64::from_str_radix(&at, 16).unwrap_or_default();
+        format!("{at:x}-{:x}", at + PAGES * PAGE)
+    });
+    let mut command = farfork::command(&["promote", "--json", &pid.to_string()])?;
+    let told = farfork::must_run({
+        command.args(ranges);
+        command
+    })?;
+    let told: Value = during("promote --json", serde_json::from_slice(&told.stdout))?;
+    demand(told["promoted_pages"].as_u64() > Some(100), "pages to become local", &told)?;
+    kill(pid)?;
+    clone.finish()?;
+    let (access, seen) = (scene.access()?, before.access());
+    demand(access.dirtied == seen.dirtied, "what it has written", &access.dirtied.len())?;
+    let mut missing = seen.accessed.clone();
+    missing.subtract(&access.accessed);
+    demand(missing.is_empty(), "what it had accessed by then", &missing.len())?;
+    scene.forget()
+}
+
 /// After a reset only what later clones do counts; what was written stays.
 fn reset(scene: &Scene, before: &Observed) -> Outcome {
     let mut command = farfork::command(&["images", "reset-accessed", "--pool"])?;
@@ -296,20 +325,45 @@ fn hot_ranges_are_declared_and_taken_back() -> Outcome {
 
 /// An agent may watch one clone in so many by itself.
 fn one_clone_in_two_is_watched() -> Outcome {
-    let scene = Scene::set("every", false)?;
+    by_itself("every", &["2"], watch_every_other)
+}
+
+/// It may then forget what those before have accessed, and nothing else.
+fn what_was_accessed_long_ago_is_forgotten() -> Outcome {
+    let rule = |name, seconds, is_remembered| {
+        let more = ["1", "--reset-accessed-s", seconds];
+        by_itself(name, &more, |scene| remember(scene, name, is_remembered))
+    };
+    rule("remembers", "3600", true)?;
+    rule("forgets", "0", false)
+}
+
+fn by_itself(name: &str, more: &[&str], work: impl FnOnce(&Scene) -> Outcome) -> Outcome {
+    let scene = Scene::set(name, false)?;
     let mut agent = Command::new(farfork::binary()?);
-    agent.args(["node", "--name", "every", "--profile-every", "2"]);
+    agent.args(["node", "--name", name, "--profile-every"]).args(more);
     agent.env(farfork::RUN, testbed::run_directory()).stdin(Stdio::null()).stdout(Stdio::null());
     let mut agent = during("an agent", agent.spawn())?;
-    let outcome = watch_every_other(&scene);
+    let socket = testbed::run_directory().join(format!("{name}.sock"));
+    let outcome =
+        testbed::eventually("the agent", || Ok(socket.exists())).and_then(|()| work(&scene));
     let _ = agent.kill().and_then(|()| agent.wait());
     outcome?;
     scene.forget()
 }
 
+fn remember(scene: &Scene, node: &str, is_remembered: bool) -> Outcome {
+    // A page that no clone touches.
+    let bits = PageBits { accessed: vec![1], dirtied: vec![1], hot: vec![1] };
+    during("adding bits", scene.pool.add_users_bits(scene.image.extents.cid, &bits))?;
+    // The first learns of the epoch.
+    let _clones = [scene.clone_with(&["--node", node])?, scene.clone_with(&["--node", node])?];
+    let access = scene.access()?;
+    let has = [&access.accessed, &access.dirtied, &access.hot].map(|set| set.contains(0));
+    demand(has == [is_remembered, true, true], "what was accessed to be forgotten, or not", &has)
+}
+
 fn watch_every_other(scene: &Scene) -> Outcome {
-    let socket = testbed::run_directory().join("every.sock");
-    testbed::eventually("the agent", || Ok(socket.exists()))?;
     let restore = |more: &[&str]| -> Outcome<_> {
         let more = [&["--node", "every", "--detach"], more].concat();
         let mut command = farfork::restore(scene.path, &scene.name, &more)?;
@@ -443,7 +497,7 @@ type Test = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
     driver::begin();
-    let trials: [Test; 7] = [
+    let trials: [Test; 9] = [
         ("every_page_of_a_process_is_told", || every_page_is_told(false)),
         ("every_page_of_a_tree_is_told", || every_page_is_told(true)),
         (
@@ -452,7 +506,9 @@ fn main() -> ExitCode {
         ),
         ("a_command_profiles_an_image", a_command_profiles_an_image),
         ("hot_ranges_are_declared_and_taken_back", hot_ranges_are_declared_and_taken_back),
+        ("promoted_pages_are_not_told_as_written", promoted_pages_are_not_told_as_written),
         ("one_clone_in_two_is_watched", one_clone_in_two_is_watched),
+        ("what_was_accessed_long_ago_is_forgotten", what_was_accessed_long_ago_is_forgotten),
         ("later_clones_get_what_is_known", later_clones_get_what_is_known),
     ];
     let trials = trials.map(|(name, test)| {

@@ -21,6 +21,10 @@ pub(crate) struct Args {
     /// takes a fault for every page it touches.
     #[arg(long, value_name = "K", env = "FARFORK_PROFILE_EVERY", default_value_t = 0)]
     profile_every: u32,
+    /// When a clone is watched by --profile-every, forget what those before it have accessed, if that
+    /// was not done for so many seconds; without it all is remembered.
+    #[arg(long, value_name = "SECONDS", requires = "profile_every")]
+    reset_accessed_s: Option<u64>,
     /// Make no init in advance. Clones start later then, and nothing of farfork's waits in memory but the
     /// agent and its template.
     #[arg(long)]
@@ -41,6 +45,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         pools: args.pools.clone(),
         idle: args.idle_exit_s.map(Duration::from_secs),
         profile_every: args.profile_every,
+        reset_accessed: args.reset_accessed_s.map(Duration::from_secs),
         has_spare: !args.no_spare,
         copies_images: args.copy_images,
     };

@@ -39,6 +39,8 @@ pub struct Settings {
     pub idle: Option<Duration>,
     /// One clone of each image in so many is watched, to tell which pages it touches; 0 for none.
     pub profile_every: u32,
+    /// After so long what clones of an image have accessed is forgotten, when the next one is watched.
+    pub reset_accessed: Option<Duration>,
     /// Whether an init is made before a clone is asked for.
     pub has_spare: bool,
     /// Whether clones map copies of images in memory, also where they could map the pool.
@@ -70,6 +72,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
         template,
         sampler: Sampler::start(),
         profile_every: settings.profile_every,
+        reset_accessed: settings.reset_accessed,
         ghosts: Ghosts::new(paths::ghosts(name)),
     });
     for pool in &settings.pools {

@@ -13,7 +13,7 @@ use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
 use farfork_pages::Observed;
 use farfork_pages::overlay::Start;
-use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeSlot, PageBits, PinFile, Pool};
+use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeSlot, PageBits, PinFile, Pool, PoolError};
 use farfork_restore::{Attached, RestoreError, Source, attach};
 use farfork_types::{Cid, Tiering};
 
@@ -65,6 +65,8 @@ pub struct NodeImage {
     overlays: Overlays,
     /// Clones that might have been watched.
     starts: AtomicU32,
+    /// The epoch of accessed bits, and since when it is known here.
+    epoch: Mutex<Option<(u64, Instant)>>,
     /// When its files were last seen to be what they were.
     files_seen: Mutex<Option<Instant>>,
     /// What they were then.
@@ -149,10 +151,10 @@ impl NodePool {
         Ok(NodePool { pool, slot, pins, file, images, source, reading, pinning, noting })
     }
 
-    /// Whether the pool is still the file at `path`: it may have been made anew.
+    /// Whether the pool is still what is at `path`: it may have been made anew.
     fn is_at(&self, path: &Path) -> bool {
         let identity = |m: fs::Metadata| (m.dev(), m.ino());
-        fs::metadata(path).is_ok_and(|now| identity(now) == self.file)
+        fs::metadata(path).is_ok_and(|now| identity(now) == self.file) && self.pool.is_intact()
     }
 
     /// The pool.
@@ -207,13 +209,16 @@ impl NodePool {
         let attached = attach(&self.pool, cid, self.source)?;
         let (files_seen, seen, used) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (overlays, starts) = (Overlays::default(), AtomicU32::new(0));
-        let image = NodeImage { attached, overlays, starts, files_seen, seen, used };
+        let epoch = Mutex::default();
+        let image = NodeImage { attached, overlays, starts, epoch, files_seen, seen, used };
         let image = Arc::new(image);
-        let mut images = locked(&self.images);
-        if images.len() >= KEPT_IMAGES {
-            images.clear(); // clones hold what they use themselves
+        if locked(&self.images).len() >= KEPT_IMAGES {
+            match self.source {
+                Source::Copy => self.drop_copies_but(|_| false),
+                Source::Pool => locked(&self.images).clear(), // clones hold what they use themselves
+            }
         }
-        images.insert(cid, Arc::clone(&image));
+        locked(&self.images).insert(cid, Arc::clone(&image));
         Ok(image)
     }
 
@@ -275,6 +280,25 @@ impl NodeImage {
     /// Whether the clone that starts now is the first of `every`.
     pub fn is_next_of(&self, every: u32) -> bool {
         self.starts.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
+    }
+
+    /// Begins an epoch anew if the present one has been known here for so long: what clones have
+    /// accessed counts for nothing any more. It may be somebody else who has begun this one.
+    ///
+    /// # Errors
+    /// The pool has no room to say so, or the image was removed.
+    pub fn forget_accessed(&self, pool: &Pool, after: Duration) -> Result<(), PoolError> {
+        let cid = self.attached.image.extents.cid;
+        let mut known = locked(&self.epoch);
+        let now = pool.epochs(cid)?.accessed;
+        let (_, since) = *known.get_or_insert((now, Instant::now()));
+        if known.is_some_and(|(epoch, _)| epoch != now) {
+            *known = Some((now, Instant::now()));
+        } else if since.elapsed() >= after {
+            pool.reset_access(cid, false)?;
+            *known = None;
+        }
+        Ok(())
     }
 
     /// What clones under `tiering` are given beside the plan.

@@ -12,7 +12,7 @@
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -125,20 +125,48 @@ pub struct Profile {
     cid: Cid,
     /// Those in which it started.
     epochs: Epochs,
-    last: Mutex<Observed>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    last: Observed,
+    is_over: bool,
 }
 
 impl Profile {
     /// The profile of a clone that is watched.
     pub fn new(watched: Watched, pool: Arc<NodePool>, cid: Cid, epochs: Epochs) -> Profile {
-        Profile { watched, pool, cid, epochs, last: Mutex::default() }
+        Profile { watched, pool, cid, epochs, seen: Mutex::default() }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        // Every step leaves it valid.
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the clone and adds to its node's table what is new. What goes wrong shows in the
     /// table: it tells nothing. The image may have been removed, or the pool be full.
     pub fn sample(&self) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        self.look(&mut self.seen());
+    }
+
+    /// Looks once more and never again: pages are to become local that the clone has not written, and
+    /// would be taken for written ones.
+    pub fn finish(&self) {
+        let mut seen = self.seen();
+        self.look(&mut seen);
+        seen.is_over = true;
+    }
+
+    /// Whether it is still looked at.
+    pub fn goes_on(&self) -> bool {
+        !self.seen().is_over
+    }
+
+    fn look(&self, seen: &mut Seen) {
         let Ok(mut now) = self.watched.look() else { return };
+        let Seen { last, is_over: false } = seen else { return };
         // A clone that has ended, or has discarded memory, has touched what it has touched.
         now.read.merge(&last.read);
         now.written.merge(&last.written);

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use farfork_pages::Access;
 use farfork_restore::Template;
@@ -43,6 +44,8 @@ pub struct Node {
     pub sampler: Sampler,
     /// One clone in so many is watched without being asked for; 0 for none.
     pub profile_every: u32,
+    /// After so long it is forgotten what clones have accessed, when one is watched without being asked for.
+    pub reset_accessed: Option<Duration>,
     /// Containers that wait for clones.
     pub ghosts: Ghosts,
 }
@@ -160,6 +163,9 @@ impl Node {
         let (pool, image) = &clone.image;
         let access = Access::from(pool.pool().access(clone.cid)?);
         let pages = promote::wanted(&image.attached.image.model, access, wanted)?;
+        if let Some(profile) = &clone.profile {
+            profile.finish();
+        }
         let promoted = promote::promote(clone.pid, image, &pages, &clone.promoted_bytes)
             .map_err(|source| NodeError::Promotion { pid: seen, source })?;
         channel.send(&Reply::Promoted(promoted), &[])
@@ -180,7 +186,7 @@ impl Node {
             cid: clone.cid.to_string(),
             image: clone.name.clone(),
             tiering: clone.tiering.to_string(),
-            is_profiled: clone.profile.is_some(),
+            is_profiled: clone.profile.as_ref().is_some_and(|profile| profile.goes_on()),
             local_bytes: usage.local_bytes,
             promoted_bytes: clone.promoted_bytes.load(Ordering::Relaxed),
             pool_bytes: usage.pool_bytes,

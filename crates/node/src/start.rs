@@ -131,6 +131,10 @@ impl Node {
         if call.profile && !is_told {
             return Err(NodeError::ProfileMedium { pool: pool.path().to_owned() });
         }
+        if let Some(after) = self.reset_accessed.filter(|_| is_told && !call.profile) {
+            // What is remembered for too long is no reason not to start.
+            let _ = image.forget_accessed(pool, after);
+        }
         Ok(is_told)
     }
 

@@ -75,7 +75,8 @@ impl Pool {
         }
         match Superblock::load(&file, path) {
             Err(PoolError::NotAPool { .. }) => {}
-            _ => return Err(unsuitable("it holds one: destroy that first")),
+            Err(error) => return Err(error),
+            Ok(_) => return Err(unsuitable("it holds one: destroy that first")),
         }
         let pool = Pool::assemble(path, file, layout, random_bytes(path)?)?;
         pool.wipe(layout.all())?;
@@ -230,11 +231,20 @@ impl Pool {
         let now = self.file.metadata().map_err(PoolError::io("look at", &self.path))?;
         let (path, size) = (self.path.clone(), self.layout.size());
         match now.nlink() {
-            _ if !self.medium.is_file() => Ok(now),
+            _ if !self.medium.is_file() => match Superblock::is_there(&self.map, self.uuid) {
+                true => Ok(now),
+                // A device stays when the pool on it is destroyed, and may have another by now.
+                false => Err(PoolError::Gone { path }),
+            },
             0 => Err(PoolError::Gone { path }),
             _ if now.len() < size => Err(PoolError::Truncated { path, found: now.len(), size }),
             _ => Ok(now),
         }
+    }
+
+    /// Whether the pool is still what was opened, in its full length.
+    pub fn is_intact(&self) -> bool {
+        self.intact().is_ok()
     }
 
     /// As [`intact`](Pool::intact), and the path still leads here: nobody should fill a pool that

@@ -81,6 +81,14 @@ impl Superblock {
         Ok(block)
     }
 
+    /// Whether the pool with this random name is still what is mapped.
+    pub(crate) fn is_there(map: &SharedMap, uuid: [u8; 16]) -> bool {
+        let mut bytes = [0; size_of::<Superblock>()];
+        bytes.copy_from_slice(map.bytes(0, size_of::<Superblock>() as u64));
+        let block: Superblock = zerocopy::transmute!(bytes);
+        (block.magic, block.uuid) == (MAGIC, uuid)
+    }
+
     /// The block's bytes, which no call reads there, and those of the device.
     fn of_device(file: &File) -> io::Result<([u8; size_of::<Superblock>()], u64)> {
         let (size, alignment) = device::size_and_alignment(file)?;
@@ -112,6 +120,19 @@ impl Superblock {
 mod tests {
     use super::*;
     use std::mem::offset_of;
+
+    #[test]
+    fn another_pool_in_the_same_place_is_another() {
+        let file = tempfile::tempfile().unwrap();
+        let layout = Layout::of(8 * CHUNK_BYTES).unwrap();
+        file.set_len(layout.size()).unwrap();
+        let map = SharedMap::new(&file, layout.size()).unwrap();
+        assert!(!Superblock::is_there(&map, [0; 16]), "there is none");
+        Superblock::new(&layout, [1; 16]).store(&map);
+        assert!(Superblock::is_there(&map, [1; 16]));
+        Superblock::new(&layout, [2; 16]).store(&map);
+        assert!(!Superblock::is_there(&map, [1; 16]));
+    }
 
     #[test]
     fn the_block_keeps_its_shape() {

@@ -79,7 +79,7 @@ impl MemoryGroup {
     }
 
     fn own_free_bytes(&self) -> Option<u64> {
-        Some(self.limit_bytes()?.saturating_sub(self.number(self.current(), "")?))
+        Some(self.limit_bytes()?.saturating_sub(self.used_bytes()?))
     }
 
     fn number(&self, file: &str, key: &str) -> Option<u64> {
@@ -152,13 +152,29 @@ const INSIDE: &str = "inside";
 /// cgroup v1 has no word for it: the largest number of whole pages.
 const UNLIMITED: u64 = i64::MAX as u64 / 2;
 
-/// The groups of this name below that of this process, one in each hierarchy, whether there are any or not.
+/// Where `runc` makes the groups of a container with this `cgroupsPath` if this process starts it, one in
+/// each hierarchy: below that of this process, or beside it where cgroup v2 is alone.
 ///
 /// # Errors
 /// `/proc` cannot be read.
-pub fn below_own(name: &str) -> io::Result<Vec<PathBuf>> {
-    let own = directories(&proc::text("/proc/self/mounts")?, &proc::text("/proc/self/cgroup")?);
-    Ok(own.into_iter().map(|directory| directory.join(name)).collect())
+pub fn of_container(name: &str) -> io::Result<Vec<PathBuf>> {
+    let mounts = proc::text("/proc/self/mounts")?;
+    let own = directories(&mounts, &proc::text("/proc/self/cgroup")?);
+    let parent = |directory: PathBuf| match directory.parent() {
+        Some(above) if is_unified(&mounts) && directory != Path::new(ALL) => above.to_owned(),
+        _ => directory,
+    };
+    Ok(own.into_iter().map(|directory| parent(directory).join(name)).collect())
+}
+
+/// Where hierarchies are mounted.
+const ALL: &str = "/sys/fs/cgroup";
+
+fn is_unified(mounts: &str) -> bool {
+    mounts.lines().any(|line| {
+        let mut fields = line.split(' ').skip(1);
+        fields.next() == Some(ALL) && fields.next() == Some("cgroup2")
+    })
 }
 
 /// The directories of a process's groups, in all hierarchies that are mounted.
@@ -233,6 +249,12 @@ mod tests {
         let all = directories(&mounts, groups);
         let expected = ["memory/agent", "systemd", "unified/service"]; // that of `pids` is not mounted
         assert_eq!(all, expected.map(|path| Path::new("/sys/fs/cgroup").join(path)));
+    }
+
+    #[test]
+    fn cgroup_v2_is_alone_where_all_are_mounted() {
+        let alone = "sysfs /sys sysfs rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0";
+        assert!(is_unified(alone) && !is_unified(&format!("{V2}\n{V1}")));
     }
 
     #[test]

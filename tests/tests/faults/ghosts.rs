@@ -10,7 +10,6 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use farfork_sys::cgroup::below_own;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
 use nix::sys::signal::{Signal, kill};
@@ -277,10 +276,7 @@ fn loses_its_agent() -> Outcome {
     demand(detached.finish()?.success(), "expected restore --detach to work")?;
     let init = number(&scene, &waits, "init_pid")?;
     scene.kill_agent();
-    await_until("a ghost without an agent ends", || {
-        let stat = fs::read_to_string(format!("/proc/{init}/stat")).unwrap_or_default();
-        stat.is_empty() || stat.contains(") Z ")
-    })?;
+    await_until("a ghost without an agent ends", || has_ended(init))?;
     scene.agent()?;
     must_be_gone(&scene, &waits)?;
     demand(fs::exists(format!("/proc/{pid}")).unwrap_or(false), "the clone has ended")?;
@@ -292,20 +288,25 @@ fn loses_its_agent() -> Outcome {
 /// An agent is killed with the `runc` that it has called, before that knows anything of a container, and
 /// when it has cgroups but has not written what it knows: the next agent takes all of that away.
 fn loses_its_agent_when_half_made() -> Outcome {
-    farfork::ghosts_possible()?;
-    let mut scene = Scene::set(16)?;
+    let (mut scene, _subject) = stage()?;
+    let ghost = start(&scene, &[])?;
+    let init = number(&scene, &ghost, "init_pid")?;
     let places = scene.directory().join("run/local.ghosts");
-    let id = format!("{:08x}", std::process::id());
-    let mut parts = below_own(&format!("farfork-{id}")).map_err(during("looking for cgroups"))?;
-    demand(!parts.is_empty(), "there are no cgroups here")?;
-    parts.extend([places.join("runc").join(&id), places.join(&id), places.join("89abcdef")]);
-    for part in &parts {
-        fs::create_dir_all(part).map_err(during("making a part of a ghost"))?;
-    }
+    scene.kill_agent();
+    await_until("a ghost without an agent ends", || has_ended(init))?;
+    fs::remove_file(places.join("runc").join(&ghost).join("state.json"))
+        .map_err(during("having runc know nothing"))?;
+    fs::create_dir(places.join("89abcdef")).map_err(during("making a part of a ghost"))?;
+    demand(!farfork::cgroups(&ghost).is_empty(), "its cgroups have gone")?;
     scene.agent()?;
-    must_be_gone(&scene, &id)?;
+    must_be_gone(&scene, &ghost)?;
     must_be_gone(&scene, "89abcdef")?;
     scene.strike()
+}
+
+fn has_ended(pid: i64) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.is_empty() || stat.contains(") Z ")
 }
 
 fn comes_from_a_bundle() -> Outcome {

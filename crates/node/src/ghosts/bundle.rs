@@ -17,12 +17,8 @@ use oci_spec::runtime::{
     LinuxPids, LinuxResources, Mount, Process, Root, Spec, User,
 };
 
+use super::groups;
 use crate::error::NodeError;
-
-/// The cgroup of a container that has none by its bundle, in each hierarchy below the agent's.
-pub fn cgroup(id: &str) -> String {
-    format!("farfork-{id}")
-}
 
 /// Namespaces of the agent's own bundle.
 const NAMESPACES: [LinuxNamespaceType; 5] = [
@@ -56,7 +52,7 @@ pub fn spec(id: &str, root: &Path, wishes: &Wishes<'_>) -> Result<Spec, NodeErro
     spec.set_process(Some(process()?));
     let mut linux = spec.linux().clone().unwrap_or_default();
     if linux.cgroups_path().is_none() {
-        linux.set_cgroups_path(Some(PathBuf::from(cgroup(id))));
+        linux.set_cgroups_path(Some(PathBuf::from(groups::name(id))));
     }
     linux.set_resources(Some(limited(linux.resources().clone().unwrap_or_default(), wishes)));
     spec.set_linux(Some(linux));

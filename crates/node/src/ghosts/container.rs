@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farfork_restore::{Ghost, Seat, Summoned};
-use farfork_sys::cgroup::{MemoryGroup, below_own};
+use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::{pidfd, words};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -27,6 +27,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::bundle::{self, Wishes};
+use super::groups;
 use crate::error::NodeError;
 use crate::room::Room;
 
@@ -78,7 +79,8 @@ impl Places {
         self.directory.clone()
     }
 
-    fn bundle(&self, id: &str) -> PathBuf {
+    /// That of one container.
+    pub fn bundle(&self, id: &str) -> PathBuf {
         self.directory.join(id)
     }
 
@@ -92,10 +94,8 @@ impl Places {
         let mut command = Command::new("runc");
         command.arg("--root").arg(self.state()).args(["delete", "--force", id]);
         let deleted = run(&mut command);
-        // Where it was killed while it made the container, it knows of no cgroups.
-        for group in below_own(&bundle::cgroup(id)).unwrap_or_default() {
-            let _ = fs::remove_dir(group);
-        }
+        // Where it was killed while it made the container, it knows of no cgroups. They are known by the bundle.
+        groups::remove(&self.bundle(id))?;
         let _ = fs::remove_dir_all(self.bundle(id));
         deleted
     }
@@ -178,6 +178,7 @@ fn write_bundle(places: &Places, id: &str, wishes: &Wishes<'_>) -> Result<(), No
     let directory = places.bundle(id);
     let written =
         [places.root(), directory.clone()].iter().try_for_each(fs::create_dir_all).and_then(|()| {
+            groups::note(&directory, id)?;
             let text = serde_json::to_vec(&spec)?;
             fs::write(directory.join("config.json"), text)
         });

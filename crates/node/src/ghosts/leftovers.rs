@@ -3,15 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use farfork_sys::cgroup::below_own;
 use farfork_sys::proc;
 use serde::Deserialize;
 
-use super::bundle;
 use super::container::Places;
+use super::groups;
 use super::is_id;
 
 /// Containers of earlier agents that are still to be deleted.
@@ -46,7 +45,10 @@ impl Leftovers {
     pub fn clear(&self) {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         ids.retain(|id| {
-            if is_alive(&self.places.state().join(id)) || is_inhabited(id) {
+            // Where the agent was killed alone, `runc` may have gone on.
+            if is_alive(&self.places.state().join(id))
+                || groups::are_inhabited(&self.places.bundle(id))
+            {
                 return true;
             }
             let told = match self.places.delete(id) {
@@ -66,13 +68,6 @@ fn is_alive(kept: &Path) -> bool {
         return false;
     };
     started(init_process_pid) == Some(init_process_start)
-}
-
-/// Whether processes are in the cgroups of a container: its agent was killed, and `runc` has gone on.
-fn is_inhabited(id: &str) -> bool {
-    let groups = below_own(&bundle::cgroup(id)).unwrap_or_default();
-    let members = |group: PathBuf| proc::text(group.join("cgroup.procs")).unwrap_or_default();
-    groups.into_iter().any(|group| !members(group).is_empty())
 }
 
 /// When the process with this pid was started, unless it has ended.

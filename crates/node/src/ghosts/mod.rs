@@ -11,6 +11,7 @@
 mod attached;
 mod bundle;
 mod container;
+mod groups;
 mod leftovers;
 mod session;
 

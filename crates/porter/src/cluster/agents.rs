@@ -34,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(50);
 /// How soon an agent is started again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// So long it is remembered which pages calls of a function access: they may come to access others.
+const RESET_ACCESSED_S: u64 = 600;
 
 /// Enters a memory cgroup, and goes on as what follows.
 const ENTER: &str = "echo $$ >\"$0\" && exec \"$@\"";
@@ -190,6 +192,7 @@ impl Keeper {
         command.args(NODE).arg(&settings.program);
         command.args(["node", "--name", node, "--pool"]).arg(&settings.pool);
         command.args(["--profile-every", &settings.profile_every.to_string()]);
+        command.args(["--reset-accessed-s", &RESET_ACCESSED_S.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         // Ctrl-C is for this process alone, which ends them in order.
         command.process_group(0).current_dir("/");

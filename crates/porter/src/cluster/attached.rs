@@ -17,6 +17,16 @@ use crate::life::Advisor;
 const GUESSED_WAKE_US: u64 = 100;
 /// What one takes, a guess until one was made: that of a small function.
 const GUESSED_BYTES: u64 = 3 << 20;
+
+/// What a ghost takes, until one was made.
+fn guessed_bytes(wanted: &Wanted) -> u64 {
+    match wanted.tiering {
+        // It has all of the image's memory.
+        Tiering::Copy => wanted.memory_mb << 20,
+        _ => GUESSED_BYTES,
+    }
+}
+
 /// How often it is looked at whether too many wait where there is room.
 const TRIM: Duration = Duration::from_secs(30);
 /// Without delay where more is used, in thousandths: by default, none are to wait there.
@@ -72,7 +82,7 @@ impl Stock {
             takings: Takings::default(),
             empty_us: None,
             attached_us: None,
-            bytes: GUESSED_BYTES,
+            bytes: guessed_bytes(wanted),
         }
     }
 
@@ -125,6 +135,7 @@ impl Attached {
         let mut stale = Vec::new();
         if stock.wanted != *wanted {
             stale.extend(stock.ids.drain(..).map(|id| (node.to_owned(), id)));
+            stock.bytes = guessed_bytes(wanted);
             stock.wanted = wanted.clone();
         }
         stock.takings.add(Instant::now());
@@ -150,6 +161,15 @@ impl Attached {
         let lacking = wanted.saturating_sub(stock.ids.len() as u64 + stock.making);
         stock.making += lacking;
         lacking
+    }
+
+    /// What one of an image takes on a node, as far as that is known.
+    pub fn bytes(&self, node: &str, of: &Wanted) -> u64 {
+        let stocks = self.stocks();
+        let stock = stocks.get(&(node.to_owned(), of.name.clone()));
+        stock
+            .filter(|stock| stock.wanted == *of)
+            .map_or_else(|| guessed_bytes(of), |stock| stock.bytes)
     }
 
     /// One was made, or not: its id, and what it takes in bytes. It is given back if nobody wants such

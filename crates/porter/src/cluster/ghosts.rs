@@ -18,7 +18,7 @@ use tokio::time::{Duration, Instant, timeout};
 
 use super::attached::{Ghost, Wanted};
 use super::takings::Takings;
-use super::{Inner, blocking};
+use super::{COUNTED, Inner, blocking};
 use crate::confine;
 use crate::life::Advisor;
 
@@ -247,6 +247,11 @@ impl Inner {
         for _ in 0..self.attached.lacking(found, &wanted.name, self.images.room()) {
             let (inner, node, wanted) = (Arc::clone(self), node.to_owned(), wanted.clone());
             tokio::spawn(async move {
+                let bytes = inner.attached.bytes(&node, &wanted);
+                let Some(_room) = inner.table.set_aside(&node, bytes) else {
+                    inner.attached.made(&node, &wanted, None);
+                    return;
+                };
                 let image = GhostImage {
                     pool: inner.settings.pool.clone(),
                     cid: wanted.cid.to_string(),
@@ -260,6 +265,7 @@ impl Inner {
                 });
                 let useless = inner.attached.made(&node, &wanted, made);
                 inner.stop(useless).await;
+                tokio::time::sleep(COUNTED).await;
             });
         }
     }

@@ -47,6 +47,8 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// How often it is looked at what memory nodes take.
 const MEASURE: Duration = Duration::from_millis(100);
+/// By then it has been looked at.
+const COUNTED: Duration = Duration::from_millis(250);
 
 /// What the nodes are.
 #[derive(Clone, Debug)]
@@ -266,20 +268,22 @@ impl Nodes for Cluster {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             let reason = "it has ended".to_owned();
-            let (_, pid) = inner.table.running(id).ok_or(NodesError::Checkpoint { reason })?;
+            let pid = inner.table.pid(id).ok_or(NodesError::Checkpoint { reason })?;
             inner.images.checkpoint(pid, &image, hot, false).await
         })
     }
 
     fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>> {
-        let found = self.inner.table.running(id);
+        let promoting = self.inner.table.promote(id);
         Box::pin(async move {
             let failed = |reason: &str| NodesError::Promotion { reason: reason.to_owned() };
-            let (node, pid) = found.ok_or_else(|| failed("it has ended"))?;
+            let promoting = promoting.ok_or_else(|| failed("its node has no room"))?;
+            let (node, pid) = (promoting.node.clone(), promoting.pid);
             let pages = Promotion { hot: true, accessed: true, ranges: Vec::new() };
             let promoted = blocking(move || Client::connect(&node)?.promote(pid, pages)).await;
             let promoted = promoted.ok_or_else(|| failed("the platform ends"))?;
             let promoted = promoted.map_err(|error| failed(&error.to_string()))?;
+            tokio::time::sleep(COUNTED).await;
             Ok(promoted.promoted_pages)
         })
     }

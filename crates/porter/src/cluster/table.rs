@@ -28,6 +28,8 @@ struct State {
     measured: BTreeMap<String, u64>,
     node_memory_bytes: u64,
     instances: BTreeMap<u64, Entry>,
+    /// Nodes and bytes of what else is about to take some.
+    set_aside: BTreeMap<u64, (String, u64)>,
 }
 
 #[derive(Debug)]
@@ -40,9 +42,15 @@ struct Entry {
     /// What it was last seen to take.
     usage: Option<Usage>,
     is_at_work: bool,
+    /// Whether it comes to hold more though it may have nothing to do.
+    is_promoted: bool,
 }
 
 impl Entry {
+    fn may_grow(&self) -> bool {
+        self.is_at_work || self.is_promoted
+    }
+
     fn local_bytes(&self) -> Option<u64> {
         self.usage.map(|usage| usage.local_bytes)
     }
@@ -58,13 +66,15 @@ impl State {
     fn memory(&self, node: &str) -> Memory {
         let here = || self.instances.values().filter(|entry| entry.node == node);
         // One that has not been looked at yet counts as if it held all that it may.
-        let held = |entry: &Entry| match entry.is_at_work {
+        let held = |entry: &Entry| match entry.may_grow() {
             true => entry.local_bytes().unwrap_or(0),
             false => entry.local_bytes().unwrap_or(entry.most_bytes),
         };
         let held = self.measured.get(node).copied().unwrap_or_else(|| here().map(held).sum());
-        let growth: u64 = here().filter(|entry| entry.is_at_work).map(Entry::headroom).sum();
-        Memory { used_bytes: held + growth, budget_bytes: self.node_memory_bytes }
+        let growth: u64 = here().filter(|entry| entry.may_grow()).map(Entry::headroom).sum();
+        let others = self.set_aside.values().filter(|(of, _)| of == node);
+        let others: u64 = others.map(|(_, bytes)| bytes).sum();
+        Memory { used_bytes: held + growth + others, budget_bytes: self.node_memory_bytes }
     }
 
     fn has_room(&self, node: &str, bytes: u64) -> bool {
@@ -84,8 +94,8 @@ impl Table {
     /// One without instances.
     pub fn of(nodes: &[String], node_memory_bytes: u64) -> Table {
         let nodes = nodes.iter().map(|node| (node.clone(), true)).collect();
-        let (measured, instances) = (BTreeMap::new(), BTreeMap::new());
-        let state = State { nodes, measured, node_memory_bytes, instances };
+        let (measured, instances, set_aside) = Default::default();
+        let state = State { nodes, measured, node_memory_bytes, instances, set_aside };
         Table { state: Mutex::new(state), next: AtomicU64::new(1) }
     }
 
@@ -103,7 +113,8 @@ impl Table {
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let node = node.to_owned();
-        let entry = Entry { node, pid: None, most_bytes, usage: None, is_at_work: true };
+        let (pid, usage, is_at_work, is_promoted) = (None, None, true, false);
+        let entry = Entry { node, pid, most_bytes, usage, is_at_work, is_promoted };
         state.instances.insert(id, entry);
         Some(Reservation { table: Arc::clone(self), id })
     }
@@ -113,7 +124,7 @@ impl Table {
     pub fn begin_work(&self, id: u64) -> bool {
         let mut state = self.state();
         let Some(entry) = state.instances.get(&id) else { return false };
-        if !entry.is_at_work && !state.has_room(&entry.node, entry.headroom()) {
+        if !entry.may_grow() && !state.has_room(&entry.node, entry.headroom()) {
             return false;
         }
         state.instances.entry(id).and_modify(|entry| entry.is_at_work = true);
@@ -125,11 +136,33 @@ impl Table {
         self.state().instances.entry(id).and_modify(|entry| entry.is_at_work = false);
     }
 
-    /// The node of an instance that has started, and its pid, as seen here.
-    pub fn running(&self, id: u64) -> Option<(String, i32)> {
-        let state = self.state();
+    /// Sets memory aside for what is no instance, until this is dropped; none if there is no room.
+    pub fn set_aside(self: &Arc<Table>, node: &str, bytes: u64) -> Option<SetAside> {
+        let mut state = self.state();
+        if !state.has_room(node, bytes) {
+            return None;
+        }
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        state.set_aside.insert(id, (node.to_owned(), bytes));
+        Some(SetAside { table: Arc::clone(self), id })
+    }
+
+    /// Memory of an instance is to become local: sets aside what it may come to take, until this is
+    /// dropped; none if there is no room, or it has ended.
+    pub fn promote(self: &Arc<Table>, id: u64) -> Option<Promoting> {
+        let mut state = self.state();
         let entry = state.instances.get(&id)?;
-        Some((entry.node.clone(), entry.pid?))
+        let (node, pid) = (entry.node.clone(), entry.pid?);
+        if !entry.may_grow() && !state.has_room(&node, entry.headroom()) {
+            return None;
+        }
+        state.instances.entry(id).and_modify(|entry| entry.is_promoted = true);
+        Some(Promoting { table: Arc::clone(self), id, node, pid })
+    }
+
+    /// The pid of an instance, as seen here.
+    pub fn pid(&self, id: u64) -> Option<i32> {
+        self.state().instances.get(&id)?.pid
     }
 
     /// What an instance was last seen to take.
@@ -189,6 +222,36 @@ impl Table {
     }
 }
 
+/// Memory that is set aside.
+#[derive(Debug)]
+pub struct SetAside {
+    table: Arc<Table>,
+    id: u64,
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        self.table.state().set_aside.remove(&self.id);
+    }
+}
+
+/// An instance whose memory becomes local.
+#[derive(Debug)]
+pub struct Promoting {
+    table: Arc<Table>,
+    id: u64,
+    /// Its node.
+    pub node: String,
+    /// Its pid, as seen here.
+    pub pid: i32,
+}
+
+impl Drop for Promoting {
+    fn drop(&mut self) {
+        self.table.state().instances.entry(self.id).and_modify(|entry| entry.is_promoted = false);
+    }
+}
+
 impl Reservation {
     /// The instance has started.
     pub fn started(&self, pid: i32) {
@@ -213,13 +276,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_set_aside_counts_until_it_is_not() {
+        let table = Arc::new(Table::of(&["a".to_owned(), "b".to_owned()], 1000));
+        let idle = table.reserve("a", 300).unwrap();
+        assert!(table.promote(idle.id).is_none(), "it has not started");
+        idle.started(7);
+        table.seen("a", Some(BTreeMap::from([(7, usage(20))])));
+        table.end_work(idle.id);
+        assert_eq!(used(&table), [20, 0]);
+        let promoting = table.promote(idle.id).unwrap();
+        assert_eq!((&*promoting.node, promoting.pid, used(&table)), ("a", 7, vec![300, 0]));
+        let ghost = table.set_aside("a", 600).unwrap();
+        assert!(table.set_aside("a", 200).is_none() && table.set_aside("b", 200).is_some());
+        assert!(table.begin_work(idle.id), "what it may come to take is set aside already");
+        drop(promoting);
+        assert_eq!(used(&table), [900, 0]);
+        table.end_work(idle.id);
+        let _other = table.reserve("a", 200).unwrap();
+        assert!(table.promote(idle.id).is_none(), "there is no room");
+        drop(ghost);
+        assert_eq!(used(&table), [220, 0]);
+    }
+
+    #[test]
     fn what_is_at_work_counts_at_its_limit_and_what_is_not_at_what_it_holds() {
         let table = Arc::new(Table::of(&["a".to_owned(), "b".to_owned()], 1000));
         let first = table.reserve("a", 300).unwrap();
         let second = table.reserve("a", 300).unwrap();
         assert_eq!(used(&table), [600, 0]);
         first.started(7);
-        assert_eq!(table.running(first.id), Some(("a".to_owned(), 7)));
+        assert_eq!(table.pid(first.id), Some(7));
         assert_eq!(table.nodes(|_| 2)[0].starting, 1);
         assert!(!table.seen("a", Some(BTreeMap::from([(7, usage(20)), (8, usage(1))]))));
         assert_eq!((used(&table), table.usage(first.id)), (vec![600, 0], Some(usage(20))));

@@ -333,16 +333,19 @@ impl Function {
 
     /// Has an instance wait for calls, for a while.
     fn rest(&mut self, instance: Option<Box<Instance>>) {
-        let Some(mut instance) = instance.filter(|instance| !instance.has_ended()) else { return };
+        let Some(instance) = instance.filter(|instance| !instance.has_ended()) else { return };
         let node = self.node(&instance.place.node);
-        self.tier(&mut instance, node.as_ref());
         let facts = IdleFacts {
-            memory: node.map(|node| node.memory).unwrap_or_default(),
+            memory: node.as_ref().map(|node| node.memory).unwrap_or_default(),
             has_image: self.has_image(),
             gaps: self.gaps.gaps(),
         };
         let advisor = &self.shared.advisor;
         let window_ms = advisor.ask(&*advisor.policies.keep_alive, &self.about, &facts);
+        if let Some(node) = node.filter(|_| window_ms > 0 && !self.is_gone) {
+            // While it is at work there is room for what it may take.
+            self.promote(&instance, &node);
+        }
         self.shared.nodes.end_work(instance.id);
         let until = Instant::now() + Duration::from_millis(window_ms);
         let calls = self.calls_per_hour() / (self.idle.len() as u64 + 1);

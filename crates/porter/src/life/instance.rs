@@ -1,6 +1,8 @@
 //! One instance: its connection, its output, its calls.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use farfork_types::Tiering;
@@ -33,7 +35,9 @@ pub struct Instance {
     /// How its next call comes to it.
     pub kind: StartKind,
     /// In which tier its memory lives, if it is a clone of its function's image.
-    pub tiering: Option<Tiering>,
+    tiering: Option<Tiering>,
+    /// Whether what it reads has become local while it ran, or is about to.
+    pub is_local: Arc<AtomicBool>,
     /// Calls that it has answered.
     pub calls: u64,
     /// How long the last of them took, in microseconds.
@@ -116,6 +120,7 @@ impl Instance {
             id,
             kind,
             tiering,
+            is_local: Arc::default(),
             calls: 0,
             recent_us: VecDeque::new(),
             place,
@@ -133,6 +138,11 @@ impl Instance {
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.end.borrow().is_some()
+    }
+
+    /// Whether it reads pages of its function's image where they lie.
+    pub fn reads_from_pool(&self) -> bool {
+        self.tiering == Some(Tiering::Mow) && !self.is_local.load(Ordering::Relaxed)
     }
 
     /// Makes a call; nothing if the instance was not even asked.

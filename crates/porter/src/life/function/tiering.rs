@@ -1,5 +1,8 @@
 //! In which tier the memory of instances lives: of those that start, and of those that run.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::tiering::{Objective, TieringFacts};
 use farfork_types::Tiering;
@@ -9,40 +12,53 @@ use crate::api::Parameters;
 use crate::life::instance::Instance;
 
 impl Function {
-    /// In which tier the memory of an instance is to live on a node, if that answers.
+    /// In which tier the memory of an instance is to live that starts on a node, if that answers.
     pub(super) fn tiering_on(&mut self, node: Option<&NodeFacts>) -> Tiering {
         if let Some(node) = node {
-            let facts = TieringFacts {
-                current: self.tiering,
-                latency: self.latency.latency(),
-                objective: objective(&self.action.annotations),
-                memory: node.memory,
-                pool_busy_permille: None,
-            };
-            let advisor = &self.shared.advisor;
-            self.tiering = advisor.ask(&*advisor.policies.tiering, &self.about, &facts);
+            self.tiering = self.ask_for_tiering(node);
         }
         self.tiering
     }
 
-    /// Has an instance that reads from the pool get local copies, too, where another would start with
-    /// some: a function that comes near its objective need not wait until one has to start.
-    pub(super) fn tier(&mut self, instance: &mut Instance, node: Option<&NodeFacts>) {
+    fn ask_for_tiering(&self, node: &NodeFacts) -> Tiering {
+        let facts = TieringFacts {
+            current: self.tiering,
+            latency: self.latency.latency(),
+            objective: objective(&self.action.annotations),
+            memory: node.memory,
+            pool_busy_permille: None,
+        };
+        let advisor = &self.shared.advisor;
+        advisor.ask(&*advisor.policies.tiering, &self.about, &facts)
+    }
+
+    /// Has an instance that waits for its next call get local copies of what it reads from the pool, where
+    /// another would start with some: a function that comes near its objective need not wait until one has
+    /// to start.
+    pub(super) fn promote(&mut self, instance: &Instance, node: &NodeFacts) {
         let may_change = self.tiering != Tiering::Mow
             || objective(&self.action.annotations) != Objective::default();
-        // Nothing to decide is nothing to keep on record.
-        if instance.tiering != Some(Tiering::Mow) || !may_change {
+        // One that has answered nothing has touched nothing. Nothing to decide is nothing to keep on record.
+        if !may_change || instance.calls == 0 || !instance.reads_from_pool() {
             return;
         }
-        if self.tiering_on(node) != Tiering::Hybrid {
+        // A node without room says nothing of others.
+        if self.ask_for_tiering(node) != Tiering::Hybrid {
             return;
         }
-        instance.tiering = Some(Tiering::Hybrid);
+        self.tiering = Tiering::Hybrid;
+        let is_local = Arc::clone(&instance.is_local);
+        is_local.store(true, Ordering::Relaxed);
         let (about, promoting) = (self.about.clone(), self.shared.nodes.promote(instance.id));
         tokio::spawn(async move {
             match promoting.await {
-                Ok(pages) => tracing::info!(about, pages, "promoted"),
-                Err(error) => tracing::warn!(about, %error, "not promoted"),
+                Ok(pages @ 1..) => tracing::info!(about, pages, "promoted"),
+                // Nothing is known of its pages yet, or there is no room: later, perhaps.
+                Ok(0) => is_local.store(false, Ordering::Relaxed),
+                Err(error) => {
+                    is_local.store(false, Ordering::Relaxed);
+                    tracing::debug!(about, %error, "not promoted");
+                }
             }
         });
     }

@@ -1,0 +1,74 @@
+//! The cgroups of a container, by what the agent notes of them in its bundle before there are any: a `runc`
+//! that was killed while it made them leaves them, and knows nothing of them.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use farfork_sys::{cgroup, proc, words};
+
+/// In a bundle: their directories, in JSON.
+const FILE: &str = "cgroups.json";
+
+/// The `cgroupsPath` of a container whose bundle names none.
+pub fn name(id: &str) -> String {
+    format!("farfork-{id}")
+}
+
+/// Notes where those of the container will be.
+pub fn note(bundle: &Path, id: &str) -> io::Result<()> {
+    let groups = cgroup::of_container(&name(id))?;
+    fs::write(bundle.join(FILE), serde_json::to_vec(&groups)?)
+}
+
+/// Those that were noted.
+fn noted(bundle: &Path) -> Vec<PathBuf> {
+    let text = fs::read(bundle.join(FILE)).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+/// Whether processes are in them.
+pub fn are_inhabited(bundle: &Path) -> bool {
+    let members = |group: PathBuf| proc::text(group.join("cgroup.procs")).unwrap_or_default();
+    noted(bundle).into_iter().any(|group| !members(group).is_empty())
+}
+
+/// Removes what is left of them.
+pub fn remove(bundle: &Path) -> Result<(), String> {
+    noted(bundle).iter().try_for_each(|group| match fs::remove_dir(group) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(format!("cannot remove the cgroup {}: {}", group.display(), words::of(&error)))
+        }
+        _ => Ok(()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_goes_when_nobody_is_in_it() {
+        let place = tempfile::tempdir().unwrap();
+        let (bundle, group) = (place.path(), place.path().join("group"));
+        assert!(!are_inhabited(bundle) && remove(bundle).is_ok(), "nothing was noted");
+        let both = [&group, &place.path().join("another hierarchy")];
+        fs::write(bundle.join(FILE), serde_json::to_vec(&both).unwrap()).unwrap();
+        assert!(!are_inhabited(bundle) && remove(bundle).is_ok(), "none was made");
+        fs::create_dir(&group).unwrap();
+        fs::write(group.join("cgroup.procs"), "7\n").unwrap();
+        assert!(are_inhabited(bundle));
+        assert!(remove(bundle).unwrap_err().contains("group"));
+        fs::remove_file(group.join("cgroup.procs")).unwrap();
+        assert!(remove(bundle).is_ok() && !group.exists());
+    }
+
+    #[test]
+    fn they_are_noted_in_every_hierarchy() {
+        let bundle = tempfile::tempdir().unwrap();
+        note(bundle.path(), "0123abcd").unwrap();
+        let groups = noted(bundle.path());
+        assert!(groups.iter().all(|group| group.ends_with("farfork-0123abcd")));
+        assert_eq!(groups, cgroup::of_container("farfork-0123abcd").unwrap());
+    }
+}
