@@ -98,7 +98,7 @@ class Soak:
 
     def told_of_an_end(self, answer: Answer) -> None:
         """Expect the words for an instance that was killed in a call."""
-        assert answer.status == 502, answer
+        assert answer.status == 502, (answer, self.platform.log()[-9999:])
         assert "exited unexpectedly" in answer.body["response"]["result"]["error"], answer
 
     def call_one(self, chance: random.Random) -> None:

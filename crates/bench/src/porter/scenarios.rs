@@ -17,7 +17,7 @@ pub struct Scenario {
 pub const AMPLE: &str = "100 % of the memory";
 /// With a quarter of it.
 pub const SCARCE: &str = "25 % of the memory";
-/// With a quarter of it, and more calls than two processors can answer if every one is warm.
+/// With a quarter of it, and as many calls as keep two processors busy if every one is warm.
 pub const CROWDED: &str = "25 % of the memory, three traces at once";
 
 /// All of them; the quick ones come last.

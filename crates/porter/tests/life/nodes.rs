@@ -362,7 +362,10 @@ impl Nodes for TestNodes {
         if state.lost_starts > 0 {
             state.lost_starts -= 1;
             let reason = "on purpose".to_owned();
-            return Box::pin(async { Err(NodesError::Lost { node: start.node, reason }) });
+            return Box::pin(async {
+                sleep(START).await;
+                Err(NodesError::Lost { node: start.node, reason })
+            });
         }
         if state.failing_starts > 0 {
             state.failing_starts -= 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farfork_policy::Settings;
 use farfork_policy::keep_alive::ByPressure;
 use farfork_policy::settings::KeepAlive;
-use farfork_porter::api::{Activation, Outcome};
+use farfork_porter::api::{Action, Activation, Outcome};
 use farfork_porter::life::Caller;
 use farfork_types::Tiering;
 use serde_json::{Map, json};
@@ -14,17 +14,17 @@ use tokio::time::sleep;
 use crate::nodes::{CHECKPOINT, TestNodes};
 use crate::world::{World, answered, call, kind, settle};
 
-async fn burst(
-    world: &World,
-    action: &farfork_porter::api::Action,
-    count: usize,
-) -> Vec<Activation> {
+async fn burst(world: &World, action: &Action, count: usize) -> Vec<Activation> {
+    let all = burst_of_any_outcome(world, action, count).await;
+    assert!(all.iter().all(|made| made.response.status == Outcome::Success), "{all:?}");
+    all
+}
+
+async fn burst_of_any_outcome(world: &World, action: &Action, count: usize) -> Vec<Activation> {
     let calls: Vec<_> = (0..count).map(|_| world.begin(action, json!({"ms": 50}))).collect();
     let mut all = Vec::new();
     for call in calls {
-        let made = answered(call).await;
-        assert_eq!(made.response.status, Outcome::Success);
-        all.push(made);
+        all.push(answered(call).await);
     }
     all
 }
@@ -164,6 +164,22 @@ async fn an_image_of_which_no_clone_starts_is_given_up() {
     let mut kinds: Vec<String> = burst(&world, &action, 3).await.iter().map(kind).collect();
     kinds.sort();
     assert_eq!((kinds[0].as_str(), world.nodes.state().images.len()), ("cold", 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_lost_with_many_starts_costs_no_call() {
+    let world = World::new();
+    let action = world.action("a", "code", json!({}));
+    world.calls(&action, 16).await;
+    settle().await;
+    world.nodes.state().lost_starts = 6;
+    burst(&world, &action, 6).await;
+    // Who waits long enough is told.
+    world.nodes.state().lost_starts = u32::MAX;
+    let other = world.action("b", "code", json!({}));
+    for made in burst_of_any_outcome(&world, &other, 2).await {
+        assert_eq!(made.response.status, Outcome::InternalError);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use farfork_policy::placement::{NodeFacts, PlacementFacts};
 use farfork_types::Tiering;
 use tokio::time::Instant;
 
-use super::{Function, Image, LOOK_AGAIN, MOST_FAILED_CLONES, Message, NO_NODE, micros};
+use super::{Function, Image, LOOK_AGAIN, MOST_FAILED_CLONES, Message, NO_NODE, Waiting, micros};
 use crate::api::{Outcome, Response, StartKind};
 use crate::life::code::NoCode;
 use crate::life::fleet::{Neighbours, Newcomer};
@@ -116,6 +116,11 @@ impl Function {
             Err(error) => error,
         };
         tracing::warn!(about = self.about, %error, "an instance does not start");
+        let waits_long = |waiting: &Waiting| waiting.since.elapsed() > NO_NODE;
+        if matches!(error, NodesError::Lost { .. }) && !self.queue.front().is_some_and(waits_long) {
+            // All starts fail that it has, at once; it is not used until it answers.
+            return;
+        }
         // A node that is gone tells nothing of the image.
         let is_its = is_clone && matches!(error, NodesError::Start { .. });
         self.failed_clones += u32::from(is_its);
