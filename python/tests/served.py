@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+from bed import pooled, why_not
+
 from farfork.demo.command import Farfork
 
 PATIENCE_S = 60
@@ -164,3 +167,19 @@ def serving(
         finally:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def deciding(
+    policies: dict[str, Any], *options: str, pool_size: str = POOL_SIZE
+) -> Iterator[Platform]:
+    """Serve on one node, by these policies, and from a pool that is sound in the end."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with open_place() as place, pooled(place, pool_size) as farfork:
+        (place / "policies").write_text(json.dumps(policies))
+        options = ("--nodes", "1", "--policies", str(place / "policies"), *options)
+        with serving(farfork, place / "state", *options) as platform:
+            yield platform
+        pool = farfork.environment["FARFORK_POOL"]
+        assert farfork.do("pool", "check", pool) == "the pool is sound\n"

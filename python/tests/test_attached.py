@@ -1,13 +1,10 @@
 """Ghosts that have a function's image before anybody needs its next instance."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
-from bed import pooled, why_not
 from processes import containers
-from served import Platform, annotation, await_true, open_place, serving
+from served import Platform, annotation, await_true, deciding
 
 DRAW = """
 import secrets, time
@@ -33,36 +30,25 @@ def attached(platform: Platform) -> list[str]:
 
 
 def test_a_burst_finds_ghosts_that_have_the_image() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-    seen: set[str] = set()
-    with open_place() as place, pooled(place, "256M") as farfork:
-        policies = place / "policies.json"
-        policies.write_text(json.dumps(POLICIES))
-        options = ["--nodes", "1", "--policies", str(policies)]
-        with serving(farfork, place / "state", *options) as platform:
-            platform.deploy("draw", DRAW, memory=128)
-            for _ in range(17):
-                platform.good("draw")
-            await_true(
-                lambda: len(burst(platform, 3)) == 3 and attached(platform) != [], "some wait"
-            )
-            made: list[Any] = []
-
-            def has_found_one() -> bool:
-                # Each has more than the one before, so that all that there are do not do.
-                made.extend(burst(platform, min(4 + len(made), 16)))
-                return any(annotation(one, "startKind") == "ghost" for one in made)
-
-            await_true(has_found_one, "a call comes to a ghost that has the image")
-            tokens = [one["response"]["result"]["token"] for one in made]
-            assert len(set(tokens)) == len(tokens), "two clones have drawn the same"
-            old = set(attached(platform))
-            seen = {f"farfork-{one['id']}" for one in platform.farfork.json("ghost", "list")}
-            platform.deploy("draw", DRAW + "# another\n", memory=128)
+    with deciding(POLICIES, pool_size="256M") as platform:
+        platform.deploy("draw", DRAW, memory=128)
+        for _ in range(17):
             platform.good("draw")
-            await_true(lambda: not old & set(attached(platform)), "those of the old version go")
-        pool = farfork.environment["FARFORK_POOL"]
-        assert farfork.do("pool", "check", pool) == "the pool is sound\n"
+        await_true(lambda: len(burst(platform, 3)) == 3 and attached(platform) != [], "some wait")
+        made: list[Any] = []
+
+        def has_found_one() -> bool:
+            # Each has more than the one before, so that all that there are do not do.
+            made.extend(burst(platform, min(4 + len(made), 16)))
+            return any(annotation(one, "startKind") == "ghost" for one in made)
+
+        await_true(has_found_one, "a call comes to a ghost that has the image")
+        tokens = [one["response"]["result"]["token"] for one in made]
+        assert len(set(tokens)) == len(tokens), "two clones have drawn the same"
+        old = set(attached(platform))
+        seen = {f"farfork-{one['id']}" for one in platform.farfork.json("ghost", "list")}
+        platform.deploy("draw", DRAW + "# another\n", memory=128)
+        platform.good("draw")
+        await_true(lambda: not old & set(attached(platform)), "those of the old version go")
     assert seen
     assert not seen & containers()

@@ -3,11 +3,12 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bed import pooled, why_not
 from processes import cgroups
-from served import await_true, open_place, serving, start_kind
+from served import await_true, deciding, open_place, serving, start_kind
 
 from farfork.demo.command import Farfork
 
@@ -38,17 +39,41 @@ def test_what_a_node_cannot_hold_waits(farfork: Farfork, megabytes: int) -> None
             platform.good("needy", mb=1, sleep=0)
         peak = Peak(farfork)
         with ThreadPoolExecutor(CALLS) as pool:
-            calls = [pool.submit(platform.good, "needy", mb=64, sleep=0.5) for _ in range(CALLS)]
+            # One instance alone takes what the node is to be seen to hold.
+            calls = [pool.submit(platform.good, "needy", mb=96, sleep=0.5) for _ in range(CALLS)]
             while not all(call.done() for call in calls):
                 peak.look()
         made = [call.result() for call in calls]
-    assert [one["response"]["result"]["n"] for one in made] == [64 << 20] * CALLS
+    assert [one["response"]["result"]["n"] for one in made] == [96 << 20] * CALLS
     # The least has room for one at work, which may make all calls.
     kinds = {start_kind(one) for one in made}
     assert "clone" in kinds if megabytes > 256 else kinds <= {"clone", "warm"}
     assert kills() == before
-    least = 100 if megabytes > 256 else 64
-    assert least << 20 < peak.bytes <= megabytes << 20
+    assert 100 << 20 < peak.bytes <= megabytes << 20
+
+
+# Of what a node has, the share that instances may take.
+MOST_PERMILLE = 950
+
+
+def test_ghosts_that_wait_make_room_for_a_large_function() -> None:
+    before = kills()
+    with deciding({"ghosts": {"spare": 32}}, "--node-memory", "512M") as platform:
+
+        def node() -> dict[str, Any]:
+            told: dict[str, Any] = platform.farfork.json(
+                "top", "--url", f"http://{platform.address}"
+            )
+            found: dict[str, Any] = told["nodes"]["node1"]
+            return found
+
+        await_true(lambda: node()["ghosts"] == 32, "as many ghosts wait as are asked for")
+        # Some of them hold what it lacks, and nothing else does.
+        free = (512 << 20) * MOST_PERMILLE // 1000 - node()["memory_bytes"]
+        platform.deploy("large", NEEDY, memory=(free >> 20) + 6)
+        platform.good("large", mb=64, sleep=0)
+        assert node()["ghosts"] < 32
+    assert kills() == before
 
 
 FUNCTIONS = 6

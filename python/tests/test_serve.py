@@ -21,6 +21,7 @@ from served import (
     Platform,
     annotation,
     await_true,
+    deciding,
     open_place,
     serving,
     start_kind,
@@ -228,51 +229,41 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
 
 
 def test_policies_are_set_by_a_file() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-    with open_place() as place, pooled(place, POOL_SIZE) as farfork:
-        (place / "policies").write_text('{"checkpoint": {"policy": "after-calls", "calls": 2}}')
-        options = ["--policies", str(place / "policies"), "--nodes", "1"]
-        with serving(farfork, place / "state", *options) as platform:
-            platform.deploy("soon", COUNT)
-            for _ in range(2):
-                platform.good("soon")
+    with deciding({"checkpoint": {"policy": "after-calls", "calls": 2}}) as platform:
+        platform.deploy("soon", COUNT)
+        for _ in range(2):
+            platform.good("soon")
 
-            def has_image() -> bool:
-                images = farfork.json("images", "list")
-                return "guest/soon" in {image["name"].split(":")[0] for image in images}
+        def has_image() -> bool:
+            images = platform.farfork.json("images", "list")
+            return "guest/soon" in {image["name"].split(":")[0] for image in images}
 
-            await_true(has_image, "two calls are enough")
+        await_true(has_image, "two calls are enough")
 
 
 def test_clones_that_run_get_local_copies_near_their_objective() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-    with open_place() as place, pooled(place, POOL_SIZE) as farfork:
-        # By the gaps between these calls, instances would end at once.
-        (place / "policies").write_text('{"keep_alive": {"policy": "by-pressure"}}')
-        options = ["--policies", str(place / "policies"), "--nodes", "1"]
-        with serving(farfork, place / "state", *options) as platform:
-            slo = {"annotations": [{"key": "slo-p99-ms", "value": 4000}]}
-            code = {"exec": {"kind": "python:default", "code": COUNT}}
-            assert platform.ask("PUT", "actions/near", code | slo).status == 200
-            for _ in range(32):
-                platform.good("near")
+    # By the gaps between these calls, instances would end at once.
+    with deciding({"keep_alive": {"policy": "by-pressure"}}) as platform:
+        slo = {"annotations": [{"key": "slo-p99-ms", "value": 4000}]}
+        code = {"exec": {"kind": "python:default", "code": COUNT}}
+        assert platform.ask("PUT", "actions/near", code | slo).status == 200
+        for _ in range(32):
+            platform.good("near")
 
-            def both(sleep: float) -> None:
-                with ThreadPoolExecutor(2) as pool:
-                    list(pool.map(lambda _: platform.good("near", sleep=sleep), range(2)))
+        def both(sleep: float) -> None:
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(lambda _: platform.good("near", sleep=sleep), range(2)))
 
-            def clone() -> dict[str, Any]:
-                images = ((one["image"], one) for one in platform.instances())
-                (only,) = (one for image, one in images if image.startswith("guest/near"))
-                return only
+        def clone() -> dict[str, Any]:
+            images = ((one["image"], one) for one in platform.instances())
+            (only,) = (one for image, one in images if image.startswith("guest/near"))
+            return only
 
-            both(0.5)
-            assert (clone()["tiering"], clone()["promoted_bytes"]) == ("mow", 0)
-            both(3.7)
-            await_true(lambda: clone()["promoted_bytes"] > 1 << 20, "what it reads is local")
-            both(0.5)
+        both(0.5)
+        assert (clone()["tiering"], clone()["promoted_bytes"]) == ("mow", 0)
+        both(3.7)
+        await_true(lambda: clone()["promoted_bytes"] > 1 << 20, "what it reads is local")
+        both(0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 //! What makes room for an instance where there is none.
 //!
-//! Idle instances are worth what it would cost to have them again, as often as they are used, for
-//! each byte that they take (the greedy-dual order of FaasCache, ASPLOS '21). Clones cost next to
-//! nothing to have again, so they go before instances without an image do.
+//! Idle instances, and ghosts that wait, are worth what it would cost to have them again, as often as they
+//! are used, for each byte that they take (the greedy-dual order of FaasCache, ASPLOS '21). Clones cost
+//! next to nothing to have again, so they go before instances without an image do.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,28 +16,30 @@ pub struct AdmissionFacts {
     pub need_bytes: u64,
     /// Memory of the node that is asked about.
     pub memory: Memory,
-    /// Instances on it that have nothing to do.
-    pub idle: Vec<IdleInstance>,
+    /// What may end on it: instances that have nothing to do, and ghosts that wait.
+    pub idle: Vec<Idle>,
     /// Instances on it that will have nothing to do after a while, or are starting.
     pub busy: u64,
-    /// Whether an instance on it has ended, or has come to have nothing to do, so lately that the kernel
-    /// may still count what it held.
+    /// What those take that were told to end, as far as the kernel still counts it, in bytes.
+    pub leaving_bytes: u64,
+    /// Whether more may be free in a moment: an instance on it has ended, or has come to have nothing to
+    /// do, so lately that the kernel may still count what it held, or memory is set aside for a moment.
     pub is_settling: bool,
     /// Calls that wait for an instance already.
     pub queued: u64,
 }
 
-/// An instance that has nothing to do.
+/// An instance that has nothing to do, or a ghost that waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IdleInstance {
+pub struct Idle {
     /// Its name.
     pub id: String,
     /// What goes with it, in bytes.
     pub bytes: u64,
     /// What it would take to have it again, in microseconds.
-    pub start_us: u64,
-    /// Calls of its function in the last hour, shared by its idle instances.
-    pub calls_per_hour: u64,
+    pub saves_us: u64,
+    /// How often those of its kind were used in the last hour, shared by them.
+    pub uses_per_hour: u64,
 }
 
 /// What to do.
@@ -88,7 +90,12 @@ impl Policy<AdmissionFacts> for LeastWorthFirst {
             let why = format!("it takes {need_bytes} bytes, more than the node has for all");
             return Decision::new(Admission::Refuse, why);
         }
-        let idle = facts.idle.iter().map(IdleInstance::candidate);
+        if lacking <= facts.leaving_bytes {
+            let why = format!("{lacking} bytes are lacking, and no less is about to be free");
+            return Decision::new(Admission::Wait, why);
+        }
+        let lacking = lacking - facts.leaving_bytes;
+        let idle = facts.idle.iter().map(Idle::candidate);
         let (ids, freed) = greedy::least_worth(idle, lacking);
         if freed >= lacking {
             let why = format!("{lacking} bytes are lacking, and these are worth least");
@@ -103,17 +110,17 @@ impl Policy<AdmissionFacts> for LeastWorthFirst {
             return Decision::new(Admission::Refuse, format!("{queued} calls wait already"));
         }
         let why = match busy {
-            0 => format!("{lacking} bytes are lacking, and an instance has just made room"),
+            0 => format!("{lacking} bytes are lacking, and more may be free in a moment"),
             _ => format!("{lacking} bytes are lacking, and {busy} instances are at work"),
         };
         Decision::new(Admission::Wait, why)
     }
 }
 
-impl IdleInstance {
+impl Idle {
     pub(crate) fn candidate(&self) -> Candidate<'_> {
-        let IdleInstance { id, bytes, start_us, calls_per_hour } = self;
-        let (uses_per_hour, saves_us) = (*calls_per_hour, *start_us);
+        let Idle { id, bytes, saves_us, uses_per_hour } = self;
+        let (uses_per_hour, saves_us) = (*uses_per_hour, *saves_us);
         Candidate { name: id, bytes: *bytes, uses_per_hour, saves_us }
     }
 }
@@ -123,11 +130,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn idle(id: &str, bytes: u64, start_us: u64, calls_per_hour: u64) -> IdleInstance {
-        IdleInstance { id: id.to_owned(), bytes, start_us, calls_per_hour }
+    fn idle(id: &str, bytes: u64, saves_us: u64, uses_per_hour: u64) -> Idle {
+        Idle { id: id.to_owned(), bytes, saves_us, uses_per_hour }
     }
 
-    fn facts(need_bytes: u64, used_bytes: u64, idle: Vec<IdleInstance>) -> AdmissionFacts {
+    fn facts(need_bytes: u64, used_bytes: u64, idle: Vec<Idle>) -> AdmissionFacts {
         let memory = Memory { used_bytes, budget_bytes: 1000 };
         AdmissionFacts { need_bytes, memory, idle, busy: 1, ..AdmissionFacts::default() }
     }
@@ -168,6 +175,15 @@ mod tests {
         assert_eq!(decided(&AdmissionFacts { need_bytes: 951, ..full }), Admission::Refuse);
     }
 
+    #[test]
+    fn nobody_ends_for_what_is_about_to_be_free() {
+        let both = || vec![idle("a", 60, 1_000, 10), idle("b", 60, 1_000, 20)];
+        let leaving = |leaving_bytes| AdmissionFacts { leaving_bytes, ..facts(150, 900, both()) };
+        assert_eq!(decided(&leaving(0)), evicted(&["a", "b"]));
+        assert_eq!(decided(&leaving(60)), evicted(&["a"]));
+        assert_eq!(decided(&leaving(100)), Admission::Wait);
+    }
+
     proptest! {
         #[test]
         fn whoever_starts_fits(
@@ -175,7 +191,7 @@ mod tests {
             used in 0u64..2000,
             sizes in proptest::collection::vec((0u64..300, 0u64..1000, 0u64..50), 0..8),
         ) {
-            let all: Vec<IdleInstance> = sizes
+            let all: Vec<Idle> = sizes
                 .iter()
                 .enumerate()
                 .map(|(index, (bytes, start, calls))| idle(&index.to_string(), *bytes, *start, *calls))

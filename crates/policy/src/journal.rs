@@ -160,7 +160,7 @@ fn ask<F: Facts>(policy: &dyn Policy<F>, record: &Record) -> Result<(Value, Stri
 mod tests {
     use super::*;
     use crate::Memory;
-    use crate::admission::IdleInstance;
+    use crate::admission::Idle;
     use crate::checkpoint::AfterCalls;
     use crate::placement::NodeFacts;
     use crate::reclaim::ImageFacts;
@@ -182,7 +182,7 @@ mod tests {
             pool_busy_permille: Some(10),
         };
         let checkpoint = CheckpointFacts { calls: 16, pool: memory, ..CheckpointFacts::default() };
-        let idle = IdleInstance { id: "i".into(), bytes: 5, start_us: 7, calls_per_hour: 1 };
+        let idle = Idle { id: "i".into(), bytes: 5, saves_us: 7, uses_per_hour: 1 };
         let node = NodeFacts { name: "n".into(), memory, ..NodeFacts::default() };
         let image = ImageFacts { name: "g/f".into(), bytes: 20, ..ImageFacts::default() };
         vec![
@@ -204,7 +204,7 @@ mod tests {
                     ..AdmissionFacts::default()
                 },
             ),
-            decided(&*policies.relief, ReliefFacts { memory, idle: vec![idle] }),
+            decided(&*policies.relief, ReliefFacts { memory, idle: vec![idle], leaving_bytes: 0 }),
             decided(
                 &*policies.reclaim,
                 ReclaimFacts { pool: memory, images: vec![image], ..ReclaimFacts::default() },

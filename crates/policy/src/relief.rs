@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admission::{IdleInstance, LeastWorthFirst};
+use crate::admission::{Idle, LeastWorthFirst};
 use crate::{Decision, Facts, Memory, Policy, greedy};
 
 /// What is known of a node.
@@ -11,8 +11,10 @@ use crate::{Decision, Facts, Memory, Policy, greedy};
 pub struct ReliefFacts {
     /// Its memory.
     pub memory: Memory,
-    /// Instances on it that have nothing to do.
-    pub idle: Vec<IdleInstance>,
+    /// What may end on it: instances that have nothing to do, and ghosts that wait.
+    pub idle: Vec<Idle>,
+    /// What those take that were told to end, as far as the kernel still counts it, in bytes.
+    pub leaving_bytes: u64,
 }
 
 impl Facts for ReliefFacts {
@@ -24,10 +26,11 @@ impl Facts for ReliefFacts {
 impl Policy<ReliefFacts> for LeastWorthFirst {
     fn decide(&self, facts: &ReliefFacts) -> Decision<Vec<String>> {
         let excess = facts.memory.excess_above(self.most_memory_permille);
+        let excess = excess.saturating_sub(facts.leaving_bytes);
         if excess == 0 {
             return Decision::new(Vec::new(), "there is room");
         }
-        let idle = facts.idle.iter().map(IdleInstance::candidate);
+        let idle = facts.idle.iter().map(Idle::candidate);
         let (ids, freed) = greedy::least_worth(idle, excess);
         let why = match freed >= excess {
             true => format!("{excess} bytes are too much, and these are worth least"),
@@ -43,20 +46,22 @@ mod tests {
 
     #[test]
     fn as_many_end_as_are_too_many_and_all_if_they_are_not_enough() {
-        let idle = |id: &str, bytes, calls_per_hour| IdleInstance {
+        let idle = |id: &str, bytes, uses_per_hour| Idle {
             id: id.to_owned(),
             bytes,
-            start_us: 1000,
-            calls_per_hour,
+            saves_us: 1000,
+            uses_per_hour,
         };
-        let ended = |used_bytes| {
+        let ended = |used_bytes, leaving_bytes| {
             let memory = Memory { used_bytes, budget_bytes: 1000 };
             let idle = vec![idle("a", 40, 9), idle("b", 40, 1), idle("c", 40, 5)];
-            LeastWorthFirst::default().decide(&ReliefFacts { memory, idle }).choice
+            LeastWorthFirst::default().decide(&ReliefFacts { memory, idle, leaving_bytes }).choice
         };
-        assert_eq!(ended(950), [""; 0]);
-        assert_eq!(ended(951), ["b"]);
-        assert_eq!(ended(1000), ["b", "c"]);
-        assert_eq!(ended(2000), ["b", "c", "a"]);
+        assert_eq!(ended(950, 0), [""; 0]);
+        assert_eq!(ended(951, 0), ["b"]);
+        assert_eq!(ended(951, 1), [""; 0]);
+        assert_eq!(ended(1000, 0), ["b", "c"]);
+        assert_eq!(ended(1000, 10), ["b"]);
+        assert_eq!(ended(2000, 0), ["b", "c", "a"]);
     }
 }

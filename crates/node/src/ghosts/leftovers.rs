@@ -17,7 +17,7 @@ use super::is_id;
 #[derive(Debug)]
 pub struct Leftovers {
     places: Places,
-    ids: Mutex<Vec<String>>,
+    ids: Mutex<BTreeSet<String>>,
 }
 
 /// What `runc` keeps of a container.
@@ -36,8 +36,7 @@ impl Leftovers {
         let names =
             entries.into_iter().flatten().flatten().flatten().map(|entry| entry.file_name());
         let names = names.filter(|name| is_id(Path::new(name)));
-        let ids: BTreeSet<String> = names.filter_map(|name| name.into_string().ok()).collect();
-        let ids = ids.into_iter().collect();
+        let ids = names.filter_map(|name| name.into_string().ok()).collect();
         Leftovers { places: places.clone(), ids: Mutex::new(ids) }
     }
 
@@ -109,6 +108,7 @@ mod tests {
         for bundle in ["0123abcd", "89abcdef", "root"] {
             fs::create_dir_all(directory.path().join(bundle)).unwrap();
         }
-        assert_eq!(*Leftovers::of(&places).ids.lock().unwrap(), ["0123abcd", "89abcdef"]);
+        let found = Leftovers::of(&places).ids.into_inner().unwrap();
+        assert_eq!(Vec::from_iter(found), ["0123abcd", "89abcdef"]);
     }
 }

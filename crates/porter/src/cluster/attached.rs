@@ -1,10 +1,11 @@
 //! Ghosts that have a function's image already, by node and image: their clones wait for their first
 //! instruction. How many there are is decided by what they save.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farfork_policy::Memory;
+use farfork_policy::admission::Idle;
 use farfork_policy::ghosts::AttachedFacts;
 use farfork_policy::placement::NodeFacts;
 use farfork_types::{Cid, Tiering};
@@ -86,14 +87,20 @@ impl Stock {
         }
     }
 
+    /// What a start in one saves, as far as that is known, in microseconds.
+    fn saved_us(&self) -> Option<u64> {
+        let attached_us = self.attached_us.unwrap_or(GUESSED_WAKE_US);
+        self.empty_us.map(|empty_us| empty_us.saturating_sub(attached_us))
+    }
+
     /// How many should wait; none before it is known what they would save.
     fn wanted(&mut self, advisor: &Advisor, node: &NodeFacts, pool: Memory) -> u64 {
-        let Some(empty_us) = self.empty_us else { return 0 };
+        let Some(saved_us) = self.saved_us() else { return 0 };
         let now = Instant::now();
         let facts = AttachedFacts {
             burst: self.takings.burst(now),
             starts_per_hour: self.takings.in_last_hour(now),
-            saved_us: empty_us.saturating_sub(self.attached_us.unwrap_or(GUESSED_WAKE_US)),
+            saved_us,
             ghost_bytes: self.bytes,
             memory: node.memory,
             pool,
@@ -125,6 +132,34 @@ impl Attached {
         let stocks = self.stocks();
         let own = stocks.iter().filter(|((of, _), _)| of == node);
         own.map(|(_, stock)| stock.ids.len() as u64).sum()
+    }
+
+    /// Those that wait on a node, as those see them who need room.
+    pub fn idle(&self, node: &str) -> Vec<Idle> {
+        let (mut stocks, now) = (self.stocks(), Instant::now());
+        let own = stocks.iter_mut().filter(|((of, _), _)| of == node);
+        let idle = own.flat_map(|(_, stock)| {
+            let (bytes, saves_us) = (stock.bytes, stock.saved_us().unwrap_or(0));
+            let each = stock.takings.in_last_hour(now) / stock.ids.len().max(1) as u64;
+            let idle =
+                move |id: &String| Idle { id: id.clone(), bytes, saves_us, uses_per_hour: each };
+            stock.ids.iter().map(idle)
+        });
+        idle.collect()
+    }
+
+    /// Takes out those of these that wait on a node; with it, what they take, in bytes.
+    pub fn withdraw(&self, node: &str, ids: &BTreeSet<&str>) -> (Vec<Ghost>, u64) {
+        let (mut withdrawn, mut bytes) = (Vec::new(), 0);
+        for ((of, _), stock) in &mut *self.stocks() {
+            if of == node {
+                let theirs = stock.ids.extract_if(.., |id| ids.contains(id.as_str()));
+                let before = withdrawn.len();
+                withdrawn.extend(theirs.map(|id| (node.to_owned(), id)));
+                bytes += (withdrawn.len() - before) as u64 * stock.bytes;
+            }
+        }
+        (withdrawn, bytes)
     }
 
     /// Takes one that waits. With it, those that have become of no use, as the image is another.
@@ -280,6 +315,25 @@ mod tests {
         // If they save nothing, none are made.
         (0..40).for_each(|_| attached.started("a", "guest/f", Duration::from_secs(1), true));
         assert_eq!(attached.lacking(&node(FREE), "guest/f", FREE), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_need_room_see_what_each_is_worth_and_may_have_it_go() {
+        let (attached, f) = (attached(), wanted(1));
+        used(&attached, &f);
+        attached.lacking(&node(FREE), "guest/f", FREE);
+        ["x", "y"].iter().for_each(|id| assert_eq!(made(&attached, &f, id), None));
+        let idle = |id: &str| Idle {
+            id: id.to_owned(),
+            bytes: 4 << 20,
+            saves_us: 100_000 - GUESSED_WAKE_US,
+            uses_per_hour: 3 / 2,
+        };
+        assert_eq!((attached.idle("a"), attached.idle("b")), (vec![idle("x"), idle("y")], vec![]));
+        let withdraw = |node| attached.withdraw(node, &BTreeSet::from(["y", "12"]));
+        assert_eq!(withdraw("b"), (vec![], 0));
+        assert_eq!(withdraw("a"), (vec![("a".to_owned(), "y".to_owned())], 4 << 20));
+        assert_eq!((withdraw("a"), attached.waiting("a", "guest/f")), ((vec![], 0), 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,13 +3,14 @@
 //! A ghost takes one clone, once, so that one serves any user: nothing of one's is left in it for
 //! another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farfork_node::NodeError;
 use farfork_node::client::Client;
 use farfork_policy::Memory;
+use farfork_policy::admission::Idle;
 use farfork_policy::ghosts::EmptyFacts;
 use farfork_policy::placement::NodeFacts;
 use farfork_types::wire::{GhostCall, GhostImage, GhostState};
@@ -18,7 +19,7 @@ use tokio::time::{Duration, Instant, timeout};
 
 use super::attached::{Ghost, Wanted};
 use super::takings::Takings;
-use super::{COUNTED, Inner, blocking};
+use super::{Inner, blocking};
 use crate::confine;
 use crate::life::Advisor;
 
@@ -30,6 +31,8 @@ const UNUSED: Duration = Duration::from_secs(600);
 const TRIM: Duration = Duration::from_secs(30);
 /// What a ghost takes: its own memory, and the kernel's for it.
 const GHOST_BYTES: u64 = 600 << 10;
+/// What one saves that is empty: making a container, in microseconds.
+const SAVES_US: u64 = 100_000;
 
 /// For so long ghosts are not made while instances start: making one takes a processor from them.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -125,6 +128,31 @@ impl Ghosts {
         let stocks = self.stocks();
         let here = stocks.iter().filter(|((of, _), _)| of == node);
         here.map(|(_, stock)| stock.ids.len() as u64).sum()
+    }
+
+    /// Those that wait on a node, as those see them who need room.
+    pub fn idle(&self, node: &str) -> Vec<Idle> {
+        let (mut stocks, now) = (self.stocks(), Instant::now());
+        let here = stocks.iter_mut().filter(|((of, _), _)| of == node);
+        let idle = here.flat_map(|(_, Stock { ids, takings, .. })| {
+            let uses_per_hour = takings.in_last_hour(now) / ids.len().max(1) as u64;
+            let (bytes, saves_us) = (GHOST_BYTES, SAVES_US);
+            ids.iter().map(move |id| Idle { id: id.clone(), bytes, saves_us, uses_per_hour })
+        });
+        idle.collect()
+    }
+
+    /// Takes out those of these that wait on a node; with it, what they take, in bytes.
+    pub fn withdraw(&self, node: &str, ids: &BTreeSet<&str>) -> (Vec<Ghost>, u64) {
+        let mut withdrawn = Vec::new();
+        for ((of, _), stock) in &mut *self.stocks() {
+            if of == node {
+                let theirs = stock.ids.extract_if(.., |id| ids.contains(id.as_str()));
+                withdrawn.extend(theirs.map(|id| (node.to_owned(), id)));
+            }
+        }
+        let bytes = withdrawn.len() as u64 * GHOST_BYTES;
+        (withdrawn, bytes)
     }
 
     /// Takes one that waits.
@@ -234,7 +262,7 @@ impl Inner {
             let (inner, node) = (Arc::clone(self), node.to_owned());
             tokio::spawn(async move {
                 let call = inner.ghosts.call(memory_mb);
-                let made = inner.make_later(&node, call).await;
+                let made = inner.make_later(&node, call, 0).await;
                 inner.ghosts.made(&node, memory_mb, made.map(|ghost| ghost.id));
             });
         }
@@ -247,11 +275,6 @@ impl Inner {
         for _ in 0..self.attached.lacking(found, &wanted.name, self.images.room()) {
             let (inner, node, wanted) = (Arc::clone(self), node.to_owned(), wanted.clone());
             tokio::spawn(async move {
-                let bytes = inner.attached.bytes(&node, &wanted);
-                let Some(_room) = inner.table.set_aside(&node, bytes) else {
-                    inner.attached.made(&node, &wanted, None);
-                    return;
-                };
                 let image = GhostImage {
                     pool: inner.settings.pool.clone(),
                     cid: wanted.cid.to_string(),
@@ -259,22 +282,24 @@ impl Inner {
                     tiering: wanted.tiering,
                 };
                 let call = GhostCall { image: Some(image), ..inner.ghosts.call(wanted.memory_mb) };
-                let made = inner.make_later(&node, call).await.map(|ghost| {
+                let bytes = inner.attached.bytes(&node, &wanted);
+                let made = inner.make_later(&node, call, bytes).await.map(|ghost| {
                     let bytes = ghost.local_bytes + ghost.kernel_bytes.unwrap_or(0);
                     (ghost.id, bytes)
                 });
                 let useless = inner.attached.made(&node, &wanted, made);
                 inner.stop(useless).await;
-                tokio::time::sleep(COUNTED).await;
             });
         }
     }
 
-    /// Makes a ghost for which nobody waits yet.
-    async fn make_later(&self, node: &str, call: GhostCall) -> Option<GhostState> {
+    /// Makes a ghost for which nobody waits yet, if its node has room for so much.
+    async fn make_later(&self, node: &str, call: GhostCall, bytes: u64) -> Option<GhostState> {
         let turn = self.ghosts.turn().await;
+        let room = self.table.set_aside(node, bytes)?;
         let name = node.to_owned();
         let made = blocking(move || make(&name, call)).await;
+        room.until_counted();
         drop(turn);
         if let Some(Err(error)) = &made {
             tracing::warn!(node, reason = %error, "a ghost cannot be made");
@@ -360,6 +385,13 @@ mod tests {
         assert_eq!((surplus.len(), ghosts.waiting("a", USUAL_MB)), (5, 1));
         // One of another size is stopped when nobody wants it for long.
         assert_eq!(ghosts.all_waiting("a"), 1);
+        let (only, uses) = (ghosts.idle("a").remove(0), 5);
+        assert_eq!((only.bytes, only.uses_per_hour), (GHOST_BYTES, uses));
+        let theirs = BTreeSet::from([&*only.id, "7"]);
+        assert_eq!(ghosts.withdraw("b", &theirs), (vec![], 0));
+        assert_eq!(ghosts.withdraw("a", &theirs).1, GHOST_BYTES);
+        assert_eq!(ghosts.all_waiting("a"), 0);
+        make_all();
         ghosts.take("a", 64);
         assert_eq!(ghosts.lacking("a", 64, memory), 2);
         ghosts.made("a", 64, Some("x".to_owned()));

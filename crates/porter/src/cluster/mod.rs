@@ -33,7 +33,9 @@ use farfork_pool::{Pool, PoolError};
 use farfork_types::wire::{CloneState, Promotion};
 
 use crate::life::Advisor;
-use crate::life::nodes::{Doing, Listed, NodeState, Nodes, NodesError, Start, Started, Usage};
+use crate::life::nodes::{
+    Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Usage,
+};
 pub use agents::{Agents, Budgets};
 use attached::Attached;
 pub use base::Python;
@@ -47,8 +49,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// How often it is looked at what memory nodes take.
 const MEASURE: Duration = Duration::from_millis(100);
-/// By then it has been looked at.
-const COUNTED: Duration = Duration::from_millis(250);
+
+/// What names of ghosts begin with where instances have names, too.
+const GHOST: &str = "ghost-";
 
 /// What the nodes are.
 #[derive(Clone, Debug)]
@@ -253,6 +256,26 @@ impl Nodes for Cluster {
         self.inner.table.end_work(id);
     }
 
+    fn ghosts(&self, node: &str) -> NodeGhosts {
+        let Inner { table, ghosts, attached, .. } = &*self.inner;
+        let mut idle = attached.idle(node);
+        idle.extend(ghosts.idle(node));
+        idle.iter_mut().for_each(|ghost| ghost.id.insert_str(0, GHOST));
+        NodeGhosts { idle, is_settling: table.has_set_aside(node) }
+    }
+
+    fn stop_ghosts(&self, node: &str, ids: &[String]) -> u64 {
+        let ids = ids.iter().filter_map(|id| id.strip_prefix(GHOST)).collect();
+        let (mut theirs, attached_bytes) = self.inner.attached.withdraw(node, &ids);
+        let (empty, empty_bytes) = self.inner.ghosts.withdraw(node, &ids);
+        theirs.extend(empty);
+        if !theirs.is_empty() {
+            let inner = Arc::clone(&self.inner);
+            tokio::spawn(async move { inner.stop(theirs).await });
+        }
+        attached_bytes + empty_bytes
+    }
+
     fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {
         let reservation = self.inner.table.reserve(&start.node, start.memory_mb << 20);
         let inner = Arc::clone(&self.inner);
@@ -277,13 +300,12 @@ impl Nodes for Cluster {
         let promoting = self.inner.table.promote(id);
         Box::pin(async move {
             let failed = |reason: &str| NodesError::Promotion { reason: reason.to_owned() };
-            let promoting = promoting.ok_or_else(|| failed("its node has no room"))?;
-            let (node, pid) = (promoting.node.clone(), promoting.pid);
+            let (node, pid, room) = promoting.ok_or_else(|| failed("its node has no room"))?;
             let pages = Promotion { hot: true, accessed: true, ranges: Vec::new() };
             let promoted = blocking(move || Client::connect(&node)?.promote(pid, pages)).await;
             let promoted = promoted.ok_or_else(|| failed("the platform ends"))?;
+            room.until_counted();
             let promoted = promoted.map_err(|error| failed(&error.to_string()))?;
-            tokio::time::sleep(COUNTED).await;
             Ok(promoted.promoted_pages)
         })
     }

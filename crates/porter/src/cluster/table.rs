@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
 
+use super::MEASURE;
 use crate::life::nodes::{NodeState, Usage};
 
 /// All instances and nodes.
@@ -42,15 +43,9 @@ struct Entry {
     /// What it was last seen to take.
     usage: Option<Usage>,
     is_at_work: bool,
-    /// Whether it comes to hold more though it may have nothing to do.
-    is_promoted: bool,
 }
 
 impl Entry {
-    fn may_grow(&self) -> bool {
-        self.is_at_work || self.is_promoted
-    }
-
     fn local_bytes(&self) -> Option<u64> {
         self.usage.map(|usage| usage.local_bytes)
     }
@@ -66,12 +61,12 @@ impl State {
     fn memory(&self, node: &str) -> Memory {
         let here = || self.instances.values().filter(|entry| entry.node == node);
         // One that has not been looked at yet counts as if it held all that it may.
-        let held = |entry: &Entry| match entry.may_grow() {
+        let held = |entry: &Entry| match entry.is_at_work {
             true => entry.local_bytes().unwrap_or(0),
             false => entry.local_bytes().unwrap_or(entry.most_bytes),
         };
         let held = self.measured.get(node).copied().unwrap_or_else(|| here().map(held).sum());
-        let growth: u64 = here().filter(|entry| entry.may_grow()).map(Entry::headroom).sum();
+        let growth: u64 = here().filter(|entry| entry.is_at_work).map(Entry::headroom).sum();
         let others = self.set_aside.values().filter(|(of, _)| of == node);
         let others: u64 = others.map(|(_, bytes)| bytes).sum();
         Memory { used_bytes: held + growth + others, budget_bytes: self.node_memory_bytes }
@@ -113,8 +108,7 @@ impl Table {
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let node = node.to_owned();
-        let (pid, usage, is_at_work, is_promoted) = (None, None, true, false);
-        let entry = Entry { node, pid, most_bytes, usage, is_at_work, is_promoted };
+        let entry = Entry { node, pid: None, most_bytes, usage: None, is_at_work: true };
         state.instances.insert(id, entry);
         Some(Reservation { table: Arc::clone(self), id })
     }
@@ -124,7 +118,7 @@ impl Table {
     pub fn begin_work(&self, id: u64) -> bool {
         let mut state = self.state();
         let Some(entry) = state.instances.get(&id) else { return false };
-        if !entry.may_grow() && !state.has_room(&entry.node, entry.headroom()) {
+        if !entry.is_at_work && !state.has_room(&entry.node, entry.headroom()) {
             return false;
         }
         state.instances.entry(id).and_modify(|entry| entry.is_at_work = true);
@@ -147,17 +141,18 @@ impl Table {
         Some(SetAside { table: Arc::clone(self), id })
     }
 
-    /// Memory of an instance is to become local: sets aside what it may come to take, until this is
-    /// dropped; none if there is no room, or it has ended.
-    pub fn promote(self: &Arc<Table>, id: u64) -> Option<Promoting> {
-        let mut state = self.state();
-        let entry = state.instances.get(&id)?;
-        let (node, pid) = (entry.node.clone(), entry.pid?);
-        if !entry.may_grow() && !state.has_room(&node, entry.headroom()) {
-            return None;
-        }
-        state.instances.entry(id).and_modify(|entry| entry.is_promoted = true);
-        Some(Promoting { table: Arc::clone(self), id, node, pid })
+    /// Whether memory of a node is set aside for what is no instance.
+    pub fn has_set_aside(&self, node: &str) -> bool {
+        self.state().set_aside.values().any(|(of, bytes)| of == node && *bytes > 0)
+    }
+
+    /// Memory of an instance is to become local, at most what it was seen to map of the pool: its node and
+    /// pid, and so much set aside. None if there is no room, it was not looked at yet, or has ended.
+    pub fn promote(self: &Arc<Table>, id: u64) -> Option<(String, i32, SetAside)> {
+        let found = |entry: &Entry| Some((entry.node.clone(), entry.pid?, entry.usage?.pool_bytes));
+        let (node, pid, bytes) = self.state().instances.get(&id).and_then(found)?;
+        let room = self.set_aside(&node, bytes)?;
+        Some((node, pid, room))
     }
 
     /// The pid of an instance, as seen here.
@@ -229,26 +224,19 @@ pub struct SetAside {
     id: u64,
 }
 
-impl Drop for SetAside {
-    fn drop(&mut self) {
-        self.table.state().set_aside.remove(&self.id);
+impl SetAside {
+    /// Something has taken it by now: drops it as soon as that is measured.
+    pub fn until_counted(self) {
+        tokio::spawn(async move {
+            tokio::time::sleep(2 * MEASURE).await;
+            drop(self);
+        });
     }
 }
 
-/// An instance whose memory becomes local.
-#[derive(Debug)]
-pub struct Promoting {
-    table: Arc<Table>,
-    id: u64,
-    /// Its node.
-    pub node: String,
-    /// Its pid, as seen here.
-    pub pid: i32,
-}
-
-impl Drop for Promoting {
+impl Drop for SetAside {
     fn drop(&mut self) {
-        self.table.state().instances.entry(self.id).and_modify(|entry| entry.is_promoted = false);
+        self.table.state().set_aside.remove(&self.id);
     }
 }
 
@@ -279,19 +267,19 @@ mod tests {
     fn what_is_set_aside_counts_until_it_is_not() {
         let table = Arc::new(Table::of(&["a".to_owned(), "b".to_owned()], 1000));
         let idle = table.reserve("a", 300).unwrap();
-        assert!(table.promote(idle.id).is_none(), "it has not started");
         idle.started(7);
-        table.seen("a", Some(BTreeMap::from([(7, usage(20))])));
         table.end_work(idle.id);
+        assert!(table.promote(idle.id).is_none(), "nobody knows what it may come to take");
+        let seen = Usage { local_bytes: 20, pool_bytes: 150 };
+        table.seen("a", Some(BTreeMap::from([(7, seen)])));
         assert_eq!(used(&table), [20, 0]);
-        let promoting = table.promote(idle.id).unwrap();
-        assert_eq!((&*promoting.node, promoting.pid, used(&table)), ("a", 7, vec![300, 0]));
-        let ghost = table.set_aside("a", 600).unwrap();
+        let (node, pid, promoting) = table.promote(idle.id).unwrap();
+        assert_eq!((&*node, pid, used(&table)), ("a", 7, vec![170, 0]));
+        let ghost = table.set_aside("a", 700).unwrap();
         assert!(table.set_aside("a", 200).is_none() && table.set_aside("b", 200).is_some());
-        assert!(table.begin_work(idle.id), "what it may come to take is set aside already");
+        assert_eq!(["a", "b"].map(|node| table.has_set_aside(node)), [true, false]);
         drop(promoting);
-        assert_eq!(used(&table), [900, 0]);
-        table.end_work(idle.id);
+        assert_eq!(used(&table), [720, 0]);
         let _other = table.reserve("a", 200).unwrap();
         assert!(table.promote(idle.id).is_none(), "there is no room");
         drop(ghost);

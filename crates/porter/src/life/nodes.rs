@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use farfork_policy::Memory;
+use farfork_policy::admission::Idle;
 use farfork_policy::placement::NodeFacts;
 use farfork_types::Tiering;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -132,6 +133,15 @@ pub struct NodeState {
     pub attached_ghosts: u64,
 }
 
+/// Ghosts that wait on a node, as those see them who need room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeGhosts {
+    /// They, by names that no instances have.
+    pub idle: Vec<Idle>,
+    /// Whether memory is set aside for ghosts that are being made, or else for a moment.
+    pub is_settling: bool,
+}
+
 /// An image that lies in the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
@@ -178,6 +188,11 @@ pub trait Nodes: Debug + Send + Sync {
     fn begin_work(&self, id: u64) -> bool;
     /// An instance has nothing to do.
     fn end_work(&self, id: u64);
+    /// The ghosts that wait on a node.
+    fn ghosts(&self, node: &str) -> NodeGhosts;
+    /// Has those of these ghosts end that still wait; names of what is no ghost are nothing to this. What
+    /// they take, in bytes.
+    fn stop_ghosts(&self, node: &str, ids: &[String]) -> u64;
     /// Starts an instance.
     fn start(&self, start: Start) -> Doing<Result<Started, NodesError>>;
     /// Checkpoints an instance that waits for a connection, under a name; memory at the addresses

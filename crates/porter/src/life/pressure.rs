@@ -1,4 +1,4 @@
-//! What goes when memory of a node, or the pool, runs out though nobody starts anything.
+//! What goes when memory of a node, or the pool, runs out.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,9 @@ use farfork_policy::Memory;
 use farfork_policy::reclaim::{ImageFacts, ReclaimFacts};
 use farfork_policy::relief::ReliefFacts;
 
+use super::fleet::Neighbours;
 use super::image;
+use super::nodes::NodeGhosts;
 use super::platform::Shared;
 use super::shelf::Use;
 
@@ -19,19 +21,36 @@ const RECLAIM: Duration = Duration::from_secs(1);
 /// Nobody is asked where less is used, in thousandths.
 const NO_PRESSURE_PERMILLE: u64 = 850;
 
+impl Shared {
+    /// What is on a node, ghosts that wait among what has nothing to do.
+    pub fn neighbours(&self, node: &str) -> Neighbours {
+        let mut neighbours = self.fleet.on(node);
+        let NodeGhosts { idle, is_settling } = self.nodes.ghosts(node);
+        neighbours.idle.extend(idle);
+        neighbours.is_settling |= is_settling;
+        neighbours
+    }
+
+    /// Has these neighbours end, if they still have nothing to do.
+    pub fn evict(&self, node: &str, ids: &[String]) {
+        self.fleet.evict(ids);
+        self.fleet.leaves(node, self.nodes.stop_ghosts(node, ids));
+    }
+}
+
 /// Has idle instances end where those at work have come to need their memory.
 pub async fn relieve(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RELIEF).await;
         for node in shared.nodes.nodes(0, None) {
-            let idle = shared.fleet.on(&node.name).idle;
+            let Neighbours { idle, leaving_bytes, .. } = shared.neighbours(&node.name);
             // Nothing to decide is nothing to keep on record.
             if idle.is_empty() || node.memory.excess_above(NO_PRESSURE_PERMILLE) == 0 {
                 continue;
             }
-            let facts = ReliefFacts { memory: node.memory, idle };
+            let facts = ReliefFacts { memory: node.memory, idle, leaving_bytes };
             let ended = shared.advisor.ask(&*shared.advisor.policies.relief, &node.name, &facts);
-            shared.fleet.evict(&ended);
+            shared.evict(&node.name, &ended);
         }
     }
 }

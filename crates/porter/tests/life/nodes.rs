@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use farfork_policy::Memory;
+use farfork_policy::admission::Idle;
 use farfork_policy::placement::NodeFacts;
 use farfork_porter::life::nodes::{
-    Doing, Listed, NodeState, Nodes, NodesError, Start, Started, Stream, Took, Usage,
+    Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Stream, Took, Usage,
 };
 use farfork_types::Tiering;
 use http_body_util::{BodyExt, Full};
@@ -54,6 +55,10 @@ pub struct State {
     pub failing_checkpoints: u32,
     /// Whether ghosts wait that have the image of whatever is started.
     pub has_attached: bool,
+    /// Ghosts that wait on every node, and what each takes, in bytes.
+    pub ghosts: BTreeMap<String, u64>,
+    /// Whether memory is set aside for a moment.
+    pub is_settling: bool,
     /// How the clones were started.
     pub tierings: Vec<Tiering>,
     /// What is seen of each instance's memory.
@@ -92,6 +97,7 @@ impl State {
         for node in &mut nodes {
             let here = self.alive.values().filter(|alive| alive.node == node.name);
             node.memory.used_bytes += here.map(|alive| self.taken(alive)).sum::<u64>();
+            node.memory.used_bytes += self.ghosts.values().sum::<u64>();
         }
         nodes
     }
@@ -343,6 +349,21 @@ impl Nodes for TestNodes {
         if let Some(alive) = self.state().alive.get_mut(&id) {
             alive.is_at_work = false;
         }
+    }
+
+    fn ghosts(&self, _: &str) -> NodeGhosts {
+        let state = self.state();
+        let ghost = |(id, bytes): (&String, &u64)| {
+            let (id, bytes, saves_us, uses_per_hour) = (id.clone(), *bytes, 1, 1);
+            Idle { id, bytes, saves_us, uses_per_hour }
+        };
+        let idle = state.ghosts.iter().map(ghost).collect();
+        NodeGhosts { idle, is_settling: state.is_settling }
+    }
+
+    fn stop_ghosts(&self, _: &str, ids: &[String]) -> u64 {
+        let mut state = self.state();
+        ids.iter().filter_map(|id| state.ghosts.remove(id)).sum()
     }
 
     fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {

@@ -55,6 +55,34 @@ async fn what_fits_nowhere_is_refused_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn ghosts_that_wait_make_room_before_a_call_is_refused() {
+    let world = small(1);
+    world.nodes.state().ghosts = ["ghost x", "ghost y"].map(|id| (id.to_owned(), 20 << 20)).into();
+    let action = world.action("a", "code", json!({}));
+    let made = world.call(&action, json!({})).await;
+    assert_eq!((made.response.status, kind(&made)), (Outcome::Success, "cold".into()));
+    assert!(world.nodes.state().ghosts.is_empty(), "an instance has all but 14 MiB");
+    world.replay();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_set_aside_for_a_moment_is_waited_for() {
+    let world = small(1);
+    {
+        let mut state = world.nodes.state();
+        (state.is_settling, state.nodes[0].memory.used_bytes) = (true, 40 << 20);
+    }
+    let action = world.action("a", "code", json!({}));
+    let call = world.begin(&action, json!({}));
+    sleep(Duration::from_secs(5)).await;
+    {
+        let mut state = world.nodes.state();
+        (state.is_settling, state.nodes[0].memory.used_bytes) = (false, 0);
+    }
+    assert_eq!(answered(call).await.response.status, Outcome::Success);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_does_not_answer_is_waited_for_a_while() {
     let world = small(1);
     let action = world.action("a", "code", json!({}));

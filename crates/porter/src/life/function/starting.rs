@@ -145,13 +145,15 @@ impl Function {
         let Some(node) = facts.nodes.iter().max_by_key(free) else {
             return self.give_up_late();
         };
-        let Neighbours { idle, busy, is_settling } = self.shared.fleet.on(&node.name);
+        let name = &node.name;
+        let Neighbours { idle, busy, leaving_bytes, is_settling } = self.shared.neighbours(name);
         let facts = AdmissionFacts {
             need_bytes: facts.need_bytes,
             memory: node.memory,
             idle,
             // Its own may not be counted yet.
             busy: busy.max(self.busy as u64) + node.starting.max(self.starting as u64),
+            leaving_bytes,
             is_settling,
             queued: self.queue.len() as u64,
         };
@@ -159,7 +161,7 @@ impl Function {
         match advisor.ask(&*advisor.policies.admission, &self.about, &facts) {
             // There is by now.
             Admission::Start | Admission::Wait => {}
-            Admission::Evict(ids) => self.shared.fleet.evict(&ids),
+            Admission::Evict(ids) => self.shared.evict(name, &ids),
             Admission::Refuse => {
                 if let Some(waiting) = self.queue.pop_back() {
                     self.give_up(waiting, "there is no room for another instance of it");
