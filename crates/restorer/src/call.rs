@@ -110,13 +110,18 @@ pub fn duplicate_above(fd: i32, lowest: u32) -> Result<i32, Errno> {
     unsafe { syscall(k::__NR_fcntl, args) }.map(|fd| fd as i32)
 }
 
+/// The same descriptor with a number of at least `lowest`, close-on-exec.
+pub fn move_above(fd: i32, lowest: u32) -> Result<i32, Errno> {
+    let kept = duplicate_above(fd, lowest);
+    close_range(fd as u32, fd as u32);
+    kept
+}
+
 /// An eventfd with a number of at least `lowest`, close-on-exec.
 pub fn event(lowest: u32) -> Result<i32, Errno> {
     // SAFETY: makes a new descriptor.
     let fd = unsafe { syscall(k::__NR_eventfd2, [0, u64::from(k::O_CLOEXEC)]) }? as i32;
-    let kept = duplicate_above(fd, lowest);
-    close_range(fd as u32, fd as u32);
-    kept
+    move_above(fd, lowest)
 }
 
 /// Has an eventfd readable.

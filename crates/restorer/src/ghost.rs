@@ -5,8 +5,9 @@
 use farfork_plan::protocol::{Hello, VERSION};
 use linux_raw_sys::general as k;
 
-use crate::call::{self, syscall};
+use crate::call::{self, Errno, syscall};
 use crate::init::{self, Start, mount_proc};
+use crate::supervise::Tools;
 use crate::template::{CONTROL_FD, receive};
 
 /// Life of a ghost.
@@ -16,7 +17,8 @@ pub fn wait() -> ! {
     if call::send(CONTROL_FD, &Hello { version: VERSION, reserved: 0 }).is_err() {
         call::exit(0)
     }
-    become_init()
+    // Whoever asks hears why there are none.
+    become_init(tools().ok())
 }
 
 /// Life of a spare, which has been forked with what its maker was handed.
@@ -27,10 +29,11 @@ pub extern "C" fn wait_as_spare(start: u64) -> ! {
     // SAFETY: puts a descriptor in the place of another, which is nobody's here.
     let placed = unsafe { syscall(k::__NR_dup3, [*control as u64, CONTROL_FD as u64, O_CLOEXEC]) };
     close_all_but_control();
-    if placed.is_err() || mount_proc().is_err() {
+    let tools = placed.and_then(|_| mount_proc()).and_then(|_| tools());
+    let Ok(tools) = tools else {
         call::exit(0) // whoever asks next sees it, and does without
-    }
-    become_init()
+    };
+    become_init(Some(tools))
 }
 
 const O_CLOEXEC: u64 = k::O_CLOEXEC as u64;
@@ -40,12 +43,18 @@ fn close_all_but_control() {
     call::close_range(CONTROL_FD as u32 + 1, u32::MAX);
 }
 
+/// Made where the control socket and the standard streams are not, which the init closes.
+fn tools() -> Result<Tools, Errno> {
+    Tools::make()?.above(CONTROL_FD as u32 + 1)
+}
+
 /// Waits for the one request, and becomes the init of its clone. Ends when the agent closes its
 /// end first, or speaks in a way that is not understood.
-fn become_init() -> ! {
+fn become_init(tools: Option<Tools>) -> ! {
     match receive() {
         Some((request, received)) => {
-            let start = Start { request: &request, received: &received, has_container: true };
+            let (request, received) = (&request, &received);
+            let start = Start { request, received, has_container: true, tools };
             init::enter(&raw const start as u64)
         }
         None => call::exit(0),

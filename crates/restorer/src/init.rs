@@ -8,7 +8,7 @@ use linux_raw_sys::general as k;
 use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, syscall};
 use crate::cell::ProcessCell;
 use crate::run::{Failure, Slots, elements};
-use crate::supervise::Supervisor;
+use crate::supervise::{Supervisor, Tools};
 use crate::task;
 use crate::template::{CONTROL_FD, Received};
 use crate::{clocks, overlay, pager, watch};
@@ -21,6 +21,8 @@ pub struct Start<'a> {
     pub received: &'a Received,
     /// The container is there already, its `/proc` mounted.
     pub has_container: bool,
+    /// What the supervisor needs, if that is there already.
+    pub tools: Option<Tools>,
 }
 
 /// What the init leaves to the clone, and what the clone's threads share.
@@ -116,7 +118,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     }
     let fds = keep_descriptors(start, plan, shared)
         .map_err(|errno| Failure::of(What::Descriptor, errno))?;
-    let supervisor = Supervisor::install(plan, request, fds)
+    let supervisor = Supervisor::new(plan, request, start.tools, fds)
         .map_err(|errno| Failure::of(What::Supervisor, errno))?;
     if request.sets_clocks != 0 {
         clocks::for_children(request.clocks_ns)

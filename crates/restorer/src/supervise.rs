@@ -45,11 +45,39 @@ use job::Cuts;
 use proc::Proc;
 use reap::status_fd;
 
-/// The init's view of its clone.
-pub struct Supervisor {
+/// What supervising takes whatever the plan: it can be there before anybody has asked for a clone. To
+/// have the kernel compile the filter takes a good part of the time that an init has else to do.
+#[derive(Clone, Copy)]
+pub struct Tools {
+    /// What the filter hands over.
     listener: i32,
     child_events: i32,
     proc: Proc,
+}
+
+impl Tools {
+    /// Makes them; the filter is this process's from here on, which its clone inherits.
+    pub fn make() -> Result<Tools, Errno> {
+        let mask = 1u64 << (k::SIGCHLD - 1);
+        let args = [u64::MAX, &raw const mask as u64, 8, u64::from(k::O_CLOEXEC)];
+        // SAFETY: makes a signalfd; the kernel reads the mask.
+        let child_events = unsafe { syscall(k::__NR_signalfd4, args) }? as i32;
+        Ok(Tools { child_events, proc: Proc::open()?, listener: filter::install()? })
+    }
+
+    /// The same, with descriptors from `lowest` on.
+    pub fn above(self, lowest: u32) -> Result<Tools, Errno> {
+        Ok(Tools {
+            listener: call::move_above(self.listener, lowest)?,
+            child_events: call::move_above(self.child_events, lowest)?,
+            proc: self.proc.above(lowest)?,
+        })
+    }
+}
+
+/// The init's view of its clone.
+pub struct Supervisor {
+    tools: Tools,
     image: Image,
     files: Files,
     changes: Changes,
@@ -79,20 +107,14 @@ const IGNORED: i32 = -1;
 const SETTLING_MS: u64 = 20;
 
 impl Supervisor {
-    /// Installs the filter on this process, which the clone inherits.
-    pub fn install(
+    /// One of a clone that is still to be started; its descriptors are from `spare_fd` on.
+    pub fn new(
         plan: &'static PlanHeader,
         request: &Request,
+        tools: Option<Tools>,
         spare_fd: u32,
     ) -> Result<Supervisor, Errno> {
-        let mask = 1u64 << (k::SIGCHLD - 1);
-        let args = [u64::MAX, &raw const mask as u64, 8, u64::from(k::O_CLOEXEC)];
-        // SAFETY: makes a signalfd; the kernel reads the mask.
-        let events = unsafe { syscall(k::__NR_signalfd4, args) }? as i32;
-        let child_events = call::duplicate_above(events, spare_fd)?;
-        call::close_range(events as u32, events as u32);
-        let proc = Proc::open(spare_fd)?;
-        let listener = filter::install(spare_fd)?;
+        let tools = tools.map_or_else(Tools::make, Ok)?.above(spare_fd)?;
         let has_namespace = request.pid_mode == PidMode::New as u32;
         if !has_namespace {
             reap::adopt_descendants()?;
@@ -100,9 +122,7 @@ impl Supervisor {
         // SAFETY: the table is the plan's.
         let files = Files::of(unsafe { elements(plan.files) });
         Ok(Supervisor {
-            listener,
-            child_events,
-            proc,
+            tools,
             image: Image::of(plan, request),
             files,
             changes: Changes::new(),
@@ -134,7 +154,7 @@ impl Supervisor {
     /// from when on there may be, and whether there are more.
     fn help(&self) -> (i32, bool) {
         let mut helper = self.helper.borrow_mut();
-        helper.go_on(self.proc, &self.image);
+        helper.go_on(self.tools.proc, &self.image);
         (helper.leaves(), helper.is_at_work())
     }
 
@@ -151,8 +171,8 @@ impl Supervisor {
                 (false, false) => u64::MAX,
             };
             let mut polls = [
-                PollFd { fd: self.child_events, events: POLLIN, revents: 0 },
-                PollFd { fd: self.listener, events: POLLIN, revents: 0 },
+                PollFd { fd: self.tools.child_events, events: POLLIN, revents: 0 },
+                PollFd { fd: self.tools.listener, events: POLLIN, revents: 0 },
                 PollFd { fd: status_fd, events: POLLIN, revents: 0 },
                 PollFd { fd: leaves, events: POLLIN, revents: 0 },
             ];
@@ -162,7 +182,7 @@ impl Supervisor {
                 self.files.hold();
             }
             if polls[3].revents != 0 {
-                self.helper.borrow_mut().begin(self.process, self.proc);
+                self.helper.borrow_mut().begin(self.process, self.tools.proc);
             }
             if polls[2].revents != 0 {
                 self.end_unless_known(status_fd);

@@ -158,7 +158,7 @@ fn spawn(request: &Request, received: &Received) -> SysResult {
         _ => k::CLONE_NEWNS,
     };
     let args = CloneArgs { flags: u64::from(k::CLONE_PARENT | namespaces), ..CloneArgs::default() };
-    let start = init::Start { request, received, has_container: false };
+    let start = init::Start { request, received, has_container: false, tools: None };
     let life = if request.prepares == 0 { init::enter } else { ghost::wait_as_spare };
     // SAFETY: without CLONE_VM the child has its own copy of this stack.
     unsafe { call::clone3_entry(&args, life, &raw const start as u64) }

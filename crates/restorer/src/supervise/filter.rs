@@ -9,7 +9,7 @@ use farfork_plan::window;
 use linux_raw_sys::general as k;
 use linux_raw_sys::prctl;
 
-use crate::call::{self, Errno, syscall};
+use crate::call::{Errno, syscall};
 
 /// One instruction of classic BPF.
 #[repr(C)]
@@ -204,8 +204,8 @@ const FILTER: [Instruction; LENGTH] = {
 
 static PROGRAM: [Instruction; FILTER.len()] = FILTER;
 
-/// Installs the filter on this thread and returns its listener, at `lowest` or above.
-pub fn install(lowest: u32) -> Result<i32, Errno> {
+/// Installs the filter on this thread and returns its listener.
+pub fn install() -> Result<i32, Errno> {
     let program = Program { length: PROGRAM.len() as u16, instructions: PROGRAM.as_ptr() };
     let flags = NEW_LISTENER | WAIT_KILLABLE_RECV;
     let args = [SECCOMP_SET_MODE_FILTER, flags, &raw const program as u64];
@@ -213,10 +213,8 @@ pub fn install(lowest: u32) -> Result<i32, Errno> {
     let listener = match unsafe { syscall(k::__NR_seccomp, args) } {
         Err(errno) if errno.0 == linux_raw_sys::errno::EACCES as i32 => unprivileged(args)?,
         other => other?,
-    } as i32;
-    let kept = call::duplicate_above(listener, lowest)?;
-    call::close_range(listener as u32, listener as u32);
-    Ok(kept)
+    };
+    Ok(listener as i32)
 }
 
 /// Without CAP_SYS_ADMIN the kernel wants `no_new_privs` first.

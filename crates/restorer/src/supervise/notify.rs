@@ -82,11 +82,11 @@ impl Supervisor {
         let mut call = Notification::default();
         let at = &raw mut call as u64;
         // SAFETY: the kernel writes one notification.
-        if unsafe { syscall(k::__NR_ioctl, [self.listener as u64, RECEIVE, at]) }.is_err() {
+        if unsafe { syscall(k::__NR_ioctl, [self.tools.listener as u64, RECEIVE, at]) }.is_err() {
             return; // the caller was killed meanwhile
         }
         // A call of which nothing can be learnt may be about the image: it must not go on as it is.
-        let Ok(caller) = Caller::open(self.proc, call.tid) else {
+        let Ok(caller) = Caller::open(self.tools.proc, call.tid) else {
             return self.send(call.id, NO_MEMORY);
         };
         self.answer_to(&call, &caller);
@@ -217,7 +217,7 @@ impl Supervisor {
                 let is_image = self.image.holds(&piece.mapping);
                 let file = if is_image { self.image.file_of(&piece) } else { None };
                 if let Some(Ok(fd)) = file.map(|(file, _)| self.files.fd(file)) {
-                    lent.lend(self.listener, id, fd);
+                    lent.lend(self.tools.listener, id, fd);
                 }
             }
         }
@@ -228,8 +228,10 @@ impl Supervisor {
     /// another.
     fn is_waiting(&self, id: u64) -> bool {
         // SAFETY: the kernel reads the id.
-        unsafe { syscall(k::__NR_ioctl, [self.listener as u64, IS_VALID, &raw const id as u64]) }
-            .is_ok()
+        unsafe {
+            syscall(k::__NR_ioctl, [self.tools.listener as u64, IS_VALID, &raw const id as u64])
+        }
+        .is_ok()
     }
 
     fn send(&self, id: u64, answer: Answer) {
@@ -241,7 +243,7 @@ impl Supervisor {
         let response = Response { id, value, error, flags };
         let at = &raw const response as u64;
         // SAFETY: the kernel reads one response; a caller killed meanwhile is no error.
-        let _ = unsafe { syscall(k::__NR_ioctl, [self.listener as u64, SEND, at]) };
+        let _ = unsafe { syscall(k::__NR_ioctl, [self.tools.listener as u64, SEND, at]) };
     }
 }
 

@@ -12,13 +12,16 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// Opens it at a number of at least `lowest`.
-    pub fn open(lowest: u32) -> Result<Proc, Errno> {
+    /// Opens it.
+    pub fn open() -> Result<Proc, Errno> {
         let opened = detached_copy()
             .or_else(|_| open_at(k::AT_FDCWD, PROC.as_ptr() as u64, k::O_DIRECTORY))?;
-        let kept = call::duplicate_above(opened, lowest);
-        call::close_range(opened as u32, opened as u32);
-        kept.map(|fd| Proc { fd })
+        Ok(Proc { fd: opened })
+    }
+
+    /// The same at a number of at least `lowest`.
+    pub fn above(self, lowest: u32) -> Result<Proc, Errno> {
+        Ok(Proc { fd: call::move_above(self.fd, lowest)? })
     }
 
     /// Opens a file below it.

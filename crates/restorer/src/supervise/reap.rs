@@ -20,7 +20,7 @@ pub fn adopt_descendants() -> SysResult {
 impl Supervisor {
     pub(super) fn drain_child_events(&self) {
         let mut info = [0u8; 128];
-        let args = [self.child_events as u64, info.as_mut_ptr() as u64, 128];
+        let args = [self.tools.child_events as u64, info.as_mut_ptr() as u64, 128];
         // SAFETY: the kernel writes one record of 128 bytes.
         let _ = unsafe { syscall(k::__NR_read, args) };
     }
@@ -54,7 +54,7 @@ impl Supervisor {
 
     fn finish(&self, wait_status: i32) -> ! {
         if !self.has_namespace {
-            end_descendants(self.proc);
+            end_descendants(self.tools.proc);
         }
         let status = Status {
             kind: StatusKind::Exited as u32,

@@ -46,7 +46,7 @@ impl Job<'_> {
         work: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let mut others = Standstill::new();
-        let done = others.begin(self.caller, self.supervisor.proc).and_then(|()| work());
+        let done = others.begin(self.caller, self.supervisor.tools.proc).and_then(|()| work());
         others.end();
         done
     }
