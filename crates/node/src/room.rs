@@ -3,9 +3,9 @@
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::proc::available_bytes;
 
-/// Up to the limit of one cgroup, and of those that it is in.
+/// Up to the limits of one cgroup, and of those that it is in.
 #[derive(Clone, Debug)]
-pub struct Room(Option<MemoryGroup>);
+pub struct Room(Vec<MemoryGroup>);
 
 /// What is left free below a limit, so that the clone itself has something to go on with.
 const SPARED_BYTES: u64 = 4 << 20;
@@ -18,13 +18,12 @@ impl Room {
 
     /// That of this cgroup, if it is known.
     pub fn within(group: Option<MemoryGroup>) -> Room {
-        Room(group)
+        Room(group.map(|group| group.and_above()).unwrap_or_default())
     }
 
     /// Whether `bytes` more may be charged.
     pub fn has(&self, bytes: u64) -> bool {
-        let free = self.0.as_ref().and_then(MemoryGroup::free_bytes);
-        free.is_none_or(|free| free >= bytes + SPARED_BYTES)
+        self.0.iter().all(|group| group.has_room(bytes.saturating_add(SPARED_BYTES)))
     }
 }
 

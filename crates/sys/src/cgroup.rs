@@ -69,17 +69,20 @@ impl MemoryGroup {
         self.number(file, "").filter(|bytes| *bytes < UNLIMITED)
     }
 
-    /// Bytes that are left up to its limit, or that of a group that it is in, whichever is nearer; nothing
-    /// if none has one.
-    pub fn free_bytes(&self) -> Option<u64> {
+    /// It, and those that it is in.
+    pub fn and_above(&self) -> Vec<MemoryGroup> {
         let within = |directory: &Path| MemoryGroup { directory: directory.to_owned(), ..*self };
         let is_group = |directory: &&Path| directory.join("cgroup.procs").exists();
-        let groups = self.directory.ancestors().take_while(is_group).map(within);
-        groups.filter_map(|group| group.own_free_bytes()).min()
+        self.directory.ancestors().take_while(is_group).map(within).collect()
     }
 
-    fn own_free_bytes(&self) -> Option<u64> {
-        Some(self.limit_bytes()?.saturating_sub(self.used_bytes()?))
+    /// Whether so many bytes are left up to its own limit, if it has one.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let Some(limit) = self.limit_bytes() else { return true };
+        let is_left =
+            |used: Option<u64>| used.is_none_or(|used| used.saturating_add(bytes) <= limit);
+        // What could be dropped takes longer to learn, and mostly does not matter.
+        is_left(self.number(self.current(), "")) || is_left(self.used_bytes())
     }
 
     fn number(&self, file: &str, key: &str) -> Option<u64> {
@@ -276,24 +279,24 @@ mod tests {
         assert_eq!(group(true).limit_bytes(), Some(1 << 20));
         write("memory.current", "4096\n");
         write("cgroup.procs", "");
-        assert_eq!(group(true).free_bytes(), Some((1 << 20) - 4096));
+        let has = |group: MemoryGroup, most| [most, most + 1].map(|bytes| group.has_room(bytes));
+        assert_eq!(has(group(true), (1 << 20) - 4096), [true, false]);
         let inner = directory.path().join("inner");
         fs::create_dir(&inner).unwrap();
         let inner = MemoryGroup { directory: inner, is_unified: true };
-        let of_inner = |limit: &str| {
-            for (file, text) in
-                [("cgroup.procs", ""), ("memory.max", limit), ("memory.current", "8192")]
-            {
-                fs::write(inner.directory.join(file), text).unwrap();
-            }
-            inner.free_bytes()
+        write("inner/cgroup.procs", "");
+        let of_both = |bytes| -> Vec<bool> {
+            inner.and_above().iter().map(|group| group.has_room(bytes)).collect()
         };
-        assert_eq!(of_inner("max"), Some((1 << 20) - 4096), "the limit above counts");
-        assert_eq!(of_inner("16384"), Some(8192), "the nearer one counts");
+        assert_eq!(of_both(1 << 40), [true, false], "the limit above counts");
+        write("inner/memory.max", "16384");
+        write("inner/memory.current", "8192");
+        assert_eq!(of_both(8193), [false, true], "the nearer one counts");
         write("memory.usage_in_bytes", "8192\n");
         write("memory.stat", "inactive_file 1024\ntotal_inactive_file 4096\n");
         assert_eq!((group(true).used_bytes(), group(false).used_bytes()), (Some(3072), Some(4096)));
-        assert_eq!(group(false).free_bytes(), None);
+        assert!(group(false).has_room(u64::MAX), "it has no limit");
+        assert_eq!(has(group(true), (1 << 20) - 3072), [true, false], "page cache can be dropped");
     }
 
     #[test]
