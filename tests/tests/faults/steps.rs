@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use farfork_tests::stalls::Stalls;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, farfork};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -397,7 +398,11 @@ fn client_is_struck(stage: &Stage, blow: Blow) -> Outcome<bool> {
         stat.is_ok_and(|text| text.contains(") T "))
     })?;
     let tracer = Tracer::follow((pid as u32, Role::Client), blow)?;
-    kill(Pid::from_raw(pid), Signal::SIGCONT).map_err(during("continuing"))?;
+    match kill(Pid::from_raw(pid), Signal::SIGCONT) {
+        // Its tracer has let it go on already, and struck it.
+        Ok(()) | Err(Errno::ESRCH) => {}
+        Err(errno) => return Err(during("continuing")(errno)),
+    }
     is_running(&mut client);
     client.send_byte();
     client.finish()?;
