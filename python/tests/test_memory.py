@@ -34,12 +34,11 @@ def test_what_a_node_cannot_hold_waits(farfork: Farfork, megabytes: int) -> None
     options = ["--nodes", "1", "--node-memory", f"{megabytes}M"]
     before = kills()
     with open_place() as place, serving(farfork, place / "state", *options) as platform:
-        platform.deploy("needy", NEEDY, memory=128, timeout=60000)
+        platform.deploy("needy", NEEDY, memory=160, timeout=60000)
         for _ in range(17):
             platform.good("needy", mb=1, sleep=0)
         peak = Peak(farfork)
         with ThreadPoolExecutor(CALLS) as pool:
-            # One instance alone takes what the node is to be seen to hold.
             calls = [pool.submit(platform.good, "needy", mb=96, sleep=0.5) for _ in range(CALLS)]
             while not all(call.done() for call in calls):
                 peak.look()
@@ -49,7 +48,9 @@ def test_what_a_node_cannot_hold_waits(farfork: Farfork, megabytes: int) -> None
     kinds = {start_kind(one) for one in made}
     assert "clone" in kinds if megabytes > 256 else kinds <= {"clone", "warm"}
     assert kills() == before
-    assert 100 << 20 < peak.bytes <= megabytes << 20
+    # Each takes 96 MiB and is promised 160, and some of a node is for its agent.
+    least = {1024: 4 * 96, 512: 2 * 96, 256: 100}[megabytes]
+    assert least << 20 < peak.bytes <= megabytes << 20
 
 
 # Of what a node has, the share that instances may take.

@@ -174,6 +174,13 @@ def counts(farfork: Farfork) -> tuple[int, int]:
     return len(containers(farfork)), len(farfork.json("ghost", "list"))
 
 
+def end_all(platform: Platform) -> None:
+    """End all instances, each of which has descriptors here, with their functions."""
+    for name in WEIGHTS:
+        assert platform.ask("DELETE", f"actions/{name}").status == 200
+    await_true(lambda: not platform.instances(), "instances end with their functions")
+
+
 def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)
@@ -187,7 +194,10 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
             for name in WEIGHTS:
                 soak.deploy(name, 1)
             soak.run(SOAK_S / 8)
+            end_all(platform)
             fds, memory = held(platform.process.pid)
+            for name in WEIGHTS:
+                soak.deploy(name, 1)
             soak.run(SOAK_S * 7 / 8)
 
             def is_made(one: str) -> bool:
@@ -202,13 +212,14 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
                 return there == known > 0
 
             await_true(is_tidy, f"containers are known: {counts(farfork)}")
-            for name in WEIGHTS:
-                assert platform.ask("DELETE", f"actions/{name}").status == 200
-            # How many wait depends on who was called last, and each has descriptors here.
-            await_true(lambda: not platform.instances(), "instances end with their functions")
+            end_all(platform)
             fds_now, memory_now = held(platform.process.pid)
             print(soak.answers, soak.kinds, soak.faults, (fds, fds_now), (memory, memory_now))
+            for name in WEIGHTS:
+                soak.deploy(name, 1)
+                platform.good(name, numbers=[1])
             everybody, own = family(platform.process.pid), containers(farfork)
+            assert len(platform.instances()) >= len(WEIGHTS)
             platform.process.send_signal(signal.SIGTERM)
             assert platform.process.wait(60) == 0, platform.log()
         assert [pid for pid in everybody if Path(f"/proc/{pid}").exists()] == []

@@ -21,7 +21,11 @@ pub struct AdmissionFacts {
     /// Instances on it that will have nothing to do after a while, or are starting.
     pub busy: u64,
     /// What those take that were told to end, as far as the kernel still counts it, in bytes.
+    #[serde(default)]
     pub leaving_bytes: u64,
+    /// For how long the first call has waited, in milliseconds.
+    #[serde(default)]
+    pub waited_ms: u64,
     /// Whether more may be free in a moment: an instance on it has ended, or has come to have nothing to
     /// do, so lately that the kernel may still count what it held, or memory is set aside for a moment.
     pub is_settling: bool,
@@ -37,8 +41,10 @@ pub struct Idle {
     /// What goes with it, in bytes.
     pub bytes: u64,
     /// What it would take to have it again, in microseconds.
+    #[serde(alias = "start_us")]
     pub saves_us: u64,
     /// How often those of its kind were used in the last hour, shared by them.
+    #[serde(alias = "calls_per_hour")]
     pub uses_per_hour: u64,
 }
 
@@ -60,6 +66,10 @@ impl Facts for AdmissionFacts {
     type Choice = Admission;
     const QUESTION: &'static str = "admission";
 }
+
+/// A call that has waited for so long has others end whatever is leaving: that may be for others, again
+/// and again.
+const PATIENCE_MS: u64 = 1000;
 
 /// The least worth goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,18 +100,15 @@ impl Policy<AdmissionFacts> for LeastWorthFirst {
             let why = format!("it takes {need_bytes} bytes, more than the node has for all");
             return Decision::new(Admission::Refuse, why);
         }
-        if lacking <= facts.leaving_bytes {
-            let why = format!("{lacking} bytes are lacking, and no less is about to be free");
-            return Decision::new(Admission::Wait, why);
-        }
-        let lacking = lacking - facts.leaving_bytes;
+        let leaving = if facts.waited_ms < PATIENCE_MS { facts.leaving_bytes } else { 0 };
+        let missing = lacking.saturating_sub(leaving);
         let idle = facts.idle.iter().map(Idle::candidate);
-        let (ids, freed) = greedy::least_worth(idle, lacking);
-        if freed >= lacking {
-            let why = format!("{lacking} bytes are lacking, and these are worth least");
+        let (ids, freed) = greedy::least_worth(idle, missing);
+        if missing > 0 && freed >= missing {
+            let why = format!("{missing} bytes are lacking, and these are worth least");
             return Decision::new(Admission::Evict(ids), why);
         }
-        if busy == 0 && !facts.is_settling {
+        if missing > 0 && busy == 0 && !facts.is_settling {
             let why =
                 format!("it takes {need_bytes} bytes, and nothing that ends makes room for it");
             return Decision::new(Admission::Refuse, why);
@@ -110,8 +117,11 @@ impl Policy<AdmissionFacts> for LeastWorthFirst {
             return Decision::new(Admission::Refuse, format!("{queued} calls wait already"));
         }
         let why = match busy {
-            0 => format!("{lacking} bytes are lacking, and more may be free in a moment"),
-            _ => format!("{lacking} bytes are lacking, and {busy} instances are at work"),
+            _ if missing == 0 => {
+                format!("{lacking} bytes are lacking, and no less is about to be free")
+            }
+            0 => format!("{missing} bytes are lacking, and more may be free in a moment"),
+            _ => format!("{missing} bytes are lacking, and {busy} instances are at work"),
         };
         Decision::new(Admission::Wait, why)
     }
@@ -182,6 +192,10 @@ mod tests {
         assert_eq!(decided(&leaving(0)), evicted(&["a", "b"]));
         assert_eq!(decided(&leaving(60)), evicted(&["a"]));
         assert_eq!(decided(&leaving(100)), Admission::Wait);
+        let late = AdmissionFacts { waited_ms: 1000, ..leaving(100) };
+        assert_eq!(decided(&late), evicted(&["a", "b"]), "what was leaving was for others");
+        let last = AdmissionFacts { queued: 1000, idle: vec![], ..leaving(100) };
+        assert_eq!(decided(&last), Admission::Refuse);
     }
 
     proptest! {

@@ -243,6 +243,15 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_before_more_was_known_is_decided_as_then() {
+        let line = r#"{"at_ms":1,"about":"a/b","question":"admission","facts":{"need_bytes":3,"memory":
+            {"used_bytes":95,"budget_bytes":100},"idle":[{"id":"i","bytes":5,"start_us":7,
+            "calls_per_hour":1}],"busy":0,"is_settling":false,"queued":0},"choice":{"evict":["i"]},
+            "why":"3 bytes are lacking, and these are worth least"}"#;
+        assert_eq!(replay(line.replace('\n', " ").as_bytes(), None).unwrap(), (1, Vec::new()));
+    }
+
+    #[test]
     fn a_line_that_is_no_record_is_named() {
         let mut text = journal(Settings::default());
         text.extend_from_slice(b"{\"at_ms\": 1}\n");

@@ -14,6 +14,7 @@ pub struct ReliefFacts {
     /// What may end on it: instances that have nothing to do, and ghosts that wait.
     pub idle: Vec<Idle>,
     /// What those take that were told to end, as far as the kernel still counts it, in bytes.
+    #[serde(default)]
     pub leaving_bytes: u64,
 }
 

@@ -140,9 +140,8 @@ impl Attached {
         let own = stocks.iter_mut().filter(|((of, _), _)| of == node);
         let idle = own.flat_map(|(_, stock)| {
             let (bytes, saves_us) = (stock.bytes, stock.saved_us().unwrap_or(0));
-            let each = stock.takings.in_last_hour(now) / stock.ids.len().max(1) as u64;
-            let idle =
-                move |id: &String| Idle { id: id.clone(), bytes, saves_us, uses_per_hour: each };
+            let uses_per_hour = stock.takings.in_last_hour_by(stock.ids.len(), now);
+            let idle = move |id: &String| Idle { id: id.clone(), bytes, saves_us, uses_per_hour };
             stock.ids.iter().map(idle)
         });
         idle.collect()
@@ -327,7 +326,7 @@ mod tests {
             id: id.to_owned(),
             bytes: 4 << 20,
             saves_us: 100_000 - GUESSED_WAKE_US,
-            uses_per_hour: 3 / 2,
+            uses_per_hour: 2,
         };
         assert_eq!((attached.idle("a"), attached.idle("b")), (vec![idle("x"), idle("y")], vec![]));
         let withdraw = |node| attached.withdraw(node, &BTreeSet::from(["y", "12"]));

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
 
 use super::attached::{Ghost, Wanted};
+use super::table::until_counted;
 use super::takings::Takings;
 use super::{Inner, blocking};
 use crate::confine;
@@ -29,10 +30,12 @@ pub const USUAL_MB: u64 = 256;
 const UNUSED: Duration = Duration::from_secs(600);
 /// How often it is looked at whether too many wait.
 const TRIM: Duration = Duration::from_secs(30);
-/// What a ghost takes: its own memory, and the kernel's for it.
-const GHOST_BYTES: u64 = 600 << 10;
+/// What a ghost takes, a guess until one was made: its own memory, and the kernel's for it.
+const GUESSED_BYTES: u64 = 600 << 10;
 /// What one saves that is empty: making a container, in microseconds.
-const SAVES_US: u64 = 100_000;
+const SAVES_US: u64 = 30_000;
+/// For so long none are made on a node where some have made room for an instance, which is not there yet.
+const NONE: Duration = Duration::from_secs(1);
 
 /// For so long ghosts are not made while instances start: making one takes a processor from them.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -43,6 +46,8 @@ pub struct Ghosts {
     /// By node and megabytes.
     stocks: Mutex<BTreeMap<(String, u64), Stock>>,
     trimmed: Mutex<Instant>,
+    /// Until when none are made, by node.
+    none_until: Mutex<BTreeMap<String, Instant>>,
     /// How many instances are being started.
     starting: watch::Sender<usize>,
     /// Held by who makes a ghost to be had later: one at a time.
@@ -70,9 +75,15 @@ struct Stock {
     /// Ghosts that are being made.
     making: u64,
     takings: Takings,
+    /// What the last one took that was made.
+    bytes: Option<u64>,
 }
 
 impl Stock {
+    fn bytes(&self) -> u64 {
+        self.bytes.unwrap_or(GUESSED_BYTES)
+    }
+
     fn take(&mut self, now: Instant) -> Option<String> {
         self.takings.add(now);
         self.ids.pop()
@@ -84,7 +95,8 @@ impl Ghosts {
     pub fn new(advisor: Arc<Advisor>, scratch: Vec<PathBuf>) -> Ghosts {
         let trimmed = Mutex::new(Instant::now());
         let (starting, maker) = (watch::Sender::new(0), tokio::sync::Mutex::default());
-        Ghosts { stocks: Mutex::default(), trimmed, starting, maker, advisor, scratch }
+        let (stocks, none_until) = Default::default();
+        Ghosts { stocks, trimmed, none_until, starting, maker, advisor, scratch }
     }
 
     /// An instance is being started until this is dropped.
@@ -134,25 +146,39 @@ impl Ghosts {
     pub fn idle(&self, node: &str) -> Vec<Idle> {
         let (mut stocks, now) = (self.stocks(), Instant::now());
         let here = stocks.iter_mut().filter(|((of, _), _)| of == node);
-        let idle = here.flat_map(|(_, Stock { ids, takings, .. })| {
-            let uses_per_hour = takings.in_last_hour(now) / ids.len().max(1) as u64;
-            let (bytes, saves_us) = (GHOST_BYTES, SAVES_US);
-            ids.iter().map(move |id| Idle { id: id.clone(), bytes, saves_us, uses_per_hour })
+        let idle = here.flat_map(|(_, stock)| {
+            let (bytes, saves_us) = (stock.bytes(), SAVES_US);
+            let uses_per_hour = stock.takings.in_last_hour_by(stock.ids.len(), now);
+            let idle = move |id: &String| Idle { id: id.clone(), bytes, saves_us, uses_per_hour };
+            stock.ids.iter().map(idle)
         });
         idle.collect()
     }
 
     /// Takes out those of these that wait on a node; with it, what they take, in bytes.
     pub fn withdraw(&self, node: &str, ids: &BTreeSet<&str>) -> (Vec<Ghost>, u64) {
-        let mut withdrawn = Vec::new();
+        let (mut withdrawn, mut bytes) = (Vec::new(), 0);
         for ((of, _), stock) in &mut *self.stocks() {
             if of == node {
+                let (before, each) = (withdrawn.len(), stock.bytes());
                 let theirs = stock.ids.extract_if(.., |id| ids.contains(id.as_str()));
                 withdrawn.extend(theirs.map(|id| (node.to_owned(), id)));
+                bytes += (withdrawn.len() - before) as u64 * each;
             }
         }
-        let bytes = withdrawn.len() as u64 * GHOST_BYTES;
         (withdrawn, bytes)
+    }
+
+    /// None are made on a node for a moment: its room is for somebody else.
+    pub fn make_none(&self, node: &str) {
+        let mut none_until = self.none_until.lock().unwrap_or_else(PoisonError::into_inner);
+        none_until.insert(node.to_owned(), Instant::now() + NONE);
+    }
+
+    /// Whether any may be made on a node.
+    fn may_make(&self, node: &str) -> bool {
+        let none_until = self.none_until.lock().unwrap_or_else(PoisonError::into_inner);
+        none_until.get(node).is_none_or(|until| *until <= Instant::now())
     }
 
     /// Takes one that waits.
@@ -173,7 +199,7 @@ impl Ghosts {
     /// How many should wait.
     fn wanted(&self, key: &(String, u64), stock: &mut Stock, memory: Memory) -> u64 {
         let burst = stock.takings.burst(Instant::now());
-        let facts = EmptyFacts { burst, ghost_bytes: GHOST_BYTES, memory };
+        let facts = EmptyFacts { burst, ghost_bytes: stock.bytes(), memory };
         let about = format!("{}/{}", key.0, key.1);
         self.advisor.ask(&*self.advisor.policies.empty_ghosts, &about, &facts)
     }
@@ -207,12 +233,15 @@ impl Ghosts {
         surplus
     }
 
-    /// One was made, or not.
-    fn made(&self, node: &str, memory_mb: u64, id: Option<String>) {
+    /// One was made, or not: its id, and what it takes in bytes.
+    fn made(&self, node: &str, memory_mb: u64, ghost: Option<(String, u64)>) {
         let mut stocks = self.stocks();
         let stock = stocks.entry((node.to_owned(), memory_mb)).or_default();
         stock.making -= 1;
-        stock.ids.extend(id);
+        if let Some((id, bytes)) = ghost {
+            stock.ids.push(id);
+            stock.bytes = Some(bytes);
+        }
     }
 
     /// Takes out those that nobody takes.
@@ -254,25 +283,29 @@ pub fn scratch(needed: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 impl Inner {
+    /// A node as it is now, if it answers and ghosts may be made there.
+    fn may_make_on(&self, node: &str) -> Option<NodeFacts> {
+        let nodes = self.ghosts.may_make(node).then(|| self.table.nodes(|_| 0))?;
+        nodes.into_iter().find(|found| found.name == node)
+    }
+
     /// Has as many ghosts made as should wait.
     pub fn refill(self: &Arc<Inner>, node: &str, memory_mb: u64) {
-        let nodes = self.table.nodes(|_| 0);
-        let Some(found) = nodes.iter().find(|found| found.name == node) else { return };
+        let Some(found) = self.may_make_on(node) else { return };
         for _ in 0..self.ghosts.lacking(node, memory_mb, found.memory) {
             let (inner, node) = (Arc::clone(self), node.to_owned());
             tokio::spawn(async move {
                 let call = inner.ghosts.call(memory_mb);
-                let made = inner.make_later(&node, call, 0).await;
-                inner.ghosts.made(&node, memory_mb, made.map(|ghost| ghost.id));
+                let made = inner.make_later(&node, call, None).await;
+                inner.ghosts.made(&node, memory_mb, made);
             });
         }
     }
 
     /// Has as many ghosts with an image made as should wait.
     pub fn refill_attached(self: &Arc<Inner>, node: &str, wanted: &Wanted) {
-        let nodes = self.table.nodes(|_| 0);
-        let Some(found) = nodes.iter().find(|found| found.name == node) else { return };
-        for _ in 0..self.attached.lacking(found, &wanted.name, self.images.room()) {
+        let Some(found) = self.may_make_on(node) else { return };
+        for _ in 0..self.attached.lacking(&found, &wanted.name, self.images.room()) {
             let (inner, node, wanted) = (Arc::clone(self), node.to_owned(), wanted.clone());
             tokio::spawn(async move {
                 let image = GhostImage {
@@ -283,28 +316,35 @@ impl Inner {
                 };
                 let call = GhostCall { image: Some(image), ..inner.ghosts.call(wanted.memory_mb) };
                 let bytes = inner.attached.bytes(&node, &wanted);
-                let made = inner.make_later(&node, call, bytes).await.map(|ghost| {
-                    let bytes = ghost.local_bytes + ghost.kernel_bytes.unwrap_or(0);
-                    (ghost.id, bytes)
-                });
+                let made = inner.make_later(&node, call, Some(bytes)).await;
                 let useless = inner.attached.made(&node, &wanted, made);
                 inner.stop(useless).await;
             });
         }
     }
 
-    /// Makes a ghost for which nobody waits yet, if its node has room for so much.
-    async fn make_later(&self, node: &str, call: GhostCall, bytes: u64) -> Option<GhostState> {
+    /// Makes a ghost for which nobody waits yet: its id, and what it takes in bytes. What it is expected
+    /// to take is set aside, if that is much.
+    async fn make_later(
+        &self,
+        node: &str,
+        call: GhostCall,
+        bytes: Option<u64>,
+    ) -> Option<(String, u64)> {
         let turn = self.ghosts.turn().await;
-        let room = self.table.set_aside(node, bytes)?;
+        let room = match bytes {
+            Some(bytes) => Some(self.table.set_aside(node, bytes)?),
+            None => None,
+        };
         let name = node.to_owned();
         let made = blocking(move || make(&name, call)).await;
-        room.until_counted();
+        until_counted(room);
         drop(turn);
         if let Some(Err(error)) = &made {
             tracing::warn!(node, reason = %error, "a ghost cannot be made");
         }
-        made?.ok()
+        let GhostState { id, local_bytes, kernel_bytes, .. } = made?.ok()?;
+        Some((id, local_bytes + kernel_bytes.unwrap_or(0)))
     }
 
     /// Stops ghosts that nobody is to have.
@@ -372,7 +412,8 @@ mod tests {
         let node = NodeFacts { name: "a".to_owned(), memory, ..NodeFacts::default() };
         let make_all = || {
             let lacking = ghosts.lacking("a", USUAL_MB, memory);
-            (0..lacking).for_each(|id| ghosts.made("a", USUAL_MB, Some(id.to_string())));
+            let made = |id: u64| ghosts.made("a", USUAL_MB, Some((id.to_string(), 400 << 10)));
+            (0..lacking).for_each(made);
             lacking
         };
         assert_eq!((make_all(), make_all()), (1, 0));
@@ -386,15 +427,19 @@ mod tests {
         // One of another size is stopped when nobody wants it for long.
         assert_eq!(ghosts.all_waiting("a"), 1);
         let (only, uses) = (ghosts.idle("a").remove(0), 5);
-        assert_eq!((only.bytes, only.uses_per_hour), (GHOST_BYTES, uses));
+        assert_eq!((only.bytes, only.uses_per_hour), (400 << 10, uses));
         let theirs = BTreeSet::from([&*only.id, "7"]);
         assert_eq!(ghosts.withdraw("b", &theirs), (vec![], 0));
-        assert_eq!(ghosts.withdraw("a", &theirs).1, GHOST_BYTES);
+        assert_eq!(ghosts.withdraw("a", &theirs).1, 400 << 10);
         assert_eq!(ghosts.all_waiting("a"), 0);
+        ghosts.make_none("a");
+        assert!(!ghosts.may_make("a") && ghosts.may_make("b"));
+        tokio::time::advance(NONE).await;
+        assert!(ghosts.may_make("a"));
         make_all();
         ghosts.take("a", 64);
         assert_eq!(ghosts.lacking("a", 64, memory), 2);
-        ghosts.made("a", 64, Some("x".to_owned()));
+        ghosts.made("a", 64, Some(("x".to_owned(), 1)));
         assert_eq!((ghosts.all_waiting("a"), ghosts.waiting("a", 64)), (2, 1));
         ghosts.made("a", 64, None);
         assert!(ghosts.unused().is_empty());

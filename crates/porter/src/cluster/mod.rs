@@ -264,16 +264,16 @@ impl Nodes for Cluster {
         NodeGhosts { idle, is_settling: table.has_set_aside(node) }
     }
 
-    fn stop_ghosts(&self, node: &str, ids: &[String]) -> u64 {
+    fn stop_ghosts(&self, node: &str, ids: &[String]) -> (u64, Doing<()>) {
         let ids = ids.iter().filter_map(|id| id.strip_prefix(GHOST)).collect();
         let (mut theirs, attached_bytes) = self.inner.attached.withdraw(node, &ids);
         let (empty, empty_bytes) = self.inner.ghosts.withdraw(node, &ids);
         theirs.extend(empty);
         if !theirs.is_empty() {
-            let inner = Arc::clone(&self.inner);
-            tokio::spawn(async move { inner.stop(theirs).await });
+            self.inner.ghosts.make_none(node);
         }
-        attached_bytes + empty_bytes
+        let inner = Arc::clone(&self.inner);
+        (attached_bytes + empty_bytes, Box::pin(async move { inner.stop(theirs).await }))
     }
 
     fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {
@@ -300,11 +300,13 @@ impl Nodes for Cluster {
         let promoting = self.inner.table.promote(id);
         Box::pin(async move {
             let failed = |reason: &str| NodesError::Promotion { reason: reason.to_owned() };
-            let (node, pid, room) = promoting.ok_or_else(|| failed("its node has no room"))?;
+            let no_room = "its node has no room, or nobody has looked at it yet";
+            let promoting = promoting.ok_or_else(|| failed(no_room))?;
+            let (node, pid) = (promoting.node.clone(), promoting.pid);
             let pages = Promotion { hot: true, accessed: true, ranges: Vec::new() };
             let promoted = blocking(move || Client::connect(&node)?.promote(pid, pages)).await;
             let promoted = promoted.ok_or_else(|| failed("the platform ends"))?;
-            room.until_counted();
+            table::until_counted(promoting);
             let promoted = promoted.map_err(|error| failed(&error.to_string()))?;
             Ok(promoted.promoted_pages)
         })

@@ -43,9 +43,17 @@ struct Entry {
     /// What it was last seen to take.
     usage: Option<Usage>,
     is_at_work: bool,
+    /// What of it is becoming local, in bytes.
+    promoted_bytes: u64,
 }
 
 impl Entry {
+    /// What is promised to it beyond what it holds. What it is promoted by it could have taken itself.
+    fn promised(&self) -> u64 {
+        let growth = if self.is_at_work { self.headroom() } else { 0 };
+        growth.max(self.promoted_bytes)
+    }
+
     fn local_bytes(&self) -> Option<u64> {
         self.usage.map(|usage| usage.local_bytes)
     }
@@ -66,7 +74,7 @@ impl State {
             false => entry.local_bytes().unwrap_or(entry.most_bytes),
         };
         let held = self.measured.get(node).copied().unwrap_or_else(|| here().map(held).sum());
-        let growth: u64 = here().filter(|entry| entry.is_at_work).map(Entry::headroom).sum();
+        let growth: u64 = here().map(Entry::promised).sum();
         let others = self.set_aside.values().filter(|(of, _)| of == node);
         let others: u64 = others.map(|(_, bytes)| bytes).sum();
         Memory { used_bytes: held + growth + others, budget_bytes: self.node_memory_bytes }
@@ -108,7 +116,8 @@ impl Table {
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let node = node.to_owned();
-        let entry = Entry { node, pid: None, most_bytes, usage: None, is_at_work: true };
+        let (pid, usage, is_at_work, promoted_bytes) = (None, None, true, 0);
+        let entry = Entry { node, pid, most_bytes, usage, is_at_work, promoted_bytes };
         state.instances.insert(id, entry);
         Some(Reservation { table: Arc::clone(self), id })
     }
@@ -118,7 +127,8 @@ impl Table {
     pub fn begin_work(&self, id: u64) -> bool {
         let mut state = self.state();
         let Some(entry) = state.instances.get(&id) else { return false };
-        if !entry.is_at_work && !state.has_room(&entry.node, entry.headroom()) {
+        let more = entry.headroom().saturating_sub(entry.promised());
+        if !entry.is_at_work && !state.has_room(&entry.node, more) {
             return false;
         }
         state.instances.entry(id).and_modify(|entry| entry.is_at_work = true);
@@ -146,13 +156,17 @@ impl Table {
         self.state().set_aside.values().any(|(of, bytes)| of == node && *bytes > 0)
     }
 
-    /// Memory of an instance is to become local, at most what it was seen to map of the pool: its node and
-    /// pid, and so much set aside. None if there is no room, it was not looked at yet, or has ended.
-    pub fn promote(self: &Arc<Table>, id: u64) -> Option<(String, i32, SetAside)> {
-        let found = |entry: &Entry| Some((entry.node.clone(), entry.pid?, entry.usage?.pool_bytes));
-        let (node, pid, bytes) = self.state().instances.get(&id).and_then(found)?;
-        let room = self.set_aside(&node, bytes)?;
-        Some((node, pid, room))
+    /// Memory of an instance is to become local, as much as it was last seen to map of the pool. None if
+    /// there is no room, it was not looked at yet, or has ended.
+    pub fn promote(self: &Arc<Table>, id: u64) -> Option<Promoting> {
+        let mut state = self.state();
+        let entry = state.instances.get(&id)?;
+        let (node, pid, bytes) = (entry.node.clone(), entry.pid?, entry.usage?.pool_bytes);
+        if !state.has_room(&node, bytes.saturating_sub(entry.promised())) {
+            return None;
+        }
+        state.instances.entry(id).and_modify(|entry| entry.promoted_bytes = bytes);
+        Some(Promoting { table: Arc::clone(self), id, node, pid })
     }
 
     /// The pid of an instance, as seen here.
@@ -224,20 +238,35 @@ pub struct SetAside {
     id: u64,
 }
 
-impl SetAside {
-    /// Something has taken it by now: drops it as soon as that is measured.
-    pub fn until_counted(self) {
-        tokio::spawn(async move {
-            tokio::time::sleep(2 * MEASURE).await;
-            drop(self);
-        });
-    }
-}
-
 impl Drop for SetAside {
     fn drop(&mut self) {
         self.table.state().set_aside.remove(&self.id);
     }
+}
+
+/// An instance whose memory becomes local, until this is dropped.
+#[derive(Debug)]
+pub struct Promoting {
+    table: Arc<Table>,
+    id: u64,
+    /// Its node.
+    pub node: String,
+    /// Its pid, as seen here.
+    pub pid: i32,
+}
+
+impl Drop for Promoting {
+    fn drop(&mut self) {
+        self.table.state().instances.entry(self.id).and_modify(|entry| entry.promoted_bytes = 0);
+    }
+}
+
+/// Something has taken what this keeps by now: drops it as soon as that is measured.
+pub fn until_counted(kept: impl Send + 'static) {
+    tokio::spawn(async move {
+        tokio::time::sleep(2 * MEASURE).await;
+        drop(kept);
+    });
 }
 
 impl Reservation {
@@ -273,11 +302,18 @@ mod tests {
         let seen = Usage { local_bytes: 20, pool_bytes: 150 };
         table.seen("a", Some(BTreeMap::from([(7, seen)])));
         assert_eq!(used(&table), [20, 0]);
-        let (node, pid, promoting) = table.promote(idle.id).unwrap();
-        assert_eq!((&*node, pid, used(&table)), ("a", 7, vec![170, 0]));
+        let promoting = table.promote(idle.id).unwrap();
+        assert_eq!((&*promoting.node, promoting.pid, used(&table)), ("a", 7, vec![170, 0]));
         let ghost = table.set_aside("a", 700).unwrap();
         assert!(table.set_aside("a", 200).is_none() && table.set_aside("b", 200).is_some());
         assert_eq!(["a", "b"].map(|node| table.has_set_aside(node)), [true, false]);
+        assert!(table.begin_work(idle.id), "of its 280 more, 150 are promised to it already");
+        assert_eq!(used(&table), [1000, 0]);
+        drop(promoting);
+        let promoting = table.promote(idle.id).expect("it may take as much itself");
+        assert_eq!(used(&table), [1000, 0]);
+        table.end_work(idle.id);
+        assert_eq!(used(&table), [870, 0]);
         drop(promoting);
         assert_eq!(used(&table), [720, 0]);
         let _other = table.reserve("a", 200).unwrap();

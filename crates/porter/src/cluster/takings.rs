@@ -40,6 +40,11 @@ impl Takings {
         self.taken.len() as u64
     }
 
+    /// How often each of so many was taken in the last hour, if they share that; once if it was less.
+    pub fn in_last_hour_by(&mut self, count: usize, now: Instant) -> u64 {
+        self.in_last_hour(now).div_ceil(count.max(1) as u64)
+    }
+
     /// Most that were taken within the time it takes to make one, of late.
     pub fn burst(&self, now: Instant) -> u64 {
         let begun = self.taken.partition_point(|at| now - *at > LATE);

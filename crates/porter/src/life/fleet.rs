@@ -14,9 +14,9 @@ use crate::api::Name;
 /// After so long the kernel has taken back, and the platform has seen, what an instance held that has
 /// ended or has come to have nothing to do.
 const SETTLED: Duration = Duration::from_secs(3);
-/// After so long what was told to end has ended, and its node's memory was measured again: until then what
-/// it held is neither free nor anything that others would have to make room for.
-const LEAVING: Duration = Duration::from_millis(300);
+/// Mostly the kernel has taken it back, and the platform has seen it, after so long: until then what has ended
+/// held is neither free nor anything that others would have to make room for.
+const LEAVING: Duration = Duration::from_millis(200);
 
 /// All instances.
 #[derive(Debug, Default)]
@@ -31,17 +31,20 @@ struct State {
     entries: BTreeMap<u64, Entry>,
     /// When an instance of a node has ended last, or has come to have nothing to do.
     freed: BTreeMap<String, Instant>,
+    /// What is ending that is no instance, by node and number.
+    leaving: BTreeMap<(String, u64), u64>,
     /// What has ended of late: its node, its bytes, and when.
     left: Vec<(String, u64, Instant)>,
+    next: u64,
 }
 
 /// What an instance does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// Something.
-    Some,
+    Busy,
     /// Nothing; with it, calls of its function in the last hour for each of its idle instances.
-    None { calls_per_hour: u64 },
+    Idle { calls_per_hour: u64 },
     /// Nothing, and since then it is to end.
     Ending(Instant),
 }
@@ -50,6 +53,8 @@ struct Entry {
     function: (Name, Name),
     node: String,
     bytes: u64,
+    /// What it was last known to hold, in bytes.
+    held_bytes: Option<u64>,
     start_us: u64,
     work: Work,
     /// Asks its function to end it.
@@ -62,16 +67,39 @@ impl fmt::Debug for Entry {
     }
 }
 
+impl Work {
+    /// Whether it has something to do. What is told to end and does not is as good as at work.
+    fn is_busy(self) -> bool {
+        match self {
+            Work::Busy => true,
+            Work::Idle { .. } => false,
+            Work::Ending(since) => since.elapsed() >= LEAVING,
+        }
+    }
+}
+
 impl State {
-    /// What has nothing to do and is told to end, or has ended: bytes that are not free yet.
-    fn leaving_bytes(&mut self, node: &str) -> u64 {
+    /// What is told to end, or has ended of late: bytes that are not free yet.
+    fn leaving_bytes(&self, node: &str) -> u64 {
         let is_late = |since: &Instant| since.elapsed() < LEAVING;
-        self.left.retain(|(_, _, since)| is_late(since));
-        let left = self.left.iter().filter(|(of, _, _)| of == node).map(|(_, bytes, _)| bytes);
-        let ending = self.entries.values().filter(|entry| {
-            entry.node == node && matches!(&entry.work, Work::Ending(since) if is_late(since))
-        });
-        left.chain(ending.map(|entry| &entry.bytes)).sum()
+        let left = self.left.iter().filter(|(of, _, since)| of == node && is_late(since));
+        let left = left.map(|(_, bytes, _)| bytes);
+        let others = self.leaving.iter().filter(|((of, _), _)| of == node).map(|(_, bytes)| bytes);
+        let is_ending = |entry: &&Entry| {
+            entry.node == node && matches!(entry.work, Work::Ending(_)) && !entry.work.is_busy()
+        };
+        let ending = self.entries.values().filter(is_ending).filter_map(|entry| entry.held_bytes);
+        left.chain(others).copied().chain(ending).sum()
+    }
+
+    /// Something has ended.
+    fn freed(&mut self, node: &str, bytes: u64) {
+        let now = Instant::now();
+        self.freed.insert(node.to_owned(), now);
+        if bytes > 0 {
+            self.left.retain(|(_, _, since)| since.elapsed() < LEAVING);
+            self.left.push((node.to_owned(), bytes, now));
+        }
     }
 }
 
@@ -93,13 +121,15 @@ pub struct Newcomer<'a> {
 /// What is on a node, as those see it who need room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
-    /// Instances that have nothing to do.
+    /// What has nothing to do.
     pub idle: Vec<Idle>,
-    /// How many have something to do.
+    /// How many instances have something to do.
     pub busy: u64,
     /// What those take that were told to end, as far as the kernel may still count it, in bytes.
     pub leaving_bytes: u64,
-    /// Whether the kernel may still count what one of them, or one that has ended, held until now.
+    /// Whether more may be free in a moment, as [`AdmissionFacts::is_settling`] has it.
+    ///
+    /// [`AdmissionFacts::is_settling`]: farfork_policy::admission::AdmissionFacts::is_settling
     pub is_settling: bool,
 }
 
@@ -125,6 +155,13 @@ pub struct Place {
     pub node: String,
 }
 
+/// What ends that is no instance.
+#[derive(Debug)]
+pub struct Leaving {
+    fleet: Arc<Fleet>,
+    key: (String, u64),
+}
+
 impl Fleet {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every step leaves the tables valid.
@@ -140,7 +177,8 @@ impl Fleet {
         let Newcomer { id, function, node, bytes, start_us } = newcomer;
         let (node, evict) = (node.to_owned(), Box::new(evict));
         let place = Place { fleet: Arc::clone(self), id, node: node.clone() };
-        let entry = Entry { function, node, bytes, start_us, work: Work::Some, evict };
+        let (held_bytes, work) = (None, Work::Busy);
+        let entry = Entry { function, node, bytes, held_bytes, start_us, work, evict };
         self.state().entries.insert(id, entry);
         place
     }
@@ -151,26 +189,26 @@ impl Fleet {
             id: *id,
             function: entry.function.clone(),
             node: entry.node.clone(),
-            is_idle: entry.work != Work::Some,
+            is_idle: entry.work != Work::Busy,
         };
         self.state().entries.iter().map(resident).collect()
     }
 
     /// The instances of a node.
     pub fn on(&self, node: &str) -> Neighbours {
-        let mut state = self.state();
+        let state = self.state();
         let leaving_bytes = state.leaving_bytes(node);
         let here = || state.entries.iter().filter(|(_, entry)| entry.node == node);
         let idle = here().filter_map(|(id, entry)| match entry.work {
-            Work::None { calls_per_hour } => Some(Idle {
+            Work::Idle { calls_per_hour } => Some(Idle {
                 id: id.to_string(),
                 bytes: entry.bytes,
                 saves_us: entry.start_us,
                 uses_per_hour: calls_per_hour,
             }),
-            Work::Some | Work::Ending(_) => None,
+            Work::Busy | Work::Ending(_) => None,
         });
-        let busy = here().filter(|(_, entry)| entry.work == Work::Some).count() as u64;
+        let busy = here().filter(|(_, entry)| entry.work.is_busy()).count() as u64;
         let has_freed = state.freed.get(node).is_some_and(|freed| freed.elapsed() < SETTLED);
         let is_settling = has_freed || leaving_bytes > 0;
         Neighbours { idle: idle.collect(), busy, leaving_bytes, is_settling }
@@ -183,7 +221,7 @@ impl Fleet {
         for id in ids {
             let entry = id.parse().ok().and_then(|id: u64| state.entries.get_mut(&id));
             if let Some(entry) = entry {
-                if entry.work != Work::Some {
+                if entry.work != Work::Busy {
                     entry.work = Work::Ending(Instant::now());
                 }
                 (entry.evict)();
@@ -191,9 +229,23 @@ impl Fleet {
         }
     }
 
-    /// Something else than an instance was told to end.
-    pub fn leaves(&self, node: &str, bytes: u64) {
-        self.state().left.push((node.to_owned(), bytes, Instant::now()));
+    /// Something else than an instance is told to end, and has ended when this is dropped.
+    pub fn leaves(self: &Arc<Self>, node: &str, bytes: u64) -> Leaving {
+        let mut state = self.state();
+        state.next += 1;
+        let key = (node.to_owned(), state.next);
+        state.leaving.insert(key.clone(), bytes);
+        Leaving { fleet: Arc::clone(self), key }
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let mut state = self.fleet.state();
+        let bytes = state.leaving.remove(&self.key).unwrap_or(0);
+        state.freed(&self.key.0, bytes);
+        drop(state);
+        self.fleet.room.notify_waiters();
     }
 }
 
@@ -202,33 +254,27 @@ impl Place {
     pub fn set_idle(&self, calls_per_hour: Option<u64>, bytes: Option<u64>) {
         let mut state = self.fleet.state();
         let work =
-            calls_per_hour.map_or(Work::Some, |calls_per_hour| Work::None { calls_per_hour });
+            calls_per_hour.map_or(Work::Busy, |calls_per_hour| Work::Idle { calls_per_hour });
         if let Some(entry) = state.entries.get_mut(&self.id) {
             entry.work = work;
+            entry.held_bytes = bytes.or(entry.held_bytes);
             entry.bytes = bytes.unwrap_or(entry.bytes);
         }
-        if work != Work::Some {
-            self.makes_room(state);
+        if work != Work::Busy {
+            state.freed(&self.node, 0);
+            drop(state);
+            self.fleet.room.notify_waiters();
         }
-    }
-
-    fn makes_room(&self, mut state: MutexGuard<'_, State>) {
-        state.freed.insert(self.node.clone(), Instant::now());
-        drop(state);
-        self.fleet.room.notify_waiters();
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.fleet.state();
-        // What one at work had promised to it is free at once.
-        if let Some(entry) = state.entries.remove(&self.id)
-            && entry.work != Work::Some
-        {
-            state.left.push((entry.node, entry.bytes, Instant::now()));
-        }
-        self.makes_room(state);
+        let entry = state.entries.remove(&self.id);
+        state.freed(&self.node, entry.and_then(|entry| entry.held_bytes).unwrap_or(0));
+        drop(state);
+        self.fleet.room.notify_waiters();
     }
 }
 
@@ -284,21 +330,28 @@ mod tests {
             place
         };
         let leaving = || fleet.on("a").leaving_bytes;
-        let (first, second) = (place(1), place(2));
+        let (first, second, third) = (place(1), place(2), place(3));
         assert_eq!(leaving(), 0);
         fleet.evict(&["1".to_owned()]);
         let left: Vec<String> = fleet.on("a").idle.into_iter().map(|idle| idle.id).collect();
-        assert_eq!((leaving(), left), (30, vec!["2".to_owned()]), "it does not go twice");
+        assert_eq!((leaving(), left), (30, vec!["2".to_owned(), "3".to_owned()]));
         drop(first);
-        fleet.leaves("a", 5);
-        fleet.leaves("b", 1000);
+        let (ghost, other) = (fleet.leaves("a", 5), fleet.leaves("b", 1000));
         assert_eq!((leaving(), fleet.on("b").is_settling), (35, true));
         tokio::time::advance(LEAVING).await;
-        assert_eq!((leaving(), fleet.on("b").is_settling), (0, false));
-        fleet.evict(&["2".to_owned()]);
+        assert_eq!((leaving(), fleet.on("b").leaving_bytes), (5, 1000), "they take their time");
+        drop((ghost, other));
+        assert_eq!(leaving(), 5, "it is counted yet");
+        tokio::time::advance(LEAVING).await;
+        assert_eq!((leaving(), fleet.on("b").is_settling), (0, true));
+        tokio::time::advance(SETTLED).await;
+        assert_eq!(fleet.on("b"), Neighbours::default());
+        fleet.evict(&["2".to_owned(), "3".to_owned()]);
         second.set_idle(None, None);
-        assert_eq!((leaving(), fleet.on("a").busy), (0, 1), "a call came first");
-        drop(second);
-        assert_eq!(leaving(), 0, "what was promised to it is free at once");
+        assert_eq!((leaving(), fleet.on("a").busy), (30, 1), "a call came first");
+        tokio::time::advance(LEAVING).await;
+        assert_eq!((leaving(), fleet.on("a").busy), (0, 2), "it does not end");
+        drop((second, third));
+        assert_eq!(leaving(), 60, "what it held at work, too");
     }
 }

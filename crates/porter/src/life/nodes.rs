@@ -190,9 +190,9 @@ pub trait Nodes: Debug + Send + Sync {
     fn end_work(&self, id: u64);
     /// The ghosts that wait on a node.
     fn ghosts(&self, node: &str) -> NodeGhosts;
-    /// Has those of these ghosts end that still wait; names of what is no ghost are nothing to this. What
-    /// they take, in bytes.
-    fn stop_ghosts(&self, node: &str, ids: &[String]) -> u64;
+    /// Has those of these ghosts end that still wait, and makes none there for a moment; names of what is no
+    /// ghost are nothing to this. What they take, in bytes, and what comes to an end when they have.
+    fn stop_ghosts(&self, node: &str, ids: &[String]) -> (u64, Doing<()>);
     /// Starts an instance.
     fn start(&self, start: Start) -> Doing<Result<Started, NodesError>>;
     /// Checkpoints an instance that waits for a connection, under a name; memory at the addresses

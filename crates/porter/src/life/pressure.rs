@@ -22,7 +22,7 @@ const RECLAIM: Duration = Duration::from_secs(1);
 const NO_PRESSURE_PERMILLE: u64 = 850;
 
 impl Shared {
-    /// What is on a node, ghosts that wait among what has nothing to do.
+    /// What is on a node: instances, and ghosts that wait among what has nothing to do.
     pub fn neighbours(&self, node: &str) -> Neighbours {
         let mut neighbours = self.fleet.on(node);
         let NodeGhosts { idle, is_settling } = self.nodes.ghosts(node);
@@ -34,20 +34,28 @@ impl Shared {
     /// Has these neighbours end, if they still have nothing to do.
     pub fn evict(&self, node: &str, ids: &[String]) {
         self.fleet.evict(ids);
-        self.fleet.leaves(node, self.nodes.stop_ghosts(node, ids));
+        let (bytes, ending) = self.nodes.stop_ghosts(node, ids);
+        if bytes > 0 {
+            let leaving = self.fleet.leaves(node, bytes);
+            tokio::spawn(async move {
+                ending.await;
+                drop(leaving);
+            });
+        }
     }
 }
 
-/// Has idle instances end where those at work have come to need their memory.
+/// Has what is idle end where instances at work have come to need its memory.
 pub async fn relieve(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RELIEF).await;
         for node in shared.nodes.nodes(0, None) {
-            let Neighbours { idle, leaving_bytes, .. } = shared.neighbours(&node.name);
-            // Nothing to decide is nothing to keep on record.
-            if idle.is_empty() || node.memory.excess_above(NO_PRESSURE_PERMILLE) == 0 {
+            let is_low = node.memory.excess_above(NO_PRESSURE_PERMILLE) == 0;
+            // Nothing to decide is nothing to keep on record. Some ghost waits nearly always.
+            if is_low || shared.fleet.on(&node.name).idle.is_empty() {
                 continue;
             }
+            let Neighbours { idle, leaving_bytes, .. } = shared.neighbours(&node.name);
             let facts = ReliefFacts { memory: node.memory, idle, leaving_bytes };
             let ended = shared.advisor.ask(&*shared.advisor.policies.relief, &node.name, &facts);
             shared.evict(&node.name, &ended);

@@ -34,6 +34,8 @@ pub const ATTACHED_GHOSTS: u64 = 3;
 /// What starting and checkpointing take.
 pub const START: Duration = Duration::from_millis(5);
 pub const CHECKPOINT: Duration = Duration::from_millis(100);
+/// What stopping ghosts takes.
+pub const STOP: Duration = Duration::from_millis(1500);
 
 /// What the nodes do.
 #[derive(Debug, Default)]
@@ -55,8 +57,12 @@ pub struct State {
     pub failing_checkpoints: u32,
     /// Whether ghosts wait that have the image of whatever is started.
     pub has_attached: bool,
-    /// Ghosts that wait on every node, and what each takes, in bytes.
+    /// Where ghosts wait; on every node without it.
+    pub ghosts_on: Option<String>,
+    /// Ghosts that wait, and what each takes, in bytes.
     pub ghosts: BTreeMap<String, u64>,
+    /// What those take that are being stopped.
+    ending_bytes: u64,
     /// Whether memory is set aside for a moment.
     pub is_settling: bool,
     /// How the clones were started.
@@ -97,9 +103,15 @@ impl State {
         for node in &mut nodes {
             let here = self.alive.values().filter(|alive| alive.node == node.name);
             node.memory.used_bytes += here.map(|alive| self.taken(alive)).sum::<u64>();
-            node.memory.used_bytes += self.ghosts.values().sum::<u64>();
+            if self.has_ghosts(&node.name) {
+                node.memory.used_bytes += self.ghosts.values().sum::<u64>() + self.ending_bytes;
+            }
         }
         nodes
+    }
+
+    fn has_ghosts(&self, node: &str) -> bool {
+        self.ghosts_on.as_ref().is_none_or(|only| only == node)
     }
 
     fn has_room(&self, node: &str, bytes: u64) -> bool {
@@ -351,8 +363,11 @@ impl Nodes for TestNodes {
         }
     }
 
-    fn ghosts(&self, _: &str) -> NodeGhosts {
+    fn ghosts(&self, node: &str) -> NodeGhosts {
         let state = self.state();
+        if !state.has_ghosts(node) {
+            return NodeGhosts::default();
+        }
         let ghost = |(id, bytes): (&String, &u64)| {
             let (id, bytes, saves_us, uses_per_hour) = (id.clone(), *bytes, 1, 1);
             Idle { id, bytes, saves_us, uses_per_hour }
@@ -361,9 +376,16 @@ impl Nodes for TestNodes {
         NodeGhosts { idle, is_settling: state.is_settling }
     }
 
-    fn stop_ghosts(&self, _: &str, ids: &[String]) -> u64 {
+    fn stop_ghosts(&self, _: &str, ids: &[String]) -> (u64, Doing<()>) {
+        let nodes = self.clone();
         let mut state = self.state();
-        ids.iter().filter_map(|id| state.ghosts.remove(id)).sum()
+        let bytes = ids.iter().filter_map(|id| state.ghosts.remove(id)).sum();
+        state.ending_bytes += bytes;
+        let ending = Box::pin(async move {
+            sleep(STOP).await;
+            nodes.state().ending_bytes -= bytes;
+        });
+        (bytes, ending)
     }
 
     fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {

@@ -66,6 +66,23 @@ async fn ghosts_that_wait_make_room_before_a_call_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_node_is_asked_for_room_that_can_make_it() {
+    let nodes = TestNodes::new(&[("node1", 300), ("node2", 300)]);
+    nodes.state().ghosts = [("ghost x".to_owned(), 20 << 20)].into();
+    {
+        // More is free of one; of the other, what could go makes enough.
+        let mut state = nodes.state();
+        state.ghosts_on = Some("node2".to_owned());
+        state.nodes[0].memory.used_bytes = 32 << 20;
+        state.nodes[1].memory.used_bytes = 15 << 20;
+    }
+    let world = World::with(nodes, Settings::default());
+    let action = world.action("a", "code", json!({}));
+    assert_eq!(world.call(&action, json!({})).await.response.status, Outcome::Success);
+    assert!(world.nodes.events().contains(&"cold 1 on node2".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_set_aside_for_a_moment_is_waited_for() {
     let world = small(1);
     {

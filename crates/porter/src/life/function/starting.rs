@@ -1,5 +1,6 @@
 //! Starting instances: where, of what, and what happens if there is no room.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use farfork_policy::admission::{Admission, AdmissionFacts};
@@ -7,7 +8,9 @@ use farfork_policy::placement::{NodeFacts, PlacementFacts};
 use farfork_types::Tiering;
 use tokio::time::Instant;
 
-use super::{Function, Image, LOOK_AGAIN, MOST_FAILED_CLONES, Message, NO_NODE, Waiting, micros};
+use super::{
+    Function, Image, LOOK_AGAIN, MOST_FAILED_CLONES, Message, NO_NODE, Waiting, micros, millis,
+};
 use crate::api::{Outcome, Response, StartKind};
 use crate::life::code::NoCode;
 use crate::life::fleet::{Neighbours, Newcomer};
@@ -141,14 +144,34 @@ impl Function {
     /// Nowhere is room for an instance: has others end, waits, or gives a call up.
     fn make_room(&mut self, facts: &PlacementFacts) {
         self.look_again = Some(Instant::now() + LOOK_AGAIN);
-        let free = |node: &&NodeFacts| node.memory.free_below(1000);
-        let Some(node) = facts.nodes.iter().max_by_key(free) else {
+        let mut nodes: Vec<(AdmissionFacts, &str)> = facts
+            .nodes
+            .iter()
+            .map(|node| (self.admission_facts(node, facts.need_bytes), &*node.name))
+            .collect();
+        nodes.sort_by_key(|(facts, _)| Reverse(most_free(facts)));
+        if nodes.is_empty() {
             return self.give_up_late();
-        };
-        let name = &node.name;
-        let Neighbours { idle, busy, leaving_bytes, is_settling } = self.shared.neighbours(name);
-        let facts = AdmissionFacts {
-            need_bytes: facts.need_bytes,
+        }
+        let advisor = &self.shared.advisor;
+        for (facts, node) in nodes {
+            match advisor.ask(&*advisor.policies.admission, &self.about, &facts) {
+                // There is by now.
+                Admission::Start | Admission::Wait => return,
+                Admission::Evict(ids) => return self.shared.evict(node, &ids),
+                Admission::Refuse => {}
+            }
+        }
+        if let Some(waiting) = self.queue.pop_back() {
+            self.give_up(waiting, "there is no room for another instance of it");
+        }
+    }
+
+    fn admission_facts(&self, node: &NodeFacts, need_bytes: u64) -> AdmissionFacts {
+        let Neighbours { idle, busy, leaving_bytes, is_settling } =
+            self.shared.neighbours(&node.name);
+        AdmissionFacts {
+            need_bytes,
             memory: node.memory,
             idle,
             // Its own may not be counted yet.
@@ -156,17 +179,7 @@ impl Function {
             leaving_bytes,
             is_settling,
             queued: self.queue.len() as u64,
-        };
-        let advisor = &self.shared.advisor;
-        match advisor.ask(&*advisor.policies.admission, &self.about, &facts) {
-            // There is by now.
-            Admission::Start | Admission::Wait => {}
-            Admission::Evict(ids) => self.shared.evict(name, &ids),
-            Admission::Refuse => {
-                if let Some(waiting) = self.queue.pop_back() {
-                    self.give_up(waiting, "there is no room for another instance of it");
-                }
-            }
+            waited_ms: self.queue.front().map_or(0, |waiting| millis(waiting.since.elapsed())),
         }
     }
 
@@ -193,4 +206,10 @@ impl Function {
             self.shared.not_made(&self.counted, waiting, response);
         }
     }
+}
+
+/// What could be free of a node.
+fn most_free(facts: &AdmissionFacts) -> u64 {
+    let idle: u64 = facts.idle.iter().map(|idle| idle.bytes).sum();
+    facts.memory.free_below(1000).saturating_add(idle + facts.leaving_bytes)
 }
