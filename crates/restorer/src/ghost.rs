@@ -17,8 +17,8 @@ pub fn wait() -> ! {
     if call::send(CONTROL_FD, &Hello { version: VERSION, reserved: 0 }).is_err() {
         call::exit(0)
     }
-    // Whoever asks hears why there are none.
-    become_init(tools().ok())
+    // If there are none, whoever asks for the clone hears why.
+    become_init(tools())
 }
 
 /// Life of a spare, which has been forked with what its maker was handed.
@@ -30,10 +30,10 @@ pub extern "C" fn wait_as_spare(start: u64) -> ! {
     let placed = unsafe { syscall(k::__NR_dup3, [*control as u64, CONTROL_FD as u64, O_CLOEXEC]) };
     close_all_but_control();
     let tools = placed.and_then(|_| mount_proc()).and_then(|_| tools());
-    let Ok(tools) = tools else {
+    if tools.is_err() {
         call::exit(0) // whoever asks next sees it, and does without
-    };
-    become_init(Some(tools))
+    }
+    become_init(tools)
 }
 
 const O_CLOEXEC: u64 = k::O_CLOEXEC as u64;
@@ -50,11 +50,11 @@ fn tools() -> Result<Tools, Errno> {
 
 /// Waits for the one request, and becomes the init of its clone. Ends when the agent closes its
 /// end first, or speaks in a way that is not understood.
-fn become_init(tools: Option<Tools>) -> ! {
+fn become_init(tools: Result<Tools, Errno>) -> ! {
     match receive() {
         Some((request, received)) => {
             let (request, received) = (&request, &received);
-            let start = Start { request, received, has_container: true, tools };
+            let start = Start { request, received, has_container: true, tools: Some(tools) };
             init::enter(&raw const start as u64)
         }
         None => call::exit(0),

@@ -21,8 +21,8 @@ pub struct Start<'a> {
     pub received: &'a Received,
     /// The container is there already, its `/proc` mounted.
     pub has_container: bool,
-    /// What the supervisor needs, if that is there already.
-    pub tools: Option<Tools>,
+    /// What the supervisor needs, or why it cannot be had, if that was seen to already.
+    pub tools: Option<Result<Tools, Errno>>,
 }
 
 /// What the init leaves to the clone, and what the clone's threads share.

@@ -111,10 +111,10 @@ impl Supervisor {
     pub fn new(
         plan: &'static PlanHeader,
         request: &Request,
-        tools: Option<Tools>,
+        tools: Option<Result<Tools, Errno>>,
         spare_fd: u32,
     ) -> Result<Supervisor, Errno> {
-        let tools = tools.map_or_else(Tools::make, Ok)?.above(spare_fd)?;
+        let tools = tools.unwrap_or_else(Tools::make)?.above(spare_fd)?;
         let has_namespace = request.pid_mode == PidMode::New as u32;
         if !has_namespace {
             reap::adopt_descendants()?;

@@ -312,10 +312,17 @@ fn has_died(pid: u32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
+/// Whether a process is under a seccomp filter.
+fn has_filter(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|text| text.contains("Seccomp:\t2"))
+}
+
 fn without_the_spare() -> Outcome {
     let mut stage = Stage::set_with_spare()?;
     stage.is_clean()?;
     let spare = stage.child(true)?;
+    await_until("the init made in advance has its filter", || has_filter(spare))?;
     let clone = stage.restore_alone()?;
     demand(children(spare).len() == 1, "the clone is not a child of the init made in advance")?;
     stage.passes(clone)?;
@@ -399,7 +406,7 @@ fn client_is_struck(stage: &Stage, blow: Blow) -> Outcome<bool> {
     })?;
     let tracer = Tracer::follow((pid as u32, Role::Client), blow)?;
     match kill(Pid::from_raw(pid), Signal::SIGCONT) {
-        // Its tracer has let it go on already, and struck it.
+        // Its tracer has let it go on already, and it has ended.
         Ok(()) | Err(Errno::ESRCH) => {}
         Err(errno) => return Err(during("continuing")(errno)),
     }
