@@ -6,6 +6,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use farfork_pool::Pool;
 use farfork_porter::cluster;
@@ -14,6 +15,7 @@ use farfork_porter::serve::{Settings, run as serve};
 use crate::pool::PoolArg;
 use crate::{CommandResult, size};
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Least memory of a node.
 const LEAST_NODE_BYTES: u64 = 512 << 20;
 
@@ -39,6 +41,9 @@ pub(crate) struct Args {
     /// 0 for none. Such a clone takes a fault for every page it touches.
     #[arg(long, value_name = "K", env = "FARFORK_PROFILE_EVERY", default_value_t = 16)]
     profile_every: u32,
+    /// Keep records of activations for so many days; 0 keeps them for ever.
+    #[arg(long, value_name = "DAYS", env = "FARFORK_RETENTION_DAYS", default_value_t = 7)]
+    retention_days: u32,
     /// Python that has the package farfork, for Python functions.
     #[arg(long, value_name = "PATH", env = "FARFORK_PYTHON", default_value = "python3")]
     python: PathBuf,
@@ -97,6 +102,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         nodejs: args.nodejs.as_deref().map(program).transpose()?,
         state: state.clone(),
         policies: args.policies.as_deref().map(policies).transpose()?.unwrap_or_default(),
+        retention: (args.retention_days > 0).then(|| DAY * args.retention_days),
     };
     serve(&settings, |address| {
         // Whoever started this may have closed its end.

@@ -22,7 +22,7 @@ use crate::gateway::{Gateway, router};
 use crate::life::{Advisor, JournalFile, Platform, Watched};
 use crate::operator::{Listener, OperatorError, have_guest};
 use crate::runtimes::{NodeJs, NodeJsError, Others};
-use crate::store::{Embedded, Store, StoreError};
+use crate::store::{Embedded, Store, StoreError, forget_old};
 
 /// For so long calls that are being made are waited for at the end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -42,6 +42,8 @@ pub struct Settings {
     pub nodejs: Option<PathBuf>,
     /// Who decides.
     pub policies: PolicySettings,
+    /// For how long activations are kept; for ever without it.
+    pub retention: Option<Duration>,
 }
 
 /// The platform cannot be served.
@@ -168,6 +170,9 @@ async fn serve(
     let runtimes = Arc::new(Runtimes { python: python.version, nodejs, blackbox: true });
     let platform =
         Platform::begin(Arc::clone(&store), Arc::new(cluster), advisor, folders, others)?;
+    if let Some(retention) = settings.retention {
+        tokio::spawn(forget_old(Arc::clone(&store), retention));
+    }
     let dashboard = Dashboard::of(Arc::clone(&platform) as Arc<dyn Watched>);
     let operator = tokio::spawn(Listener::at(&settings.state)?.serve(Arc::clone(&store)));
     let gateway = Gateway { store, runtimes, caller: platform };

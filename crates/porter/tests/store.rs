@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use farfork_porter::api::{
     Action, ActionPut, Activation, ActivationId, Change, Name, Response, Runtimes, StartKind,
     Times, Version,
 };
-use farfork_porter::store::{Accepted, Embedded, Key, Selection, Store, StoreError};
+use farfork_porter::store::{Accepted, Embedded, Key, Selection, Store, StoreError, forget_old};
 use farfork_porter::trace::Trace;
 use serde_json::{Map, json};
 
@@ -37,6 +39,12 @@ impl Bed {
     fn after_a_crash(&self) -> Embedded {
         fs::copy(self.path("db"), self.path("crashed")).unwrap();
         Embedded::open(&self.path("crashed")).unwrap()
+    }
+
+    /// The same store in other hands.
+    fn after_all_is_written(&self) -> Embedded {
+        self.store().flush().unwrap();
+        self.after_a_crash()
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -196,6 +204,29 @@ fn old_activations_are_forgotten_whole() {
         assert_eq!(ids(&bed.store().activations(&guest, &selection).unwrap()), [3, 2]);
     }
     assert_eq!(bed.store().activation(&guest, ActivationId(1)).unwrap(), None);
+}
+
+#[tokio::test]
+async fn all_that_is_too_old_is_forgotten_of_every_namespace() {
+    let bed = Bed::new();
+    let [first, other] = ["guest", "other"].map(|owner| created(bed.store(), owner, "hello"));
+    for id in 0..600 {
+        let of = if id % 3 == 0 { &other } else { &first };
+        bed.store().finish(activation(of, id, 10)).unwrap();
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    bed.store().finish(activation(&first, 1000, now)).unwrap();
+    let store: Arc<dyn Store> = Arc::new(bed.after_all_is_written());
+    tokio::spawn(forget_old(Arc::clone(&store), Duration::from_secs(3600)));
+    let left =
+        || ["guest", "other"].map(|owner| ids(&store.activations(&name(owner), &all()).unwrap()));
+    for _ in 0..500 {
+        if left() == [vec![1000], vec![]] {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("there are still {:?}", left().map(|ids| ids.len()));
 }
 
 #[test]

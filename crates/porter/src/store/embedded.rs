@@ -35,6 +35,8 @@ const OF_ACTION: TableDefinition<'_, (&str, &str, u64, u128), ()> =
     TableDefinition::new("activations-of-action");
 /// When calls were accepted, by id.
 const PENDING: TableDefinition<'_, u128, u64> = TableDefinition::new("pending");
+/// So many activations are forgotten at once: others wait meanwhile, and each may hold megabytes.
+const MOST_FORGOTTEN: usize = 256;
 
 /// A database in a file.
 #[derive(Debug)]
@@ -388,10 +390,14 @@ impl Store for Embedded {
         self.write("forget activations", Durability::Immediate, |write| {
             let mut activations = write.open_table(ACTIVATIONS)?;
             let mut old: Vec<Activation> = Vec::new();
-            for entry in activations.iter()? {
-                let (key, value) = entry?;
-                if key.value().1 < before_ms {
-                    old.push(decoded(ACTIVATIONS.name(), value.value())?);
+            let mut done = String::new();
+            loop {
+                let mut rest = activations.range((&*done, u64::MAX, u128::MAX)..)?;
+                let Some((first, _)) = rest.next().transpose()? else { break };
+                done = first.value().0.to_owned();
+                let its = activations.range((&*done, 0, 0)..(&*done, before_ms, 0))?;
+                for entry in its.take(MOST_FORGOTTEN - old.len()) {
+                    old.push(decoded(ACTIVATIONS.name(), entry?.1.value())?);
                 }
             }
             let (mut starts, mut of_action) =

@@ -9,6 +9,7 @@
 //! blocking calls whose callers have their answers, and has a non-blocking call made again.
 
 mod embedded;
+mod retention;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use serde_json::{Map, Value};
 use crate::api::{Action, Activation, ActivationId, Change, Code, Name, Version};
 use crate::trace::Trace;
 pub use embedded::Embedded;
+pub use retention::forget_old;
 
 /// What came of a call is on disk within this time.
 pub const FLUSH: Duration = Duration::from_millis(100);
@@ -150,7 +152,8 @@ pub trait Store: Debug + Send + Sync {
         namespace: &Name,
         selection: &Selection,
     ) -> Result<Vec<Activation>, StoreError>;
-    /// Forgets activations that began before this time, in milliseconds since 1970; how many.
+    /// Forgets activations that began before this time, in milliseconds since 1970: how many, which may be
+    /// fewer than there are, but not none.
     fn forget(&self, before_ms: u64) -> Result<usize, StoreError>;
     /// Writes to disk what is not there yet.
     fn flush(&self) -> Result<(), StoreError>;
