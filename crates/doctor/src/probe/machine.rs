@@ -10,7 +10,7 @@ pub(super) const PROBES: &[Probe] = &[
         id: "x86_64_linux",
         group: Group::Required,
         needed_for: "saved registers and the layout of an image",
-        advice: "use Linux 6.7 or later on x86-64",
+        advice: "use Linux 6.11 or later on x86-64",
         look: x86_64_linux,
     },
     Probe {

@@ -4,8 +4,11 @@ use super::raw::{self, Mapping, PAGE_BYTES};
 use super::{Finding, Probe, setting, while_doing};
 use crate::Group;
 use farfork_sys::memory;
+use farfork_sys::procmap::{self, Which};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 
 const NEWER: &str = "use a newer kernel";
 
@@ -21,8 +24,15 @@ pub(super) const PROBES: &[Probe] = &[
         id: "pagemap_scan",
         group: Group::Required,
         needed_for: "finding the pages that a process has touched",
-        advice: "use Linux 6.7 or later",
+        advice: "use Linux 6.11 or later",
         look: pagemap_scan,
+    },
+    Probe {
+        id: "procmap_query",
+        group: Group::Required,
+        needed_for: "zeros after MADV_DONTNEED in clones, and making their pages local",
+        advice: "use Linux 6.11 or later",
+        look: procmap_query,
     },
     Probe {
         id: "userfaultfd",
@@ -90,6 +100,20 @@ fn pagemap_scan() -> Finding {
         Ok("found the page that was touched".into())
     } else {
         Err(format!("touched {expected:x?}, but PAGEMAP_SCAN found {found:x?}"))
+    }
+}
+
+fn procmap_query() -> Finding {
+    let mapping = Mapping::anonymous(2 * PAGE_BYTES).map_err(while_doing("mapping memory"))?;
+    let maps =
+        File::open("/proc/self/maps").map_err(while_doing("opening the list of mappings"))?;
+    let Range { start, end } = mapping.addresses();
+    let found = procmap::query(maps.as_raw_fd(), start, Which::Covering)
+        .map_err(|errno| io::Error::from_raw_os_error(errno.0))
+        .map_err(while_doing("asking PROCMAP_QUERY for a mapping"))?;
+    match found {
+        Some(found) if found.start <= start && end <= found.end => Ok("found a mapping".into()),
+        found => Err(format!("mapped {start:#x}..{end:#x}, but PROCMAP_QUERY found {found:x?}")),
     }
 }
 

@@ -124,6 +124,7 @@ mod tests {
             ("map_files", libc::SYS_openat),
             ("same_pid", libc::SYS_clone3),
             ("pagemap_scan", libc::SYS_ioctl),
+            ("procmap_query", libc::SYS_ioctl),
             ("userfaultfd", libc::SYS_userfaultfd),
             ("userfaultfd_minor_shmem", libc::SYS_ioctl),
             ("tmpfs_huge_pages", libc::SYS_fsopen),
