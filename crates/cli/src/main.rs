@@ -36,7 +36,7 @@ type CommandResult = Result<ExitCode, Box<dyn Error>>;
 /// Exit status of a call that was wrong.
 const USAGE: u8 = 2;
 
-/// Clones warm processes: checkpoint once into shared memory, start copies in under a millisecond.
+/// Clones warm processes: checkpoint once into shared memory, start copies in about a millisecond.
 #[derive(Parser)]
 #[command(name = "farfork", version)]
 struct Cli {
