@@ -1,6 +1,7 @@
 // An IPC namespace of the process's own: its clones have one each, too.
 #include "sysv.h"
 #include <sched.h>
+#include <sys/prctl.h>
 
 int main(void) {
     if (unshare(CLONE_NEWIPC)) {
@@ -14,6 +15,7 @@ int main(void) {
     if (getenv("COMPANY")) {
         pid_t child = MUST(fork());
         if (!child) {
+            MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
             MUST(shmdt(at));
             pause();
         }

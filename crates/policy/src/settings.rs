@@ -132,6 +132,32 @@ impl From<Settings> for Policies {
 mod tests {
     use super::*;
 
+    /// Every setting with its default.
+    fn named(settings: &serde_json::Value) -> Vec<String> {
+        let named_in = |(key, value): (&String, &serde_json::Value)| match value {
+            serde_json::Value::Object(_) => [vec![format!("`{key}`")], named(value)].concat(),
+            serde_json::Value::String(name) => vec![format!("`{name}`")],
+            figure => vec![format!("`{key}` ({figure})")],
+        };
+        settings.as_object().unwrap().iter().flat_map(named_in).collect()
+    }
+
+    #[test]
+    fn the_documents_have_them_all() {
+        let documents = include_str!("../../../docs/autoscaler.md");
+        let others = Settings {
+            tiering: Tiering::Always(Always::default()),
+            checkpoint: Checkpoint::WhenSettled(WhenSettled::default()),
+            keep_alive: KeepAlive::ByPressure(ByPressure::default()),
+            ..Settings::default()
+        };
+        for settings in [Settings::default(), others] {
+            for setting in named(&serde_json::to_value(settings).unwrap()) {
+                assert!(documents.contains(&setting), "{setting} is not in docs/autoscaler.md");
+            }
+        }
+    }
+
     #[test]
     fn a_file_names_only_what_differs() {
         assert_eq!(serde_json::from_str::<Settings>("{}").unwrap(), Settings::default());
