@@ -169,9 +169,16 @@ mod tests {
     fn script(text: &str) -> (tempfile::TempDir, PathBuf) {
         let bed = tempfile::tempdir().unwrap();
         let path = bed.path().join("node");
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        write_program(&path, text);
         (bed, path)
+    }
+
+    /// Has another process write it: what this one has open to write, a child that another test forks just
+    /// then has, too, and as long as it does the program does not run.
+    fn write_program(path: &Path, text: &str) {
+        let write = r#"printf %s "$1" >"$0" && chmod 755 "$0""#;
+        let done = Command::new("sh").args(["-c", write]).arg(path).arg(text).status().unwrap();
+        assert!(done.success());
     }
 
     #[test]
@@ -197,7 +204,7 @@ mod tests {
         for (says, draws) in [("exit 103", false), ("grep -q rdrand ${1#*=}", true)] {
             let text =
                 format!("#!/bin/sh\ncase $1 in --openssl-config=*) {says};; *) {tells};; esac\n");
-            fs::write(&path, text).unwrap();
+            write_program(&path, &text);
             let nodejs = NodeJs::find(Some(&path), &bed.path().join("files")).unwrap().unwrap();
             let options = nodejs.server(256).arguments.join(" ");
             assert_eq!(options.contains("--openssl-config="), draws, "{options}");
