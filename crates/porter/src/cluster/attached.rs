@@ -11,6 +11,7 @@ use farfork_policy::placement::NodeFacts;
 use farfork_types::{Cid, Tiering};
 use tokio::time::{Duration, Instant};
 
+use super::ghosts::withdraw;
 use super::takings::Takings;
 use crate::life::Advisor;
 
@@ -139,10 +140,8 @@ impl Attached {
         let (mut stocks, now) = (self.stocks(), Instant::now());
         let own = stocks.iter_mut().filter(|((of, _), _)| of == node);
         let idle = own.flat_map(|(_, stock)| {
-            let (bytes, saves_us) = (stock.bytes, stock.saved_us().unwrap_or(0));
-            let uses_per_hour = stock.takings.in_last_hour_by(stock.ids.len(), now);
-            let idle = move |id: &String| Idle { id: id.clone(), bytes, saves_us, uses_per_hour };
-            stock.ids.iter().map(idle)
+            let worth = (stock.bytes, stock.saved_us().unwrap_or(0));
+            stock.takings.idle(&stock.ids, worth, now)
         });
         idle.collect()
     }
@@ -152,10 +151,7 @@ impl Attached {
         let (mut withdrawn, mut bytes) = (Vec::new(), 0);
         for ((of, _), stock) in &mut *self.stocks() {
             if of == node {
-                let theirs = stock.ids.extract_if(.., |id| ids.contains(id.as_str()));
-                let before = withdrawn.len();
-                withdrawn.extend(theirs.map(|id| (node.to_owned(), id)));
-                bytes += (withdrawn.len() - before) as u64 * stock.bytes;
+                bytes += withdraw(&mut stock.ids, ids, (node, &mut withdrawn)) * stock.bytes;
             }
         }
         (withdrawn, bytes)

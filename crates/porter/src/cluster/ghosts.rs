@@ -147,10 +147,8 @@ impl Ghosts {
         let (mut stocks, now) = (self.stocks(), Instant::now());
         let here = stocks.iter_mut().filter(|((of, _), _)| of == node);
         let idle = here.flat_map(|(_, stock)| {
-            let (bytes, saves_us) = (stock.bytes(), SAVES_US);
-            let uses_per_hour = stock.takings.in_last_hour_by(stock.ids.len(), now);
-            let idle = move |id: &String| Idle { id: id.clone(), bytes, saves_us, uses_per_hour };
-            stock.ids.iter().map(idle)
+            let bytes = stock.bytes();
+            stock.takings.idle(&stock.ids, (bytes, SAVES_US), now)
         });
         idle.collect()
     }
@@ -160,10 +158,8 @@ impl Ghosts {
         let (mut withdrawn, mut bytes) = (Vec::new(), 0);
         for ((of, _), stock) in &mut *self.stocks() {
             if of == node {
-                let (before, each) = (withdrawn.len(), stock.bytes());
-                let theirs = stock.ids.extract_if(.., |id| ids.contains(id.as_str()));
-                withdrawn.extend(theirs.map(|id| (node.to_owned(), id)));
-                bytes += (withdrawn.len() - before) as u64 * each;
+                let each = stock.bytes();
+                bytes += withdraw(&mut stock.ids, ids, (node, &mut withdrawn)) * each;
             }
         }
         (withdrawn, bytes)
@@ -259,6 +255,18 @@ impl Ghosts {
         });
         unused
     }
+}
+
+/// Takes those of a node's that are in `ids` out of a stock: how many those are.
+pub fn withdraw(
+    stock: &mut Vec<String>,
+    ids: &BTreeSet<&str>,
+    (node, withdrawn): (&str, &mut Vec<Ghost>),
+) -> u64 {
+    let before = withdrawn.len();
+    let theirs = stock.extract_if(.., |id| ids.contains(id.as_str()));
+    withdrawn.extend(theirs.map(|id| (node.to_owned(), id)));
+    (withdrawn.len() - before) as u64
 }
 
 /// Makes a ghost.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use farfork_policy::admission::Idle;
 use tokio::time::{Duration, Instant};
 
 /// For so long bursts are remembered.
@@ -40,9 +41,16 @@ impl Takings {
         self.taken.len() as u64
     }
 
-    /// How often each of so many was taken in the last hour, if they share that; once if it was less.
-    pub fn in_last_hour_by(&mut self, count: usize, now: Instant) -> u64 {
-        self.in_last_hour(now).div_ceil(count.max(1) as u64)
+    /// The ghosts that wait, as those see them who need room: what each takes, and what it saves when it is
+    /// used. They share what was taken of them; each counts once if that was less.
+    pub fn idle(
+        &mut self,
+        ids: &[String],
+        (bytes, saves_us): (u64, u64),
+        now: Instant,
+    ) -> Vec<Idle> {
+        let uses_per_hour = self.in_last_hour(now).div_ceil(ids.len().max(1) as u64);
+        ids.iter().map(|id| Idle { id: id.clone(), bytes, saves_us, uses_per_hour }).collect()
     }
 
     /// Most that were taken within the time it takes to make one, of late.

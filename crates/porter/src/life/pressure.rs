@@ -24,11 +24,14 @@ const NO_PRESSURE_PERMILLE: u64 = 850;
 impl Shared {
     /// What is on a node: instances, and ghosts that wait among what has nothing to do.
     pub fn neighbours(&self, node: &str) -> Neighbours {
-        let mut neighbours = self.fleet.on(node);
+        self.with_ghosts(self.fleet.on(node), node)
+    }
+
+    fn with_ghosts(&self, mut instances: Neighbours, node: &str) -> Neighbours {
         let NodeGhosts { idle, is_settling } = self.nodes.ghosts(node);
-        neighbours.idle.extend(idle);
-        neighbours.is_settling |= is_settling;
-        neighbours
+        instances.idle.extend(idle);
+        instances.is_settling |= is_settling;
+        instances
     }
 
     /// Has these neighbours end, if they still have nothing to do.
@@ -50,12 +53,16 @@ pub async fn relieve(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RELIEF).await;
         for node in shared.nodes.nodes(0, None) {
-            let is_low = node.memory.excess_above(NO_PRESSURE_PERMILLE) == 0;
-            // Nothing to decide is nothing to keep on record. Some ghost waits nearly always.
-            if is_low || shared.fleet.on(&node.name).idle.is_empty() {
+            if node.memory.excess_above(NO_PRESSURE_PERMILLE) == 0 {
                 continue;
             }
-            let Neighbours { idle, leaving_bytes, .. } = shared.neighbours(&node.name);
+            let instances = shared.fleet.on(&node.name);
+            // Nothing to decide is nothing to keep on record. Some ghost waits nearly always.
+            if instances.idle.is_empty() {
+                continue;
+            }
+            let all = shared.with_ghosts(instances, &node.name);
+            let Neighbours { idle, leaving_bytes, .. } = all;
             let facts = ReliefFacts { memory: node.memory, idle, leaving_bytes };
             let ended = shared.advisor.ask(&*shared.advisor.policies.relief, &node.name, &facts);
             shared.evict(&node.name, &ended);
