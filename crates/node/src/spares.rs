@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use farfork_restore::Template;
 
-/// So long after the last start the next init is made: a clone's first call comes first. Starts that
-/// follow each other faster have the template fork each.
-const QUIET: Duration = Duration::from_millis(50);
+/// So long after the last start the next init is made. Starts that follow each other faster have the
+/// template fork each: to fork two for every clone would only take time from them.
+const QUIET: Duration = Duration::from_millis(5);
 
 /// Whom to tell that the init that was ready is in use.
 #[derive(Debug)]
