@@ -1,5 +1,6 @@
 """Processes and cgroups of a platform, for tests of what is left of it."""
 
+import json
 import os
 import re
 from contextlib import suppress
@@ -26,10 +27,19 @@ def family(pid: int) -> set[int]:
     return found
 
 
+def node_of(platform: Platform, node: str) -> set[int]:
+    """Return all processes of a node: its agent may be the child of an earlier platform."""
+    try:
+        record = json.loads((platform.state / f"{node}.agent").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return set()
+    return family(record["pid"])
+
+
 def agent_of(platform: Platform, node: str) -> int | None:
     """Return the pid of a node's agent, the first process of its namespace."""
     call = f"node\0--name\0{node}\0"
-    for pid in family(platform.process.pid):
+    for pid in node_of(platform, node):
         with suppress(FileNotFoundError, ProcessLookupError):
             words = Path(f"/proc/{pid}/cmdline").read_text()
             if words.startswith(str(platform.farfork.binary)) and call in words:

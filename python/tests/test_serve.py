@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from bed import pooled, why_not
-from processes import agent_of, containers, family
+from processes import agent_of, containers, family, node_of
 from served import (
     COUNT,
     PATIENCE_S,
@@ -179,6 +179,24 @@ def alive(pids: set[int]) -> set[int]:
     return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
 
 
+def agents_of(platform: Platform) -> list[int | None]:
+    return [agent_of(platform, node) for node in ("node1", "node2")]
+
+
+def all_of(platform: Platform) -> set[int]:
+    nodes = node_of(platform, "node1") | node_of(platform, "node2")
+    return family(platform.process.pid) | nodes
+
+
+def end_in_order(platform: Platform) -> None:
+    everybody = all_of(platform)
+    assert len(everybody) > 10
+    platform.process.send_signal(signal.SIGTERM)
+    assert platform.process.wait(PATIENCE_S) == 0, platform.log()
+    # Who has started an agent may have gone: another has to reap it.
+    await_true(lambda: not alive(everybody), "nothing of it is left")
+
+
 def ghosts_of(platform: Platform) -> set[str]:
     return {ghost["id"] for ghost in platform.farfork.json("ghost", "list")}
 
@@ -201,23 +219,22 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
             assert [call.status for call in calls] == [202] * 3
             ids = [call.body["activationId"] for call in calls]
             await_true(lambda: len(platform.instances()) == 3, "all of them run")
-            everybody, ghosts = family(platform.process.pid), ghosts_of(platform)
-            assert len(everybody) > 10
+            agents, ghosts = agents_of(platform), ghosts_of(platform)
+            own = {one["pid"] for one in platform.instances()}
             platform.process.kill()
             platform.process.wait()
-            await_true(lambda: not alive(everybody), "all that was its goes with it")
+            await_true(lambda: not alive(own), "instances go with it")
         with serving(farfork, state) as platform:
+            assert agents_of(platform) == agents, "they have survived it"
+            assert not ghosts & ghosts_of(platform), "nobody knows them any more"
             await_true(
                 lambda: {one.status for one in records(platform, ids)} == {200}, "they are made"
             )
             made = [one.body for one in records(platform, ids)]
             assert [one["response"]["status"] for one in made] == ["success"] * 3
             assert {start_kind(one) for one in made} == {"clone"}
-            everybody = family(platform.process.pid)
             ghosts |= ghosts_of(platform)
-            platform.process.send_signal(signal.SIGTERM)
-            assert platform.process.wait(PATIENCE_S) == 0, platform.log()
-        assert not alive(everybody)
+            end_in_order(platform)
         assert not {f"farfork-{one}" for one in ghosts} & containers()
         assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
         assert list((tmp_path / "run").glob("*.ghosts")) == []
@@ -226,6 +243,37 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
         journal = (state / "decisions.jsonl").read_text().splitlines()
         asked = {json.loads(line).get("question") for line in journal}
         assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
+
+
+def test_agents_that_nobody_goes_on_with_leave(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
+        state = stack.enter_context(open_place()) / "state"
+        options = ("--nodes", "2", "--agents-outlive-s", "5")
+        with serving(farfork, state, *options) as platform:
+            await_true(lambda: len(ghosts_of(platform)) > 0, "ghosts wait")
+            everybody, ghosts = all_of(platform), ghosts_of(platform)
+            platform.process.kill()
+            platform.process.wait()
+            agents = agents_of(platform)
+            assert None not in agents
+            await_true(lambda: not alive(everybody), "they do not wait for ever")
+        assert not {f"farfork-{one}" for one in ghosts} & containers()
+        assert list((tmp_path / "run").glob("*.ghosts")) == []
+        assert list((tmp_path / "run").glob("*.sock")) == []
+        # With other settings, others are started in their place, also while they wait.
+        with serving(farfork, state, *options) as platform:
+            agents = agents_of(platform)
+            platform.process.kill()
+            platform.process.wait()
+        with serving(farfork, state, *options, "--profile-every", "3") as platform:
+            assert not alive({agent for agent in agents if agent})
+            platform.deploy("goes", COUNT)
+            platform.good("goes")
+            end_in_order(platform)
+        assert list(state.glob("*.agent")) == []
 
 
 def test_policies_are_set_by_a_file() -> None:

@@ -34,9 +34,13 @@ pub(crate) struct Args {
     /// privately (device DAX).
     #[arg(long, env = "FARFORK_COPY_IMAGES")]
     copy_images: bool,
-    /// Leave after so many seconds without a clone; without it the agent stays.
+    /// Leave after so many seconds without a clone and a ghost; without it the agent stays.
     #[arg(long, value_name = "SECONDS")]
     idle_exit_s: Option<u64>,
+    /// Leave after so many seconds without a clone in which nobody has asked for anything, also if ghosts
+    /// wait, which end with it.
+    #[arg(long, value_name = "SECONDS")]
+    abandoned_exit_s: Option<u64>,
 }
 
 /// Runs the subcommand.
@@ -44,6 +48,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let settings = Settings {
         pools: args.pools.clone(),
         idle: args.idle_exit_s.map(Duration::from_secs),
+        abandoned: args.abandoned_exit_s.map(Duration::from_secs),
         profile_every: args.profile_every,
         reset_accessed: args.reset_accessed_s.map(Duration::from_secs),
         has_spare: !args.no_spare,

@@ -41,6 +41,10 @@ pub(crate) struct Args {
     /// 0 for none. Such a clone takes a fault for every page it touches.
     #[arg(long, value_name = "K", env = "FARFORK_PROFILE_EVERY", default_value_t = 16)]
     profile_every: u32,
+    /// If this is killed, agents of its nodes wait so long for the next one that has the same --state, which
+    /// goes on with them; then they end.
+    #[arg(long, value_name = "SECONDS", env = "FARFORK_AGENTS_OUTLIVE_S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=86400))]
+    agents_outlive_s: u64,
     /// Keep records of activations for so many days; 0 keeps them for ever.
     #[arg(long, value_name = "DAYS", env = "FARFORK_RETENTION_DAYS", default_value_t = 7)]
     retention_days: u32,
@@ -96,6 +100,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
             profile_every: args.profile_every,
             state: state.clone(),
             pool,
+            agents_outlive: Duration::from_secs(args.agents_outlive_s),
         },
         listen: args.listen,
         python: program(&args.python)?,
@@ -123,7 +128,8 @@ fn program(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-fn policies(file: &Path) -> Result<farfork_policy::Settings, Box<dyn Error>> {
+/// Settings of the policies from a file.
+pub(crate) fn policies(file: &Path) -> Result<farfork_policy::Settings, Box<dyn Error>> {
     let text = fs::read(file).map_err(|error| {
         format!("cannot read {}: {}", file.display(), farfork_sys::words::of(&error))
     })?;

@@ -18,6 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::error::NodeError;
 use crate::ghosts::Ghosts;
 use crate::images::Images;
+use crate::leftovers::leave_ghosts;
 use crate::paths;
 use crate::profile::Sampler;
 use crate::registry::Registry;
@@ -35,8 +36,10 @@ const SLICE_NS: u64 = 100_000;
 pub struct Settings {
     /// Pools that are joined at once.
     pub pools: Vec<PathBuf>,
-    /// After so long without a clone the agent goes.
+    /// After so long without a clone or a ghost the agent goes.
     pub idle: Option<Duration>,
+    /// After so long without a clone in which nobody has asked for anything it goes, and ends its ghosts.
+    pub abandoned: Option<Duration>,
     /// One clone of each image in so many is watched, to tell which pages it touches; 0 for none.
     pub profile_every: u32,
     /// After so long what clones of an image have accessed is forgotten, when the next one is watched.
@@ -80,7 +83,8 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     }
     let watched = Arc::clone(&node);
     thread::spawn(move || watched.registry.watch());
-    serve_all(&node, listener, settings.idle);
+    serve_all(&node, listener, settings);
+    leave_ghosts(name);
     let _ = fs::remove_file(&path);
     Ok(())
 }
@@ -136,7 +140,7 @@ fn bound(path: &Path) -> nix::Result<OwnedFd> {
     Ok(listener)
 }
 
-fn serve_all(node: &Arc<Node>, listener: OwnedFd, idle: Option<Duration>) {
+fn serve_all(node: &Arc<Node>, listener: OwnedFd, settings: &Settings) {
     let workers = Workers::new(Arc::clone(node), listener);
     let mut looked = Instant::now();
     loop {
@@ -148,10 +152,11 @@ fn serve_all(node: &Arc<Node>, listener: OwnedFd, idle: Option<Duration>) {
         node.images.reconcile();
         node.images.refresh();
         node.ghosts.tidy();
-        if is_quiet
-            && node.ghosts.is_empty()
-            && idle.is_some_and(|idle| node.registry.idle_for() > idle)
-        {
+        let idle_for = node.registry.idle_for();
+        let is_past = |time: Option<Duration>| time.is_some_and(|time| idle_for > time);
+        let is_idle = node.ghosts.is_empty() && is_past(settings.idle);
+        if is_quiet && (is_idle || is_past(settings.abandoned)) {
+            node.ghosts.stop_all();
             return;
         }
     }

@@ -1,5 +1,7 @@
-//! Pins that agents have left which were killed. The next agent of the node clears them; where none
-//! comes, whoever checks the pool does.
+//! What agents have left. Pins of those that were killed: the next agent of the node clears them; where
+//! none comes, whoever checks the pool does. The directory of their ghosts' containers.
+
+use std::fs;
 
 use farfork_pool::{PinFile, Pool};
 
@@ -28,4 +30,17 @@ pub fn clear_pins(pool: &Pool) -> Result<Vec<(String, usize)>, NodeError> {
         }
     }
     Ok(cleared)
+}
+
+/// Whether something is left of containers of a node: each has a directory until it is taken away.
+pub fn has_ghosts(node: &str) -> bool {
+    let found = fs::read_dir(paths::ghosts(node)).into_iter().flatten().flatten();
+    found.map(|entry| entry.file_name()).any(|name| name != "runc" && name != "root")
+}
+
+/// Removes the directory of a node's containers, unless one is left.
+pub fn leave_ghosts(node: &str) {
+    if !has_ghosts(node) {
+        let _ = fs::remove_dir_all(paths::ghosts(node));
+    }
 }

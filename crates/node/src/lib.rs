@@ -35,4 +35,4 @@ mod workers;
 
 pub use agent::{Settings, serve};
 pub use error::NodeError;
-pub use leftovers::clear_pins;
+pub use leftovers::{clear_pins, has_ghosts, leave_ghosts};

@@ -34,6 +34,17 @@ pub fn state(pid: i32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// What tells a process from any other that has its pid at another time, or after the machine was started
+/// again: when it was started, and since when the machine runs.
+pub fn identity(pid: i32) -> io::Result<String> {
+    let boot = text("/proc/sys/kernel/random/boot_id")?;
+    let stat = text(format!("/proc/{pid}/stat"))?;
+    // Field 22 of proc(5); the state, after the name, is the third.
+    let started = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(22 - 3));
+    let started = started.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(format!("{} {started}", boot.trim()))
+}
+
 /// Children of all threads of a process, also those that have ended and were not waited for.
 pub fn children(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -72,12 +83,14 @@ mod tests {
         let pid = child.id() as i32;
         assert!(children(own).contains(&pid) && processes().any(|other| other == pid));
         assert!(['S', 'R', 'D'].contains(&state(pid).unwrap()));
+        assert_eq!(identity(pid).unwrap(), identity(pid).unwrap());
+        assert_ne!(identity(pid).unwrap(), identity(1).unwrap());
         child.kill().unwrap();
         while state(pid) != Some('Z') {
             std::thread::yield_now();
         }
         assert!(children(own).contains(&pid));
         child.wait().unwrap();
-        assert!(!children(own).contains(&pid));
+        assert!(!children(own).contains(&pid) && identity(pid).is_err());
     }
 }

@@ -153,6 +153,14 @@ impl Ghosts {
         Ok(())
     }
 
+    /// Ends all that wait.
+    pub fn stop_all(&self) {
+        for id in self.look_at_all(|waiting| waiting.container.id.clone()) {
+            // One may end by itself meanwhile.
+            let _ = self.stop(&id);
+        }
+    }
+
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.state().waiting.is_empty()

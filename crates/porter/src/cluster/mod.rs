@@ -1,16 +1,17 @@
 //! Nodes for real: the agents of this machine, and the pool that they share.
 //!
 //! ```text
-//!  agents   an agent for each emulated node, started again when it ends
+//!  agents   an agent for each emulated node, started again when it ends; it outlives a platform that is killed
 //!  ghosts   containers that wait on each node; attached: those that have an image
 //!  start    ghost + image ─► clone, its connections (network) and its output (pipes)
 //!  images   names of the pool's images; checkpoints are made by a process of their own
 //!  base     the image that a function's first instance is a clone of
 //!  table    which instances there are, and what memory they take
 //! ```
-//! Invariants: an instance ends with this process, as its clone is no detached one, and agents end with
-//! the thread that started them; a ghost is taken for one instance.
+//! Invariants: an instance ends with this process, as its clone is no detached one; a ghost is taken for
+//! one instance.
 
+mod agent;
 mod agents;
 mod attached;
 mod base;
@@ -67,8 +68,10 @@ pub struct Settings {
     /// One clone of each image in so many is watched, on each node, beginning with the first; none if this
     /// is 0. What hybrid tiering, promotion and ghosts with an image know of pages comes from these.
     pub profile_every: u32,
-    /// Where the platform keeps its files: logs of agents, and files of functions.
+    /// Where the platform keeps its files: logs of agents, which processes those are, and files of functions.
     pub state: PathBuf,
+    /// For so long agents of a platform that was killed wait for another.
+    pub agents_outlive: Duration,
 }
 
 /// The nodes cannot be had.
