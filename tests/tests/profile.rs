@@ -374,24 +374,36 @@ fn watch_every_other(scene: &Scene) -> Outcome {
     };
     let refused = farfork::text(&restore(&["--profile", "--tiering", "moa"])?);
     demand(refused.contains("under moa cannot be profiled"), "a refusal", &refused)?;
-    let mut command =
-        farfork::restore(scene.path, &scene.name, &["--node", "every", "--count", "4"])?;
+    let turns = [true, false, true, false];
+    for (tiering, turns) in [("mow", turns), ("hybrid", turns), ("moa", [false; 4])] {
+        take_turns(scene, tiering, turns)?;
+    }
+    Ok(())
+}
+
+/// Four clones, of which some are watched: those start as `mow` has it, where they can be watched.
+fn take_turns(scene: &Scene, tiering: &str, turns: [bool; 4]) -> Outcome {
+    let more = ["--node", "every", "--count", "4", "--tiering", tiering];
+    let mut command = farfork::restore(scene.path, &scene.name, &more)?;
     let mut clones = during("clones", command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn())?;
-    let mut list = Vec::new();
-    testbed::eventually("four clones", || {
+    let listed = || -> Outcome<Vec<Value>> {
         let text = farfork::must_run(farfork::command(&["ps", "--json", "--node", "every"])?)?;
         let told: Value = during("ps", serde_json::from_slice(&text.stdout))?;
-        list = told.as_array().cloned().unwrap_or_default();
+        Ok(told.as_array().cloned().unwrap_or_default())
+    };
+    let mut list = Vec::new();
+    testbed::eventually("four clones", || {
+        list = listed()?;
         Ok(list.len() == 4)
     })?;
     list.sort_by_key(|clone| clone["pid"].as_i64());
-    let watched: Vec<_> = list.iter().map(|clone| clone["is_profiled"].as_bool()).collect();
-    let turns = [Some(true), Some(false), Some(true), Some(false)];
-    demand(watched == turns, "every other to be watched", &watched)?;
+    let seen = list.iter().map(|one| (one["is_profiled"].as_bool(), one["tiering"].as_str()));
+    let expected = turns.map(|turn| (Some(turn), Some(if turn { "mow" } else { tiering })));
+    demand(seen.clone().eq(expected), "every other to be watched", &seen.collect::<Vec<_>>())?;
     // Without being asked, the agent looks at them soon.
     let looked = testbed::eventually("a look at a clone", || Ok(!scene.access()?.is_empty()));
     let _ = clones.kill().and_then(|()| clones.wait());
-    looked
+    looked.and(testbed::eventually("all to end", || Ok(listed()?.is_empty())))
 }
 
 /// Clones that wait in ghosts have the pages that a watched one wrote before they run, others get them

@@ -108,23 +108,25 @@ impl Node {
         let name = call.name.clone();
         let origin = Origin { pid, cid, name, tiering, profile, image: (Arc::clone(&pool), image) };
         let number = self.registry.add(followed, origin, started, (pin, container));
-        Ok((number, Running { warnings, ..told }))
+        Ok((number, Running { warnings, tiering, ..told }))
     }
 
-    /// Whether a clone is to tell which pages it touches: its caller wants it, or it is its turn. The
-    /// policies that supply pages one by one have no use for watching.
+    /// Whether a clone is to tell which pages it touches: its caller wants it, or it is its turn. What is
+    /// watched maps its pages from the pool. By `hybrid`, clones take turns all the same: what they get
+    /// copies of comes from those that were watched, and nothing else would keep it true.
     fn is_watched(
         &self,
         call: &RestoreCall,
         image: &NodeImage,
         pool: &Pool,
     ) -> Result<bool, NodeError> {
-        let can_be = call.tiering == Tiering::Mow;
-        if call.profile && !can_be {
-            return Err(NodeError::ProfileTiering { tiering: call.tiering });
+        let tiering = call.tiering;
+        if call.profile && tiering != Tiering::Mow {
+            return Err(NodeError::ProfileTiering { tiering });
         }
+        let takes_turns = matches!(tiering, Tiering::Mow | Tiering::Hybrid);
         let is_its_turn = || self.profile_every != 0 && image.is_next_of(self.profile_every);
-        if !(call.profile || can_be && is_its_turn()) {
+        if !(call.profile || takes_turns && is_its_turn()) {
             return Ok(false);
         }
         let is_told = profile::are_read_pages_told(pool, &image.attached)?;
@@ -160,9 +162,10 @@ impl Node {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
         let cid = image.attached.image.extents.cid;
+        let tiering = if is_watched { Tiering::Mow } else { call.tiering };
         let overlay = |room: &Room| match is_watched {
             true => image.watch(),
-            false => image.overlay_at_once(pin.pool(), call.tiering, room),
+            false => image.overlay_at_once(pin.pool(), tiering, room),
         };
         let Some(id) = &call.ghost else {
             let by_template = |request: &Request, hands: &Hands<'_>| self.fork(cid, request, hands);
@@ -174,7 +177,7 @@ impl Node {
                 _pin: None,
                 _theirs: None,
                 warnings: Vec::new(),
-                tiering: call.tiering,
+                tiering,
             });
         };
         let Waiting { stage, container, .. } = self.ghosts.take(id, &call.name)?;
@@ -185,7 +188,7 @@ impl Node {
                 let hand = (request, externals);
                 let overlay = overlay(&container.room())?;
                 let started = hand_over(overlay, image, pin, hand, by_ghost)?;
-                (started, None, Vec::new(), call.tiering)
+                (started, None, Vec::new(), tiering)
             }
             Stage::Attached(Attached { started, waker, warnings, pin, tiering, .. }) => {
                 waker.supply(externals)?;
@@ -299,7 +302,7 @@ fn running(pid: i32, requested_ns: u64, at_ns: [u64; 6]) -> Running {
         before = at;
     }
     let total = at_ns[5].saturating_sub(requested_ns);
-    Running { pid, restore_us: microseconds(total), phases_us, warnings: Vec::new() }
+    Running { pid, restore_us: microseconds(total), phases_us, ..Running::default() }
 }
 
 /// The same for a clone that has waited: see [`Status::at_ns`](farfork_plan::protocol::Status).
@@ -312,7 +315,7 @@ fn woken(pid: i32, at_ns: [u64; 6]) -> Running {
         ("leave", since(state, last)),
     ];
     let phases_us = phases.map(|(name, us)| (name.to_owned(), us)).into();
-    Running { pid, restore_us: since(requested, last), phases_us, warnings: Vec::new() }
+    Running { pid, restore_us: since(requested, last), phases_us, ..Running::default() }
 }
 
 fn microseconds(ns: u64) -> f64 {

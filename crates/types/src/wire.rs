@@ -239,7 +239,7 @@ pub enum Reply {
 }
 
 /// A clone that runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Running {
     /// Its pid, as the agent sees it.
     pub pid: i32,
@@ -247,6 +247,9 @@ pub struct Running {
     pub restore_us: f64,
     /// How they were spent, by phase.
     pub phases_us: BTreeMap<String, f64>,
+    /// When its pages become local: one that is watched in its turn starts as `mow` would have it.
+    #[serde(default)]
+    pub tiering: Tiering,
     /// What of the parent the node did not permit, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,

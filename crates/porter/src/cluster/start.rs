@@ -71,7 +71,7 @@ impl Inner {
         drop(starting);
         let was_attached = attached && container.is_none();
         let container = container.unwrap_or_default();
-        let pid = clone.running.pid;
+        let (pid, tiering) = (clone.running.pid, clone.running.tiering);
         reservation.started(pid);
         let connect = self.connector.to(pid);
         let connect = connect.map_err(|error| failed(farfork_sys::words::of(&error)))?;
@@ -85,7 +85,7 @@ impl Inner {
         }
         let id = reservation.id;
         let ended = Box::pin(end_of(clone, reservation));
-        Ok(Started { id, took, was_attached, connect, output, ended })
+        Ok(Started { id, took, was_attached, tiering, connect, output, ended })
     }
 
     /// A ghost that waits, and whether it has the image; has others made in its place.

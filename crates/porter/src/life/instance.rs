@@ -105,11 +105,10 @@ impl Instance {
     pub fn new(
         started: Started,
         kind: StartKind,
-        tiering: Option<Tiering>,
         place: Place,
         tell: impl FnOnce() + Send + 'static,
     ) -> Instance {
-        let Started { id, took, connect, output, ended, .. } = started;
+        let Started { id, took, tiering, connect, output, ended, .. } = started;
         let (ends, end) = watch::channel(None);
         let watcher = tokio::spawn(async move {
             let why = ended.await;
@@ -119,7 +118,7 @@ impl Instance {
         Instance {
             id,
             kind,
-            tiering,
+            tiering: (kind != StartKind::Cold).then_some(tiering),
             is_local: Arc::default(),
             calls: 0,
             recent_us: VecDeque::new(),

@@ -161,6 +161,8 @@ pub struct Started {
     pub took: Took,
     /// Whether its image was there already, in a ghost that waited with it.
     pub was_attached: bool,
+    /// In which tier its memory lives: not always what was asked for, as some clones are watched.
+    pub tiering: Tiering,
     /// Makes connections to its server.
     pub connect: Connect,
     /// Its standard output and standard error.

@@ -57,6 +57,8 @@ pub struct State {
     pub failing_checkpoints: u32,
     /// Whether ghosts wait that have the image of whatever is started.
     pub has_attached: bool,
+    /// Whether clones are watched, whatever was asked for.
+    pub watches: bool,
     /// Where ghosts wait; on every node without it.
     pub ghosts_on: Option<String>,
     /// Ghosts that wait, and what each takes, in bytes.
@@ -437,9 +439,12 @@ impl Nodes for TestNodes {
             });
             let (server, tie) = (Arc::clone(&inside), Tie(Arc::clone(&inside)));
             let was_attached = start.image.is_some() && inside.nodes.state().has_attached;
+            let is_watched = inside.nodes.state().watches;
+            let tiering = if is_watched { Tiering::Mow } else { start.tiering };
             Ok(Started {
                 id,
                 was_attached,
+                tiering,
                 took: Took { whole: 3 * START, container: START, restore: START },
                 connect: Box::new(move || {
                     if server.is_deaf() {

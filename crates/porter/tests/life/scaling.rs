@@ -239,26 +239,42 @@ async fn a_function_near_its_objective_gets_local_copies() {
     }
 }
 
+fn promoted(world: &World) -> Vec<String> {
+    world.nodes.events().into_iter().filter(|event| event.starts_with("promote")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_watched_gets_its_copies_when_it_has_answered() {
+    for (watches, expected) in [(false, &[][..]), (true, &["promote 2"])] {
+        let world = World::new();
+        world.nodes.state().watches = watches;
+        let slo = json!([{"key": "slo-p99-ms", "value": 11}]);
+        let action = world.action("near", "code", json!({ "annotations": slo }));
+        world.calls(&action, 40).await;
+        settle().await;
+        burst(&world, &action, 2).await;
+        settle().await;
+        assert_eq!(world.nodes.state().tierings, [Tiering::Hybrid]);
+        assert_eq!(promoted(&world), expected);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn clones_that_run_get_local_copies_once_their_function_comes_near_its_objective() {
     let world = World::new();
-    let promoted = || {
-        let events = world.nodes.events();
-        events.into_iter().filter(|event| event.starts_with("promote")).collect::<Vec<_>>()
-    };
     let slo = json!([{"key": "slo-p99-ms", "value": 100}]);
     let action = world.action("slower", "code", json!({ "annotations": slo }));
     world.calls(&action, 40).await;
     settle().await;
     // The first, which was started without an image, makes the other call.
     burst(&world, &action, 2).await;
-    assert_eq!(promoted(), [""; 0], "it is far from its objective");
+    assert_eq!(promoted(&world), [""; 0], "it is far from its objective");
     for _ in 0..32 {
         let slow = || world.begin(&action, json!({"ms": 95}));
         for made in [slow(), slow()] {
             answered(made).await;
         }
     }
-    assert_eq!(promoted(), ["promote 2"], "once, and none but the clone");
+    assert_eq!(promoted(&world), ["promote 2"], "once, and none but the clone");
     assert_eq!(world.nodes.state().tierings, [Tiering::Mow]);
 }

@@ -66,13 +66,13 @@ impl Function {
             slot.start();
         }
         let found = facts.nodes.iter().find(|found| found.name == node);
-        let tiering = has_image.then(|| self.tiering_on(found));
+        let tiering = if has_image { self.tiering_on(found) } else { Tiering::Mow };
         let start = Start {
             node,
             image: has_image.then(|| self.image_name.clone()),
             kind: self.action.exec.kind.clone(),
             memory_mb: self.action.limits.memory_mb,
-            tiering: tiering.unwrap_or(Tiering::Mow),
+            tiering,
         };
         let (shared, outbox) = (Arc::clone(&self.shared), self.outbox.clone());
         let (node, need_bytes) = (start.node.clone(), facts.need_bytes);
@@ -98,7 +98,7 @@ impl Function {
                 let newcomer = Newcomer { id, function, node: &node, bytes: need_bytes, start_us };
                 let place = shared.fleet.add(newcomer, evict);
                 let tell = move || drop(ends.send(Message::Ended(id)));
-                Box::new(Instance::new(started, kind, tiering, place, tell))
+                Box::new(Instance::new(started, kind, place, tell))
             });
             let _ = outbox.send(Message::Started { result, is_clone: has_image });
         });
