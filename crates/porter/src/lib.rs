@@ -3,6 +3,7 @@
 //! ```text
 //!  serve      all of it as a program
 //!  gateway    HTTP
+//!  connections  of clients, which are not waited for for ever
 //!  dashboard  a page that shows what goes on
 //!  life       calls and instances of functions
 //!  confine    what a function may do, and its files
@@ -21,6 +22,7 @@ pub mod api;
 mod clock;
 pub mod cluster;
 pub mod confine;
+pub mod connections;
 pub mod dashboard;
 pub mod gateway;
 mod http;

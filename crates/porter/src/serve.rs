@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::api::{Name, Runtimes};
 use crate::cluster::{Agents, Budgets, Cluster, ClusterError, Python, Settings as ClusterSettings};
 use crate::confine::{FolderError, Folders};
+use crate::connections::{self, Patience};
 use crate::dashboard::Dashboard;
 use crate::gateway::{Gateway, router};
 use crate::life::{Advisor, JournalFile, Platform, Watched};
@@ -181,10 +182,10 @@ async fn serve(
     ready(listener.local_addr().map_err(failed("use", &place))?);
     let (tell, told) = tokio::sync::oneshot::channel::<()>();
     let routes = router(gateway).merge(Arc::clone(&dashboard).router());
-    let serving = axum::serve(listener, routes)
-        // It is over, too, if nobody can say so any more.
-        .with_graceful_shutdown(async { drop(told.await) });
-    let serving = tokio::spawn(serving.into_future());
+    // It is over, too, if nobody can say so any more.
+    let over_for_clients = async { drop(told.await) };
+    let serving = connections::serve(listener, routes, Patience::default(), over_for_clients);
+    let serving = tokio::spawn(serving);
     over.wait().await;
     tracing::info!("ending");
     operator.abort();

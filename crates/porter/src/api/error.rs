@@ -18,6 +18,9 @@ pub enum ApiError {
     /// There is such a thing already, or it has changed meanwhile.
     #[error("{0}")]
     Conflict(String),
+    /// Its sender does not go on.
+    #[error("The request took too long: its body has stopped coming.")]
+    TooSlow,
     /// It is too large.
     #[error("Request larger than allowed: {what} may have up to {most} bytes.")]
     TooLarge {
@@ -42,6 +45,7 @@ impl ApiError {
             ApiError::Unauthorized => 401,
             ApiError::Forbidden(_) => 403,
             ApiError::NotFound(_) => 404,
+            ApiError::TooSlow => 408,
             ApiError::Conflict(_) => 409,
             ApiError::TooLarge { .. } => 413,
             ApiError::TooMany(_) => 429,

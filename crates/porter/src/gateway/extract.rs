@@ -1,10 +1,13 @@
 //! Parts of requests, refused in OpenWhisk's shape where they are wrong.
 
+use std::error::Error;
+
 use axum::body::{self, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
+use tower_http::timeout::TimeoutError;
 
 use crate::api::ApiError;
 
@@ -50,7 +53,15 @@ impl<const MOST: usize, S: Send + Sync> FromRequest<S> for Body<MOST> {
         if announced.is_some_and(|bytes| bytes > MOST as u64) {
             return Err(too_large());
         }
-        // It fails for one other reason: a client that has gone, who hears nothing of it.
-        body::to_bytes(request.into_body(), MOST).await.map(Body).map_err(|_| too_large())
+        let read = body::to_bytes(request.into_body(), MOST).await;
+        // It fails for one more reason: a client that has gone, who hears nothing of it.
+        read.map(Body)
+            .map_err(|error| if is_slow(&error) { ApiError::TooSlow } else { too_large() })
     }
+}
+
+/// Whether a body was waited for for too long.
+fn is_slow(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.any(|cause| cause.is::<TimeoutError>())
 }

@@ -1,5 +1,6 @@
 //! A gateway that serves, and a client that sends what it likes.
 
+use std::future::pending;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -10,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use farfork_porter::api::{
     Action, Activation, ApiError, Name, Outcome, Response, Runtimes, StartKind, Times,
 };
+use farfork_porter::connections::{self, Patience};
 use farfork_porter::gateway::{Gateway, router};
 use farfork_porter::life::{Call, Caller};
 use farfork_porter::store::{Embedded, Key, Store};
@@ -22,6 +24,11 @@ use tokio::sync::oneshot;
 pub const GUEST: &str = "guest-key:secret";
 /// A key of another namespace.
 pub const OTHER: &str = "other-key:hidden";
+
+/// What a gateway that is not patient waits for clients.
+const SOON: Duration = Duration::from_millis(300);
+/// Longer than that.
+const LATE: Duration = Duration::from_millis(1000);
 
 /// A gateway at work.
 pub struct Bed {
@@ -83,7 +90,13 @@ impl Caller for TestCaller {
         let mut activation = Activation::new(call.id, &call.action, response, logs, start);
         activation.annotations.set("traceparent", call.trace.parent);
         self.store.finish(activation.clone()).unwrap();
-        let _ = answer.send(activation);
+        let is_late = call.args.contains_key("late");
+        tokio::spawn(async move {
+            if is_late {
+                tokio::time::sleep(LATE).await;
+            }
+            let _ = answer.send(activation);
+        });
         receiver
     }
 
@@ -132,9 +145,21 @@ impl Answer {
 
 impl Bed {
     pub fn new() -> Bed {
+        Bed::waiting(Patience::default())
+    }
+
+    /// A gateway that does not wait for slow clients.
+    pub fn impatient() -> Bed {
+        Bed::waiting(Patience { head: SOON, body: SOON, answer: SOON })
+    }
+
+    fn waiting(patience: Patience) -> Bed {
         Bed::served(|gateway, listener| {
             let runtime = Runtime::new().unwrap();
-            runtime.spawn(serve(gateway, listener));
+            runtime.spawn(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                connections::serve(listener, router(gateway), patience, pending()).await;
+            });
             Some(runtime)
         })
     }
@@ -223,6 +248,7 @@ impl Bed {
     }
 }
 
+/// Without limits of time, which would be over at once where it is always later.
 async fn serve(gateway: Gateway, listener: TcpListener) {
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     axum::serve(listener, router(gateway)).await.unwrap();

@@ -1,13 +1,17 @@
 //! Requests that are no good, and clients that misbehave.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
 use crate::bed::{Bed, GUEST};
+
+/// How long clients of these tests wait.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn malformed_documents_are_told_so() {
@@ -93,4 +97,37 @@ fn clients_that_go_halfway_harm_nobody() {
         let _ = stream.shutdown(Shutdown::Write);
     }
     assert_eq!(bed.guest("POST", "actions/a?blocking=true", json!({})).status, 200);
+}
+
+#[test]
+fn clients_that_are_slow_lose_their_connections_and_those_that_wait_do_not() {
+    let bed = Bed::impatient();
+    bed.create("a");
+    let key = STANDARD.encode(GUEST);
+    let post = |bytes: usize| {
+        format!(
+            "POST /api/v1/namespaces/_/actions/a?blocking=true HTTP/1.1\r\nHost: x\r\n\
+             Authorization: Basic {key}\r\nContent-Length: {bytes}\r\n\r\n{{"
+        )
+    };
+    bed.raw(post(50).as_bytes()).assert_error(408, "took too long");
+    let connected = || {
+        let stream = TcpStream::connect(bed.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    for part in [&b""[..], b"GET /api/v1 HTT", b"GET /api/v1 HTTP/1.1\r\nHost: x\r\n\r\nGET"] {
+        let mut stream = connected();
+        stream.write_all(part).unwrap();
+        stream.read_to_end(&mut Vec::new()).expect("an end of the connection");
+    }
+    // One that reads no answer, until there is no room for more of them.
+    let mut stream = connected();
+    let most = 1 << 20;
+    let request = post(most) + "\"a\": \"" + &"x".repeat(most - 9) + "\"}";
+    let gone = (0..64).find_map(|_| stream.write_all(request.as_bytes()).err());
+    let gone = gone.expect("an end of the connection").kind();
+    assert!(matches!(gone, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{gone}");
+    assert_eq!(bed.guest("POST", "actions/a?blocking=true", json!({"late": 1})).status, 200);
 }

@@ -1,0 +1,67 @@
+//! Connections of clients.
+//!
+//! Invariants: a client that is slow to ask, or to take its answer, loses its connection; one that waits for
+//! its answer does not, however long that takes.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio_io_timeout::TimeoutStream;
+use tower_http::timeout::RequestBodyTimeoutLayer;
+
+/// How long clients are waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For the head of a request: from the connection, or from the answer before it.
+    pub head: Duration,
+    /// For the next part of a body.
+    pub body: Duration,
+    /// For room to send more of an answer.
+    pub answer: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        let usual = Duration::from_secs(30);
+        // A browser may use a connection again for a while.
+        Patience { head: 2 * usual, body: usual, answer: usual }
+    }
+}
+
+/// Answers requests until it is `over`, and then those that were begun.
+pub async fn serve(
+    mut listener: TcpListener,
+    routes: Router,
+    patience: Patience,
+    over: impl Future<Output = ()>,
+) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(patience.head);
+    let routes = routes.layer(RequestBodyTimeoutLayer::new(patience.body));
+    let service = TowerToHyperService::new(routes);
+    let (graceful, mut over) = (GracefulShutdown::new(), pin!(over));
+    loop {
+        let (stream, _) = tokio::select! {
+            accepted = Listener::accept(&mut listener) => accepted,
+            () = &mut over => break,
+        };
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(patience.answer));
+        let stream = TokioIo::new(Box::pin(stream));
+        let connection = graceful.watch(http.serve_connection(stream, service.clone()));
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection has ended early");
+            }
+        });
+    }
+    drop(listener);
+    graceful.shutdown().await;
+}
