@@ -20,6 +20,7 @@ mod pool;
 mod profile;
 mod progress;
 mod promote;
+mod replay;
 mod restore;
 mod serve;
 mod size;
@@ -87,6 +88,8 @@ enum Command {
     Functions(platform::functions::Args),
     /// Show what a platform does: its nodes, functions, instances and their memory.
     Top(platform::top::Args),
+    /// Make decisions of a platform again, and tell which are others by now, or by other settings.
+    Replay(replay::Args),
     /// Keys of a platform's namespaces.
     #[command(subcommand)]
     Keys(platform::keys::Command),
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Command::Logs(args) => platform::logs::run(&args),
         Command::Functions(args) => platform::functions::run(&args),
         Command::Top(args) => platform::top::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Keys(command) => platform::keys::run(&command),
         Command::Node(args) => node::run(&args),
     };
