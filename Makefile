@@ -23,7 +23,7 @@ test:
 	@setup/test.sh
 
 test-long:
-	@setup/all.sh --tests
+	@FARFORK_TEST_LONG=1 setup/all.sh --tests
 	@FARFORK_TEST_LONG=1 setup/test.sh
 
 bench: setup
