@@ -263,12 +263,21 @@ def test_agents_that_nobody_goes_on_with_leave(tmp_path: Path) -> None:
         assert not {f"farfork-{one}" for one in ghosts} & containers()
         assert list((tmp_path / "run").glob("*.ghosts")) == []
         assert list((tmp_path / "run").glob("*.sock")) == []
-        # With other settings, others are started in their place, also while they wait.
-        with serving(farfork, state, *options) as platform:
+        # In the place of one that hangs another is started.
+        with serving(farfork, state, "--nodes", "2") as platform:
             agents = agents_of(platform)
             platform.process.kill()
             platform.process.wait()
-        with serving(farfork, state, *options, "--profile-every", "3") as platform:
+            assert agents[0]
+            os.kill(agents[0], signal.SIGSTOP)
+        with serving(farfork, state, "--nodes", "2") as platform:
+            now = agents_of(platform)
+            assert (now[0] != agents[0], now[1] == agents[1]) == (True, True)
+            agents = now
+            platform.process.kill()
+            platform.process.wait()
+        # With other settings, others are started in their place.
+        with serving(farfork, state, *options) as platform:
             assert not alive({agent for agent in agents if agent})
             platform.deploy("goes", COUNT)
             platform.good("goes")

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     #[arg(long = "pool", value_name = "PATH")]
     pools: Vec<PathBuf>,
     /// Watch one clone of each image in K, to tell which pages clones touch; 0 for none. Such a clone
-    /// takes a fault for every page it touches.
+    /// takes a fault for every page it touches, and starts by mow if it was to start by hybrid.
     #[arg(long, value_name = "K", env = "FARFORK_PROFILE_EVERY", default_value_t = 0)]
     profile_every: u32,
     /// When a clone is watched by --profile-every, forget what those before it have accessed, if that
@@ -37,18 +37,22 @@ pub(crate) struct Args {
     /// Leave after so many seconds without a clone and a ghost; without it the agent stays.
     #[arg(long, value_name = "SECONDS")]
     idle_exit_s: Option<u64>,
-    /// Leave after so many seconds without a clone in which nobody has asked for anything, also if ghosts
-    /// wait, which end with it.
-    #[arg(long, value_name = "SECONDS")]
-    abandoned_exit_s: Option<u64>,
+    /// Leave, and end ghosts that wait, when there are no clones and nobody has held a lock (flock) on this
+    /// file for --abandoned-exit-s.
+    #[arg(long, value_name = "FILE")]
+    keeper: Option<PathBuf>,
+    /// How long the next one is waited for who holds it.
+    #[arg(long, value_name = "SECONDS", requires = "keeper", default_value_t = 60)]
+    abandoned_exit_s: u64,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> CommandResult {
+    let abandoned_exit = Duration::from_secs(args.abandoned_exit_s);
     let settings = Settings {
         pools: args.pools.clone(),
         idle: args.idle_exit_s.map(Duration::from_secs),
-        abandoned: args.abandoned_exit_s.map(Duration::from_secs),
+        keeper: args.keeper.clone().map(|file| (file, abandoned_exit)),
         profile_every: args.profile_every,
         reset_accessed: args.reset_accessed_s.map(Duration::from_secs),
         has_spare: !args.no_spare,

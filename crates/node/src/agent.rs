@@ -18,6 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::error::NodeError;
 use crate::ghosts::Ghosts;
 use crate::images::Images;
+use crate::keeper::Keeper;
 use crate::leftovers::leave_ghosts;
 use crate::paths;
 use crate::profile::Sampler;
@@ -38,8 +39,9 @@ pub struct Settings {
     pub pools: Vec<PathBuf>,
     /// After so long without a clone or a ghost the agent goes.
     pub idle: Option<Duration>,
-    /// After so long without a clone in which nobody has asked for anything it goes, and ends its ghosts.
-    pub abandoned: Option<Duration>,
+    /// A file that its keeper holds a lock on, and how long it waits, without clones, for another before it
+    /// goes and ends its ghosts.
+    pub keeper: Option<(PathBuf, Duration)>,
     /// One clone of each image in so many is watched, to tell which pages it touches; 0 for none.
     pub profile_every: u32,
     /// After so long what clones of an image have accessed is forgotten, when the next one is watched.
@@ -61,6 +63,11 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     let _ = rustix::process::setsid();
     raise_file_limit();
     let path = paths::socket(name);
+    let keeper = settings.keeper.as_ref().map(|(file, patience)| {
+        let failed = |source| socket_error("look for the keeper of", &path, source);
+        Keeper::of(file, *patience).map_err(failed)
+    });
+    let keeper = keeper.transpose()?;
     let own_ids = user::settle()?; // before there are threads
     let (listener, _lock) = listen_at(&path)?;
     let template = Arc::new(Mutex::new(Template::start()?));
@@ -83,7 +90,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     }
     let watched = Arc::clone(&node);
     thread::spawn(move || watched.registry.watch());
-    serve_all(&node, listener, settings);
+    serve_all(&node, listener, settings.idle, keeper);
     leave_ghosts(name);
     let _ = fs::remove_file(&path);
     Ok(())
@@ -140,7 +147,12 @@ fn bound(path: &Path) -> nix::Result<OwnedFd> {
     Ok(listener)
 }
 
-fn serve_all(node: &Arc<Node>, listener: OwnedFd, settings: &Settings) {
+fn serve_all(
+    node: &Arc<Node>,
+    listener: OwnedFd,
+    idle: Option<Duration>,
+    mut keeper: Option<Keeper>,
+) {
     let workers = Workers::new(Arc::clone(node), listener);
     let mut looked = Instant::now();
     loop {
@@ -153,9 +165,9 @@ fn serve_all(node: &Arc<Node>, listener: OwnedFd, settings: &Settings) {
         node.images.refresh();
         node.ghosts.tidy();
         let idle_for = node.registry.idle_for();
-        let is_past = |time: Option<Duration>| time.is_some_and(|time| idle_for > time);
-        let is_idle = node.ghosts.is_empty() && is_past(settings.idle);
-        if is_quiet && (is_idle || is_past(settings.abandoned)) {
+        let is_idle = node.ghosts.is_empty() && idle.is_some_and(|idle| idle_for > idle);
+        let is_left = keeper.as_mut().is_some_and(Keeper::has_left) && !idle_for.is_zero();
+        if is_quiet && (is_idle || is_left) {
             node.ghosts.stop_all();
             return;
         }

@@ -19,6 +19,7 @@ mod error;
 mod externals;
 mod ghosts;
 mod images;
+pub mod keeper;
 mod leftovers;
 mod overlays;
 pub mod paths;

@@ -104,9 +104,12 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
     let others = Others { nodejs: NodeJs::find(settings.nodejs.as_deref(), &runtimes)? };
     let listener = std::net::TcpListener::bind(settings.listen);
     let listener = listener.map_err(failed("listen at", &settings.listen))?;
-    let agents = Agents::start(&settings.cluster)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(failed("start threads of", &"the platform"))?;
+    // From here on a signal waits for its turn: agents outlive who is killed.
+    let over = runtime.block_on(async { Over::expected() });
+    let over = over.map_err(failed("wait for signals to", &"the platform"))?;
+    let agents = Agents::start(&settings.cluster)?;
     let parts = Parts {
         python,
         others,
@@ -115,7 +118,7 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
         advisor: Arc::new(advisor),
         budgets: Arc::clone(&agents.budgets),
     };
-    let served = runtime.block_on(serve(settings, parts, listener, ready));
+    let served = runtime.block_on(serve(settings, parts, listener, (over, ready)));
     // Instances end with their tasks; then nothing asks the agents for anything any more.
     runtime.shutdown_timeout(GRACE);
     drop(agents);
@@ -150,11 +153,9 @@ async fn serve(
     settings: &Settings,
     parts: Parts,
     listener: std::net::TcpListener,
-    ready: impl FnOnce(SocketAddr),
+    (mut over, ready): (Over, impl FnOnce(SocketAddr)),
 ) -> Result<(), ServeError> {
     let place = "the platform's socket";
-    // From here on a signal waits for its turn.
-    let mut over = Over::expected().map_err(failed("wait for signals to", &"the platform"))?;
     let Parts { python, others, store, folders, advisor, budgets } = parts;
     let beginning = Cluster::begin(
         settings.cluster.clone(),

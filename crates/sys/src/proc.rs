@@ -38,11 +38,18 @@ pub fn state(pid: i32) -> Option<char> {
 /// again: when it was started, and since when the machine runs.
 pub fn identity(pid: i32) -> io::Result<String> {
     let boot = text("/proc/sys/kernel/random/boot_id")?;
-    let stat = text(format!("/proc/{pid}/stat"))?;
-    // Field 22 of proc(5); the state, after the name, is the third.
-    let started = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(22 - 3));
-    let started = started.ok_or(io::ErrorKind::InvalidData)?;
+    let started = started(pid).ok_or(io::ErrorKind::NotFound)?;
     Ok(format!("{} {started}", boot.trim()))
+}
+
+/// When a process was started, in clock ticks since the machine was; nothing if it has ended.
+pub fn started(pid: i32) -> Option<u64> {
+    let stat = text(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    // Fields 3 and 22 of proc(5).
+    let mut fields = rest.split(' ');
+    let state = fields.next()?;
+    if ["Z", "X"].contains(&state) { None } else { fields.nth(22 - 4)?.parse().ok() }
 }
 
 /// Children of all threads of a process, also those that have ended and were not waited for.
@@ -89,6 +96,7 @@ mod tests {
         while state(pid) != Some('Z') {
             std::thread::yield_now();
         }
+        assert!(started(own).is_some() && started(pid).is_none());
         assert!(children(own).contains(&pid));
         child.wait().unwrap();
         assert!(!children(own).contains(&pid) && identity(pid).is_err());

@@ -66,16 +66,7 @@ fn is_alive(kept: &Path) -> bool {
     let Ok(Kept { init_process_pid, init_process_start }) = serde_json::from_str(&text) else {
         return false;
     };
-    started(init_process_pid) == Some(init_process_start)
-}
-
-/// When the process with this pid was started, unless it has ended.
-fn started(pid: i32) -> Option<u64> {
-    let stat = proc::text(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
-    // Fields 3 and 22 of proc(5).
-    if ["Z", "X"].contains(fields.first()?) { None } else { fields.get(19)?.parse().ok() }
+    proc::started(init_process_pid) == Some(init_process_start)
 }
 
 #[cfg(test)]
@@ -85,7 +76,7 @@ mod tests {
     #[test]
     fn who_lives_is_told_by_pid_and_start() {
         let own = std::process::id() as i32;
-        let start = started(own).unwrap();
+        let start = proc::started(own).unwrap();
         let kept = tempfile::tempdir().unwrap();
         let write = |pid: i32, start: u64| {
             let text = format!("{{\"init_process_pid\":{pid},\"init_process_start\":{start}}}");

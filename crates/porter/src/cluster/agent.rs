@@ -4,9 +4,12 @@
 //!  sh, which enters the node's cgroup and becomes unshare ──► agent, pid 1 of its namespace ──► ghosts, clones
 //! ```
 //! All that is in the namespace ends with the agent. It outlives whoever has started it: a file in the
-//! platform's state tells the next one of that state which process it is, and what it was started with.
-//! Where none comes, it leaves.
+//! platform's state (`NODE.agent`) tells the next one of that state which process it is, and what it was
+//! started with. A platform holds a lock on another (`agents.lock`) as long as it lives; where none comes to
+//! hold it, the agent leaves.
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,22 +17,30 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farfork_node::client::Client;
+use farfork_node::{NodeError, paths};
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::{pidfd, proc, words};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::Settings;
 
 /// How long an agent may take to answer, and to end.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long what an earlier platform has left on a node may take to go.
+const CLEARING: Duration = Duration::from_secs(10);
+/// How often it is looked at whether it has.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// So long it is remembered which pages calls of a function access: they may come to access others.
 const RESET_ACCESSED_S: u64 = 600;
 
@@ -51,25 +62,25 @@ pub struct Agent {
     /// `unshare`, which ends when all in the namespace are gone.
     process: OwnedFd,
     pid: i32,
-    /// The same, if it is a child of this process.
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// The process, if it is a child of this one.
     child: Option<Child>,
     record: PathBuf,
 }
 
-/// What an agent was started with: with anything else it would be another one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Terms {
-    command: Vec<String>,
-    /// Device, inode and time of the last change, in seconds since 1970, of the program.
-    program: (u64, u64, i64),
-    memory_bytes: u64,
-}
+/// What an agent was started with: command, environment, program, pool and memory. Only to be compared, so
+/// that one of another version of farfork is known and ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Terms(Value);
 
 /// What is known of an agent as long as it lives, in a file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     pid: i32,
     identity: String,
+    socket: PathBuf,
     terms: Terms,
 }
 
@@ -83,22 +94,35 @@ pub struct Left {
 }
 
 impl Terms {
-    fn new(command: &Command, settings: &Settings) -> io::Result<Terms> {
+    /// Those on which the agent of a node would be started now.
+    pub fn of(settings: &Settings, node: &str, budget: &MemoryGroup) -> Terms {
+        let exactly = |word: &OsStr| word.as_encoded_bytes().escape_ascii().to_string();
+        let command = command(settings, node, budget);
         let words = std::iter::once(command.get_program()).chain(command.get_args());
-        let exactly = |word: &std::ffi::OsStr| word.as_encoded_bytes().escape_ascii().to_string();
-        let program = fs::metadata(&settings.program)?;
-        Ok(Terms {
-            command: words.map(exactly).collect(),
-            program: (program.dev(), program.ino(), program.mtime()),
-            memory_bytes: settings.node_memory_bytes,
-        })
+        // Those that the agent reads, and where it finds runc.
+        let is_read =
+            |name: &OsStr| name == "PATH" || name.to_string_lossy().starts_with("FARFORK_");
+        let variables: BTreeMap<_, _> = std::env::vars_os()
+            .filter(|(name, _)| is_read(name))
+            .map(|(name, value)| (exactly(&name), exactly(&value)))
+            .collect();
+        let file = |path: &Path| {
+            let found = fs::metadata(path).ok()?;
+            Some((found.dev(), found.ino()))
+        };
+        Terms(json!({
+            "command": words.map(exactly).collect::<Vec<_>>(),
+            "environment": variables,
+            "program": file(&settings.program),
+            "pool": file(&settings.pool),
+            "memory_bytes": settings.node_memory_bytes,
+        }))
     }
+}
 
-    /// Whether an agent of this node would be started with these now.
-    pub fn are_of(&self, settings: &Settings, node: &str, budget: &MemoryGroup) -> bool {
-        let now = Terms::new(&command(settings, node, budget), settings);
-        now.is_ok_and(|now| now == *self)
-    }
+/// What the platform of a state holds a lock on as long as it lives.
+pub fn keeper(state: &Path) -> PathBuf {
+    state.join("agents.lock")
 }
 
 fn command(settings: &Settings, node: &str, budget: &MemoryGroup) -> Command {
@@ -108,6 +132,7 @@ fn command(settings: &Settings, node: &str, budget: &MemoryGroup) -> Command {
     command.args(["node", "--name", node, "--pool"]).arg(&settings.pool);
     command.args(["--profile-every", &settings.profile_every.to_string()]);
     command.args(["--reset-accessed-s", &RESET_ACCESSED_S.to_string()]);
+    command.arg("--keeper").arg(keeper(&settings.state));
     command.args(["--abandoned-exit-s", &settings.agents_outlive.as_secs().to_string()]);
     command
 }
@@ -129,10 +154,11 @@ impl Left {
 
     fn of(path: &Path) -> Option<Left> {
         let node = path.file_stem()?.to_str()?.to_owned();
-        let Record { pid, identity, terms } = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        let read: Record = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        let Record { pid, identity, socket, terms } = read;
         // In this order: what is opened is what is asked about then.
         let process = pidfd::open(pid).ok()?;
-        let agent = Agent { node, process, pid, child: None, record: path.to_owned() };
+        let agent = Agent { node, process, pid, socket, child: None, record: path.to_owned() };
         let is_it = proc::identity(pid).is_ok_and(|now| now == identity) && !agent.has_ended();
         is_it.then_some(Left { agent, terms })
     }
@@ -143,24 +169,29 @@ impl Agent {
     pub fn start(node: &str, settings: &Settings, budget: &MemoryGroup) -> Result<Agent, String> {
         let wrong = |source: io::Error| words::of(&source);
         let log = log(&settings.state, node).map_err(wrong)?;
+        let terms = Terms::of(settings, node, budget);
         let mut command = command(settings, node, budget);
-        let terms = Terms::new(&command, settings).map_err(wrong)?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         // Ctrl-C is for this process alone, which ends them in order.
         command.process_group(0).current_dir("/");
-        let child = command.spawn().map_err(wrong)?;
+        let mut child = command.spawn().map_err(wrong)?;
         let pid = child.id() as i32;
-        let record = settings.state.join(format!("{node}.{RECORD}"));
-        let process = pidfd::open(pid).map_err(wrong)?;
-        let agent = Agent { node: node.to_owned(), process, pid, child: Some(child), record };
+        let process = pidfd::open(pid).map_err(|source| {
+            let _ = child.kill().and_then(|()| child.wait());
+            wrong(source)
+        })?;
+        let (node, record) = (node.to_owned(), settings.state.join(format!("{node}.{RECORD}")));
+        let socket = paths::socket(&node);
+        let agent = Agent { node, process, pid, socket, child: Some(child), record };
         if let Err(error) = agent.write(terms) {
-            tracing::warn!(node, %error, "the agent is lost if this platform is killed");
+            tracing::warn!(agent.node, %error, "the agent is lost if this platform is killed");
         }
         Ok(agent)
     }
 
     fn write(&self, terms: Terms) -> io::Result<()> {
-        let record = Record { pid: self.pid, identity: proc::identity(self.pid)?, terms };
+        let (pid, socket) = (self.pid, self.socket.clone());
+        let record = Record { pid, identity: proc::identity(pid)?, socket, terms };
         // One that is written in part only is none.
         fs::write(&self.record, serde_json::to_vec(&record)?)
     }
@@ -173,7 +204,7 @@ impl Agent {
     fn ends_within(&self, time: Duration) -> bool {
         let mut polls = [PollFd::new(&self.process, PollFlags::IN)];
         let time = Timespec::try_from(time).ok();
-        poll(&mut polls, time.as_ref()).is_ok_and(|ended| ended > 0)
+        retry_on_intr(|| poll(&mut polls, time.as_ref())).is_ok_and(|ended| ended > 0)
     }
 
     /// Waits until it answers.
@@ -197,22 +228,25 @@ impl Agent {
     /// Whether it answers, and nothing is on it any more: instances end with their platform, and ghosts
     /// that nobody knows are stopped.
     pub fn is_clear(&self) -> bool {
-        let has_nothing = || {
-            Client::connect(&self.node)?.stop_ghosts(None)?;
-            Client::connect(&self.node)?.list()
-        };
-        let begun = Instant::now();
-        while !has_nothing().is_ok_and(|clones| clones.is_empty()) {
-            if self.has_ended() || begun.elapsed() > PATIENCE {
-                return false;
+        let ((tell, told), node) = (mpsc::channel(), self.node.clone());
+        // One that hangs answers nothing for ever.
+        thread::spawn(move || {
+            while !is_empty(&node).unwrap_or(false) && tell.send(false).is_ok() {
+                thread::sleep(LOOK_AGAIN);
             }
-            thread::sleep(Duration::from_millis(10));
+            let _ = tell.send(true);
+        });
+        let begun = Instant::now();
+        while begun.elapsed() < CLEARING && !self.has_ended() {
+            if told.recv_timeout(LOOK_AGAIN).unwrap_or(false) {
+                return true;
+            }
         }
-        true
+        false
     }
 
     /// Kills the first process of its namespace; `unshare` ends once all in there are gone.
-    pub fn end(mut self) {
+    pub fn end(self) {
         for child in proc::children(self.pid) {
             if !self.has_ended() {
                 let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
@@ -222,9 +256,21 @@ impl Agent {
             let _ = pidfd::send_signal(&self.process, Signal::SIGKILL as i32);
             self.ends_within(PATIENCE);
         }
-        let _ = self.child.as_mut().map(Child::try_wait);
         let _ = fs::remove_file(&self.record);
     }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // One that has ended is reaped.
+        let _ = self.child.as_mut().map(Child::try_wait);
+    }
+}
+
+/// Stops the ghosts of a node; whether no clone is left.
+fn is_empty(node: &str) -> Result<bool, NodeError> {
+    Client::connect(node)?.stop_ghosts(None)?;
+    Ok(Client::connect(node)?.list()?.is_empty())
 }
 
 fn log_path(directory: &Path, node: &str) -> PathBuf {
@@ -240,7 +286,7 @@ mod tests {
     use super::*;
 
     fn terms() -> Terms {
-        Terms { command: vec!["sh".to_owned()], program: (1, 2, 3), memory_bytes: 4 }
+        Terms(json!({ "memory_bytes": 4 }))
     }
 
     /// Something like an agent: a process with a child, which ends after that.
@@ -252,7 +298,8 @@ mod tests {
         }
         let record = state.join(format!("{node}.{RECORD}"));
         let process = pidfd::open(pid).unwrap();
-        Agent { node: node.to_owned(), process, pid, child: Some(child), record }
+        let (node, socket) = (node.to_owned(), "/run/a.sock".into());
+        Agent { node, process, pid, socket, child: Some(child), record }
     }
 
     #[test]
@@ -275,7 +322,7 @@ mod tests {
         let other = agent(state.path(), "node1");
         let pid = other.pid;
         let identity = proc::identity(1).unwrap();
-        let record = Record { pid, identity, terms: terms() };
+        let record = Record { pid, identity, socket: other.socket.clone(), terms: terms() };
         fs::write(&other.record, serde_json::to_vec(&record).unwrap()).unwrap();
         assert!(Left::all(state.path()).is_empty());
         assert!(!other.record.exists() && !other.has_ended(), "it is nobody's");

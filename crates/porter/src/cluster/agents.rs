@@ -4,7 +4,7 @@
 //! the same state goes on with them. An agent that ends by itself is started again.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -12,12 +12,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use farfork_node::client::Client;
-use farfork_node::paths;
+use farfork_node::{keeper, paths};
 use farfork_pool::Pool;
 use farfork_sys::cgroup::OwnGroup;
 use farfork_sys::words;
 
-use super::agent::{Agent, Left, PATIENCE};
+use super::agent::{self, Agent, Left, PATIENCE, Terms};
 use super::{ClusterError, Settings};
 
 /// How often agents are looked at.
@@ -35,6 +35,8 @@ pub struct Agents {
     keeper: Option<JoinHandle<()>>,
     /// Memory of the nodes.
     pub budgets: Budgets,
+    /// What tells agents that somebody keeps them.
+    _lock: File,
 }
 
 impl Agents {
@@ -43,12 +45,14 @@ impl Agents {
         let is_over = Arc::new(AtomicBool::new(false));
         let (tell, told) = mpsc::channel();
         let budgets = budgets(settings)?;
+        // From here on none leaves.
+        let lock = keeper::keep(&agent::keeper(&settings.state)).map_err(ClusterError::Lock)?;
         let left = settle(settings, &budgets)?;
         let keeper = Keeper { settings: settings.clone(), budgets: Arc::clone(&budgets), left };
         let over = Arc::clone(&is_over);
         let keeper = Some(thread::spawn(move || keeper.keep(&over, &tell)));
         let (nodes, pool) = (Vec::new(), settings.pool.clone());
-        let mut agents = Agents { nodes, pool, is_over, keeper, budgets };
+        let mut agents = Agents { nodes, pool, is_over, keeper, budgets, _lock: lock };
         for node in &settings.nodes {
             let failed = |reason| ClusterError::Agent { node: node.clone(), reason };
             told.recv()
@@ -114,13 +118,18 @@ fn budgets(settings: &Settings) -> Result<Budgets, ClusterError> {
 fn settle(settings: &Settings, budgets: &Budgets) -> Result<BTreeMap<String, Agent>, ClusterError> {
     let mut usable = BTreeMap::new();
     for Left { agent, terms } in Left::all(&settings.state) {
-        let (node, is_clear) = (agent.node.clone(), agent.is_clear());
-        let is_it = |budget: &OwnGroup| terms.are_of(settings, &node, budget);
+        let node = agent.node.clone();
+        // Where this platform has another directory for sockets, somebody else may be behind this one.
+        let is_here = agent.socket == paths::socket(&node);
+        let is_clear = is_here && agent.is_clear();
+        let is_it = |budget: &OwnGroup| terms == Terms::of(settings, &node, budget);
         if is_clear && budgets.get(&node).is_some_and(is_it) {
             tracing::info!(node, "an agent of the last run is gone on with");
             usable.insert(node, agent);
-        } else {
-            agent.end();
+            continue;
+        }
+        agent.end();
+        if is_here {
             farfork_node::leave_ghosts(&node);
         }
     }
@@ -146,11 +155,11 @@ impl Keeper {
     fn keep(mut self, is_over: &AtomicBool, tell: &mpsc::Sender<Result<(), String>>) {
         let mut agents = Vec::new();
         for node in &self.settings.nodes {
-            let started = match self.left.remove(node) {
-                Some(left) => Ok(left),
+            let told = match self.left.remove(node) {
+                Some(left) => self.go_on_with(left),
                 None => self.start(node),
             };
-            let told = started.and_then(|agent| {
+            let told = told.and_then(|agent| {
                 let answers = agent.await_answer(&self.settings);
                 agents.push(agent);
                 answers
@@ -168,12 +177,24 @@ impl Keeper {
         }
     }
 
+    /// One that has left meanwhile is started again.
+    fn go_on_with(&self, left: Agent) -> Result<Agent, String> {
+        if left.await_answer(&self.settings).is_ok() {
+            return Ok(left);
+        }
+        let node = left.node.clone();
+        left.end();
+        self.start(&node)
+    }
+
     fn start(&self, node: &str) -> Result<Agent, String> {
         if Client::connect(node).is_ok() {
             return Err(format!(
-                "a node agent already serves {}: is another farfork serve running? Set \
-                 FARFORK_RUN to another directory for this one",
-                paths::socket(node).display()
+                "a node agent already serves {}: is another farfork serve running, or was one killed \
+                 that had another --state? Its agents leave {} s after that. Set FARFORK_RUN to another \
+                 directory for this one, or wait",
+                paths::socket(node).display(),
+                self.settings.agents_outlive.as_secs()
             ));
         }
         Agent::start(node, &self.settings, &self.budgets[node])

@@ -93,6 +93,9 @@ pub enum ClusterError {
         /// Why not.
         reason: String,
     },
+    /// Agents cannot be told that somebody keeps them.
+    #[error("cannot lock a file in the platform's state: {}", farfork_sys::words::of(.0))]
+    Lock(#[source] io::Error),
     /// The pool cannot be used.
     #[error(transparent)]
     Pool(#[from] PoolError),
