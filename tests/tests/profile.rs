@@ -375,22 +375,28 @@ fn watch_every_other(scene: &Scene) -> Outcome {
     let refused = farfork::text(&restore(&["--profile", "--tiering", "moa"])?);
     demand(refused.contains("under moa cannot be profiled"), "a refusal", &refused)?;
     let turns = [true, false, true, false];
-    for (tiering, turns) in [("mow", turns), ("hybrid", turns), ("moa", [false; 4])] {
-        take_turns(scene, tiering, turns)?;
-    }
-    Ok(())
+    // Without being asked, the agent looks at them soon.
+    let look = || testbed::eventually("a look at a clone", || Ok(!scene.access()?.is_empty()));
+    take_turns(scene, ("mow", turns), look)?;
+    take_turns(scene, ("hybrid", turns), || Ok(()))?;
+    take_turns(scene, ("moa", [false; 4]), || Ok(()))
 }
 
-/// Four clones, of which some are watched: those start as `mow` has it, where they can be watched.
-fn take_turns(scene: &Scene, tiering: &str, turns: [bool; 4]) -> Outcome {
+/// Four clones, of which some are watched: those start as `mow` has it. Does something while they live.
+fn take_turns(
+    scene: &Scene,
+    (tiering, turns): (&str, [bool; 4]),
+    meanwhile: impl FnOnce() -> Outcome,
+) -> Outcome {
     let more = ["--node", "every", "--count", "4", "--tiering", tiering];
     let mut command = farfork::restore(scene.path, &scene.name, &more)?;
     let mut clones = during("clones", command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn())?;
-    let listed = || -> Outcome<Vec<Value>> {
-        let text = farfork::must_run(farfork::command(&["ps", "--json", "--node", "every"])?)?;
-        let told: Value = during("ps", serde_json::from_slice(&text.stdout))?;
-        Ok(told.as_array().cloned().unwrap_or_default())
-    };
+    let told = four_clones(tiering, turns).and_then(|()| meanwhile());
+    let _ = clones.kill().and_then(|()| clones.wait());
+    told.and(testbed::eventually("all to end", || Ok(listed()?.is_empty())))
+}
+
+fn four_clones(tiering: &str, turns: [bool; 4]) -> Outcome {
     let mut list = Vec::new();
     testbed::eventually("four clones", || {
         list = listed()?;
@@ -399,11 +405,13 @@ fn take_turns(scene: &Scene, tiering: &str, turns: [bool; 4]) -> Outcome {
     list.sort_by_key(|clone| clone["pid"].as_i64());
     let seen = list.iter().map(|one| (one["is_profiled"].as_bool(), one["tiering"].as_str()));
     let expected = turns.map(|turn| (Some(turn), Some(if turn { "mow" } else { tiering })));
-    demand(seen.clone().eq(expected), "every other to be watched", &seen.collect::<Vec<_>>())?;
-    // Without being asked, the agent looks at them soon.
-    let looked = testbed::eventually("a look at a clone", || Ok(!scene.access()?.is_empty()));
-    let _ = clones.kill().and_then(|()| clones.wait());
-    looked.and(testbed::eventually("all to end", || Ok(listed()?.is_empty())))
+    demand(seen.clone().eq(expected), "every other to be watched", &seen.collect::<Vec<_>>())
+}
+
+fn listed() -> Outcome<Vec<Value>> {
+    let text = farfork::must_run(farfork::command(&["ps", "--json", "--node", "every"])?)?;
+    let told: Value = during("ps", serde_json::from_slice(&text.stdout))?;
+    Ok(told.as_array().cloned().unwrap_or_default())
 }
 
 /// Clones that wait in ghosts have the pages that a watched one wrote before they run, others get them

@@ -161,11 +161,12 @@ impl Node {
         let found = self.registry.find(about, seen).and_then(|number| self.registry.get(number));
         let clone = found.ok_or(NodeError::NoClone { pid: seen })?;
         let (pool, image) = &clone.image;
-        let access = Access::from(pool.pool().access(clone.cid)?);
-        let pages = promote::wanted(&image.attached.image.model, access, wanted)?;
+        // What it has touched itself is known then, too.
         if let Some(profile) = &clone.profile {
             profile.finish();
         }
+        let access = Access::from(pool.pool().access(clone.cid)?);
+        let pages = promote::wanted(&image.attached.image.model, access, wanted)?;
         let promoted = promote::promote(clone.pid, image, &pages, &clone.promoted_bytes)
             .map_err(|source| NodeError::Promotion { pid: seen, source })?;
         channel.send(&Reply::Promoted(promoted), &[])

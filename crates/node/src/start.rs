@@ -124,7 +124,11 @@ impl Node {
         if call.profile && tiering != Tiering::Mow {
             return Err(NodeError::ProfileTiering { tiering });
         }
-        let takes_turns = matches!(tiering, Tiering::Mow | Tiering::Hybrid);
+        let takes_turns = match tiering {
+            Tiering::Mow => true,
+            Tiering::Hybrid => image.attached.medium.tells_of_faults(),
+            Tiering::Copy | Tiering::Moa => false,
+        };
         let is_its_turn = || self.profile_every != 0 && image.is_next_of(self.profile_every);
         if !(call.profile || takes_turns && is_its_turn()) {
             return Ok(false);
