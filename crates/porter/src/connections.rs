@@ -1,7 +1,8 @@
 //! Connections of clients.
 //!
-//! Invariants: a client that is slow to ask, or to take its answer, loses its connection; one that waits for
-//! its answer does not, however long that takes.
+//! Invariants: a client that sends nothing more of a request, or takes nothing more of its answer, loses its
+//! connection; one that waits for its answer does not, however long that takes. A client that sends a little now
+//! and then keeps it: how many connections there may be is for a proxy to limit.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -29,9 +30,10 @@ pub struct Patience {
 
 impl Default for Patience {
     fn default() -> Patience {
+        // A proxy keeps connections for a while, nginx for 60 s: it is to be the one that ends them.
+        let head = Duration::from_secs(75);
         let usual = Duration::from_secs(30);
-        // A browser may use a connection again for a while.
-        Patience { head: 2 * usual, body: usual, answer: usual }
+        Patience { head, body: usual, answer: usual }
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!  serve      all of it as a program
 //!  gateway    HTTP
-//!  connections  of clients, which are not waited for for ever
+//!  connections  of clients, and how long is waited for these
 //!  dashboard  a page that shows what goes on
 //!  life       calls and instances of functions
 //!  confine    what a function may do, and its files

@@ -26,9 +26,9 @@ pub const GUEST: &str = "guest-key:secret";
 pub const OTHER: &str = "other-key:hidden";
 
 /// What a gateway that is not patient waits for clients.
-const SOON: Duration = Duration::from_millis(300);
+const SOON: Duration = Duration::from_millis(1000);
 /// Longer than that.
-const LATE: Duration = Duration::from_millis(1000);
+const LATE: Duration = Duration::from_millis(2500);
 
 /// A gateway at work.
 pub struct Bed {
