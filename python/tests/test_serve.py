@@ -241,6 +241,8 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
         pool = farfork.environment["FARFORK_POOL"]
         assert farfork.do("pool", "check", pool) == "the pool is sound\n"
         journal = (state / "decisions.jsonl").read_text().splitlines()
+        again = farfork.do("replay", str(state / "decisions.jsonl"))
+        assert again.endswith(" decisions made again, 0 of them differ\n"), again
         asked = {json.loads(line).get("question") for line in journal}
         assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
 
