@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use farfork_image::mounts;
@@ -52,7 +52,7 @@ pub struct NodePool {
     source: Source,
     /// An image is read once, and copied once, by whoever needs it first.
     reading: Mutex<()>,
-    pinning: Mutex<()>,
+    pinning: Mutex<Held>,
     /// The node's tables have one writer.
     noting: Mutex<()>,
 }
@@ -81,7 +81,23 @@ pub struct Pin {
     pool: Arc<NodePool>,
     cid: Cid,
     slot: ImageSlot,
-    lock: Option<OwnedFd>,
+    lock: Option<Arc<OwnedFd>>,
+}
+
+/// Locks that pins of this agent hold, one for all clones of an image: whenever anybody locks the
+/// file or closes it, the kernel looks at every lock that it has.
+#[derive(Debug, Default)]
+struct Held(HashMap<ImageSlot, Weak<OwnedFd>>);
+
+impl Held {
+    fn lock(&mut self, pins: &PinFile, slot: ImageSlot) -> Result<Arc<OwnedFd>, PoolError> {
+        if let Some(lock) = self.0.get(&slot).and_then(Weak::upgrade) {
+            return Ok(lock);
+        }
+        let lock = Arc::new(pins.hold(slot)?);
+        self.0.insert(slot, Arc::downgrade(&lock));
+        Ok(lock)
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -254,11 +270,11 @@ impl NodePool {
 
     fn pin(self: &Arc<Self>, cid: Cid) -> Result<(ImageExtents, Pin), NodeError> {
         // Held against `unpin`, which looks whether it drops the last lock.
-        let _pinning = locked(&self.pinning);
+        let mut held = locked(&self.pinning);
         self.pool.pin(self.slot, cid)?;
         let extents = self.pool.find(cid)?;
-        let lock = Some(self.pins.hold(extents.slot)?);
         let slot = extents.slot;
+        let lock = Some(held.lock(&self.pins, slot)?);
         Ok((extents, Pin { pool: Arc::clone(self), cid, slot, lock }))
     }
 
@@ -364,7 +380,7 @@ impl Pin {
 
     /// The lock that the clone's init holds too.
     pub fn lock(&self) -> Option<&OwnedFd> {
-        self.lock.as_ref()
+        self.lock.as_deref()
     }
 }
 

@@ -19,17 +19,26 @@ fn running(scene: &Scene) -> usize {
     scene.works(&["ps", "--json"]).map_or(0, |text| text.matches("\"pid\"").count())
 }
 
+/// How many descriptors of pin files the agent has.
+fn pin_descriptors(agent: u32) -> usize {
+    let links = std::fs::read_dir(format!("/proc/{agent}/fd")).into_iter().flatten().flatten();
+    let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    targets.filter(|target| target.to_string_lossy().contains(".pins/")).count()
+}
+
 /// The chunks come back when the last clone has gone, and not before: other images that are
 /// written all the while never show in a clone.
 fn under_running_clones() -> Outcome {
     let mut scene = Scene::set(48)?;
     let free = scene.free_bytes()?;
-    scene.agent()?;
+    let agent = scene.agent()?;
     let mut parent = scene.subject("watcher")?;
     scene.checkpoint(&parent, "a/b")?;
     let held = free - scene.free_bytes()?;
     let mut clones = (0..3).map(|i| clone(&scene, i)).collect::<Outcome<Vec<_>>>()?;
     await_until("three clones run", || running(&scene) == 3)?;
+    // One is the file itself.
+    await_until("the agent has one lock for all three", || pin_descriptors(agent) == 2)?;
     scene.works(&["images", "rm", "a/b"])?;
     scene.fails(&["restore", "a/b"], 1, &["no image is named a/b"])?;
     let mut other = scene.subject("steady")?;
