@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use farfork_types::wire::MAX_DOCUMENT_BYTES;
 use nix::errno::Errno;
 use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, UnixCredentials, getsockopt, recvmsg, sendmsg,
-    setsockopt, sockopt,
+    ControlMessage, ControlMessageOwned, MsgFlags, UnixCredentials, getsockopt, recv, recvmsg,
+    sendmsg, setsockopt, sockopt,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -83,7 +83,7 @@ impl Channel {
 
     /// Receives a document; nothing when the other end has closed.
     pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<Received<T>>, NodeError> {
-        let mut bytes = vec![0u8; MAX_DOCUMENT_BYTES];
+        let mut bytes = vec![0u8; self.next_length()?.min(MAX_DOCUMENT_BYTES)];
         let mut space = nix::cmsg_space!([i32; MAX_FDS], libc::ucred);
         let (length, fds, sender) = self.receive_raw(&mut bytes, &mut space)?;
         if length == 0 {
@@ -94,6 +94,19 @@ impl Channel {
         // The kernel adds the sender's own pid where none was given.
         let about = Some(sender).filter(|pid| ![0, self.peer].contains(pid));
         Ok(Some(Received { document, fds, about }))
+    }
+
+    /// Waits for a document and says how long it is; 0 when the other end has closed. Room for the
+    /// longest that there may be is 16 pages, to be cleared for a few hundred bytes.
+    fn next_length(&self) -> Result<usize, NodeError> {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
+        loop {
+            match recv(self.socket.as_raw_fd(), &mut [], flags) {
+                Err(Errno::EINTR) => {}
+                Err(Errno::ECONNRESET) => return Ok(0),
+                other => return other.map_err(broken),
+            }
+        }
     }
 
     #[allow(unsafe_code)] // reason: received descriptor numbers become owned descriptors
