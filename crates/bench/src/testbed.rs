@@ -100,9 +100,15 @@ impl Testbed {
         &self.place.pool
     }
 
-    /// A path for a socket or a program.
+    /// A path for a program or a directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.place.path(name)
+    }
+
+    /// A path for a socket, in memory: where files have just been deleted, ext4 takes the longer to
+    /// make one the more there were.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.place.mounted.at.join(name)
     }
 }
 

@@ -80,7 +80,7 @@ impl Way {
         number: u64,
         socket: &str,
     ) -> Result<Asked, BenchError> {
-        let socket = testbed.path(socket);
+        let socket = testbed.socket(socket);
         let (listener, mut connection) =
             Connection::with_listener(&socket).map_err(io("listen at", &socket))?;
         connection

@@ -11,7 +11,7 @@ const START: &str = "cold";
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     let (numbers, subject) = (lane.numbers(), &lane.subject);
     let case = subject.case(START);
-    let socket = bench.testbed.path("cold.sock");
+    let socket = bench.testbed.socket("cold.sock");
     let started = now_ns();
     let (listener, mut connection) =
         Connection::with_listener(&socket).map_err(io("listen at", &socket))?;

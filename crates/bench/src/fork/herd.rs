@@ -56,7 +56,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>, count: usize) -> Result<(
     for (asked, number) in herd.into_iter().zip(numbers) {
         drop(asked.connection);
         clones::end(asked.clone, bench.testbed)?;
-        let _ = std::fs::remove_file(bench.testbed.path(&format!("herd-{number}.sock")));
+        let _ = std::fs::remove_file(bench.testbed.socket(&format!("herd-{number}.sock")));
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ impl Emulation {
             let counted = emulate(root, &subject, 1, &place.path().join("plugin.sock"))?;
             Ok((subject.name, counted))
         };
-        let subjects = Subject::functions(root, options, 1 + LEARNING + 1 + 1)?;
+        let subjects = Subject::functions(root, options, 1 + LEARNING + 1 + 1, &[])?;
         subjects.into_iter().map(count).collect::<Result<_, _>>().map(Emulation)
     }
 
@@ -91,7 +91,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let (number, warm): (_, u64) = if options.quick { (2, 1) } else { (15, 5) };
     let root = needed_root()?;
     let mut notes = vec![MODELLED.to_owned()];
-    let subjects = Subject::functions(&root, options, 1 + LEARNING + 1 + warm)?;
+    let subjects = Subject::functions(&root, options, 1 + LEARNING + 1 + warm, &[])?;
     let testbed = Testbed::new(pool_bytes(&subjects))?;
     let subjects = fitting(subjects, false, &mut notes);
     let mut functions = Vec::new();

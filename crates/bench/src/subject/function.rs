@@ -85,13 +85,15 @@ impl Subject {
     }
 
     /// Those of the functions that figures of papers are of which are to be measured, each asked
-    /// `examples` different things and computing in one thread, since forks have one.
+    /// `examples` different things and computing in one thread, since forks have one. The benchmark may
+    /// have `others`, too.
     pub fn functions(
         root: &Path,
         options: &Options,
         examples: u64,
+        others: &[&str],
     ) -> Result<Vec<Subject>, BenchError> {
-        options.check(&OF_THE_PAPERS)?;
+        options.check(&[&OF_THE_PAPERS[..], others].concat())?;
         let wanted = OF_THE_PAPERS.iter().filter(|name| options.wants(name));
         wanted
             .map(|name| {

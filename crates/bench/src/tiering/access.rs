@@ -97,7 +97,7 @@ struct Young {
 
 /// Makes it.
 fn young(subject: &Subject, testbed: &Testbed) -> Result<Young, BenchError> {
-    let socket = testbed.path("young.sock");
+    let socket = testbed.socket("young.sock");
     let (listener, mut connection) =
         Connection::with_listener(&socket).map_err(io("listen at", &socket))?;
     let server = subject.start(listener, &socket)?;
@@ -137,7 +137,7 @@ fn grown(subject: &Subject, testbed: &Testbed, young: &Young) -> Result<Parent, 
     drop(connection);
     let pid = clone.running.pid;
     let observed = look(pid, &before)?;
-    subject.settle_at(pid, &testbed.path(name))?;
+    subject.settle_at(pid, &testbed.socket(name))?;
     let made = checkpoint(testbed.pool(), Target::Process(pid), Terms::default(), &mut |_, _| {})?;
     clones::end(clone, testbed)?;
     let after = Image::read(testbed.pool(), made.cid)?.model;

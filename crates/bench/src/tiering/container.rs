@@ -24,7 +24,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
     for (phase, us) in &ghost.phases_us {
         bench.samples.add(&case, creation_metric(phase), "us", *us);
     }
-    let socket = bench.testbed.path("container.sock");
+    let socket = bench.testbed.socket("container.sock");
     let started = now_ns();
     let (listener, mut connection) =
         Connection::with_listener(&socket).map_err(io("listen at", &socket))?;

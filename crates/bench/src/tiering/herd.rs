@@ -20,17 +20,19 @@ use crate::cases::{Bench, Lane, metric as common};
 use crate::error::{BenchError, io};
 use crate::exchange::{listen, now_ns, us_since};
 use crate::machine::available_bytes;
-use crate::progress;
 use crate::protocol::Touches;
 use crate::subject::{Subject, compile_footprint};
 use crate::testbed::Testbed;
 use crate::usage;
+use crate::{Options, progress};
 
 /// The function, and how many different things it is asked.
 const FUNCTION: &str = "hello";
 const EXAMPLES: u64 = 16;
 /// The program, beside which the function's own work shows.
 const PROGRAM_MEGABYTES: u64 = 1;
+/// Names of both.
+pub const SUBJECTS: [&str; 2] = [FUNCTION, "c-1M"];
 /// Between two herds, so that the kernel frees what the first has left.
 const GRACE: Duration = Duration::from_millis(200);
 /// What a clone may take of the machine at most, its init and the kernel's share included.
@@ -81,6 +83,7 @@ struct Herd<'a> {
 pub fn measure(
     root: &Path,
     bench: &mut Bench<'_>,
+    options: &Options,
     scale: &Scale,
     notes: &mut Vec<String>,
 ) -> Result<Vec<String>, BenchError> {
@@ -91,7 +94,7 @@ pub fn measure(
         Subject::footprint(&program, PROGRAM_MEGABYTES, Touches::Clustered),
     ];
     let mut names = Vec::new();
-    for subject in subjects {
+    for subject in subjects.into_iter().filter(|subject| options.wants(&subject.name)) {
         let name = subject.name.clone();
         progress(&format!("starting {name}, warming it, checkpointing it into two pools"));
         let without = Err("it is not compared here".to_owned());
@@ -195,7 +198,7 @@ fn before_first_call(
     let kernel = || testbed.cgroup.as_ref().and_then(|group| group.kernel_bytes());
     let before = kernel();
     // Nobody connects, so that none of them has anything to do.
-    let socket = testbed.path("quiet.sock");
+    let socket = testbed.socket("quiet.sock");
     let quiet = |_| {
         let listener = listen(&socket).map_err(io("listen at", &socket))?;
         way.start(subject, testbed, &listener)
@@ -267,7 +270,7 @@ impl<'a> Herd<'a> {
         let ask = |number: &u64| {
             let socket = format!("herd-{number}.sock");
             let asked = way.ask(self.subject, self.testbed, *number, &socket);
-            let _ = std::fs::remove_file(self.testbed.path(&socket));
+            let _ = std::fs::remove_file(self.testbed.socket(&socket));
             asked
         };
         let mut all = numbers.iter().map(ask).collect::<Result<Vec<_>, _>>()?;

@@ -54,7 +54,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let scale = scale(options);
     let root = needed_root()?;
     let mut notes = Vec::new();
-    let subjects = Subject::functions(&root, options, scale.calls)?;
+    let subjects = Subject::functions(&root, options, scale.calls, &herd::SUBJECTS)?;
     let bytes = pool_bytes(&subjects);
     let testbed = Testbed::new(bytes)?;
     let criu = criu::Program::find(testbed.path("criu"), bytes).map(Rc::new);
@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         progress(&format!("looking at the pages of {} in {} calls", subject.name, scale.calls));
         access::measure(subject, &mut bench, scale.calls)?;
     }
-    let herds = herd::measure(&root, &mut bench, &scale.herd, &mut notes)?;
+    let herds = herd::measure(&root, &mut bench, options, &scale.herd, &mut notes)?;
     notes.extend(criu::note(functions.iter().map(|function| &function.lane), &mut samples));
     Ok(Report {
         benchmark: "tiering",

@@ -122,7 +122,7 @@ pub fn note<'a>(lanes: impl IntoIterator<Item = &'a Lane>, samples: &mut Samples
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     let numbers = lane.numbers();
     let (subject, Ok(images)) = (&lane.subject, &lane.criu) else { return Ok(()) };
-    let socket = bench.testbed.path("criu.sock");
+    let socket = bench.testbed.socket("criu.sock");
     let started = now_ns();
     let (listener, mut connection) =
         Connection::with_listener(&socket).map_err(io("listen at", &socket))?;
