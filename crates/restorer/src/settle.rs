@@ -7,7 +7,7 @@
 use farfork_plan::window;
 use linux_raw_sys::general as k;
 
-use crate::call::{self, SysResult, syscall};
+use crate::call::{self, Errno, SysResult, syscall};
 use crate::cell::ProcessCell;
 use crate::text::hexadecimal;
 
@@ -87,12 +87,18 @@ impl Vdso {
 pub unsafe extern "C" fn settle(stack: *const u64) -> u64 {
     // SAFETY: the kernel laid out argc, argv, envp and auxv at `stack`; nothing else runs.
     unsafe {
-        find_vdso();
+        let arguments = *stack;
         let (headers, count) = program_headers(stack);
+        // A ghost is nobody's template: there is nobody to share a file with.
+        let code = if arguments > 1 { None } else { code_file() };
         for index in 0..count {
-            detach_segment(&*headers.add(index));
+            detach_segment(&*headers.add(index), code);
         }
-        *stack
+        if let Some(file) = code {
+            seal(file);
+        }
+        find_vdso(); // it writes to memory that is in its place only now
+        arguments
     }
 }
 
@@ -122,6 +128,21 @@ struct ProgramHeader {
     align: u64,
 }
 
+impl ProgramHeader {
+    fn start(&self) -> u64 {
+        self.address & !(farfork_types::PAGE_BYTES - 1)
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.address + self.memory_bytes).next_multiple_of(farfork_types::PAGE_BYTES)
+            - self.start()
+    }
+
+    fn protection(&self) -> u32 {
+        (self.flags & PF_READ) >> 2 | self.flags & PF_WRITE | (self.flags & PF_EXECUTE) << 2
+    }
+}
+
 unsafe fn program_headers(stack: *const u64) -> (*const ProgramHeader, usize) {
     // SAFETY: argc, argv.., NULL, envp.., NULL, then pairs up to AT_NULL, as the ABI has it.
     unsafe {
@@ -146,30 +167,73 @@ unsafe fn program_headers(stack: *const u64) -> (*const ProgramHeader, usize) {
 const AT_PHDR: u32 = 3;
 const AT_PHNUM: u32 = 5;
 const PT_LOAD: u32 = 1;
+const PF_EXECUTE: u32 = 1;
+const PF_WRITE: u32 = 2;
+const PF_READ: u32 = 4;
 
-/// Replaces a segment mapped from the executable by anonymous memory with the same bytes at the
-/// same address. The call that puts it in place returns into the copy.
-unsafe fn detach_segment(header: &ProgramHeader) {
-    let page = farfork_types::PAGE_BYTES;
+/// Replaces a segment mapped from the executable by memory with the same bytes at the same address.
+/// The call that puts it in place returns into the copy.
+///
+/// What is only read comes from the file `code`, if there is one, so that it is no memory of the
+/// template's own, nor of any process that is forked from it.
+unsafe fn detach_segment(header: &ProgramHeader, code: Option<u64>) {
     if header.kind != PT_LOAD {
         return;
     }
-    let start = header.address & !(page - 1);
-    let bytes = (header.address + header.memory_bytes).next_multiple_of(page) - start;
-    let prot = (header.flags & 4) >> 2 | header.flags & 2 | (header.flags & 1) << 2;
-    // SAFETY: the copy is made before anything is replaced; the segment with data is not written
-    // meanwhile, as this runs on the kernel's stack.
-    unsafe {
-        let rw = k::PROT_READ | k::PROT_WRITE;
-        let Ok(copy) = call::mmap(0, bytes, rw, k::MAP_PRIVATE | k::MAP_ANONYMOUS, -1, 0) else {
-            call::exit(call::EXIT_BUG)
-        };
-        core::ptr::copy_nonoverlapping(start as *const u8, copy as *mut u8, bytes as usize);
-        let _ = syscall(k::__NR_mprotect, [copy, bytes, u64::from(prot)]);
-        if call::move_mapping(copy, bytes, start).is_err() {
-            call::exit(call::EXIT_BUG)
+    let is_written = header.flags & PF_WRITE != 0;
+    // SAFETY: what is replaced has the same bytes; nothing else runs, and this stack is the kernel's.
+    let placed = unsafe {
+        match code.filter(|_| !is_written) {
+            Some(file) => map_from(header, file),
+            None => copy(header),
         }
+    };
+    if placed.is_err() {
+        call::exit(call::EXIT_BUG)
     }
+}
+
+unsafe fn map_from(header: &ProgramHeader, file: u64) -> SysResult {
+    let (start, bytes) = (header.start(), header.bytes());
+    let at = start - window::BASE;
+    // SAFETY: the kernel reads the segment; the file has the same bytes then.
+    unsafe {
+        if syscall(k::__NR_pwrite64, [file, start, bytes, at])? != bytes {
+            return Err(Errno(linux_raw_sys::errno::ENOMEM as i32));
+        }
+        let flags = k::MAP_PRIVATE | k::MAP_FIXED;
+        call::mmap(start, bytes, header.protection(), flags, file as i32, at)
+    }
+}
+
+unsafe fn copy(header: &ProgramHeader) -> SysResult {
+    let (start, bytes) = (header.start(), header.bytes());
+    let rw = k::PROT_READ | k::PROT_WRITE;
+    // SAFETY: the copy is made before anything is replaced, and nothing writes to the segment
+    // meanwhile. What the file has no bytes for is zero, and stays without pages.
+    unsafe {
+        let copy = call::mmap(0, bytes, rw, k::MAP_PRIVATE | k::MAP_ANONYMOUS, -1, 0)?;
+        let to = (copy + header.address - start) as *mut u8;
+        core::ptr::copy_nonoverlapping(header.address as *const u8, to, header.file_bytes as usize);
+        syscall(k::__NR_mprotect, [copy, bytes, u64::from(header.protection())])?;
+        call::move_mapping(copy, bytes, start)
+    }
+}
+
+/// A file in memory for what is only read; if there can be none, that is copied, too.
+fn code_file() -> Option<u64> {
+    let name = c"farfork-restorer".as_ptr() as u64;
+    let flags = u64::from(k::MFD_CLOEXEC | k::MFD_ALLOW_SEALING);
+    // SAFETY: makes a new descriptor.
+    unsafe { syscall(k::__NR_memfd_create, [name, flags]) }.ok()
+}
+
+/// All clones run what is in the file: nobody may change it, by whatever way he gets at it.
+fn seal(file: u64) {
+    let seals = k::F_SEAL_SEAL | k::F_SEAL_SHRINK | k::F_SEAL_GROW | k::F_SEAL_WRITE;
+    // SAFETY: takes no pointers.
+    let _ = unsafe { syscall(k::__NR_fcntl, [file, k::F_ADD_SEALS.into(), seals.into()]) };
+    call::close_range(file as u32, file as u32);
 }
 
 /// Reads `/proc/self/maps` for the kernel's mappings.
