@@ -2,7 +2,8 @@
 //! that give it attributes which the init has to know of when it replaces memory later.
 //!
 //! The number of a call alone decides about all others: the kernel notices that, and lets them
-//! pass without running the filter.
+//! pass without running the filter. To notice, it tries every number there is when a filter is
+//! installed, and each init installs its own: so numbers are searched, not compared one by one.
 
 use farfork_plan::filter::MARK;
 use farfork_plan::window;
@@ -29,6 +30,7 @@ struct Program {
 
 const LOAD: u16 = 0x20;
 const JUMP_EQUAL: u16 = 0x15;
+const JUMP_AT_LEAST: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
 const NR: u32 = 0;
@@ -70,33 +72,58 @@ pub const NR_MSEAL: u32 = 462;
 /// `UFFDIO_REGISTER`, by which a program has faults of a range handed to itself.
 const UFFDIO_REGISTER: u32 = 0xc020_aa00;
 
-/// Calls that are handed over whatever their arguments are.
-const CALLS: [u32; 9] = [
-    k::__NR_mremap,
-    k::__NR_process_madvise,
-    k::__NR_mlock,
-    k::__NR_mlock2,
-    k::__NR_munlock,
-    k::__NR_mlockall,
-    k::__NR_munlockall,
-    k::__NR_pkey_mprotect,
-    NR_MSEAL,
+/// A number, and the part of the filter that it leads to.
+type Case = (u32, usize);
+
+/// How many calls are not let through by their number alone.
+const COUNT: usize = 12;
+
+/// Those calls, in the order of their numbers.
+const CALLS: [Case; COUNT] = [
+    (k::__NR_ioctl, BY_REQUEST),
+    (k::__NR_mremap, BY_CALLER),
+    (k::__NR_madvise, BY_ADVICE),
+    (k::__NR_mlock, BY_CALLER),
+    (k::__NR_munlock, BY_CALLER),
+    (k::__NR_mlockall, BY_CALLER),
+    (k::__NR_munlockall, BY_CALLER),
+    (k::__NR_mlock2, BY_CALLER),
+    (k::__NR_pkey_mprotect, BY_CALLER),
+    (k::__NR_io_uring_setup, REFUSE),
+    (k::__NR_process_madvise, BY_CALLER),
+    (NR_MSEAL, BY_CALLER),
 ];
 
-/// Calls of 32-bit programs that are handed over, and what each is for 64-bit ones.
-const CALLS_I386: [(u32, u32); 11] = [
-    (219, k::__NR_madvise),
+/// The same of 32-bit programs, in the order of their numbers, and what each is for 64-bit ones.
+const CALLS_I386: [(u32, u32); COUNT] = [
     (54, k::__NR_ioctl),
-    (163, k::__NR_mremap),
-    (440, k::__NR_process_madvise),
     (150, k::__NR_mlock),
-    (376, k::__NR_mlock2),
     (151, k::__NR_munlock),
     (152, k::__NR_mlockall),
     (153, k::__NR_munlockall),
+    (163, k::__NR_mremap),
+    (219, k::__NR_madvise),
+    (376, k::__NR_mlock2),
     (380, k::__NR_pkey_mprotect),
+    (425, k::__NR_io_uring_setup),
+    (440, k::__NR_process_madvise),
     (462, NR_MSEAL),
 ];
+
+/// Those are handed over whatever their arguments are.
+const CASES_I386: [Case; COUNT] = {
+    let mut cases = [(0, NOTIFY_I386); COUNT];
+    let mut index = 0;
+    while index < cases.len() {
+        let (number, native) = CALLS_I386[index];
+        cases[index].0 = number;
+        if native == k::__NR_io_uring_setup {
+            cases[index].1 = REFUSE_I386;
+        }
+        index += 1;
+    }
+    cases
+};
 
 /// The x86-64 number of a handed-over call.
 pub fn native_number(arch: u32, nr: u32) -> u32 {
@@ -111,12 +138,21 @@ pub fn is_marking(request: u64) -> bool {
 }
 
 // Where the parts of the filter begin.
-const BY_ADVICE: usize = 3 + CALLS.len() + 4;
+const PASS: usize = 3 + search_length(COUNT);
+const BY_ADVICE: usize = PASS + 1;
 const BY_REQUEST: usize = BY_ADVICE + DISCARDING.len() + MARKING.len() + 2;
 const BY_CALLER: usize = BY_REQUEST + 3;
 const REFUSE: usize = BY_CALLER + 4;
 const I386: usize = REFUSE + 1;
-const LENGTH: usize = I386 + CALLS_I386.len() + 6;
+const PASS_I386: usize = I386 + 2 + search_length(COUNT);
+const NOTIFY_I386: usize = PASS_I386 + 1;
+const REFUSE_I386: usize = NOTIFY_I386 + 1;
+const LENGTH: usize = REFUSE_I386 + 1;
+
+/// Instructions that tell so many numbers apart.
+const fn search_length(numbers: usize) -> usize {
+    2 * numbers - 1
+}
 
 /// A filter under construction.
 struct Draft {
@@ -150,6 +186,19 @@ impl Draft {
         self
     }
 
+    /// Goes to the part that the loaded word leads to, one of the cases `first..end`, or else to `pass`.
+    const fn search(self, cases: &[Case], first: usize, end: usize, pass: usize) -> Draft {
+        if end - first == 1 {
+            let ((number, to), here) = (cases[first], self.count + 1);
+            return self.put(JUMP_EQUAL, (to - here) as u8, (pass - here) as u8, number);
+        }
+        let middle = first.midpoint(end);
+        let skip = search_length(middle - first) as u8;
+        self.put(JUMP_AT_LEAST, skip, 0, cases[middle].0)
+            .search(cases, first, middle, pass)
+            .search(cases, middle, end, pass)
+    }
+
     /// Goes to the part that begins at `to` unless the loaded word is `value`.
     const fn other_than(self, value: u32, to: usize) -> Draft {
         let skip = (to - self.count - 1) as u8;
@@ -158,18 +207,6 @@ impl Draft {
 
     const fn done(self, verdict: u32) -> Draft {
         self.put(RETURN, 0, 0, verdict)
-    }
-
-    /// The part for 32-bit programs, which is the last.
-    const fn i386(mut self) -> Draft {
-        self = self.other_than(ARCH_I386, LENGTH - 3).load(NR);
-        let mut index = 0;
-        while index < CALLS_I386.len() {
-            self = self.equal(CALLS_I386[index].0, LENGTH - 2);
-            index += 1;
-        }
-        // The same number there.
-        self.equal(k::__NR_io_uring_setup, LENGTH - 1).done(ALLOW).done(NOTIFY).done(EPERM)
     }
 }
 
@@ -181,10 +218,7 @@ const FILTER: [Instruction; LENGTH] = {
         .load(ARCH)
         .other_than(ARCH_X86_64, I386)
         .load(NR)
-        .each_equal(&CALLS, BY_CALLER)
-        .equal(k::__NR_madvise, BY_ADVICE)
-        .equal(k::__NR_ioctl, BY_REQUEST)
-        .equal(k::__NR_io_uring_setup, REFUSE)
+        .search(&CALLS, 0, COUNT, PASS)
         .done(ALLOW)
         .load(ARG2_LOW)
         .each_equal(&DISCARDING, BY_CALLER)
@@ -198,7 +232,13 @@ const FILTER: [Instruction; LENGTH] = {
         .done(ALLOW)
         .done(NOTIFY)
         .done(EPERM)
-        .i386()
+        // The last part, for 32-bit programs.
+        .other_than(ARCH_I386, PASS_I386)
+        .load(NR)
+        .search(&CASES_I386, 0, COUNT, PASS_I386)
+        .done(ALLOW)
+        .done(NOTIFY)
+        .done(EPERM)
         .instructions
 };
 
@@ -251,6 +291,9 @@ const fn verdict(call: Call) -> u32 {
             (JUMP_EQUAL, value) => {
                 at += if word == value { step.if_true } else { step.if_false } as usize
             }
+            (JUMP_AT_LEAST, value) => {
+                at += if word >= value { step.if_true } else { step.if_false } as usize
+            }
             (_, value) => return value,
         }
     }
@@ -263,6 +306,7 @@ const fn each_call_is(caller_high: u32, expected: u32) -> bool {
     let mut index = 0;
     while index < CALLS_I386.len() {
         let nr = CALLS_I386[index].1;
+        let expected = if nr == k::__NR_io_uring_setup { EPERM } else { expected };
         if verdict(Call { nr, caller_high, request: UFFDIO_REGISTER, ..PLAIN }) != expected {
             return false;
         }
@@ -274,12 +318,29 @@ const fn each_call_is(caller_high: u32, expected: u32) -> bool {
 const fn each_i386_is(arch: u32, expected: u32) -> bool {
     let mut index = 0;
     while index < CALLS_I386.len() {
-        if verdict(Call { arch, nr: CALLS_I386[index].0, ..PLAIN }) != expected {
+        let (nr, native) = CALLS_I386[index];
+        let is_io_uring = arch == ARCH_I386 && native == k::__NR_io_uring_setup;
+        let expected = if is_io_uring { EPERM } else { expected };
+        if verdict(Call { arch, nr, ..PLAIN }) != expected {
             return false;
         }
         index += 1;
     }
     true
+}
+
+/// Whether all numbers up to `end` that are none of `cases` are let through, whatever else a call is.
+const fn others_pass(arch: u32, cases: &[Case], end: u32) -> bool {
+    let (mut nr, mut next) = (0, 0);
+    while nr < end {
+        if next < cases.len() && cases[next].0 == nr {
+            next += 1; // never, if they are out of order
+        } else if verdict(Call { arch, nr, request: UFFDIO_REGISTER, ..PLAIN }) != ALLOW {
+            return false;
+        }
+        nr += 1;
+    }
+    next == cases.len()
 }
 
 const fn each_advice_is(all: &[u32], expected: u32) -> bool {
@@ -294,8 +355,8 @@ const fn each_advice_is(all: &[u32], expected: u32) -> bool {
 }
 
 const _: () = {
-    let io_uring = k::__NR_io_uring_setup;
-    assert!(CALLS_I386.len() == CALLS.len() + 2); // and `madvise` and `ioctl`
+    assert!(others_pass(ARCH_X86_64, &CALLS, 600));
+    assert!(others_pass(ARCH_I386, &CASES_I386, 600));
     assert!(each_call_is(0x7fff, NOTIFY));
     assert!(each_call_is((window::BASE >> 32) as u32, ALLOW));
     assert!(each_i386_is(ARCH_I386, NOTIFY));
@@ -304,8 +365,4 @@ const _: () = {
     assert!(each_advice_is(&MARKING, NOTIFY));
     assert!(each_advice_is(&[k::MADV_HUGEPAGE, k::MADV_WILLNEED, 0], ALLOW));
     assert!(verdict(Call { nr: k::__NR_ioctl, ..PLAIN }) == ALLOW);
-    assert!(verdict(PLAIN) == ALLOW);
-    assert!(verdict(Call { arch: ARCH_I386, nr: 3, ..PLAIN }) == ALLOW);
-    assert!(verdict(Call { nr: io_uring, ..PLAIN }) == EPERM);
-    assert!(verdict(Call { nr: io_uring, arch: ARCH_I386, ..PLAIN }) == EPERM);
 };
