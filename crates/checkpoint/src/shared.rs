@@ -72,7 +72,7 @@ impl Found {
 
 impl Objects {
     /// Adds those behind the mappings and descriptors of a process; what cannot be carried goes to
-    /// `refusals`. An image that it maps, in memory, is none.
+    /// `refusals`. An image that it maps, in memory, is none, nor is what else of farfork a clone maps.
     pub fn add_process(
         &mut self,
         pid: i32,
@@ -80,8 +80,10 @@ impl Objects {
         ancestor: Option<&Ancestor>,
         refusals: &mut Refusals,
     ) -> Result<(), CheckpointError> {
-        let is_image = |mapping: &Mapping| ancestor.is_some_and(|known| known.backs(mapping));
-        for mapping in mappings.iter().filter(|own| is_candidate(own) && !is_image(own)) {
+        let is_ours = |mapping: &Mapping| {
+            ancestor.is_some_and(|known| known.backs(mapping) || known.owns(mapping))
+        };
+        for mapping in mappings.iter().filter(|own| is_candidate(own) && !is_ours(own)) {
             self.add_mapping(pid, mapping, refusals)?;
         }
         self.add_memfds(pid)
