@@ -1,11 +1,22 @@
 //! How much memory may be charged to a clone before it asks for it.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::proc::available_bytes;
 
 /// Up to the limits of one cgroup, and of those that it is in.
-#[derive(Clone, Debug)]
-pub struct Room(Vec<MemoryGroup>);
+#[derive(Debug)]
+pub struct Room {
+    groups: Vec<MemoryGroup>,
+    /// When none of them was last seen to have a limit, if so.
+    unlimited: Mutex<Option<Instant>>,
+}
+
+/// For so long groups without limits are taken to have none: each is a file to be opened and read,
+/// which a clone that starts waits for.
+const LIMITS_FRESH: Duration = Duration::from_secs(1);
 
 /// What is left free below a limit, so that the clone itself has something to go on with.
 const SPARED_BYTES: u64 = 4 << 20;
@@ -18,12 +29,24 @@ impl Room {
 
     /// That of this cgroup, if it is known.
     pub fn within(group: Option<MemoryGroup>) -> Room {
-        Room(group.map(|group| group.and_above()).unwrap_or_default())
+        let groups = group.map(|group| group.and_above()).unwrap_or_default();
+        Room { groups, unlimited: Mutex::default() }
     }
 
     /// Whether `bytes` more may be charged.
     pub fn has(&self, bytes: u64) -> bool {
-        self.0.iter().all(|group| group.has_room(bytes.saturating_add(SPARED_BYTES)))
+        let bytes = bytes.saturating_add(SPARED_BYTES);
+        self.is_unlimited() || self.groups.iter().all(|group| group.has_room(bytes))
+    }
+
+    fn is_unlimited(&self) -> bool {
+        let mut seen = self.unlimited.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.is_some_and(|seen| seen.elapsed() < LIMITS_FRESH) {
+            return true;
+        }
+        let is_unlimited = self.groups.iter().all(|group| group.limit_bytes().is_none());
+        *seen = is_unlimited.then(Instant::now);
+        is_unlimited
     }
 }
 
