@@ -106,18 +106,23 @@ pub struct Difference {
 }
 
 /// Decides everything in a journal again, by the settings that stand in it or, if there are any, by
-/// `other`: how many decisions there are, and those that are not the same.
+/// `other`: how many decisions there are, and those that are not the same. A last line that was cut off
+/// is none: somebody died, or is at it.
 pub fn replay(
-    journal: impl BufRead,
+    mut journal: impl BufRead,
     other: Option<Settings>,
 ) -> Result<(usize, Vec<Difference>), JournalError> {
     let mut policies = Policies::from(other.unwrap_or_default());
     let (mut count, mut differences) = (0, Vec::new());
-    for (index, text) in journal.lines().enumerate() {
-        let line = index + 1;
-        let text = text.map_err(JournalError::Read)?;
+    for line in 1.. {
+        let mut text = Vec::new();
+        journal.read_until(b'\n', &mut text).map_err(JournalError::Read)?;
         let wrong = |reason: String| JournalError::Line { line, reason };
-        match serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))? {
+        let parsed = serde_json::from_slice(&text);
+        if !text.ends_with(b"\n") && parsed.as_ref().is_err_and(serde_json::Error::is_eof) {
+            break;
+        }
+        match parsed.map_err(|error| wrong(error.to_string()))? {
             Line::Settings { settings } if other.is_none() => policies = settings.into(),
             Line::Settings { .. } => {}
             Line::Record(record) => {
@@ -249,6 +254,19 @@ mod tests {
             "calls_per_hour":1}],"busy":0,"is_settling":false,"queued":0},"choice":{"evict":["i"]},
             "why":"3 bytes are lacking, and these are worth least"}"#;
         assert_eq!(replay(line.replace('\n', " ").as_bytes(), None).unwrap(), (1, Vec::new()));
+    }
+
+    #[test]
+    fn a_last_line_that_was_cut_off_is_no_decision() {
+        let whole = journal(Settings::default());
+        for cut in 1..200 {
+            let (count, differences) = replay(&whole[..whole.len() - cut], None).unwrap();
+            let expected = if cut == 1 { 9 } else { 8 };
+            assert_eq!((count, differences), (expected, Vec::new()), "{cut} bytes are cut off");
+        }
+        let cut_off = [&whole[..whole.len() - 9], b"\n", &whole].concat();
+        let told = replay(&*cut_off, None).unwrap_err().to_string();
+        assert!(told.contains("line 10 "), "only the last may be: {told}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Asks policies, and keeps a journal of what they decided.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -50,8 +51,10 @@ pub struct JournalFile {
 impl JournalFile {
     /// Goes on with the journal at `path`, or begins it.
     pub fn open(path: &Path) -> io::Result<JournalFile> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
-        let bytes = file.metadata()?.len();
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+        let bytes = whole_lines(&mut file)?;
+        // What a full disk or the end of the machine has cut off is no decision, and would spoil the next.
+        file.set_len(bytes)?;
         Ok(JournalFile { path: path.to_owned(), file, bytes })
     }
 
@@ -71,6 +74,21 @@ impl JournalFile {
         // At once, so that a journal ends with a whole line whoever dies.
         self.file.write_all(&text)
     }
+}
+
+/// The length of a file up to the end of its last whole line.
+fn whole_lines(file: &mut File) -> io::Result<u64> {
+    let bytes = file.metadata()?.len();
+    let mut last = [b'\n'];
+    if bytes > 0 {
+        file.read_exact_at(&mut last, bytes - 1)?;
+    }
+    if last == [b'\n'] {
+        return Ok(bytes);
+    }
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    Ok(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at as u64 + 1))
 }
 
 impl Advisor {
@@ -149,6 +167,21 @@ mod tests {
             }
         }
         assert_eq!(replayed(&path), (4, 0));
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_not_gone_on_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("decisions.jsonl");
+        for cut_off in ["{\"sett", "{\"at_ms\":1,\"ab"] {
+            let mut text = fs::read_to_string(&path).unwrap_or_default();
+            text.push_str(cut_off);
+            fs::write(&path, text).unwrap();
+            let journal = JournalFile::open(&path).unwrap();
+            let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
+            advisor.ask(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+        }
+        assert_eq!(replayed(&path), (2, 0));
     }
 
     #[test]
