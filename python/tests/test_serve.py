@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from bed import pooled, why_not
-from processes import agent_of, containers, family, node_of
+from processes import agent_of, cgroups, containers, family, node_of
 from served import (
     COUNT,
     PATIENCE_S,
@@ -285,6 +286,26 @@ def test_agents_that_nobody_goes_on_with_leave(tmp_path: Path) -> None:
             platform.good("goes")
             end_in_order(platform)
         assert list(state.glob("*.agent")) == []
+
+
+def limits_of(farfork: Farfork, node: str) -> list[str]:
+    socket = Path(farfork.environment["FARFORK_RUN"]) / f"{node}.sock"
+    groups = cgroups(re.escape(f"farfork{str(socket).replace('/', '-')}"))
+    limits = (group / name for group in groups for name in ("memory.max", "memory.limit_in_bytes"))
+    return [limit.read_text() for limit in limits if limit.exists()]
+
+
+def test_another_platform_leaves_nodes_of_this_one_alone(platform: Platform) -> None:
+    before = limits_of(platform.farfork, "node1")
+    assert before != []
+    with open_place() as place:
+        call = ["--state", str(place / "state"), "--listen", "127.0.0.1:0"]
+        call += ["--python", sys.executable, "--nodes", "2", "--node-memory", "1G"]
+        done = platform.farfork.run("serve", *call)
+    assert (done.returncode, "already serves" in done.stderr) == (1, True), done.stderr
+    assert limits_of(platform.farfork, "node1") == before != ["1073741824\n"]
+    platform.deploy("goes-on", COUNT)
+    platform.good("goes-on")
 
 
 def test_policies_are_set_by_a_file() -> None:

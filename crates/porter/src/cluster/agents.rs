@@ -133,6 +133,11 @@ fn settle(settings: &Settings, budgets: &Budgets) -> Result<BTreeMap<String, Age
             farfork_node::leave_ghosts(&node);
         }
     }
+    // The group of a node that somebody else serves is not this platform's.
+    for node in budgets.keys().filter(|node| !usable.contains_key(*node)) {
+        must_be_free(node, settings)
+            .map_err(|reason| ClusterError::Agent { node: node.clone(), reason })?;
+    }
     for (node, budget) in &**budgets {
         budget.limit(settings.node_memory_bytes).map_err(|error| ClusterError::Budget {
             node: node.clone(),
@@ -140,6 +145,20 @@ fn settle(settings: &Settings, budgets: &Budgets) -> Result<BTreeMap<String, Age
         })?;
     }
     Ok(usable)
+}
+
+/// Fails, in words, if an agent serves a node that was not started for this platform.
+fn must_be_free(node: &str, settings: &Settings) -> Result<(), String> {
+    if Client::connect(node).is_err() {
+        return Ok(());
+    }
+    Err(format!(
+        "a node agent already serves {}: is another farfork serve running, or was one killed that had \
+         another --state? Its agents leave {} s after that. Set FARFORK_RUN to another directory for this \
+         one, or wait",
+        paths::socket(node).display(),
+        settings.agents_outlive.as_secs()
+    ))
 }
 
 /// Starts agents and looks after them.
@@ -188,15 +207,7 @@ impl Keeper {
     }
 
     fn start(&self, node: &str) -> Result<Agent, String> {
-        if Client::connect(node).is_ok() {
-            return Err(format!(
-                "a node agent already serves {}: is another farfork serve running, or was one killed \
-                 that had another --state? Its agents leave {} s after that. Set FARFORK_RUN to another \
-                 directory for this one, or wait",
-                paths::socket(node).display(),
-                self.settings.agents_outlive.as_secs()
-            ));
-        }
+        must_be_free(node, &self.settings)?;
         Agent::start(node, &self.settings, &self.budgets[node])
     }
 
