@@ -31,6 +31,8 @@ pub struct Way {
     pub is_profiled: bool,
     /// Whether it outlives the connection to the agent.
     pub is_detached: bool,
+    /// Page faults that it had while its ghost was made, before it was asked for.
+    pub faults_before: u64,
 }
 
 /// A clone with a request on its way to it.
@@ -44,7 +46,15 @@ pub struct Asked {
 impl Way {
     /// A clone from scratch of `cid`.
     pub fn new(cid: Cid, tiering: Tiering) -> Way {
-        Way { cid, pool: None, tiering, ghost: None, is_profiled: false, is_detached: false }
+        Way {
+            cid,
+            pool: None,
+            tiering,
+            ghost: None,
+            is_profiled: false,
+            is_detached: false,
+            faults_before: 0,
+        }
     }
 
     /// Starts the clone, its listening socket being `listener`.
@@ -153,7 +163,8 @@ pub fn measure_as(
     let asked = way.ask(subject, bench.testbed, numbers.first, "clone.sock")?;
     let Asked { mut connection, clone } = asked;
     let pid = |_| Ok(clone.running.pid);
-    let calls = TwoCalls::make((subject, start), &mut connection, numbers, started, pid)?;
+    let calls = TwoCalls::make((subject, start), &mut connection, numbers, started, pid)?
+        .without_faults(way.faults_before);
     let samples = &mut *bench.samples;
     samples.add(&case, metric::RESTORE, "us", clone.running.restore_us);
     for (phase, us) in &clone.running.phases_us {

@@ -51,6 +51,13 @@ impl TwoCalls {
         Ok(TwoCalls { response_us, warm_us, faults, used })
     }
 
+    /// Leaves out so many page faults that the process had before it was asked for.
+    pub fn without_faults(mut self, before: u64) -> TwoCalls {
+        self.faults -= before;
+        self.used.faults -= before;
+        self
+    }
+
     /// Adds what was measured; local memory is what the caller says.
     pub fn record(&self, samples: &mut Samples, case: &str, local_bytes: Option<u64>) {
         samples.add(case, metric::RESPONSE, "us", self.response_us);

@@ -11,6 +11,7 @@ use crate::cases::{Bench, Lane, cold, criu, local, pause};
 use crate::error::BenchError;
 use crate::exchange::now_ns;
 use crate::testbed::Testbed;
+use crate::usage;
 
 /// The names of cases that other files look for.
 pub mod start {
@@ -81,8 +82,9 @@ fn in_ghost(
     if let Some(bytes) = ghost.kernel_bytes {
         bench.samples.add(&case, metric::GHOST_KERNEL, "bytes", bytes as f64);
     }
+    let faults_before = ghost.pid.map_or(0, |pid| usage::of(pid).faults);
     std::thread::sleep(IDLE);
-    let way = Way { ghost: Some(ghost.id), ..Way::new(cid, Tiering::Mow) };
+    let way = Way { ghost: Some(ghost.id), faults_before, ..Way::new(cid, Tiering::Mow) };
     measure_as(lane, bench, &way, name, Memory::Here)
 }
 
