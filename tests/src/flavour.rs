@@ -35,7 +35,7 @@ pub enum Flavour {
     InEmptyGhost,
     /// The clone in an empty ghost is checkpointed too, and its clone runs in another.
     FromGhost,
-    /// The clone waits in a ghost before its last steps, until it is woken.
+    /// Clones wait in ghosts before their last steps, under every policy, until they are woken.
     InAttachedGhost,
     /// The clone is checkpointed too, under the same name: the parent's image goes while a clone
     /// of it lives. Then a clone of the clone passes, the clone, and the parent.
@@ -186,8 +186,8 @@ impl<'a> Stage<'a> {
             Flavour::Profiling if self.program.has_fresh_clones => self.profiled(),
             Flavour::Profiling => self.clone_of_clone(&["--profile"], &[]),
             Flavour::KillRestoreSamePid => self.kill_restore(),
-            Flavour::InEmptyGhost => self.in_ghost(false),
-            Flavour::InAttachedGhost => self.in_ghost(true),
+            Flavour::InEmptyGhost => self.in_ghosts(&[&["--user", "test"]]),
+            Flavour::InAttachedGhost => self.in_attached_ghosts(),
             Flavour::FromGhost => self.again_in_ghosts(),
             Flavour::CloneOfClone => self.clone_of_clone(&[], &[]),
             Flavour::Excluded => self.excluded(),
@@ -329,18 +329,27 @@ impl<'a> Stage<'a> {
         self.compare_values(&started)
     }
 
-    /// A clone in a ghost of this node, which is gone with the clone.
-    fn in_ghost(&mut self, is_attached: bool) -> Outcome {
+    /// Clones that wait under each policy at the same time.
+    fn in_attached_ghosts(&mut self) -> Outcome {
+        let (image, pool) = (self.image.clone(), self.pool.display().to_string());
+        let under = |tiering| ["--image", &image, "--pool", &pool, "--tiering", tiering];
+        let ghosts = ["mow", "moa", "hybrid"].map(under);
+        self.in_ghosts(&ghosts.each_ref().map(|ghost| &ghost[..]))
+    }
+
+    /// Clones in ghosts of this node that are started like this, and are gone with them.
+    fn in_ghosts(&mut self, how: &[&[&str]]) -> Outcome {
         self.must_checkpoint(&[])?;
-        let pool = self.pool.display().to_string();
-        let attached = ["--image", &self.image, "--pool", &pool];
-        let more = if is_attached { &attached[..] } else { &["--user", "test"] };
-        let ghost = farfork::start_ghost(more)?;
-        let mut clone = self.clone("clone in a ghost", &["--ghost", &ghost])?;
-        clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        let ghosts: Vec<String> =
+            how.iter().map(|more| farfork::start_ghost(more)).collect::<Outcome<_>>()?;
+        let clone = |ghost: &String| self.clone("clone in a ghost", &["--ghost", ghost]);
+        let mut clones: Vec<Subject> = ghosts.iter().map(clone).collect::<Outcome<_>>()?;
+        for clone in &mut clones {
+            clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
+        }
         self.parent.must_pass()?;
-        self.compare_values(&[clone])?;
-        farfork::must_be_gone(&ghost)
+        self.compare_values(&clones)?;
+        ghosts.iter().try_for_each(|ghost| farfork::must_be_gone(ghost))
     }
 
     fn compare_values(&self, clones: &[Subject]) -> Outcome {

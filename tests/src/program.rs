@@ -227,13 +227,14 @@ impl Program {
         all
     }
 
-    /// An empty ghost differs in its surroundings only: for those who look at these, and a few others.
-    /// Where a clone waits, its memory is made as for any other, but not all else.
+    /// A clone of a clone differs by its ghost's surroundings only: for those who look at these, and a
+    /// few others. No several processes wait together.
     fn is_in_ghost(&self, flavour: Flavour) -> bool {
         let looks = self.as_pid_one || self.own_network || self.is_tree || self.values_differ;
         match flavour {
-            Flavour::InEmptyGhost | Flavour::FromGhost => looks && !self.not_in_ghosts,
-            Flavour::InAttachedGhost => !self.caught_naive && !self.is_tree && !self.not_in_ghosts,
+            Flavour::InEmptyGhost => !self.not_in_ghosts,
+            Flavour::FromGhost => looks && !self.not_in_ghosts,
+            Flavour::InAttachedGhost => !self.is_tree && !self.not_in_ghosts,
             _ => true,
         }
     }

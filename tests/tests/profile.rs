@@ -1,5 +1,7 @@
 //! Clones that tell which pages they touch: exactly those, and where it is told afterwards.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
@@ -192,6 +194,63 @@ fn attempt(is_tree: bool) -> Outcome<u64> {
     reset(&scene, &observed)?;
     scene.forget()?;
     Ok(before + after)
+}
+
+/// By `hybrid`, a page becomes local if it is known or declared to be accessed, when it is touched; any
+/// other is read where it is. So are all by `mow`, and none by `moa`.
+fn what_is_not_known_stays_in_the_pool() -> Outcome {
+    let scene = Scene::set("unknown", false)?;
+    let at = scene.parent.after("NOTE parent readonly ").pop().unwrap_or_default();
+    let at = during("an address", u64::from_str_radix(&at, 16))?;
+    let (half, member) = (PAGES / 2, &scene.image.model.members[0]);
+    let (_, every, _) = PARTS[1];
+    let is_read =
+        |(page, place): &(usize, Option<u64>)| *page as u64 % every == 5 && place.is_some();
+    let read: Vec<usize> = scene
+        .places(member, at)
+        .into_iter()
+        .enumerate()
+        .filter(is_read)
+        .map(|(page, _)| page)
+        .collect();
+    demand(read.len() >= 32, "pages to be in the pool", &read)?;
+    for (tiering, declared, local) in [
+        ("mow", 0, 0),
+        ("hybrid", 0, 0),
+        ("moa", 0, PAGES),
+        ("hybrid", half, half),
+        ("mow", half, 0),
+    ] {
+        if declared > 0 {
+            let range = format!("{at:x}-{:x}", at + declared * PAGE);
+            let mut command = farfork::command(&["hot", "set", "--pool"])?;
+            command.arg(scene.path).args([&scene.name, &range]);
+            farfork::must_run(command)?;
+            // The agent looks ten times a second whether more is known.
+            thread::sleep(Duration::from_millis(200));
+        }
+        let (mut clone, pid) = scene.clone_with(&["--tiering", tiering])?;
+        clone.send_byte();
+        clone.await_line("NOTE parent TOUCHED")?;
+        let own = are_local(pid, at)?;
+        for page in &read {
+            let what = format!("whether page {page} is local, by {tiering}, {declared} declared");
+            demand(own[*page] == ((*page as u64) < local), &what, &own[*page])?;
+        }
+        kill(pid)?;
+        clone.finish()?;
+    }
+    scene.forget()
+}
+
+/// Which pages of a part are memory of the process's own.
+fn are_local(pid: i32, at: u64) -> Outcome<Vec<bool>> {
+    let file = during("opening the pagemap", File::open(format!("/proc/{pid}/pagemap")))?;
+    let mut bytes = vec![0; PAGES as usize * 8];
+    during("reading the pagemap", file.read_exact_at(&mut bytes, at / PAGE * 8))?;
+    // Present, and not of a file.
+    let is_own = |entry: u64| entry >> 63 == 1 && entry >> 61 & 1 == 0;
+    Ok(bytes.as_chunks().0.iter().map(|entry| is_own(u64::from_ne_bytes(*entry))).collect())
 }
 
 /// Pages that are made local for a clone were not written by it.
@@ -517,7 +576,7 @@ type Test = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
     driver::begin();
-    let trials: [Test; 9] = [
+    let trials: [Test; 10] = [
         ("every_page_of_a_process_is_told", || every_page_is_told(false)),
         ("every_page_of_a_tree_is_told", || every_page_is_told(true)),
         (
@@ -526,6 +585,7 @@ fn main() -> ExitCode {
         ),
         ("a_command_profiles_an_image", a_command_profiles_an_image),
         ("hot_ranges_are_declared_and_taken_back", hot_ranges_are_declared_and_taken_back),
+        ("what_is_not_known_stays_in_the_pool", what_is_not_known_stays_in_the_pool),
         ("promoted_pages_are_not_told_as_written", promoted_pages_are_not_told_as_written),
         ("one_clone_in_two_is_watched", one_clone_in_two_is_watched),
         ("what_was_accessed_long_ago_is_forgotten", what_was_accessed_long_ago_is_forgotten),

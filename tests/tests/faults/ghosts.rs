@@ -5,17 +5,17 @@ use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use farfork_plan::protocol::{VERSION, WakeKind};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-    connect, recvmsg, sendmsg, socket,
+    connect, recv, recvmsg, send, sendmsg, socket,
 };
 use nix::unistd::{Pid, close};
 
@@ -34,6 +34,7 @@ pub const CASES: &[Case] = &[
     ("is_stopped_with_its_clone", is_stopped_with_its_clone),
     ("is_stopped_with_all_others", is_stopped_with_all_others),
     ("runs_out_of_memory", runs_out_of_memory),
+    ("runs_out_of_memory_by_its_policy", runs_out_of_memory_by_its_policy),
     ("loses_its_agent", loses_its_agent),
     ("loses_its_agent_when_half_made", loses_its_agent_when_half_made),
     ("comes_from_a_bundle", comes_from_a_bundle),
@@ -46,6 +47,7 @@ pub const CASES: &[Case] = &[
     ("is_killed_while_its_clone_waits", is_killed_while_its_clone_waits),
     ("loses_its_agent_while_its_clone_waits", loses_its_agent_while_its_clone_waits),
     ("is_asked_by_one_that_goes", is_asked_by_one_that_goes),
+    ("hears_garbage_before_it_is_woken", hears_garbage_before_it_is_woken),
     ("has_given_up_rights_when_it_is_woken", has_given_up_rights_when_it_is_woken),
     ("says_that_runc_is_missing", says_that_runc_is_missing),
 ];
@@ -97,18 +99,6 @@ fn end(pid: i64) -> Outcome {
     kill(Pid::from_raw(pid as i32), Signal::SIGKILL).map_err(during("killing"))
 }
 
-/// Nothing of a ghost is left: no state of `runc`, no bundle, no cgroup.
-fn must_be_gone(scene: &Scene, ghost: &str) -> Outcome {
-    let places = scene.directory().join("run/local.ghosts");
-    let kept = [places.join(ghost), places.join("runc").join(ghost)];
-    let left = || -> Vec<PathBuf> {
-        let own = kept.iter().filter(|path| path.exists()).cloned();
-        own.chain(farfork::cgroups(ghost)).collect()
-    };
-    await_until("what a ghost had is gone", || left().is_empty())
-        .map_err(|_| Trouble::Failed(format!("of ghost {ghost} there is still {:?}", left())))
-}
-
 fn has_its_own() -> Outcome {
     let (scene, _subject) = stage()?;
     let ghost = start(&scene, &[])?;
@@ -127,7 +117,7 @@ fn has_its_own() -> Outcome {
     demand(interfaces.lines().count() == 3, format!("expected lo alone: {interfaces}"))?;
     end(pid.into())?;
     demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     scene.strike()
 }
 
@@ -138,7 +128,7 @@ fn takes_little_memory() -> Outcome {
     let bytes = number(&scene, &ghost, "local_bytes")?;
     demand((1..=512 << 10).contains(&bytes), format!("an empty ghost has {bytes} bytes"))?;
     scene.works(&["ghost", "stop", &ghost])?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     scene.strike()
 }
 
@@ -152,7 +142,7 @@ fn takes_one_clone() -> Outcome {
     scene.works(&["kill", &pid.to_string()])?;
     demand(first.finish()?.code() == Some(143), "expected the exit status of SIGTERM")?;
     scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "used"])?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     scene.strike()
 }
 
@@ -189,7 +179,7 @@ fn is_killed_while_it_waits() -> Outcome {
     let (scene, _subject) = stage()?;
     let ghost = start(&scene, &[])?;
     end(number(&scene, &ghost, "init_pid")?)?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "killed while it waited"])?;
     scene.strike()
 }
@@ -202,7 +192,7 @@ fn is_killed_with_its_clone() -> Outcome {
     end(number(&scene, &ghost, "init_pid")?)?;
     demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
     demand(!fs::exists(format!("/proc/{pid}")).unwrap_or(true), "the clone is still there")?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     demand(scene.pins()?.is_empty(), "the image is still pinned")?;
     scene.strike()
 }
@@ -214,7 +204,7 @@ fn ends_with_an_image_that_cannot_start() -> Outcome {
     scene.checkpoint(&locking, "a/locking")?;
     let ghost = start(&scene, &[])?;
     scene.fails(&["restore", "a/locking", "--ghost", &ghost], 1, &["another process holds it"])?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     demand(scene.pins()?.is_empty(), "the image is still pinned")?;
     scene.strike()
 }
@@ -225,7 +215,7 @@ fn is_stopped_with_its_clone() -> Outcome {
     let mut clone = clone(&scene, &ghost)?;
     runs(&scene, &ghost)?;
     scene.works(&["ghost", "stop", &ghost])?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
     scene.strike()
 }
@@ -237,7 +227,7 @@ fn is_stopped_with_all_others() -> Outcome {
     runs(&scene, &ghosts[1])?;
     scene.works(&["ghost", "stop", "--all"])?;
     for ghost in &ghosts {
-        must_be_gone(&scene, ghost)?;
+        scene.has_no_ghost(ghost)?;
     }
     clone.finish()?;
     demand(scene.works(&["ghost", "list", "--json"])? == "[]", "expected no ghost")?;
@@ -258,11 +248,45 @@ fn runs_out_of_memory() -> Outcome {
     let mut command = scene.command(&["restore", "a/hungry", "--ghost", &ghost])?;
     let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
     clone.send_byte();
+    ends_for_want_of_memory(clone)?;
+    scene.has_no_ghost(&ghost)?;
+    scene.strike()
+}
+
+fn ends_for_want_of_memory(mut clone: Subject) -> Outcome {
     let status = clone.finish()?;
     let words = clone.transcript();
     let is_told = words.contains("want of memory") && words.contains("64 MiB");
-    demand(status.code() == Some(137) && is_told, format!("{status}: {words}"))?;
-    must_be_gone(&scene, &ghost)?;
+    demand(status.code() == Some(137) && is_told, format!("{status}: {words}"))
+}
+
+/// A clone reads more than it may take: where it is in the pool that takes nothing.
+fn runs_out_of_memory_by_its_policy() -> Outcome {
+    farfork::ghosts_possible()?;
+    let mut scene = Scene::set(160)?;
+    scene.agent()?;
+    let mut command = Command::new("python3");
+    command.args([
+        "-c",
+        "b = bytes(range(256)) * (128 << 12); print('READY', flush=True); input(); \
+         print('PASS' if sum(b[5::4096]) == 5 * (128 << 8) else 'wrong')",
+    ]);
+    let mut large = Subject::start("large", &mut command, PATIENCE)?;
+    large.await_ready()?;
+    scene.checkpoint(&large, "a/large")?;
+    for (tiering, fits) in [("mow", true), ("hybrid", true), ("moa", false)] {
+        let ghost = start(&scene, &["--memory", "64M"])?;
+        let more = ["restore", "a/large", "--ghost", &ghost, "--tiering", tiering];
+        let mut clone = Subject::start(tiering, &mut scene.command(&more)?, PATIENCE)?;
+        if fits {
+            clone.must_pass()?;
+        } else {
+            clone.send_byte();
+            ends_for_want_of_memory(clone)?;
+        }
+        scene.has_no_ghost(&ghost)?;
+    }
+    large.must_pass()?;
     scene.strike()
 }
 
@@ -278,10 +302,10 @@ fn loses_its_agent() -> Outcome {
     scene.kill_agent();
     await_until("a ghost without an agent ends", || has_ended(init))?;
     scene.agent()?;
-    must_be_gone(&scene, &waits)?;
+    scene.has_no_ghost(&waits)?;
     demand(fs::exists(format!("/proc/{pid}")).unwrap_or(false), "the clone has ended")?;
     end(pid)?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     scene.strike()
 }
 
@@ -299,8 +323,8 @@ fn loses_its_agent_when_half_made() -> Outcome {
     fs::create_dir(places.join("89abcdef")).map_err(during("making a part of a ghost"))?;
     demand(!farfork::cgroups(&ghost).is_empty(), "its cgroups have gone")?;
     scene.agent()?;
-    must_be_gone(&scene, &ghost)?;
-    must_be_gone(&scene, "89abcdef")?;
+    scene.has_no_ghost(&ghost)?;
+    scene.has_no_ghost("89abcdef")?;
     scene.strike()
 }
 
@@ -336,7 +360,7 @@ fn comes_from_a_bundle() -> Outcome {
     let name = farfork::run(command)?;
     demand(name.stdout == b"spook\n", format!("host name: {}", farfork::text(&name)))?;
     scene.works(&["ghost", "stop", &ghost])?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     scene.strike()
 }
 
@@ -381,10 +405,10 @@ fn waits_unseen() -> Outcome {
     // Its parent has the lock: a clone that took it before the start could not be made.
     let locked = start(&scene, &["--image", "a/locking"])?;
     scene.fails(&["restore", "a/locking", "--ghost", &locked], 1, &["another process holds it"])?;
-    must_be_gone(&scene, &locked)?;
+    scene.has_no_ghost(&locked)?;
     let mut command = scene.command(&["restore", "a/listening", "--ghost", &ghost])?;
     Subject::start("clone", &mut command, PATIENCE)?.must_pass()?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     listening.must_pass()?;
     locking.must_pass()?;
     scene.strike()
@@ -427,8 +451,12 @@ fn keeps_nothing_open() -> Outcome {
     scene.strike()
 }
 
+fn is_running(scene: &Scene, ghost: &str) -> bool {
+    told(scene, ghost).is_ok_and(|told| told["state"] == "running")
+}
+
 fn await_running(scene: &Scene, ghost: &str) -> Outcome {
-    await_until("it runs", || told(scene, ghost).is_ok_and(|told| told["state"] == "running"))
+    await_until("it runs", || is_running(scene, ghost))
 }
 
 fn has_one_image() -> Outcome {
@@ -473,7 +501,7 @@ fn is_killed_while_its_clone_waits() -> Outcome {
     for key in ["init_pid", "pid"] {
         let ghost = attach(&scene)?;
         end(number(&scene, &ghost, key)?)?;
-        must_be_gone(&scene, &ghost)?;
+        scene.has_no_ghost(&ghost)?;
         scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "has ended"])?;
     }
     demand(scene.pins()?.is_empty(), "the image is still pinned")?;
@@ -488,7 +516,7 @@ fn loses_its_agent_while_its_clone_waits() -> Outcome {
     let ended = || !fs::exists(format!("/proc/{pid}/exe")).unwrap_or(false);
     await_until("its clone ends", ended)?;
     scene.agent()?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     await_until("the image is let go of", || scene.pins().is_ok_and(|pins| pins.is_empty()))?;
     scene.strike()
 }
@@ -538,9 +566,38 @@ fn is_asked_by_one_that_goes() -> Outcome {
     let (scene, _subject) = stage()?;
     let ghost = attach(&scene)?;
     leave(ask(&scene, &ghost, "a/b")?)?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     demand(scene.pins()?.is_empty(), "the image is still pinned")?;
     scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "used"])?;
+    scene.strike()
+}
+
+/// What its clone does not understand is nothing to it.
+fn hears_garbage_before_it_is_woken() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = attach(&scene)?;
+    let (asking, waker) = ask(&scene, &ghost, "a/b")?;
+    let wake = |kind: WakeKind, version: u32| -> Vec<u8> {
+        [(kind as u32).to_ne_bytes(), version.to_ne_bytes(), [0; 4], [0; 4]].concat()
+    };
+    let another_version = wake(WakeKind::Start, VERSION + 1);
+    let a_second_time = wake(WakeKind::Supply, VERSION);
+    let say = |what: &[u8]| {
+        send(waker, what, MsgFlags::MSG_NOSIGNAL).map_err(during("sending")).map(drop)
+    };
+    for garbage in [b"x", &[0xff; 16][..], &[0; 5000], &another_version, &a_second_time] {
+        say(garbage)?;
+        demand(!is_running(&scene, &ghost), "it runs")?;
+    }
+    say(&wake(WakeKind::Start, VERSION))?;
+    let mut reply = vec![0; 4096];
+    let bytes =
+        recv(asking.as_raw_fd(), &mut reply, MsgFlags::empty()).map_err(during("hearing"))?;
+    let said = String::from_utf8_lossy(&reply[..bytes]);
+    demand(said.starts_with("{\"running\""), format!("expected it to run: {said}"))?;
+    leave((asking, waker))?;
+    scene.has_no_ghost(&ghost)?;
+    await_until("the image is let go of", || scene.pins().is_ok_and(|pins| pins.is_empty()))?;
     scene.strike()
 }
 
@@ -581,6 +638,6 @@ fn has_given_up_rights_when_it_is_woken() -> Outcome {
     let owner = fs::metadata(format!("/proc/{pid}/fd")).map_err(during("looking"))?.uid();
     demand(owner == 0, format!("user {owner} may look into it"))?;
     leave(asked)?;
-    must_be_gone(&scene, &ghost)?;
+    scene.has_no_ghost(&ghost)?;
     scene.strike()
 }

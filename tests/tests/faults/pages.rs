@@ -3,16 +3,17 @@
 use std::os::unix::process::ExitStatusExt;
 
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, farfork};
+use farfork_tests::{Outcome, Trouble, farfork};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Case;
-use crate::scene::{PATIENCE, Scene, children, demand, during, fail};
+use crate::scene::{PATIENCE, Scene, await_until, children, demand, during, fail};
 
 pub const CASES: &[Case] = &[
     ("are_supplied_without_an_agent", are_supplied_without_an_agent),
     ("end_with_their_init", end_with_their_init),
+    ("are_waited_for_when_their_init_ends", are_waited_for_when_their_init_ends),
     ("are_not_supplied_for_a_checkpoint", are_not_supplied_for_a_checkpoint),
     ("need_a_known_policy", need_a_known_policy),
 ];
@@ -40,19 +41,60 @@ fn end_with_their_init() -> Outcome {
     for tiering in SUPPLIED {
         let (scene, mut parent) = stage()?;
         let mut clone = clone(&scene, &["--tiering", tiering])?;
-        let agent = scene.agent_pid()?;
-        let Some(init) = children(agent).into_iter().find(|pid| !children(*pid as u32).is_empty())
-        else {
-            return fail("no init among the children of the agent");
-        };
-        kill(Pid::from_raw(init), Signal::SIGKILL).map_err(during("killing an init"))?;
-        let status = clone.finish()?;
-        let is_told = status.code() == Some(137) || status.signal() == Some(9);
-        demand(is_told, format!("saw {status}\n{}", clone.transcript()))?;
+        kill(init_of_clone(&scene)?, Signal::SIGKILL).map_err(during("killing an init"))?;
+        must_be_killed(&mut clone)?;
         parent.must_pass()?;
         scene.strike()?;
     }
     Ok(())
+}
+
+/// A clone that stands at a page, which nobody supplies any more.
+fn are_waited_for_when_their_init_ends() -> Outcome {
+    for tiering in SUPPLIED {
+        let (scene, mut parent) = stage()?;
+        declare_all_hot(&scene, &parent)?;
+        let mut clone = clone(&scene, &["--tiering", tiering])?;
+        let init = init_of_clone(&scene)?;
+        kill(init, Signal::SIGSTOP).map_err(during("stopping an init"))?;
+        clone.send_byte();
+        let pid = children(init.as_raw() as u32)[0];
+        let sleeps_in =
+            || std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+        await_until("the clone waits for a page", || sleeps_in() == "handle_userfault")
+            .map_err(|_| Trouble::Failed(format!("the clone is in '{}'", sleeps_in())))?;
+        kill(init, Signal::SIGKILL).map_err(during("killing an init"))?;
+        must_be_killed(&mut clone)?;
+        parent.must_pass()?;
+        scene.strike()?;
+    }
+    Ok(())
+}
+
+fn must_be_killed(clone: &mut Subject) -> Outcome {
+    let status = clone.finish()?;
+    let is_told = status.code() == Some(137) || status.signal() == Some(9);
+    demand(is_told, format!("saw {status}\n{}", clone.transcript()))
+}
+
+/// The only one of the agent's children that has a child of its own.
+fn init_of_clone(scene: &Scene) -> Outcome<Pid> {
+    let all = children(scene.agent_pid()?);
+    let found = all.into_iter().find(|pid| !children(*pid as u32).is_empty());
+    found.map_or_else(
+        || fail("no init among the children of the agent"),
+        |pid| Ok(Pid::from_raw(pid)),
+    )
+}
+
+/// What `hybrid` supplies.
+fn declare_all_hot(scene: &Scene, parent: &Subject) -> Outcome {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", parent.pid()));
+    let maps = maps.map_err(during("looking at the parent"))?;
+    let ranges = maps.lines().filter_map(|line| line.split(' ').next());
+    let set = |range| scene.works(&["hot", "set", "a/b", range]);
+    // Not all of it is in the image.
+    demand(ranges.map(set).filter(Outcome::is_ok).count() > 0, "nothing could be declared hot")
 }
 
 /// A clone's pages that nobody has touched are the image's to its own clones, too, and do not become

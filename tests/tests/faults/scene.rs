@@ -218,6 +218,18 @@ impl Scene {
         Ok(pinned.map(|image| (image.cid, image.pinned_by)).collect())
     }
 
+    /// Demands that nothing of a ghost is left: no state of `runc`, no bundle, no cgroup.
+    pub fn has_no_ghost(&self, ghost: &str) -> Outcome {
+        let places = self.directory().join("run/local.ghosts");
+        let kept = [places.join(ghost), places.join("runc").join(ghost)];
+        let left = || -> Vec<PathBuf> {
+            let own = kept.iter().filter(|path| path.exists()).cloned();
+            own.chain(farfork::cgroups(ghost)).collect()
+        };
+        await_until("what a ghost had is gone", || left().is_empty())
+            .map_err(|_| Trouble::Failed(format!("of ghost {ghost} there is still {:?}", left())))
+    }
+
     /// Demands that `pool check` finds nothing to complain about.
     pub fn check(&self) -> Outcome {
         let said = self.works(&["pool", "check"])?;

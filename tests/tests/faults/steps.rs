@@ -25,6 +25,8 @@ pub const CASES: &[Case] = &[
     ("of_the_clone_whose_init_is_killed", of_the_clone_whose_init_is_killed),
     ("of_the_clone_of_the_same_pid_whose_init_is_killed", same_pid_without_init),
     ("of_the_spare", of_the_spare),
+    ("of_a_ghost", of_a_ghost),
+    ("of_a_ghost_with_its_image", of_a_ghost_with_its_image),
     ("without_the_spare", without_the_spare),
     ("of_the_agent", of_the_agent),
     ("of_the_client", of_the_client),
@@ -36,6 +38,21 @@ const NEW: &[&str] = &[];
 const SAME: &[&str] = &["--pid-mode", "same"];
 const DETACHED: &[&str] = &["--detach"];
 
+/// Where a clone is started.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Scratch,
+    EmptyGhost,
+    AttachedGhost,
+}
+
+/// A container that waits: its name, its init, and its clone.
+struct Ghost {
+    id: String,
+    init: u32,
+    clone: Option<u32>,
+}
+
 /// A scene whose image's clones are killed on their way.
 struct Stage {
     scene: Scene,
@@ -43,6 +60,7 @@ struct Stage {
     /// Goes on, unless clones take its pid.
     parent: Option<Subject>,
     more: &'static [&'static str],
+    place: Place,
     /// Children of the agent when nothing goes on: its template, and an init in advance if it has one.
     at_rest: usize,
     free: u64,
@@ -54,6 +72,8 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// What became of one restore.
 struct Fate {
+    /// What it was started in.
+    ghost: Option<Ghost>,
     is_running: bool,
     is_struck: bool,
     /// From the blow until whoever asked knew; from the beginning if there was none. Less what a processor
@@ -65,19 +85,26 @@ impl Stage {
     fn set(more: &'static [&'static str]) -> Outcome<Stage> {
         let mut scene = Scene::set(32)?;
         let agent = if more == SAME { scene.agent_apart() } else { scene.agent() }?;
-        Stage::build(scene, agent, more, 1)
+        Stage::build(scene, agent, (more, Place::Scratch), 1)
+    }
+
+    fn set_at(place: Place) -> Outcome<Stage> {
+        farfork::ghosts_possible()?;
+        let mut scene = Scene::set(32)?;
+        let agent = scene.agent()?;
+        Stage::build(scene, agent, (NEW, place), 1)
     }
 
     fn set_with_spare() -> Outcome<Stage> {
         let mut scene = Scene::set(32)?;
         let agent = scene.agent_with_spare()?;
-        Stage::build(scene, agent, NEW, 2)
+        Stage::build(scene, agent, (NEW, Place::Scratch), 2)
     }
 
     fn build(
         scene: Scene,
         agent: u32,
-        more: &'static [&'static str],
+        (more, place): (&'static [&'static str], Place),
         at_rest: usize,
     ) -> Outcome<Stage> {
         let is_same = more == SAME;
@@ -90,7 +117,7 @@ impl Stage {
         }
         let parent = (!is_same).then_some(parent);
         let free = scene.free_bytes()?;
-        let mut stage = Stage { scene, agent, parent, more, at_rest, free, descriptors: 0 };
+        let mut stage = Stage { scene, agent, parent, more, place, at_rest, free, descriptors: 0 };
         let first = stage.restore_alone()?;
         stage.passes(first)?;
         await_until("the agent is at rest", || children(agent).len() == at_rest)?;
@@ -98,12 +125,30 @@ impl Stage {
         Ok(stage)
     }
 
-    fn command(&self) -> Outcome<Command> {
-        self.scene.command(&[&["restore", "a/b", "--json"], self.more].concat())
+    fn ghost(&self) -> Outcome<Option<Ghost>> {
+        let image: &[&str] = match self.place {
+            Place::Scratch => return Ok(None),
+            Place::EmptyGhost => &[],
+            Place::AttachedGhost => &["--image", "a/b"],
+        };
+        let text = self.scene.works(&[&["ghost", "start", "--json"], image].concat())?;
+        let told: serde_json::Value = serde_json::from_str(&text).map_err(during("reading"))?;
+        let pid = |key: &str| told[key].as_u64().map(|pid| pid as u32);
+        let (Some(id), Some(init)) = (told["id"].as_str(), pid("init_pid")) else {
+            return fail(format!("no ghost: {text}"));
+        };
+        Ok(Some(Ghost { id: id.to_owned(), init, clone: pid("pid") }))
+    }
+
+    fn command(&self, ghost: Option<&Ghost>) -> Outcome<Command> {
+        let inside = ghost.map(|ghost| ["--ghost", &ghost.id]);
+        let inside = inside.iter().flatten().copied().collect::<Vec<_>>();
+        self.scene.command(&[&["restore", "a/b", "--json"], self.more, &inside].concat())
     }
 
     fn restore_alone(&self) -> Outcome<Subject> {
-        let mut client = Subject::start("clone", &mut self.command()?, PATIENCE)?;
+        let ghost = self.ghost()?;
+        let mut client = Subject::start("clone", &mut self.command(ghost.as_ref())?, PATIENCE)?;
         if is_running(&mut client) { Ok(client) } else { client.fail("expected a clone") }
     }
 
@@ -117,14 +162,17 @@ impl Stage {
     fn restore(&self, blow: Blow) -> Outcome<(Subject, Fate)> {
         // An init that has just ended may not have been waited for yet.
         await_until("the agent is at rest", || children(self.agent).len() == self.at_rest)?;
-        let root = match blow.at {
-            Role::Agent => (self.agent, Role::Agent),
+        let ghost = self.ghost()?;
+        let root = match (blow.at, &ghost) {
+            (Role::Agent, _) => (self.agent, Role::Agent),
+            (_, Some(Ghost { clone: Some(clone), .. })) => (*clone, Role::Clone),
+            (_, Some(ghost)) => (ghost.init, Role::Init),
             _ if self.at_rest == 2 => (self.child(true)?, Role::Init),
             _ => (self.child(false)?, Role::Template),
         };
         let (begun, stalls) = (Instant::now(), Stalls::now());
         let tracer = Tracer::follow(root, blow)?;
-        let mut client = Subject::start("clone", &mut self.command()?, PATIENCE)?;
+        let mut client = Subject::start("clone", &mut self.command(ghost.as_ref())?, PATIENCE)?;
         let is_running = is_running(&mut client);
         if blow.at == Role::Agent && is_running {
             client.send_byte();
@@ -136,7 +184,7 @@ impl Stage {
         if took >= SOON {
             took = took.saturating_sub(stalls.since());
         }
-        Ok((client, Fate { is_running, is_struck: struck.is_some(), took }))
+        Ok((client, Fate { ghost, is_running, is_struck: struck.is_some(), took }))
     }
 
     /// The agent's template, or the init that it has in advance, which has a PID namespace.
@@ -226,8 +274,10 @@ fn everywhere(
         let is_soon = fate.took < SOON;
         let said = || format!("took {:?}\n{}", fate.took, client.transcript());
         demand(is_soon, said()).map_err(after(blow))?;
+        let ghost = fate.ghost.as_ref().map(|ghost| ghost.id.clone());
         judge(stage, client, fate).map_err(after(blow))?;
         stage.is_clean().map_err(after(blow))?;
+        ghost.map_or(Ok(()), |id| stage.scene.has_no_ghost(&id)).map_err(after(blow))?;
     }
     Ok(())
 }
@@ -303,6 +353,21 @@ fn of_the_spare() -> Outcome {
     let mut stage = Stage::set_with_spare()?;
     everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
     everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(7), is_told)?;
+    stage.strike()
+}
+
+fn of_a_ghost() -> Outcome {
+    let mut stage = Stage::set_at(Place::EmptyGhost)?;
+    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(3), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(5), is_told)?;
+    stage.strike()
+}
+
+/// From when it is woken.
+fn of_a_ghost_with_its_image() -> Outcome {
+    let mut stage = Stage::set_at(Place::AttachedGhost)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_told)?;
     stage.strike()
 }
 
@@ -388,7 +453,7 @@ fn of_a_client(more: &'static [&'static str]) -> Outcome {
 }
 
 fn client_is_struck(stage: &Stage, blow: Blow) -> Outcome<bool> {
-    let set = stage.command()?;
+    let set = stage.command(None)?;
     let set = set.get_envs().filter_map(|(key, value)| Some((key, value?)));
     // Not a child of this process, which would take the news of its end from itself.
     let mut command = Command::new("timeout");

@@ -60,7 +60,7 @@ pub struct Tracer {
 
 impl Tracer {
     /// Takes hold of the process that the others descend from: the client or the agent, or else the
-    /// template, or an init that waits for its request.
+    /// template, or an init, or a clone, that waits for its request.
     pub fn follow(root: (u32, Role), blow: Blow) -> Outcome<Tracer> {
         let (sender, receiver) = channel();
         let thread = thread::spawn(move || Tracing::begin(root, blow, &sender)?.run());
@@ -204,13 +204,13 @@ impl Tracing {
         let call = registers.orig_rax as i64;
         if !is_entry {
             let begins = match self.root_role {
-                Role::Init => call == libc::SYS_recvmsg,
+                Role::Init | Role::Clone => call == libc::SYS_recvmsg,
                 _ => [libc::SYS_accept4, libc::SYS_connect].contains(&call),
             };
             self.is_counting |= begins && registers.rax as i64 >= 0;
             return self.resume(task, None);
         }
-        let own_role = role == self.root_role;
+        let own_role = role == self.root_role && role != Role::Clone;
         // The clone's other calls are its parent's.
         let counts = own_role || (window::BASE..window::END).contains(&registers.rip);
         let may_begin = !self.blow.is_late || self.process_of(Role::Init).is_some();
