@@ -10,8 +10,8 @@ use farfork_sys::proc::available_bytes;
 #[derive(Debug)]
 pub struct Room {
     groups: Vec<MemoryGroup>,
-    /// When none of them was last seen to have a limit, if so.
-    unlimited: Mutex<Option<Instant>>,
+    /// Those of them that have limits, and when that was seen.
+    limited: Mutex<Option<(Instant, Vec<MemoryGroup>)>>,
 }
 
 /// For so long groups without limits are taken to have none: each is a file to be opened and read,
@@ -30,23 +30,20 @@ impl Room {
     /// That of this cgroup, if it is known.
     pub fn within(group: Option<MemoryGroup>) -> Room {
         let groups = group.map(|group| group.and_above()).unwrap_or_default();
-        Room { groups, unlimited: Mutex::default() }
+        Room { groups, limited: Mutex::default() }
     }
 
     /// Whether `bytes` more may be charged.
     pub fn has(&self, bytes: u64) -> bool {
         let bytes = bytes.saturating_add(SPARED_BYTES);
-        self.is_unlimited() || self.groups.iter().all(|group| group.has_room(bytes))
+        let mut seen = self.limited.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = seen.take().filter(|(at, _)| at.elapsed() < LIMITS_FRESH);
+        let (_, limited) = seen.insert(fresh.unwrap_or_else(|| (Instant::now(), self.limited())));
+        limited.iter().all(|group| group.has_room(bytes))
     }
 
-    fn is_unlimited(&self) -> bool {
-        let mut seen = self.unlimited.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.is_some_and(|seen| seen.elapsed() < LIMITS_FRESH) {
-            return true;
-        }
-        let is_unlimited = self.groups.iter().all(|group| group.limit_bytes().is_none());
-        *seen = is_unlimited.then(Instant::now);
-        is_unlimited
+    fn limited(&self) -> Vec<MemoryGroup> {
+        self.groups.iter().filter(|group| group.limit_bytes().is_some()).cloned().collect()
     }
 }
 
