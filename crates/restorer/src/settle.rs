@@ -1,7 +1,7 @@
-//! What the restorer does once, right after `execve`: it becomes a program without a file, with
+//! What the restorer does once, right after `execve`: it becomes a program without its own file, with
 //! no memory outside its window but the kernel's vvar and vdso.
 //!
-//! Without a file, because `PR_SET_MM_MAP` gives a clone the parent's `/proc/PID/exe` only when
+//! Without its file, because `PR_SET_MM_MAP` gives a clone the parent's `/proc/PID/exe` only when
 //! no mapping of the old executable is left.
 
 use farfork_plan::window;
@@ -184,7 +184,8 @@ unsafe fn detach_segment(header: &ProgramHeader, code: Option<u64>) {
     // SAFETY: what is replaced has the same bytes; nothing else runs, and this stack is the kernel's.
     let placed = unsafe {
         match code.filter(|_| !is_written) {
-            Some(file) => map_from(header, file),
+            // As it may be where files in memory may not be run: then what was there still is.
+            Some(file) => map_from(header, file).or_else(|_| copy(header)),
             None => copy(header),
         }
     };
@@ -228,7 +229,8 @@ fn code_file() -> Option<u64> {
     unsafe { syscall(k::__NR_memfd_create, [name, flags]) }.ok()
 }
 
-/// All clones run what is in the file: nobody may change it, by whatever way he gets at it.
+/// All clones run what is in the file: nobody is to change it, by whatever way he gets at it. Where it
+/// cannot be sealed, only those could who may change the clones themselves.
 fn seal(file: u64) {
     let seals = k::F_SEAL_SEAL | k::F_SEAL_SHRINK | k::F_SEAL_GROW | k::F_SEAL_WRITE;
     // SAFETY: takes no pointers.
