@@ -226,8 +226,8 @@ fn what_is_not_known_stays_in_the_pool() -> Outcome {
             let mut command = farfork::command(&["hot", "set", "--pool"])?;
             command.arg(scene.path).args([&scene.name, &range]);
             farfork::must_run(command)?;
-            // The agent looks ten times a second whether more is known.
-            thread::sleep(Duration::from_millis(200));
+            // So often the agent looks whether more is known, by the default policy.
+            thread::sleep(Duration::from_millis(1100));
         }
         let (mut clone, pid) = scene.clone_with(&["--tiering", tiering])?;
         clone.send_byte();

@@ -58,7 +58,7 @@ fn are_waited_for_when_their_init_ends() -> Outcome {
         let init = init_of_clone(&scene)?;
         kill(init, Signal::SIGSTOP).map_err(during("stopping an init"))?;
         clone.send_byte();
-        let pid = children(init.as_raw() as u32)[0];
+        let Some(pid) = children(init.as_raw() as u32).pop() else { return fail("no clone") };
         let sleeps_in =
             || std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
         await_until("the clone waits for a page", || sleeps_in() == "handle_userfault")

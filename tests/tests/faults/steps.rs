@@ -171,7 +171,8 @@ impl Stage {
             _ => (self.child(false)?, Role::Template),
         };
         let (begun, stalls) = (Instant::now(), Stalls::now());
-        let tracer = Tracer::follow(root, blow)?;
+        let init = ghost.as_ref().filter(|ghost| ghost.clone.is_some()).map(|ghost| ghost.init);
+        let tracer = Tracer::follow_beside(init, root, blow)?;
         let mut client = Subject::start("clone", &mut self.command(ghost.as_ref())?, PATIENCE)?;
         let is_running = is_running(&mut client);
         if blow.at == Role::Agent && is_running {
@@ -368,6 +369,7 @@ fn of_a_ghost() -> Outcome {
 fn of_a_ghost_with_its_image() -> Outcome {
     let mut stage = Stage::set_at(Place::AttachedGhost)?;
     everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(3), is_told)?;
     stage.strike()
 }
 

@@ -62,8 +62,13 @@ impl Tracer {
     /// Takes hold of the process that the others descend from: the client or the agent, or else the
     /// template, or an init, or a clone, that waits for its request.
     pub fn follow(root: (u32, Role), blow: Blow) -> Outcome<Tracer> {
+        Tracer::follow_beside(None, root, blow)
+    }
+
+    /// The same, where an init is known that is not followed, but may have to be killed.
+    pub fn follow_beside(init: Option<u32>, root: (u32, Role), blow: Blow) -> Outcome<Tracer> {
         let (sender, receiver) = channel();
-        let thread = thread::spawn(move || Tracing::begin(root, blow, &sender)?.run());
+        let thread = thread::spawn(move || Tracing::begin(init, root, blow, &sender)?.run());
         match receiver.recv() {
             Ok(bell) => Ok(Tracer { bell, thread }),
             Err(_) => fail(format!("cannot trace {root:?}: {:?}", thread.join())),
@@ -99,13 +104,19 @@ struct Tracing {
 const OWN: WaitPidFlag = WaitPidFlag::__WALL.union(WaitPidFlag::__WNOTHREAD);
 
 impl Tracing {
-    fn begin((root, root_role): (u32, Role), blow: Blow, ready: &Sender<Pid>) -> Outcome<Tracing> {
+    fn begin(
+        init: Option<u32>,
+        (root, root_role): (u32, Role),
+        blow: Blow,
+        ready: &Sender<Pid>,
+    ) -> Outcome<Tracing> {
         let bell = Command::new("sleep").arg(LONGEST_S.to_string()).stdin(Stdio::null()).spawn();
         let bell = bell.map_err(during("starting sleep"))?;
         let told = Pid::from_raw(bell.id() as i32);
         let root = Pid::from_raw(root as i32);
         let is_counting = root_role == Role::Template;
-        let known = HashMap::new();
+        let init = init.map(|pid| Pid::from_raw(pid as i32));
+        let known = init.map(|init| (init, (init, Role::Init))).into_iter().collect();
         let (count, is_held, has_left, struck) = (0, false, false, None);
         let agent = parent_of(root);
         let mut tracing = Tracing {
