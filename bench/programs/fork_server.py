@@ -14,10 +14,11 @@ import signal
 import socket
 import sys
 
+from farfork import identity
 from farfork.listener import Listener
 from farfork.loader import load
 from farfork.protocol import LineBuffer, decode, encode
-from farfork.runtime import Runtime, renew
+from farfork.runtime import Runtime
 
 READ_BYTES = 1 << 16
 
@@ -31,13 +32,14 @@ def main() -> None:
     listener = Listener.inherit(int(fd))
     runtime = Runtime(function, listener)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    identity.get_ready()
     gc.collect()
     gc.freeze()
     listener.start()
     while True:
         connection = listener.accept()
         if os.fork() == 0:
-            renew()
+            identity.renew()
             _serve(runtime, connection)
             os._exit(0)
         connection.close()

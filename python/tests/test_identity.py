@@ -113,6 +113,30 @@ def test_ready_imports_what_renewal_of_openssl_needs() -> None:
     assert run.stdout == "True\n"
 
 
+def test_ready_makes_the_generators_of_openssl() -> None:
+    """Else each clone makes them, in pages of its own: of a clone, a fork tells how many."""
+
+    def faults_of_renewal(ready: str) -> int:
+        code = f"""
+import hashlib, os, resource, ssl
+from farfork import identity
+
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+{ready}
+if os.fork() == 0:
+    before = faults()
+    identity.renew()
+    print(faults() - before, flush=True)
+    os._exit(0)
+os.wait()
+"""
+        run = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+        return int(run.stdout)
+
+    is_made, is_not = faults_of_renewal("identity.get_ready()"), faults_of_renewal("")
+    assert is_made < is_not * 2 / 3, (is_made, is_not)
+
+
 def test_renewal_imports_nothing() -> None:
     code = "import sys; from farfork import identity; identity.get_ready(); "
     code += "before = set(sys.modules); identity.renew(); print(set(sys.modules) - before)"

@@ -32,7 +32,8 @@ class Life:
         if self._listener.is_other():
             self._listener.remember()
             self.generation += 1
-            loader.keep_files()
+            if not self.is_prepared:  # else it was done for all clones at once
+                loader.keep_files()
             self.is_prepared = False
             self._attempt("becoming a clone", identity.renew, hooks.run_after)
 
