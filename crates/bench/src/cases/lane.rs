@@ -18,6 +18,8 @@ pub struct Lane {
     pub warm: Warm,
     /// What CRIU restores, or why it does not.
     pub criu: Result<criu::Images, String>,
+    /// Calls of each process after its second, of which most benchmarks need none.
+    pub later_calls: u64,
     /// Number of the next request, so that no two are equal.
     next: u64,
 }
@@ -49,7 +51,7 @@ impl Lane {
             Err(reason) => Err(format!("no CRIU from version 4 on works here: {reason}")),
         };
         let warm = Warm { parent, forker, cid: made.cid };
-        Ok(Ok(Lane { subject, warm, criu, next: FIRST }))
+        Ok(Ok(Lane { subject, warm, criu, later_calls: 0, next: FIRST }))
     }
 
     /// The next round's requests take the same work, another than the last round's where the subject
@@ -64,9 +66,12 @@ impl Lane {
         self.next
     }
 
-    /// Those of a first call and of the one after it.
+    /// Those of a first call and of the ones after it.
     pub fn numbers(&mut self) -> Numbers {
-        Numbers { first: self.number(), second: self.number() }
+        let numbers =
+            Numbers { first: self.number(), second: self.number(), later: self.later_calls };
+        self.next += numbers.later;
+        numbers
     }
 }
 

@@ -32,7 +32,9 @@ pub mod metric {
     pub const RESPONSE: &str = "request to response";
     /// The second call of the same process.
     pub const WARM: &str = "warm call after it";
-    /// The difference of the two.
+    /// Those of the same process after that, where there are any.
+    pub const LATER: &str = "warm calls after that, median";
+    /// The difference of the first two.
     pub const EXCESS: &str = "excess of first call";
     /// What the process has for itself.
     pub const LOCAL: &str = "local memory after one call";

@@ -1,10 +1,11 @@
-//! The first call of a process and the warm one after it.
+//! The first call of a process and the warm one after it, and more of them where they are wanted.
 
 use super::metric;
 use crate::error::BenchError;
 use crate::exchange::{Connection, now_ns, us_since};
 use crate::protocol::Answerer;
 use crate::samples::Samples;
+use crate::stats::median;
 use crate::subject::Subject;
 use crate::usage::{self, Usage};
 
@@ -15,12 +16,16 @@ pub struct Numbers {
     pub first: u64,
     /// Of the one after it.
     pub second: u64,
+    /// So many follow, with the numbers after that.
+    pub later: u64,
 }
 
 /// What the two came to.
 pub struct TwoCalls {
     response_us: f64,
     warm_us: f64,
+    /// Of those after the second.
+    later_us: Vec<f64>,
     faults: u64,
     /// After the first.
     pub used: Usage,
@@ -42,13 +47,19 @@ impl TwoCalls {
         let response_us = us_since(started);
         let pid = pid_of(subject.check(connection, numbers.first, start)?)?;
         let used = usage::of(pid);
-        let started = now_ns();
-        connection.send(&*subject.protocol, numbers.second, Answerer::Itself).map_err(wrong)?;
-        connection.receive(&*subject.protocol).map_err(wrong)?;
-        let warm_us = us_since(started);
-        subject.check(connection, numbers.second, start)?;
+        let mut warm = |number| {
+            let started = now_ns();
+            connection.send(&*subject.protocol, number, Answerer::Itself).map_err(wrong)?;
+            connection.receive(&*subject.protocol).map_err(wrong)?;
+            let us = us_since(started);
+            subject.check(connection, number, start)?;
+            Ok(us)
+        };
+        let warm_us = warm(numbers.second)?;
         let faults = usage::of(pid).faults;
-        Ok(TwoCalls { response_us, warm_us, faults, used })
+        let later = numbers.second + 1..numbers.second + 1 + numbers.later;
+        let later_us = later.map(warm).collect::<Result<_, BenchError>>()?;
+        Ok(TwoCalls { response_us, warm_us, later_us, faults, used })
     }
 
     /// Leaves out so many page faults that the process had before it was asked for.
@@ -63,6 +74,9 @@ impl TwoCalls {
         samples.add(case, metric::RESPONSE, "us", self.response_us);
         samples.add(case, metric::WARM, "us", self.warm_us);
         samples.add(case, metric::EXCESS, "us", self.response_us - self.warm_us);
+        if !self.later_us.is_empty() {
+            samples.add(case, metric::LATER, "us", median(&self.later_us));
+        }
         if let Some(bytes) = local_bytes {
             samples.add(case, metric::LOCAL, "bytes", bytes as f64);
         }

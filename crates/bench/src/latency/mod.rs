@@ -37,6 +37,9 @@ use crate::{Options, progress};
 const LAST_LEVELS: [u64; 2] = [64 << 20, 4 << 20];
 /// Calls from which is learned what calls access; a platform has more.
 const LEARNING: u64 = 4;
+/// Warm calls of each process whose median is its sample: one alone depends too much on what else the
+/// machine does. With all processes of a round they are fewer than have the same input.
+const WARM_CALLS: u64 = 7;
 /// Clones whose calls are measured.
 const CLONES: [(&str, Tiering); 4] = [
     ("copy", Tiering::Copy),
@@ -88,7 +91,7 @@ impl Emulation {
 /// Runs the benchmark.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
     let machine = Machine::this();
-    let (number, warm): (_, u64) = if options.quick { (2, 1) } else { (15, 5) };
+    let (number, warm): (_, u64) = if options.quick { (2, 1) } else { (21, 5) };
     let root = needed_root()?;
     let mut notes = vec![MODELLED.to_owned()];
     let subjects = Subject::functions(&root, options, 1 + LEARNING + 1 + warm, &[])?;
@@ -100,7 +103,10 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         let counted = emulate(&root, &subject, warm, &testbed.path("plugin.sock"))?;
         let no_criu = Err::<Rc<_>, _>("it is not compared with here".to_owned());
         match Lane::start(subject, &testbed, &no_criu)? {
-            Ok(lane) => functions.push(Function { lane, counted }),
+            Ok(mut lane) => {
+                lane.later_calls = WARM_CALLS;
+                functions.push(Function { lane, counted });
+            }
             Err(note) => notes.push(note),
         }
     }

@@ -4,7 +4,7 @@ use farfork_types::Tiering;
 
 use super::model::{LOCAL_NS, Traffic};
 use super::{CLONES, Function, LAST_LEVELS};
-use crate::cases::metric::{LOCAL, RESPONSE, WARM};
+use crate::cases::metric::{LATER, LOCAL, RESPONSE};
 use crate::goals::Goal;
 use crate::samples::Samples;
 use crate::stats::median;
@@ -111,7 +111,7 @@ impl Clones<'_> {
                 samples.add(&case, first, "", (clone + added_first) / fork);
             }
             let added_warm = self.added_warm_us(latency_ns, *misses);
-            for (clone, fork) in measured(samples, WARM) {
+            for (clone, fork) in measured(samples, LATER) {
                 samples.add(&case, warm, "", (clone + added_warm) / fork);
             }
         }
@@ -119,18 +119,19 @@ impl Clones<'_> {
 }
 
 /// By accessed pages, with the worst overlap and the larger cache: warm calls are as fast as with all
-/// memory local, with half of that memory.
+/// memory local, round by round, with half of that memory.
 pub fn goals(function: &Function, samples: &Samples) -> [Goal; 2] {
     let subject = &function.lane.subject;
     let values = |start: &str, metric| samples.values(&subject.case(start), metric);
     let hybrid = Clones { function, start: "hybrid", tiering: Tiering::Hybrid, level: 0 };
     let added = hybrid.added_warm_us(DEVICE_NS, OVERLAPS[0].misses);
-    let modelled: Vec<f64> = values("hybrid", WARM).iter().map(|us| us + added).collect();
+    let rounds = values("hybrid", LATER).iter().zip(values("copy", LATER));
+    let shares: Vec<f64> = rounds.map(|(hybrid, copy)| (hybrid + added) / copy).collect();
     let goal = |what: &str| format!("{}: hybrid, {what} / all local", subject.name);
     let warm = goal(&format!("warm call with a pool of {DEVICE_NS} ns (modelled)"));
     let memory = goal("local memory after one call");
     [
-        Goal::ratio(warm, WARM_SHARE, &modelled, values("copy", WARM)),
+        Goal::median(warm, WARM_SHARE, &shares),
         Goal::ratio(memory, MEMORY_SHARE, values("hybrid", LOCAL), values("copy", LOCAL)),
     ]
 }
