@@ -15,6 +15,7 @@ STARTS = {
     "clone-moa": "clone, pages copied when touched (`moa`)",
     "clone-hybrid": "clone, accessed pages copied when touched (`hybrid`)",
     "clone": "clone (`mow`)",
+    "ghost-empty-copy": "clone in an empty ghost, all pages copied before it runs",
     "ghost-empty": "clone in an empty ghost",
     "ghost-attached": "clone in a pre-attached ghost",
     "warm": "warm, back to back",

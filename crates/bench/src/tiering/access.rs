@@ -18,7 +18,7 @@ use farfork_pages::{Observed, PageSet};
 use farfork_sys::memory::pages_with_content;
 use farfork_types::{Cid, PAGE_BYTES, Tiering};
 
-use super::pages::{Layout, common};
+use super::pages::{Layout, common, windows};
 use crate::cases::Bench;
 use crate::cases::clone::{Asked, Way};
 use crate::clones;
@@ -37,6 +37,8 @@ mod metric {
     pub const WRITTEN: &str = "written";
     pub const AGAIN: &str = "of the parent's written pages, written again";
     pub const BEYOND: &str = "own memory beyond the footprint";
+    pub const WINDOWS: &str = "windows of 2 MiB with pages that were touched";
+    pub const MIXED: &str = "windows of 2 MiB with pages that were only read and that were written";
 }
 
 const START: &str = "access";
@@ -63,6 +65,12 @@ pub fn measure(subject: &Subject, bench: &mut Bench<'_>, calls: u64) -> Result<(
     bench.samples.add(&case, metric::BEYOND, "bytes", beyond);
     let bytes = (parent.footprint.len() * PAGE_BYTES) as f64;
     bench.samples.add(&case, metric::FOOTPRINT, "bytes", bytes);
+    let (read, written) = (windows(&observed.read), windows(&observed.written));
+    for (metric, count) in
+        [(metric::WINDOWS, read.union(&written).count()), (metric::MIXED, (&read & &written).len())]
+    {
+        bench.samples.add(&case, metric, "count", count as f64);
+    }
     let case = subject.case("access-of-one-call");
     for number in numbers {
         let (observed, _) = observe(subject, testbed, parent.cid, &[number])?;

@@ -1,11 +1,15 @@
 //! The pages of one process, by the places where its image has them.
 
+use std::collections::BTreeSet;
+
 use farfork_image::layout::MappedSpan;
 use farfork_image::model::Model;
 use farfork_pages::PageSet;
-use farfork_types::PAGE_BYTES;
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
 
 const PAGE_SIZE: usize = PAGE_BYTES as usize;
+/// Pages of a chunk of the pool, which holds one window of addresses.
+const WINDOW: u64 = CHUNK_BYTES / PAGE_BYTES;
 
 /// Where the first process of an image has its pages.
 #[derive(Clone, Debug)]
@@ -53,6 +57,11 @@ pub fn common(one: &PageSet, other: &PageSet) -> u64 {
     common.len()
 }
 
+/// The windows of 2 MiB, which one page table entry can map, that these pages lie in.
+pub fn windows(pages: &PageSet) -> BTreeSet<u64> {
+    pages.runs(0..u64::MAX).flat_map(|run| run.start / WINDOW..=(run.end - 1) / WINDOW).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +94,12 @@ mod tests {
         let first = 0x10_0000 / PAGE;
         let found = layout.pages(&[(0, 0x2000), (0x4000, 0x6000), (0x20_1000, 0x30_0000)]);
         assert_eq!(found, PageSet::from_iter([first + 7, first + 10, first + 1]));
+    }
+
+    #[test]
+    fn pages_lie_in_windows() {
+        let pages = PageSet::from_iter([0, 511, 512 * 3 - 1, 512 * 3, 512 * 9]);
+        assert_eq!(windows(&pages), BTreeSet::from([0, 2, 3, 9]));
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod start {
     pub const ON_ACCESS: &str = "clone-moa";
     pub const HYBRID: &str = "clone-hybrid";
     pub const EMPTY: &str = "ghost-empty";
+    pub const EMPTY_COPIED: &str = "ghost-empty-copy";
     pub const ATTACHED: &str = "ghost-attached";
     pub const WAKE_UP: &str = "bare-wake-up";
 }
@@ -51,8 +52,9 @@ pub fn one_round(function: &mut Function, bench: &mut Bench<'_>) -> Result<(), B
         pause();
         measure_as(lane, bench, &way, name, Memory::Here)?;
     }
-    in_ghost(lane, bench, start::EMPTY, false)?;
-    in_ghost(lane, bench, start::ATTACHED, true)?;
+    in_ghost(lane, bench, start::EMPTY_COPIED, Tiering::Copy, false)?;
+    in_ghost(lane, bench, start::EMPTY, Tiering::Mow, false)?;
+    in_ghost(lane, bench, start::ATTACHED, Tiering::Mow, true)?;
     for case in [warm::busy, warm::idle, warm::idle_unconnected] {
         pause();
         case(lane, bench)?;
@@ -67,6 +69,7 @@ fn in_ghost(
     lane: &mut Lane,
     bench: &mut Bench<'_>,
     name: &'static str,
+    tiering: Tiering,
     has_image: bool,
 ) -> Result<(), BenchError> {
     let cid = lane.warm.cid;
@@ -74,7 +77,7 @@ fn in_ghost(
         pool: bench.testbed.pool().path().to_owned(),
         cid: cid.to_string(),
         name: lane.subject.name.clone(),
-        tiering: Tiering::Mow,
+        tiering,
     });
     let ghost = ghost(bench.testbed, image)?;
     let case = lane.subject.case(name);
@@ -84,7 +87,7 @@ fn in_ghost(
     }
     let faults_before = ghost.pid.map_or(0, |pid| usage::of(pid).faults);
     std::thread::sleep(IDLE);
-    let way = Way { ghost: Some(ghost.id), faults_before, ..Way::new(cid, Tiering::Mow) };
+    let way = Way { ghost: Some(ghost.id), faults_before, ..Way::new(cid, tiering) };
     measure_as(lane, bench, &way, name, Memory::Here)
 }
 
