@@ -282,11 +282,14 @@ fn promoted_pages_are_not_told_as_written() -> Outcome {
     scene.forget()
 }
 
-/// After a reset only what later clones do counts; what was written stays.
+/// After a reset only what later clones do counts; what was written stays, unless that is to go, too.
 fn reset(scene: &Scene, before: &Observed) -> Outcome {
-    let mut command = farfork::command(&["images", "reset-accessed", "--pool"])?;
-    command.arg(scene.path).arg(&scene.name);
-    farfork::must_run(command)?;
+    let reset = |more: &[&str]| -> Outcome {
+        let mut command = farfork::command(&["images", "reset-accessed", "--pool"])?;
+        command.arg(scene.path).arg(&scene.name).args(more);
+        farfork::must_run(command).map(drop)
+    };
+    reset(&[])?;
     let access = scene.access()?;
     demand(access.accessed.is_empty(), "nothing accessed after a reset", &access.accessed.len())?;
     demand(access.dirtied == before.written, "what was written to stay", &access.dirtied.len())?;
@@ -298,7 +301,11 @@ fn reset(scene: &Scene, before: &Observed) -> Outcome {
     let mut lost = observed.access().accessed;
     lost.subtract(&accessed);
     let is_fresh = accessed.len() < 100 && !accessed.is_empty();
-    demand(lost.is_empty() && is_fresh, "what the next clone did", &(accessed.len(), lost.len()))
+    demand(lost.is_empty() && is_fresh, "what the next clone did", &(accessed.len(), lost.len()))?;
+    reset(&["--dirtied"])?;
+    let left = scene.access()?;
+    let is_empty = left.accessed.is_empty() && left.dirtied.is_empty();
+    demand(is_empty, "nothing written after a reset of that", &left.dirtied.len())
 }
 
 /// Memory has one watcher, and the program's own comes first.
@@ -345,8 +352,12 @@ fn a_command_profiles_an_image() -> Outcome {
 }
 
 fn shown(scene: &Scene) -> Outcome<Value> {
+    shown_of(scene, &scene.name)
+}
+
+fn shown_of(scene: &Scene, name: &str) -> Outcome<Value> {
     let mut command = farfork::command(&["images", "show", "--json", "--pool"])?;
-    command.arg(scene.path).arg(&scene.name);
+    command.arg(scene.path).arg(name);
     during("images show", serde_json::from_slice(&farfork::must_run(command)?.stdout))
 }
 
@@ -379,7 +390,22 @@ fn hot_ranges_are_declared_and_taken_back() -> Outcome {
     }
     let all = hot("clear", &[])?;
     demand((all.0, all.2) == (Some(0), 0), "no hot pages", &all)?;
+    with_its_checkpoint(&scene, &range(0, 5 * PAGE))?;
     scene.forget()
+}
+
+/// The same at once; a range that there is not is no reason to have no image.
+fn with_its_checkpoint(scene: &Scene, range: &str) -> Outcome {
+    let name = format!("{}-declared", scene.name);
+    for (range, pages, words) in [(range, 5, ""), ("10-20", 0, "has no memory at 10-20")] {
+        let pid = scene.parent.pid();
+        let output = farfork::checkpoint(scene.path, pid, &name, &["--hot", range])?;
+        let is_made = output.status.success() && farfork::text(&output).contains(words);
+        demand(is_made, "an image, whatever is hot", &output)?;
+        let hot = shown_of(scene, &name)?["access"]["hot_pages"].as_u64();
+        demand(hot == Some(pages), "hot pages of a checkpoint", &(range, hot))?;
+    }
+    farfork::forget(scene.path, &name)
 }
 
 /// An agent may watch one clone in so many by itself.

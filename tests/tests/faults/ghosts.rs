@@ -102,23 +102,27 @@ fn end(pid: i64) -> Outcome {
 
 fn has_its_own() -> Outcome {
     let (scene, _subject) = stage()?;
-    let ghost = start(&scene, &[])?;
-    let mut clone = clone(&scene, &ghost)?;
-    let pid = runs(&scene, &ghost)?;
-    for kind in ["pid", "mnt", "net", "ipc", "uts"] {
-        let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}"));
-        let (theirs, own) = (of(&pid.to_string()), of("self"));
-        let differ = matches!((&theirs, &own), (Ok(theirs), Ok(own)) if theirs != own);
-        demand(differ, format!("namespace {kind}: {theirs:?}, and outside {own:?}"))?;
+    for ghost in [start(&scene, &[])?, attach(&scene)?] {
+        let mut clone = clone(&scene, &ghost)?;
+        await_running(&scene, &ghost)?;
+        let pid = runs(&scene, &ghost)?;
+        for kind in ["pid", "mnt", "net", "ipc", "uts"] {
+            let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}"));
+            let (theirs, own) = (of(&pid.to_string()), of("self"));
+            let differ = matches!((&theirs, &own), (Ok(theirs), Ok(own)) if theirs != own);
+            demand(differ, format!("namespace {kind}: {theirs:?}, and outside {own:?}"))?;
+        }
+        let read = |what: &str| {
+            fs::read_to_string(format!("/proc/{pid}/{what}")).map_err(during("reading"))
+        };
+        let groups = read("cgroup")?;
+        demand(groups.contains(&format!("farfork-{ghost}")), format!("its cgroups: {groups}"))?;
+        let interfaces = read("net/dev")?;
+        demand(interfaces.lines().count() == 3, format!("expected lo alone: {interfaces}"))?;
+        end(pid.into())?;
+        demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
+        scene.has_no_ghost(&ghost)?;
     }
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(during("reading"))?;
-    demand(groups.contains(&format!("farfork-{ghost}")), format!("its cgroups: {groups}"))?;
-    let interfaces =
-        fs::read_to_string(format!("/proc/{pid}/net/dev")).map_err(during("reading"))?;
-    demand(interfaces.lines().count() == 3, format!("expected lo alone: {interfaces}"))?;
-    end(pid.into())?;
-    demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
-    scene.has_no_ghost(&ghost)?;
     scene.strike()
 }
 

@@ -16,7 +16,9 @@ pub const CASES: &[Case] = &[
 ];
 
 /// How often a clone is promoted while it writes to pages for the first time.
-const ROUNDS: u32 = 4;
+fn rounds() -> u32 {
+    if std::env::var_os("FARFORK_TEST_LONG").is_some() { 100 } else { 4 }
+}
 
 fn pid_of(scene: &Scene) -> Outcome<i64> {
     let first = || told(scene).ok().and_then(|told| told["pid"].as_i64());
@@ -56,7 +58,7 @@ fn loses_no_write() -> Outcome {
     scene.checkpoint(&parent, "a/b")?;
     let ranges = anonymous_of(parent.pid())?;
     let which: Vec<&str> = ranges.iter().map(String::as_str).collect();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let mut command = scene.command(&["restore", "a/b"])?;
         let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
         let pid = pid_of(&scene)?;
