@@ -1,8 +1,16 @@
 //! Limits of actions.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::ApiError;
+
+const TIMEOUT_MS: RangeInclusive<u64> = 100..=300_000;
+const MEMORY_MB: RangeInclusive<u64> = 32..=4096;
+const LOGS_MB: RangeInclusive<u64> = 0..=10;
+const CONCURRENCY: RangeInclusive<u64> = 1..=1;
 
 /// What an activation may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,21 +53,38 @@ impl LimitsPut {
             logs_mb: self.logs.unwrap_or(limits.logs_mb),
             concurrency: self.concurrency.unwrap_or(limits.concurrency),
         };
-        within("timeout", "milliseconds", changed.timeout_ms, 100, 300_000)?;
-        within("memory", "megabytes", changed.memory_mb, 32, 4096)?;
-        within("logs", "megabytes", changed.logs_mb, 0, 10)?;
-        within("concurrency", "activations", changed.concurrency, 1, 1)?;
+        within("timeout", "milliseconds", changed.timeout_ms, TIMEOUT_MS)?;
+        within("memory", "megabytes", changed.memory_mb, MEMORY_MB)?;
+        within("logs", "megabytes", changed.logs_mb, LOGS_MB)?;
+        within("concurrency", "activations", changed.concurrency, CONCURRENCY)?;
         Ok(changed)
     }
 }
 
-fn within(what: &str, unit: &str, value: u64, least: u64, most: u64) -> Result<(), ApiError> {
-    if (least..=most).contains(&value) {
+fn within(what: &str, unit: &str, value: u64, limits: RangeInclusive<u64>) -> Result<(), ApiError> {
+    if limits.contains(&value) {
         return Ok(());
     }
+    let (least, most) = limits.into_inner();
     Err(ApiError::BadRequest(format!(
         "the limit '{what}' is {value} {unit}, and may be {least} to {most}"
     )))
+}
+
+/// The limits of a namespace that may have so many calls at once, by OpenWhisk's names. It has none of
+/// calls in a minute.
+pub fn of_namespace(concurrent_calls: usize) -> Value {
+    json!({
+        "concurrentInvocations": concurrent_calls,
+        "actionDurationMin": TIMEOUT_MS.start(),
+        "actionDurationMax": TIMEOUT_MS.end(),
+        "actionMemoryMin": MEMORY_MB.start(),
+        "actionMemoryMax": MEMORY_MB.end(),
+        "actionLogsMin": LOGS_MB.start(),
+        "actionLogsMax": LOGS_MB.end(),
+        "actionConcurrencyMin": CONCURRENCY.start(),
+        "actionConcurrencyMax": CONCURRENCY.end(),
+    })
 }
 
 #[cfg(test)]

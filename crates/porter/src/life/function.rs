@@ -410,8 +410,9 @@ impl Function {
                 return;
             };
             let Spent { init, run } = made.spent;
-            shared.metrics.starts.called(&Way { start: kind, waited, took, init, run });
-            counted.called(made.response.status, Some(kind), made.times);
+            let faults = run.and_then(|run| counted.ran(kind, run));
+            shared.metrics.starts.called(&Way { start: kind, waited, took, init, run, faults });
+            counted.called(&made.response, Some(kind), made.times);
             let run_us = made.is_well.then_some(made.spent.run_us());
             let cold_us = init.map(|init| micros(took.whole + init));
             let instance = made.is_well.then_some(instance);

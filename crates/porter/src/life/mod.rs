@@ -45,7 +45,7 @@ use decisions::Watch;
 use snapshot::Snapshot;
 
 pub use advisor::{Advisor, JournalFile};
-pub use platform::Platform;
+pub use platform::{MOST_CALLS, Platform};
 
 /// A call to be made.
 #[derive(Clone, Debug)]

@@ -28,7 +28,7 @@ use crate::runtimes::Others;
 use crate::store::{Accepted, FLUSH, Store, StoreError};
 
 /// Most calls of a namespace that wait or are being made.
-const MOST_CALLS: usize = 1000;
+pub const MOST_CALLS: usize = 1000;
 /// So long a disk is left alone that took nothing.
 const FLUSH_AGAIN: Duration = Duration::from_secs(1);
 
@@ -333,7 +333,7 @@ impl Shared {
         let now_ms = now_ms();
         let wait_ms = now_ms.saturating_sub(waiting.call.asked_ms);
         let times = Times { start_ms: now_ms, end_ms: now_ms, wait_ms, init_ms: None };
-        counted.called(response.status, None, times);
+        counted.called(&response, None, times);
         let spent = Spent::default();
         let made = Made { response, logs: Vec::new(), times, spent, is_well: false };
         self.finish(counted, waiting, StartKind::Cold, made);

@@ -90,5 +90,28 @@ fn what_there_is_none_of_is_an_empty_list() {
     for what in ["packages", "triggers", "rules"] {
         assert_eq!(bed.get(&format!("{what}?limit=0&skip=0")).good(), json!([]), "{what}");
     }
-    assert_eq!(bed.get("limits").good(), json!({}));
+}
+
+#[test]
+fn limits_are_those_that_actions_have() {
+    let bed = Bed::new();
+    bed.create("limited");
+    let limits = bed.get("limits").good();
+    assert_eq!(limits["concurrentInvocations"], 1000);
+    for (limit, what) in [
+        ("Duration", "timeout"),
+        ("Memory", "memory"),
+        ("Logs", "logs"),
+        ("Concurrency", "concurrency"),
+    ] {
+        let [least, most] = ["Min", "Max"]
+            .map(|end| limits[format!("action{limit}{end}")].as_u64().expect("a limit"));
+        let put = |value: u64| {
+            let body = json!({"limits": {what: value}});
+            bed.guest("PUT", "actions/limited?overwrite=true", body)
+        };
+        put(least).good();
+        put(most).good();
+        put(most + 1).assert_error(400, &format!("may be {least} to {most}"));
+    }
 }

@@ -119,6 +119,24 @@ async fn a_start_is_told_by_its_phases() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_first_run_takes_longer_is_told_as_faults() {
+    let world = World::new();
+    let action = world.action("a", "code", json!({}));
+    world.calls(&action, 16).await;
+    sleep(2 * CHECKPOINT).await;
+    let calls = [50, 50].map(|ms| world.begin(&action, json!({"ms": ms})));
+    for call in calls {
+        answered(call).await;
+    }
+    let sums = told(&world, "farfork_call_phase_seconds_sum");
+    // Warm ones took 10 ms.
+    for (phase, seconds) in [("faults", "0.04"), ("run", "0.01")] {
+        let line = format!(r#"{{start="clone",phase="{phase}"}} {seconds}"#);
+        assert!(sums.contains(&line), "{line}: {sums:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_fails_is_counted_too() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));

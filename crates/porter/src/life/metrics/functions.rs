@@ -13,13 +13,17 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::recent::Window;
+use super::recent::{WarmRuns, Window};
 use super::{signed, times};
-use crate::api::{Action, Name, Outcome, StartKind, Times, Version};
+use crate::api::{Action, Name, Outcome, Response, StartKind, Times, Version};
 use crate::life::snapshot::Image;
 
 /// Calls of a function that are remembered, if they are recent.
 const REMEMBERED: usize = 1024;
+
+/// Upper bounds of the buckets of sizes, in bytes: up to the longest result that is kept.
+const BOUNDS_BYTES: [f64; 8] =
+    [64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0];
 
 const STARTS: [StartKind; 4] = StartKind::ALL;
 const OUTCOMES: [Outcome; 4] =
@@ -51,6 +55,7 @@ struct Figures {
     waits: Histogram,
     inits: Histogram,
     durations: Histogram,
+    sizes: Histogram,
     /// Sum of the durations, which the histogram keeps to itself.
     duration_ms: Counter,
     /// The limit of its instances, in megabytes.
@@ -58,6 +63,7 @@ struct Figures {
     outcomes: [Counter; OUTCOMES.len()],
     starts: [Counter; STARTS.len()],
     recent: Window,
+    warm_runs: WarmRuns,
     /// Calls that wait for an instance.
     waiting: Gauge,
     image: Mutex<Image>,
@@ -72,11 +78,13 @@ impl Default for Figures {
             waits,
             inits,
             durations,
+            sizes: Histogram::new(BOUNDS_BYTES),
             duration_ms: Counter::default(),
             memory_mb: Gauge::default(),
             outcomes: Default::default(),
             starts: Default::default(),
             recent: Window::of(REMEMBERED),
+            warm_runs: WarmRuns::default(),
             waiting: Gauge::default(),
             image: Mutex::default(),
         }
@@ -92,9 +100,16 @@ pub struct Counted {
 
 impl Counted {
     /// A call has ended; without a start it never came to an instance.
-    pub fn called(&self, outcome: Outcome, start: Option<StartKind>, times: Times) {
+    pub fn called(&self, response: &Response, start: Option<StartKind>, times: Times) {
         self.calls.inc();
-        self.figures.count(outcome, start, times);
+        self.figures.sizes.observe(response.size as f64);
+        self.figures.count(response.status, start, times);
+    }
+
+    /// A call took so long in its instance: how much longer a new one took than those that are warm, if
+    /// that is known.
+    pub fn ran(&self, start: StartKind, run: Duration) -> Option<Duration> {
+        self.figures.warm_runs.add(run, start == StartKind::Warm)
     }
 
     /// What came of a call is kept, so long after the platform had the call.

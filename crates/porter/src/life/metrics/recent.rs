@@ -15,6 +15,8 @@ use crate::life::snapshot::{Recent, Starts};
 const WINDOW: Duration = Duration::from_secs(10);
 /// Calls of one way to an instance of which medians are told, however long ago they were.
 const LAST: usize = 128;
+/// Warm calls of a function that others are held against.
+const LAST_RUNS: usize = 32;
 
 /// Calls of the last seconds. If they are more than can be remembered, of fewer seconds.
 #[derive(Debug)]
@@ -115,6 +117,28 @@ impl OneWay {
     }
 }
 
+/// How long calls of a function took in instances that had made one before.
+#[derive(Debug, Default)]
+pub struct WarmRuns(Mutex<VecDeque<Duration>>);
+
+impl WarmRuns {
+    /// A call took so long in an instance that had made one before, or had not. Of the latter: how much
+    /// longer than the median of the former, if there were any.
+    pub fn add(&self, run: Duration, is_warm: bool) -> Option<Duration> {
+        // Every step leaves them valid.
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_warm {
+            last.truncate(LAST_RUNS - 1);
+            last.push_front(run);
+            return None;
+        }
+        let mut sorted: Vec<Duration> = last.iter().copied().collect();
+        drop(last);
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).map(|warm| run.saturating_sub(*warm))
+    }
+}
+
 /// The smallest times that so many of a hundred do not exceed, in milliseconds.
 fn quantiles<const N: usize>(mut times: Vec<Duration>, percents: [usize; N]) -> [Option<f64>; N] {
     times.sort_unstable();
@@ -156,6 +180,21 @@ mod tests {
         }
         let Recent { calls, per_s, .. } = window.look();
         assert_eq!((calls, per_s), (100, 1000.0));
+    }
+
+    #[test]
+    fn a_first_run_is_held_against_the_last_warm_ones() {
+        let runs = WarmRuns::default();
+        assert_eq!(runs.add(9 * MS, false), None);
+        for run in [1, 5, 2] {
+            assert_eq!(runs.add(run * MS, true), None);
+        }
+        assert_eq!(runs.add(9 * MS, false), Some(7 * MS));
+        assert_eq!(runs.add(1 * MS, false), Some(Duration::ZERO));
+        for _ in 0..LAST_RUNS {
+            runs.add(4 * MS, true);
+        }
+        assert_eq!(runs.add(9 * MS, false), Some(5 * MS));
     }
 
     #[test]

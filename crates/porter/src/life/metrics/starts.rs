@@ -1,11 +1,11 @@
 //! How calls came to instances, and what that took, by phase.
 //!
 //! ```text
-//!  call ─ queue ─► platform ─ container ─ restore ─► init ─► run
-//!                  └── of a new instance only ──┘    cold
+//!  call ─ queue ─► platform ─ container ─ restore ─► init ─► faults ─ run
+//!                  └── of a new instance only ──┘    cold    new
 //! ```
-//! Page faults take their time within `init` and `run`: nothing tells it but the comparison of first
-//! runs with those of warm calls.
+//! Page faults take their time within the first run of an instance, and nothing tells how much: `faults`
+//! is what that run took longer than warm ones of its function.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -70,6 +70,8 @@ pub struct Way {
     pub init: Option<Duration>,
     /// What the call itself took, if there was an answer.
     pub run: Option<Duration>,
+    /// Of this, what it took longer than warm ones, if the instance was new and that is known.
+    pub faults: Option<Duration>,
 }
 
 impl Default for Starts {
@@ -84,7 +86,7 @@ impl Default for Starts {
 impl Starts {
     /// A call has ended that was handed to an instance.
     pub fn called(&self, way: &Way) {
-        let Way { start, waited, took, init, run } = *way;
+        let Way { start, waited, took, init, run, faults } = *way;
         let observe = |phase: &'static str, time: Duration| {
             let labels = OfPhase { start: word(start), phase };
             self.phases.get_or_create(&labels).observe(time.as_secs_f64());
@@ -97,7 +99,8 @@ impl Starts {
             observe("container", took.container);
             observe("restore", took.restore);
         }
-        for (phase, time) in [("init", init), ("run", run)] {
+        let rest = run.map(|run| run.saturating_sub(faults.unwrap_or_default()));
+        for (phase, time) in [("init", init), ("faults", faults), ("run", rest)] {
             if let Some(time) = time {
                 observe(phase, time);
             }

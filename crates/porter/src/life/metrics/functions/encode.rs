@@ -25,6 +25,7 @@ impl Functions {
         for (name, help, of) in TIMES {
             each(&mut encoder, &all, (name, help), Some(&Unit::Seconds), of)?;
         }
+        each(&mut encoder, &all, SIZES, Some(&Unit::Bytes), |figures| &figures.sizes)?;
         outcomes(&mut encoder, &all)?;
         starts(&mut encoder, &all)
     }
@@ -34,6 +35,8 @@ const COLD_STARTS: (&str, &str) =
     ("openwhisk_action_coldStarts", "Calls for which code was loaded.");
 const MEMORY: (&str, &str) =
     ("openwhisk_action_memory", "Memory that an instance may take, in megabytes.");
+
+const SIZES: (&str, &str) = ("openwhisk_action_responseSize", "Results of calls.");
 
 type OfTimes = (&'static str, &'static str, fn(&Figures) -> &Histogram);
 
