@@ -61,6 +61,16 @@ impl Drop for Mounted {
     }
 }
 
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Pools have cgroups, which outlive the memory that is charged to them.
+        for entry in fs::read_dir(&self.mounted.at).into_iter().flatten().flatten() {
+            // Sockets are none.
+            let _ = Pool::destroy_used(&entry.path());
+        }
+    }
+}
+
 impl Place {
     /// Makes a pool of `pool_bytes` in a new directory.
     pub fn new(pool_bytes: u64) -> Result<Place, BenchError> {
