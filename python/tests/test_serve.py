@@ -321,6 +321,28 @@ def test_policies_are_set_by_a_file() -> None:
         await_true(has_image, "two calls are enough")
 
 
+def test_a_function_scales_from_nothing_through_a_burst_and_back() -> None:
+    short = {"policy": "by-pressure", "long_ms": 1000, "short_ms": 1000}
+    with deciding({"keep_alive": short}) as platform:
+        platform.deploy("rests", COUNT)
+
+        def instances() -> int:
+            lines = platform.raw("GET", "/metrics").body.splitlines()
+            of = 'farfork_instances{namespace="guest",action="rests"'
+            return sum(int(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(of))
+
+        kinds = [start_kind(platform.good("rests")) for _ in range(17)]
+        assert kinds == ["cold"] + ["warm"] * 16
+        for _ in range(2):
+            await_true(lambda: instances() == 0, "nothing of it is left")
+            with ThreadPoolExecutor(4) as pool:
+                burst = [pool.submit(platform.good, "rests", sleep=1) for _ in range(4)]
+                await_true(lambda: instances() == 4, "each call has an instance")
+                made = [one.result() for one in burst]
+            assert {start_kind(one) for one in made} == {"clone"}
+            assert {one["response"]["result"]["count"] for one in made} == {17}
+
+
 def test_clones_that_run_get_local_copies_near_their_objective() -> None:
     # By the gaps between these calls, instances would end at once.
     with deciding({"keep_alive": {"policy": "by-pressure"}}) as platform:

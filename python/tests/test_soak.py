@@ -132,11 +132,16 @@ class Soak:
         self.deploy(name, self.versions[name] + 1)
 
     def kill(self, chance: random.Random) -> None:
-        """Kill an instance, or, less often, the agent of a node."""
+        """Kill an instance, the init of a ghost that waits or is used, or the agent of a node."""
         time.sleep(chance.uniform(3, 9))
-        pids = [one["pid"] for one in self.platform.instances()]
-        if chance.random() < 0.2:
-            pids = [agent_of(self.platform, chance.choice(["node1", "node2"])) or 0]
+        match chance.choices(["instance", "init", "agent"], [50, 30, 20]):
+            case ["instance"]:
+                pids = [one["pid"] for one in self.platform.instances()]
+            case ["init"]:
+                ghosts = self.platform.farfork.json("ghost", "list")
+                pids = [one["init_pid"] for one in ghosts]
+            case _:
+                pids = [agent_of(self.platform, chance.choice(["node1", "node2"])) or 0]
         if pids and (pid := chance.choice(pids)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
