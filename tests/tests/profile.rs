@@ -20,7 +20,6 @@ use serde_json::Value;
 
 const PAGES: u64 = 2048;
 const PAGE: u64 = 4096;
-const WINDOW: u64 = 2 << 20;
 
 /// Parts of the program's memory, and every which page of them it reads and writes: as in `touch.c`.
 const PARTS: [(&str, u64, u64); 5] = [
@@ -233,24 +232,10 @@ fn what_is_not_known_stays_in_the_pool() -> Outcome {
         let (mut clone, pid) = scene.clone_with(&["--tiering", tiering])?;
         clone.send_byte();
         clone.await_line("NOTE parent TOUCHED")?;
-        let entries = entries_of(pid, at)?;
+        let own = are_local(pid, at)?;
         for page in &read {
             let what = format!("whether page {page} is local, by {tiering}, {declared} declared");
-            let is_local = is_local(entries[*page]);
-            demand(is_local == ((*page as u64) < local), &what, &is_local)?;
-        }
-        if (tiering, declared) == ("hybrid", 0) {
-            // Where one page after the other is touched of which nothing is known, the rest is mapped, too.
-            let places = scene.places(member, at);
-            let whole =
-                at.next_multiple_of(WINDOW) - at..(at + PAGES * PAGE) / WINDOW * WINDOW - at;
-            let pages = whole.start / PAGE..whole.end / PAGE;
-            demand(pages.end >= pages.start + WINDOW / PAGE, "a whole window", &pages)?;
-            testbed::eventually("all of a window to be mapped", || {
-                let entries = entries_of(pid, at)?;
-                let is_there = |page: u64| is_present(entries[page as usize]);
-                Ok(pages.clone().all(|page| places[page as usize].is_none() || is_there(page)))
-            })?;
+            demand(own[*page] == ((*page as u64) < local), &what, &own[*page])?;
         }
         kill(pid)?;
         clone.finish()?;
@@ -258,21 +243,14 @@ fn what_is_not_known_stays_in_the_pool() -> Outcome {
     scene.forget()
 }
 
-/// What the kernel tells of the pages of a part.
-fn entries_of(pid: i32, at: u64) -> Outcome<Vec<u64>> {
+/// Which pages of a part are memory of the process's own.
+fn are_local(pid: i32, at: u64) -> Outcome<Vec<bool>> {
     let file = during("opening the pagemap", File::open(format!("/proc/{pid}/pagemap")))?;
     let mut bytes = vec![0; PAGES as usize * 8];
     during("reading the pagemap", file.read_exact_at(&mut bytes, at / PAGE * 8))?;
-    Ok(bytes.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry)).collect())
-}
-
-fn is_present(entry: u64) -> bool {
-    entry >> 63 == 1
-}
-
-/// Whether a page is memory of the process's own: present, and not of a file.
-fn is_local(entry: u64) -> bool {
-    is_present(entry) && entry >> 61 & 1 == 0
+    // Present, and not of a file.
+    let is_own = |entry: u64| entry >> 63 == 1 && entry >> 61 & 1 == 0;
+    Ok(bytes.as_chunks().0.iter().map(|entry| is_own(u64::from_ne_bytes(*entry))).collect())
 }
 
 /// Pages that are made local for a clone were not written by it.

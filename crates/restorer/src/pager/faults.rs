@@ -1,9 +1,7 @@
 //! The init's part: it answers faults.
 
-use core::ops::Range;
-
 use farfork_plan::overlay::{MemberOverlay, Served};
-use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
+use farfork_types::{PAGE_BYTES, align_down};
 use linux_raw_sys::general as k;
 use linux_raw_sys::ioctl::{UFFDIO_CONTINUE, UFFDIO_WAKE};
 
@@ -19,13 +17,10 @@ const MOST: usize = 256;
 /// One fault on a page that is mapped maps those behind it, too, up to the end of a block of so many
 /// bytes: as the kernel does around a fault (`fault_around_bytes`).
 const BLOCK_BYTES: u64 = 64 << 10;
-/// Windows of 2 MiB whose faults are remembered. What is forgotten is only found out again.
-const WINDOWS: usize = 256;
 /// Faults that are read at a time.
 const BATCH: usize = 16;
 
 const ENOMEM: i32 = linux_raw_sys::errno::ENOMEM as i32;
-const EEXIST: i32 = linux_raw_sys::errno::EEXIST as i32;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -58,8 +53,6 @@ pub struct Service {
     polls: [PollFd; MOST + 1],
     members: [u32; MOST + 1],
     count: usize,
-    /// Where pages of the pool were last mapped for a fault: process and window, by the window's number.
-    mapped: [u64; WINDOWS],
 }
 
 impl Service {
@@ -67,7 +60,7 @@ impl Service {
     pub fn new(socket: i32, pool: Pool) -> Service {
         let mut polls = [PollFd { fd: IGNORED, events: POLLIN, revents: 0 }; MOST + 1];
         polls[0].fd = socket;
-        Service { pool, polls, members: [0; MOST + 1], count: 1, mapped: [0; WINDOWS] }
+        Service { pool, polls, members: [0; MOST + 1], count: 1 }
     }
 
     /// Serves until the init ends.
@@ -104,7 +97,7 @@ impl Service {
         }
     }
 
-    fn answer(&mut self, index: usize) {
+    fn answer(&self, index: usize) {
         let (faults, member) = (self.polls[index].fd as u64, self.members[index]);
         // SAFETY: without an overlay there is no service.
         let Some(overlay) = (unsafe { overlay::members() }).get(member as usize) else { return };
@@ -115,12 +108,12 @@ impl Service {
         let Ok(read) = (unsafe { syscall(k::__NR_read, args) }) else { return };
         for message in &messages[..read as usize / size_of::<Message>()] {
             if message.event as u8 == k::UFFD_EVENT_PAGEFAULT as u8 {
-                self.supply(faults, (member, overlay), message);
+                self.supply(faults, overlay, message);
             }
         }
     }
 
-    fn supply(&mut self, faults: u64, (member, overlay): (u32, &MemberOverlay), message: &Message) {
+    fn supply(&self, faults: u64, overlay: &MemberOverlay, message: &Message) {
         let page = align_down(message.address, PAGE_BYTES);
         // SAFETY: the tables are the overlay's.
         let (served, local) =
@@ -135,7 +128,6 @@ impl Service {
         };
         let is_written = message.flags & u64::from(k::UFFD_PAGEFAULT_FLAG_WRITE) != 0;
         let span_end = span.address + span.bytes;
-        let span_edges = span.address..span_end;
         let source = self.pool.page(span.pool_offset + (page - span.address));
         if let Some(source) = source.filter(|_| is_written || is_local(page)) {
             let ahead = if is_local(page) { overlay.ahead_bytes } else { 0 };
@@ -151,8 +143,7 @@ impl Service {
                 // Without memory for a page of its own the clone still can read the pool's.
                 Err(Errno(ENOMEM)) => {}
                 Err(_) => return wake(faults, page),
-                Ok(()) if is_local(page) => return,
-                Ok(()) => return self.look_around(faults, member, page, span_edges, is_local),
+                Ok(()) => return,
             }
         }
         let end = end_of_run(page, BLOCK_BYTES, span_end, |page| !is_local(page));
@@ -160,44 +151,8 @@ impl Service {
         // one: then the page alone.
         let is_supplied =
             proceed(faults, page, end).is_ok() || proceed(faults, page, page + PAGE_BYTES).is_ok();
-        match is_supplied {
-            true => self.look_around(faults, member, page, span_edges, is_local),
-            false => wake(faults, page),
-        }
-    }
-
-    /// A page that nobody is known to access was touched, and not for the first time in its window: programs
-    /// that go on to new pages, as allocators do with memory that was freed, would wait for each. So all
-    /// such pages of the window are mapped, while the program runs already.
-    fn look_around(
-        &mut self,
-        faults: u64,
-        member: u32,
-        page: u64,
-        span: Range<u64>,
-        is_local: impl Fn(u64) -> bool,
-    ) {
-        let window = align_down(page, CHUNK_BYTES);
-        // Bit 63 tells it from what was never set.
-        let number = window / CHUNK_BYTES;
-        let tag = (1 << 63) | (u64::from(member) << 40) | number;
-        let last = &mut self.mapped[number as usize % WINDOWS];
-        if core::mem::replace(last, tag) != tag {
-            return;
-        }
-        let (mut at, end) = (window.max(span.start), span.end.min(window + CHUNK_BYTES));
-        while at < end {
-            if is_local(at) {
-                at += PAGE_BYTES;
-                continue;
-            }
-            let run = end_of_run(at, CHUNK_BYTES, end, |page| !is_local(page));
-            at += match proceed(faults, at, run) {
-                Ok(bytes) => bytes,
-                Err(Errno(EEXIST)) => PAGE_BYTES,
-                // The program has other mappings there by now.
-                Err(_) => return,
-            };
+        if !is_supplied {
+            wake(faults, page);
         }
     }
 }
@@ -215,17 +170,17 @@ fn end_of_run(page: u64, block: u64, edge: u64, comes_with: impl Fn(u64) -> bool
     end
 }
 
-/// Maps pages of the pool from `start` on, up to the first that is mapped already; how many bytes.
-fn proceed(faults: u64, start: u64, end: u64) -> Result<u64, Errno> {
+/// Maps pages of the pool from `start` on, up to the first that is mapped already.
+fn proceed(faults: u64, start: u64, end: u64) -> Result<(), Errno> {
     loop {
         let range = k::uffdio_range { start, len: end - start };
         let mut asked = k::uffdio_continue { range, mode: 0, mapped: 0 };
         let args = [faults, u64::from(UFFDIO_CONTINUE), &raw mut asked as u64];
         // SAFETY: maps pages of a mapping that are not mapped yet.
         match unsafe { syscall(k::__NR_ioctl, args) } {
-            Err(_) if asked.mapped > 0 => return Ok(asked.mapped as u64),
+            Err(_) if asked.mapped > 0 => return Ok(()),
             Err(Errno(EAGAIN | EINTR)) => {}
-            other => return other.map(|_| end - start),
+            other => return other.map(|_| ()),
         }
     }
 }
