@@ -11,6 +11,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
+/// All policies of tiering.
+const POLICIES: [&str; 4] = ["mow", "moa", "hybrid", "copy"];
+
 /// One way to treat a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
@@ -31,7 +34,7 @@ pub enum Flavour {
     Profiling,
     /// The parent is pid 1 of a PID namespace, and so are two clones, each of one of its own.
     PidOne,
-    /// The clone runs in an empty ghost, with a network of its own.
+    /// Clones under every policy run in empty ghosts, each with a network of its own.
     InEmptyGhost,
     /// The clone in an empty ghost is checkpointed too, and its clone runs in another.
     FromGhost,
@@ -186,7 +189,7 @@ impl<'a> Stage<'a> {
             Flavour::Profiling if self.program.has_fresh_clones => self.profiled(),
             Flavour::Profiling => self.clone_of_clone(&["--profile"], &[]),
             Flavour::KillRestoreSamePid => self.kill_restore(),
-            Flavour::InEmptyGhost => self.in_ghosts(&[&["--user", "test"]]),
+            Flavour::InEmptyGhost => self.in_empty_ghosts(),
             Flavour::InAttachedGhost => self.in_attached_ghosts(),
             Flavour::FromGhost => self.again_in_ghosts(),
             Flavour::CloneOfClone => self.clone_of_clone(&[], &[]),
@@ -329,21 +332,33 @@ impl<'a> Stage<'a> {
         self.compare_values(&started)
     }
 
+    /// Clones under each policy at the same time.
+    fn in_empty_ghosts(&mut self) -> Outcome {
+        let under = |tiering| (["--user", "test"], ["--tiering", tiering]);
+        let ghosts = POLICIES.map(under);
+        self.in_ghosts(&ghosts.each_ref().map(|(ghost, clone)| (&ghost[..], &clone[..])))
+    }
+
     /// Clones that wait under each policy at the same time.
     fn in_attached_ghosts(&mut self) -> Outcome {
         let (image, pool) = (self.image.clone(), self.pool.display().to_string());
         let under = |tiering| ["--image", &image, "--pool", &pool, "--tiering", tiering];
-        let ghosts = ["mow", "moa", "hybrid"].map(under);
-        self.in_ghosts(&ghosts.each_ref().map(|ghost| &ghost[..]))
+        let ghosts = POLICIES.map(under);
+        self.in_ghosts(&ghosts.each_ref().map(|ghost| (&ghost[..], &[][..])))
     }
 
-    /// Clones in ghosts of this node that are started like this, and are gone with them.
-    fn in_ghosts(&mut self, how: &[&[&str]]) -> Outcome {
+    /// Clones in ghosts of this node that are started like this, and are gone with them: how the ghost is
+    /// started, and how its clone.
+    fn in_ghosts(&mut self, how: &[(&[&str], &[&str])]) -> Outcome {
         self.must_checkpoint(&[])?;
-        let ghosts: Vec<String> =
-            how.iter().map(|more| farfork::start_ghost(more)).collect::<Outcome<_>>()?;
-        let clone = |ghost: &String| self.clone("clone in a ghost", &["--ghost", ghost]);
-        let mut clones: Vec<Subject> = ghosts.iter().map(clone).collect::<Outcome<_>>()?;
+        let mut ghosts = Vec::new();
+        for (ghost, _) in how {
+            ghosts.push(farfork::start_ghost(ghost)?);
+        }
+        let clone = |(ghost, (_, more)): (&String, &(&[&str], &[&str]))| {
+            self.clone("clone in a ghost", &[&["--ghost", ghost], *more].concat())
+        };
+        let mut clones: Vec<Subject> = ghosts.iter().zip(how).map(clone).collect::<Outcome<_>>()?;
         for clone in &mut clones {
             clone.must_pass().map_err(|trouble| self.with_parent(trouble))?;
         }

@@ -246,7 +246,6 @@ impl Program {
         match flavour {
             // It clones a clone, too, which writes tables of what it touches beside.
             Flavour::CloneOfClone => !self.has_fresh_clones && runs(Flavour::Profiling),
-            Flavour::InEmptyGhost => runs(Flavour::FromGhost),
             // Ghosts have a PID, mount and network namespace of their own, as other nodes have.
             Flavour::CloneOnOtherNode => {
                 let is_ours = matches!(self.source, Source::C(_) | Source::Musl(_));

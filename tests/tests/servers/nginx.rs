@@ -124,8 +124,7 @@ fn serves_in_clones(parent: &Nginx, image: &str, more: &[&str]) -> Outcome {
     get(&mut old, "/none").map_err(during)?;
     let pool = testbed::pool()?;
     serving::checkpoint(parent.server.pid(), image, more)?;
-    let blue = serving::restored(image, &["--node", testbed::other_node(pool, 0)?])?;
-    let red = serving::restored(image, &["--node", testbed::other_node(pool, 1)?])?;
+    let [blue, red] = serving::on_other_nodes(image)?;
     parent.must_serve(Some(blue), parent.port, "blue")?;
     parent.must_serve(Some(red), parent.port, "red")?;
     parent.must_serve(None, parent.port, "parent")?;

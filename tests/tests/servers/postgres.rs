@@ -176,8 +176,8 @@ pub fn is_cloned() -> Outcome {
     serving::must_refuse_checkpoint(parent.server.pid(), IMAGE, &["child process", "--tree"])?;
     serving::checkpoint(parent.server.pid(), IMAGE, &["--tree"])?;
     let _nodes = [parent.node("blue")?, parent.node("red")?];
-    let blue = serving::restored(IMAGE, &["--node", "blue"])?;
-    let red = serving::restored(IMAGE, &["--node", "red"])?;
+    let blue = serving::restored(IMAGE, &["--node", "blue", "--tiering", "moa"])?;
+    let red = serving::restored(IMAGE, &["--node", "red", "--tiering", "hybrid"])?;
     for (place, name) in [(Some(blue), "blue"), (Some(red), "red"), (None, "parent")] {
         let write = format!("insert into t values (7); create table {name} (a int); checkpoint");
         for statement in write.split("; ") {

@@ -88,8 +88,7 @@ pub fn is_cloned() -> Outcome {
     is_served(&mut client)?;
     let pool = testbed::pool()?;
     serving::checkpoint(parent.server.pid(), IMAGE, &[])?;
-    let blue = serving::restored(IMAGE, &["--node", testbed::other_node(pool, 0)?])?;
-    let red = serving::restored(IMAGE, &["--node", testbed::other_node(pool, 1)?])?;
+    let [blue, red] = serving::on_other_nodes(IMAGE)?;
     for (place, name) in [(Some(blue), "blue"), (Some(red), "red"), (None, "parent")] {
         parent.expect(place, &["set", "who", name], "OK")?;
     }

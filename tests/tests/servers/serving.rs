@@ -80,6 +80,15 @@ pub fn restored(image: &str, more: &[&str]) -> Outcome<i64> {
     clones[0]["pid"].as_i64().ok_or_else(|| Trouble::Failed(format!("no pid in {clones}")))
 }
 
+/// A clone of `image` on each of the other nodes, each under a policy that is not the default.
+pub fn on_other_nodes(image: &str) -> Outcome<[i64; 2]> {
+    let on = |number, tiering| {
+        let node = testbed::other_node(testbed::pool()?, number)?;
+        restored(image, &["--node", node, "--tiering", tiering])
+    };
+    Ok([on(0, "moa")?, on(1, "hybrid")?])
+}
+
 /// No clone of `image` starts, and each of `words` is said about it.
 pub fn must_refuse_restore(image: &str, more: &[&str], words: &[&str]) -> Outcome {
     let arguments = [&["--detach"], more].concat();
