@@ -195,7 +195,7 @@ def test_figures_tell_of_calls_starts_and_decisions(platform: Platform) -> None:
     of = 'namespace="guest",initiator="guest",action="counted"'
     for line in [
         f"openwhisk_action_coldStarts_total{{{of}}} 1",
-        f"openwhisk_action_responseSize_bytes_count{{{of}}} 19",
+        f"openwhisk_action_response_size_bytes_count{{{of}}} 19",
         f'openwhisk_action_status{{{of},status="success"}} 18',
         f'openwhisk_action_status{{{of},status="action_developer_error"}} 1',
         'farfork_action_starts_total{namespace="guest",action="counted",start="clone"} 1',

@@ -97,7 +97,7 @@ async fn about(State(gateway): State<Gateway>) -> Response {
         "build": env!("CARGO_PKG_VERSION"),
         "buildno": env!("CARGO_PKG_VERSION"),
         "runtimes": runtimes,
-        "limits": { "actions_per_minute": 0, "triggers_per_minute": 0, "concurrent_actions": 0 },
+        "limits": { "actions_per_minute": 0, "triggers_per_minute": 0, "concurrent_actions": MOST_CALLS },
     }))
 }
 

@@ -410,7 +410,9 @@ impl Function {
                 return;
             };
             let Spent { init, run } = made.spent;
-            let faults = run.and_then(|run| counted.ran(kind, run));
+            // What fails may take no time.
+            let well = run.filter(|_| made.is_well);
+            let faults = well.and_then(|run| counted.ran(kind, run));
             shared.metrics.starts.called(&Way { start: kind, waited, took, init, run, faults });
             counted.called(&made.response, Some(kind), made.times);
             let run_us = made.is_well.then_some(made.spent.run_us());

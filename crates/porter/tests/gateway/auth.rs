@@ -98,6 +98,8 @@ fn limits_are_those_that_actions_have() {
     bed.create("limited");
     let limits = bed.get("limits").good();
     assert_eq!(limits["concurrentInvocations"], 1000);
+    let about = bed.ask(None, "GET", "/api/v1", b"").good();
+    assert_eq!(about["limits"]["concurrent_actions"], 1000);
     for (limit, what) in [
         ("Duration", "timeout"),
         ("Memory", "memory"),
@@ -112,6 +114,10 @@ fn limits_are_those_that_actions_have() {
         };
         put(least).good();
         put(most).good();
-        put(most + 1).assert_error(400, &format!("may be {least} to {most}"));
+        let words = format!("may be {least} to {most}");
+        put(most + 1).assert_error(400, &words);
+        if let Some(less) = least.checked_sub(1) {
+            put(less).assert_error(400, &words);
+        }
     }
 }

@@ -174,7 +174,10 @@ impl Functions {
         if action.updated_ms > entry.updated_ms {
             // Versions go on in an update, and begin anew in another action of the same name.
             let figures = match action.version > entry.version {
-                true => Arc::clone(&entry.figures),
+                true => {
+                    entry.figures.warm_runs.forget();
+                    Arc::clone(&entry.figures)
+                }
                 false => Arc::default(),
             };
             *entry = Entry { figures, ..fresh() };

@@ -36,7 +36,7 @@ const COLD_STARTS: (&str, &str) =
 const MEMORY: (&str, &str) =
     ("openwhisk_action_memory", "Memory that an instance may take, in megabytes.");
 
-const SIZES: (&str, &str) = ("openwhisk_action_responseSize", "Results of calls.");
+const SIZES: (&str, &str) = ("openwhisk_action_response_size", "Results of calls.");
 
 type OfTimes = (&'static str, &'static str, fn(&Figures) -> &Histogram);
 
