@@ -31,7 +31,7 @@ def get_ready() -> None:
     """Do now what `renew` would have to import, open or set up in each clone."""
     if "_ssl" not in sys.modules and _libcrypto_is_mapped():
         import ssl  # noqa: F401, PLC0415 (hashlib alone maps libcrypto; its generators need this)
-    # OpenSSL makes its generators at their first use, which writes to a megabyte of its tables.
+    # OpenSSL makes the generator that seeds all others at its first use, in 200 pages of tables.
     _renew_openssl()
 
 
