@@ -336,7 +336,7 @@ def test_a_function_scales_from_nothing_through_a_burst_and_back() -> None:
         for _ in range(2):
             await_true(lambda: instances() == 0, "nothing of it is left")
             with ThreadPoolExecutor(4) as pool:
-                burst = [pool.submit(platform.good, "rests", sleep=1) for _ in range(4)]
+                burst = [pool.submit(platform.good, "rests", sleep=5) for _ in range(4)]
                 await_true(lambda: instances() == 4, "each call has an instance")
                 made = [one.result() for one in burst]
             assert {start_kind(one) for one in made} == {"clone"}
