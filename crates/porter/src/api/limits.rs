@@ -34,6 +34,24 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// Those of a namespace that may have so many calls at once, by OpenWhisk's names. It has none of
+    /// calls in a minute.
+    pub fn of_namespace(concurrent_calls: usize) -> Value {
+        json!({
+            "concurrentInvocations": concurrent_calls,
+            "actionDurationMin": TIMEOUT_MS.start(),
+            "actionDurationMax": TIMEOUT_MS.end(),
+            "actionMemoryMin": MEMORY_MB.start(),
+            "actionMemoryMax": MEMORY_MB.end(),
+            "actionLogsMin": LOGS_MB.start(),
+            "actionLogsMax": LOGS_MB.end(),
+            "actionConcurrencyMin": CONCURRENCY.start(),
+            "actionConcurrencyMax": CONCURRENCY.end(),
+        })
+    }
+}
+
 /// Limits as a client sends them: what it leaves out stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -69,22 +87,6 @@ fn within(what: &str, unit: &str, value: u64, limits: RangeInclusive<u64>) -> Re
     Err(ApiError::BadRequest(format!(
         "the limit '{what}' is {value} {unit}, and may be {least} to {most}"
     )))
-}
-
-/// The limits of a namespace that may have so many calls at once, by OpenWhisk's names. It has none of
-/// calls in a minute.
-pub fn of_namespace(concurrent_calls: usize) -> Value {
-    json!({
-        "concurrentInvocations": concurrent_calls,
-        "actionDurationMin": TIMEOUT_MS.start(),
-        "actionDurationMax": TIMEOUT_MS.end(),
-        "actionMemoryMin": MEMORY_MB.start(),
-        "actionMemoryMax": MEMORY_MB.end(),
-        "actionLogsMin": LOGS_MB.start(),
-        "actionLogsMax": LOGS_MB.end(),
-        "actionConcurrencyMin": CONCURRENCY.start(),
-        "actionConcurrencyMax": CONCURRENCY.end(),
-    })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub use action::{Action, ActionPut, Change, Summary};
 pub use activation::{Activation, ActivationId, Outcome, Response, StartKind, Times};
 pub use error::ApiError;
 pub use exec::{Code, Exec, ExecPut, Runtimes};
-pub use limits::{Limits, LimitsPut, of_namespace};
+pub use limits::{Limits, LimitsPut};
 pub use name::{Name, NameError};
 pub use parameters::Parameters;
 pub use version::Version;

@@ -31,7 +31,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
 
-use crate::api::{self, ApiError, Name, Runtimes};
+use crate::api::{ApiError, Limits, Name, Runtimes};
 use crate::life::{Caller, MOST_CALLS};
 use crate::store::Store;
 use auth::Identity;
@@ -121,7 +121,7 @@ async fn nothing(identity: Identity, Place(namespace): Place<String>) -> Reply {
 
 async fn limits(identity: Identity, Place(namespace): Place<String>) -> Reply {
     identity.opens(&namespace)?;
-    Ok(document(api::of_namespace(MOST_CALLS)))
+    Ok(document(Limits::of_namespace(MOST_CALLS)))
 }
 
 async fn unknown() -> Response {

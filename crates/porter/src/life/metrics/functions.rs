@@ -63,7 +63,6 @@ struct Figures {
     outcomes: [Counter; OUTCOMES.len()],
     starts: [Counter; STARTS.len()],
     recent: Window,
-    warm_runs: WarmRuns,
     /// Calls that wait for an instance.
     waiting: Gauge,
     image: Mutex<Image>,
@@ -84,7 +83,6 @@ impl Default for Figures {
             outcomes: Default::default(),
             starts: Default::default(),
             recent: Window::of(REMEMBERED),
-            warm_runs: WarmRuns::default(),
             waiting: Gauge::default(),
             image: Mutex::default(),
         }
@@ -96,20 +94,20 @@ impl Default for Figures {
 pub struct Counted {
     figures: Arc<Figures>,
     calls: Counter,
+    warm_runs: Arc<WarmRuns>,
 }
 
 impl Counted {
     /// A call has ended; without a start it never came to an instance.
     pub fn called(&self, response: &Response, start: Option<StartKind>, times: Times) {
         self.calls.inc();
-        self.figures.sizes.observe(response.size as f64);
-        self.figures.count(response.status, start, times);
+        self.figures.count(response, start, times);
     }
 
     /// A call took so long in its instance: how much longer a new one took than those that are warm, if
     /// that is known.
     pub fn ran(&self, start: StartKind, run: Duration) -> Option<Duration> {
-        self.figures.warm_runs.add(run, start == StartKind::Warm)
+        self.warm_runs.add(run, start == StartKind::Warm)
     }
 
     /// What came of a call is kept, so long after the platform had the call.
@@ -129,7 +127,8 @@ impl Counted {
 }
 
 impl Figures {
-    fn count(&self, outcome: Outcome, start: Option<StartKind>, times: Times) {
+    fn count(&self, response: &Response, start: Option<StartKind>, times: Times) {
+        self.sizes.observe(response.size as f64);
         let seconds = |ms: u64| ms as f64 / 1000.0;
         self.waits.observe(seconds(times.wait_ms));
         let duration_ms = times.end_ms.saturating_sub(times.start_ms);
@@ -140,7 +139,7 @@ impl Figures {
             self.inits.observe(seconds(init_ms));
         }
         for (of, counter) in OUTCOMES.into_iter().zip(&self.outcomes) {
-            if of == outcome {
+            if of == response.status {
                 counter.inc();
             }
         }
@@ -174,10 +173,7 @@ impl Functions {
         if action.updated_ms > entry.updated_ms {
             // Versions go on in an update, and begin anew in another action of the same name.
             let figures = match action.version > entry.version {
-                true => {
-                    entry.figures.warm_runs.forget();
-                    Arc::clone(&entry.figures)
-                }
+                true => Arc::clone(&entry.figures),
                 false => Arc::default(),
             };
             *entry = Entry { figures, ..fresh() };
@@ -186,7 +182,7 @@ impl Functions {
         figures.memory_mb.set(signed(action.limits.memory_mb));
         let shape = (action.exec.kind.clone(), action.limits.memory_mb);
         let calls = figures.shapes().entry(shape).or_default().clone();
-        Counted { figures, calls }
+        Counted { figures, calls, warm_runs: Arc::default() }
     }
 
     /// This action was deleted; one that was made since in its place keeps its figures.

@@ -117,7 +117,7 @@ impl OneWay {
     }
 }
 
-/// How long calls of a function took in instances that had made one before.
+/// How long calls of a version of a function took in instances that had made one before.
 #[derive(Debug, Default)]
 pub struct WarmRuns(Mutex<VecDeque<Duration>>);
 
@@ -136,11 +136,6 @@ impl WarmRuns {
         drop(last);
         sorted.sort_unstable();
         sorted.get(sorted.len() / 2).map(|warm| run.saturating_sub(*warm))
-    }
-
-    /// The function has other code.
-    pub fn forget(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
@@ -200,8 +195,6 @@ mod tests {
             runs.add(4 * MS, true);
         }
         assert_eq!(runs.add(9 * MS, false), Some(5 * MS));
-        runs.forget();
-        assert_eq!(runs.add(9 * MS, false), None);
     }
 
     #[test]
