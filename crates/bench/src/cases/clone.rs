@@ -8,7 +8,7 @@ use farfork_node::client::{Client, StartedClone};
 use farfork_types::wire::{InheritedFd, RestoreCall};
 use farfork_types::{Cid, Tiering};
 
-use super::{Bench, Lane, TwoCalls, metric};
+use super::{Bench, Calls, Lane, metric};
 use crate::clones::{self, phase_metric};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns};
@@ -163,7 +163,7 @@ pub fn measure_as(
     let asked = way.ask(subject, bench.testbed, numbers.first, "clone.sock")?;
     let Asked { mut connection, clone } = asked;
     let pid = |_| Ok(clone.running.pid);
-    let calls = TwoCalls::make((subject, start), &mut connection, numbers, started, pid)?
+    let calls = Calls::make((subject, start), &mut connection, numbers, started, pid)?
         .without_faults(way.faults_before);
     let samples = &mut *bench.samples;
     samples.add(&case, metric::RESTORE, "us", clone.running.restore_us);

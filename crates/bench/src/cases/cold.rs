@@ -1,6 +1,6 @@
 //! Cold start: from `exec` to the first answer.
 
-use super::{Bench, Lane, TwoCalls};
+use super::{Bench, Calls, Lane};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns};
 use crate::protocol::Answerer;
@@ -20,7 +20,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
         .map_err(|error| subject.wrong(START, &error))?;
     let server = subject.start(listener, &socket)?;
     let pid = |_| Ok(server.pid());
-    let calls = TwoCalls::make((subject, START), &mut connection, numbers, started, pid)?;
+    let calls = Calls::make((subject, START), &mut connection, numbers, started, pid)?;
     calls.record(bench.samples, &case, Some(calls.local_bytes()));
     bench.samples.add(&case, "resident memory", "bytes", calls.used.resident as f64);
     Ok(())

@@ -1,6 +1,6 @@
 //! Local fork: the warm process forks a child that answers.
 
-use super::{Bench, Lane, TwoCalls, metric};
+use super::{Bench, Calls, Lane, metric};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns};
 use crate::protocol::Answerer;
@@ -32,7 +32,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
         child = pid;
         Ok(pid)
     };
-    let calls = TwoCalls::make((subject, START), &mut connection, numbers, started, pid_of)?;
+    let calls = Calls::make((subject, START), &mut connection, numbers, started, pid_of)?;
     drop(connection);
     usage::await_end(child);
     calls.record(bench.samples, &case, Some(calls.used.private + calls.used.page_tables));

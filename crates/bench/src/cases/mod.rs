@@ -4,18 +4,18 @@
 //! to and stops when the answer is in; every answer is checked, outside the clock; between two
 //! cases all processes of the first have gone, and the same pause passes.
 
+mod calls;
 pub mod clone;
 pub mod cold;
 pub mod criu;
 mod lane;
 pub mod local;
-mod two_calls;
 pub mod warm;
 
 use std::time::Duration;
 
+pub use calls::{Calls, Numbers};
 pub use lane::{Lane, fitting};
-pub use two_calls::{Numbers, TwoCalls};
 
 use crate::error::BenchError;
 use crate::progress;

@@ -26,6 +26,7 @@ use crate::cases::clone::{Memory, Way, learn, measure_as};
 use crate::cases::{Bench, Lane, fitting, local, pause, rounds};
 use crate::error::{BenchError, io};
 use crate::machine::Machine;
+use crate::protocol::SAME_INPUT;
 use crate::report::Report;
 use crate::samples::Samples;
 use crate::subject::{Subject, needed_root, pool_bytes};
@@ -38,8 +39,8 @@ const LAST_LEVELS: [u64; 2] = [64 << 20, 4 << 20];
 /// Calls from which is learned what calls access; a platform has more.
 const LEARNING: u64 = 4;
 /// Warm calls of each process whose median is its sample: one alone depends too much on what else the
-/// machine does. With all processes of a round they are fewer than have the same input.
-const WARM_CALLS: u64 = 7;
+/// machine does.
+const LATER_CALLS: u64 = 7;
 /// Clones whose calls are measured.
 const CLONES: [(&str, Tiering); 4] = [
     ("copy", Tiering::Copy),
@@ -47,6 +48,9 @@ const CLONES: [(&str, Tiering); 4] = [
     ("moa", Tiering::Moa),
     ("hybrid", Tiering::Hybrid),
 ];
+
+// A round's processes, the fork among them, have the same input.
+const _: () = assert!((CLONES.len() as u64 + 1) * (2 + LATER_CALLS) <= SAME_INPUT);
 
 /// What a function's calls do to caches.
 struct Counted {
@@ -104,7 +108,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         let no_criu = Err::<Rc<_>, _>("it is not compared with here".to_owned());
         match Lane::start(subject, &testbed, &no_criu)? {
             Ok(mut lane) => {
-                lane.later_calls = WARM_CALLS;
+                lane.later_calls = LATER_CALLS;
                 functions.push(Function { lane, counted });
             }
             Err(note) => notes.push(note),

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::{Answerer, Protocol};
 
-/// So many requests in a row have the same input: more than all cases of a round need.
-const SAME_INPUT: u64 = 64;
+/// So many requests in a row have the same input: at least as many as all cases of a round need.
+pub const SAME_INPUT: u64 = 64;
 const TOLERANCE: f64 = 1e-5;
 
 /// A process that runs one of `functions/`. What a process started afresh has answered, every other

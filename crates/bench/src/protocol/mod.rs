@@ -4,7 +4,7 @@ mod footprint;
 mod function;
 
 pub use footprint::{Footprint, Touches};
-pub use function::{Example, Function};
+pub use function::{Example, Function, SAME_INPUT};
 
 /// Which process is to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use farfork_node::client::Client;
 
 use super::starts;
-use crate::cases::{Bench, Lane, TwoCalls, pause};
+use crate::cases::{Bench, Calls, Lane, pause};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns, us_since};
 use crate::protocol::Answerer;
@@ -36,7 +36,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
         let child = usage::child_of(server.pid());
         child.ok_or_else(|| subject.wrong(START, &"it is not a child of nsenter"))
     };
-    let calls = TwoCalls::make((subject, START), &mut connection, numbers, started, of_itself)?;
+    let calls = Calls::make((subject, START), &mut connection, numbers, started, of_itself)?;
     calls.record(bench.samples, &case, Some(calls.local_bytes()));
     drop(connection);
     // The function ends with its namespaces.

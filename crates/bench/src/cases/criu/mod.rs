@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use command_fds::{CommandFdExt, FdMapping};
 
-use super::{Bench, Lane, TwoCalls, metric};
+use super::{Bench, Calls, Lane, metric};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns, us_since};
 use crate::protocol::Answerer;
@@ -135,7 +135,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
         child = restored.pid().ok_or_else(|| subject.wrong("criu", &"its process is not found"))?;
         Ok(child)
     };
-    let calls = TwoCalls::make((subject, "criu"), &mut connection, numbers, started, pid_of)?;
+    let calls = Calls::make((subject, "criu"), &mut connection, numbers, started, pid_of)?;
     drop(connection);
     drop(restored);
     usage::await_end(child);

@@ -9,7 +9,7 @@ use crate::stats::median;
 use crate::subject::Subject;
 use crate::usage::{self, Usage};
 
-/// Numbers of two requests.
+/// Numbers of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers {
     /// Of the first call.
@@ -20,8 +20,8 @@ pub struct Numbers {
     pub later: u64,
 }
 
-/// What the two came to.
-pub struct TwoCalls {
+/// What they came to.
+pub struct Calls {
     response_us: f64,
     warm_us: f64,
     /// Of those after the second.
@@ -31,7 +31,7 @@ pub struct TwoCalls {
     pub used: Usage,
 }
 
-impl TwoCalls {
+impl Calls {
     /// Waits for the answer to the first request, which has been sent on its way to a process asked for
     /// at `started` (see [`now_ns`]), and then makes the second call. `pid_of` tells the process's pid
     /// from the one that it sees itself.
@@ -41,7 +41,7 @@ impl TwoCalls {
         numbers: Numbers,
         started: u64,
         pid_of: impl FnOnce(i32) -> Result<i32, BenchError>,
-    ) -> Result<TwoCalls, BenchError> {
+    ) -> Result<Calls, BenchError> {
         let wrong = |error: std::io::Error| subject.wrong(start, &error);
         connection.receive(&*subject.protocol).map_err(wrong)?;
         let response_us = us_since(started);
@@ -59,11 +59,11 @@ impl TwoCalls {
         let faults = usage::of(pid).faults;
         let later = numbers.second + 1..numbers.second + 1 + numbers.later;
         let later_us = later.map(warm).collect::<Result<_, BenchError>>()?;
-        Ok(TwoCalls { response_us, warm_us, later_us, faults, used })
+        Ok(Calls { response_us, warm_us, later_us, faults, used })
     }
 
     /// Leaves out so many page faults that the process had before it was asked for.
-    pub fn without_faults(mut self, before: u64) -> TwoCalls {
+    pub fn without_faults(mut self, before: u64) -> Calls {
         self.faults -= before;
         self.used.faults -= before;
         self
