@@ -279,7 +279,15 @@ fn runs_out_of_memory_by_its_policy() -> Outcome {
     let mut large = Subject::start("large", &mut command, PATIENCE)?;
     large.await_ready()?;
     scene.checkpoint(&large, "a/large")?;
-    for (tiering, fits) in [("mow", true), ("hybrid", true), ("moa", false)] {
+    for (tiering, is_hot, fits) in [
+        ("mow", false, true),
+        ("hybrid", false, true),
+        ("moa", false, false),
+        ("hybrid", true, false),
+    ] {
+        if is_hot {
+            scene.declare_all_hot(&large, "a/large")?;
+        }
         let ghost = start(&scene, &["--memory", "64M"])?;
         let more = ["restore", "a/large", "--ghost", &ghost, "--tiering", tiering];
         let mut clone = Subject::start(tiering, &mut scene.command(&more)?, PATIENCE)?;

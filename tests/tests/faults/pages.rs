@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Case;
-use crate::scene::{PATIENCE, Scene, await_until, children, demand, during, fail};
+use crate::scene::{PATIENCE, Scene, await_until, demand, during};
 
 pub const CASES: &[Case] = &[
     ("are_supplied_without_an_agent", are_supplied_without_an_agent),
@@ -19,6 +19,29 @@ pub const CASES: &[Case] = &[
 ];
 
 const SUPPLIED: [&str; 2] = ["moa", "hybrid"];
+
+/// Where clones begin whose pages are supplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Scratch,
+    EmptyGhost,
+    /// It has the image before anybody asks for the clone.
+    AttachedGhost,
+}
+
+/// Holds a test of clones by each policy, in each place.
+fn everywhere(test: impl Fn(&'static str, Place) -> Outcome) -> Outcome {
+    farfork::ghosts_possible()?;
+    for tiering in SUPPLIED {
+        for place in [Place::Scratch, Place::EmptyGhost, Place::AttachedGhost] {
+            test(tiering, place).map_err(|trouble| match trouble {
+                Trouble::Failed(why) => Trouble::Failed(format!("{tiering}, {place:?}: {why}")),
+                skipped => skipped,
+            })?;
+        }
+    }
+    Ok(())
+}
 
 /// Most of its memory has not been touched when the agent dies.
 fn are_supplied_without_an_agent() -> Outcome {
@@ -38,27 +61,25 @@ fn are_supplied_without_an_agent() -> Outcome {
 
 /// There is no clone without its page service.
 fn end_with_their_init() -> Outcome {
-    for tiering in SUPPLIED {
+    everywhere(|tiering, place| {
         let (scene, mut parent) = stage()?;
-        let mut clone = clone(&scene, &["--tiering", tiering])?;
-        kill(init_of_clone(&scene)?, Signal::SIGKILL).map_err(during("killing an init"))?;
+        let (mut clone, pid) = clone_in(&scene, place, tiering)?;
+        kill(parent_of(pid)?, Signal::SIGKILL).map_err(during("killing an init"))?;
         must_be_killed(&mut clone)?;
         parent.must_pass()?;
-        scene.strike()?;
-    }
-    Ok(())
+        scene.strike()
+    })
 }
 
 /// A clone that stands at a page, which nobody supplies any more.
 fn are_waited_for_when_their_init_ends() -> Outcome {
-    for tiering in SUPPLIED {
+    everywhere(|tiering, place| {
         let (scene, mut parent) = stage()?;
-        declare_all_hot(&scene, &parent)?;
-        let mut clone = clone(&scene, &["--tiering", tiering])?;
-        let init = init_of_clone(&scene)?;
+        scene.declare_all_hot(&parent, "a/b")?;
+        let (mut clone, pid) = clone_in(&scene, place, tiering)?;
+        let init = parent_of(pid)?;
         kill(init, Signal::SIGSTOP).map_err(during("stopping an init"))?;
         clone.send_byte();
-        let Some(pid) = children(init.as_raw() as u32).pop() else { return fail("no clone") };
         let sleeps_in =
             || std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
         await_until("the clone waits for a page", || sleeps_in() == "handle_userfault")
@@ -66,9 +87,8 @@ fn are_waited_for_when_their_init_ends() -> Outcome {
         kill(init, Signal::SIGKILL).map_err(during("killing an init"))?;
         must_be_killed(&mut clone)?;
         parent.must_pass()?;
-        scene.strike()?;
-    }
-    Ok(())
+        scene.strike()
+    })
 }
 
 fn must_be_killed(clone: &mut Subject) -> Outcome {
@@ -77,24 +97,12 @@ fn must_be_killed(clone: &mut Subject) -> Outcome {
     demand(is_told, format!("saw {status}\n{}", clone.transcript()))
 }
 
-/// The only one of the agent's children that has a child of its own.
-fn init_of_clone(scene: &Scene) -> Outcome<Pid> {
-    let all = children(scene.agent_pid()?);
-    let found = all.into_iter().find(|pid| !children(*pid as u32).is_empty());
-    found.map_or_else(
-        || fail("no init among the children of the agent"),
-        |pid| Ok(Pid::from_raw(pid)),
-    )
-}
-
-/// What `hybrid` supplies.
-fn declare_all_hot(scene: &Scene, parent: &Subject) -> Outcome {
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", parent.pid()));
-    let maps = maps.map_err(during("looking at the parent"))?;
-    let ranges = maps.lines().filter_map(|line| line.split(' ').next());
-    let set = |range| scene.works(&["hot", "set", "a/b", range]);
-    // Not all of it is in the image.
-    demand(ranges.map(set).filter(Outcome::is_ok).count() > 0, "nothing could be declared hot")
+/// The init of a clone.
+fn parent_of(pid: i32) -> Outcome<Pid> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(path).map_err(during("looking at a clone"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap_or_default();
+    line.trim().parse().map(Pid::from_raw).map_err(during("finding a clone's init"))
 }
 
 /// A clone's pages that nobody has touched are the image's to its own clones, too, and do not become
@@ -102,12 +110,10 @@ fn declare_all_hot(scene: &Scene, parent: &Subject) -> Outcome {
 fn are_not_supplied_for_a_checkpoint() -> Outcome {
     for tiering in SUPPLIED {
         let (scene, mut parent) = stage()?;
-        let mut first = clone(&scene, &["--tiering", tiering])?;
-        let pid = first.after("    \"pid\": ").pop().unwrap_or_default();
-        let pid = pid.trim_end_matches(',').to_owned();
-        let before = own_kib(&pid)?;
-        scene.works(&["checkpoint", "--pid", &pid, "--name", "a/c"])?;
-        let after = own_kib(&pid)?;
+        let (mut first, pid) = clone_in(&scene, Place::Scratch, tiering)?;
+        let before = own_kib(pid)?;
+        scene.works(&["checkpoint", "--pid", &pid.to_string(), "--name", "a/c"])?;
+        let after = own_kib(pid)?;
         demand(after < before + 1024, format!("{before} KiB of its own became {after}"))?;
         scene.works(&["images", "rm", "a/b"])?;
         let mut command = scene.command(&["restore", "a/c", "--tiering", tiering])?;
@@ -119,7 +125,7 @@ fn are_not_supplied_for_a_checkpoint() -> Outcome {
     Ok(())
 }
 
-fn own_kib(pid: &str) -> Outcome<u64> {
+fn own_kib(pid: i32) -> Outcome<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(path).map_err(during("looking at a clone"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap_or_default();
@@ -149,4 +155,25 @@ fn clone(scene: &Scene, more: &[&str]) -> Outcome<Subject> {
     let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
     clone.await_line("]")?;
     Ok(clone)
+}
+
+/// A clone that begins somewhere, with its pid.
+fn clone_in(scene: &Scene, place: Place, tiering: &str) -> Outcome<(Subject, i32)> {
+    let policy = ["--tiering", tiering];
+    let ghost = match place {
+        Place::Scratch => None,
+        Place::EmptyGhost => Some(scene.works(&["ghost", "start"])?),
+        Place::AttachedGhost => {
+            let image = ["ghost", "start", "--image", "a/b"];
+            Some(scene.works(&[&image[..], &policy].concat())?)
+        }
+    };
+    let more = match &ghost {
+        Some(ghost) => vec!["--ghost", ghost, "--tiering", tiering],
+        None => policy.to_vec(),
+    };
+    let clone = clone(scene, &more)?;
+    let pid = clone.after("    \"pid\": ").pop().unwrap_or_default();
+    let pid = pid.trim_end_matches(',').parse().map_err(during("finding a clone's pid"))?;
+    Ok((clone, pid))
 }

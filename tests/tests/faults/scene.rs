@@ -166,11 +166,6 @@ impl Scene {
         Ok(pid)
     }
 
-    /// Pid of the agent that was started last.
-    pub fn agent_pid(&self) -> Outcome<u32> {
-        self.agents.last().map(Child::id).map_or_else(|| fail("no agent"), Ok)
-    }
-
     /// Kills the agent that was started last.
     pub fn kill_agent(&mut self) {
         if let Some(mut agent) = self.agents.pop() {
@@ -203,6 +198,17 @@ impl Scene {
     /// Checkpoints a subject.
     pub fn checkpoint(&self, subject: &Subject, name: &str) -> Outcome<String> {
         self.works(&["checkpoint", "--pid", &subject.pid().to_string(), "--name", name])
+    }
+
+    /// Declares hot what the image has of its parent's memory: `hybrid` makes all of it local.
+    pub fn declare_all_hot(&self, parent: &Subject, image: &str) -> Outcome {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", parent.pid()));
+        let maps = maps.map_err(during("looking at the parent"))?;
+        let ranges = maps.lines().filter_map(|line| line.split(' ').next());
+        let set = |range| self.works(&["hot", "set", image, range]);
+        // Not all of it is in the image.
+        let count = ranges.map(set).filter(Outcome::is_ok).count();
+        demand(count > 0, "nothing could be declared hot")
     }
 
     /// Free bytes of the pool.
