@@ -35,6 +35,13 @@ pub(super) const PROBES: &[Probe] = &[
         look: procmap_query,
     },
     Probe {
+        id: "process_madvise",
+        group: Group::Better,
+        needed_for: "supplying pages of a clone in one call, before they are touched",
+        advice: "use Linux 6.13 or later",
+        look: process_madvise,
+    },
+    Probe {
         id: "userfaultfd",
         group: Group::Better,
         needed_for: "serving pages on demand: hybrid tiering, far memory, microVMs",
@@ -114,6 +121,18 @@ fn procmap_query() -> Finding {
     match found {
         Some(found) if found.start <= start && end <= found.end => Ok("found a mapping".into()),
         found => Err(format!("mapped {start:#x}..{end:#x}, but PROCMAP_QUERY found {found:x?}")),
+    }
+}
+
+fn process_madvise() -> Finding {
+    const PAGES: usize = 2;
+    let mapping = Mapping::anonymous(PAGES * PAGE_BYTES).map_err(while_doing("mapping memory"))?;
+    let populated = mapping
+        .populate_write_as_a_process()
+        .map_err(while_doing("asking process_madvise for this process's own pages"))?;
+    match populated == PAGES * PAGE_BYTES {
+        true => Ok("populates pages of the process that asks".into()),
+        false => Err(format!("asked for {} bytes, and got {populated}", PAGES * PAGE_BYTES)),
     }
 }
 

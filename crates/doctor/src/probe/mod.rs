@@ -125,6 +125,7 @@ mod tests {
             ("same_pid", libc::SYS_clone3),
             ("pagemap_scan", libc::SYS_ioctl),
             ("procmap_query", libc::SYS_ioctl),
+            ("process_madvise", libc::SYS_process_madvise),
             ("userfaultfd", libc::SYS_userfaultfd),
             ("userfaultfd_minor_shmem", libc::SYS_ioctl),
             ("tmpfs_huge_pages", libc::SYS_fsopen),

@@ -208,6 +208,28 @@ impl Mapping {
     }
 
     /// Maps every page for reading, as an attach to the pool does.
+    /// Populates all of it, writable, by the call that takes a process; how many bytes are.
+    pub(super) fn populate_write_as_a_process(&self) -> io::Result<usize> {
+        let own = nix::unistd::getpid().as_raw();
+        // SAFETY: makes a descriptor, which is owned below.
+        let process = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, own, 0) })?;
+        // SAFETY: just made, and nobody else's.
+        let process = unsafe { OwnedFd::from_raw_fd(process as i32) };
+        let all = libc::iovec { iov_base: self.address as *mut _, iov_len: self.bytes };
+        // SAFETY: populating changes no byte of this mapping; the kernel reads the one range.
+        let populated = checked(unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                process.as_raw_fd(),
+                &raw const all,
+                1,
+                libc::MADV_POPULATE_WRITE,
+                0,
+            )
+        })?;
+        Ok(populated as usize)
+    }
+
     pub(super) fn populate_read(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping; populating changes no contents.
         let done =
