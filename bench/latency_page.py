@@ -6,11 +6,16 @@ import table
 
 Row = dict[str, Any]
 Rows = dict[tuple[str, str], Row]
+# A cache, a latency, and how many misses are waited for at the same time.
+Column = tuple[str, int, int]
 
 POLICIES = ["mow", "hybrid", "moa"]
 LARGE, SMALL = "64 MiB cache", "4 MiB cache"
 LATENCIES = [100, 200, 300, 391]
-OVERLAPS = {"one miss at a time": "1", "four misses at a time": "4"}
+DEVICE = LATENCIES[-1]
+OVERLAPS = [1, 2, 4, 8, 16]
+# What the tables of latencies show: the worst, and one that is likely.
+SHOWN = [1, 4]
 COUNTS = [
     f"{call} call: {what}"
     for call in ("first", "warm")
@@ -29,8 +34,11 @@ def markdown(report: dict[str, Any]) -> str:
     lines += ["## Goals", "", *table.goals(report["goals"]), ""]
     for call in ("warm", "first"):
         lines += [f"## {call.capitalize()} calls against a local fork's (modelled)", ""]
-        lines += [*_times(rows, call), ""]
+        lines += [*_times(rows, call, _by_latency()), ""]
     lines += ["![calls by the latency of the pool](latency.svg)", ""]
+    for call in ("warm", "first"):
+        lines += [f"## {call.capitalize()} calls by what overlaps, with {DEVICE} ns (modelled)", ""]
+        lines += [*_times(rows, call, _by_overlap()), ""]
     lines += ["## What calls read in the pool (emulated)", "", *_counts(rows), ""]
     lines += ["How it is modelled, and what is not in it: docs/benchmarks.md.", ""]
     lines += ["## Everything", "", *table.everything(report["rows"]), ""]
@@ -42,31 +50,35 @@ def functions(rows: Rows) -> list[str]:
     return list(dict.fromkeys(case.split("/")[0] for case, _ in rows))
 
 
-def _times(rows: Rows, call: str) -> list[str]:
-    columns = [(LARGE, latency, overlap) for latency in LATENCIES for overlap in OVERLAPS]
+def case(start: str, cache: str, latency: int, overlap: int) -> str:
+    """Return the case of clones that have such a pool."""
+    return f"{start}/{cache}/pool of {latency} ns, overlap {overlap}"
+
+
+def _by_latency() -> list[Column]:
     # Of local memory, what overlaps is measured already.
-    columns = [column for column in columns if column[1:] != (LATENCIES[0], list(OVERLAPS)[1])]
-    columns += [(SMALL, LATENCIES[-1], overlap) for overlap in OVERLAPS]
+    local = [(LARGE, LATENCIES[0], SHOWN[0])]
+    others = [(LARGE, latency, overlap) for latency in LATENCIES[1:] for overlap in SHOWN]
+    return local + others + [(SMALL, DEVICE, overlap) for overlap in SHOWN]
+
+
+def _by_overlap() -> list[Column]:
+    return [(cache, DEVICE, overlap) for cache in (LARGE, SMALL) for overlap in OVERLAPS]
+
+
+def _times(rows: Rows, call: str, columns: list[Column]) -> list[str]:
     heads = [
         f"{latency} ns"
-        + (f", overlap {OVERLAPS[overlap]}" if latency > LATENCIES[0] else "")
+        + (f", overlap {overlap}" if latency > LATENCIES[0] else "")
         + (f", {cache}" if cache == SMALL else "")
         for cache, latency, overlap in columns
     ]
     lines = [f"| function | policy | {' | '.join(heads)} |", "| --- " * (len(heads) + 2) + "|"]
+    metric = f"{call} call / local fork's"
     for function in functions(rows):
         for policy in POLICIES:
-            cells = [
-                table.cell(
-                    rows.get(
-                        (
-                            f"{function}/{policy}/{cache}/pool of {latency} ns",
-                            f"{call} call / local fork's, {overlap}",
-                        )
-                    )
-                )
-                for cache, latency, overlap in columns
-            ]
+            start = f"{function}/{policy}"
+            cells = [table.cell(rows.get((case(start, *column), metric))) for column in columns]
             lines.append(f"| {function} | `{policy}` | {' | '.join(cells)} |")
     return lines
 

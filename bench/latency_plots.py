@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import plots
 
-OVERLAP = "one miss at a time"
+OVERLAP = latency_page.OVERLAPS[0]
 
 
 def draw(report: dict[str, Any], directory: Path) -> None:
@@ -23,8 +23,8 @@ def draw(report: dict[str, Any], directory: Path) -> None:
             for index, latency in enumerate(latency_page.LATENCIES):
                 cases = [
                     (
-                        f"{name}/{policy}/{latency_page.LARGE}/pool of {latency} ns",
-                        f"{call} call / local fork's, {OVERLAP}",
+                        latency_page.case(f"{name}/{policy}", latency_page.LARGE, latency, OVERLAP),
+                        f"{call} call / local fork's",
                     )
                     for name in names
                 ]
