@@ -55,11 +55,31 @@ class Answer:
 class Platform:
     """A platform that serves."""
 
-    def __init__(self, farfork: Farfork, state: Path, process: "subprocess.Popen[bytes]") -> None:
+    process: "subprocess.Popen[bytes]"
+
+    def __init__(self, farfork: Farfork, state: Path, options: tuple[str, ...]) -> None:
         self.farfork = farfork
         self.state = state
-        self.process = process
+        self.options = options
         self.address = ""
+
+    def begin(self, listen: str) -> None:
+        """Start it, where it may have served before, and wait until it serves."""
+        call = [str(self.farfork.binary), "serve", "--state", str(self.state), "--listen", listen]
+        call += ["--python", sys.executable, *self.options]
+        environment = {**self.farfork.environment, "SECRET_OF_THE_OPERATOR": "x"}
+        said = self.state / "said"
+        with (self.state / "log").open("ab") as log, said.open("wb") as out:
+            self.process = subprocess.Popen(
+                call, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=log
+            )
+
+        def is_ready() -> bool:
+            assert self.process.poll() is None, self.log()
+            self.address = said.read_text().strip().removeprefix("http://")
+            return self.address != ""
+
+        await_true(is_ready, "it serves")
 
     def ask(
         self, method: str, path: str, body: Any = None, key: str = "", namespace: str = "_"
@@ -143,30 +163,17 @@ def serving(
 ) -> Iterator[Platform]:
     """Serve until the end."""
     state.mkdir(exist_ok=True)
-    call = [str(farfork.binary), "serve", "--state", str(state), "--listen", listen]
-    call += ["--python", sys.executable, *(options or ["--nodes", "2"])]
-    environment = {**farfork.environment, "SECRET_OF_THE_OPERATOR": "x"}
-    with (state / "log").open("ab") as log, (state / "said").open("wb") as said:
-        process = subprocess.Popen(
-            call, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=log
-        )
-    platform = Platform(farfork, state, process)
-
-    def is_ready() -> bool:
-        assert process.poll() is None, platform.log()
-        platform.address = (state / "said").read_text().strip().removeprefix("http://")
-        return platform.address != ""
-
+    platform = Platform(farfork, state, options or ("--nodes", "2"))
     try:
-        await_true(is_ready, "it serves")
+        platform.begin(listen)
         yield platform
     finally:
-        process.terminate()
+        platform.process.terminate()
         try:
-            process.wait(PATIENCE_S)
+            platform.process.wait(PATIENCE_S)
         finally:
-            process.kill()
-            process.wait()
+            platform.process.kill()
+            platform.process.wait()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from bed import pooled, why_not
-from processes import agent_of, containers, family
+from processes import agent_of, containers, family, node_of
 from served import Answer, Platform, await_true, open_place, serving
 
 from farfork.demo.command import Farfork
@@ -50,21 +50,43 @@ class Soak:
         self.accepted: list[str] = []
         self.faults = 0
         self.end = 0.0
+        # Gateways that were killed, requests that went with them, and whether one serves.
+        self.kills = 0
+        self.cut = 0
+        self.serves = threading.Event()
+        self.serves.set()
+
+    def ask(self, question: Callable[[], Answer]) -> Answer | None:
+        """Ask the platform; nothing is the answer if it was killed meanwhile."""
+        self.serves.wait()
+        kills = self.kills
+        try:
+            return question()
+        except (OSError, http.client.HTTPException):
+            if kills == self.kills and self.serves.is_set():
+                raise
+            self.cut += 1
+            self.serves.wait()
+            return None
 
     def deploy(self, name: str, version: int) -> None:
         """Make a function, or another version of it."""
+        code = CODE.format(version=version)
         with self.deploying[name]:
-            answer = self.platform.deploy(name, CODE.format(version=version), memory=128)
+            while not (answer := self.ask(lambda: self.platform.deploy(name, code, memory=128))):
+                pass
             assert answer.status == 200, answer
             self.versions[name] = version
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds: float, *, kills_gateways: bool = False) -> None:
         """Let everybody work for so long; raise what any of them did not expect."""
         self.end = time.monotonic() + seconds
         workers: list[Callable[[random.Random], None]] = [
             self.call_one, self.call_one, self.call_many, self.leave_calls,
             self.change, self.kill, self.talk_nonsense,
         ]  # fmt: skip
+        if kills_gateways:
+            workers.append(self.kill_gateway)
         with ThreadPoolExecutor(len(workers)) as pool:
             seeded = [random.Random(f"{self.seed} {index}") for index in range(len(workers))]
             working = [pool.submit(self.work, *one) for one in zip(workers, seeded, strict=True)]
@@ -84,7 +106,9 @@ class Soak:
         """Call a function, and hold its answer against what it has to be."""
         numbers = [chance.randrange(1 << 40) for _ in range(chance.randrange(20))]
         before = self.versions[name]
-        answer = self.platform.call(name, numbers=numbers, **args)
+        answer = self.ask(lambda: self.platform.call(name, numbers=numbers, **args))
+        if not answer:
+            return None
         self.answers[answer.status] += 1
         if answer.status != 200:
             return self.told_of_an_end(answer)
@@ -118,11 +142,11 @@ class Soak:
 
     def leave_calls(self, chance: random.Random) -> None:
         """Have calls made without waiting for them."""
-        answer = self.platform.ask(
-            "POST", f"actions/{chance.choice(list(WEIGHTS))}", {"numbers": []}
-        )
-        assert answer.status == 202, answer
-        self.accepted.append(answer.body["activationId"])
+        path = f"actions/{chance.choice(list(WEIGHTS))}"
+        answer = self.ask(lambda: self.platform.ask("POST", path, {"numbers": []}))
+        if answer:
+            assert answer.status == 202, answer
+            self.accepted.append(answer.body["activationId"])
         time.sleep(chance.uniform(0.05, 0.4))
 
     def change(self, chance: random.Random) -> None:
@@ -147,24 +171,45 @@ class Soak:
                 os.kill(pid, signal.SIGKILL)
             self.faults += 1
 
+    def kill_gateway(self, chance: random.Random) -> None:
+        """Kill the gateway, with the store that it has open, and start another after a while."""
+        time.sleep(chance.uniform(4, 12))
+        # From here on, whoever asks waits, and who has asked is cut off.
+        self.serves.clear()
+        self.kills += 1
+        self.platform.process.kill()
+        self.platform.process.wait()
+        time.sleep(chance.uniform(0, 2))
+        self.platform.begin(self.platform.address)
+        self.serves.set()
+
     def talk_nonsense(self, chance: random.Random) -> None:
         """Ask for what is not, in ways that are none."""
         time.sleep(chance.uniform(0.2, 1))
+        path = "/api/v1/namespaces/_/actions"
         match chance.randrange(4):
             case 0:
-                assert self.platform.call("nobody").status == 404
+                self.refused(lambda: self.platform.call("nobody"), {404})
             case 1:
-                assert self.platform.raw("GET", "/api/v1/namespaces/_/actions").status == 401
+                self.refused(lambda: self.platform.raw("GET", path), {401})
             case 2:
-                path = "/api/v1/namespaces/_/actions/often"
-                assert self.platform.raw("POST", path, "{" * 100).status in {400, 401}
+                content = "{" * 100
+                self.refused(
+                    lambda: self.platform.raw("POST", f"{path}/often", content), {400, 401}
+                )
             case _:
                 # Who says that much is to come, and goes.
-                connection = http.client.HTTPConnection(self.platform.address, timeout=10)
-                connection.putrequest("POST", "/api/v1/namespaces/_/actions/often")
-                connection.putheader("Content-Length", "1000000")
-                connection.endheaders(b"{")
-                connection.close()
+                with suppress(ConnectionError):
+                    connection = http.client.HTTPConnection(self.platform.address, timeout=10)
+                    connection.putrequest("POST", f"{path}/often")
+                    connection.putheader("Content-Length", "1000000")
+                    connection.endheaders(b"{")
+                    connection.close()
+
+    def refused(self, question: Callable[[], Answer], statuses: set[int]) -> None:
+        """Expect an error of the caller's."""
+        answer = self.ask(question)
+        assert answer is None or answer.status in statuses, answer
 
 
 def held(pid: int) -> tuple[int, int]:
@@ -203,7 +248,12 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
             fds, memory = held(platform.process.pid)
             for name in WEIGHTS:
                 soak.deploy(name, 1)
-            soak.run(SOAK_S * 7 / 8)
+            soak.run(SOAK_S * 5 / 8)
+            end_all(platform)
+            fds_now, memory_now = held(platform.process.pid)
+            for name in WEIGHTS:
+                soak.deploy(name, 1)
+            soak.run(SOAK_S * 2 / 8, kills_gateways=True)
 
             def is_made(one: str) -> bool:
                 return platform.ask("GET", f"activations/{one}").status == 200
@@ -218,12 +268,14 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
 
             await_true(is_tidy, f"containers are known: {counts(farfork)}")
             end_all(platform)
-            fds_now, memory_now = held(platform.process.pid)
             print(soak.answers, soak.kinds, soak.faults, (fds, fds_now), (memory, memory_now))
+            print("gateways killed:", soak.kills, "requests cut off:", soak.cut)
             for name in WEIGHTS:
                 soak.deploy(name, 1)
                 platform.good(name, numbers=[1])
             everybody, own = family(platform.process.pid), containers(farfork)
+            # Agents may be children of a gateway that was killed.
+            everybody |= node_of(platform, "node1") | node_of(platform, "node2")
             assert len(platform.instances()) >= len(WEIGHTS)
             platform.process.send_signal(signal.SIGTERM)
             assert platform.process.wait(60) == 0, platform.log()
@@ -236,6 +288,7 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
     # An instance that is killed takes one call with it, an agent all those of its node.
     assert soak.answers[502] <= 20 * soak.faults, (soak.answers, soak.faults)
     assert soak.faults > SOAK_S / 20
+    assert soak.kills > SOAK_S / 120
     # Whether ghosts with images pay depends on how often, and how fast, instances start.
     assert set(soak.kinds) - {"ghost"} == {"cold", "warm", "clone"}, soak.kinds
     assert len(set(soak.tokens)) == len(soak.tokens), "two clones have drawn the same"
