@@ -31,6 +31,8 @@ HERDS = {
     "herd-by-1-thread": "one thread starts them",
     "herd-by-2-threads": "two threads, one pool",
     "herd-by-2-threads-from-2-pools": "two threads, a pool each",
+    "herd-in-empty-ghosts": "two threads, in containers that wait",
+    "herd-in-attached-ghosts": "two threads, in containers that have the image",
     "herd": "the whole herd, two threads, one pool",
 }
 CALLS = [
@@ -143,8 +145,10 @@ def _wake_ups(rows: Rows, functions: list[str]) -> list[str]:
         ("bare-wake-up", "message to first instruction"),
         ("ghost-attached", "restore phase: wake-up"),
         ("ghost-attached", "request to first instruction"),
+        ("ghost-attached", "request to the message that wakes it"),
     ]
-    heads = ["function", "bare wake-up", "the ghost's own wake-up", "request to first instruction"]
+    heads = ["function", "bare wake-up", "the ghost's own wake-up", "message to first instruction"]
+    heads.append("before it: request to the message")
     lines = [
         [function, *(table.cell(rows.get((f"{function}/{start}", m))) for start, m in columns)]
         for function in functions

@@ -32,6 +32,9 @@ pub struct Client {
 pub struct StartedClone {
     /// What the agent says; its pid is as seen here.
     pub running: Running,
+    /// Of one that has waited in its ghost: microseconds from the request until it was woken, which
+    /// are no part of `running.restore_us`.
+    pub asked_us: Option<f64>,
     /// The connection on which its end will be told, unless it is detached.
     pub client: Client,
 }
@@ -83,12 +86,15 @@ impl Client {
         call: RestoreCall,
         fds: &[BorrowedFd<'_>],
     ) -> Result<StartedClone, NodeError> {
-        let detach = call.detach;
+        let (detach, requested_ns) = (call.detach, call.requested_ns);
+        let mut asked_us = None;
         self.channel.send(&Call::Restore(call), fds)?;
         let mut received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
         if let (Reply::Ready, Some(waker)) = (&received.document, received.fds.first()) {
             // Nobody stands between this and the clone. If it has ended the agent says why.
-            let woken = farfork_restore::start(waker.as_fd(), now_ns());
+            let now = now_ns();
+            let woken = farfork_restore::start(waker.as_fd(), now);
+            asked_us = Some(now.saturating_sub(requested_ns) as f64 / 1000.0);
             received = match (self.channel.receive::<Reply>()?, woken) {
                 (Some(received), _) => received,
                 (None, woken) => {
@@ -105,7 +111,7 @@ impl Client {
                     // From here on it lives without the agent.
                     self.done()?;
                 }
-                Ok(StartedClone { running, client: self })
+                Ok(StartedClone { running, asked_us, client: self })
             }
             other => Err(unexpected(other)),
         }

@@ -170,6 +170,9 @@ pub fn measure_as(
     for (phase, us) in &clone.running.phases_us {
         samples.add(&case, phase_metric(phase), "us", *us);
     }
+    if let Some(us) = clone.asked_us {
+        samples.add(&case, metric::ASKED, "us", us);
+    }
     let local = (memory == Memory::Here).then(|| calls.local_bytes());
     calls.record(samples, &case, local);
     drop(connection);

@@ -30,6 +30,8 @@ pub mod metric {
     pub use crate::clones::RESTORE;
     /// The first call: from before its socket is there until its answer is.
     pub const RESPONSE: &str = "request to response";
+    /// Of a clone that waited, before what [`RESTORE`] counts: asking the agent for it.
+    pub const ASKED: &str = "request to the message that wakes it";
     /// The second call of the same process.
     pub const WARM: &str = "warm call after it";
     /// Those of the same process after that, where there are any.

@@ -28,15 +28,17 @@ pub fn judge(functions: &[Function], herds: &[String], samples: &Samples) -> Vec
     of_each.chain(herds.iter().flat_map(|name| of_herd(name, samples))).collect()
 }
 
-fn of_herd(name: &str, samples: &Samples) -> [Goal; 2] {
-    let case = format!("{name}/{}", herd::WHOLE);
-    let of = |what: &str, limit, metric| {
+fn of_herd(name: &str, samples: &Samples) -> Vec<Goal> {
+    let of = |case: &str, what: &str, limit, metric| {
+        let case = format!("{name}/{case}");
         Goal::median(format!("{case}: {what}"), limit, samples.values(&case, metric))
     };
-    [
-        of("time per clone that answered, us", HERD_US, herd::metric::EACH),
-        of("local memory before the first call, bytes", HERD_BYTES, herd::metric::LOCAL),
-    ]
+    let each = |case| of(case, "time per clone that answered, us", HERD_US, herd::metric::EACH);
+    let bytes = "local memory before the first call, bytes";
+    let mut goals = vec![each(herd::WHOLE)];
+    goals.extend(herd::GHOSTS.map(|(case, _)| each(case)));
+    goals.push(of(herd::WHOLE, bytes, HERD_BYTES, herd::metric::LOCAL));
+    goals
 }
 
 fn values<'a>(function: &Function, samples: &'a Samples, start: &str, metric: &str) -> &'a [f64] {

@@ -5,6 +5,9 @@
 //! They live until the herd is complete, or until the machine has no room for more: then all of them
 //! end, outside the clock, and the herd goes on.
 
+mod ghosts;
+mod memory;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,15 +19,16 @@ use nix::sys::signal::Signal;
 use rustix::process::{Resource, getrlimit};
 
 use crate::cases::clone::{Asked, Way};
-use crate::cases::{Bench, Lane, metric as common};
-use crate::error::{BenchError, io};
-use crate::exchange::{listen, now_ns, us_since};
+use crate::cases::{Bench, Lane};
+use crate::error::BenchError;
+use crate::exchange::{now_ns, us_since};
 use crate::machine::available_bytes;
 use crate::protocol::Touches;
 use crate::subject::{Subject, compile_footprint};
 use crate::testbed::Testbed;
 use crate::usage;
 use crate::{Options, progress};
+pub use ghosts::CASES as GHOSTS;
 
 /// The function, and how many different things it is asked.
 const FUNCTION: &str = "hello";
@@ -64,6 +68,9 @@ pub struct Scale {
     pub rounds: usize,
     /// Clones that are asked for before the first answer is read, and those of a comparison.
     pub batch: usize,
+    /// Ghosts that wait at once, and how often they are made.
+    pub ghosts: usize,
+    pub rounds_of_ghosts: usize,
     /// Clones of the whole herd.
     pub whole: usize,
     /// Clones that are looked at before their first call.
@@ -74,8 +81,6 @@ pub struct Scale {
 struct Herd<'a> {
     subject: &'a Subject,
     testbed: &'a Testbed,
-    /// Each thread that starts clones has one.
-    ways: Vec<Way>,
     next: u64,
 }
 
@@ -112,7 +117,7 @@ pub fn measure(
 fn herds(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchError> {
     let here = Way { is_detached: true, ..Way::new(lane.warm.cid, Tiering::Mow) };
     let there = elsewhere(lane, bench.testbed)?;
-    before_first_call(&lane.subject, bench, &here, scale.watched)?;
+    memory::before_first_call(&lane.subject, bench, &here, scale.watched)?;
     let herds = [
         ("herd-by-1-thread", vec![here.clone()]),
         ("herd-by-2-threads", vec![here.clone(), here.clone()]),
@@ -121,8 +126,8 @@ fn herds(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchE
     for round in 0..=scale.rounds {
         progress(&format!("herds of {} clones, round {round} of {}", scale.batch, scale.rounds));
         for (name, ways) in &herds {
-            let mut herd = Herd::new(&lane.subject, bench.testbed, ways.clone());
-            let (us, all) = herd.batch(scale.batch)?;
+            let mut herd = Herd::new(&lane.subject, bench.testbed);
+            let (us, all) = herd.batch(&evenly(ways, scale.batch))?;
             end_asked(all, bench.testbed)?;
             if round > 0 {
                 bench.samples.add(
@@ -134,8 +139,15 @@ fn herds(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchE
             }
         }
     }
-    let mut herd = Herd::new(&lane.subject, bench.testbed, vec![here.clone(), here]);
-    whole(&mut herd, bench, scale)
+    ghosts::measure(lane, bench, scale)?;
+    let mut herd = Herd::new(&lane.subject, bench.testbed);
+    whole(&mut herd, bench, scale, &[here.clone(), here])
+}
+
+/// So many clones, as many in each of these ways.
+fn evenly(ways: &[Way], count: usize) -> Vec<Vec<Way>> {
+    let part = |way: &Way| vec![way.clone(); count / ways.len()];
+    ways.iter().map(part).collect()
 }
 
 /// The same warm process, checkpointed into a pool of its own.
@@ -149,7 +161,12 @@ fn elsewhere(lane: &Lane, testbed: &Testbed) -> Result<Way, BenchError> {
 }
 
 /// All clones of the herd, in batches, as many as fit alive at once.
-fn whole(herd: &mut Herd<'_>, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchError> {
+fn whole(
+    herd: &mut Herd<'_>,
+    bench: &mut Bench<'_>,
+    scale: &Scale,
+    ways: &[Way],
+) -> Result<(), BenchError> {
     let case = herd.subject.case(WHOLE);
     let room = room().max(scale.batch as u64) as usize;
     let mut alive: Vec<Asked> = Vec::new();
@@ -159,7 +176,7 @@ fn whole(herd: &mut Herd<'_>, bench: &mut Bench<'_>, scale: &Scale) -> Result<()
         if alive.len() + count > room {
             end_asked(std::mem::take(&mut alive), herd.testbed)?;
         }
-        let (batch_us, all) = herd.batch(count)?;
+        let (batch_us, all) = herd.batch(&evenly(ways, count))?;
         alive.extend(all);
         most = most.max(alive.len());
         answered += count;
@@ -186,94 +203,47 @@ fn room() -> u64 {
     descriptors.min(pids).min(memory)
 }
 
-/// What clones cost that have not been called yet.
-fn before_first_call(
-    subject: &Subject,
-    bench: &mut Bench<'_>,
-    way: &Way,
-    count: usize,
-) -> Result<(), BenchError> {
-    let (testbed, case) = (bench.testbed, subject.case(WHOLE));
-    std::thread::sleep(GRACE);
-    let kernel = || testbed.cgroup.as_ref().and_then(|group| group.kernel_bytes());
-    let before = kernel();
-    // Nobody connects, so that none of them has anything to do.
-    let socket = testbed.socket("quiet.sock");
-    let quiet = |_| {
-        let listener = listen(&socket).map_err(io("listen at", &socket))?;
-        way.start(subject, testbed, &listener)
-    };
-    let clones = (0..count).map(quiet).collect::<Result<Vec<_>, BenchError>>()?;
-    std::thread::sleep(GRACE);
-    let after = kernel();
-    let samples = &mut *bench.samples;
-    for clone in &clones {
-        let used = usage::of(clone.running.pid);
-        let shared = usage::shared_anonymous(clone.running.pid);
-        let local = used.anonymous + used.page_tables;
-        samples.add(&case, metric::LOCAL, "bytes", local as f64);
-        samples.add(&case, metric::TABLES, "bytes", used.page_tables as f64);
-        samples.add(&case, metric::SHARED, "bytes", shared as f64);
-        if let Some(init) = usage::parent_of(clone.running.pid) {
-            let (used, shared) = (usage::of(init), usage::shared_anonymous(init));
-            let local = used.anonymous + used.page_tables;
-            samples.add(&case, metric::INIT, "bytes", local as f64);
-            samples.add(&case, metric::INIT_SHARED, "bytes", shared as f64);
-        }
-    }
-    match (before, after) {
-        (Some(before), Some(after)) => {
-            let each = after.saturating_sub(before) as f64 / count as f64;
-            samples.add(&case, common::KERNEL, "bytes", each);
-            let note = "mean of a herd before its first call, page tables and init included";
-            samples.note(&case, common::KERNEL, "bytes", note);
-        }
-        _ => samples.note(&case, common::KERNEL, "bytes", "no memory cgroup could be made here"),
-    }
-    end(clones, testbed)
-}
-
 impl<'a> Herd<'a> {
-    fn new(subject: &'a Subject, testbed: &'a Testbed, ways: Vec<Way>) -> Herd<'a> {
-        Herd { subject, testbed, ways, next: 0 }
+    fn new(subject: &'a Subject, testbed: &'a Testbed) -> Herd<'a> {
+        Herd { subject, testbed, next: 0 }
     }
 
-    /// Starts `count` clones, each with a request of its own, by all threads, and reads their answers.
-    /// Microseconds until the last of them; answers are checked after that.
-    fn batch(&mut self, count: usize) -> Result<(f64, Vec<Asked>), BenchError> {
-        let numbers: Vec<u64> = (self.next..).take(count).collect();
-        self.next += count as u64;
-        let (this, part) = (&*self, count.div_ceil(self.ways.len()));
+    /// Starts clones, each with a request of its own, and reads their answers; a thread for each of
+    /// `parts`. Microseconds until the last of them; answers are checked after that.
+    fn batch(&mut self, parts: &[Vec<Way>]) -> Result<(f64, Vec<Asked>), BenchError> {
+        let first = self.next;
+        let this = &*self;
+        let mut numbers = first..;
+        let parts: Vec<Vec<(&Way, u64)>> =
+            parts.iter().map(|ways| ways.iter().zip(numbers.by_ref()).collect()).collect();
         let started = now_ns();
-        let parts: Result<Vec<Vec<Asked>>, BenchError> = std::thread::scope(|scope| {
-            let threads: Vec<_> = numbers
-                .chunks(part)
-                .zip(&this.ways)
-                .map(|(numbers, way)| scope.spawn(move || this.part(numbers, way)))
-                .collect();
+        let asked: Result<Vec<Vec<Asked>>, BenchError> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                parts.iter().map(|part| scope.spawn(move || this.part(part))).collect();
             threads
                 .into_iter()
                 .map(|thread| thread.join().unwrap_or_else(|_| this.lost()))
                 .collect()
         });
         let us = us_since(started);
-        let all: Vec<Asked> = parts?.into_iter().flatten().collect();
+        let all: Vec<Asked> = asked?.into_iter().flatten().collect();
         // A wrong answer fails the benchmark, so all that are counted answered rightly.
-        for (asked, number) in all.iter().zip(&numbers) {
-            self.subject.check(&asked.connection, *number, WHOLE)?;
+        for (asked, number) in all.iter().zip(first..) {
+            self.subject.check(&asked.connection, number, WHOLE)?;
         }
+        self.next += all.len() as u64;
         Ok((us, all))
     }
 
     /// What one thread starts.
-    fn part(&self, numbers: &[u64], way: &Way) -> Result<Vec<Asked>, BenchError> {
-        let ask = |number: &u64| {
+    fn part(&self, clones: &[(&Way, u64)]) -> Result<Vec<Asked>, BenchError> {
+        let ask = |(way, number): &(&Way, u64)| {
             let socket = format!("herd-{number}.sock");
             let asked = way.ask(self.subject, self.testbed, *number, &socket);
             let _ = std::fs::remove_file(self.testbed.socket(&socket));
             asked
         };
-        let mut all = numbers.iter().map(ask).collect::<Result<Vec<_>, _>>()?;
+        let mut all = clones.iter().map(ask).collect::<Result<Vec<_>, _>>()?;
         for asked in &mut all {
             let received = asked.connection.receive(&*self.subject.protocol);
             received.map_err(|error| self.subject.wrong(WHOLE, &error))?;

@@ -88,10 +88,24 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
 
 fn scale(options: &Options) -> Scale {
     if options.quick {
-        let herd = herd::Scale { rounds: 2, batch: 50, whole: 300, watched: 16 };
+        let herd = herd::Scale {
+            rounds: 2,
+            batch: 50,
+            ghosts: 20,
+            rounds_of_ghosts: 2,
+            whole: 300,
+            watched: 16,
+        };
         Scale { rounds: 2, calls: 16, containers: 1, herd }
     } else {
-        let herd = herd::Scale { rounds: 9, batch: 500, whole: 10_000, watched: 64 };
+        let herd = herd::Scale {
+            rounds: 9,
+            batch: 500,
+            ghosts: 200,
+            rounds_of_ghosts: 6,
+            whole: 10_000,
+            watched: 64,
+        };
         Scale { rounds: 31, calls: 128, containers: 9, herd }
     }
 }

@@ -73,12 +73,7 @@ fn in_ghost(
     has_image: bool,
 ) -> Result<(), BenchError> {
     let cid = lane.warm.cid;
-    let image = has_image.then(|| GhostImage {
-        pool: bench.testbed.pool().path().to_owned(),
-        cid: cid.to_string(),
-        name: lane.subject.name.clone(),
-        tiering,
-    });
+    let image = has_image.then(|| ghost_image(lane, bench.testbed, tiering));
     let ghost = ghost(bench.testbed, image)?;
     let case = lane.subject.case(name);
     bench.samples.add(&case, metric::GHOST_LOCAL, "bytes", ghost.local_bytes as f64);
@@ -89,6 +84,16 @@ fn in_ghost(
     std::thread::sleep(IDLE);
     let way = Way { ghost: Some(ghost.id), faults_before, ..Way::new(cid, tiering) };
     measure_as(lane, bench, &way, name, Memory::Here)
+}
+
+/// The image of a lane, for a ghost to have.
+pub fn ghost_image(lane: &Lane, testbed: &Testbed, tiering: Tiering) -> GhostImage {
+    GhostImage {
+        pool: testbed.pool().path().to_owned(),
+        cid: lane.warm.cid.to_string(),
+        name: lane.subject.name.clone(),
+        tiering,
+    }
 }
 
 /// Makes a container that waits.

@@ -1,0 +1,77 @@
+//! Herds in containers that wait: every namespace is there before a clone is asked for.
+
+use std::time::{Duration, Instant};
+
+use farfork_node::client::Client;
+use farfork_types::Tiering;
+
+use super::{Herd, Scale, end_asked, metric};
+use crate::cases::clone::Way;
+use crate::cases::{Bench, Lane};
+use crate::error::BenchError;
+use crate::progress;
+use crate::testbed::Testbed;
+use crate::tiering::starts;
+
+/// Names of the cases, and whether ghosts have the image already.
+pub const CASES: [(&str, bool); 2] =
+    [("herd-in-empty-ghosts", false), ("herd-in-attached-ghosts", true)];
+/// Threads that make them, and that start clones.
+const THREADS: usize = 2;
+/// How long containers may take to go.
+const LEAVE: Duration = Duration::from_secs(60);
+
+/// Starts a batch of clones in ghosts, again and again.
+pub fn measure(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchError> {
+    let mut herd = Herd::new(&lane.subject, bench.testbed);
+    for round in 0..=scale.rounds_of_ghosts {
+        for (name, has_image) in CASES {
+            let count = scale.ghosts;
+            progress(&format!(
+                "{count} clones in ghosts, round {round} of {}",
+                scale.rounds_of_ghosts
+            ));
+            let (us, all) = herd.batch(&made(lane, bench.testbed, has_image, count)?)?;
+            end_asked(all, bench.testbed)?;
+            await_none(bench.testbed)?;
+            if round > 0 {
+                let case = lane.subject.case(name);
+                let (each, rate) = (us / count as f64, count as f64 * 1e6 / us);
+                bench.samples.add(&case, metric::EACH, "us", each);
+                bench.samples.add(&case, metric::RATE, "1/s", rate);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes ghosts, and tells for each thread in which of them it starts clones.
+fn made(
+    lane: &Lane,
+    testbed: &Testbed,
+    has_image: bool,
+    count: usize,
+) -> Result<Vec<Vec<Way>>, BenchError> {
+    let way = Way { is_detached: true, ..Way::new(lane.warm.cid, Tiering::Mow) };
+    let image = has_image.then(|| starts::ghost_image(lane, testbed, way.tiering));
+    let one = || {
+        let ghost = starts::ghost(testbed, image.clone())?;
+        Ok(Way { ghost: Some(ghost.id), ..way.clone() })
+    };
+    let subject = &lane.subject;
+    let part = || (0..count / THREADS).map(|_| one()).collect::<Result<Vec<Way>, BenchError>>();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(part)).collect();
+        let lost = || Err(subject.wrong("ghosts", &"a thread that made them has ended"));
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lost())).collect()
+    })
+}
+
+/// Waits until all containers have gone.
+fn await_none(testbed: &Testbed) -> Result<(), BenchError> {
+    let begun = Instant::now();
+    while begun.elapsed() < LEAVE && !Client::connect(&testbed.node)?.ghosts()?.is_empty() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
