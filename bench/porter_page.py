@@ -15,8 +15,19 @@ LATENCIES = [
     "time for each call that was answered",
     "failed",
 ]
-STARTS = ["cold starts", "clones", "warm calls"]
+STARTS = ["cold starts", "clones", "clones in ghosts with the image", "warm calls"]
 MEMORY = ["local memory, mean", "local memory, most"]
+# Where the time goes.
+CAUSES = [
+    "waited, mean",
+    "waited, P99",
+    "ran, mean",
+    "calls that wait, mean",
+    "instances that start, mean",
+    "memory promised, mean",
+    "processors busy",
+    "processors taken away",
+]
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -28,7 +39,8 @@ def markdown(report: dict[str, Any]) -> str:
     lines += ["## Goals", "", *table.goals(report["goals"]), ""]
     for scenario in scenarios(rows):
         lines += [f"## {scenario}", "", *_systems(rows, scenario, LATENCIES), ""]
-        lines += [*_systems(rows, scenario, [*STARTS, *MEMORY]), ""]
+        for metrics in ([*STARTS, *MEMORY], CAUSES):
+            lines += [*_systems(rows, scenario, metrics), ""]
     lines += [
         f"![latency of each function under each system, local memory]({report['benchmark']}.svg)",
         "",

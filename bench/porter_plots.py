@@ -12,6 +12,7 @@ import porter_page
 from matplotlib.axes import Axes
 
 COLOURS = {
+    "container-cold-start": "#4a4a4a",
     "cold-start": "#9a9a9a",
     "keep-warm": "#d08a2e",
     "full-copy": "#e53e3e",
@@ -20,6 +21,8 @@ COLOURS = {
     "farfork": "#2b6cb0",
 }
 METRICS = ["P50", "P99"]
+# Of a bar; those of all systems fit between two functions.
+WIDTH = 0.12
 
 
 def draw(report: dict[str, Any], directory: Path) -> None:
@@ -40,8 +43,8 @@ def draw(report: dict[str, Any], directory: Path) -> None:
             for index, system in enumerate(systems):
                 cases = [(f"{scenario}/{system}/{function}", metric) for function in functions]
                 heights = [rows[case]["median"] / 1e3 if case in rows else 0 for case in cases]
-                places = [x + (index - len(systems) / 2 + 0.5) * 0.13 for x in range(len(cases))]
-                axes.bar(places, heights, 0.13, label=system, color=COLOURS[system])
+                places = [x + (index - len(systems) / 2 + 0.5) * WIDTH for x in range(len(cases))]
+                axes.bar(places, heights, WIDTH, label=system, color=COLOURS[system])
             axes.set_xticks(range(len(functions)), functions)
             axes.set(title=f"{metric}, {scenario}", ylabel="ms", yscale="log")
     grid[0][0].legend(fontsize=8, ncols=2)

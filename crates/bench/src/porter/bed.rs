@@ -13,7 +13,7 @@ use super::functions::{self, Functions};
 use super::platform::{Platform, Surroundings, open_directory};
 use super::replay::{Replayed, replay};
 use super::slow_pool::SlowPool;
-use super::systems::System;
+use super::systems::{Beginning, System};
 use super::trace::Trace;
 use crate::error::{BenchError, io};
 use crate::progress;
@@ -28,9 +28,6 @@ const SET_UP_BYTES: u64 = 4 << 30;
 const WARM_CALLS: usize = 32;
 /// How long the last image may take.
 const IMAGE: Duration = Duration::from_secs(60);
-/// Directories of a platform's state.
-const WITH_IMAGES: &str = "with-images";
-const WITHOUT: &str = "without";
 
 /// Everything around the platforms.
 pub struct Bed {
@@ -64,7 +61,7 @@ impl Bed {
     }
 
     fn start(&self, system: &System, state: &Path, bytes: u64) -> Result<Platform, BenchError> {
-        let pool = if system.has_images { &self.pool } else { &self.small };
+        let pool = if system.has_images() { &self.pool } else { &self.small };
         Platform::start(&Surroundings {
             python: &self.root.join(".venv/bin/python"),
             pool: pool.pool.path(),
@@ -75,18 +72,24 @@ impl Bed {
         })
     }
 
-    /// Deploys all functions, and has images made of them for the systems that begin with some.
+    /// Deploys all functions, and has images made of them for the systems that begin with some. What
+    /// cannot be called ends all here, and not after hours.
     pub fn set_up(&self, systems: &[System]) -> Result<(), BenchError> {
-        let first = |has_images| systems.iter().find(|system| system.has_images == has_images);
-        for (system, name) in [(first(true), WITH_IMAGES), (first(false), WITHOUT)] {
-            let Some(system) = system else { continue };
-            progress(&format!("setting functions up, {name}"));
-            let platform = self.start(system, &self.path(name), SET_UP_BYTES)?;
+        for beginning in Beginning::ALL {
+            let Some(system) = systems.iter().find(|one| one.beginning == beginning) else {
+                continue;
+            };
+            let state = state_of(beginning);
+            progress(&format!("setting functions up, {state}"));
+            let platform = self.start(system, &self.path(state), SET_UP_BYTES)?;
             self.runtime.block_on(async {
                 for (name, function) in self.functions.iter() {
-                    platform.client.deploy(name, &function.action).await?;
+                    platform.client.deploy(name, function.action(beginning)).await?;
                 }
-                if system.has_images { self.warm(&platform).await } else { Ok(()) }
+                match system.has_images() {
+                    true => self.warm(&platform).await,
+                    false => self.call_each(&platform).await,
+                }
             })?;
         }
         Ok(())
@@ -123,6 +126,13 @@ impl Bed {
         Err(BenchError::Platform { doing: format!("making an image of {name}"), reason })
     }
 
+    async fn call_each(&self, platform: &Platform) -> Result<(), BenchError> {
+        for (name, _) in self.functions.iter() {
+            self.call_once(platform, name, 0).await?;
+        }
+        Ok(())
+    }
+
     async fn call_once(
         &self,
         platform: &Platform,
@@ -147,7 +157,7 @@ impl Bed {
         bytes: u64,
         trace: &Trace,
     ) -> Result<Replayed, BenchError> {
-        let begin = self.path(if system.has_images { WITH_IMAGES } else { WITHOUT });
+        let begin = self.path(state_of(system.beginning));
         let state = self.path("state");
         copy(&begin, &state)?;
         if let Some(slow) = &self.slow {
@@ -155,14 +165,21 @@ impl Bed {
         }
         let platform = self.start(system, &state, bytes)?;
         let replayed = self.runtime.block_on(async {
-            for (name, _) in self.functions.iter() {
-                self.call_once(&platform, name, 0).await?;
-            }
+            self.call_each(&platform).await?;
             replay(&platform.client, trace, &self.functions).await
         });
         drop(platform);
         fs::remove_dir_all(&state).map_err(io("remove", &state))?;
         replayed
+    }
+}
+
+/// The directory of the state that platforms begin with.
+fn state_of(beginning: Beginning) -> &'static str {
+    match beginning {
+        Beginning::Image => "with-images",
+        Beginning::BaseImage => "without",
+        Beginning::Program => "in-containers",
     }
 }
 

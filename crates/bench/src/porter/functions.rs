@@ -7,11 +7,14 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::slow_pool::SlowPool;
+use super::systems::Beginning;
 use crate::error::{BenchError, io};
 use crate::progress;
 use crate::protocol::Example;
 use crate::subject::{computing_in, examples};
 
+/// What serves a function that is a program of its own.
+const SERVER: &str = "bench/programs/in_container.py";
 /// Different calls of each.
 const EXAMPLES: u64 = 16;
 
@@ -42,27 +45,46 @@ pub struct Functions {
 
 /// One of them.
 pub struct Function {
-    /// What the platform is sent.
-    pub action: Value,
+    /// Code for the runtime's own server.
+    code: Value,
+    /// A program that serves that code itself.
+    program: Value,
     examples: Vec<Example>,
+}
+
+impl Function {
+    /// What the platform is sent, so that instances begin as they are to.
+    pub fn action(&self, beginning: Beginning) -> &Value {
+        match beginning {
+            Beginning::Image | Beginning::BaseImage => &self.code,
+            Beginning::Program => &self.program,
+        }
+    }
 }
 
 impl Functions {
     /// Reads them below `root`, and has a fresh process of each tell what it answers. They wait for a slow
     /// pool if there is one.
     pub fn load(root: &Path, slow: Option<&SlowPool>) -> Result<Functions, BenchError> {
+        let server = root.join(SERVER);
+        let server = fs::read_to_string(&server).map_err(io("read", &server))?;
         let load = |(name, memory, objective): (&'static str, u64, u64)| {
             progress(&format!("asking a fresh process of {name}"));
             let path = root.join("functions").join(name).join("main.py");
             let code = fs::read_to_string(&path).map_err(io("read", path))?;
             let code = slow.map_or(code.clone(), |slow| slow.slowed(name, &code));
-            let action = json!({
-                "exec": {"kind": "python:default", "code": with_surroundings(root, &code)},
-                "limits": {"memory": memory, "timeout": 60_000},
-                "annotations": [{"key": "slo-p99-ms", "value": objective}],
-            });
+            let code = with_surroundings(root, &code);
+            let action = |kind: &str, code: &str| {
+                json!({
+                    "exec": {"kind": kind, "code": code},
+                    "limits": {"memory": memory, "timeout": 60_000},
+                    "annotations": [{"key": "slo-p99-ms", "value": objective}],
+                })
+            };
+            let program = action("blackbox", &program(root, &server, &code));
+            let code = action("python:default", &code);
             let examples = examples(root, name, 1, EXAMPLES)?;
-            Ok((name, Function { action, examples }))
+            Ok((name, Function { code, program, examples }))
         };
         let all = FUNCTIONS.into_iter().map(load).collect::<Result<_, BenchError>>()?;
         Ok(Functions { all })
@@ -90,9 +112,25 @@ fn with_surroundings(root: &Path, code: &str) -> String {
     format!("import os\nos.environ.update({variables})\n{code}")
 }
 
+/// A program that serves the code: a script of the interpreter that platforms have.
+fn program(root: &Path, server: &str, code: &str) -> String {
+    let python = root.join(".venv/bin/python");
+    // A text is written in Python as in JSON.
+    format!("#!{}\n{server}\n\n_serve({})\n", python.display(), json!(code))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_names_its_interpreter_and_serves_by_the_last_line() {
+        let code = "def main(args):\n    return {\"a\": 'é'}\n";
+        let program = program(Path::new("/opt/f"), "def _serve(code): ...", code);
+        let lines: Vec<&str> = program.lines().collect();
+        let last = r#"_serve("def main(args):\n    return {\"a\": 'é'}\n")"#;
+        assert_eq!(lines, ["#!/opt/f/.venv/bin/python", "def _serve(code): ...", "", last]);
+    }
 
     #[test]
     fn code_is_told_where_it_is_before_it_begins() {

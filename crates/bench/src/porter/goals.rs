@@ -1,6 +1,6 @@
 //! What the autoscaler was to reach (CXLfork §7.2, figure 10).
 
-use super::metric::{P99_OF_FUNCTIONS, PERIOD};
+use super::metric::{P99, P99_OF_FUNCTIONS, PERIOD};
 use super::scenarios::{AMPLE, CROWDED, SCARCE};
 use super::systems::{FARFORK, FULL_COPY, MIGRATE_ON_ACCESS};
 use crate::goals::Goal;
@@ -15,20 +15,23 @@ const PERIOD_SHARE: f64 = 0.5;
 
 /// Holds what was measured against all goals; there are none of systems that were left out.
 pub fn judge(samples: &Samples) -> Vec<Goal> {
-    let judged = [
-        (AMPLE, P99_OF_FUNCTIONS, FULL_COPY, AMPLE_SHARE),
-        (SCARCE, P99_OF_FUNCTIONS, FULL_COPY, SCARCE_SHARE),
-        (SCARCE, P99_OF_FUNCTIONS, MIGRATE_ON_ACCESS, SCARCE_SHARE),
-        (CROWDED, PERIOD, FULL_COPY, PERIOD_SHARE),
-        (CROWDED, PERIOD, MIGRATE_ON_ACCESS, PERIOD_SHARE),
-    ];
+    // Either each function counts as much as another, or each call.
+    let latencies = [P99_OF_FUNCTIONS, P99].into_iter().flat_map(|metric| {
+        [
+            (AMPLE, metric, FULL_COPY, AMPLE_SHARE),
+            (SCARCE, metric, FULL_COPY, SCARCE_SHARE),
+            (SCARCE, metric, MIGRATE_ON_ACCESS, SCARCE_SHARE),
+        ]
+    });
+    let periods =
+        [FULL_COPY, MIGRATE_ON_ACCESS].map(|rival| (CROWDED, PERIOD, rival, PERIOD_SHARE));
     let goal = |(scenario, metric, rival, limit): (&str, &'static str, &str, f64)| {
         let of = |system: &str| samples.values(&format!("{scenario}/{system}"), metric);
         let (own, others) = (of(FARFORK), of(rival));
         let words = format!("{scenario}: {metric}, {FARFORK} / {rival}");
         (!own.is_empty() && !others.is_empty()).then(|| Goal::ratio(words, limit, own, others))
     };
-    judged.into_iter().filter_map(goal).collect()
+    latencies.chain(periods).filter_map(goal).collect()
 }
 
 #[cfg(test)]
@@ -44,10 +47,15 @@ mod tests {
         };
         add(SCARCE, FARFORK, P99_OF_FUNCTIONS, 10.0);
         add(SCARCE, FULL_COPY, P99_OF_FUNCTIONS, 170.0);
+        add(SCARCE, FARFORK, P99, 20.0);
+        add(SCARCE, FULL_COPY, P99, 300.0);
+        add(SCARCE, MIGRATE_ON_ACCESS, P99, 400.0);
         add(CROWDED, FARFORK, PERIOD, 60.0);
         add(CROWDED, FULL_COPY, PERIOD, 100.0);
         let goals = judge(&samples);
         let verdicts: Vec<Verdict> = goals.iter().map(|goal| goal.verdict).collect();
-        assert_eq!(verdicts, [Verdict::Met, Verdict::Missed], "{goals:?}");
+        let [met, missed] = [Verdict::Met, Verdict::Missed];
+        assert_eq!(verdicts, [met, missed, met, missed], "{goals:?}");
+        assert_eq!(goals[1].goal, format!("{SCARCE}: P99, {FARFORK} / {FULL_COPY}"));
     }
 }

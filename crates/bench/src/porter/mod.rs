@@ -6,15 +6,18 @@
 //!            call each function once ─► replay the trace, open-loop
 //! ```
 //! Systems differ in nothing but the settings of their policies, and those that make no images begin
-//! without any. Every answer is held against that of a fresh process; a call that fails counts as one
-//! that took as long as any may.
+//! without any; but for one whose functions are programs of their own, so that each instance executes
+//! an interpreter in a container that is made for it. Every answer is held against that of a fresh
+//! process; a call that fails counts as one that took as long as any may.
 
 mod bed;
 mod client;
 mod functions;
 pub mod gateway;
 mod goals;
+mod look;
 mod platform;
+mod processors;
 mod replay;
 mod rows;
 mod scenarios;
@@ -100,6 +103,9 @@ fn notes(is_slow: bool) -> Vec<String> {
         "cold-start and keep-warm are the same platform without images of functions: their first \
          instances are clones of the runtime's base image in ghosts that wait, which is faster than a \
          container that starts an interpreter.",
+        "container-cold-start starts one: runc makes a container when the call comes, and in it an \
+         interpreter is executed, which loads the code. The process that executes it is a clone of the \
+         base image, as the platform begins every program so; that is about a millisecond of it.",
         "CRIU is not measured here: it restores no function into a container that waits; full-copy \
          does what restoring from files in memory does, with farfork's plan.",
     ]

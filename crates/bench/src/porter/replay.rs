@@ -9,10 +9,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::client::{Answer, Client};
 use super::functions::Functions;
+use super::look::Look;
+use super::processors::{self, Load};
 use super::trace::Trace;
 use crate::error::BenchError;
 
-/// How often memory is looked at.
+/// How often the platform is looked at.
 pub const LOOK: Duration = Duration::from_millis(500);
 
 /// What came of a trace.
@@ -20,8 +22,10 @@ pub const LOOK: Duration = Duration::from_millis(500);
 pub struct Replayed {
     /// Calls, in the order of their ends.
     pub calls: Vec<Call>,
-    /// Bytes that instances held of their own, whenever it was looked at.
-    pub local_bytes: Vec<u64>,
+    /// What was seen of the platform until the last call of the trace came.
+    pub looks: Vec<Look>,
+    /// What processors did until then.
+    pub load: Load,
 }
 
 /// What came of a call.
@@ -33,8 +37,19 @@ pub struct Call {
     pub took: Duration,
     /// When its answer was here, after the trace's beginning.
     pub ended: Duration,
-    /// How it came to its instance, if it was answered rightly; else what was answered.
-    pub outcome: Result<String, String>,
+    /// What the platform has on record of it, if it was answered rightly; else what was answered.
+    pub outcome: Result<Record, String>,
+}
+
+/// What the platform has on record of a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// How it came to its instance.
+    pub start: String,
+    /// Until it had an instance.
+    pub waited: Duration,
+    /// In the instance, with loading the code where that was done.
+    pub ran: Duration,
 }
 
 /// Replays; an answer that is wrong ends it, and one that fails does not.
@@ -43,10 +58,22 @@ pub async fn replay(
     trace: &Trace,
     functions: &Functions,
 ) -> Result<Replayed, BenchError> {
+    let began = Instant::now();
+    let load = processors::load_until(began + trace.span());
+    let (replayed, load) = tokio::try_join!(make(client, trace, functions, began), load)?;
+    Ok(Replayed { load, ..replayed })
+}
+
+/// Makes the calls of a trace that has begun, and looks at the platform meanwhile.
+async fn make(
+    client: &Client,
+    trace: &Trace,
+    functions: &Functions,
+    began: Instant,
+) -> Result<Replayed, BenchError> {
     let mut replayed = Replayed::default();
     let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
     let mut calls = JoinSet::new();
-    let began = Instant::now();
     for arrival in &trace.arrivals {
         let number = numbers.entry(&arrival.function).or_default();
         let Some(example) = functions.example(&arrival.function, *number).cloned() else {
@@ -73,28 +100,31 @@ pub async fn replay(
                     let reason = format!("{} was answered by {result}", example.args);
                     return Err(BenchError::Answer { case: function, reason });
                 }
-                let outcome = outcome.map(|(start, _)| start);
+                let outcome = outcome.map(|(record, _)| record);
                 replayed.calls.push(Call { function, took, ended, outcome });
             }
             _ = looks.tick(), if began.elapsed() < trace.span() => {
-                let nodes = client.snapshot().await?.nodes;
-                replayed.local_bytes.push(nodes.values().map(|node| node.instances.local_bytes).sum());
+                replayed.looks.push(Look::at(&client.snapshot().await?));
             }
         }
     }
 }
 
-/// How a call came to its instance, and its result; or what was answered instead.
-fn understood(answered: Result<Answer, String>) -> Result<(String, Value), String> {
+/// What is on record of a call, and its result; or what was answered instead.
+fn understood(answered: Result<Answer, String>) -> Result<(Record, Value), String> {
     let answer = answered?;
     if answer.status != 200 {
         return Err(answer.in_words());
     }
     let mut activation = answer.document();
-    let annotations = activation["annotations"].as_array();
-    let start = annotations.into_iter().flatten().find(|one| one["key"] == "startKind");
-    let start = start.and_then(|one| one["value"].as_str()).unwrap_or("unknown").to_owned();
-    Ok((start, activation["response"]["result"].take()))
+    let annotation = |key: &str| {
+        let mut all = activation["annotations"].as_array().into_iter().flatten();
+        all.find(|one| one["key"] == key).map_or(&Value::Null, |one| &one["value"])
+    };
+    let millis = |told: &Value| Duration::from_millis(told.as_u64().unwrap_or_default());
+    let start = annotation("startKind").as_str().unwrap_or("unknown").to_owned();
+    let (waited, ran) = (millis(annotation("waitTime")), millis(&activation["duration"]));
+    Ok((Record { start, waited, ran }, activation["response"]["result"].take()))
 }
 
 #[cfg(test)]
@@ -104,10 +134,11 @@ mod tests {
     #[test]
     fn an_answer_is_a_result_or_told_in_words() {
         let answer = |status: u16, body: &'static str| Ok(Answer { status, body: body.into() });
-        let good = r#"{"annotations": [{"key": "x", "value": 1}, {"key": "startKind", "value": "warm"}],
-                       "response": {"result": {"n": 1}}}"#;
-        let expected = ("warm".to_owned(), serde_json::json!({"n": 1}));
-        assert_eq!(understood(answer(200, good)), Ok(expected));
+        let good = r#"{"annotations": [{"key": "waitTime", "value": 7}, {"key": "startKind", "value": "warm"}],
+                       "duration": 30, "response": {"result": {"n": 1}}}"#;
+        let [waited, ran] = [7, 30].map(Duration::from_millis);
+        let record = Record { start: "warm".to_owned(), waited, ran };
+        assert_eq!(understood(answer(200, good)), Ok((record, serde_json::json!({"n": 1}))));
         assert_eq!(understood(answer(502, "{}")), Err("status 502: {}".to_owned()));
         assert_eq!(understood(Err("it is gone".to_owned())), Err("it is gone".to_owned()));
         assert_eq!(understood(answer(200, "<")).unwrap().1, Value::Null, "which nobody wants");

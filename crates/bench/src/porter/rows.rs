@@ -1,27 +1,25 @@
 //! What came of traces, as rows.
 
-use super::replay::{Call, LOOK, Replayed};
+use std::time::Duration;
+
+use super::look::Look;
+use super::replay::{Call, LOOK, Record, Replayed};
 use super::trace::Trace;
 use super::{client, metric};
 use crate::samples::Samples;
 use crate::stats::percentile;
 
+/// How calls come to their instance: the platform's words, and ours.
+const STARTS: [(&str, &str); 4] = [
+    ("cold", "cold starts"),
+    ("clone", "clones"),
+    ("ghost", "clones in ghosts with the image"),
+    ("warm", "warm calls"),
+];
+
 /// What came of one trace becomes one sample of each metric.
 pub fn add(samples: &mut Samples, case: &str, trace: &Trace, replayed: &Replayed) {
-    let all: Vec<f64> = replayed.calls.iter().map(latency_us).collect();
-    samples.add(case, metric::P50, "us", percentile(&all, 50));
-    samples.add(case, metric::P99, "us", percentile(&all, 99));
-    let mut logarithms = Vec::new();
-    for function in trace.functions() {
-        let own = replayed.calls.iter().filter(|call| call.function == function);
-        let own: Vec<f64> = own.map(latency_us).collect();
-        let case = format!("{case}/{function}");
-        samples.add(&case, metric::P50, "us", percentile(&own, 50));
-        samples.add(&case, metric::P99, "us", percentile(&own, 99));
-        logarithms.push(percentile(&own, 99).ln());
-    }
-    let mean = logarithms.iter().sum::<f64>() / logarithms.len() as f64;
-    samples.add(case, metric::P99_OF_FUNCTIONS, "us", mean.exp());
+    latencies(samples, case, trace, &replayed.calls);
     let good = replayed.calls.iter().filter(|call| call.outcome.is_ok());
     let in_time = good.filter(|call| call.ended <= trace.span()).count();
     let period = trace.span().as_secs_f64() * 1e6 / in_time.max(1) as f64;
@@ -30,24 +28,67 @@ pub fn add(samples: &mut Samples, case: &str, trace: &Trace, replayed: &Replayed
     samples.add(case, "answered before the trace's end", "%", share(in_time));
     let failed = replayed.calls.iter().filter(|call| call.outcome.is_err()).count();
     samples.add(case, "failed", "%", share(failed));
-    for start in ["cold", "clone", "warm"] {
-        let is_it = |call: &&Call| call.outcome.as_ref().is_ok_and(|kind| kind == start);
-        let metric = match start {
-            "cold" => "cold starts",
-            "clone" => "clones",
-            _ => "warm calls",
-        };
-        samples.add(case, metric, "%", share(replayed.calls.iter().filter(is_it).count()));
+    let records: Vec<&Record> =
+        replayed.calls.iter().filter_map(|call| call.outcome.as_ref().ok()).collect();
+    for (start, metric) in STARTS {
+        let count = records.iter().filter(|record| record.start == start).count();
+        samples.add(case, metric, "%", share(count));
     }
-    for (bytes, number) in replayed.local_bytes.iter().zip(0u32..) {
+    samples.add(case, "processors busy", "%", replayed.load.busy);
+    samples.add(case, "processors taken away", "%", replayed.load.taken_away);
+    times(samples, case, &records);
+    looks(samples, case, &replayed.looks);
+}
+
+/// Of all calls, and of each function's.
+fn latencies(samples: &mut Samples, case: &str, trace: &Trace, calls: &[Call]) {
+    let all: Vec<f64> = calls.iter().map(latency_us).collect();
+    samples.add(case, metric::P50, "us", percentile(&all, 50));
+    samples.add(case, metric::P99, "us", percentile(&all, 99));
+    let mut logarithms = Vec::new();
+    for function in trace.functions() {
+        let own = calls.iter().filter(|call| call.function == function);
+        let own: Vec<f64> = own.map(latency_us).collect();
+        let case = format!("{case}/{function}");
+        samples.add(&case, metric::P50, "us", percentile(&own, 50));
+        samples.add(&case, metric::P99, "us", percentile(&own, 99));
+        logarithms.push(percentile(&own, 99).ln());
+    }
+    samples.add(case, metric::P99_OF_FUNCTIONS, "us", mean(&logarithms).exp());
+}
+
+/// Where the time of calls went that were answered; nothing of a trace without any.
+fn times(samples: &mut Samples, case: &str, records: &[&Record]) {
+    if records.is_empty() {
+        return;
+    }
+    let us = |of: fn(&Record) -> Duration| -> Vec<f64> {
+        records.iter().map(|record| of(record).as_secs_f64() * 1e6).collect()
+    };
+    let (waited, ran) = (us(|record| record.waited), us(|record| record.ran));
+    samples.add(case, "waited, mean", "us", mean(&waited));
+    samples.add(case, "waited, P99", "us", percentile(&waited, 99));
+    samples.add(case, "ran, mean", "us", mean(&ran));
+}
+
+fn looks(samples: &mut Samples, case: &str, looks: &[Look]) {
+    for (look, number) in looks.iter().zip(0u32..) {
         let case = format!("{case}/after {:04.1} s", (LOOK * number).as_secs_f64());
-        samples.add(&case, "local memory", "bytes", *bytes as f64);
+        samples.add(&case, "local memory", "bytes", look.local_bytes as f64);
     }
-    let bytes = &replayed.local_bytes;
-    let sum: u64 = bytes.iter().sum();
-    samples.add(case, "local memory, mean", "bytes", sum as f64 / bytes.len().max(1) as f64);
-    let most = bytes.iter().max().copied().unwrap_or_default();
-    samples.add(case, "local memory, most", "bytes", most as f64);
+    let all = |of: fn(&Look) -> f64| -> Vec<f64> { looks.iter().map(of).collect() };
+    let bytes = all(|look| look.local_bytes as f64);
+    samples.add(case, "local memory, mean", "bytes", mean(&bytes));
+    samples.add(case, "local memory, most", "bytes", bytes.into_iter().fold(0.0, f64::max));
+    samples.add(case, "memory promised, mean", "%", mean(&all(|look| look.promised)));
+    samples.add(case, "calls that wait, mean", "count", mean(&all(|look| look.waiting as f64)));
+    let starting = all(|look| look.starting as f64);
+    samples.add(case, "instances that start, mean", "count", mean(&starting));
+}
+
+/// Zero of none.
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// One that failed took as long as any may.
@@ -60,8 +101,7 @@ fn latency_us(call: &Call) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
+    use super::super::processors::Load;
     use super::super::trace::Arrival;
     use super::*;
 
@@ -69,28 +109,61 @@ mod tests {
     fn what_fails_counts_as_slow_and_not_as_throughput() {
         let arrival = |at| Arrival { at: Duration::from_secs(at), function: "f".to_owned() };
         let trace = Trace { arrivals: (0..=4).map(arrival).collect() };
+        let record = |start: &str| Record { start: start.to_owned(), ..Record::default() };
         let call = |ended: u64, outcome: Result<&str, &str>| Call {
             function: "f".to_owned(),
             took: Duration::from_secs(1),
             ended: Duration::from_secs(ended),
-            outcome: outcome.map(str::to_owned).map_err(str::to_owned),
+            outcome: outcome.map(record).map_err(str::to_owned),
         };
         let calls = vec![
             call(1, Ok("warm")),
-            call(2, Ok("clone")),
+            call(2, Ok("ghost")),
             call(3, Err("no")),
             call(4, Ok("warm")),
             call(5, Ok("cold")),
         ];
         let mut samples = Samples::default();
-        add(&mut samples, "s", &trace, &Replayed { calls, local_bytes: vec![1, 3] });
+        add(&mut samples, "s", &trace, &Replayed { calls, ..Replayed::default() });
         let one = |metric: &str| samples.values("s", metric)[0];
         assert_eq!(one(metric::P50), 1e6);
         assert_eq!(one(metric::P99), 90e6);
         assert_eq!(one(metric::PERIOD), 4e6 / 3.0, "the last came too late, one failed");
         assert_eq!((one("failed"), one("warm calls"), one("cold starts")), (20.0, 40.0, 20.0));
-        assert_eq!((one("local memory, mean"), one("local memory, most")), (2.0, 3.0));
+        assert_eq!((one("clones"), one("clones in ghosts with the image")), (0.0, 20.0));
         assert_eq!(samples.values("s/f", metric::P99), [90e6]);
+    }
+
+    #[test]
+    fn where_time_went_is_told_of_calls_that_were_answered() {
+        let trace = Trace {
+            arrivals: vec![Arrival { at: Duration::from_secs(9), function: "f".to_owned() }],
+        };
+        let call = |outcome| Call {
+            function: "f".to_owned(),
+            took: Duration::from_secs(1),
+            ended: Duration::from_secs(1),
+            outcome,
+        };
+        let record = |waited, ran| {
+            let [waited, ran] = [waited, ran].map(Duration::from_millis);
+            Ok(Record { start: "warm".to_owned(), waited, ran })
+        };
+        let calls = vec![call(record(1, 20)), call(Err("no".to_owned())), call(record(3, 40))];
+        let look =
+            |local_bytes, waiting| Look { local_bytes, promised: 50.0, waiting, starting: 1 };
+        let load = Load { busy: 70.0, taken_away: 10.0 };
+        let looks = vec![look(1, 0), look(3, 4)];
+        let mut samples = Samples::default();
+        add(&mut samples, "s", &trace, &Replayed { calls, looks, load });
+        let one = |metric: &str| samples.values("s", metric)[0];
+        assert_eq!((one("waited, mean"), one("waited, P99"), one("ran, mean")), (2e3, 3e3, 30e3));
+        assert_eq!((one("processors busy"), one("processors taken away")), (70.0, 10.0));
+        assert_eq!((one("local memory, mean"), one("local memory, most")), (2.0, 3.0));
         assert_eq!(samples.values("s/after 00.5 s", "local memory"), [3.0]);
+        assert_eq!((one("memory promised, mean"), one("calls that wait, mean")), (50.0, 2.0));
+        assert_eq!(one("instances that start, mean"), 1.0);
+        add(&mut samples, "none", &trace, &Replayed::default());
+        assert_eq!(samples.values("none", "waited, mean"), [0.0; 0]);
     }
 }

@@ -71,7 +71,7 @@ impl SlowPool {
         };
         let served = if system.name == MIGRATE_ON_ACCESS { Tiering::Moa } else { Tiering::Hybrid };
         let page = Traffic { lines: 0, pages: 1 }.added_us(POOL_NS, OVERLAP);
-        system.has_images.then(|| {
+        system.has_images().then(|| {
             json!({
                 "mapped": of(Tiering::Mow),
                 "served": of(served),
@@ -103,7 +103,7 @@ mod tests {
     fn systems_are_told_of_what_is_theirs() {
         for system in systems::all() {
             let added = slow_pool().added(&system);
-            assert_eq!(added.is_some(), system.has_images, "{}", system.name);
+            assert_eq!(added.is_some(), system.has_images(), "{}", system.name);
             let page_us = added.map_or(0.0, |added| added["copied_page_us"].as_f64().unwrap());
             // 64 lines, ten at a time, each 291 ns later.
             let expected = if system.name == FULL_COPY { 1.8624 } else { 0.0 };

@@ -1,6 +1,7 @@
-//! What is compared: the same platform, with other policies.
+//! What is compared: the same platform, with other policies, and with functions that begin otherwise.
 
 use farfork_policy::checkpoint::AfterCalls;
+use farfork_policy::ghosts::ByBursts;
 use farfork_policy::keep_alive::ByPressure;
 use farfork_policy::settings::{Checkpoint, KeepAlive, Settings, Tiering};
 use farfork_policy::tiering::Always;
@@ -12,8 +13,31 @@ pub struct System {
     pub name: &'static str,
     /// What its policies are.
     pub policies: Settings,
-    /// Whether functions have images at the beginning.
-    pub has_images: bool,
+    /// How instances begin.
+    pub beginning: Beginning,
+}
+
+/// How instances of functions begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// As clones of their function's image, which is there from the first call on.
+    Image,
+    /// As clones of the runtime's base image, which load the code.
+    BaseImage,
+    /// As interpreters that are executed in a container, which load the code.
+    Program,
+}
+
+impl Beginning {
+    /// All of them.
+    pub const ALL: [Beginning; 3] = [Beginning::Image, Beginning::BaseImage, Beginning::Program];
+}
+
+impl System {
+    /// Whether functions have images.
+    pub fn has_images(&self) -> bool {
+        self.beginning == Beginning::Image
+    }
 }
 
 /// That of farfork's own policies.
@@ -23,31 +47,46 @@ pub const FULL_COPY: &str = "full-copy";
 /// That which copies what a clone touches.
 pub const MIGRATE_ON_ACCESS: &str = "migrate-on-access";
 /// Names of all.
-pub const NAMES: [&str; 6] =
-    ["cold-start", "keep-warm", FULL_COPY, MIGRATE_ON_ACCESS, "migrate-on-write", FARFORK];
+pub const NAMES: [&str; 7] = [
+    "container-cold-start",
+    "cold-start",
+    "keep-warm",
+    FULL_COPY,
+    MIGRATE_ON_ACCESS,
+    "migrate-on-write",
+    FARFORK,
+];
 
 /// All of them.
-pub fn all() -> [System; 6] {
+pub fn all() -> [System; 7] {
     let never = Checkpoint::AfterCalls(AfterCalls { calls: u64::MAX });
     let at_once = ByPressure { long_ms: 0, short_ms: 0, ..ByPressure::default() };
-    let [cold_start, keep_warm, full_copy, on_access, on_write, farfork] = NAMES;
+    // So that containers are made when calls come.
+    let none_wait = ByBursts { spare: 0, most: 0, ..ByBursts::default() };
+    let [in_container, cold_start, keep_warm, full_copy, on_access, on_write, farfork] = NAMES;
     let without_images = |name, keep_alive| System {
         name,
         policies: Settings { checkpoint: never, keep_alive, ..Settings::default() },
-        has_images: false,
+        beginning: Beginning::BaseImage,
     };
     let always = |name, tiering| System {
         name,
         policies: Settings { tiering: Tiering::Always(Always { tiering }), ..Settings::default() },
-        has_images: true,
+        beginning: Beginning::Image,
     };
+    let ends_at_once = without_images(cold_start, KeepAlive::ByPressure(at_once));
     [
-        without_images(cold_start, KeepAlive::ByPressure(at_once)),
+        System {
+            name: in_container,
+            policies: Settings { ghosts: none_wait, ..ends_at_once.policies },
+            beginning: Beginning::Program,
+        },
+        ends_at_once,
         without_images(keep_warm, KeepAlive::ByPressure(ByPressure::default())),
         always(full_copy, Tier::Copy),
         always(on_access, Tier::Moa),
         always(on_write, Tier::Mow),
-        System { name: farfork, policies: Settings::default(), has_images: true },
+        System { name: farfork, policies: Settings::default(), beginning: Beginning::Image },
     ]
 }
 
