@@ -15,7 +15,12 @@ LATENCIES = [
     "time for each call that was answered",
     "failed",
 ]
-STARTS = ["cold starts", "clones", "clones in ghosts with the image", "warm calls"]
+STARTS = [
+    "cold starts",
+    "clones in ghosts with the image",
+    "clones in other ghosts",
+    "warm calls",
+]
 MEMORY = ["local memory, mean", "local memory, most"]
 # Where the time goes.
 CAUSES = [
@@ -25,6 +30,8 @@ CAUSES = [
     "calls that wait, mean",
     "instances that start, mean",
     "memory promised, mean",
+    "calls wait, of the time",
+    "processors not idle while calls wait",
     "processors busy",
     "processors taken away",
 ]

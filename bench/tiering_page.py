@@ -143,12 +143,13 @@ def _starts(rows: Rows, functions: list[str]) -> list[str]:
 def _wake_ups(rows: Rows, functions: list[str]) -> list[str]:
     columns = [
         ("bare-wake-up", "message to first instruction"),
+        ("bare-wake-up-again", "message to first instruction"),
         ("ghost-attached", "restore phase: wake-up"),
         ("ghost-attached", "request to first instruction"),
         ("ghost-attached", "request to the message that wakes it"),
     ]
-    heads = ["function", "bare wake-up", "the ghost's own wake-up", "message to first instruction"]
-    heads.append("before it: request to the message")
+    heads = ["function", "bare wake-up", "right after it", "the ghost's own wake-up"]
+    heads += ["message to first instruction", "before it: request to the message"]
     lines = [
         [function, *(table.cell(rows.get((f"{function}/{start}", m))) for start, m in columns)]
         for function in functions

@@ -2,7 +2,8 @@
 
 `farfork bench porter` puts this behind a first line that names the interpreter, and before a last
 one that has it serve a function's code. It is farfork's action server in all that it answers and
-prints, so that nothing but the start differs from functions of the kind `python`.
+prints, so that little but the start differs from functions of the kind `python`: programs are
+connected to anew for each call.
 """
 
 import os

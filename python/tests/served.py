@@ -76,10 +76,25 @@ class Platform:
 
         def is_ready() -> bool:
             assert self.process.poll() is None, self.log()
-            self.address = said.read_text().strip().removeprefix("http://")
-            return self.address != ""
+            address = said.read_text().strip().removeprefix("http://")
+            # Who asks meanwhile is refused where one has served.
+            self.address = address or self.address
+            return address != ""
 
-        await_true(is_ready, "it serves")
+        try:
+            await_true(is_ready, "it serves")
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """End it in order, if it goes on."""
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE_S)
+        finally:
+            self.process.kill()
+            self.process.wait()
 
     def ask(
         self, method: str, path: str, body: Any = None, key: str = "", namespace: str = "_"
@@ -164,16 +179,11 @@ def serving(
     """Serve until the end."""
     state.mkdir(exist_ok=True)
     platform = Platform(farfork, state, options or ("--nodes", "2"))
+    platform.begin(listen)
     try:
-        platform.begin(listen)
         yield platform
     finally:
-        platform.process.terminate()
-        try:
-            platform.process.wait(PATIENCE_S)
-        finally:
-            platform.process.kill()
-            platform.process.wait()
+        platform.end()
 
 
 @contextmanager

@@ -41,7 +41,9 @@ def test_it_answers_and_prints_as_the_action_server_does(
         with closing(Listener.bind_tcp("127.0.0.1", 0)) as listener:
             action = server(listener)
             answers = [action.answer("/init", init), *(action.answer("/run", run) for run in runs)]
-        return [*answers, capfd.readouterr().out]
+        # Tracebacks name the lines of each server.
+        printed = capfd.readouterr()
+        return [*answers, printed.out, printed.err.splitlines()[-1:]]
 
     program = runpy.run_path(str(PROGRAM))["_Program"]
     # A program is told no code.

@@ -2,11 +2,7 @@
 
 use crate::program::Expect;
 use crate::subject::Subject;
-use crate::{Outcome, Program, Trouble, compile, farfork, testbed};
-use farfork_image::catalog::{Catalog, ImageName};
-use farfork_image::format::Image;
-use farfork_pool::{PageBits, Pool};
-use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
+use crate::{Outcome, Program, Trouble, compile, farfork, known, testbed};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -275,7 +271,7 @@ impl<'a> Stage<'a> {
             started.push(self.clone_under(number, &["--tiering", tiering])?);
         }
         if started.len() < most {
-            self.know_all_written()?;
+            known::all_written(self.pool, &self.image)?;
             started.push(self.clone_under(started.len(), &[])?);
         }
         for clone in &mut started {
@@ -283,22 +279,6 @@ impl<'a> Stage<'a> {
         }
         self.parent.must_pass()?;
         self.compare_values(&started)
-    }
-
-    /// Has it known of all pages of the image that clones write them, so that a clone which has the
-    /// default policy is helped with all of them.
-    fn know_all_written(&self) -> Outcome {
-        let failed = |error: &dyn std::error::Error| Trouble::during("all written", error);
-        let pool = Pool::open(self.pool).map_err(|error| failed(&error))?;
-        let catalog = Catalog::open(&pool).map_err(|error| failed(&error))?;
-        let name: ImageName = self.image.parse().map_err(|error| failed(&error))?;
-        let cid = catalog.get(&name).map_err(|error| failed(&error))?;
-        let cid = cid.ok_or_else(|| Trouble::Failed(format!("no image {name}")))?;
-        let image = Image::read(&pool, cid).map_err(|error| failed(&error))?;
-        let words =
-            vec![u64::MAX; image.placement.len() * (CHUNK_BYTES / PAGE_BYTES / 64) as usize];
-        let bits = PageBits { accessed: words.clone(), dirtied: words, hot: Vec::new() };
-        pool.add_users_bits(cid, &bits).map_err(|error| failed(&error))
     }
 
     /// Declares hot what clones of the first process map from the pool, mapping by mapping, as far as there is
@@ -351,6 +331,8 @@ impl<'a> Stage<'a> {
     /// started, and how its clone.
     fn in_ghosts(&mut self, how: &[(&[&str], &[&str])]) -> Outcome {
         self.must_checkpoint(&[])?;
+        // So that clones are supplied with pages: ahead if they wait, or while they run.
+        known::all_written(self.pool, &self.image)?;
         let mut ghosts = Vec::new();
         for (ghost, _) in how {
             ghosts.push(farfork::start_ghost(ghost)?);

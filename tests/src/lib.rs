@@ -10,6 +10,7 @@ pub mod compile;
 pub mod driver;
 pub mod farfork;
 pub mod flavour;
+pub mod known;
 pub mod program;
 pub mod stalls;
 pub mod subject;

@@ -32,7 +32,8 @@ pub(crate) struct Args {
     #[arg(long)]
     detach: bool,
     /// When pages become local: mow, migrate on write; moa, migrate on access; hybrid, on access
-    /// those that clones were seen to access or that are declared hot; copy, before it starts.
+    /// those that clones were seen to access or that are declared hot; copy, before it starts. Of a ghost
+    /// that has its image, what that was started with holds.
     #[arg(long, value_name = "mow|moa|hybrid|copy", default_value_t = Tiering::Mow)]
     tiering: Tiering,
     /// Have the clones tell which pages they touch; farfork images show tells it then. They take a

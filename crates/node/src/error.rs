@@ -170,6 +170,16 @@ pub enum NodeError {
         /// The image.
         name: String,
     },
+    /// The agent is not root, and may not supply pages.
+    #[error(
+        "a clone cannot start under {tiering} here: the kernel lets only root supply a clone's pages \
+         (userfaultfd); use mow, or have root allow it to all users (sysctl \
+         vm.unprivileged_userfaultfd=1)"
+    )]
+    TieringUnprivileged {
+        /// The policy.
+        tiering: Tiering,
+    },
     /// A ghost's container could not be made.
     #[error("cannot make ghost {id}: {reason}; farfork doctor tells what ghosts need")]
     Container {

@@ -318,7 +318,7 @@ impl NodeImage {
     }
 
     /// What clones under `tiering` are given beside the plan.
-    pub fn overlay(
+    fn overlay(
         &self,
         pool: &Pool,
         tiering: Tiering,
@@ -340,6 +340,22 @@ impl NodeImage {
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
         let overlay = self.overlay(pool, tiering, Start::AtOnce)?;
         Ok(overlay.filter(|overlay| overlay.helped_bytes == 0 || room.has(overlay.helped_bytes)))
+    }
+
+    /// The same for a clone that waits: where there is no room it gets no pages that it may not need.
+    pub fn overlay_later(
+        &self,
+        pool: &Pool,
+        tiering: Tiering,
+        room: &Room,
+    ) -> Result<Option<Arc<Overlay>>, NodeError> {
+        let overlay = self.overlay(pool, tiering, Start::Later)?;
+        match overlay {
+            Some(overlay) if overlay.advance_bytes > 0 && !room.has(overlay.advance_bytes) => {
+                self.overlay(pool, tiering, Start::LaterWithoutRoom)
+            }
+            overlay => Ok(overlay),
+        }
     }
 
     fn check_files(&self, cid: Cid) -> Result<(), NodeError> {

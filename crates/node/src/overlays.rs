@@ -25,6 +25,8 @@ pub struct Overlay {
     pub bytes: u64,
     /// Bytes that the init makes local while the clone runs.
     pub helped_bytes: u64,
+    /// Bytes that become local before it runs, though it may never touch them.
+    pub advance_bytes: u64,
 }
 
 impl Overlay {
@@ -34,8 +36,9 @@ impl Overlay {
         let mut file = File::from(memfd_create("farfork-overlay", flags)?);
         file.write_all(&compiled.bytes)?;
         memfd::seal(&file)?;
-        let (bytes, helped_bytes) = (compiled.bytes.len() as u64, compiled.helped_bytes);
-        Ok(Overlay { file: file.into(), bytes, helped_bytes })
+        let overlay::Overlay { helped_bytes, advance_bytes, .. } = *compiled;
+        let bytes = compiled.bytes.len() as u64;
+        Ok(Overlay { file: file.into(), bytes, helped_bytes, advance_bytes })
     }
 }
 

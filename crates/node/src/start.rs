@@ -26,6 +26,7 @@ use crate::profile::{self, Profile, Watched};
 use crate::registry::{Number, Origin};
 use crate::room::Room;
 use crate::session::Node;
+use crate::user;
 
 /// Names of the phases whose ends a clone reports.
 const PHASES: [&str; 6] = ["init", "container", "process", "memory", "state", "leave"];
@@ -149,6 +150,10 @@ impl Node {
         let Some(own) = &self.own_ids else { return Ok(()) };
         if call.same_pid {
             return Err(NodeError::SamePidUnprivileged { name: call.name.clone() });
+        }
+        let tiering = call.tiering;
+        if matches!(tiering, Tiering::Moa | Tiering::Hybrid) && !user::may_supply_pages() {
+            return Err(NodeError::TieringUnprivileged { tiering });
         }
         own.check(&call.name, &image.attached.image.model)
     }

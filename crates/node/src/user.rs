@@ -49,6 +49,12 @@ fn keep_capabilities() -> io::Result<()> {
     caps::set(None, CapSet::Ambient, &all).map_err(failed)
 }
 
+/// Whether the kernel lets users without privileges supply pages to processes that the kernel works for.
+pub fn may_supply_pages() -> bool {
+    let allowed = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    allowed.is_ok_and(|allowed| allowed.trim() == "1")
+}
+
 impl OwnIds {
     fn of_this_process() -> Result<OwnIds, NodeError> {
         let groups = nix::unistd::getgroups()

@@ -33,6 +33,8 @@ pub enum Start {
     AtOnce,
     /// When it is woken, so that its time costs nobody anything until then.
     Later,
+    /// The same where memory is short: it gets no pages of its own before it touches them.
+    LaterWithoutRoom,
 }
 
 /// An overlay.
@@ -42,6 +44,8 @@ pub struct Overlay {
     pub bytes: Vec<u8>,
     /// So much is made local while the clone runs; none if all is left to what it touches.
     pub helped_bytes: u64,
+    /// So much is made local before it runs, though it may never touch it.
+    pub advance_bytes: u64,
 }
 
 /// The overlay that `tiering` gives the clones of `image`, of which `access` is known, or none if the
@@ -50,18 +54,20 @@ pub struct Overlay {
 pub fn compile(image: &Image, access: &Access, tiering: Tiering, start: Start) -> Option<Overlay> {
     let draft = |member| Draft::of(member, &image.placement, access, (tiering, start));
     let mut drafts: Vec<Draft> = image.model.members.iter().map(draft).collect();
-    let helped_bytes = match start {
-        Start::AtOnce => leave_to_helper(&mut drafts),
-        Start::Later => 0,
-    };
-    lay_out(&drafts, helped_bytes)
+    let (mut helped_bytes, mut advance_bytes) = (0, 0);
+    match start {
+        Start::AtOnce => helped_bytes = leave_to_helper(&mut drafts),
+        Start::Later => advance_bytes = drafts.iter().map(Draft::written_bytes).sum(),
+        Start::LaterWithoutRoom => {}
+    }
+    lay_out(&drafts, helped_bytes).map(|overlay| Overlay { advance_bytes, ..overlay })
 }
 
 /// Keeps what is worth the helper's while of what is to be supplied in advance: the bytes of it.
 fn leave_to_helper(drafts: &mut [Draft]) -> u64 {
     let [first, others @ ..] = drafts else { return 0 };
     others.iter_mut().for_each(Draft::leave_to_faults);
-    let bytes = first.write.iter().map(|span| span.bytes).sum();
+    let bytes = first.written_bytes();
     if bytes < LEAST_HELPED {
         first.leave_to_faults();
         return 0;
@@ -77,7 +83,7 @@ fn lay_out(drafts: &[Draft], helped_bytes: u64) -> Option<Overlay> {
     let members: Vec<MemberOverlay> = drafts.iter().map(|draft| draft.put(&mut arena)).collect();
     let members = arena.table(&members);
     let bytes = arena.finish(members, helped_bytes != 0)?;
-    Some(Overlay { bytes, helped_bytes })
+    Some(Overlay { bytes, helped_bytes, advance_bytes: 0 })
 }
 
 /// The overlay of a clone that tells which pages it touches: it has nothing done in advance. None if
@@ -145,8 +151,10 @@ impl Draft {
         treatment: &Treatment,
         start: Start,
     ) {
-        if start == Start::Later {
-            self.write.extend(spans(span, &treatment.write));
+        if start != Start::AtOnce {
+            if start == Start::Later {
+                self.write.extend(spans(span, &treatment.write));
+            }
             self.read.extend(spans(span, &policy::pages(span).collect()));
             return;
         }
@@ -154,6 +162,10 @@ impl Draft {
         self.read.extend(spans(span, only_read).flat_map(blocks));
         // Touching one page maps its neighbours in the block, too (`fault_around_bytes`).
         self.read.dedup_by_key(|read| align_down(read.address, HELPED_BYTES));
+    }
+
+    fn written_bytes(&self) -> u64 {
+        self.write.iter().map(|span| span.bytes).sum()
     }
 
     fn leave_to_faults(&mut self) {
@@ -367,6 +379,16 @@ mod tests {
         for tiering in [Tiering::Moa, Tiering::Hybrid, Tiering::Copy] {
             assert!(of(tiering).read.is_empty(), "{tiering}");
         }
+    }
+
+    #[test]
+    fn a_clone_that_waits_without_room_has_no_pages_of_its_own_yet() {
+        let access = Access { dirtied: PageSet::from_iter([5, 6]), ..Access::default() };
+        let without = (Tiering::Mow, Start::LaterWithoutRoom);
+        let without = Draft::of(&member(), &PLACEMENT, &access, without);
+        let with = later(&access, Tiering::Mow);
+        assert_eq!((without.written_bytes(), with.written_bytes()), (0, 2 * PAGE_BYTES));
+        assert_eq!(without.read, with.read, "which takes nothing but page tables");
     }
 
     #[test]

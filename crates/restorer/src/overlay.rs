@@ -45,8 +45,8 @@ pub fn is_helped() -> bool {
     unsafe { (*(window::OVERLAY as *const OverlayHeader)).is_helped != 0 }
 }
 
-/// Supplies pages of this process before they are touched. What cannot be supplied, as memory is
-/// short, is supplied when it is touched, or not.
+/// Supplies pages of this process before they are touched; whoever worked the overlay out has seen that
+/// there is memory for them. What cannot be supplied is left to faults.
 pub fn populate(overlay: &MemberOverlay) {
     // SAFETY: a descriptor for this process, made and closed here.
     let own = unsafe {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use farfork_plan::protocol::{VERSION, WakeKind};
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, Trouble, farfork};
+use farfork_tests::{Outcome, Trouble, farfork, known};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
@@ -292,6 +292,26 @@ fn runs_out_of_memory_by_its_policy() -> Outcome {
         let more = ["restore", "a/large", "--ghost", &ghost, "--tiering", tiering];
         let mut clone = Subject::start(tiering, &mut scene.command(&more)?, PATIENCE)?;
         if fits {
+            clone.must_pass()?;
+        } else {
+            clone.send_byte();
+            ends_for_want_of_memory(clone)?;
+        }
+        scene.has_no_ghost(&ghost)?;
+    }
+    // What is all to be local before it runs does not fit, and is not begun without a word.
+    let ghost = start(&scene, &["--memory", "64M"])?;
+    let more = ["restore", "a/large", "--ghost", &ghost, "--tiering", "copy"];
+    scene.fails(&more, 1, &["want of memory", "64 MiB"])?;
+    scene.has_no_ghost(&ghost)?;
+    // What may never be touched is not made local where there is no room for it.
+    known::all_written(&scene.pool_path(), "a/large")?;
+    for tiering in ["mow", "moa"] {
+        let image = ["--image", "a/large", "--tiering", tiering, "--memory", "64M"];
+        let ghost = start(&scene, &image)?;
+        let mut command = scene.command(&["restore", "a/large", "--ghost", &ghost])?;
+        let mut clone = Subject::start(tiering, &mut command, PATIENCE)?;
+        if tiering == "mow" {
             clone.must_pass()?;
         } else {
             clone.send_byte();

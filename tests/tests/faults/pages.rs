@@ -13,6 +13,7 @@ use crate::scene::{PATIENCE, Scene, await_until, demand, during};
 pub const CASES: &[Case] = &[
     ("are_supplied_without_an_agent", are_supplied_without_an_agent),
     ("end_with_their_init", end_with_their_init),
+    ("end_with_their_init_in_their_parents_place", end_in_their_parents_place),
     ("are_waited_for_when_their_init_ends", are_waited_for_when_their_init_ends),
     ("are_not_supplied_for_a_checkpoint", are_not_supplied_for_a_checkpoint),
     ("need_a_known_policy", need_a_known_policy),
@@ -31,9 +32,11 @@ enum Place {
 
 /// Holds a test of clones by each policy, in each place.
 fn everywhere(test: impl Fn(&'static str, Place) -> Outcome) -> Outcome {
-    farfork::ghosts_possible()?;
-    for tiering in SUPPLIED {
-        for place in [Place::Scratch, Place::EmptyGhost, Place::AttachedGhost] {
+    for place in [Place::Scratch, Place::EmptyGhost, Place::AttachedGhost] {
+        if place != Place::Scratch {
+            farfork::ghosts_possible()?;
+        }
+        for tiering in SUPPLIED {
             test(tiering, place).map_err(|trouble| match trouble {
                 Trouble::Failed(why) => Trouble::Failed(format!("{tiering}, {place:?}: {why}")),
                 skipped => skipped,
@@ -69,6 +72,24 @@ fn end_with_their_init() -> Outcome {
         parent.must_pass()?;
         scene.strike()
     })
+}
+
+/// No PID namespace ends with the init there.
+fn end_in_their_parents_place() -> Outcome {
+    for tiering in SUPPLIED {
+        let mut scene = Scene::set(160)?;
+        scene.agent()?;
+        let mut parent = scene.subject("malloc_torture")?;
+        let pid = parent.pid().to_string();
+        scene.works(&["checkpoint", "--kill", "--pid", &pid, "--name", "a/b"])?;
+        parent.finish()?;
+        let mut clone = clone(&scene, &["--tiering", tiering, "--pid-mode", "same"])?;
+        let init = parent_of(pid_of(&clone)?)?;
+        kill(init, Signal::SIGKILL).map_err(during("killing an init"))?;
+        must_be_killed(&mut clone)?;
+        scene.strike()?;
+    }
+    Ok(())
 }
 
 /// A clone that stands at a page, which nobody supplies any more.
@@ -173,7 +194,11 @@ fn clone_in(scene: &Scene, place: Place, tiering: &str) -> Outcome<(Subject, i32
         None => policy.to_vec(),
     };
     let clone = clone(scene, &more)?;
-    let pid = clone.after("    \"pid\": ").pop().unwrap_or_default();
-    let pid = pid.trim_end_matches(',').parse().map_err(during("finding a clone's pid"))?;
+    let pid = pid_of(&clone)?;
     Ok((clone, pid))
+}
+
+fn pid_of(clone: &Subject) -> Outcome<i32> {
+    let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
+    told.trim_end_matches(',').parse().map_err(during("finding a clone's pid"))
 }

@@ -52,6 +52,10 @@ fn anonymous_of(pid: u32) -> Outcome<Vec<String>> {
 }
 
 fn loses_no_write() -> Outcome {
+    ["mow", "hybrid"].into_iter().try_for_each(loses_no_write_under)
+}
+
+fn loses_no_write_under(tiering: &str) -> Outcome {
     let mut scene = Scene::set(64)?;
     scene.agent()?;
     let mut parent = scene.subject("promoted")?;
@@ -59,7 +63,7 @@ fn loses_no_write() -> Outcome {
     let ranges = anonymous_of(parent.pid())?;
     let which: Vec<&str> = ranges.iter().map(String::as_str).collect();
     for round in 0..rounds() {
-        let mut command = scene.command(&["restore", "a/b"])?;
+        let mut command = scene.command(&["restore", "a/b", "--tiering", tiering])?;
         let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
         let pid = pid_of(&scene)?;
         clone.send(b"v");
@@ -70,7 +74,7 @@ fn loses_no_write() -> Outcome {
         }
         let counted = number(&told(&scene)?, "promoted_bytes")?;
         demand(counted == pages << 12, format!("{pages} pages, and {counted} bytes in ps"))?;
-        demand(pages > 0, format!("round {round}: no page became local"))?;
+        demand(pages > 0, format!("{tiering}, round {round}: no page became local"))?;
         clone.send(b"e");
         clone.must_pass()?;
         await_until("the clone is gone", || told(&scene).is_err())?;

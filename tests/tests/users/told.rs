@@ -10,11 +10,12 @@ use crate::user::User;
 type Case = (&'static str, fn() -> Outcome);
 
 /// The tests.
-pub const CASES: [Case; 6] = [
+pub const CASES: [Case; 7] = [
     ("refused_checkpoints", refused_checkpoints),
     ("a_process_of_root", a_process_of_root),
     ("an_image_of_root", an_image_of_root),
     ("the_same_pid", the_same_pid),
+    ("a_policy_that_supplies_pages", a_policy_that_supplies_pages),
     ("a_connection_that_ends", a_connection_that_ends),
     ("doctor", doctor),
 ];
@@ -89,6 +90,22 @@ fn the_same_pid() -> Outcome {
     parent.finish()?;
     let call = ["restore", "--pid-mode", "same", "--detach", "test/same"];
     must_say(&farfork::run(user.farfork(&call))?, 1, &["--pid-mode same", "leave the option out"])
+}
+
+fn a_policy_that_supplies_pages() -> Outcome {
+    let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    if allowed.is_ok_and(|allowed| allowed.trim() == "1") {
+        return Err(Trouble::Skipped("vm.unprivileged_userfaultfd is 1 here".to_owned()));
+    }
+    let user = User::new()?;
+    let mut parent = user.start("steady")?;
+    user.checkpoint(parent.pid(), "test/supplied", &[])?;
+    for tiering in ["moa", "hybrid"] {
+        let call = ["restore", "--tiering", tiering, "--detach", "test/supplied"];
+        let words = [tiering, "only root", "use mow", "vm.unprivileged_userfaultfd"];
+        must_say(&farfork::run(user.farfork(&call))?, 1, &words)?;
+    }
+    parent.must_pass()
 }
 
 /// A reset takes CAP_NET_ADMIN: the clone reads the end of the stream, and its caller is told.

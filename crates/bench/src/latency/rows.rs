@@ -14,7 +14,7 @@ const DEVICE_NS: f64 = 391.0;
 /// Latencies for each of the caches.
 const LATENCIES_NS: [&[f64]; 2] = [&[LOCAL_NS, 200.0, 300.0, DEVICE_NS], &[DEVICE_NS]];
 /// So many misses are waited for at the same time: one is the worst there is, and processors find more,
-/// or fetch them ahead. Cores of today have 10 to 16 buffers for lines that they wait for.
+/// or fetch them ahead.
 const OVERLAPS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
 /// What goals are judged by.
 const WORST_OVERLAP: f64 = OVERLAPS[0];

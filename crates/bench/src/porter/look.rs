@@ -2,6 +2,8 @@
 
 use farfork_porter::life::snapshot::{Node, Snapshot};
 
+use super::processors::Load;
+
 /// How a platform is at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Look {
@@ -13,11 +15,13 @@ pub struct Look {
     pub waiting: u64,
     /// Instances that are being started, for which there was room.
     pub starting: u64,
+    /// What processors did since it was looked before.
+    pub load: Load,
 }
 
 impl Look {
     /// At what the platform tells of itself.
-    pub fn at(snapshot: &Snapshot) -> Look {
+    pub fn at(snapshot: &Snapshot, load: Load) -> Look {
         let sum = |of: fn(&Node) -> u64| snapshot.nodes.values().map(of).sum::<u64>();
         let budget = sum(|node| node.budget_bytes).max(1);
         Look {
@@ -25,6 +29,7 @@ impl Look {
             promised: 100.0 * sum(|node| node.memory_bytes) as f64 / budget as f64,
             waiting: snapshot.calls_waiting,
             starting: sum(|node| node.starting),
+            load,
         }
     }
 }
@@ -46,8 +51,9 @@ mod tests {
         };
         let nodes = [("a", node(10, 900)), ("b", node(20, 100))];
         let nodes = nodes.map(|(name, node)| (name.to_owned(), node)).into();
-        let seen = Look::at(&Snapshot { nodes, calls_waiting: 7, ..Snapshot::default() });
-        assert_eq!(seen, Look { local_bytes: 30, promised: 50.0, waiting: 7, starting: 4 });
-        assert_eq!(Look::at(&Snapshot::default()), Look::default());
+        let load = Load { busy: 60.0, taken_away: 1.0 };
+        let seen = Look::at(&Snapshot { nodes, calls_waiting: 7, ..Snapshot::default() }, load);
+        assert_eq!(seen, Look { local_bytes: 30, promised: 50.0, waiting: 7, starting: 4, load });
+        assert_eq!(Look::at(&Snapshot::default(), Load::default()), Look::default());
     }
 }

@@ -105,7 +105,7 @@ fn notes(is_slow: bool) -> Vec<String> {
          container that starts an interpreter.",
         "container-cold-start starts one: runc makes a container when the call comes, and in it an \
          interpreter is executed, which loads the code. The process that executes it is a clone of the \
-         base image, as the platform begins every program so; that is about a millisecond of it.",
+         base image, as the platform begins every program so, and it is connected to anew for each call.",
         "CRIU is not measured here: it restores no function into a container that waits; full-copy \
          does what restoring from files in memory does, with farfork's plan.",
     ]

@@ -16,9 +16,16 @@ pub struct Load {
     pub taken_away: f64,
 }
 
+impl Load {
+    /// They had nothing to give to anybody who waited.
+    pub fn not_idle(self) -> f64 {
+        self.busy + self.taken_away
+    }
+}
+
 /// What they did since the machine was started, in the kernel's ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ticks {
+pub struct Ticks {
     busy: u64,
     idle: u64,
     taken_away: u64,
@@ -32,7 +39,8 @@ pub async fn load_until(end: Instant) -> Result<Load, BenchError> {
 }
 
 impl Ticks {
-    fn now() -> Result<Ticks, BenchError> {
+    /// Those of this moment.
+    pub fn now() -> Result<Ticks, BenchError> {
         let text = proc::text(PATH).map_err(io("read", PATH))?;
         let strange = || io("read", PATH)(std::io::Error::other("it begins with no sum"));
         Ticks::read(&text).ok_or_else(strange)
@@ -49,7 +57,8 @@ impl Ticks {
         Some(Ticks { busy, idle: idle + io_wait, taken_away: steal })
     }
 
-    fn since(self, before: Ticks) -> Load {
+    /// What they did after `before`.
+    pub fn since(self, before: Ticks) -> Load {
         // Waiting for disks is known to be counted backwards now and then.
         let idle = self.idle.saturating_sub(before.idle);
         let busy = self.busy.saturating_sub(before.busy);

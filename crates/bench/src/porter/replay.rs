@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use super::client::{Answer, Client};
 use super::functions::Functions;
 use super::look::Look;
-use super::processors::{self, Load};
+use super::processors::{self, Load, Ticks};
 use super::trace::Trace;
 use crate::error::BenchError;
 
@@ -90,6 +90,7 @@ async fn make(
     }
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = Ticks::now()?;
     loop {
         tokio::select! {
             ended = calls.join_next() => {
@@ -104,7 +105,10 @@ async fn make(
                 replayed.calls.push(Call { function, took, ended, outcome });
             }
             _ = looks.tick(), if began.elapsed() < trace.span() => {
-                replayed.looks.push(Look::at(&client.snapshot().await?));
+                let now = Ticks::now()?;
+                let load = now.since(ticks);
+                ticks = now;
+                replayed.looks.push(Look::at(&client.snapshot().await?, load));
             }
         }
     }

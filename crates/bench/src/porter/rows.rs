@@ -12,7 +12,7 @@ use crate::stats::percentile;
 /// How calls come to their instance: the platform's words, and ours.
 const STARTS: [(&str, &str); 4] = [
     ("cold", "cold starts"),
-    ("clone", "clones"),
+    ("clone", "clones in other ghosts"),
     ("ghost", "clones in ghosts with the image"),
     ("warm", "warm calls"),
 ];
@@ -84,6 +84,13 @@ fn looks(samples: &mut Samples, case: &str, looks: &[Look]) {
     samples.add(case, "calls that wait, mean", "count", mean(&all(|look| look.waiting as f64)));
     let starting = all(|look| look.starting as f64);
     samples.add(case, "instances that start, mean", "count", mean(&starting));
+    let with_calls = looks.iter().filter(|look| look.waiting > 0);
+    let loads: Vec<f64> = with_calls.map(|look| look.load.not_idle()).collect();
+    let share = 100.0 * loads.len() as f64 / looks.len().max(1) as f64;
+    samples.add(case, "calls wait, of the time", "%", share);
+    if !loads.is_empty() {
+        samples.add(case, "processors not idle while calls wait", "%", mean(&loads));
+    }
 }
 
 /// Zero of none.
@@ -130,7 +137,10 @@ mod tests {
         assert_eq!(one(metric::P99), 90e6);
         assert_eq!(one(metric::PERIOD), 4e6 / 3.0, "the last came too late, one failed");
         assert_eq!((one("failed"), one("warm calls"), one("cold starts")), (20.0, 40.0, 20.0));
-        assert_eq!((one("clones"), one("clones in ghosts with the image")), (0.0, 20.0));
+        assert_eq!(
+            (one("clones in other ghosts"), one("clones in ghosts with the image")),
+            (0.0, 20.0)
+        );
         assert_eq!(samples.values("s/f", metric::P99), [90e6]);
     }
 
@@ -150,10 +160,16 @@ mod tests {
             Ok(Record { start: "warm".to_owned(), waited, ran })
         };
         let calls = vec![call(record(1, 20)), call(Err("no".to_owned())), call(record(3, 40))];
-        let look =
-            |local_bytes, waiting| Look { local_bytes, promised: 50.0, waiting, starting: 1 };
-        let load = Load { busy: 70.0, taken_away: 10.0 };
-        let looks = vec![look(1, 0), look(3, 4)];
+        let busy = |busy| Load { busy, taken_away: 10.0 };
+        let look = |local_bytes, waiting, load| Look {
+            local_bytes,
+            promised: 50.0,
+            waiting,
+            starting: 1,
+            load,
+        };
+        let load = busy(70.0);
+        let looks = vec![look(1, 0, busy(20.0)), look(3, 4, busy(85.0))];
         let mut samples = Samples::default();
         add(&mut samples, "s", &trace, &Replayed { calls, looks, load });
         let one = |metric: &str| samples.values("s", metric)[0];
@@ -163,7 +179,10 @@ mod tests {
         assert_eq!(samples.values("s/after 00.5 s", "local memory"), [3.0]);
         assert_eq!((one("memory promised, mean"), one("calls that wait, mean")), (50.0, 2.0));
         assert_eq!(one("instances that start, mean"), 1.0);
+        assert_eq!(one("calls wait, of the time"), 50.0);
+        assert_eq!(one("processors not idle while calls wait"), 95.0);
         add(&mut samples, "none", &trace, &Replayed::default());
         assert_eq!(samples.values("none", "waited, mean"), [0.0; 0]);
+        assert_eq!(samples.values("none", "processors not idle while calls wait"), [0.0; 0]);
     }
 }

@@ -67,19 +67,20 @@ fn excess(function: &Function, samples: &Samples) -> Option<Goal> {
 fn above_wake_up(function: &Function, samples: &Samples) -> Option<Goal> {
     let goal = name(
         function,
-        "pre-attached ghost, request to first instruction above a bare \
+        "pre-attached ghost, message to first instruction above a bare \
                                wake-up, us",
     );
     let ghost = values(function, samples, start::ATTACHED, metric::RESTORE);
-    let bare = values(function, samples, start::WAKE_UP, ghosts::WAKE_UP);
+    // A clone that waits is woken to take its descriptors, and then, sooner than in 10 ms, to start.
+    let bare = values(function, samples, start::WAKE_UP_AGAIN, ghosts::WAKE_UP);
     let above: Vec<f64> = ghost.iter().zip(bare).map(|(ghost, bare)| ghost - bare).collect();
     Some(Goal::median(goal, GHOST_ABOVE_WAKE_UP_US, &above))
 }
 
 /// A goal only where the wake-up itself leaves room for it.
 fn ghost_start(function: &Function, samples: &Samples) -> Option<Goal> {
-    let bare = median(values(function, samples, start::WAKE_UP, ghosts::WAKE_UP));
-    let goal = name(function, "pre-attached ghost, request to first instruction, us");
+    let bare = median(values(function, samples, start::WAKE_UP_AGAIN, ghosts::WAKE_UP));
+    let goal = name(function, "pre-attached ghost, message to first instruction, us");
     let ghost = values(function, samples, start::ATTACHED, metric::RESTORE);
     (bare + GHOST_ABOVE_WAKE_UP_US <= GHOST_US).then(|| Goal::median(goal, GHOST_US, ghost))
 }

@@ -1,7 +1,8 @@
 //! Ten thousand clones of the smallest function, and of the smallest program: how many a second come to
 //! a right answer, what each costs before its first call, and whether they stand in each other's way.
 //!
-//! Clones are started from scratch, in the network, IPC, UTS namespaces and the cgroup that there are.
+//! Clones are started from scratch, in the network, IPC, UTS namespaces and the cgroup that there are, and
+//! in ghosts, where all namespaces are there.
 //! They live until the herd is complete, or until the machine has no room for more: then all of them
 //! end, outside the clock, and the herd goes on.
 
@@ -144,10 +145,11 @@ fn herds(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchE
     whole(&mut herd, bench, scale, &[here.clone(), here])
 }
 
-/// So many clones, as many in each of these ways.
+/// So many clones, about as many in each of these ways.
 fn evenly(ways: &[Way], count: usize) -> Vec<Vec<Way>> {
-    let part = |way: &Way| vec![way.clone(); count / ways.len()];
-    ways.iter().map(part).collect()
+    let more = |index| usize::from(index < count % ways.len());
+    let part = |(index, way): (usize, &Way)| vec![way.clone(); count / ways.len() + more(index)];
+    ways.iter().enumerate().map(part).collect()
 }
 
 /// The same warm process, checkpointed into a pool of its own.
@@ -273,4 +275,17 @@ fn end(all: Vec<StartedClone>, testbed: &Testbed) -> Result<(), BenchError> {
     ending.into_iter().for_each(usage::await_end);
     std::thread::sleep(GRACE);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_are_shared_out_and_none_is_left_out() {
+        let ways =
+            [1, 2, 3].map(|id| Way::new(farfork_types::Cid::from_bytes([id; 16]), Tiering::Mow));
+        let of = |count| evenly(&ways, count).iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!((of(9), of(11), of(2)), (vec![3, 3, 3], vec![4, 4, 3], vec![1, 1, 0]));
+    }
 }

@@ -24,6 +24,8 @@ pub mod start {
     pub const EMPTY_COPIED: &str = "ghost-empty-copy";
     pub const ATTACHED: &str = "ghost-attached";
     pub const WAKE_UP: &str = "bare-wake-up";
+    /// Of a process that was woken just before, as a clone is that waits: to take its descriptors.
+    pub const WAKE_UP_AGAIN: &str = "bare-wake-up-again";
 }
 
 /// Metrics that other files look for.
@@ -59,8 +61,11 @@ pub fn one_round(function: &mut Function, bench: &mut Bench<'_>) -> Result<(), B
         pause();
         case(lane, bench)?;
     }
-    let us = function.sleeper.wake().map_err(|error| lane.subject.wrong(start::WAKE_UP, &error))?;
-    bench.samples.add(&lane.subject.case(start::WAKE_UP), metric::WAKE_UP, "us", us);
+    let both = function.sleeper.wake();
+    let both = both.map_err(|error| lane.subject.wrong(start::WAKE_UP, &error))?;
+    for (start, us) in [start::WAKE_UP, start::WAKE_UP_AGAIN].into_iter().zip(both) {
+        bench.samples.add(&lane.subject.case(start), metric::WAKE_UP, "us", us);
+    }
     Ok(())
 }
 

@@ -129,7 +129,7 @@ fn process_madvise() -> Finding {
     let mapping = Mapping::anonymous(PAGES * PAGE_BYTES).map_err(while_doing("mapping memory"))?;
     let populated = mapping
         .populate_write_as_a_process()
-        .map_err(while_doing("asking process_madvise for this process's own pages"))?;
+        .map_err(while_doing("asking for pages of this process by process_madvise"))?;
     match populated == PAGES * PAGE_BYTES {
         true => Ok("populates pages of the process that asks".into()),
         false => Err(format!("asked for {} bytes, and got {populated}", PAGES * PAGE_BYTES)),
@@ -162,6 +162,15 @@ fn chosen(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_that_supplies_pages_in_one_call_is_seen_to() {
+        let release = nix::sys::utsname::uname().unwrap().release().to_string_lossy().into_owned();
+        let mut numbers = release.split('.').map_while(|part| part.parse::<u32>().ok());
+        let version = (numbers.next(), numbers.next());
+        assert!(version.1.is_some(), "{release}");
+        assert_eq!(process_madvise().is_ok(), version >= (Some(6), Some(13)), "{release}");
+    }
 
     #[test]
     fn the_choice_is_in_brackets() {

@@ -207,7 +207,6 @@ impl Mapping {
         unsafe { ((self.address + page * PAGE_BYTES) as *mut u8).write_volatile(1) };
     }
 
-    /// Maps every page for reading, as an attach to the pool does.
     /// Populates all of it, writable, by the call that takes a process; how many bytes are.
     pub(super) fn populate_write_as_a_process(&self) -> io::Result<usize> {
         let own = nix::unistd::getpid().as_raw();
@@ -230,6 +229,7 @@ impl Mapping {
         Ok(populated as usize)
     }
 
+    /// Maps every page for reading, as an attach to the pool does.
     pub(super) fn populate_read(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping; populating changes no contents.
         let done =

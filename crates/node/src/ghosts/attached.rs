@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use farfork_pages::overlay::Start;
 use farfork_restore::{Event, Ghost, Started, Waker};
 use farfork_types::wire::{GhostImage, RestoreCall};
 use farfork_types::{Cid, Tiering};
@@ -58,7 +57,7 @@ impl Node {
         check_image(&image, name)?;
         let (waker, theirs) = Waker::new()?;
         let request = image.attached.request_waiting();
-        let overlay = image.overlay(pool.pool(), *tiering, Start::Later)?;
+        let overlay = image.overlay_later(pool.pool(), *tiering, &container.room())?;
         let started = hand_over(overlay, &image, &pin, (request, &[theirs]), |request, hands| {
             Ok(ghost.spawn(cid, request, hands)?)
         })?;

@@ -32,11 +32,12 @@ pub fn measure(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), 
                 scale.rounds_of_ghosts
             ));
             let (us, all) = herd.batch(&made(lane, bench.testbed, has_image, count)?)?;
+            let answered = all.len() as f64;
             end_asked(all, bench.testbed)?;
-            await_none(bench.testbed)?;
+            await_none(lane, bench.testbed)?;
             if round > 0 {
                 let case = lane.subject.case(name);
-                let (each, rate) = (us / count as f64, count as f64 * 1e6 / us);
+                let (each, rate) = (us / answered, answered * 1e6 / us);
                 bench.samples.add(&case, metric::EACH, "us", each);
                 bench.samples.add(&case, metric::RATE, "1/s", rate);
             }
@@ -68,10 +69,13 @@ fn made(
 }
 
 /// Waits until all containers have gone.
-fn await_none(testbed: &Testbed) -> Result<(), BenchError> {
+fn await_none(lane: &Lane, testbed: &Testbed) -> Result<(), BenchError> {
     let begun = Instant::now();
-    while begun.elapsed() < LEAVE && !Client::connect(&testbed.node)?.ghosts()?.is_empty() {
+    while begun.elapsed() < LEAVE {
+        if Client::connect(&testbed.node)?.ghosts()?.is_empty() {
+            return Ok(());
+        }
         std::thread::sleep(Duration::from_millis(50));
     }
-    Ok(())
+    Err(lane.subject.wrong("ghosts", &"containers stay when their clones have ended"))
 }

@@ -1,0 +1,25 @@
+//! What nodes are told of an image's pages in the name of clones.
+
+use std::path::Path;
+
+use farfork_image::catalog::{Catalog, ImageName};
+use farfork_image::format::Image;
+use farfork_pool::{PageBits, Pool};
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
+
+use crate::{Outcome, Trouble};
+
+/// Has it known of all pages of an image that clones access and write them: whoever waits gets copies of
+/// all before it starts, and whoever starts at once is helped with all of them.
+pub fn all_written(pool: &Path, image: &str) -> Outcome {
+    let failed = |error: &dyn std::error::Error| Trouble::during("all written", error);
+    let pool = Pool::open(pool).map_err(|error| failed(&error))?;
+    let catalog = Catalog::open(&pool).map_err(|error| failed(&error))?;
+    let name: ImageName = image.parse().map_err(|error| failed(&error))?;
+    let cid = catalog.get(&name).map_err(|error| failed(&error))?;
+    let cid = cid.ok_or_else(|| Trouble::Failed(format!("no image {name}")))?;
+    let image = Image::read(&pool, cid).map_err(|error| failed(&error))?;
+    let words = vec![u64::MAX; image.placement.len() * (CHUNK_BYTES / PAGE_BYTES / 64) as usize];
+    let bits = PageBits { accessed: words.clone(), dirtied: words, hot: Vec::new() };
+    pool.add_users_bits(cid, &bits).map_err(|error| failed(&error))
+}
