@@ -287,7 +287,8 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
     assert soak.answers[502] <= 20 * soak.faults, (soak.answers, soak.faults)
     assert soak.faults > SOAK_S / 20
     assert soak.kills > SOAK_S / 120
-    assert soak.cut > 0
+    # Between two calls there is a pause: a few kills may all have met one.
+    assert soak.cut > 0 or soak.kills < 10
     # Whether ghosts with images pay depends on how often, and how fast, instances start.
     assert set(soak.kinds) - {"ghost"} == {"cold", "warm", "clone"}, soak.kinds
     assert len(set(soak.tokens)) == len(soak.tokens), "two clones have drawn the same"

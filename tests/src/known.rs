@@ -9,8 +9,8 @@ use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
 
 use crate::{Outcome, Trouble};
 
-/// Has it known of all pages of an image that clones access and write them: whoever waits gets copies of
-/// all before it starts, and whoever starts at once is helped with all of them.
+/// Has it known of all pages of an image that clones access and write them. By the default policy, whoever
+/// waits gets copies before it starts, and whoever starts at once is helped with them.
 pub fn all_written(pool: &Path, image: &str) -> Outcome {
     let failed = |error: &dyn std::error::Error| Trouble::during("all written", error);
     let pool = Pool::open(pool).map_err(|error| failed(&error))?;
