@@ -38,6 +38,14 @@ static inline int is_of_user(int set, int count, pid_t user) {
     return 0;
 }
 
+// After a process that had attached it has ended; none are attached to a segment that is gone. Whoever reads in
+// /proc what memory a process uses, as the node's agent does, holds that memory for a moment beyond its end.
+static inline void await_attached(int id, unsigned long count) {
+    for (int left = 5000; described(id).shm_nattch != count && left > 0; left--) usleep(1000);
+    CHECK(described(id).shm_nattch == count, "segment %d: expected %lu attached in the end, saw %lu", id, count,
+          described(id).shm_nattch);
+}
+
 static inline void remove_objects_of(pid_t user) {
     char info[512] __attribute__((aligned(8))); // more than any of the kernel's
     int last = semctl(0, 0, SEM_INFO, info);

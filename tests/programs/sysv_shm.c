@@ -53,7 +53,7 @@ static void check_sharing(void) {
 // A segment that was removed ends with its last attachment, and no key leads to it.
 static void check_removed(void) {
     CHECK_FILLED(removed, 2 * PAGE, 3);
-    expect_attached(removed_id, 1);
+    await_attached(removed_id, 1);
     CHECK(described(removed_id).shm_perm.mode & SHM_DEST, "expected a removed segment");
     CHECK(MUST(shmget(key + 1, 0, 0)) == again_id, "the key leads to the removed segment");
     uint8_t *more = attach(removed_id, NULL, 0);
@@ -68,7 +68,7 @@ static void check_parts(void) {
     CHECK_FILLED(odd, PAGE, 4);
     CHECK_FILLED_FROM(odd + 3 * PAGE, 2 * PAGE, 4, 3 * PAGE);
     CHECK_FILLED_FROM(moved, PAGE, 4, 2 * PAGE);
-    expect_attached(odd_id, 4);
+    await_attached(odd_id, 4);
     MUST(mprotect(odd + 3 * PAGE, PAGE, PROT_READ | PROT_WRITE));
     odd[3 * PAGE] = 9;
     MUST(shmdt(odd));

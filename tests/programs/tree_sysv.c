@@ -48,8 +48,9 @@ int main(void) {
     char byte;
     CHECK(read(attaches.socket, &byte, 1) == 1, "the child has failed");
     tell_and_reap(attaches);
+    await_attached(childs_id, 0);
     CHECK(described(childs_id).shm_segsz == 0, "expected the child's segment to have ended with it");
-    expect_attached(removed_id, 1);
+    await_attached(removed_id, 1);
     MUST(shmdt(removed));
     CHECK(described(removed_id).shm_segsz == 0, "expected the removed segment to be gone");
     MUST(shmctl(kept_id, IPC_RMID, NULL));
