@@ -1,7 +1,6 @@
 //! What processors did, as the kernel counts it for all of them.
 
 use farfork_sys::proc;
-use tokio::time::{Instant, sleep_until};
 
 use crate::error::{BenchError, io};
 
@@ -29,13 +28,6 @@ pub struct Ticks {
     busy: u64,
     idle: u64,
     taken_away: u64,
-}
-
-/// What they do from now on until `end`.
-pub async fn load_until(end: Instant) -> Result<Load, BenchError> {
-    let before = Ticks::now()?;
-    sleep_until(end).await;
-    Ok(Ticks::now()?.since(before))
 }
 
 impl Ticks {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use super::client::{Answer, Client};
 use super::functions::Functions;
 use super::look::Look;
-use super::processors::{self, Load, Ticks};
+use super::processors::{Load, Ticks};
 use super::trace::Trace;
 use crate::error::BenchError;
 
@@ -24,7 +24,7 @@ pub struct Replayed {
     pub calls: Vec<Call>,
     /// What was seen of the platform until the last call of the trace came.
     pub looks: Vec<Look>,
-    /// What processors did until then.
+    /// What processors did until the last look.
     pub load: Load,
 }
 
@@ -59,18 +59,6 @@ pub async fn replay(
     functions: &Functions,
 ) -> Result<Replayed, BenchError> {
     let began = Instant::now();
-    let load = processors::load_until(began + trace.span());
-    let (replayed, load) = tokio::try_join!(make(client, trace, functions, began), load)?;
-    Ok(Replayed { load, ..replayed })
-}
-
-/// Makes the calls of a trace that has begun, and looks at the platform meanwhile.
-async fn make(
-    client: &Client,
-    trace: &Trace,
-    functions: &Functions,
-    began: Instant,
-) -> Result<Replayed, BenchError> {
     let mut replayed = Replayed::default();
     let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
     let mut calls = JoinSet::new();
@@ -90,7 +78,8 @@ async fn make(
     }
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut ticks = Ticks::now()?;
+    let first = Ticks::now()?;
+    let mut last = first;
     loop {
         tokio::select! {
             ended = calls.join_next() => {
@@ -106,8 +95,8 @@ async fn make(
             }
             _ = looks.tick(), if began.elapsed() < trace.span() => {
                 let now = Ticks::now()?;
-                let load = now.since(ticks);
-                ticks = now;
+                let load = now.since(last);
+                (last, replayed.load) = (now, now.since(first));
                 replayed.looks.push(Look::at(&client.snapshot().await?, load));
             }
         }
