@@ -330,31 +330,22 @@ impl NodeImage {
         self.overlays.get(pool, &self.attached.image, (tiering, start))
     }
 
-    /// The same for a clone that starts at once. To be helped takes memory that it may not need: without
-    /// room for that it is not.
-    pub fn overlay_at_once(
+    /// The same where there is so much room. What becomes local ahead may never be needed: without room for
+    /// it, it does not.
+    pub fn overlay_within(
         &self,
         pool: &Pool,
-        tiering: Tiering,
+        (tiering, start): (Tiering, Start),
         room: &Room,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
-        let overlay = self.overlay(pool, tiering, Start::AtOnce)?;
-        Ok(overlay.filter(|overlay| overlay.helped_bytes == 0 || room.has(overlay.helped_bytes)))
-    }
-
-    /// The same for a clone that waits: where there is no room it gets no pages that it may not need.
-    pub fn overlay_later(
-        &self,
-        pool: &Pool,
-        tiering: Tiering,
-        room: &Room,
-    ) -> Result<Option<Arc<Overlay>>, NodeError> {
-        let overlay = self.overlay(pool, tiering, Start::Later)?;
-        match overlay {
-            Some(overlay) if overlay.advance_bytes > 0 && !room.has(overlay.advance_bytes) => {
+        let overlay = self.overlay(pool, tiering, start)?;
+        let ahead_bytes = overlay.as_ref().map_or(0, |overlay| overlay.ahead_bytes);
+        match start {
+            _ if ahead_bytes == 0 || room.has(ahead_bytes) => Ok(overlay),
+            Start::AtOnce => Ok(None),
+            Start::Later | Start::LaterWithoutRoom => {
                 self.overlay(pool, tiering, Start::LaterWithoutRoom)
             }
-            overlay => Ok(overlay),
         }
     }
 

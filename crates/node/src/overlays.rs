@@ -23,10 +23,8 @@ pub struct Overlay {
     file: OwnedFd,
     /// Bytes of its mapping.
     pub bytes: u64,
-    /// Bytes that the init makes local while the clone runs.
-    pub helped_bytes: u64,
-    /// Bytes that become local before it runs, though it may never touch them.
-    pub advance_bytes: u64,
+    /// Bytes that become local though the clone may never touch them.
+    pub ahead_bytes: u64,
 }
 
 impl Overlay {
@@ -36,9 +34,8 @@ impl Overlay {
         let mut file = File::from(memfd_create("farfork-overlay", flags)?);
         file.write_all(&compiled.bytes)?;
         memfd::seal(&file)?;
-        let overlay::Overlay { helped_bytes, advance_bytes, .. } = *compiled;
-        let bytes = compiled.bytes.len() as u64;
-        Ok(Overlay { file: file.into(), bytes, helped_bytes, advance_bytes })
+        let (bytes, ahead_bytes) = (compiled.bytes.len() as u64, compiled.ahead_bytes);
+        Ok(Overlay { file: file.into(), bytes, ahead_bytes })
     }
 }
 

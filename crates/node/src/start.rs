@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farfork_pages::overlay::Start;
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_pool::Pool;
 use farfork_restore::{Event, Hands, Started, Template, Theirs};
@@ -174,7 +175,7 @@ impl Node {
         let tiering = if is_watched { Tiering::Mow } else { call.tiering };
         let overlay = |room: &Room| match is_watched {
             true => image.watch(),
-            false => image.overlay_at_once(pin.pool(), tiering, room),
+            false => image.overlay_within(pin.pool(), (tiering, Start::AtOnce), room),
         };
         let Some(id) = &call.ghost else {
             let by_template = |request: &Request, hands: &Hands<'_>| self.fork(cid, request, hands);

@@ -42,10 +42,8 @@ pub enum Start {
 pub struct Overlay {
     /// What is to be mapped at [`window::OVERLAY`].
     pub bytes: Vec<u8>,
-    /// So much is made local while the clone runs; none if all is left to what it touches.
-    pub helped_bytes: u64,
-    /// So much is made local before it runs, though it may never touch it.
-    pub advance_bytes: u64,
+    /// So much is made local that the clone may never touch: while it runs, or before, if it waits.
+    pub ahead_bytes: u64,
 }
 
 /// The overlay that `tiering` gives the clones of `image`, of which `access` is known, or none if the
@@ -54,13 +52,12 @@ pub struct Overlay {
 pub fn compile(image: &Image, access: &Access, tiering: Tiering, start: Start) -> Option<Overlay> {
     let draft = |member| Draft::of(member, &image.placement, access, (tiering, start));
     let mut drafts: Vec<Draft> = image.model.members.iter().map(draft).collect();
-    let (mut helped_bytes, mut advance_bytes) = (0, 0);
-    match start {
-        Start::AtOnce => helped_bytes = leave_to_helper(&mut drafts),
-        Start::Later => advance_bytes = drafts.iter().map(Draft::written_bytes).sum(),
-        Start::LaterWithoutRoom => {}
-    }
-    lay_out(&drafts, helped_bytes).map(|overlay| Overlay { advance_bytes, ..overlay })
+    let ahead_bytes = match start {
+        Start::AtOnce => leave_to_helper(&mut drafts),
+        Start::Later | Start::LaterWithoutRoom => drafts.iter().map(Draft::written_bytes).sum(),
+    };
+    let is_helped = start == Start::AtOnce && ahead_bytes > 0;
+    Some(Overlay { bytes: lay_out(&drafts, is_helped)?, ahead_bytes })
 }
 
 /// Keeps what is worth the helper's while of what is to be supplied in advance: the bytes of it.
@@ -75,22 +72,21 @@ fn leave_to_helper(drafts: &mut [Draft]) -> u64 {
     bytes
 }
 
-fn lay_out(drafts: &[Draft], helped_bytes: u64) -> Option<Overlay> {
+fn lay_out(drafts: &[Draft], is_helped: bool) -> Option<Vec<u8>> {
     if drafts.iter().all(Draft::is_empty) {
         return None;
     }
     let mut arena = Arena { bytes: vec![0; size_of::<OverlayHeader>()] };
     let members: Vec<MemberOverlay> = drafts.iter().map(|draft| draft.put(&mut arena)).collect();
     let members = arena.table(&members);
-    let bytes = arena.finish(members, helped_bytes != 0)?;
-    Some(Overlay { bytes, helped_bytes, advance_bytes: 0 })
+    arena.finish(members, is_helped)
 }
 
 /// The overlay of a clone that tells which pages it touches: it has nothing done in advance. None if
 /// there is nothing to watch.
 pub fn compile_watch(image: &Image) -> Option<Overlay> {
     let drafts: Vec<Draft> = image.model.members.iter().map(Draft::watching).collect();
-    lay_out(&drafts, 0)
+    Some(Overlay { bytes: lay_out(&drafts, false)?, ahead_bytes: 0 })
 }
 
 /// What is to be done with the memory of one process.
@@ -337,13 +333,12 @@ mod tests {
     fn a_clone_that_starts_at_once_is_helped_if_it_is_worth_it() {
         let mut drafts = [large(0x20), large(0x400)];
         assert_eq!(leave_to_helper(&mut drafts), 0, "the first process has little");
-        assert_eq!(lay_out(&drafts, 0), None, "and nobody helps the second");
+        assert_eq!(lay_out(&drafts, false), None, "and nobody helps the second");
         let mut drafts = [large(0x400), large(0x400)];
         let bytes = leave_to_helper(&mut drafts);
         assert_eq!(bytes, (0x400 - 0xf_u64).div_ceil(2) * PAGE_BYTES);
         assert!(drafts[1].is_empty());
-        let made = lay_out(&drafts, bytes).unwrap();
-        assert_eq!((made.helped_bytes, &made.bytes[32..40]), (bytes, &1u64.to_le_bytes()[..]));
+        assert_eq!(lay_out(&drafts, true).unwrap()[32..40], 1u64.to_le_bytes());
     }
 
     #[test]

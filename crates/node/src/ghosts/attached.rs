@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use farfork_pages::overlay::Start;
 use farfork_restore::{Event, Ghost, Started, Waker};
 use farfork_types::wire::{GhostImage, RestoreCall};
 use farfork_types::{Cid, Tiering};
@@ -57,7 +58,8 @@ impl Node {
         check_image(&image, name)?;
         let (waker, theirs) = Waker::new()?;
         let request = image.attached.request_waiting();
-        let overlay = image.overlay_later(pool.pool(), *tiering, &container.room())?;
+        let overlay =
+            image.overlay_within(pool.pool(), (*tiering, Start::Later), &container.room())?;
         let started = hand_over(overlay, &image, &pin, (request, &[theirs]), |request, hands| {
             Ok(ghost.spawn(cid, request, hands)?)
         })?;
