@@ -271,7 +271,7 @@ impl<'a> Stage<'a> {
             started.push(self.clone_under(number, &["--tiering", tiering])?);
         }
         if started.len() < most {
-            known::all_written(self.pool, &self.image)?;
+            known::written(self.pool, &self.image, known::ALL)?;
             started.push(self.clone_under(started.len(), &[])?);
         }
         for clone in &mut started {
@@ -331,8 +331,8 @@ impl<'a> Stage<'a> {
     /// started, and how its clone.
     fn in_ghosts(&mut self, how: &[(&[&str], &[&str])]) -> Outcome {
         self.must_checkpoint(&[])?;
-        // So that clones are supplied with pages: ahead if they wait, or while they run.
-        known::all_written(self.pool, &self.image)?;
+        // So that clones are supplied with pages, ahead if they wait or while they run, and touch others.
+        known::written(self.pool, &self.image, known::EVERY_OTHER_BLOCK)?;
         let mut ghosts = Vec::new();
         for (ghost, _) in how {
             ghosts.push(farfork::start_ghost(ghost)?);

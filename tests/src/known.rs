@@ -9,9 +9,14 @@ use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
 
 use crate::{Outcome, Trouble};
 
-/// Has it known of all pages of an image that clones access and write them. By the default policy, whoever
+/// All pages, as bits of 64 that follow each other.
+pub const ALL: u64 = u64::MAX;
+/// Every other block of 64 KiB, so that what is known and what is not lie side by side.
+pub const EVERY_OTHER_BLOCK: u64 = 0x0000_ffff_0000_ffff;
+
+/// Has it known of these pages of an image that clones access and write them. By the default policy, whoever
 /// waits gets copies before it starts, and whoever starts at once is helped with them.
-pub fn all_written(pool: &Path, image: &str) -> Outcome {
+pub fn written(pool: &Path, image: &str, pages: u64) -> Outcome {
     let failed = |error: &dyn std::error::Error| Trouble::during("all written", error);
     let pool = Pool::open(pool).map_err(|error| failed(&error))?;
     let catalog = Catalog::open(&pool).map_err(|error| failed(&error))?;
@@ -19,7 +24,7 @@ pub fn all_written(pool: &Path, image: &str) -> Outcome {
     let cid = catalog.get(&name).map_err(|error| failed(&error))?;
     let cid = cid.ok_or_else(|| Trouble::Failed(format!("no image {name}")))?;
     let image = Image::read(&pool, cid).map_err(|error| failed(&error))?;
-    let words = vec![u64::MAX; image.placement.len() * (CHUNK_BYTES / PAGE_BYTES / 64) as usize];
+    let words = vec![pages; image.placement.len() * (CHUNK_BYTES / PAGE_BYTES / 64) as usize];
     let bits = PageBits { accessed: words.clone(), dirtied: words, hot: Vec::new() };
     pool.add_users_bits(cid, &bits).map_err(|error| failed(&error))
 }
