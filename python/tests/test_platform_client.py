@@ -208,6 +208,7 @@ def test_figures_tell_of_calls_starts_and_decisions(platform: Platform) -> None:
     restored = 'farfork_call_phase_seconds_{}{{start="clone",phase="restore"}}'
     mean_s = value[restored.format("sum")] / value[restored.format("count")]
     assert 0 < mean_s < 10, "a time in seconds"
+    assert value['farfork_node_pool_read_bytes_per_second{node="node1"}'] > 1 << 20
     for phase in ("queue", "platform", "container", "restore", "init", "run"):
         assert f'farfork_call_phase_seconds_count{{start="cold",phase="{phase}"}}' in value
     assert value['farfork_decisions_total{policy="checkpoint",choice="now"}'] >= 1

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -166,6 +167,16 @@ impl Client {
         self.channel.send_about(&Call::Promote { pid, pages }, pid)?;
         match self.reply()? {
             Reply::Promoted(promoted) => Ok(promoted),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Bytes that one processor of the node reads from a pool in a second, as it is just now: see
+    /// [`Pool::read_rate`](farfork_pool::Pool::read_rate).
+    pub fn read_rate(&self, pool: &Path) -> Result<u64, NodeError> {
+        self.channel.send(&Call::ReadRate { pool: pool.to_owned() }, &[])?;
+        match self.reply()? {
+            Reply::ReadRate { bytes_per_s } => Ok(bytes_per_s),
             other => Err(unexpected(other)),
         }
     }

@@ -1,6 +1,7 @@
 //! One client's call, from its request to its last reply.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -65,6 +66,7 @@ impl Node {
             Call::Kill { pid, signal } => self.kill(channel, about, pid, signal),
             Call::List => self.list(channel),
             Call::Promote { pid, pages } => self.promote(channel, about, pid, &pages),
+            Call::ReadRate { pool } => self.read_rate(channel, &pool),
             Call::GhostStart(call) => self.start_ghost(channel, &call),
             Call::GhostList => self.list_ghosts(channel),
             Call::GhostStop { id } => self.stop_ghosts(channel, id.as_deref()),
@@ -170,6 +172,11 @@ impl Node {
         let promoted = promote::promote(clone.pid, image, &pages, &clone.promoted_bytes)
             .map_err(|source| NodeError::Promotion { pid: seen, source })?;
         channel.send(&Reply::Promoted(promoted), &[])
+    }
+
+    fn read_rate(&self, channel: &Channel, pool: &Path) -> Result<(), NodeError> {
+        let bytes_per_s = self.images.pool(pool)?.pool().read_rate()?;
+        channel.send(&Reply::ReadRate { bytes_per_s }, &[])
     }
 
     fn list(&self, channel: &Channel) -> Result<(), NodeError> {

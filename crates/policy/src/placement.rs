@@ -28,6 +28,9 @@ pub struct NodeFacts {
     pub empty_ghosts: u64,
     /// Instances that are starting on it.
     pub starting: u64,
+    /// Share of the pool's bandwidth in use, as seen from it, in thousandths; nothing if it is not measured.
+    #[serde(default)]
+    pub pool_busy_permille: Option<u64>,
 }
 
 impl Facts for PlacementFacts {
@@ -103,7 +106,8 @@ mod tests {
 
     fn node(name: &str, used_bytes: u64, attached_ghosts: u64, empty_ghosts: u64) -> NodeFacts {
         let memory = Memory { used_bytes, budget_bytes: 1000 };
-        NodeFacts { name: name.to_owned(), memory, attached_ghosts, empty_ghosts, starting: 0 }
+        let name = name.to_owned();
+        NodeFacts { name, memory, attached_ghosts, empty_ghosts, ..NodeFacts::default() }
     }
 
     fn placed(need_bytes: u64, nodes: &[NodeFacts]) -> Option<String> {

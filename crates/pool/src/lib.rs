@@ -26,6 +26,7 @@
 //! parent held when it was killed lives on in the child.
 
 mod account;
+mod bandwidth;
 mod catalog_area;
 mod charge;
 mod check;

@@ -51,6 +51,11 @@ pub enum Call {
         /// Which pages.
         pages: Promotion,
     },
+    /// Read a bit of a pool, to see how fast that is just now.
+    ReadRate {
+        /// Path of the pool.
+        pool: PathBuf,
+    },
     /// Make a ghost.
     GhostStart(GhostCall),
     /// List ghosts.
@@ -229,6 +234,11 @@ pub enum Reply {
     Clone(CloneState),
     /// Pages have become local; ends the call.
     Promoted(Promoted),
+    /// What one processor reads from the pool in a second; ends the call.
+    ReadRate {
+        /// So much.
+        bytes_per_s: u64,
+    },
     /// Done; ends the call.
     Done,
     /// The call failed; ends it.

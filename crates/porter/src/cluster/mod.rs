@@ -177,6 +177,7 @@ impl Cluster {
                 Some(Ok(clones)) => {
                     let seen = clones.iter().map(|clone| (clone.pid, usage(clone)));
                     self.inner.table.seen(node, Some(seen.collect()));
+                    self.inner.measure_reading(node).await;
                 }
                 Some(Err(_)) => self.inner.lost(node),
                 None => {}
@@ -186,6 +187,17 @@ impl Cluster {
 }
 
 impl Inner {
+    /// Has a node read a bit of the pool, to see how fast that is.
+    async fn measure_reading(&self, node: &str) {
+        let (name, pool) = (node.to_owned(), self.settings.pool.clone());
+        let read =
+            blocking(move || Client::connect(&name).and_then(|client| client.read_rate(&pool)));
+        let rate = read.await.and_then(|read| {
+            read.inspect_err(|error| tracing::debug!(node, %error, "the pool was not read")).ok()
+        });
+        self.table.reads(node, rate);
+    }
+
     /// A node does not answer, and is not used until it does.
     fn lost(&self, node: &str) {
         if self.table.seen(node, None) {

@@ -27,10 +27,28 @@ struct State {
     nodes: BTreeMap<String, bool>,
     /// Bytes that the kernel had charged to nodes when it was last looked at.
     measured: BTreeMap<String, u64>,
+    /// How fast nodes read from the pool.
+    reading: BTreeMap<String, Reading>,
     node_memory_bytes: u64,
     instances: BTreeMap<u64, Entry>,
     /// Nodes and bytes of what else is about to take some.
     set_aside: BTreeMap<u64, (String, u64)>,
+}
+
+/// How fast a node reads from the pool, in bytes per second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reading {
+    last: u64,
+    /// The fastest that was seen: nobody else will have used the pool then, or few.
+    best: u64,
+}
+
+impl Reading {
+    /// Share of the pool's bandwidth in use, in thousandths. If its requests wait in one queue, which a
+    /// share `r` of the time is not empty, each takes `1 / (1 - r)` of what it takes alone (M/M/1).
+    fn busy_permille(self) -> u64 {
+        1000 - self.last * 1000 / self.best.max(1)
+    }
 }
 
 #[derive(Debug)]
@@ -97,8 +115,8 @@ impl Table {
     /// One without instances.
     pub fn of(nodes: &[String], node_memory_bytes: u64) -> Table {
         let nodes = nodes.iter().map(|node| (node.clone(), true)).collect();
-        let (measured, instances, set_aside) = Default::default();
-        let state = State { nodes, measured, node_memory_bytes, instances, set_aside };
+        let (measured, reading, instances, set_aside) = Default::default();
+        let state = State { nodes, measured, reading, node_memory_bytes, instances, set_aside };
         Table { state: Mutex::new(state), next: AtomicU64::new(1) }
     }
 
@@ -199,15 +217,27 @@ impl Table {
         }
     }
 
+    /// Takes in how fast a node reads from the pool, in bytes per second, if it could be measured.
+    pub fn reads(&self, node: &str, bytes_per_s: Option<u64>) {
+        let mut state = self.state();
+        let Some(last) = bytes_per_s else {
+            state.reading.remove(node);
+            return;
+        };
+        let best = state.reading.get(node).map_or(last, |before| before.best.max(last));
+        state.reading.insert(node.to_owned(), Reading { last, best });
+    }
+
     /// The nodes that answer.
     pub fn nodes(&self, empty_ghosts: impl Fn(&str) -> u64) -> Vec<NodeFacts> {
         let answering = self.survey(empty_ghosts).into_iter().filter(|node| node.answers);
-        let facts = |NodeState { name, memory, starting, ghosts, .. }| NodeFacts {
-            name,
-            memory,
+        let facts = |node: NodeState| NodeFacts {
+            name: node.name,
+            memory: node.memory,
             attached_ghosts: 0,
-            empty_ghosts: ghosts,
-            starting,
+            empty_ghosts: node.ghosts,
+            starting: node.starting,
+            pool_busy_permille: node.pool_busy_permille,
         };
         answering.map(facts).collect()
     }
@@ -226,6 +256,8 @@ impl Table {
             starting: starting(name) as u64,
             ghosts: empty_ghosts(name),
             attached_ghosts: 0,
+            pool_read_bytes_per_s: state.reading.get(name).map(|reading| reading.last),
+            pool_busy_permille: state.reading.get(name).copied().map(Reading::busy_permille),
         };
         state.nodes.iter().map(seen).collect()
     }
@@ -362,6 +394,28 @@ mod tests {
         assert_eq!(used(&table), [350], "of its 300 it has 40, which are among the 90");
         table.end_work(only.id);
         assert_eq!(used(&table), [90]);
+    }
+
+    #[test]
+    fn the_pool_is_busy_as_far_as_it_is_slower_than_it_was() {
+        let table = Table::of(&["a".to_owned(), "b".to_owned()], 1000);
+        let busy = || table.nodes(|_| 0).iter().map(|node| node.pool_busy_permille).collect();
+        let expect = |expected: [Option<u64>; 2]| {
+            let seen: Vec<_> = busy();
+            assert_eq!(seen, expected);
+        };
+        expect([None, None]);
+        table.reads("a", Some(8_000));
+        expect([Some(0), None]);
+        table.reads("a", Some(2_000));
+        expect([Some(750), None]);
+        assert_eq!(table.survey(|_| 0)[0].pool_read_bytes_per_s, Some(2_000));
+        table.reads("a", Some(20_000));
+        table.reads("b", Some(0));
+        expect([Some(0), Some(1000)]);
+        table.reads("a", Some(15_000));
+        table.reads("b", None);
+        expect([Some(250), None]);
     }
 
     #[test]

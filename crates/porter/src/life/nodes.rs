@@ -131,6 +131,10 @@ pub struct NodeState {
     pub ghosts: u64,
     /// Ghosts that wait with an image.
     pub attached_ghosts: u64,
+    /// What one processor of it reads from the pool in a second, if that was measured.
+    pub pool_read_bytes_per_s: Option<u64>,
+    /// Share of the pool's bandwidth in use that is reckoned from it, in thousandths.
+    pub pool_busy_permille: Option<u64>,
 }
 
 /// Ghosts that wait on a node, as those see them who need room.

@@ -340,6 +340,8 @@ impl Nodes for TestNodes {
             starting: node.starting,
             ghosts: node.empty_ghosts,
             attached_ghosts: ATTACHED_GHOSTS,
+            pool_read_bytes_per_s: None,
+            pool_busy_permille: node.pool_busy_permille,
         };
         nodes.map(seen).collect()
     }

@@ -226,10 +226,17 @@ async fn instances_of_a_function_that_is_called_in_time_end_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_function_near_its_objective_gets_local_copies() {
+async fn a_function_near_its_objective_gets_local_copies_unless_the_pool_is_what_is_slow() {
     let world = World::new();
-    for (name, objective_ms, tiering) in [("near", 11, Tiering::Hybrid), ("far", 20, Tiering::Mow)]
-    {
+    for (name, objective_ms, pool_busy_permille, tiering) in [
+        ("near", 11, None, Tiering::Hybrid),
+        ("far", 20, None, Tiering::Mow),
+        ("at-ease", 11, Some(700), Tiering::Hybrid),
+        ("waiting", 11, Some(800), Tiering::Mow),
+    ] {
+        for node in &mut world.nodes.state().nodes {
+            node.pool_busy_permille = pool_busy_permille;
+        }
         let slo = json!([{"key": "slo-p99-ms", "value": objective_ms}]);
         let action = world.action(name, "code", json!({ "annotations": slo }));
         world.calls(&action, 40).await;

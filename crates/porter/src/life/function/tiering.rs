@@ -26,7 +26,7 @@ impl Function {
             latency: self.latency.latency(),
             objective: objective(&self.action.annotations),
             memory: node.memory,
-            pool_busy_permille: None,
+            pool_busy_permille: node.pool_busy_permille,
         };
         let advisor = &self.shared.advisor;
         advisor.ask(&*advisor.policies.tiering, &self.about, &facts)

@@ -28,7 +28,7 @@ type Groups = BTreeMap<(Name, Name, String), Instances>;
 type OfNode = (&'static str, &'static str, Option<Unit>, fn(&NodeState) -> u64);
 type OfGroup = (&'static str, fn(&Instances) -> u64);
 
-const OF_NODE: [OfNode; 6] = [
+const OF_NODE: [OfNode; 7] = [
     ("farfork_node_up", "Whether a node answers.", None, |node| u64::from(node.answers)),
     ("farfork_node_ghosts", "Empty ghosts that wait.", None, |node| node.ghosts),
     (
@@ -51,6 +51,12 @@ const OF_NODE: [OfNode; 6] = [
         "Memory that a node's instances may take together.",
         Some(Unit::Bytes),
         |node| node.memory.budget_bytes,
+    ),
+    (
+        "farfork_node_pool_read_bytes_per_second",
+        "What one processor of a node reads from the pool, caches left aside; 0 if that is not known.",
+        None,
+        |node| node.pool_read_bytes_per_s.unwrap_or(0),
     ),
 ];
 const STATES: [OfGroup; 2] = [("idle", |group| group.idle), ("busy", |group| group.busy)];
