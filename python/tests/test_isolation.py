@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,6 +104,9 @@ def fill(args):
 def kill(args):
     os.kill(args["pid"], signal.SIGKILL)
     return {}
+
+def clocks(args):
+    return {name: time.clock_gettime(getattr(time, name)) for name in args["names"]}
 
 def main(args):
     time.sleep(args.get("sleep", 0))
@@ -245,6 +249,20 @@ def test_activations_find_what_the_code_has_left(platform: Platform, warm: str) 
     assert again["environment"]["PATH"] == first["environment"]["PATH"]
     assert again["environment"]["OF_THE_CODE"] == "kept"
     assert first["environment"]["__OW_ACTIVATION_ID"] != again["environment"]["__OW_ACTIVATION_ID"]
+
+
+def test_clocks_are_those_of_the_machine_in_clones_too(platform: Platform, warm: str) -> None:
+    names = ["CLOCK_REALTIME", "CLOCK_MONOTONIC", "CLOCK_BOOTTIME"]
+
+    def read() -> list[float]:
+        return [time.clock_gettime(getattr(time, name)) for name in names]
+
+    for do in (probe, clone_of):
+        before = read()
+        seen = do(platform, warm, "clocks", names=names)
+        after = read()
+        for name, first, last in zip(names, before, after, strict=True):
+            assert first < seen[name] < last, name
 
 
 @pytest.mark.parametrize("do", ["bomb", "deaf", "chatter"])

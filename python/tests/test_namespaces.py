@@ -1,14 +1,17 @@
 """Several namespaces on one platform, by keys that its operator makes."""
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Answer, Platform
+from served import Answer, Platform, await_true
 
 WHO = """
-import os
+import os, time
 
 def main(args):
+    time.sleep(args.get("sleep", 0))
     return {"who": args["who"], "user": os.getuid(), "group": os.getgid()}
 """
 PREPARED_CALLS = 17
@@ -42,9 +45,9 @@ class Team:
         body = {"exec": {"kind": "python:default", "code": WHO}, "parameters": parameters}
         assert self.ask("PUT", f"actions/{name}", body).status == 200
 
-    def call(self, name: str) -> Any:
+    def call(self, name: str, **args: Any) -> Any:
         """Call an action, and return its result."""
-        answer = self.ask("POST", f"actions/{name}?blocking=true&result=true", {})
+        answer = self.ask("POST", f"actions/{name}?blocking=true&result=true", args)
         assert answer.status == 200, answer
         return answer.body
 
@@ -75,6 +78,44 @@ def test_actions_of_one_name_are_those_of_their_namespaces(teams: tuple[Team, Te
         assert other.ask("GET", f"activations/{activation}").status == 404
     assert red.ask("DELETE", "actions/same").status == 200
     assert blue.call("same")["who"] == "blue"
+
+
+def test_clones_of_one_code_share_pages_in_their_namespace_alone(teams: tuple[Team, Team]) -> None:
+    platform = teams[0].platform
+    for team in teams:
+        team.deploy("apart")
+        for _ in range(PREPARED_CALLS):
+            team.call("apart")
+    with ThreadPoolExecutor() as pool:
+        calls = [pool.submit(team.call, "apart", sleep=4) for team in teams for _ in range(4)]
+        await_true(lambda: all(len(own) >= 2 for own in clones(platform, teams)), "clones run")
+        # By namespace, by clone.
+        pages = [[pool_pages(platform, pid) for pid in own] for own in clones(platform, teams)]
+        users = {call.result()["user"] for call in calls}
+    assert len(users) == len(teams)
+    for one, other in pages[0][:2], pages[1][:2]:
+        assert one & other, "clones of an image share its pages"
+    of_red, of_blue = (set().union(*own) for own in pages)
+    assert of_red.isdisjoint(of_blue)
+
+
+def clones(platform: Platform, teams: tuple[Team, Team]) -> list[list[int]]:
+    """Return the pids of clones of functions' images, by namespace."""
+    there = platform.instances()
+    return [[one["pid"] for one in there if team.name in one["image"]] for team in teams]
+
+
+def pool_pages(platform: Platform, pid: int) -> set[int]:
+    """Return which pages of the pool are mapped by a process, present or not."""
+    pool = platform.farfork.environment["FARFORK_POOL"]
+    pages: set[int] = set()
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        addresses, _, offset, _, _, *path = line.split(maxsplit=5)
+        if path == [pool]:
+            start, end = (int(one, 16) >> 12 for one in addresses.split("-"))
+            first = int(offset, 16) >> 12
+            pages.update(range(first, first + end - start))
+    return pages
 
 
 def test_a_key_opens_until_it_is_revoked(platform: Platform) -> None:

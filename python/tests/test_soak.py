@@ -32,6 +32,7 @@ def main(args):
 # Of different worth, so that some are idle, some have images and some have not.
 WEIGHTS = {"often": 60, "sometimes": 30, "seldom": 8, "rare": 2}
 # What a gateway may hold more than at first: connections of callers, and what it knows of calls.
+# Agents: what belongs to the ghosts that wait, of which there may be more.
 MOST_MORE_FDS = 64
 MOST_MORE_BYTES = 96 << 20
 
@@ -93,10 +94,10 @@ class Soak:
             for one in working:
                 one.result()
 
-    def spell(self, seconds: float, *, kills_gateways: bool = False) -> tuple[int, int]:
+    def spell(self, seconds: float, *, kills_gateways: bool = False) -> tuple[int, int, int]:
         """Run, find everything in order, and end all instances, each of which has descriptors here.
 
-        Return what the gateway holds after that.
+        Return what the gateway holds after that, and how many descriptors agents do.
         """
         for name in WEIGHTS:
             self.deploy(name, 1)
@@ -117,7 +118,10 @@ class Soak:
         for name in WEIGHTS:
             assert platform.ask("DELETE", f"actions/{name}").status == 200
         await_true(lambda: not platform.instances(), "instances end with their functions")
-        return held(platform.process.pid)
+        agents = [agent_of(platform, node) for node in ("node1", "node2")]
+        assert all(agents), agents
+        of_agents = sum(held(agent)[0] for agent in agents if agent)
+        return (*held(platform.process.pid), of_agents)
 
     def work(self, step: Callable[[random.Random], None], chance: random.Random) -> None:
         """Do something again and again."""
@@ -301,6 +305,7 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
     # Whether ghosts with images pay depends on how often, and how fast, instances start.
     assert set(soak.kinds) - {"ghost"} == {"cold", "warm", "clone"}, soak.kinds
     assert len(set(soak.tokens)) == len(soak.tokens), "two clones have drawn the same"
-    for fds, memory in later:
+    for fds, memory, of_agents in later:
         assert fds <= at_first[0] + MOST_MORE_FDS, (at_first, later)
+        assert of_agents <= at_first[2] + MOST_MORE_FDS, (at_first, later)
         assert memory <= at_first[1] + MOST_MORE_BYTES, (at_first, later)
