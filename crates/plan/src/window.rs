@@ -1,7 +1,8 @@
 //! The addresses that belong to farfork inside every clone.
 //!
 //! The window lies where no position-independent program, heap, stack or sanitizer shadow of
-//! x86-64 Linux is placed by default. A process that does map something there is refused.
+//! x86-64 Linux is placed by default, and above what V8 and other allocators with random hints of 46
+//! bits ask for. A process that does map something there is refused.
 //!
 //! ```text
 //!  BASE  +0        restorer: text, constants, data, the init's stack
@@ -15,7 +16,7 @@
 //! ```
 
 /// First address of the window; the restorer is linked here.
-pub const BASE: u64 = 0x1f00_0000_0000;
+pub const BASE: u64 = 0x4f00_0000_0000;
 /// Stacks on which the clone's threads start.
 pub const STACKS: u64 = BASE + (64 << 20);
 /// Bytes of one such stack.
@@ -39,3 +40,9 @@ pub const REMOVED: u64 = BASE + (832 << 20);
 pub const MOST_REMOVED: usize = 1 << 15;
 /// Address after the window.
 pub const END: u64 = BASE + (1 << 30);
+
+/// What V8 asks for at random lies below this address, and a TiB above it at most.
+const HINTS: u64 = 1 << 46;
+const _: () = assert!(BASE >= HINTS + (1 << 40));
+// Filters tell calls from the window by the upper half of an address alone.
+const _: () = assert!(BASE >> 32 == (END - 1) >> 32);

@@ -43,6 +43,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         .env(&[("KIND", "rights")])
         .refused(&["made with that right"]),
     Program::c("refuse_hugetlb").refused(&["huge pages of hugetlbfs"]),
+    Program::c("refuse_window").refused(&["where farfork keeps its own code"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
     Program::c("refuse_own_tmpfs").refused(&["tmpfs mounted on"]),
     Program::c("refuse_user_namespace").refused(&["another user namespace"]),
