@@ -1,8 +1,9 @@
 //! Connections of clients.
 //!
 //! Invariants: a client that sends nothing more of a request, or takes nothing more of its answer, loses its
-//! connection; one that waits for its answer does not, however long that takes. A client that sends a little now
-//! and then keeps it: how many connections there may be is for a proxy to limit.
+//! connection; one that waits for its answer does not, however long that takes, and whether or not it has said
+//! that it sends nothing more. A client that sends a little now and then keeps it: how many connections there
+//! may be is for a proxy to limit.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -45,7 +46,7 @@ pub async fn serve(
     over: impl Future<Output = ()>,
 ) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(patience.head);
+    http.timer(TokioTimer::new()).header_read_timeout(patience.head).half_close(true);
     let routes = routes.layer(RequestBodyTimeoutLayer::new(patience.body));
     let service = TowerToHyperService::new(routes);
     let (graceful, mut over) = (GracefulShutdown::new(), pin!(over));

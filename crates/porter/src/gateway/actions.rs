@@ -94,11 +94,15 @@ pub async fn put(
     };
     let told = told.map_err(|error| ApiError::Internal(error.to_string()))?;
     let version = before.as_ref().map(|before| before.version);
-    let store = gateway.store.clone();
-    on_disk(move || store.put_action(&change, version)).await?;
-    if let Some(before) = before {
-        gateway.caller.gone(&before);
-    }
+    let Gateway { store, caller, .. } = gateway;
+    on_disk(move || {
+        store.put_action(&change, version)?;
+        if let Some(before) = before {
+            caller.gone(&before);
+        }
+        Ok(())
+    })
+    .await?;
     Ok(document(told))
 }
 
@@ -109,14 +113,19 @@ pub async fn delete(
     Place((namespace, action)): Place<(String, String)>,
 ) -> Reply {
     let (namespace, action) = (identity.opens(&namespace)?.clone(), name(&action)?);
-    let (store, gone) = (gateway.store.clone(), action.clone());
-    let deleted = on_disk(move || store.delete_action(&namespace, &gone)).await?;
+    let (Gateway { store, caller, .. }, name) = (gateway, action.clone());
+    let deleted = on_disk(move || {
+        let deleted = store.delete_action(&namespace, &name)?;
+        deleted.iter().for_each(|deleted| caller.gone(deleted));
+        Ok(deleted)
+    });
+    let deleted = deleted.await?;
     let deleted = deleted.ok_or_else(|| ApiError::NotFound(format!("action '{action}'")))?;
-    gateway.caller.gone(&deleted);
     Ok(document(deleted))
 }
 
-/// Does what waits for a disk, where it holds nobody up.
+/// Does what waits for a disk, where it holds nobody up. All of it is done, though who has asked may be
+/// gone before: what is to follow belongs into it.
 pub async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, crate::store::StoreError> + Send + 'static,
 ) -> Result<T, ApiError> {

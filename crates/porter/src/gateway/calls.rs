@@ -52,9 +52,13 @@ pub async fn call(
     let args = action.parameters.merged(given);
     let call = Call { id, args, asked_ms, action, trace: Trace::of(&headers) };
     if !wish.blocking {
-        let (store, accepted) = (gateway.store.clone(), accepted(&call));
-        on_disk(move || store.accept(&accepted)).await?;
-        drop(gateway.caller.call(call));
+        let Gateway { store, caller, .. } = gateway;
+        on_disk(move || {
+            store.accept(&accepted(&call))?;
+            drop(caller.call(call));
+            Ok(())
+        })
+        .await?;
         return Ok(late(id));
     }
     let time = wish.timeout.map_or(MOST_WAITING, Duration::from_millis).min(MOST_WAITING);

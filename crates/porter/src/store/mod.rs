@@ -4,9 +4,10 @@
 //! a cluster takes its place later, so nothing here tells where data lies.
 //!
 //! **What is durable when.** Keys, actions and accepted calls are on disk when a method returns: a
-//! client that was told `202` finds its activation, whatever dies. What came of a call is seen by
-//! everybody at once, and on disk within [`FLUSH`]: a crash of the machine in between loses records of
-//! blocking calls whose callers have their answers, and has a non-blocking call made again.
+//! client whose non-blocking call was answered by `202` finds its activation, whatever dies. (A blocking call
+//! that takes longer than anybody waits is answered by `202` as well, and is no accepted one.) What came of a
+//! call is seen by everybody at once, and on disk within [`FLUSH`]: a crash of the machine in between loses
+//! records of blocking calls whose callers have their answers, and has a non-blocking call made again.
 
 mod embedded;
 mod retention;

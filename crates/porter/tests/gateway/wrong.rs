@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -97,6 +97,47 @@ fn clients_that_go_halfway_harm_nobody() {
         let _ = stream.shutdown(Shutdown::Write);
     }
     assert_eq!(bed.guest("POST", "actions/a?blocking=true", json!({})).status, 200);
+}
+
+#[test]
+fn clients_that_have_said_all_get_their_answers() {
+    let bed = Bed::new();
+    bed.create("a");
+    let mut stream = TcpStream::connect(bed.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(post("?blocking=true", "{\"late\":1}").as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+#[test]
+fn accepted_calls_of_clients_that_are_gone_are_made() {
+    let bed = Bed::new();
+    bed.create("a");
+    bed.caller.told();
+    const CALLS: usize = 32;
+    for _ in 0..CALLS {
+        let mut stream = TcpStream::connect(bed.address()).unwrap();
+        stream.write_all(post("", "{}").as_bytes()).unwrap();
+    }
+    let begun = Instant::now();
+    let mut made = 0;
+    while made < CALLS && begun.elapsed() < PATIENCE {
+        made += bed.caller.told().len();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!((made, bed.store.accepted().unwrap().len()), (CALLS, 0));
+}
+
+/// A request for a call.
+fn post(query: &str, body: &str) -> String {
+    let (key, bytes) = (STANDARD.encode(GUEST), body.len());
+    format!(
+        "POST /api/v1/namespaces/_/actions/a{query} HTTP/1.1\r\nHost: x\r\n\
+         Authorization: Basic {key}\r\nContent-Length: {bytes}\r\n\r\n{body}"
+    )
 }
 
 #[test]
