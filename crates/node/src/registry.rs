@@ -58,6 +58,10 @@ pub struct End {
     pub reason: Option<String>,
 }
 
+/// Why a clone ends whose init was killed.
+const WITHOUT_INIT: &str = "its init was killed, which answers its calls on memory and supplies its pages: no \
+    clone lives on without; start it anew";
+
 impl Clone {
     /// Its pid as seen by whoever started it, perhaps from another PID namespace.
     pub fn seen(&self) -> i32 {
@@ -326,7 +330,7 @@ impl Registry {
         }
     }
 
-    /// The init holds a copy of the pin's lock until it has gone, and whoever waits for the clone
+    /// Init and clone hold the pin's lock until they have gone, and whoever waits for the clone
     /// may go on to remove the pool: first the init, then the pin, then the news.
     ///
     /// A container goes before the news, too: whoever hears of the end finds nothing left.
@@ -337,8 +341,11 @@ impl Registry {
         }
         let _ = waitpid(Pid::from_raw(clone.started.init_pid()), None);
         clone.unpin();
-        let reason = clone.ghost(Container::shortage).flatten();
-        let wait_status = if let News::Told(status) = news { status } else { libc::SIGKILL };
+        let (wait_status, alone) = match news {
+            News::Told(status) => (status, None),
+            News::InitKilled => (libc::SIGKILL, Some(WITHOUT_INIT.to_owned())),
+        };
+        let reason = clone.ghost(Container::shortage).flatten().or(alone);
         clone.leave_container();
         drop(clone);
         self.end(number, End { wait_status, reason });

@@ -12,6 +12,7 @@
 //!        +512 MiB  SCRATCH  parts of the pool, while a clone's shared objects are filled from them
 //!        +768 MiB  STAGES   one page, shared by the processes of a clone until they run
 //!        +832 MiB  REMOVED  a page of each segment of System V that lasts as long as it is attached
+//!        +960 MiB  PIN      a page of nothing, which pins the image
 //!        +1 GiB    END
 //! ```
 
@@ -38,6 +39,10 @@ pub const STAGES: u64 = BASE + (768 << 20);
 pub const REMOVED: u64 = BASE + (832 << 20);
 /// Most such segments, the kernel's own limit for an IPC namespace.
 pub const MOST_REMOVED: usize = 1 << 15;
+/// A page of the node's pin file, which nobody may touch: the lock on that lasts as long as anybody has
+/// it mapped, and so does the image in the pool.
+pub const PIN: u64 = BASE + (960 << 20);
+const _: () = assert!(REMOVED + MOST_REMOVED as u64 * 4096 <= PIN);
 /// Address after the window.
 pub const END: u64 = BASE + (1 << 30);
 

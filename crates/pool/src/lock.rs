@@ -102,7 +102,7 @@ impl Drop for HeldLock {
 }
 
 /// Takes a shared lock on a fresh open file description and hands the description out: the lock
-/// lives as long as any copy of it.
+/// lives as long as any copy or mapping of it.
 pub(crate) fn share(file: &File, byte: LockByte) -> io::Result<OwnedFd> {
     let fresh = reopen(file, OFlags::RDONLY)?;
     fcntl(&fresh, FcntlArg::F_OFD_SETLK(&byte.request(nix::libc::F_RDLCK)))?;

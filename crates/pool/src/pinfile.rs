@@ -29,7 +29,7 @@ impl PinFile {
         Ok(PinFile { path: path.to_owned(), file })
     }
 
-    /// Locks the byte of `slot` for as long as any copy of the returned file descriptor is open.
+    /// Locks the byte of `slot` for as long as any copy of the returned file descriptor is open, or mapped.
     /// It is closed on exec: whoever passes it on says so.
     ///
     /// # Errors

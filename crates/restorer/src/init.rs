@@ -205,7 +205,7 @@ fn keep_descriptors(
         match index {
             0 => shared.slots.set(SLOT_POOL, kept),
             1 => shared.status_fd = kept,
-            2 => {} // the pin: its descriptor only has to stay open
+            2 => hold_pin(kept)?,
             _ if index < first_external => overlay::map(kept, request.overlay_bytes)?,
             _ if waits => shared.wake_fd = Some(kept),
             _ => shared.slots.set(SLOT_EXTERNAL + (index - first_external) as u8, kept),
@@ -214,6 +214,16 @@ fn keep_descriptors(
     start.received.close();
     call::close_range(0, CONTROL_FD as u32);
     Ok(spare)
+}
+
+/// Maps the pin, so that it lasts as long as any process that was forked from here and may map the image,
+/// even one that outlives its init.
+fn hold_pin(pin: i32) -> Result<(), Errno> {
+    let flags = k::MAP_PRIVATE | k::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing else is mapped at the pin's place, and nobody looks there.
+    unsafe { call::mmap(window::PIN, farfork_types::PAGE_BYTES, k::PROT_NONE, flags, pin, 0) }?;
+    call::close_range(pin as u32, pin as u32);
+    Ok(())
 }
 
 /// Descriptors that only the clone needs. The init closes them once the clone has copies: a pipe

@@ -115,11 +115,12 @@ fn are_waited_for_when_their_init_ends() -> Outcome {
 fn must_be_killed(clone: &mut Subject) -> Outcome {
     let status = clone.finish()?;
     let is_told = status.code() == Some(137) || status.signal() == Some(9);
-    demand(is_told, format!("saw {status}\n{}", clone.transcript()))
+    let is_explained = clone.transcript().contains("its init was killed");
+    demand(is_told && is_explained, format!("saw {status}\n{}", clone.transcript()))
 }
 
 /// The init of a clone.
-fn parent_of(pid: i32) -> Outcome<Pid> {
+pub fn parent_of(pid: i32) -> Outcome<Pid> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(path).map_err(during("looking at a clone"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap_or_default();

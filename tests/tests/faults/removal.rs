@@ -2,11 +2,16 @@
 
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, farfork};
+use nix::sys::signal::{Signal, kill};
 
 use crate::Case;
-use crate::scene::{PATIENCE, Scene, await_until, demand};
+use crate::pages::parent_of;
+use crate::scene::{PATIENCE, Scene, await_until, demand, during};
 
-pub const CASES: &[Case] = &[("under_running_clones", under_running_clones)];
+pub const CASES: &[Case] = &[
+    ("under_running_clones", under_running_clones),
+    ("under_clones_that_nobody_follows", under_clones_that_nobody_follows),
+];
 
 fn clone(scene: &Scene, number: usize) -> Outcome<Subject> {
     let mut command = scene.command(&["restore", "a/b"])?;
@@ -70,4 +75,43 @@ fn under_running_clones() -> Outcome {
     let output = farfork::run(scene.command(&["images", "list"])?)?;
     demand(output.stdout.is_empty(), farfork::text(&output))?;
     scene.strike()
+}
+
+/// In its parent's place no namespace ends with an init that is killed. Without an agent, too, nobody ends the
+/// clone then: it goes on, and what it maps is given to nobody else.
+fn under_clones_that_nobody_follows() -> Outcome {
+    for tiering in ["mow", "moa", "hybrid"] {
+        let mut scene = Scene::set(48)?;
+        let free = scene.free_bytes()?;
+        scene.agent()?;
+        let mut parent = scene.subject("watcher")?;
+        let pid = parent.pid().to_string();
+        scene.works(&["checkpoint", "--kill", "--pid", &pid, "--name", "a/b"])?;
+        parent.finish()?;
+        let held = free - scene.free_bytes()?;
+        let options = ["restore", "a/b", "--detach", "--pid-mode", "same", "--tiering", tiering];
+        let mut clone = Subject::start("clone", &mut scene.command(&options)?, PATIENCE)?;
+        clone.finish()?;
+        let init = parent_of(pid.parse().map_err(during("reading a pid"))?)?;
+        scene.kill_agent();
+        kill(init, Signal::SIGKILL).map_err(during("killing an init"))?;
+        let path = format!("/proc/{init}/exe");
+        await_until("the init is gone", || std::fs::read_link(&path).is_err())?;
+        // Whoever comes next looks which images are still in use.
+        scene.agent()?;
+        scene.works(&["images", "rm", "a/b"])?;
+        scene.check()?;
+        demand(
+            free - scene.free_bytes()? == held,
+            format!("{tiering}: its memory was given back"),
+        )?;
+        clone.send_byte();
+        clone.await_line("PASS")?;
+        scene.kill_agent();
+        scene.agent()?;
+        scene.check()?;
+        await_until("the space is back", || scene.free_bytes().is_ok_and(|now| now == free))?;
+        scene.strike()?;
+    }
+    Ok(())
 }
