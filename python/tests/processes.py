@@ -56,6 +56,17 @@ def cgroups(pattern: str) -> list[Path]:
     return found
 
 
+def traces() -> set[str]:
+    """Return the namespaces that processes are in, the mounts seen here, and farfork's cgroups."""
+    found = {str(path) for path in cgroups("farfork.*")}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        found.add(" ".join(line.split()[3:5]))
+    for link in Path("/proc").glob("[0-9]*/ns/*"):
+        with suppress(OSError):
+            found.add(os.readlink(link))
+    return found
+
+
 def containers(of: Farfork | None = None) -> set[str]:
     """Return the names of the cgroups that containers have; those on the nodes of one run alone."""
     found = cgroups("farfork-[0-9a-f]{8}")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from bed import pooled, why_not
-from processes import agent_of, containers, family, node_of
+from processes import agent_of, containers, family, node_of, traces
 from served import Answer, Platform, await_true, open_place, serving
 
 from farfork.demo.command import Farfork
@@ -268,6 +268,7 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
         pytest.skip(reason)
     seed = random.randrange(1 << 32)
     print("seed", seed)
+    before = traces()
     with ExitStack() as stack:
         farfork = stack.enter_context(pooled(tmp_path, "1G"))
         state = stack.enter_context(open_place()) / "state"
@@ -296,6 +297,7 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
         assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
         pool = farfork.environment["FARFORK_POOL"]
         assert farfork.do("pool", "check", pool) == "the pool is sound\n"
+    await_true(lambda: traces() <= before, f"nothing is left but {traces() - before}")
     assert soak.answers[200] > 5 * SOAK_S, soak.answers
     # An instance that is killed takes one call with it, an agent all those of its node.
     assert soak.answers[502] <= 20 * soak.faults, (soak.answers, soak.faults)
