@@ -1,7 +1,9 @@
 """The platform's own client and its figures, against one that serves."""
 
 import json
+import shutil
 import subprocess
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -119,6 +121,35 @@ def test_an_archive_is_deployed_and_functions_are_listed_and_taken_away(
     assert "packed up" not in {one["name"] for one in commands.json("functions")}
     again = commands.farfork.run("functions", "rm", *commands.whom, "packed up")
     assert (again.returncode, "cannot take packed up away" in again.stderr) == (1, True)
+
+
+def test_what_requirements_name_is_deployed_with_a_function(
+    commands: Commands, tmp_path: Path
+) -> None:
+    source = tmp_path / "greeter"
+    source.mkdir()
+    name, about = "greeting-1.0-py3-none-any.whl", "greeting-1.0.dist-info"
+    for place in (source, tmp_path):
+        with zipfile.ZipFile(place / name, "w") as wheel:
+            wheel.writestr("greeting.py", "def of(name): return f'Hello {name}'\n")
+            described = "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n"
+            wheel.writestr(f"{about}/METADATA", described)
+            wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            wheel.writestr(f"{about}/RECORD", "")
+    written(source / "requirements.txt", f"--no-index\n./{name}\n")
+    code = "import greeting\ndef main(args): return {'said': greeting.of(args['name'])}\n"
+    written(source / "main.py", code)
+    python = ["--python", sys.executable]
+    archive = shutil.make_archive(str(tmp_path / "packed"), "zip", source)
+    for function, called in [(source, "greeter"), (Path(archive), "packed")]:
+        commands.do("deploy", function, *python)
+        answer = commands.do("invoke", called, "--param", "name", "Ada")
+        assert json.loads(answer) == {"said": "Hello Ada"}
+    written(source / "requirements.txt", "--no-index\nthere-is-none-of-this-name\n")
+    failed = commands.run("deploy", source, *python)
+    assert (failed.returncode, failed.stdout) == (1, ""), failed
+    assert "does not install what requirements.txt names" in failed.stderr
+    assert "there-is-none-of-this-name" in failed.stderr
 
 
 def test_logs_are_told_of_a_call_of_a_function_and_as_they_come(

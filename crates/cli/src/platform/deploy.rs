@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use base64::Engine;
@@ -11,9 +11,9 @@ use farfork_sys::words;
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
-use super::kind;
 use super::parameters::{Parameters, listed, pairs};
 use super::remote::{Question, Remote, path, web_path};
+use super::{kind, package};
 use crate::output::print_json;
 use crate::{CommandResult, size, usage_error};
 
@@ -22,8 +22,9 @@ const MIB: u64 = 1 << 20;
 /// What to deploy.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A file in Python or JavaScript with main(args), a zip archive with __main__.py, index.js or
-    /// package.json on top, or with --kind blackbox a program that speaks OpenWhisk's action interface.
+    /// A file in Python or JavaScript with main(args), a directory or zip archive with __main__.py, index.js or
+    /// package.json on top, or with --kind blackbox a program that speaks OpenWhisk's action interface. With a
+    /// function in Python are sent the packages that a requirements.txt on top names.
     file: PathBuf,
     #[command(flatten)]
     remote: Remote,
@@ -34,6 +35,12 @@ pub(crate) struct Args {
     /// what is in an archive.
     #[arg(long)]
     kind: Option<String>,
+    /// Python whose pip installs packages; of the platform's version, if any of them is not in Python alone.
+    #[arg(long, value_name = "PATH", env = "FARFORK_PYTHON", default_value = "python3")]
+    python: PathBuf,
+    /// Send no packages, though a requirements.txt names some.
+    #[arg(long)]
+    no_packages: bool,
     /// What is called in it, if that is not main.
     #[arg(long, value_name = "FUNCTION")]
     main: Option<String>,
@@ -97,7 +104,8 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         return Ok(usage_error("--memory is in whole MiB: write 256M, not 256"));
     }
     let place = path("actions", &name);
-    let mut document = document(args, &kind)?;
+    let (code, installed_for) = code(args, &kind)?;
+    let mut document = document(args, &kind, code)?;
     if let Some(annotations) = annotations(args, &place)? {
         document.insert("annotations".to_owned(), annotations.into());
     }
@@ -110,6 +118,9 @@ pub(crate) fn run(args: &Args) -> CommandResult {
             doing: &format!("deploying {name}"),
         })?
         .good()?;
+    if let Some(version) = installed_for {
+        warn_of_other(&version, &made);
+    }
     if args.json {
         // Whoever deploys has it.
         made["exec"].as_object_mut().map(|exec| exec.remove("code"));
@@ -126,6 +137,14 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Warns if packages were installed for another version of Python than the platform's.
+fn warn_of_other(version: &str, made: &Value) {
+    let kind = made["exec"]["kind"].as_str().unwrap_or_default();
+    if kind.strip_prefix("python:").is_some_and(|runs| runs != version) {
+        eprintln!("farfork: packages are those for Python {version}, and it runs as {kind}");
+    }
+}
+
 /// Whether an annotation of a function is true.
 fn has(made: &Value, key: &str) -> bool {
     let all = made["annotations"].as_array().into_iter().flatten();
@@ -133,8 +152,11 @@ fn has(made: &Value, key: &str) -> bool {
 }
 
 fn name(args: &Args) -> Option<String> {
-    let stem = || Some(args.file.file_stem()?.to_str()?.to_owned());
-    args.name.clone().or_else(stem)
+    let named = || match args.file.is_dir() {
+        true => Some(fs::canonicalize(&args.file).ok()?.file_name()?.to_str()?.to_owned()),
+        false => Some(args.file.file_stem()?.to_str()?.to_owned()),
+    };
+    args.name.clone().or_else(named)
 }
 
 fn kind(args: &Args) -> Option<String> {
@@ -164,8 +186,8 @@ fn annotations(args: &Args, place: &str) -> Result<Option<Vec<Value>>, Box<dyn E
 }
 
 /// What is not said here stays as it is.
-fn document(args: &Args, kind: &str) -> Result<Map<String, Value>, Box<dyn Error>> {
-    let mut exec = json!({ "kind": kind, "code": code(&args.file)? });
+fn document(args: &Args, kind: &str, code: String) -> Result<Map<String, Value>, Box<dyn Error>> {
+    let mut exec = json!({ "kind": kind, "code": code });
     if let Some(main) = &args.main {
         exec["main"] = main.as_str().into();
     }
@@ -183,20 +205,26 @@ fn document(args: &Args, kind: &str) -> Result<Map<String, Value>, Box<dyn Error
     Ok(document)
 }
 
-/// The code as the platform takes it: text, or an archive or program in base64.
-fn code(file: &Path) -> Result<String, String> {
-    let shown = file.display();
-    if file.is_dir() {
-        return Err(format!("{shown} is a directory: deploy a zip archive of what is in it"));
+/// The code as the platform takes it: text, or an archive or program in base64; and for which version of
+/// Python there are packages in it.
+fn code(args: &Args, kind: &str) -> Result<(String, Option<String>), Box<dyn Error>> {
+    let file = &args.file;
+    let mut bytes = match file.is_dir() {
+        true => package::packed(file)?,
+        false => fs::read(file)
+            .map_err(|error| format!("cannot read {}: {}", file.display(), words::of(&error)))?,
+    };
+    let mut installed_for = None;
+    if package::is_archive(&bytes) && kind.starts_with("python") && !args.no_packages {
+        (bytes, installed_for) = package::with_requirements(bytes, file, &args.python)?;
     }
-    let code =
-        fs::read(file).map_err(|error| format!("cannot read {shown}: {}", words::of(&error)))?;
-    Ok(match String::from_utf8(code) {
+    let code = match String::from_utf8(bytes) {
         // An archive may happen to be a text.
-        Ok(text) if !text.starts_with("PK\u{3}\u{4}") => text,
+        Ok(text) if !package::is_archive(text.as_bytes()) => text,
         Ok(archive) => STANDARD.encode(archive),
         Err(archive) => STANDARD.encode(archive.into_bytes()),
-    })
+    };
+    Ok((code, installed_for))
 }
 
 fn objective(text: &str) -> Result<f64, String> {
@@ -242,7 +270,8 @@ mod tests {
         let path = file.to_str().unwrap();
         let sent = |words: &[&str]| {
             let args = parsed(&[&[path], words].concat());
-            Value::Object(document(&args, "python:3").unwrap())
+            let (code, _) = code(&args, "blackbox").unwrap();
+            Value::Object(document(&args, "python:3", code).unwrap())
         };
         let exec = json!({"kind": "python:3", "code": "def main(a): return a"});
         assert_eq!(sent(&[]), json!({"exec": exec, "limits": {}}));
@@ -255,8 +284,8 @@ mod tests {
         fs::write(&file, b"\x7fELF\xff").unwrap();
         assert_eq!(sent(&[])["exec"]["code"], "f0VMRv8=");
         fs::remove_file(&file).unwrap();
-        assert!(code(Path::new("/")).unwrap_err().contains("is a directory"));
-        assert!(code(&file).unwrap_err().starts_with("cannot read "));
+        let failed = code(&parsed(&[path]), "python:3").unwrap_err().to_string();
+        assert!(failed.starts_with("cannot read "), "{failed}");
     }
 
     #[test]

@@ -9,8 +9,11 @@ const PYTHON: &str = "python:default";
 const NODEJS: &str = "nodejs:default";
 const BLACKBOX: &str = "blackbox";
 
-/// The kind of what is in a file, by the end of its name; of an archive, by what is at its top.
+/// The kind of what is in a file, by the end of its name; of an archive or a directory, by what is at its top.
 pub(super) fn of(file: &Path) -> Option<&'static str> {
+    if file.is_dir() {
+        return by_names(|name| file.join(name).is_file());
+    }
     match file.extension()?.to_str()? {
         "py" => Some(PYTHON),
         "js" | "mjs" | "cjs" => Some(NODEJS),
@@ -22,10 +25,13 @@ pub(super) fn of(file: &Path) -> Option<&'static str> {
 
 fn in_archive(file: &Path) -> Option<&'static str> {
     let archive = ZipArchive::new(File::open(file).ok()?).ok()?;
-    let has = |name: &str| archive.index_for_name(name).is_some();
-    if ["__main__.py", "main.py", "handler.py"].into_iter().any(has) {
+    by_names(|name| archive.index_for_name(name).is_some())
+}
+
+fn by_names(has: impl Fn(&str) -> bool) -> Option<&'static str> {
+    if ["__main__.py", "main.py", "handler.py"].into_iter().any(&has) {
         Some(PYTHON)
-    } else if ["package.json", "index.js"].into_iter().any(has) {
+    } else if ["package.json", "index.js"].into_iter().any(&has) {
         Some(NODEJS)
     } else {
         has("exec").then_some(BLACKBOX)

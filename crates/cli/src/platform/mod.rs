@@ -13,6 +13,7 @@ pub(crate) mod invoke;
 pub(crate) mod keys;
 mod kind;
 pub(crate) mod logs;
+mod package;
 mod parameters;
 mod remote;
 pub(crate) mod top;
