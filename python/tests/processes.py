@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,15 +57,26 @@ def cgroups(pattern: str) -> list[Path]:
     return found
 
 
-def traces() -> set[str]:
-    """Return the namespaces that processes are in, the mounts seen here, and farfork's cgroups."""
-    found = {str(path) for path in cgroups("farfork.*")}
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        found.add(" ".join(line.split()[3:5]))
-    for link in Path("/proc").glob("[0-9]*/ns/*"):
+def namespaces(pids: Iterable[int]) -> set[str]:
+    """Return the namespaces that processes are in."""
+    found = set()
+    for pid in pids:
         with suppress(OSError):
-            found.add(os.readlink(link))
+            found |= {os.readlink(link) for link in Path(f"/proc/{pid}/ns").iterdir()}
     return found
+
+
+def everybody() -> set[int]:
+    """Return all processes."""
+    return {int(path.name) for path in Path("/proc").glob("[0-9]*")}
+
+
+def traces() -> set[str]:
+    """Return farfork's cgroups, and mounts of farfork's or of namespaces."""
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    mounts = [line for line in mounts if "farfork" in line or "nsfs" in line]
+    # Without the number that a mount has.
+    return {str(path) for path in cgroups("farfork.*")} | {line.split(" ", 2)[2] for line in mounts}
 
 
 def containers(of: Farfork | None = None) -> set[str]:

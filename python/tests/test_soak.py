@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -15,7 +15,15 @@ from typing import Any
 
 import pytest
 from bed import pooled, why_not
-from processes import agent_of, containers, family, node_of, traces
+from processes import (
+    agent_of,
+    containers,
+    everybody,
+    family,
+    namespaces,
+    node_of,
+    traces,
+)
 from served import Answer, Platform, await_true, open_place, serving
 
 from farfork.demo.command import Farfork
@@ -263,6 +271,14 @@ def counts(farfork: Farfork) -> tuple[int, int]:
     return len(containers(farfork)), len(farfork.json("ghost", "list"))
 
 
+def await_none(left: Callable[[], Collection[Any]], what: str) -> None:
+    """Wait until nothing is left; say what is if that takes too long."""
+    try:
+        await_true(lambda: not left(), what)
+    except AssertionError:
+        pytest.fail(f"{what} are left: {left()}")
+
+
 def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)
@@ -281,23 +297,23 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
             for name in WEIGHTS:
                 soak.deploy(name, 1)
                 platform.good(name, numbers=[1])
-            everybody, own = family(platform.process.pid), containers(farfork)
+            all_of_it, own = family(platform.process.pid), containers(farfork)
             # Agents may be children of a gateway that was killed.
-            everybody |= node_of(platform, "node1") | node_of(platform, "node2")
+            all_of_it |= node_of(platform, "node1") | node_of(platform, "node2")
+            theirs = namespaces(all_of_it) - namespaces({os.getpid()})
             assert len(platform.instances()) >= len(WEIGHTS)
             platform.process.send_signal(signal.SIGTERM)
             assert platform.process.wait(60) == 0, platform.log()
 
-        def left() -> list[int]:
-            return [pid for pid in everybody if Path(f"/proc/{pid}").exists()]
-
         # Agents that a killed gateway has started are waited for by nobody here.
-        await_true(lambda: not left(), f"processes end: {left()}")
+        await_none(lambda: all_of_it & everybody(), "processes")
+        await_none(lambda: theirs & namespaces(everybody()), "namespaces")
+        assert theirs, "nothing has namespaces of its own"
         assert not own & containers()
         assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
         pool = farfork.environment["FARFORK_POOL"]
         assert farfork.do("pool", "check", pool) == "the pool is sound\n"
-    await_true(lambda: traces() <= before, f"nothing is left but {traces() - before}")
+    await_none(lambda: traces() - before, "cgroups or mounts")
     assert soak.answers[200] > 5 * SOAK_S, soak.answers
     # An instance that is killed takes one call with it, an agent all those of its node.
     assert soak.answers[502] <= 20 * soak.faults, (soak.answers, soak.faults)

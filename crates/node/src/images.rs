@@ -385,7 +385,7 @@ impl Pin {
         &self.pool.pool
     }
 
-    /// The lock that the clone's init holds too.
+    /// The lock that init and clone hold too.
     pub fn lock(&self) -> Option<&OwnedFd> {
         self.lock.as_deref()
     }

@@ -7,7 +7,7 @@
 //!                              └─ registry ◄── status ──┘   (one watcher thread)
 //! ```
 //! Invariants: an image is pinned in the pool as long as a clone of it lives on this node, the
-//! truth being a lock that the clone's init holds; a clone that was not detached dies with the
+//! truth being a lock that the clone's processes hold; a clone that was not detached dies with the
 //! connection that asked for it; the agent leaves when it has had nothing to do for a while. One
 //! that is not root works in a user namespace of its own.
 

@@ -59,8 +59,8 @@ pub struct End {
 }
 
 /// Why a clone ends whose init was killed.
-const WITHOUT_INIT: &str = "its init was killed, which answers its calls on memory and supplies its pages: no \
-    clone lives on without; start it anew";
+const WITHOUT_INIT: &str = "its init was killed, which answers its calls on memory, and so it was ended, \
+    too; start it anew";
 
 impl Clone {
     /// Its pid as seen by whoever started it, perhaps from another PID namespace.

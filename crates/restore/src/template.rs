@@ -51,7 +51,7 @@ struct Spare {
 pub struct Hands<'a> {
     /// The pool.
     pub pool: BorrowedFd<'a>,
-    /// What keeps the image as long as the clone's init has it open.
+    /// What keeps the image as long as a process of the clone has it mapped.
     pub pin: BorrowedFd<'a>,
     /// The overlay, if the request has one.
     pub overlay: Option<BorrowedFd<'a>>,

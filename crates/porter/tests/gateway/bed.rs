@@ -35,6 +35,7 @@ pub struct Bed {
     address: SocketAddr,
     pub store: Arc<dyn Store>,
     pub caller: Arc<TestCaller>,
+    pub gateway: Gateway,
     _runtime: Option<Runtime>,
     _directory: tempfile::TempDir,
 }
@@ -194,8 +195,8 @@ impl Bed {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
-        let runtime = begin(gateway, listener);
-        Bed { address, store, caller, _runtime: runtime, _directory: directory }
+        let runtime = begin(gateway.clone(), listener);
+        Bed { address, store, caller, gateway, _runtime: runtime, _directory: directory }
     }
 
     pub fn address(&self) -> SocketAddr {

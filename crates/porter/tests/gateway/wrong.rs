@@ -1,12 +1,21 @@
 //! Requests that are no good, and clients that misbehave.
 
+use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
+use axum::http::Request;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use farfork_porter::gateway::router;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use serde_json::json;
+use tokio::runtime::Runtime;
 
 use crate::bed::{Bed, GUEST};
 
@@ -129,6 +138,40 @@ fn accepted_calls_of_clients_that_are_gone_are_made() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!((made, bed.store.accepted().unwrap().len()), (CALLS, 0));
+}
+
+/// Whoever answers a request may be dropped, as hyper does when the client goes.
+#[test]
+fn what_was_begun_is_done_though_nobody_waits_for_it() {
+    let bed = Bed::new();
+    bed.create("a");
+    bed.caller.told();
+    let runtime = Runtime::new().unwrap();
+    let service = TowerToHyperService::new(router(bed.gateway.clone()));
+    for (method, path, body, told) in [
+        ("POST", "a", "{}", "call guest/a accepted=true"),
+        ("PUT", "a?overwrite=true", "{}", "gone guest/a 0.0.1"),
+        ("DELETE", "a", "", "gone guest/a 0.0.2"),
+    ] {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("/api/v1/namespaces/_/actions/{path}"))
+            .header("authorization", format!("Basic {}", STANDARD.encode(GUEST)))
+            .body(Body::from(body))
+            .unwrap();
+        runtime.block_on(async {
+            let mut answer = pin!(service.call(request));
+            let is_begun = poll_fn(|task| Poll::Ready(answer.as_mut().poll(task).is_pending()));
+            assert!(is_begun.await, "{method} waits for the disk");
+        });
+        let begun = Instant::now();
+        let mut heard = Vec::new();
+        while heard.is_empty() && begun.elapsed() < PATIENCE {
+            heard = bed.caller.told();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(heard, [told]);
+    }
 }
 
 /// A request for a call.

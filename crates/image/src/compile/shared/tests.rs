@@ -32,7 +32,9 @@ fn a_hole_touches_nothing() {
     assert_eq!(hole(&memory, 4096), LOWEST + 4096);
     assert_eq!(hole(&memory, (1 << 30) - 4096), LOWEST + 4096);
     assert_eq!(hole(&memory, 1 << 30), LOWEST + (2 << 30) + 4096 + 8192);
-    assert_eq!(hole(&memory, window::BASE), window::END);
+    memory.regions.push(region(30 << 40, (30 << 40) + 4096));
+    memory.regions.push(region(60 << 40, (60 << 40) + 4096));
+    assert_eq!(hole(&memory, 1 << 45), window::END);
 }
 
 #[test]
