@@ -3,7 +3,7 @@
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +84,16 @@ class Bed:
         path = f"{self._place}/clone-{self._next()}-%i.sock"
         return path, ["restore", *options, "--inherit-fd", f"{listen_fd}=listen:{path}", image]
 
-    def clones(self, image: str, listen_fd: int, count: int = 1, node: str = LOCAL) -> list[Clone]:
-        """Start detached clones."""
-        options = ("--node", node, "--detach", "--count", count)
+    def clones(
+        self,
+        image: str,
+        listen_fd: int,
+        count: int = 1,
+        node: str = LOCAL,
+        more: Sequence[object] = (),
+    ) -> list[Clone]:
+        """Start detached clones, with more options."""
+        options = ("--node", node, "--detach", "--count", count, *more)
         path, call = self.restore_call(image, listen_fd, *options)
         return [
             Clone(node, said["pid"], self.client(path.replace("%i", str(index))), said)

@@ -3,17 +3,19 @@
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 from types import ModuleType
 from typing import Any
 
 import pytest
-from bed import LOCAL, NODES, Bed
+from bed import LOCAL, NODES, Bed, Clone, Parent
 from conftest import ROOT
 
 pytest.importorskip("onnxruntime", reason="the sample functions' packages are not installed")
 
+USER = "test"  # whose images are
 PALACE, DAISY = 698, 985  # of ImageNet's classes
 FUNCTIONS = sorted(
     path.parent.name
@@ -114,14 +116,29 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one == other
 
 
+def in_every_way(bed: Bed, parent: Parent) -> Iterator[Clone]:
+    """Start clones by every policy: from scratch, in empty ghosts, and in those with the image."""
+    for tiering in ("mow", "moa", "hybrid", "copy"):
+        policy = ["--tiering", tiering]
+        for ghost in ([], ["--user", USER], ["--image", parent.image, *policy]):
+            more = list(policy)
+            if ghost:
+                waits = bed.farfork.json("ghost", "start", *ghost)
+                more += ["--ghost", waits["id"]]
+            yield from bed.clones(parent.image, parent.listen_fd, more=more)
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_clones_on_every_node_answer_as_a_fresh_process(bed: Bed, function: str) -> None:
+def test_clones_answer_as_a_fresh_process_wherever_and_however_they_start(
+    bed: Bed, function: str
+) -> None:
     path: Path = ROOT / "functions" / function
     example = load(function).example
     parent = bed.parent(path)
     fresh = bed.start(path)
     parent.client.run(example(0))
     clones = [bed.clones(parent.image, parent.listen_fd, node=node)[0] for node in (LOCAL, *NODES)]
+    clones += in_every_way(bed, parent)
     for number, clone in enumerate([*clones, parent]):
         for request in (example(number), example(number + 7)):
             assert same(clone.client.run(request), fresh.client.run(request)), (clone, request)
