@@ -84,6 +84,8 @@ impl Emulated {
         command.args(["-cpu", PROCESSOR, "-plugin"]);
         command.arg(format!("{},socket={}", plugin()?.display(), socket.display()));
         command.args(words).envs(computing_in(1)).env("ORT_DISABLE_TELEMETRY", "1");
+        // It names the machine's processor to OpenBLAS, which is another's here.
+        command.env_remove("OPENBLAS_CORETYPE").env_remove("OPENBLAS_L2_SIZE");
         command.stdin(input).stdout(OwnedFd::from(theirs)).stderr(Stdio::inherit());
         let child = command.spawn().map_err(|error| match error.kind() {
             ErrorKind::NotFound => BenchError::Lacking {
