@@ -22,6 +22,10 @@ pub(crate) enum Command {
     List(ListArgs),
     /// End ghosts, and the clones in them.
     Stop(StopArgs),
+    /// Have all that is in a ghost in which a clone runs stand still.
+    Pause(PauseArgs),
+    /// Have it go on.
+    Resume(PauseArgs),
 }
 
 /// What the ghost shall be.
@@ -84,12 +88,25 @@ pub(crate) struct StopArgs {
     node: String,
 }
 
+/// Which ghost.
+#[derive(clap::Args)]
+pub(crate) struct PauseArgs {
+    /// Its name.
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Node it is on.
+    #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
+    node: String,
+}
+
 /// Runs the subcommand.
 pub(crate) fn run(command: &Command) -> CommandResult {
     match command {
         Command::Start(args) => start(args),
         Command::List(args) => list(args),
         Command::Stop(args) => stop(args),
+        Command::Pause(args) => pause(args, true),
+        Command::Resume(args) => pause(args, false),
     }
 }
 
@@ -144,6 +161,18 @@ fn list(args: &ListArgs) -> CommandResult {
 
 fn stop(args: &StopArgs) -> CommandResult {
     Client::connect(&args.node)?.stop_ghosts(args.id.clone())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pause(args: &PauseArgs, paused: bool) -> CommandResult {
+    let ghosts = Client::connect(&args.node)?.ghosts()?;
+    let found = ghosts.iter().find(|ghost| ghost.id == args.id);
+    let pid = found.and_then(|ghost| ghost.pid);
+    let pid = pid.ok_or_else(|| match found {
+        Some(_) => format!("no clone runs in ghost {}", args.id),
+        None => format!("there is no ghost {} on node {}", args.id, args.node),
+    })?;
+    Client::connect(&args.node)?.pause(pid, paused)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -139,6 +139,13 @@ impl Client {
         self.done()
     }
 
+    /// Has the clone with this pid, which was started in a ghost, and all that is in its container stand
+    /// still until it is told to go on. It sees nothing of that but the time.
+    pub fn pause(&self, pid: i32, paused: bool) -> Result<(), NodeError> {
+        self.channel.send_about(&Call::Pause { pid, paused }, pid)?;
+        self.done()
+    }
+
     fn done(&self) -> Result<(), NodeError> {
         match self.reply()? {
             Reply::Done => Ok(()),

@@ -73,10 +73,25 @@ impl Clone {
         if let Some(profile) = &self.profile {
             profile.sample();
         }
-        match &self.process {
+        let sent = match &self.process {
             Some(process) => pidfd::send_signal(process, signal),
             None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        };
+        if signal == libc::SIGKILL {
+            self.resume()?;
         }
+        sent
+    }
+
+    /// Has it and all that is in its container stand still, without its noticing.
+    pub fn pause(&self) -> io::Result<()> {
+        let outside = io::Error::new(io::ErrorKind::Unsupported, "it was not started in a ghost");
+        self.ghost(Container::freeze).unwrap_or(Err(outside))
+    }
+
+    /// Has it go on.
+    pub fn resume(&self) -> io::Result<()> {
+        self.ghost(Container::thaw).unwrap_or(Ok(()))
     }
 
     /// Kills the clone of an init that was killed, as nobody is left to answer its memory calls,
@@ -84,6 +99,7 @@ impl Clone {
     fn follow_init(&self) {
         if let Some(process) = &self.process {
             let _ = pidfd::send_signal(process, libc::SIGKILL);
+            let _ = self.resume();
             let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], None);
         }
     }

@@ -64,6 +64,7 @@ impl Node {
             Call::Seen { .. } => Err(NodeError::Language("nothing was started".to_owned())),
             Call::Wait { pid } => self.wait(channel, about, pid),
             Call::Kill { pid, signal } => self.kill(channel, about, pid, signal),
+            Call::Pause { pid, paused } => self.pause(channel, about, pid, paused),
             Call::List => self.list(channel),
             Call::Promote { pid, pages } => self.promote(channel, about, pid, &pages),
             Call::ReadRate { pool } => self.read_rate(channel, &pool),
@@ -151,6 +152,23 @@ impl Node {
                 words::of(&error)
             ))),
         }
+    }
+
+    fn pause(
+        &self,
+        channel: &Channel,
+        about: Option<i32>,
+        seen: i32,
+        paused: bool,
+    ) -> Result<(), NodeError> {
+        let found = self.registry.find(about, seen).and_then(|number| self.registry.get(number));
+        let clone = found.ok_or(NodeError::NoClone { pid: seen })?;
+        let done = if paused { clone.pause() } else { clone.resume() };
+        done.map_err(|error| {
+            let doing = if paused { "pause" } else { "resume" };
+            NodeError::Agent(format!("cannot {doing} clone {seen}: {}", words::of(&error)))
+        })?;
+        channel.send(&Reply::Done, &[])
     }
 
     fn promote(

@@ -12,8 +12,11 @@ use crate::{Decision, Facts, Memory, Policy};
 /// What is known when an instance has to start and no node has room.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdmissionFacts {
-    /// What the instance may take, in bytes.
+    /// What has to be free for the instance beside those at work, in bytes.
     pub need_bytes: u64,
+    /// What it may take, if that is more.
+    #[serde(default)]
+    pub most_bytes: u64,
     /// Memory of the node that is asked about.
     pub memory: Memory,
     /// What may end on it: instances that have nothing to do, and ghosts that wait.
@@ -95,9 +98,10 @@ impl Policy<AdmissionFacts> for LeastWorthFirst {
         if lacking == 0 {
             return Decision::new(Admission::Start, "there is room");
         }
-        let alone = Memory { used_bytes: need_bytes, ..memory };
+        let most_bytes = need_bytes.max(facts.most_bytes);
+        let alone = Memory { used_bytes: most_bytes, ..memory };
         if alone.excess_above(self.most_memory_permille) > 0 {
-            let why = format!("it takes {need_bytes} bytes, more than the node has for all");
+            let why = format!("it takes {most_bytes} bytes, more than the node has for all");
             return Decision::new(Admission::Refuse, why);
         }
         let leaving = if facts.waited_ms < PATIENCE_MS { facts.leaving_bytes } else { 0 };

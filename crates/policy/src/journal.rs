@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::admission::AdmissionFacts;
 use crate::checkpoint::CheckpointFacts;
 use crate::ghosts::{AttachedFacts, EmptyFacts};
+use crate::growth::GrowthFacts;
 use crate::keep_alive::IdleFacts;
 use crate::placement::PlacementFacts;
 use crate::reclaim::ReclaimFacts;
@@ -147,6 +148,7 @@ impl Policies {
             AttachedFacts::QUESTION => ask(&*self.attached_ghosts, record),
             PlacementFacts::QUESTION => ask(&*self.placement, record),
             AdmissionFacts::QUESTION => ask(&*self.admission, record),
+            GrowthFacts::QUESTION => ask(&*self.growth, record),
             ReliefFacts::QUESTION => ask(&*self.relief, record),
             ReclaimFacts::QUESTION => ask(&*self.reclaim, record),
             other => Err(format!("nothing answers the question '{other}'")),
@@ -166,6 +168,7 @@ mod tests {
     use crate::Memory;
     use crate::admission::Idle;
     use crate::checkpoint::AfterCalls;
+    use crate::growth::Worker;
     use crate::placement::NodeFacts;
     use crate::reclaim::ImageFacts;
     use crate::settings::{Checkpoint, Settings};
@@ -188,6 +191,7 @@ mod tests {
         let checkpoint = CheckpointFacts { calls: 16, pool: memory, ..CheckpointFacts::default() };
         let idle = Idle { id: "i".into(), bytes: 5, saves_us: 7, uses_per_hour: 1 };
         let node = NodeFacts { name: "n".into(), memory, ..NodeFacts::default() };
+        let worker = Worker { id: "7".into(), held_bytes: 1, headroom_bytes: 9, is_paused: true };
         let image = ImageFacts { name: "g/f".into(), bytes: 20, ..ImageFacts::default() };
         vec![
             decided(&*policies.tiering, tiering),
@@ -207,6 +211,10 @@ mod tests {
                     idle: vec![idle.clone()],
                     ..AdmissionFacts::default()
                 },
+            ),
+            decided(
+                &*policies.growth,
+                GrowthFacts { memory, idle_bytes: 1, workers: vec![worker] },
             ),
             decided(&*policies.relief, ReliefFacts { memory, idle: vec![idle], leaving_bytes: 0 }),
             decided(

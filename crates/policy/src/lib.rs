@@ -14,13 +14,15 @@
 //! The questions are those of CXLporter (CXLfork §5): [when to checkpoint](checkpoint), [in which
 //! tier memory lives](tiering), [how long an idle instance stays](keep_alive), [how many ghosts
 //! wait](ghosts); and those of any platform with limits: [where an instance goes](placement), [what
-//! makes room for it](admission), [who ends when room runs out](relief), [which images go](reclaim).
+//! makes room for it](admission), [who pauses](growth) and [who ends when room runs out](relief), [which
+//! images go](reclaim).
 #![forbid(unsafe_code)]
 
 pub mod admission;
 pub mod checkpoint;
 pub mod ghosts;
 mod greedy;
+pub mod growth;
 pub mod journal;
 pub mod keep_alive;
 pub mod memory;

@@ -20,8 +20,12 @@ pub struct PlacementFacts {
 pub struct NodeFacts {
     /// Its name.
     pub name: String,
-    /// Its memory, with what starting instances may take yet.
+    /// Its memory, with what is promised to instances at work.
     pub memory: Memory,
+    /// What has to be free for one more instance of this kind beside those at work, in bytes, if not all that it
+    /// may take.
+    #[serde(default)]
+    pub need_bytes: Option<u64>,
     /// Ghosts on it that have the function's image.
     pub attached_ghosts: u64,
     /// Empty ghosts on it that the function's user may have.
@@ -56,17 +60,18 @@ impl Default for NearestGhost {
 
 impl Policy<PlacementFacts> for NearestGhost {
     fn decide(&self, facts: &PlacementFacts) -> Decision<Option<String>> {
-        let need = facts.need_bytes;
+        let need = |node: &NodeFacts| node.need_bytes.unwrap_or(facts.need_bytes);
         let free = |node: &NodeFacts| node.memory.free_below(self.most_memory_permille);
         // Who needs nothing does not start on a full node either.
-        let fitting = facts.nodes.iter().filter(|node| free(node) >= need.max(1));
+        let fitting = facts.nodes.iter().filter(|node| free(node) >= need(node).max(1));
         let best = fitting.min_by_key(|node| {
             let kind = Kind::of(node);
             (kind, Reverse(free(node)), node.starting, node.name.clone())
         });
         let Some(best) = best else {
             let count = facts.nodes.len();
-            return Decision::new(None, format!("none of {count} nodes has {need} bytes left"));
+            let least = facts.nodes.iter().map(need).min().unwrap_or(facts.need_bytes);
+            return Decision::new(None, format!("none of {count} nodes has {least} bytes left"));
         };
         let why = format!("{} on it, {} bytes left", Kind::of(best).words(), free(best));
         Decision::new(Some(best.name.clone()), why)

@@ -6,6 +6,7 @@ use crate::Policy;
 use crate::admission::{AdmissionFacts, LeastWorthFirst};
 use crate::checkpoint::{AfterCalls, CheckpointFacts, WhenSettled};
 use crate::ghosts::{AttachedFacts, ByBursts, EmptyFacts};
+use crate::growth::{GrowthFacts, OneByOne};
 use crate::keep_alive::{ByGaps, ByPressure, IdleFacts};
 use crate::placement::{NearestGhost, PlacementFacts};
 use crate::reclaim::{BetweenMarks, ReclaimFacts};
@@ -28,6 +29,8 @@ pub struct Settings {
     pub placement: NearestGhost,
     /// What makes room for them, and for those that are there.
     pub admission: LeastWorthFirst,
+    /// How much stays free for those at work, and who of them pauses.
+    pub growth: OneByOne,
     /// Which images go.
     pub reclaim: BetweenMarks,
 }
@@ -97,6 +100,8 @@ pub struct Policies {
     pub placement: Box<dyn Policy<PlacementFacts>>,
     /// What makes room for them.
     pub admission: Box<dyn Policy<AdmissionFacts>>,
+    /// Who pauses when those at work take more than all may at once.
+    pub growth: Box<dyn Policy<GrowthFacts>>,
     /// Who ends when room runs out.
     pub relief: Box<dyn Policy<ReliefFacts>>,
     /// Which images go.
@@ -122,6 +127,7 @@ impl From<Settings> for Policies {
             attached_ghosts: Box::new(settings.ghosts),
             placement: Box::new(settings.placement),
             admission: Box::new(settings.admission),
+            growth: Box::new(settings.growth),
             relief: Box::new(settings.admission),
             reclaim: Box::new(settings.reclaim),
         }

@@ -11,6 +11,8 @@ pub mod cache;
 #[cfg(feature = "std")]
 pub mod cgroup;
 #[cfg(feature = "std")]
+pub mod freezer;
+#[cfg(feature = "std")]
 pub mod handle;
 #[cfg(feature = "std")]
 pub mod inherited;

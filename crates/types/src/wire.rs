@@ -42,6 +42,13 @@ pub enum Call {
         /// Signal number.
         signal: i32,
     },
+    /// Have a clone that was started in a ghost stand still, or go on.
+    Pause {
+        /// Its pid, as the client sees it.
+        pid: i32,
+        /// Whether it is to stand still.
+        paused: bool,
+    },
     /// List clones.
     List,
     /// Make pages of a clone local that it maps from the pool.

@@ -10,6 +10,7 @@ mod hang;
 mod killed;
 mod media;
 mod pages;
+mod pauses;
 mod promotion;
 mod removal;
 mod restore;
@@ -31,6 +32,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("copies", copies::CASES),
     ("endurance", endurance::CASES),
     ("ghosts", ghosts::CASES),
+    ("pauses", pauses::CASES),
     ("hang", hang::CASES),
     ("killed", killed::CASES),
     (MEDIA, media::CASES),

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use farfork_restore::{Ghost, Seat, Summoned};
 use farfork_sys::cgroup::MemoryGroup;
+use farfork_sys::freezer::Freezer;
 use farfork_sys::{pidfd, words};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -50,6 +51,7 @@ pub struct Container {
     init: OwnedFd,
     places: Places,
     memory: Option<MemoryGroup>,
+    freezer: Option<Freezer>,
 }
 
 /// How long it took to make a container.
@@ -125,7 +127,9 @@ impl Container {
             failed(reason)
         })?;
         let memory = MemoryGroup::of(init_pid);
-        let container = Container { id, init_pid, init, places: places.clone(), memory };
+        let freezer = groups::freezer(&directory);
+        let places = places.clone();
+        let container = Container { id, init_pid, init, places, memory, freezer };
         let made = begun.elapsed();
         let begun = Instant::now();
         let ghost = summoned.arrive(init_pid, PATIENCE)?;
@@ -156,9 +160,21 @@ impl Container {
         ))
     }
 
+    /// Has all that is in it stand still.
+    pub fn freeze(&self) -> io::Result<()> {
+        let none = || io::Error::new(io::ErrorKind::Unsupported, "no cgroup of it can be frozen");
+        self.freezer.as_ref().ok_or_else(none)?.freeze()
+    }
+
+    /// Has all that is in it go on. Whoever was killed meanwhile ends now.
+    pub fn thaw(&self) -> io::Result<()> {
+        self.freezer.as_ref().map_or(Ok(()), Freezer::thaw)
+    }
+
     /// Ends all that is in it, and waits for that.
     fn end(&self) {
         let _ = pidfd::send_signal(&self.init, libc::SIGKILL);
+        let _ = self.thaw();
         // Somebody else has if this says no.
         let _ = waitid(Id::PIDFd(self.init.as_fd()), WaitPidFlag::WEXITED);
     }

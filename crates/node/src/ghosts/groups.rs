@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use farfork_sys::freezer::Freezer;
 use farfork_sys::{cgroup, proc, words};
 
 /// In a bundle: their directories, in JSON.
@@ -25,6 +26,11 @@ pub fn note(bundle: &Path, id: &str) -> io::Result<()> {
 fn noted(bundle: &Path) -> Vec<PathBuf> {
     let text = fs::read(bundle.join(FILE)).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
+}
+
+/// What freezes all that is in them.
+pub fn freezer(bundle: &Path) -> Option<Freezer> {
+    Freezer::among(&noted(bundle))
 }
 
 /// Whether processes are in them.

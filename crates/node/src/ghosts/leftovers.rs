@@ -36,7 +36,10 @@ impl Leftovers {
         let names =
             entries.into_iter().flatten().flatten().flatten().map(|entry| entry.file_name());
         let names = names.filter(|name| is_id(Path::new(name)));
-        let ids = names.filter_map(|name| name.into_string().ok()).collect();
+        let ids: BTreeSet<String> = names.filter_map(|name| name.into_string().ok()).collect();
+        // Whoever had them pause is gone.
+        let freezers = ids.iter().filter_map(|id| groups::freezer(&places.bundle(id)));
+        freezers.for_each(|freezer| drop(freezer.thaw()));
         Leftovers { places: places.clone(), ids: Mutex::new(ids) }
     }
 

@@ -19,7 +19,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{ClusterError, Inner, blocking};
 use crate::confine;
-use crate::life::nodes::Start;
+use crate::life::nodes::{Claim, Start};
 use crate::life::prepare::prepare;
 
 /// How long the server may take to listen.
@@ -122,14 +122,15 @@ pub async fn have(inner: &Arc<Inner>, python: &Python) -> Result<String, Cluster
 /// Whether a clone of it starts, and can be reached.
 async fn starts(inner: &Arc<Inner>, python: &Python, name: &str) -> Result<(), String> {
     let Some(node) = inner.settings.nodes.first() else { return Ok(()) };
+    let claim = Claim { memory_mb: super::ghosts::USUAL_MB, expected_bytes: None };
     let start = Start {
         node: node.clone(),
         image: Some(name.to_owned()),
         kind: python.kind(),
-        memory_mb: super::ghosts::USUAL_MB,
+        claim,
         tiering: Tiering::Mow,
     };
-    let reservation = inner.table.reserve(node, super::ghosts::USUAL_MB << 20);
+    let reservation = inner.table.reserve(node, claim);
     let reservation = reservation.ok_or("the node has no room for an instance of 256 MB")?;
     let started = Arc::clone(inner).start(start, reservation).await;
     let started = started.map_err(|error| error.to_string())?;

@@ -23,6 +23,7 @@ use super::takings::Takings;
 use super::{Inner, blocking};
 use crate::confine;
 use crate::life::Advisor;
+use crate::life::nodes::Claim;
 
 /// The limit of memory that actions have by default, in megabytes: ghosts with it always wait.
 pub const USUAL_MB: u64 = 256;
@@ -293,7 +294,8 @@ pub fn scratch(needed: &[PathBuf]) -> Vec<PathBuf> {
 impl Inner {
     /// A node as it is now, if it answers and ghosts may be made there.
     fn may_make_on(&self, node: &str) -> Option<NodeFacts> {
-        let nodes = self.ghosts.may_make(node).then(|| self.table.nodes(|_| 0))?;
+        let nodes =
+            self.ghosts.may_make(node).then(|| self.table.nodes(Claim::default(), |_| 0))?;
         nodes.into_iter().find(|found| found.name == node)
     }
 
@@ -367,7 +369,7 @@ impl Inner {
 
     /// Has ghosts wait where they should, and stops those that nobody takes.
     pub async fn tend_ghosts(self: &Arc<Inner>) {
-        let nodes = self.table.nodes(|_| 0);
+        let nodes = self.table.nodes(Claim::default(), |_| 0);
         let surplus = self.ghosts.unused().into_iter().chain(self.ghosts.surplus(&nodes));
         self.stop(surplus.chain(self.attached.surplus(&nodes, self.images.room()))).await;
         for node in &self.settings.nodes {

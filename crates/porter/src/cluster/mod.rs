@@ -7,6 +7,7 @@
 //!  images   names of the pool's images; checkpoints are made by a process of their own
 //!  base     the image that a function's first instance is a clone of
 //!  table    which instances there are, and what memory they take
+//!  growth   who of them pauses when those at work take more than all may at once
 //! ```
 //! Invariants: an instance ends with this process, as its clone is no detached one; a ghost is taken for
 //! one instance.
@@ -16,17 +17,20 @@ mod agents;
 mod attached;
 mod base;
 mod ghosts;
+mod growth;
 mod images;
 mod network;
 mod start;
 mod table;
 mod takings;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use farfork_node::NodeError;
 use farfork_node::client::Client;
 use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
@@ -35,7 +39,7 @@ use farfork_types::wire::{CloneState, Promotion};
 
 use crate::life::Advisor;
 use crate::life::nodes::{
-    Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Usage,
+    Claim, Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Usage,
 };
 pub use agents::{Agents, Budgets};
 use attached::Attached;
@@ -100,7 +104,7 @@ pub enum ClusterError {
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// What connections are made by is not there.
-    #[error("cannot start a thread for connections: {}", farfork_sys::words::of(.0))]
+    #[error("cannot start a thread that connections and memory are seen to by: {}", farfork_sys::words::of(.0))]
     Connector(#[source] io::Error),
     /// A runtime cannot be had.
     #[error("cannot make the base image of {kind}: {reason}")]
@@ -127,6 +131,7 @@ struct Inner {
     attached: Attached,
     connector: Connector,
     budgets: Budgets,
+    advisor: Arc<Advisor>,
     /// The base image, which is Python's action server.
     base: OnceLock<String>,
 }
@@ -146,12 +151,17 @@ impl Cluster {
         needed.extend([settings.program.clone(), settings.state.clone()]);
         let inner = Inner {
             images: Images::of(pool, settings.clone()),
-            table: Arc::new(Table::of(&settings.nodes, settings.node_memory_bytes)),
+            table: Arc::new(Table::of(
+                &settings.nodes,
+                settings.node_memory_bytes,
+                advisor.growth(),
+            )),
             attached: Attached::new(Arc::clone(&advisor)),
-            ghosts: Ghosts::new(advisor, ghosts::scratch(&needed)),
+            ghosts: Ghosts::new(Arc::clone(&advisor), ghosts::scratch(&needed)),
             connector: Connector::start().map_err(ClusterError::Connector)?,
             budgets,
             base: OnceLock::new(),
+            advisor,
             settings,
         };
         let cluster = Cluster { inner: Arc::new(inner) };
@@ -162,7 +172,7 @@ impl Cluster {
         for node in &cluster.inner.settings.nodes {
             cluster.inner.refill(node, ghosts::USUAL_MB);
         }
-        tokio::spawn(measure(cluster.clone()));
+        growth::watch(Arc::downgrade(&cluster.inner)).map_err(ClusterError::Connector)?;
         tokio::spawn(watch(cluster.clone()));
         Ok(cluster)
     }
@@ -171,12 +181,9 @@ impl Cluster {
     async fn look(&self) {
         for node in &self.inner.settings.nodes {
             let name = node.clone();
-            let listed =
-                blocking(move || Client::connect(&name).and_then(|client| client.list())).await;
-            match listed {
+            match blocking(move || usages(&name)).await {
                 Some(Ok(clones)) => {
-                    let seen = clones.iter().map(|clone| (clone.pid, usage(clone)));
-                    self.inner.table.seen(node, Some(seen.collect()));
+                    self.inner.table.seen(node, Some(clones));
                     self.inner.measure_reading(node).await;
                 }
                 Some(Err(_)) => self.inner.lost(node),
@@ -208,18 +215,13 @@ impl Inner {
     }
 }
 
-fn usage(clone: &CloneState) -> Usage {
-    Usage { local_bytes: clone.local_bytes, pool_bytes: clone.pool_bytes }
-}
-
-/// Looks at what the kernel has charged to nodes.
-async fn measure(cluster: Cluster) {
-    loop {
-        for (node, group) in &*cluster.inner.budgets {
-            cluster.inner.table.measured(node, group.used_bytes());
-        }
-        tokio::time::sleep(MEASURE).await;
-    }
+/// What the clones of a node take, by pid.
+fn usages(node: &str) -> Result<BTreeMap<i32, Usage>, NodeError> {
+    let usage = |clone: CloneState| {
+        let CloneState { pid, local_bytes, pool_bytes, .. } = clone;
+        (pid, Usage { local_bytes, pool_bytes })
+    };
+    Ok(Client::connect(node)?.list()?.into_iter().map(usage).collect())
 }
 
 async fn watch(cluster: Cluster) {
@@ -236,9 +238,9 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 impl Nodes for Cluster {
-    fn nodes(&self, memory_mb: u64, image: Option<&str>) -> Vec<NodeFacts> {
+    fn nodes(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
         let Inner { table, ghosts, attached, .. } = &*self.inner;
-        let mut nodes = table.nodes(|node| ghosts.waiting(node, memory_mb));
+        let mut nodes = table.nodes(claim, |node| ghosts.waiting(node, claim.memory_mb));
         if let Some(image) = image {
             nodes.iter_mut().for_each(|node| {
                 node.attached_ghosts = attached.waiting(&node.name, image);
@@ -295,7 +297,7 @@ impl Nodes for Cluster {
     }
 
     fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {
-        let reservation = self.inner.table.reserve(&start.node, start.memory_mb << 20);
+        let reservation = self.inner.table.reserve(&start.node, start.claim);
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let Some(reservation) = reservation else {

@@ -52,13 +52,13 @@ impl Inner {
         let output = || -> io::Result<[Output; 2]> { Ok([Box::new(out?), Box::new(err?)]) };
         let output = output().map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let starting = self.ghosts.starting();
-        let (tiering, memory_mb) = (start.tiering, start.memory_mb);
+        let (tiering, memory_mb) = (start.tiering, start.claim.memory_mb);
         let wanted = Wanted { name: name.clone(), cid, tiering, memory_mb };
         let (attached, waiting) = self.ghost_for(&start, &wanted);
         let call = Restore {
             pool: self.settings.pool.clone(),
             node: node.clone(),
-            fresh: self.ghosts.call(start.memory_mb),
+            fresh: self.ghosts.call(memory_mb),
             tiering: start.tiering,
             name,
             cid,
@@ -84,8 +84,10 @@ impl Inner {
             tokio::spawn(async move { inner.refill_attached(&node, &wanted) });
         }
         let id = reservation.id;
+        let table = Arc::clone(&self.table);
+        let paused = Arc::new(move || table.paused(id));
         let ended = Box::pin(end_of(clone, reservation));
-        Ok(Started { id, took, was_attached, tiering, connect, output, ended })
+        Ok(Started { id, took, was_attached, tiering, paused, connect, output, ended })
     }
 
     /// A ghost that waits, and whether it has the image; has others made in its place.
@@ -101,8 +103,9 @@ impl Inner {
                 return (true, taken);
             }
         }
-        let waiting = self.ghosts.take(&start.node, start.memory_mb);
-        self.refill(&start.node, start.memory_mb);
+        let memory_mb = start.claim.memory_mb;
+        let waiting = self.ghosts.take(&start.node, memory_mb);
+        self.refill(&start.node, memory_mb);
         (false, waiting)
     }
 

@@ -1,23 +1,31 @@
 //! Which instances there are, and what memory of their nodes they take.
 //!
-//! What is at work, or about to be, may come to take all that its limit lets it: that much is set
-//! aside. What has nothing to do takes what it holds. So a node is never promised to more than can
-//! grow in it, and still holds many more instances than its memory divided by their limits.
+//! What is at work, or about to be, may come to take all that its limit lets it. As much stays free as lets
+//! all of a node do so one after the other ([`farfork_policy::growth`]); what has nothing to do takes what it
+//! holds. So a node is never promised to more than can grow in it in some order, and holds many more instances
+//! than its memory divided by their limits.
+
+mod entry;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use farfork_policy::Memory;
+use farfork_policy::growth::{GrowthFacts, OneByOne, Worker, least_free};
 use farfork_policy::placement::NodeFacts;
 
 use super::MEASURE;
-use crate::life::nodes::{NodeState, Usage};
+use crate::life::nodes::{Claim, NodeState, Usage};
+use entry::Entry;
 
 /// All instances and nodes.
 #[derive(Debug)]
 pub struct Table {
     state: Mutex<State>,
+    /// Instances at work may take more than is free: somebody has to look more often.
+    crowded: Condvar,
     next: AtomicU64,
 }
 
@@ -30,6 +38,7 @@ struct State {
     /// How fast nodes read from the pool.
     reading: BTreeMap<String, Reading>,
     node_memory_bytes: u64,
+    growth: OneByOne,
     instances: BTreeMap<u64, Entry>,
     /// Nodes and bytes of what else is about to take some.
     set_aside: BTreeMap<u64, (String, u64)>,
@@ -51,55 +60,73 @@ impl Reading {
     }
 }
 
-#[derive(Debug)]
-struct Entry {
-    node: String,
-    /// As seen here, once it has started.
-    pid: Option<i32>,
-    /// What it may take.
-    most_bytes: u64,
-    /// What it was last seen to take.
-    usage: Option<Usage>,
-    is_at_work: bool,
-    /// What of it is becoming local, in bytes.
-    promoted_bytes: u64,
-}
-
-impl Entry {
-    /// What is promised to it beyond what it holds. What it is promoted by it could have taken itself.
-    fn promised(&self) -> u64 {
-        let growth = if self.is_at_work { self.headroom() } else { 0 };
-        growth.max(self.promoted_bytes)
-    }
-
-    fn local_bytes(&self) -> Option<u64> {
-        self.usage.map(|usage| usage.local_bytes)
-    }
-
-    /// What it may take beyond what it holds.
-    fn headroom(&self) -> u64 {
-        self.most_bytes.saturating_sub(self.local_bytes().unwrap_or(0))
-    }
-}
-
 impl State {
     /// What a node's memory is taken by or promised to.
     fn memory(&self, node: &str) -> Memory {
-        let here = || self.instances.values().filter(|entry| entry.node == node);
-        // One that has not been looked at yet counts as if it held all that it may.
-        let held = |entry: &Entry| match entry.is_at_work {
-            true => entry.local_bytes().unwrap_or(0),
-            false => entry.local_bytes().unwrap_or(entry.most_bytes),
-        };
-        let held = self.measured.get(node).copied().unwrap_or_else(|| here().map(held).sum());
-        let growth: u64 = here().map(Entry::promised).sum();
+        let promised = self.promised(&self.workers(node));
+        let taken = self.taken(node);
+        Memory { used_bytes: taken + promised, budget_bytes: self.node_memory_bytes }
+    }
+
+    fn here(&self, node: &str) -> impl Iterator<Item = (&u64, &Entry)> {
+        self.instances.iter().filter(move |(_, entry)| entry.node == node)
+    }
+
+    /// What is taken of a node's memory, or about to be, but for what those at work may come to take.
+    fn taken(&self, node: &str) -> u64 {
+        let here = || self.here(node).map(|(_, entry)| entry);
+        let seen = self.measured.get(node).copied();
+        let held = seen.unwrap_or_else(|| here().map(Entry::held_if_not_measured).sum());
+        let begun: u64 = here().map(|entry| entry.begun_bytes() + entry.promoted_bytes).sum();
         let others = self.set_aside.values().filter(|(of, _)| of == node);
-        let others: u64 = others.map(|(_, bytes)| bytes).sum();
-        Memory { used_bytes: held + growth + others, budget_bytes: self.node_memory_bytes }
+        held + begun + others.map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
+    /// Those of a node that are at work.
+    fn workers(&self, node: &str) -> Vec<Worker> {
+        let at_work = self.here(node).filter(|(_, entry)| entry.is_at_work);
+        at_work.map(|(id, entry)| entry.worker(*id)).collect()
+    }
+
+    /// What stays free for these.
+    fn promised(&self, workers: &[Worker]) -> u64 {
+        least_free(workers, self.growth.slack_bytes)
+    }
+
+    /// What those hold that have nothing to do.
+    fn idle_bytes(&self, node: &str) -> u64 {
+        let idle = self.here(node).filter(|(_, entry)| !entry.is_at_work);
+        idle.map(|(_, entry)| entry.held_if_not_measured()).sum()
+    }
+
+    /// What has to be free on a node for this one to be at work, too, of which so much is not taken yet.
+    fn needed_by(&self, node: &str, worker: Worker, more_bytes: u64) -> u64 {
+        let mut workers = self.workers(node);
+        let before = self.promised(&workers);
+        workers.push(worker);
+        (more_bytes + self.promised(&workers)).saturating_sub(before)
+    }
+
+    /// What has to be free on a node for one more instance.
+    fn need(&self, node: &str, claim: Claim) -> u64 {
+        let held_bytes = claim.first_bytes();
+        let headroom_bytes = claim.most_bytes() - held_bytes;
+        let worker = Worker { held_bytes, headroom_bytes, ..Worker::default() };
+        self.needed_by(node, worker, held_bytes)
     }
 
     fn has_room(&self, node: &str, bytes: u64) -> bool {
         self.memory(node).free_below(1000) >= bytes
+    }
+
+    /// Whether those at work on a node may take more than is free, or some pause.
+    fn is_crowded(&self, node: &str) -> bool {
+        if self.here(node).any(|(_, entry)| entry.is_paused()) {
+            return true;
+        }
+        let workers = self.workers(node);
+        let growth: u64 = workers.iter().map(|worker| worker.headroom_bytes).sum();
+        workers.len() > 1 && self.taken(node) + growth > self.node_memory_bytes
     }
 }
 
@@ -113,11 +140,12 @@ pub struct Reservation {
 
 impl Table {
     /// One without instances.
-    pub fn of(nodes: &[String], node_memory_bytes: u64) -> Table {
+    pub fn of(nodes: &[String], node_memory_bytes: u64, growth: OneByOne) -> Table {
         let nodes = nodes.iter().map(|node| (node.clone(), true)).collect();
         let (measured, reading, instances, set_aside) = Default::default();
-        let state = State { nodes, measured, reading, node_memory_bytes, instances, set_aside };
-        Table { state: Mutex::new(state), next: AtomicU64::new(1) }
+        let state =
+            State { nodes, measured, reading, node_memory_bytes, growth, instances, set_aside };
+        Table { state: Mutex::new(state), crowded: Condvar::new(), next: AtomicU64::new(1) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -127,35 +155,83 @@ impl Table {
 
     /// Sets memory aside for an instance that is to be started, which counts as one at work; none if
     /// there is no room.
-    pub fn reserve(self: &Arc<Table>, node: &str, most_bytes: u64) -> Option<Reservation> {
+    pub fn reserve(self: &Arc<Table>, node: &str, claim: Claim) -> Option<Reservation> {
         let mut state = self.state();
-        if !state.has_room(node, most_bytes) {
+        if !state.has_room(node, state.need(node, claim)) {
             return None;
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let node = node.to_owned();
-        let (pid, usage, is_at_work, promoted_bytes) = (None, None, true, 0);
-        let entry = Entry { node, pid, most_bytes, usage, is_at_work, promoted_bytes };
-        state.instances.insert(id, entry);
+        state.instances.insert(id, Entry::starting(node, claim));
+        self.look_closer_if_crowded(&state, node);
         Some(Reservation { table: Arc::clone(self), id })
     }
 
-    /// An instance is to have something to do: sets aside what it may come to take. Whether there is
-    /// room for that.
+    /// An instance is to have something to do: whether there is room for what it may come to take.
     pub fn begin_work(&self, id: u64) -> bool {
         let mut state = self.state();
         let Some(entry) = state.instances.get(&id) else { return false };
-        let more = entry.headroom().saturating_sub(entry.promised());
-        if !entry.is_at_work && !state.has_room(&entry.node, more) {
+        if entry.is_at_work {
+            return true;
+        }
+        let (node, worker) = (entry.node.clone(), entry.worker(id));
+        if !state.has_room(&node, state.needed_by(&node, worker, 0)) {
             return false;
         }
         state.instances.entry(id).and_modify(|entry| entry.is_at_work = true);
+        self.look_closer_if_crowded(&state, &node);
         true
+    }
+
+    fn look_closer_if_crowded(&self, state: &State, node: &str) {
+        if state.is_crowded(node) {
+            self.crowded.notify_all();
+        }
     }
 
     /// An instance has nothing to do.
     pub fn end_work(&self, id: u64) {
         self.state().instances.entry(id).and_modify(|entry| entry.is_at_work = false);
+    }
+
+    /// Waits for so long, or until a node becomes crowded; not at all if one is. Whether one is.
+    pub fn wait_until_crowded(&self, longest: Duration) -> bool {
+        let state = self.state();
+        let is_crowded = |state: &State| state.nodes.keys().any(|node| state.is_crowded(node));
+        if is_crowded(&state) {
+            return true;
+        }
+        let waited = self.crowded.wait_timeout(state, longest);
+        is_crowded(&waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// What decides who pauses on a node; nothing if everybody there may come to its limit at once.
+    pub fn growth(&self, node: &str) -> Option<GrowthFacts> {
+        let state = self.state();
+        state.is_crowded(node).then(|| GrowthFacts {
+            memory: Memory { used_bytes: state.taken(node), budget_bytes: state.node_memory_bytes },
+            idle_bytes: state.idle_bytes(node),
+            workers: state.workers(node),
+        })
+    }
+
+    /// Takes in which instances of a node are to pause. Those that have to be told, by pid, and whether they
+    /// are to pause; one that is starting cannot be told.
+    pub fn pause(&self, node: &str, ids: &[String]) -> Vec<(i32, bool)> {
+        let mut told = Vec::new();
+        let mut state = self.state();
+        for (id, entry) in state.instances.iter_mut().filter(|(_, entry)| entry.node == node) {
+            let paused = ids.contains(&id.to_string());
+            if let Some(pid) = entry.pid.filter(|_| entry.is_paused() != paused) {
+                entry.set_paused(paused);
+                told.push((pid, paused));
+            }
+        }
+        told
+    }
+
+    /// For how long an instance has paused in all.
+    pub fn paused(&self, id: u64) -> Duration {
+        self.state().instances.get(&id).map(Entry::paused).unwrap_or_default()
     }
 
     /// Sets memory aside for what is no instance, until this is dropped; none if there is no room.
@@ -180,7 +256,7 @@ impl Table {
         let mut state = self.state();
         let entry = state.instances.get(&id)?;
         let (node, pid, bytes) = (entry.node.clone(), entry.pid?, entry.usage?.pool_bytes);
-        if !state.has_room(&node, bytes.saturating_sub(entry.promised())) {
+        if !state.has_room(&node, bytes.saturating_sub(entry.promoted_bytes)) {
             return None;
         }
         state.instances.entry(id).and_modify(|entry| entry.promoted_bytes = bytes);
@@ -228,10 +304,12 @@ impl Table {
         state.reading.insert(node.to_owned(), Reading { last, best });
     }
 
-    /// The nodes that answer.
-    pub fn nodes(&self, empty_ghosts: impl Fn(&str) -> u64) -> Vec<NodeFacts> {
+    /// The nodes that answer, as somebody sees them who needs an instance with this claim.
+    pub fn nodes(&self, claim: Claim, empty_ghosts: impl Fn(&str) -> u64) -> Vec<NodeFacts> {
         let answering = self.survey(empty_ghosts).into_iter().filter(|node| node.answers);
+        let state = self.state();
         let facts = |node: NodeState| NodeFacts {
+            need_bytes: Some(state.need(&node.name, claim)),
             name: node.name,
             memory: node.memory,
             attached_ghosts: 0,
@@ -254,6 +332,7 @@ impl Table {
             answers: *answers,
             memory: state.memory(name),
             starting: starting(name) as u64,
+            paused: state.here(name).filter(|(_, entry)| entry.is_paused()).count() as u64,
             ghosts: empty_ghosts(name),
             attached_ghosts: 0,
             pool_read_bytes_per_s: state.reading.get(name).map(|reading| reading.last),
@@ -317,120 +396,4 @@ impl Drop for Reservation {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn used(table: &Table) -> Vec<u64> {
-        table.nodes(|_| 0).iter().map(|node| node.memory.used_bytes).collect()
-    }
-
-    #[test]
-    fn what_is_set_aside_counts_until_it_is_not() {
-        let table = Arc::new(Table::of(&["a".to_owned(), "b".to_owned()], 1000));
-        let idle = table.reserve("a", 300).unwrap();
-        idle.started(7);
-        table.end_work(idle.id);
-        assert!(table.promote(idle.id).is_none(), "nobody knows what it may come to take");
-        let seen = Usage { local_bytes: 20, pool_bytes: 150 };
-        table.seen("a", Some(BTreeMap::from([(7, seen)])));
-        assert_eq!(used(&table), [20, 0]);
-        let promoting = table.promote(idle.id).unwrap();
-        assert_eq!((&*promoting.node, promoting.pid, used(&table)), ("a", 7, vec![170, 0]));
-        let ghost = table.set_aside("a", 700).unwrap();
-        assert!(table.set_aside("a", 200).is_none() && table.set_aside("b", 200).is_some());
-        assert_eq!(["a", "b"].map(|node| table.has_set_aside(node)), [true, false]);
-        assert!(table.begin_work(idle.id), "of its 280 more, 150 are promised to it already");
-        assert_eq!(used(&table), [1000, 0]);
-        drop(promoting);
-        let promoting = table.promote(idle.id).expect("it may take as much itself");
-        assert_eq!(used(&table), [1000, 0]);
-        table.end_work(idle.id);
-        assert_eq!(used(&table), [870, 0]);
-        drop(promoting);
-        assert_eq!(used(&table), [720, 0]);
-        let _other = table.reserve("a", 200).unwrap();
-        assert!(table.promote(idle.id).is_none(), "there is no room");
-        drop(ghost);
-        assert_eq!(used(&table), [220, 0]);
-    }
-
-    #[test]
-    fn what_is_at_work_counts_at_its_limit_and_what_is_not_at_what_it_holds() {
-        let table = Arc::new(Table::of(&["a".to_owned(), "b".to_owned()], 1000));
-        let first = table.reserve("a", 300).unwrap();
-        let second = table.reserve("a", 300).unwrap();
-        assert_eq!(used(&table), [600, 0]);
-        first.started(7);
-        assert_eq!(table.pid(first.id), Some(7));
-        assert_eq!(table.nodes(|_| 2)[0].starting, 1);
-        assert!(!table.seen("a", Some(BTreeMap::from([(7, usage(20)), (8, usage(1))]))));
-        assert_eq!((used(&table), table.usage(first.id)), (vec![600, 0], Some(usage(20))));
-        table.end_work(first.id);
-        assert_eq!(used(&table), [320, 0]);
-        assert!(table.begin_work(first.id) && table.begin_work(first.id));
-        assert_eq!(used(&table), [600, 0]);
-        drop(second);
-        assert!(table.seen("a", None));
-        assert_eq!(used(&table), [0], "only b answers");
-        let answers = table.survey(|_| 0).into_iter().map(|node| node.answers);
-        assert_eq!(answers.collect::<Vec<_>>(), [false, true]);
-        drop(first);
-    }
-
-    fn usage(local_bytes: u64) -> Usage {
-        Usage { local_bytes, pool_bytes: 5 }
-    }
-
-    #[test]
-    fn what_the_kernel_has_charged_counts_before_what_is_known_of_instances() {
-        let table = Arc::new(Table::of(&["a".to_owned()], 1000));
-        let only = table.reserve("a", 300).unwrap();
-        table.measured("a", Some(50));
-        table.measured("a", None);
-        assert_eq!(used(&table), [350]);
-        only.started(7);
-        table.seen("a", Some(BTreeMap::from([(7, usage(40))])));
-        table.measured("a", Some(90));
-        assert_eq!(used(&table), [350], "of its 300 it has 40, which are among the 90");
-        table.end_work(only.id);
-        assert_eq!(used(&table), [90]);
-    }
-
-    #[test]
-    fn the_pool_is_busy_as_far_as_it_is_slower_than_it_was() {
-        let table = Table::of(&["a".to_owned(), "b".to_owned()], 1000);
-        let busy = || table.nodes(|_| 0).iter().map(|node| node.pool_busy_permille).collect();
-        let expect = |expected: [Option<u64>; 2]| {
-            let seen: Vec<_> = busy();
-            assert_eq!(seen, expected);
-        };
-        expect([None, None]);
-        table.reads("a", Some(8_000));
-        expect([Some(0), None]);
-        table.reads("a", Some(2_000));
-        expect([Some(750), None]);
-        assert_eq!(table.survey(|_| 0)[0].pool_read_bytes_per_s, Some(2_000));
-        table.reads("a", Some(20_000));
-        table.reads("b", Some(0));
-        expect([Some(0), Some(1000)]);
-        table.reads("a", Some(15_000));
-        table.reads("b", None);
-        expect([Some(250), None]);
-    }
-
-    #[test]
-    fn nobody_is_promised_what_is_not_there() {
-        let table = Arc::new(Table::of(&["a".to_owned()], 1000));
-        let [first, second] = [600, 400].map(|bytes| table.reserve("a", bytes).unwrap());
-        assert!(table.reserve("a", 1).is_none());
-        first.started(7);
-        table.seen("a", Some(BTreeMap::from([(7, usage(100))])));
-        table.end_work(first.id);
-        let third = table.reserve("a", 300).unwrap();
-        assert!(!table.begin_work(first.id), "it may want 500 more, and 200 are left");
-        drop(second);
-        assert!(table.begin_work(first.id));
-        drop((first, third));
-        assert!(!table.begin_work(1), "it is gone");
-    }
-}
+mod tests;

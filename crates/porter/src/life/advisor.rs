@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use farfork_policy::growth::OneByOne;
 use farfork_policy::journal::{self, Line, Record};
 use farfork_policy::{Facts, Policies, Policy, Settings};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -100,6 +101,11 @@ impl Advisor {
         let (policies, journal) = (settings.into(), Mutex::new(journal));
         let (counts, decisions) = Default::default();
         Ok(Advisor { policies, settings, journal, counts, decisions })
+    }
+
+    /// How much stays free for instances at work.
+    pub fn growth(&self) -> OneByOne {
+        self.settings.growth
     }
 
     /// Asks a policy about somebody.

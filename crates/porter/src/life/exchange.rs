@@ -1,19 +1,50 @@
 //! Asking an instance something: over its connection, as long as it lives and time is left.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use hyper::body::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::instance::End;
 use super::logs::{Lines, Logs};
-use super::nodes::Connect;
+use super::nodes::{Connect, Paused};
 use super::trouble::Trouble;
 use crate::http::{Connection, Silence};
+
+/// When time is over for an instance; that for which it pauses does not count.
+pub struct Deadline {
+    at: Instant,
+    paused: Paused,
+    paused_before: Duration,
+}
+
+impl Deadline {
+    /// So long from now.
+    pub fn after(limit: Duration, paused: &Paused) -> Deadline {
+        let (paused, paused_before) = (Arc::clone(paused), paused());
+        Deadline { at: Instant::now() + limit, paused, paused_before }
+    }
+
+    /// Waits for it.
+    async fn passed(&self) {
+        let mut at = self.at;
+        loop {
+            sleep_until(at).await;
+            let later = self.at + (self.paused)().saturating_sub(self.paused_before);
+            if later <= at {
+                return;
+            }
+            at = later;
+        }
+    }
+}
 
 /// What comes of work with an instance, while its lines are read, until it ends or time is over.
 pub async fn watched<T>(
     work: impl Future<Output = Result<T, Silence>>,
-    until: Instant,
+    deadline: &Deadline,
     end: &mut watch::Receiver<Option<End>>,
     logs: &mut Logs,
     lines: &mut Lines,
@@ -25,7 +56,7 @@ pub async fn watched<T>(
             answer = work => Ok(answer?),
             // Nobody else changes it; a sender that is gone has said all.
             _ = end.wait_for(Option::is_some) => Err(Trouble::Gone),
-            () = sleep_until(until) => Err(Trouble::Late),
+            () = deadline.passed() => Err(Trouble::Late),
         }
     };
     logs.during(work, lines).await

@@ -139,6 +139,8 @@ pub struct Function {
     last_end: Option<Instant>,
     /// Most local memory that one of its instances was seen to take, in bytes.
     local_bytes: Option<u64>,
+    /// Most local memory that a clone was seen to take while memory lived in this tier, in bytes.
+    clone_bytes: Option<(Tiering, u64)>,
     /// Most memory that one was seen to have, with what it shares, in bytes.
     whole_bytes: Option<u64>,
     /// What a start without an image took last, with loading the code, in microseconds.
@@ -179,6 +181,7 @@ impl Function {
             answered: 0,
             last_end: None,
             local_bytes: None,
+            clone_bytes: None,
             whole_bytes: None,
             cold_us: None,
             look_again: None,
@@ -324,6 +327,7 @@ impl Function {
         if let Some(Usage { local_bytes, pool_bytes }) = self.shared.nodes.usage(instance.id) {
             self.local_bytes = self.local_bytes.max(Some(local_bytes));
             self.whole_bytes = self.whole_bytes.max(Some(local_bytes + pool_bytes));
+            self.note_clone(instance.tiering(), local_bytes);
         }
         match self.is_due(&instance) {
             true => self.checkpoint(instance),
@@ -355,7 +359,7 @@ impl Function {
 
     /// A node as it is now, if it answers.
     fn node(&self, name: &str) -> Option<NodeFacts> {
-        let nodes = self.shared.nodes.nodes(self.action.limits.memory_mb, None);
+        let nodes = self.shared.nodes.nodes(self.claim(), None);
         nodes.into_iter().find(|found| found.name == name)
     }
 
@@ -484,6 +488,7 @@ impl Function {
 
     fn checkpoint(&mut self, mut instance: Box<Instance>) {
         self.image = Image::InTheMaking;
+        self.clone_bytes = None;
         self.busy += 1;
         let (nodes, outbox) = (Arc::clone(&self.shared.nodes), self.outbox.clone());
         let name = self.image_name.clone();

@@ -12,10 +12,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::code::Code;
-use super::exchange::{exchange, watched};
+use super::exchange::{Deadline, exchange, watched};
 use super::fleet::Place;
 use super::logs::{Lines, Logs};
-use super::nodes::{Connect, Started, Took};
+use super::nodes::{Connect, Paused, Started, Took};
 use super::prepare::prepare;
 use super::trouble::Trouble;
 use super::{Call, launch, protocol};
@@ -46,6 +46,8 @@ pub struct Instance {
     pub place: Place,
     /// What starting it took.
     pub took: Took,
+    /// For how long it has paused.
+    paused: Paused,
     connect: Connect,
     connection: Option<Connection>,
     logs: Logs,
@@ -108,7 +110,7 @@ impl Instance {
         place: Place,
         tell: impl FnOnce() + Send + 'static,
     ) -> Instance {
-        let Started { id, took, tiering, connect, output, ended, .. } = started;
+        let Started { id, took, tiering, paused, connect, output, ended, .. } = started;
         let (ends, end) = watch::channel(None);
         let watcher = tokio::spawn(async move {
             let why = ended.await;
@@ -124,6 +126,7 @@ impl Instance {
             recent_us: VecDeque::new(),
             place,
             took,
+            paused,
             connect,
             connection: None,
             logs: Logs::of(output),
@@ -139,9 +142,14 @@ impl Instance {
         self.end.borrow().is_some()
     }
 
+    /// In which tier its memory lives, if it is a clone of its function's image and was not promoted.
+    pub fn tiering(&self) -> Option<Tiering> {
+        self.tiering.filter(|_| !self.is_local.load(Ordering::Relaxed))
+    }
+
     /// Whether it reads pages of its function's image where they lie.
     pub fn reads_from_pool(&self) -> bool {
-        self.tiering == Some(Tiering::Mow) && !self.is_local.load(Ordering::Relaxed)
+        self.tiering() == Some(Tiering::Mow)
     }
 
     /// Makes a call; nothing if the instance was not even asked.
@@ -194,7 +202,8 @@ impl Instance {
             let begun = Instant::now();
             // Whoever starts one without an image has the code.
             let code = code.ok_or(Trouble::NotAsked)?;
-            let failure = self.load(&call.action, code, begun + limit, lines).await?;
+            let deadline = Deadline::after(limit, &self.paused);
+            let failure = self.load(&call.action, code, &deadline, lines).await?;
             spent.init = Some(begun.elapsed());
             if let Some(failure) = failure {
                 return Ok(failure);
@@ -202,10 +211,9 @@ impl Instance {
             self.has_code = true;
         }
         let begun = Instant::now();
-        let (status, body) = self
-            .post("/run", protocol::run(call), begun + limit, lines)
-            .await
-            .map_err(|trouble| {
+        let deadline = Deadline::after(limit, &self.paused);
+        let (status, body) =
+            self.post("/run", protocol::run(call), &deadline, lines).await.map_err(|trouble| {
                 // One that takes nothing after its code is ended by that.
                 let is_new = spent.init.is_some();
                 if is_new && matches!(trouble, Trouble::NotAsked) { Trouble::Gone } else { trouble }
@@ -219,16 +227,16 @@ impl Instance {
         &mut self,
         action: &Action,
         code: &Code,
-        until: Instant,
+        deadline: &Deadline,
         lines: &mut Lines,
     ) -> Result<Option<Response>, Trouble> {
         if let Some(server) = &code.server {
             let document = protocol::launch(code, server);
-            if let Some(failure) = self.launch(document, until, lines).await? {
+            if let Some(failure) = self.launch(document, deadline, lines).await? {
                 return Ok(Some(failure));
             }
         }
-        let init = self.post("/init", protocol::init(action, code), until, lines).await;
+        let init = self.post("/init", protocol::init(action, code), deadline, lines).await;
         let (status, body) = init.map_err(|trouble| match trouble {
             // Nobody else can take the call instead: the program is its owner's.
             Trouble::NotAsked if code.server.is_some() => Trouble::Gone,
@@ -241,15 +249,15 @@ impl Instance {
     async fn launch(
         &mut self,
         document: Bytes,
-        until: Instant,
+        deadline: &Deadline,
         lines: &mut Lines,
     ) -> Result<Option<Response>, Trouble> {
         let Instance { connect, connection, logs, end, .. } = self;
         let launching = launch::launch(connect, document);
-        if let Some(failure) = watched(launching, until, end, logs, lines).await? {
+        if let Some(failure) = watched(launching, deadline, end, logs, lines).await? {
             return Ok(Some(failure));
         }
-        match watched(launch::listening(connect), until, end, logs, lines).await {
+        match watched(launch::listening(connect), deadline, end, logs, lines).await {
             Ok(made) => *connection = Some(made),
             Err(Trouble::Late) => return Err(Trouble::Deaf),
             Err(_) => return Err(Trouble::Gone),
@@ -261,12 +269,12 @@ impl Instance {
         &mut self,
         path: &str,
         body: Bytes,
-        until: Instant,
+        deadline: &Deadline,
         lines: &mut Lines,
     ) -> Result<(u16, Bytes), Trouble> {
         let Instance { connect, connection, logs, end, .. } = self;
         let work = exchange(connect, connection, path, body);
-        let answer = watched(work, until, end, logs, lines).await;
+        let answer = watched(work, deadline, end, logs, lines).await;
         if self.is_blackbox {
             // How long it keeps connections, and when it ends them, only it knows.
             self.connection = None;

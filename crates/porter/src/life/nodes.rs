@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use farfork_policy::Memory;
@@ -19,6 +20,9 @@ pub type Output = Box<dyn AsyncRead + Send + Unpin>;
 pub type Stream = Box<dyn ByteStream>;
 /// Makes connections to an instance.
 pub type Connect = Box<dyn Fn() -> Doing<io::Result<Stream>> + Send + Sync>;
+
+/// Tells for how long an instance has paused in all.
+pub type Paused = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// Bytes both ways.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -81,6 +85,28 @@ pub enum NodesError {
     },
 }
 
+/// What an instance may come to take of a node's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Its limit, in megabytes.
+    pub memory_mb: u64,
+    /// What others like it were seen to take, in bytes. Where nothing is known, it may take all at once.
+    pub expected_bytes: Option<u64>,
+}
+
+impl Claim {
+    /// The limit, in bytes.
+    pub fn most_bytes(self) -> u64 {
+        self.memory_mb << 20
+    }
+
+    /// What it is expected to take as it starts, in bytes.
+    pub fn first_bytes(self) -> u64 {
+        let most = self.most_bytes();
+        self.expected_bytes.map_or(most, |expected| expected.min(most))
+    }
+}
+
 /// An instance to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
@@ -90,8 +116,8 @@ pub struct Start {
     pub image: Option<String>,
     /// The runtime.
     pub kind: String,
-    /// Megabytes of memory that it may take.
-    pub memory_mb: u64,
+    /// What memory it may take.
+    pub claim: Claim,
     /// In which tier its memory lives.
     pub tiering: Tiering,
 }
@@ -127,6 +153,8 @@ pub struct NodeState {
     pub memory: Memory,
     /// Instances that are being started.
     pub starting: u64,
+    /// Instances that pause until there is memory for them.
+    pub paused: u64,
     /// Empty ghosts that wait, with any limit of memory.
     pub ghosts: u64,
     /// Ghosts that wait with an image.
@@ -167,6 +195,8 @@ pub struct Started {
     pub was_attached: bool,
     /// In which tier its memory lives: not always what was asked for, as some clones are watched.
     pub tiering: Tiering,
+    /// For how long it has paused in all, which is no time of its own.
+    pub paused: Paused,
     /// Makes connections to its server.
     pub connect: Connect,
     /// Its standard output and standard error.
@@ -178,9 +208,9 @@ pub struct Started {
 
 /// What instances run on.
 pub trait Nodes: Debug + Send + Sync {
-    /// The nodes that answer, as somebody sees them who needs an instance with so much memory, of this
+    /// The nodes that answer, as somebody sees them who needs an instance with such a claim, of this
     /// image or of the base image.
-    fn nodes(&self, memory_mb: u64, image: Option<&str>) -> Vec<NodeFacts>;
+    fn nodes(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts>;
     /// Room of the pool.
     fn pool(&self) -> Memory;
     /// How many images lie in the pool.

@@ -10,7 +10,7 @@ use farfork_policy::relief::ReliefFacts;
 
 use super::fleet::Neighbours;
 use super::image;
-use super::nodes::NodeGhosts;
+use super::nodes::{Claim, NodeGhosts};
 use super::platform::Shared;
 use super::shelf::Use;
 
@@ -52,7 +52,7 @@ impl Shared {
 pub async fn relieve(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RELIEF).await;
-        for node in shared.nodes.nodes(0, None) {
+        for node in shared.nodes.nodes(Claim::default(), None) {
             if node.memory.excess_above(NO_PRESSURE_PERMILLE) == 0 {
                 continue;
             }

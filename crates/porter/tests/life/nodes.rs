@@ -11,7 +11,8 @@ use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
 use farfork_policy::placement::NodeFacts;
 use farfork_porter::life::nodes::{
-    Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Stream, Took, Usage,
+    Claim, Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Stream, Took,
+    Usage,
 };
 use farfork_types::Tiering;
 use http_body_util::{BodyExt, Full};
@@ -317,7 +318,7 @@ async fn serve(inside: Arc<Inside>, stream: DuplexStream) {
 }
 
 impl Nodes for TestNodes {
-    fn nodes(&self, _: u64, _: Option<&str>) -> Vec<NodeFacts> {
+    fn nodes(&self, _: Claim, _: Option<&str>) -> Vec<NodeFacts> {
         self.state().facts()
     }
 
@@ -332,12 +333,13 @@ impl Nodes for TestNodes {
     }
 
     fn survey(&self) -> Vec<NodeState> {
-        let nodes = self.nodes(0, None).into_iter();
+        let nodes = self.nodes(Claim::default(), None).into_iter();
         let seen = |node: NodeFacts| NodeState {
             name: node.name,
             answers: true,
             memory: node.memory,
             starting: node.starting,
+            paused: 0,
             ghosts: node.empty_ghosts,
             attached_ghosts: ATTACHED_GHOSTS,
             pool_read_bytes_per_s: None,
@@ -395,7 +397,7 @@ impl Nodes for TestNodes {
     fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {
         let nodes = self.clone();
         let mut state = self.state();
-        if state.full_starts > 0 || !state.has_room(&start.node, start.memory_mb << 20) {
+        if state.full_starts > 0 || !state.has_room(&start.node, start.claim.most_bytes()) {
             state.full_starts = state.full_starts.saturating_sub(1);
             return Box::pin(async { Err(NodesError::Full { node: start.node }) });
         }
@@ -422,7 +424,7 @@ impl Nodes for TestNodes {
                 Err(NodesError::Start { node: start.node, reason })
             });
         }
-        let (node, most_bytes) = (start.node.clone(), start.memory_mb << 20);
+        let (node, most_bytes) = (start.node.clone(), start.claim.most_bytes());
         state.alive.insert(id, Alive { node, most_bytes, is_at_work: true });
         drop(state);
         Box::pin(async move {
@@ -447,6 +449,7 @@ impl Nodes for TestNodes {
                 id,
                 was_attached,
                 tiering,
+                paused: Arc::new(|| Duration::ZERO),
                 took: Took { whole: 3 * START, container: START, restore: START },
                 connect: Box::new(move || {
                     if server.is_deaf() {

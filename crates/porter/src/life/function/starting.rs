@@ -15,7 +15,7 @@ use crate::api::{Outcome, Response, StartKind};
 use crate::life::code::NoCode;
 use crate::life::fleet::{Neighbours, Newcomer};
 use crate::life::instance::Instance;
-use crate::life::nodes::{NodesError, Start};
+use crate::life::nodes::{Claim, NodesError, Start};
 
 impl Function {
     /// Starts as many instances as there is room for.
@@ -26,10 +26,10 @@ impl Function {
             Err(NoCode::Wrong(why)) => return self.answer_all(&why),
         }
         for _ in 0..lacking {
-            let need_bytes = self.most_bytes();
+            let claim = self.claim();
             let image = self.has_image().then_some(&*self.image_name);
-            let nodes = self.shared.nodes.nodes(self.action.limits.memory_mb, image);
-            let facts = PlacementFacts { need_bytes, nodes };
+            let nodes = self.shared.nodes.nodes(claim, image);
+            let facts = PlacementFacts { need_bytes: claim.most_bytes(), nodes };
             let advisor = &self.shared.advisor;
             match advisor.ask(&*advisor.policies.placement, &self.about, &facts) {
                 Some(node) => self.start_on(node, &facts),
@@ -38,10 +38,18 @@ impl Function {
         }
     }
 
-    /// What an instance may take, in bytes. Most take much less, and are counted with that when they
-    /// have nothing to do.
-    fn most_bytes(&self) -> u64 {
-        self.action.limits.memory_mb << 20
+    /// What an instance may take. Most take much less, and clones as much as clones did before.
+    pub(super) fn claim(&self) -> Claim {
+        let seen = self.clone_bytes.filter(|(tiering, _)| *tiering == self.tiering);
+        let expected_bytes = seen.filter(|_| self.has_image()).map(|(_, bytes)| bytes);
+        Claim { memory_mb: self.action.limits.memory_mb, expected_bytes }
+    }
+
+    /// Clones in this tier are expected to take as much as this one was seen to.
+    pub(super) fn note_clone(&mut self, tiering: Option<Tiering>, bytes: u64) {
+        let Some(tiering) = tiering else { return };
+        let before = self.clone_bytes.filter(|(of, _)| *of == tiering);
+        self.clone_bytes = Some((tiering, before.map_or(bytes, |(_, before)| before.max(bytes))));
     }
 
     /// Without an image each instance has to load the code.
@@ -71,7 +79,7 @@ impl Function {
             node,
             image: has_image.then(|| self.image_name.clone()),
             kind: self.action.exec.kind.clone(),
-            memory_mb: self.action.limits.memory_mb,
+            claim: self.claim(),
             tiering,
         };
         let (shared, outbox) = (Arc::clone(&self.shared), self.outbox.clone());
@@ -167,11 +175,12 @@ impl Function {
         }
     }
 
-    fn admission_facts(&self, node: &NodeFacts, need_bytes: u64) -> AdmissionFacts {
+    fn admission_facts(&self, node: &NodeFacts, most_bytes: u64) -> AdmissionFacts {
         let Neighbours { idle, busy, leaving_bytes, is_settling } =
             self.shared.neighbours(&node.name);
         AdmissionFacts {
-            need_bytes,
+            need_bytes: node.need_bytes.unwrap_or(most_bytes),
+            most_bytes,
             memory: node.memory,
             idle,
             // Its own may not be counted yet.

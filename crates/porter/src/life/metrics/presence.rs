@@ -28,7 +28,7 @@ type Groups = BTreeMap<(Name, Name, String), Instances>;
 type OfNode = (&'static str, &'static str, Option<Unit>, fn(&NodeState) -> u64);
 type OfGroup = (&'static str, fn(&Instances) -> u64);
 
-const OF_NODE: [OfNode; 7] = [
+const OF_NODE: [OfNode; 8] = [
     ("farfork_node_up", "Whether a node answers.", None, |node| u64::from(node.answers)),
     ("farfork_node_ghosts", "Empty ghosts that wait.", None, |node| node.ghosts),
     (
@@ -40,6 +40,12 @@ const OF_NODE: [OfNode; 7] = [
     ("farfork_node_instances_starting", "Instances that are being started.", None, |node| {
         node.starting
     }),
+    (
+        "farfork_node_instances_paused",
+        "Instances that pause until there is memory for what they may come to take.",
+        None,
+        |node| node.paused,
+    ),
     (
         "farfork_node_memory",
         "Memory that a node's instances hold, and that is promised to those at work.",

@@ -1,0 +1,188 @@
+//! All figures are in MiB.
+
+use super::*;
+
+const SLACK: u64 = 10;
+
+fn table(nodes: &[&str]) -> Arc<Table> {
+    let nodes: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
+    let growth = OneByOne { slack_bytes: SLACK << 20 };
+    Arc::new(Table::of(&nodes, 1000 << 20, growth))
+}
+
+fn claim(memory_mb: u64) -> Claim {
+    Claim { memory_mb, expected_bytes: None }
+}
+
+fn like_others(memory_mb: u64, expected: u64) -> Claim {
+    Claim { memory_mb, expected_bytes: Some(expected << 20) }
+}
+
+fn usage(local: u64, pool: u64) -> Usage {
+    Usage { local_bytes: local << 20, pool_bytes: pool << 20 }
+}
+
+fn seen<const N: usize>(table: &Table, clones: [(i32, Usage); N]) {
+    assert!(!table.seen("a", Some(BTreeMap::from(clones))), "it has answered before");
+}
+
+fn used(table: &Table) -> Vec<u64> {
+    let nodes = table.nodes(Claim::default(), |_| 0);
+    nodes.iter().map(|node| node.memory.used_bytes >> 20).collect()
+}
+
+/// One that has started and was looked at, and has something to do.
+fn at_work(table: &Arc<Table>, pid: i32, memory_mb: u64, local: u64) -> Reservation {
+    let one = table.reserve("a", claim(memory_mb)).expect("there is room");
+    one.started(pid);
+    seen(table, [(pid, usage(local, 0))]);
+    one
+}
+
+#[test]
+fn what_is_set_aside_counts_until_it_is_not() {
+    let table = table(&["a", "b"]);
+    let idle = table.reserve("a", claim(300)).unwrap();
+    idle.started(7);
+    table.end_work(idle.id);
+    assert!(table.promote(idle.id).is_none(), "nobody knows what it may come to take");
+    seen(&table, [(7, usage(20, 150))]);
+    assert_eq!(used(&table), [20, 0]);
+    let promoting = table.promote(idle.id).unwrap();
+    assert_eq!((&*promoting.node, promoting.pid, used(&table)), ("a", 7, vec![170, 0]));
+    let ghost = table.set_aside("a", 700 << 20).unwrap();
+    assert!(table.set_aside("a", 200 << 20).is_none() && table.set_aside("b", 200).is_some());
+    assert_eq!(["a", "b"].map(|node| table.has_set_aside(node)), [true, false]);
+    assert!(!table.begin_work(idle.id), "it may take 280 more beside what it is promoted by");
+    drop(promoting);
+    assert!(table.begin_work(idle.id) && table.begin_work(idle.id));
+    assert_eq!(used(&table), [1000, 0]);
+    assert!(table.promote(idle.id).is_none(), "there is no room");
+    table.end_work(idle.id);
+    assert_eq!(used(&table), [720, 0]);
+    drop(ghost);
+    assert_eq!(used(&table), [20, 0]);
+}
+
+#[test]
+fn what_is_not_known_counts_at_its_limit_and_what_has_nothing_to_do_at_what_it_holds() {
+    let table = table(&["a", "b"]);
+    let first = table.reserve("a", claim(300)).unwrap();
+    let second = table.reserve("a", claim(300)).unwrap();
+    assert_eq!(used(&table), [610, 0], "each may take all of it at once");
+    first.started(7);
+    assert_eq!(table.pid(first.id), Some(7));
+    assert_eq!(table.nodes(Claim::default(), |_| 2)[0].starting, 1);
+    seen(&table, [(7, usage(20, 5)), (8, usage(1, 5))]);
+    assert_eq!(table.usage(first.id), Some(usage(20, 5)));
+    assert_eq!(
+        used(&table),
+        [330, 0],
+        "20 and 300 are taken, which are given back before 280 more"
+    );
+    table.end_work(first.id);
+    assert_eq!(used(&table), [320, 0]);
+    assert!(table.begin_work(first.id));
+    drop(second);
+    assert_eq!(used(&table), [300, 0]);
+    assert!(table.seen("a", None));
+    assert_eq!(used(&table), [0], "only b answers");
+    let answers = table.survey(|_| 0).into_iter().map(|node| node.answers);
+    assert_eq!(answers.collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn what_the_kernel_has_charged_counts_before_what_is_known_of_instances() {
+    let table = table(&["a"]);
+    let only = table.reserve("a", claim(300)).unwrap();
+    table.measured("a", Some(50 << 20));
+    table.measured("a", None);
+    assert_eq!(used(&table), [350]);
+    only.started(7);
+    seen(&table, [(7, usage(40, 5))]);
+    table.measured("a", Some(90 << 20));
+    assert_eq!(used(&table), [350], "of its 300 it has 40, which are among the 90");
+    table.end_work(only.id);
+    assert_eq!(used(&table), [90]);
+}
+
+#[test]
+fn many_work_where_each_may_come_to_its_limit_after_the_others() {
+    let table = table(&["a"]);
+    let large = at_work(&table, 1, 900, 5);
+    assert_eq!(used(&table), [900]);
+    let need = |claim| table.nodes(claim, |_| 0)[0].need_bytes.map(|bytes| bytes >> 20);
+    assert_eq!(need(claim(128)), Some(0), "what it takes at once it gives back before");
+    let small = like_others(128, 2);
+    assert_eq!(need(small), Some(0), "as before");
+    let all: Vec<Reservation> = (0..50).map(|_| table.reserve("a", small).unwrap()).collect();
+    assert_eq!(used(&table), [900]);
+    assert!(table.reserve("a", claim(900)).is_none());
+    drop(large);
+    assert_eq!(used(&table), [236], "100 that they take, 126 for one of them, and the slack");
+    drop(all);
+}
+
+#[test]
+fn those_pause_that_are_told_to_and_know_for_how_long() {
+    let table = table(&["a", "b"]);
+    let (one, other) = (at_work(&table, 7, 600, 10), at_work(&table, 8, 600, 10));
+    assert!(table.growth("b").is_none(), "nobody works there");
+    assert!(table.wait_until_crowded(Duration::MAX), "590 and 590 do not fit");
+    table.measured("a", Some(500 << 20));
+    let facts = table.growth("a").unwrap();
+    let workers: Vec<u64> = facts.workers.iter().map(|worker| worker.held_bytes >> 20).collect();
+    assert_eq!((facts.memory.used_bytes >> 20, workers), (500, vec![10, 10]));
+    let ids = [other.id.to_string()];
+    assert_eq!(table.pause("b", &ids), [], "it is not there");
+    assert_eq!(table.pause("a", &ids), [(8, true)]);
+    assert_eq!(table.pause("a", &ids), [], "it was told already");
+    assert_eq!(table.survey(|_| 0)[0].paused, 1);
+    drop(one);
+    assert!(table.growth("a").unwrap().workers[0].is_paused, "it is alone, and pauses yet");
+    std::thread::sleep(Duration::from_millis(2));
+    assert_eq!(table.pause("a", &[]), [(8, false)]);
+    let paused = table.paused(other.id);
+    assert!(paused >= Duration::from_millis(2));
+    assert_eq!((table.growth("a"), table.paused(other.id)), (None, paused));
+    assert!(!table.wait_until_crowded(Duration::ZERO));
+}
+
+#[test]
+fn the_pool_is_busy_as_far_as_it_is_slower_than_it_was() {
+    let table = table(&["a", "b"]);
+    let expect = |expected: [Option<u64>; 2]| {
+        let nodes = table.nodes(Claim::default(), |_| 0);
+        let seen: Vec<_> = nodes.iter().map(|node| node.pool_busy_permille).collect();
+        assert_eq!(seen, expected);
+    };
+    expect([None, None]);
+    table.reads("a", Some(8_000));
+    expect([Some(0), None]);
+    table.reads("a", Some(2_000));
+    expect([Some(750), None]);
+    assert_eq!(table.survey(|_| 0)[0].pool_read_bytes_per_s, Some(2_000));
+    table.reads("a", Some(20_000));
+    table.reads("b", Some(0));
+    expect([Some(0), Some(1000)]);
+    table.reads("a", Some(15_000));
+    table.reads("b", None);
+    expect([Some(250), None]);
+}
+
+#[test]
+fn nobody_is_promised_what_is_not_there() {
+    let table = table(&["a"]);
+    let [first, second] = [600, 390].map(|mb| table.reserve("a", claim(mb)).unwrap());
+    assert!(table.reserve("a", claim(1)).is_none());
+    first.started(7);
+    seen(&table, [(7, usage(100, 5))]);
+    table.end_work(first.id);
+    drop(second);
+    let ghosts = table.set_aside("a", 401 << 20).unwrap();
+    assert!(!table.begin_work(first.id), "it may want 500 more, and 499 are left");
+    drop(ghosts);
+    assert!(table.begin_work(first.id));
+    drop(first);
+    assert!(!table.begin_work(1), "it is gone");
+}

@@ -1,0 +1,114 @@
+//! Ghosts whose clones pause: they see nothing of it, and end, or go on, whoever is killed meanwhile.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, farfork};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::Case;
+use crate::scene::{PATIENCE, Scene, await_until, demand, during};
+
+pub const CASES: &[Case] = &[
+    ("goes_on_where_it_was", goes_on),
+    ("is_killed", is_killed),
+    ("is_killed_by_somebody_else", is_killed_by_somebody_else),
+    ("loses_its_agent", loses_its_agent),
+    ("is_not_there", is_not_there),
+];
+
+/// A clone in a ghost that pauses before it has done anything.
+fn stage() -> Outcome<(Scene, String, Subject)> {
+    farfork::ghosts_possible()?;
+    let mut scene = Scene::set(32)?;
+    scene.agent()?;
+    let subject = scene.subject("watcher")?;
+    scene.checkpoint(&subject, "a/b")?;
+    let ghost = scene.works(&["ghost", "start"])?;
+    let mut command = scene.command(&["restore", "a/b", "--ghost", &ghost])?;
+    let clone = Subject::start("clone", &mut command, PATIENCE)?;
+    await_until("a clone runs in the ghost", || pid(&scene, &ghost).is_ok())?;
+    scene.works(&["ghost", "pause", &ghost])?;
+    Ok((scene, ghost, clone))
+}
+
+fn pid(scene: &Scene, ghost: &str) -> Outcome<i32> {
+    let text = scene.works(&["ghost", "list", "--json"])?;
+    let list: serde_json::Value = serde_json::from_str(&text).map_err(during("reading a list"))?;
+    let found = list.as_array().and_then(|list| list.iter().find(|one| one["id"] == ghost));
+    let pid = found.and_then(|found| found["pid"].as_i64());
+    pid.map_or_else(|| crate::scene::fail("no clone runs in it"), |pid| Ok(pid as i32))
+}
+
+/// The clone has its answer ready as soon as it runs.
+fn says_nothing(clone: &mut Subject) -> Outcome {
+    clone.send(b"v");
+    thread::sleep(Duration::from_millis(300));
+    demand(!clone.said("PASS"), "it has answered while it paused")
+}
+
+fn goes_on() -> Outcome {
+    let (scene, ghost, mut clone) = stage()?;
+    says_nothing(&mut clone)?;
+    scene.works(&["ghost", "resume", &ghost])?;
+    clone.must_pass()?;
+    scene.has_no_ghost(&ghost)?;
+    scene.strike()
+}
+
+fn is_killed() -> Outcome {
+    let (scene, ghost, mut clone) = stage()?;
+    scene.works(&["ghost", "stop", &ghost])?;
+    scene.has_no_ghost(&ghost)?;
+    demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
+    scene.strike()
+}
+
+/// Such a signal may wait until it goes on (cgroup v1), and is its end then.
+fn is_killed_by_somebody_else() -> Outcome {
+    let (scene, ghost, mut clone) = stage()?;
+    let pid = pid(&scene, &ghost)?;
+    kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(during("killing"))?;
+    // It may be gone already.
+    let _ = scene.works(&["ghost", "resume", &ghost]);
+    scene.has_no_ghost(&ghost)?;
+    demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
+    scene.strike()
+}
+
+/// A clone lives on without its agent, and nobody would have it go on but the next one.
+fn loses_its_agent() -> Outcome {
+    let (mut scene, ghost, mut clone) = stage()?;
+    let pid = pid(&scene, &ghost)?;
+    demand(is_frozen(&ghost), "it does not pause")?;
+    scene.kill_agent();
+    demand(!clone.finish()?.success(), "who has started it hears that the agent is gone")?;
+    scene.agent()?;
+    demand(!is_frozen(&ghost), "it pauses under an agent that knows nothing of it")?;
+    kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(during("killing"))?;
+    scene.has_no_ghost(&ghost)?;
+    scene.strike()
+}
+
+fn is_frozen(ghost: &str) -> bool {
+    let files = |name: &str| {
+        let groups = farfork::cgroups(ghost).into_iter();
+        groups.filter_map(|group| fs::read_to_string(group.join(name)).ok()).collect::<Vec<_>>()
+    };
+    let (state, freeze) = (files("freezer.state"), files("cgroup.freeze"));
+    state.iter().any(|text| text.starts_with("FR")) || freeze.iter().any(|text| text.trim() == "1")
+}
+
+fn is_not_there() -> Outcome {
+    farfork::ghosts_possible()?;
+    let mut scene = Scene::set(32)?;
+    scene.agent()?;
+    scene.fails(&["ghost", "pause", "01234567"], 1, &["there is no ghost 01234567"])?;
+    let ghost = scene.works(&["ghost", "start"])?;
+    scene.fails(&["ghost", "pause", &ghost], 1, &["no clone runs in ghost"])?;
+    scene.works(&["ghost", "stop", &ghost])?;
+    scene.strike()
+}
