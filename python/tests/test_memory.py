@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bed import pooled, why_not
 from processes import cgroups
-from served import await_true, deciding, open_place, serving, start_kind
+from served import Platform, await_true, deciding, open_place, serving, start_kind
 
 from farfork.demo.command import Farfork
 
@@ -43,14 +43,50 @@ def test_what_a_node_cannot_hold_waits(farfork: Farfork, megabytes: int) -> None
             while not all(call.done() for call in calls):
                 peak.look()
         made = [call.result() for call in calls]
+        pauses = decisions(platform, "growth")
     assert [one["response"]["result"]["n"] for one in made] == [96 << 20] * CALLS
     # The least has room for one at work, which may make all calls.
     kinds = {start_kind(one) for one in made}
     assert "clone" in kinds if megabytes > 256 else kinds <= {"clone", "warm"}
     assert kills() == before
+    # All clones were expected to take as little as those before them.
+    assert pauses > 0 if megabytes == 512 else pauses >= 0
     # Each takes 96 MiB and is promised 160, and some of a node is for its agent.
     least = {1024: 4 * 96, 512: 2 * 96, 256: 100}[megabytes]
     assert least << 20 < peak.bytes <= megabytes << 20
+
+
+PATIENT = """
+import time
+def main(args):
+    begun = time.time()
+    time.sleep(args["sleep"])
+    return {"begun": begun, "ended": time.time()}
+"""
+
+
+def test_more_work_at_a_time_than_limits_add_up_to(farfork: Farfork) -> None:
+    # By their limits, two of them fill the node.
+    options = ["--nodes", "1", "--node-memory", "512M"]
+    with open_place() as place, serving(farfork, place / "state", *options) as platform:
+        platform.deploy("patient", PATIENT, memory=200)
+        for _ in range(18):
+            platform.good("patient", sleep=0)
+        with ThreadPoolExecutor(CALLS) as pool:
+            made = list(pool.map(lambda _: platform.good("patient", sleep=1), range(CALLS)))
+    times = [one["response"]["result"] for one in made]
+
+    def at_work(at: float) -> int:
+        return sum(one["begun"] <= at < one["ended"] for one in times)
+
+    assert max(at_work(one["begun"]) for one in times) > 2, times
+
+
+def decisions(platform: Platform, policy: str) -> int:
+    """Return how often a policy has decided."""
+    lines = platform.raw("GET", "/metrics").body.splitlines()
+    ours = (line for line in lines if line.startswith("farfork_decisions_total{"))
+    return sum(int(line.split()[-1]) for line in ours if f'policy="{policy}"' in line)
 
 
 # Of what a node has, the share that instances may take.

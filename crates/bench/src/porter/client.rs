@@ -14,12 +14,16 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::error::BenchError;
 
 /// Longer than the platform waits for a call.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(90);
+/// For so long it is asked what became of a call for which it does not wait any more.
+pub const LONGEST: Duration = Duration::from_secs(300);
+/// How often.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// A client that keeps its connections.
 #[derive(Clone, Debug)]
@@ -110,10 +114,30 @@ impl Client {
         self.good(Method::PUT, &path, action.to_string().into()).await.map(drop)
     }
 
-    /// Calls a function and waits for its activation.
+    /// Calls a function and waits for its activation, also if the platform waits for that no more.
     pub async fn call(&self, function: &str, args: &Value) -> Result<Answer, String> {
         let path = format!("/api/v1/namespaces/_/actions/{function}?blocking=true");
-        self.ask(Method::POST, &path, args.to_string().into()).await
+        let answer = self.ask(Method::POST, &path, args.to_string().into()).await?;
+        match (answer.status, answer.document()["activationId"].as_str()) {
+            (202, Some(id)) => self.later(id).await,
+            _ => Ok(answer),
+        }
+    }
+
+    /// Waits for the record of a call.
+    async fn later(&self, id: &str) -> Result<Answer, String> {
+        let path = format!("/api/v1/namespaces/_/activations/{id}");
+        let asked = async {
+            loop {
+                let answer = self.ask(Method::GET, &path, Bytes::new()).await?;
+                if answer.status != 404 {
+                    return Ok(answer);
+                }
+                sleep(ASK_AGAIN).await;
+            }
+        };
+        let late = |_| format!("there is no record of it after {} s", LONGEST.as_secs());
+        timeout(LONGEST, asked).await.map_err(late)?
     }
 
     /// What goes on at the platform.

@@ -60,7 +60,7 @@ pub fn run(options: &Options, is_slow: bool) -> Result<Report, BenchError> {
         true => (1, &scenarios::ALL[2..]),
         false => (traces.len(), &scenarios::ALL[..]),
     };
-    let mut samples = Samples::default();
+    let (mut samples, mut notes) = (Samples::default(), notes(is_slow));
     for round in 0..rounds {
         for scenario in scenarios {
             let trace = scenario.trace(&traces, round);
@@ -68,6 +68,7 @@ pub fn run(options: &Options, is_slow: bool) -> Result<Report, BenchError> {
                 let case = format!("{}/{}", scenario.name, system.name);
                 progress(&format!("round {} of {rounds}, {case}", round + 1));
                 let replayed = bed.replay(system, scenario.node_bytes, &trace)?;
+                notes.extend(replayed.failures().map(|words| format!("{case}: {words}")));
                 rows::add(&mut samples, &case, &trace, &replayed);
             }
         }
@@ -79,7 +80,7 @@ pub fn run(options: &Options, is_slow: bool) -> Result<Report, BenchError> {
         version: env!("CARGO_PKG_VERSION"),
         goals: goals::judge(&samples),
         rows: samples.rows(),
-        notes: notes(is_slow),
+        notes,
     })
 }
 

@@ -28,6 +28,15 @@ pub struct Replayed {
     pub load: Load,
 }
 
+impl Replayed {
+    /// How many calls were not answered rightly, and what was answered to one of them; nothing of none.
+    pub fn failures(&self) -> Option<String> {
+        let mut all = self.calls.iter().filter_map(|call| call.outcome.as_ref().err());
+        let first = all.next()?;
+        Some(format!("{} calls failed, one with: {first}", 1 + all.count()))
+    }
+}
+
 /// What came of a call.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -110,6 +119,9 @@ fn understood(answered: Result<Answer, String>) -> Result<(Record, Value), Strin
         return Err(answer.in_words());
     }
     let mut activation = answer.document();
+    if activation["response"]["success"] != true {
+        return Err(answer.in_words());
+    }
     let annotation = |key: &str| {
         let mut all = activation["annotations"].as_array().into_iter().flatten();
         all.find(|one| one["key"] == key).map_or(&Value::Null, |one| &one["value"])
@@ -128,12 +140,16 @@ mod tests {
     fn an_answer_is_a_result_or_told_in_words() {
         let answer = |status: u16, body: &'static str| Ok(Answer { status, body: body.into() });
         let good = r#"{"annotations": [{"key": "waitTime", "value": 7}, {"key": "startKind", "value": "warm"}],
-                       "duration": 30, "response": {"result": {"n": 1}}}"#;
+                       "duration": 30, "response": {"success": true, "result": {"n": 1}}}"#;
+        let bad = r#"{"response": {"success": false, "result": {"error": "it is tired"}}}"#;
         let [waited, ran] = [7, 30].map(Duration::from_millis);
         let record = Record { start: "warm".to_owned(), waited, ran };
         assert_eq!(understood(answer(200, good)), Ok((record, serde_json::json!({"n": 1}))));
         assert_eq!(understood(answer(502, "{}")), Err("status 502: {}".to_owned()));
         assert_eq!(understood(Err("it is gone".to_owned())), Err("it is gone".to_owned()));
-        assert_eq!(understood(answer(200, "<")).unwrap().1, Value::Null, "which nobody wants");
+        for wrong in [bad, "<"] {
+            let words = format!("status 200: {wrong}");
+            assert_eq!(understood(answer(200, wrong)), Err(words), "a record of a call");
+        }
     }
 }
