@@ -11,8 +11,10 @@ Column = tuple[str, int, int]
 
 POLICIES = ["mow", "hybrid", "moa"]
 LARGE, SMALL = "64 MiB cache", "4 MiB cache"
-LATENCIES = [100, 200, 300, 391]
-DEVICE = LATENCIES[-1]
+# From the slowest pool down to local memory; goals are judged by the device's.
+LATENCIES = [400, 391, 300, 200, 100]
+DEVICE = LATENCIES[1]
+LOCAL = LATENCIES[-1]
 OVERLAPS = [1, 2, 4, 8, 16]
 # What the tables of latencies show: the worst, and one that is likely.
 SHOWN = [1, 4]
@@ -57,9 +59,9 @@ def case(start: str, cache: str, latency: int, overlap: int) -> str:
 
 def _by_latency() -> list[Column]:
     # Of local memory, what overlaps is measured already.
-    local = [(LARGE, LATENCIES[0], SHOWN[0])]
-    others = [(LARGE, latency, overlap) for latency in LATENCIES[1:] for overlap in SHOWN]
-    return local + others + [(SMALL, DEVICE, overlap) for overlap in SHOWN]
+    local = [(LARGE, LOCAL, SHOWN[0])]
+    others = [(LARGE, latency, overlap) for latency in LATENCIES[:-1] for overlap in SHOWN]
+    return others + local + [(SMALL, DEVICE, overlap) for overlap in SHOWN]
 
 
 def _by_overlap() -> list[Column]:
@@ -69,7 +71,7 @@ def _by_overlap() -> list[Column]:
 def _times(rows: Rows, call: str, columns: list[Column]) -> list[str]:
     heads = [
         f"{latency} ns"
-        + (f", overlap {overlap}" if latency > LATENCIES[0] else "")
+        + (f", overlap {overlap}" if latency > LOCAL else "")
         + (f", {cache}" if cache == SMALL else "")
         for cache, latency, overlap in columns
     ]

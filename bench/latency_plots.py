@@ -29,8 +29,10 @@ def draw(report: dict[str, Any], directory: Path) -> None:
                     for name in names
                 ]
                 heights = [rows[case]["median"] if case in rows else 0 for case in cases]
-                places = [x + (index - 1.5) * 0.2 for x in range(len(names))]
-                axes.bar(places, heights, 0.2, label=f"{latency} ns", color=f"C{index}")
+                count = len(latency_page.LATENCIES)
+                width = 0.8 / count
+                places = [x + (index - (count - 1) / 2) * width for x in range(len(names))]
+                axes.bar(places, heights, width, label=f"{latency} ns", color=f"C{index}")
             axes.axhline(1, color="#9a9a9a", linewidth=1)
             axes.set_xticks(range(len(names)), names)
             axes.set(title=f"{call} call, {policy}", ylabel="against a local fork's")

@@ -34,6 +34,7 @@ HERDS = {
     "herd-in-empty-ghosts": "two threads, in containers that wait",
     "herd-in-attached-ghosts": "two threads, in containers that have the image",
     "herd": "the whole herd, two threads, one pool",
+    "whole-herd-in-empty-ghosts": "the whole herd, two threads, in containers that wait",
 }
 CALLS = [
     "request to first instruction",

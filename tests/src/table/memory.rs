@@ -55,6 +55,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("two_mib_edges").caught_naive(),
     Program::c("many_vmas").caught_naive(),
     Program::c("promoted"),
+    Program::c("promoted_meanwhile"),
     Program::c("watcher"),
     Program::c("zero_pages"),
     Program::c("malloc_trim"),

@@ -1,6 +1,7 @@
 //! Pages of running clones become local: no byte changes, whatever the clone does meanwhile.
 
-use std::fs;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use farfork_tests::Outcome;
 use farfork_tests::subject::Subject;
@@ -10,6 +11,7 @@ use crate::scene::{PATIENCE, Scene, await_until, demand, during, fail};
 
 pub const CASES: &[Case] = &[
     ("loses_no_write", loses_no_write),
+    ("loses_no_write_of_those_who_write_meanwhile", loses_no_write_meanwhile),
     ("leaves_what_is_not_the_images", leaves_what_is_not_the_images),
     ("is_told_in_words", is_told_in_words),
     ("stops_below_the_limit_of_a_cgroup", stops_below_a_limit),
@@ -81,6 +83,69 @@ fn loses_no_write_under(tiering: &str) -> Outcome {
     }
     parent.must_pass()?;
     scene.strike()
+}
+
+/// Clones whose writers follow who makes their pages local, one after the other, for so long.
+fn loses_no_write_meanwhile() -> Outcome {
+    let is_long = std::env::var_os("FARFORK_TEST_LONG").is_some();
+    let each = Duration::from_secs(if is_long { 90 } else { 3 });
+    let mut scene = Scene::set(96)?;
+    scene.agent()?;
+    let mut parent = scene.subject("promoted_meanwhile")?;
+    scene.checkpoint(&parent, "a/b")?;
+    let ranges = in_pieces(&anonymous_of(parent.pid())?)?;
+    for tiering in ["mow", "hybrid"] {
+        let begun = Instant::now();
+        while begun.elapsed() < each {
+            let mut command = scene.command(&["restore", "a/b", "--tiering", tiering])?;
+            let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
+            promoted_while_it_writes(&scene, &mut clone, &ranges)?;
+        }
+    }
+    parent.must_pass()?;
+    scene.strike()
+}
+
+/// A clone that has lost a write says so, and ends: what its promoters say of that comes after it.
+fn promoted_while_it_writes(scene: &Scene, clone: &mut Subject, ranges: &[String]) -> Outcome {
+    let pid = pid_of(scene)?;
+    clone.send(b"v");
+    clone.await_line("WORKS")?;
+    let pages = promoted_by_two(scene, pid, ranges);
+    clone.send(b"e");
+    clone.must_pass()?;
+    demand(pages? > 0, "no page became local")?;
+    await_until("the clone is gone", || told(scene).is_err())
+}
+
+/// Piece by piece, and all of it once more: by two at once, so that one meets what the other does. The
+/// pages that became local.
+fn promoted_by_two(scene: &Scene, pid: i64, ranges: &[String]) -> Outcome<u64> {
+    let all: Vec<&str> = ranges.iter().map(String::as_str).collect();
+    let mut pages = 0;
+    for which in all.chunks(1).chain([&all[..]]) {
+        let one = || number(&promote(scene, pid, which)?, "promoted_pages");
+        let both = thread::scope(|scope| {
+            let other = scope.spawn(one);
+            (one(), other.join().unwrap_or_else(|_| fail("a promoter has ended")))
+        });
+        pages += both.0? + both.1?;
+    }
+    Ok(pages)
+}
+
+/// The same ranges in pieces of 16 MiB at most.
+fn in_pieces(ranges: &[String]) -> Outcome<Vec<String>> {
+    let mut pieces = Vec::new();
+    for range in ranges {
+        let ends = range.split_once('-').and_then(|(start, end)| {
+            Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+        });
+        let Some((start, end)) = ends else { return fail(format!("{range} is no range")) };
+        let cuts = (start..end).step_by(16 << 20);
+        pieces.extend(cuts.map(|at| format!("{at:x}-{:x}", end.min(at + (16 << 20)))));
+    }
+    Ok(pieces)
 }
 
 /// What the clone has never touched, what it may not write, and what it has put elsewhere.

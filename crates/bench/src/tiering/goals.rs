@@ -33,10 +33,17 @@ fn of_herd(name: &str, samples: &Samples) -> Vec<Goal> {
         let case = format!("{name}/{case}");
         Goal::median(format!("{case}: {what}"), limit, samples.values(&case, metric))
     };
-    let each = |case| of(case, "time per clone that answered, us", HERD_US, herd::metric::EACH);
+    let each = |case: &str, from: &str| {
+        let what = format!("{from}, time per clone that answered, us");
+        of(case, &what, HERD_US, herd::metric::EACH)
+    };
     let bytes = "local memory before the first call, bytes";
-    let mut goals = vec![each(herd::WHOLE)];
-    goals.extend(herd::GHOSTS.map(|(case, _)| each(case)));
+    let mut goals = vec![each(herd::WHOLE, "from scratch")];
+    let in_ghosts = herd::GHOSTS.map(|(case, _)| case).into_iter().chain([herd::WHOLE_IN_GHOSTS]);
+    // Not every subject has a whole herd in ghosts.
+    let is_there =
+        |case: &&str| !samples.values(&format!("{name}/{case}"), herd::metric::EACH).is_empty();
+    goals.extend(in_ghosts.filter(is_there).map(|case| each(case, "in existing namespaces")));
     goals.push(of(herd::WHOLE, bytes, HERD_BYTES, herd::metric::LOCAL));
     goals
 }

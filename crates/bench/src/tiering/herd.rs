@@ -2,12 +2,12 @@
 //! a right answer, what each costs before its first call, and whether they stand in each other's way.
 //!
 //! Clones are started from scratch, in the network, IPC, UTS namespaces and the cgroup that there are, and
-//! in ghosts, where all namespaces are there.
-//! They live until the herd is complete, or until the machine has no room for more: then all of them
-//! end, outside the clock, and the herd goes on.
+//! in ghosts, where all namespaces are there. Those from scratch live until the herd is complete, or until
+//! the machine has no room for more: then all of them end, outside the clock, and the herd goes on.
 
 mod ghosts;
 mod memory;
+mod whole;
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,13 +17,11 @@ use farfork_node::client::{Client, StartedClone};
 use farfork_pool::Pool;
 use farfork_types::Tiering;
 use nix::sys::signal::Signal;
-use rustix::process::{Resource, getrlimit};
 
 use crate::cases::clone::{Asked, Way};
 use crate::cases::{Bench, Lane};
 use crate::error::BenchError;
 use crate::exchange::{now_ns, us_since};
-use crate::machine::available_bytes;
 use crate::protocol::Touches;
 use crate::subject::{Subject, compile_footprint};
 use crate::testbed::Testbed;
@@ -40,12 +38,6 @@ const PROGRAM_MEGABYTES: u64 = 1;
 pub const SUBJECTS: [&str; 2] = [FUNCTION, "c-1M"];
 /// Between two herds, so that the kernel frees what the first has left.
 const GRACE: Duration = Duration::from_millis(200);
-/// What a clone may take of the machine at most, its init and the kernel's share included.
-const CLONE_BYTES: u64 = 2 << 20;
-/// Descriptors that the agent has open for a clone.
-const DESCRIPTORS: u64 = 4;
-/// Processes of a clone, its init being one.
-const PROCESSES: u64 = 2;
 const SECOND_POOL_BYTES: u64 = 256 << 20;
 
 /// Metrics that other files look for.
@@ -60,8 +52,10 @@ pub mod metric {
     pub const ALIVE: &str = "alive at once";
 }
 
-/// The case of the whole herd.
+/// The case of the whole herd, from scratch.
 pub const WHOLE: &str = "herd";
+/// That of the function's whole herd in containers that wait, without an image.
+pub const WHOLE_IN_GHOSTS: &str = "whole-herd-in-empty-ghosts";
 
 /// How many clones.
 pub struct Scale {
@@ -74,6 +68,9 @@ pub struct Scale {
     pub rounds_of_ghosts: usize,
     /// Clones of the whole herd.
     pub whole: usize,
+    /// Clones of the function's whole herd in ghosts, and how many of these wait at once.
+    pub whole_in_ghosts: usize,
+    pub batch_in_ghosts: usize,
     /// Clones that are looked at before their first call.
     pub watched: usize,
 }
@@ -142,7 +139,9 @@ fn herds(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchE
     }
     ghosts::measure(lane, bench, scale)?;
     let mut herd = Herd::new(&lane.subject, bench.testbed);
-    whole(&mut herd, bench, scale, &[here.clone(), here])
+    whole::from_scratch(&mut herd, bench, scale, &[here.clone(), here])?;
+    // To make all these ghosts takes minutes.
+    if lane.subject.name == FUNCTION { whole::in_ghosts(lane, bench, scale) } else { Ok(()) }
 }
 
 /// So many clones, about as many in each of these ways.
@@ -160,49 +159,6 @@ fn elsewhere(lane: &Lane, testbed: &Testbed) -> Result<Way, BenchError> {
     let target = Target::Process(lane.warm.parent.pid());
     let cid = checkpoint(&pool, target, Terms::default(), &mut |_, _| {})?.cid;
     Ok(Way { pool: Some(path), is_detached: true, ..Way::new(cid, Tiering::Mow) })
-}
-
-/// All clones of the herd, in batches, as many as fit alive at once.
-fn whole(
-    herd: &mut Herd<'_>,
-    bench: &mut Bench<'_>,
-    scale: &Scale,
-    ways: &[Way],
-) -> Result<(), BenchError> {
-    let case = herd.subject.case(WHOLE);
-    let room = room().max(scale.batch as u64) as usize;
-    let mut alive: Vec<Asked> = Vec::new();
-    let (mut answered, mut us, mut most) = (0, 0.0, 0);
-    while answered < scale.whole {
-        let count = scale.batch.min(scale.whole - answered);
-        if alive.len() + count > room {
-            end_asked(std::mem::take(&mut alive), herd.testbed)?;
-        }
-        let (batch_us, all) = herd.batch(&evenly(ways, count))?;
-        alive.extend(all);
-        most = most.max(alive.len());
-        answered += count;
-        us += batch_us;
-        progress(&format!("{answered} clones have answered, {} live", alive.len()));
-        bench.samples.add(&case, metric::EACH, "us", batch_us / count as f64);
-    }
-    end_asked(alive, herd.testbed)?;
-    let samples = &mut *bench.samples;
-    samples.add(&case, "clones", "count", answered as f64);
-    samples.add(&case, metric::ALIVE, "count", most as f64);
-    samples.add(&case, metric::RATE, "1/s", answered as f64 * 1e6 / us);
-    samples.note(&case, metric::EACH, "us", "of each batch; all clones of earlier batches live on");
-    Ok(())
-}
-
-/// So many clones can live at once: an agent and this process have few descriptors each for every
-/// clone, and the machine has so many pids and so much memory.
-fn room() -> u64 {
-    let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20) / DESCRIPTORS;
-    let text = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap_or_default();
-    let pids = text.trim().parse::<u64>().unwrap_or(1 << 15) / PROCESSES * 9 / 10;
-    let memory = available_bytes() / 4 * 3 / CLONE_BYTES;
-    descriptors.min(pids).min(memory)
 }
 
 impl<'a> Herd<'a> {

@@ -7,7 +7,7 @@
 //!  rounds   for each function: container │ cold start in it
 //!  once     for each function: which pages its calls touch
 //!  herds    of the smallest function and program: by one thread │ by two │ by two from two
-//!            pools │ 10,000 clones
+//!            pools │ in ghosts │ 10,000 clones from scratch │ 10,000 of the function in ghosts
 //! ```
 //! What holds for every case is in [`crate::cases`]. The calls of one round have the same input, and
 //! rounds have different ones; every function computes in one thread, since forks have one.
@@ -94,6 +94,8 @@ fn scale(options: &Options) -> Scale {
             ghosts: 20,
             rounds_of_ghosts: 2,
             whole: 300,
+            whole_in_ghosts: 60,
+            batch_in_ghosts: 20,
             watched: 16,
         };
         Scale { rounds: 2, calls: 16, containers: 1, herd }
@@ -104,6 +106,8 @@ fn scale(options: &Options) -> Scale {
             ghosts: 200,
             rounds_of_ghosts: 6,
             whole: 10_000,
+            whole_in_ghosts: 10_000,
+            batch_in_ghosts: 250,
             watched: 64,
         };
         Scale { rounds: 31, calls: 128, containers: 9, herd }

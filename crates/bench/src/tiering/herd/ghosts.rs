@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use farfork_node::client::Client;
 use farfork_types::Tiering;
 
-use super::{Herd, Scale, end_asked, metric};
+use super::{Herd, Scale, end_asked, evenly, metric};
 use crate::cases::clone::Way;
 use crate::cases::{Bench, Lane};
 use crate::error::BenchError;
@@ -47,7 +47,7 @@ pub fn measure(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), 
 }
 
 /// Makes ghosts, and tells for each thread in which of them it starts clones.
-fn made(
+pub fn made(
     lane: &Lane,
     testbed: &Testbed,
     has_image: bool,
@@ -59,17 +59,20 @@ fn made(
         let ghost = starts::ghost(testbed, image.clone())?;
         Ok(Way { ghost: Some(ghost.id), ..way.clone() })
     };
+    let part =
+        |ways: Vec<Way>| ways.iter().map(|_| one()).collect::<Result<Vec<Way>, BenchError>>();
+    let parts = evenly(&vec![way.clone(); THREADS], count);
     let subject = &lane.subject;
-    let part = || (0..count / THREADS).map(|_| one()).collect::<Result<Vec<Way>, BenchError>>();
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(part)).collect();
+        let start = |ways| scope.spawn(move || part(ways));
+        let threads: Vec<_> = parts.into_iter().map(start).collect();
         let lost = || Err(subject.wrong("ghosts", &"a thread that made them has ended"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lost())).collect()
     })
 }
 
 /// Waits until all containers have gone.
-fn await_none(lane: &Lane, testbed: &Testbed) -> Result<(), BenchError> {
+pub fn await_none(lane: &Lane, testbed: &Testbed) -> Result<(), BenchError> {
     let begun = Instant::now();
     while begun.elapsed() < LEAVE {
         if Client::connect(&testbed.node)?.ghosts()?.is_empty() {
