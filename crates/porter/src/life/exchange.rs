@@ -79,3 +79,24 @@ pub async fn exchange(
     let made = Connection::over(stream).await?;
     connection.insert(made).post(path, body).await
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_an_instance_pauses_is_not_its_time() {
+        let paused = Arc::new(Mutex::new(Duration::from_secs(7)));
+        let told = Arc::clone(&paused);
+        let told: Paused = Arc::new(move || *told.lock().unwrap());
+        let begun = Instant::now();
+        let deadline = Deadline::after(Duration::from_secs(2), &told);
+        deadline.passed().await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(2), "it paused before that");
+        *paused.lock().unwrap() += Duration::from_secs(3);
+        deadline.passed().await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(5));
+    }
+}
