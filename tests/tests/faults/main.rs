@@ -8,6 +8,7 @@ mod endurance;
 mod ghosts;
 mod hang;
 mod killed;
+mod limits;
 mod media;
 mod pages;
 mod promotion;
@@ -33,6 +34,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("ghosts", ghosts::CASES),
     ("hang", hang::CASES),
     ("killed", killed::CASES),
+    ("limits", limits::CASES),
     (MEDIA, media::CASES),
     ("pages", pages::CASES),
     ("promotion", promotion::CASES),
