@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,8 @@ from bed import pooled, why_not
 
 from farfork.demo.command import Farfork
 
-PATIENCE_S = 60
+# Longer where the processor is emulated.
+PATIENCE_S = float(os.environ.get("FARFORK_TEST_PATIENCE_S", "60"))
 POOL_SIZE = "1G"
 
 COUNT = """

@@ -1,13 +1,24 @@
 #!/bin/busybox sh
 set -eu
-# The first process of a guest: sets up what tests/qemu/run.sh has packed, makes a file system on
-# the persistent memory that is mapped directly, a device of the rest, and runs the scenes.
+# The first process of a guest: sets up what tests/qemu/run.sh has packed, and runs the scenes that the
+# kernel's command line names: `scenes=media` or `scenes=groups`.
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/root TERM=dumb
+
+# Containers have roots that the kernel can turn about, which its first file system is not.
+if [ -z "${moved:-}" ]; then
+    mkdir /moved
+    mount -t tmpfs -o size=60%,mode=755 root /moved
+    for each in /*; do
+        [ "$each" = /moved ] || cp -a "$each" /moved
+    done
+    moved=1 exec switch_root /moved /init
+fi
+
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-mkdir -p /dev/pts /dev/shm /mnt/dax /mnt/far /sys/fs/cgroup
+mkdir -p /dev/pts /dev/shm
 mount -t devpts pts /dev/pts
 mount -t tmpfs tmp /dev/shm
 mount -t cgroup2 cgroup /sys/fs/cgroup
@@ -15,15 +26,20 @@ ip link set lo up
 while read -r module; do insmod "/modules/$module" || true; done </modules/order
 echo "GUEST $(uname -r)"
 
-# Extents that begin at multiples of 2 MiB can be mapped by one entry of a page table each.
-ndctl create-namespace --force --reconfig=namespace0.0 --mode=fsdax >/dev/null &&
-    mkfs.ext4 -q -b 4096 -E stride=512,stripe_width=512 /dev/pmem0 &&
-    mount -t ext4 -o dax=always /dev/pmem0 /mnt/dax || echo "GUEST FAILED: no DAX file system"
-ndctl create-namespace --force --reconfig=namespace1.0 --mode=devdax >/dev/null &&
-    [ -c /dev/dax1.0 ] || echo "GUEST FAILED: no DAX device"
-mount -t tmpfs -o huge=always,mpol=bind:1,size=900m far /mnt/far
+# A file system on the persistent memory that is mapped directly, a device of the rest, and far memory.
+media() {
+    mkdir -p /mnt/dax /mnt/far
+    # Extents that begin at multiples of 2 MiB can be mapped by one entry of a page table each.
+    ndctl create-namespace --force --reconfig=namespace0.0 --mode=fsdax >/dev/null &&
+        mkfs.ext4 -q -b 4096 -E stride=512,stripe_width=512 /dev/pmem0 &&
+        mount -t ext4 -o dax=always /dev/pmem0 /mnt/dax || echo "GUEST FAILED: no DAX file system"
+    ndctl create-namespace --force --reconfig=namespace1.0 --mode=devdax >/dev/null &&
+        [ -c /dev/dax1.0 ] || echo "GUEST FAILED: no DAX device"
+    mount -t tmpfs -o huge=always,mpol=bind:1,size=900m far /mnt/far
+}
 
+[ "${scenes:?}" != media ] || media
 cd /tmp
-sh /scenes.sh 2>&1 | grep -v '^SKIPPED [0-9]* tests' || true
+/usr/bin/sh "/${scenes:?}.sh" 2>&1 | grep -v '^SKIPPED [0-9]* tests' || true
 echo "GUEST DONE"
 poweroff -f

@@ -1,19 +1,21 @@
 #!/bin/bash
 set -euo pipefail
-# Shows farfork at work on what this machine lacks: in guests of QEMU with Debian kernels that have
-# persistent memory with a DAX file system, some that is a DAX device, and a NUMA node without processors. Guests are emulated
-# (TCG), so that any machine can do it, in minutes and at a fraction of its speed. What is shown
-# stands in scenes.sh; arguments are the suites whose newest kernels are taken.
+# Shows farfork at work on what this machine lacks, in guests of QEMU with Debian kernels: `media` has
+# persistent memory with a DAX file system, some that is a DAX device, and a NUMA node without processors;
+# `groups` has cgroup v2 alone. Guests are emulated (TCG), so that any machine can do it, in minutes and at
+# a fraction of its speed. What is shown stands in media.sh and groups.sh; $FARFORK_QEMU_SCENES names one
+# of them, and arguments the suites whose newest kernels are taken.
 #
 # Needs root, and builds of farfork and of the tests `programs` and `faults` (cargo build, cargo test
-# --no-run); what is missing is told, and nothing fails for that.
+# --no-run); `groups` also runc and the Python environment. What is missing is told, and nothing fails for that.
 
 cd "$(dirname "$0")/../.."
 readonly here=$PWD
 suites=("$@")
 [ $# -gt 0 ] || suites=(bookworm-backports)
 readonly target=${CARGO_TARGET_DIR:-$here/target}
-readonly guest_seconds=${FARFORK_QEMU_SECONDS:-900}
+readonly guest_seconds=${FARFORK_QEMU_SECONDS:-1800}
+read -r -a scenes <<<"${FARFORK_QEMU_SCENES:-media groups}"
 
 skip() {
     echo "SKIPPED tests in QEMU: $*"
@@ -51,10 +53,18 @@ put_stripped() {
     objcopy --strip-debug "$1" "$work/root$2"
 }
 
-# What scenes.sh runs.
+# DIRECTORY OPTIONS-OF-TAR...: copies it to the same place in the guest, with what Python's modules in it need.
+put_tree() {
+    local module
+    install -d "$work/root$1"
+    tar --create --directory "$1" "${@:2}" . | tar --extract --directory "$work/root$1"
+    while read -r module; do put "$module"; done < <(find "$1" -name '*.so' -path '*lib-dynload*')
+}
+
+# What media.sh and groups.sh run.
 readonly subjects=(
-    brk_grow cow_file_private dontneed_after_munlock fork_after mprotect_patterns mremap_grow steady
-    two_mib_edges watcher
+    brk_grow cow_file_private dontneed_after_munlock fd_locks fork_after mprotect_patterns mremap_grow steady
+    tcp_listening timers two_mib_edges watcher
 )
 
 pack_programs() {
@@ -65,8 +75,10 @@ pack_programs() {
     for name in "${subjects[@]}"; do
         "$programs" "plain::$name" --exact --quiet >/dev/null
     done
-    mkdir -p "$work/root"/{dev,proc,sys,tmp,root,mnt,farfork}
+    mkdir -p "$work/root"/{dev,proc,sys,tmp,root,run,mnt,farfork}
     put "$(command -v busybox)" /bin/busybox
+    # That of busybox takes its own programs for those that it is told.
+    put "$(command -v sh)" /usr/bin/sh
     for name in ndctl mkfs.ext4 unshare timeout ip; do
         put "$(command -v "$name")"
     done
@@ -78,35 +90,82 @@ pack_programs() {
         put "$target/programs/$name" "/farfork/programs/$name"
     done
     install tests/qemu/init.sh "$work/root/init"
-    install tests/qemu/scenes.sh "$work/root/scenes.sh"
+    install tests/qemu/media.sh tests/qemu/groups.sh "$work/root"
+}
+
+# What makes containers, and Python with farfork's package and pytest.
+pack_platform() {
+    local name python=.venv/bin/python interpreter stdlib
+    for name in runc setpriv nsenter prlimit hostname mount umount; do
+        put "$(command -v "$name")"
+    done
+    interpreter=$(readlink -f "$python")
+    stdlib=$("$python" -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
+    put "$interpreter"
+    ln -sf "$interpreter" "$work/root/usr/bin/python3"
+    put_tree "$stdlib" --exclude=test --exclude=idlelib --exclude=lib2to3 --exclude='config-*' \
+        --exclude=site-packages --exclude=dist-packages --exclude=ensurepip
+    name=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    install -d "$work/root/farfork/python"
+    cp -r "$name"/{_pytest,iniconfig,packaging,pluggy,pluggy-*.dist-info,py.py,pygments,pytest} \
+        python/{farfork,snapshot_restore_py,tests} python/pyproject.toml "$work/root/farfork/python"
+}
+
+# What the hardware of a guest is, and what its kernel is told.
+hardware() {
+    case $1 in
+        # Two nodes, the second without processors, and 1 GiB and 768 MiB of persistent memory.
+        media)
+            options=(
+                -machine "q35,nvdimm=on,accel=tcg" -m "3G,slots=4,maxmem=8G"
+                -object memory-backend-ram,id=near,size=2G -numa node,cpus=0-1,memdev=near
+                -object memory-backend-ram,id=far,size=1G -numa node,memdev=far
+                -object memory-backend-ram,id=persistent,size=1G
+                -device nvdimm,id=nvdimm,memdev=persistent,node=0
+                -object memory-backend-ram,id=device,size=768M
+                -device nvdimm,id=nvdimm2,memdev=device,node=0
+            )
+            words=
+            ;;
+        groups)
+            options=(-machine "q35,accel=tcg" -m 4G)
+            words=cgroup_no_v1=all
+            ;;
+    esac
 }
 
 guest() {
-    local suite=$1 log=build/qemu/$1.log
+    local suite=$1 show=$2 log=build/qemu/$1-$2.log options words
+    hardware "$show"
     cp -r "build/qemu/$suite/modules" "$work/root/modules"
     (cd "$work/root" && find . | cpio --quiet --create --format=newc) >"$work/root.cpio"
     rm -rf "$work/root/modules"
-    # Two nodes, the second without processors, and 1 GiB and 768 MiB of persistent memory.
-    timeout --kill-after=10 "$guest_seconds" qemu-system-x86_64 \
-        -machine q35,nvdimm=on,accel=tcg -cpu max -smp 2 -m 3G,slots=4,maxmem=8G \
-        -object memory-backend-ram,id=near,size=2G -numa node,cpus=0-1,memdev=near \
-        -object memory-backend-ram,id=far,size=1G -numa node,memdev=far \
-        -object memory-backend-ram,id=persistent,size=1G \
-        -device nvdimm,id=nvdimm,memdev=persistent,node=0 \
-        -object memory-backend-ram,id=device,size=768M \
-        -device nvdimm,id=nvdimm2,memdev=device,node=0 \
+    timeout --kill-after=10 "$guest_seconds" qemu-system-x86_64 "${options[@]}" -cpu max -smp 2 \
         -kernel "build/qemu/$suite/vmlinuz" -initrd "$work/root.cpio" \
-        -append "console=ttyS0 quiet panic=-1 rdinit=/init" \
+        -append "console=ttyS0 quiet panic=-1 rdinit=/init scenes=$show $words" \
         -display none -serial stdio -monitor none -no-reboot -net none </dev/null |
         stdbuf -oL tr -d '\r' | tee "$log" || true
-    grep -q '^GUEST DONE' "$log" || { echo "FAILED: the guest with the kernel of $suite did not end"; return 1; }
+    grep -q '^GUEST DONE' "$log" ||
+        { echo "FAILED: the guest for $show with the kernel of $suite did not end"; return 1; }
     ! grep -a -E '^(SCENE|GUEST) FAILED' "$log"
+}
+
+can_run() {
+    [ "$1" = groups ] || return 0
+    if ! command -v runc >/dev/null || [ ! -x .venv/bin/python ]; then
+        echo "SKIPPED tests of cgroup v2 in QEMU: they need runc and .venv, which setup/all.sh makes"
+        return 1
+    fi
+    pack_platform
 }
 
 pack_programs
 failed=0
-for suite in "${suites[@]}"; do
-    echo "=== guest with the kernel of $suite"
-    guest "$suite" || failed=1
+for show in "${scenes[@]}"; do
+    can_run "$show" || continue
+    for suite in "${suites[@]}"; do
+        echo "=== guest for $show with the kernel of $suite"
+        guest "$suite" "$show" || failed=1
+    done
 done
 exit "$failed"

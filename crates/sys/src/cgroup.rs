@@ -28,8 +28,19 @@ impl MemoryGroup {
 
     /// The file that a process enters it by, writing its pid.
     pub fn entrance(&self) -> PathBuf {
-        let inside = if self.is_unified { INSIDE } else { "" };
-        self.directory.join(inside).join("cgroup.procs")
+        self.directory.join(self.inside()).join("cgroup.procs")
+    }
+
+    /// Where processes are in one that was made here.
+    fn inside(&self) -> &'static str {
+        if self.is_unified { INSIDE } else { "" }
+    }
+
+    /// Where groups are made by processes of this one: below it, or beside it in cgroup v2, where only the
+    /// topmost group that there is, or is seen, is not in another.
+    fn parent_of_more(&self) -> PathBuf {
+        let above = self.directory.parent().filter(|above| self.is_unified && is_group(above));
+        above.unwrap_or(&self.directory).to_owned()
     }
 
     /// Sets what all in it may take together.
@@ -72,8 +83,7 @@ impl MemoryGroup {
     /// It, and those that it is in.
     pub fn and_above(&self) -> Vec<MemoryGroup> {
         let within = |directory: &Path| MemoryGroup { directory: directory.to_owned(), ..*self };
-        let is_group = |directory: &&Path| directory.join("cgroup.procs").exists();
-        self.directory.ancestors().take_while(is_group).map(within).collect()
+        self.directory.ancestors().take_while(|one| is_group(one)).map(within).collect()
     }
 
     /// Whether so many bytes are left up to its own limit, if it has one.
@@ -102,22 +112,22 @@ impl OwnGroup {
         let own = MemoryGroup::of(std::process::id() as i32).ok_or_else(|| {
             io::Error::new(io::ErrorKind::NotFound, "no hierarchy of cgroups that counts memory")
         })?;
-        let is_unified = own.is_unified;
-        let is_root = !own.directory.join("memory.current").exists();
-        let parent = match own.directory.parent() {
-            Some(above) if is_unified && !is_root => above.to_owned(),
-            _ => own.directory,
-        };
-        let made = MemoryGroup { directory: parent.join(name), is_unified };
-        if is_unified {
+        let parent = own.parent_of_more();
+        let made = OwnGroup(MemoryGroup { directory: parent.join(name), ..own });
+        fs::create_dir_all(made.directory.join(made.inside()))?;
+        if made.is_unified {
             // Refused where it is done already by somebody who has not left it to others.
-            let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory +pids");
-            fs::create_dir_all(made.directory.join(INSIDE))?;
-            fs::write(made.directory.join("cgroup.subtree_control"), "+memory +pids")?;
-        } else {
-            fs::create_dir_all(&made.directory)?;
+            let _ = fs::write(parent.join(DELEGATED), CONTROLLERS);
+            // Failing, it is gone again.
+            fs::write(made.directory.join(DELEGATED), CONTROLLERS).map_err(|_| {
+                let (group, name) = (parent.display(), made.directory.display());
+                io::Error::other(format!(
+                    "cgroup v2 gives {name} no limits, as {group} may not set any: as long as processes \
+                     are in that, it has to be the root of all; move them to another group in it"
+                ))
+            })?;
         }
-        Ok(OwnGroup(made))
+        Ok(made)
     }
 
     fn remove(&self) -> io::Result<()> {
@@ -148,6 +158,10 @@ impl Drop for OwnGroup {
 
 /// For so long a group is waited for to be empty.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Of cgroup v2: which controllers groups below have.
+const DELEGATED: &str = "cgroup.subtree_control";
+const CONTROLLERS: &str = "+memory +pids";
 
 /// In cgroup v2, the group below one that was made here in which processes are.
 const INSIDE: &str = "inside";
@@ -198,6 +212,10 @@ fn directories(mounts: &str, groups: &str) -> Vec<PathBuf> {
         Some(Path::new(mounted(controllers)?).join(path.trim_start_matches('/')))
     };
     groups.lines().filter_map(directory).collect()
+}
+
+fn is_group(directory: &Path) -> bool {
+    directory.join("cgroup.procs").exists()
 }
 
 fn has(options: &str, wanted: &str) -> bool {
@@ -297,6 +315,23 @@ mod tests {
         assert_eq!((group(true).used_bytes(), group(false).used_bytes()), (Some(3072), Some(4096)));
         assert!(group(false).has_room(u64::MAX), "it has no limit");
         assert_eq!(has(group(true), (1 << 20) - 3072), [true, false], "page cache can be dropped");
+    }
+
+    #[test]
+    fn groups_are_made_where_the_kernel_lets_them_have_limits() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().join("top");
+        let own = top.join("service");
+        fs::create_dir_all(&own).unwrap();
+        for group in [&top, &own] {
+            fs::write(group.join("cgroup.procs"), "").unwrap();
+        }
+        let parent = |directory: &Path, is_unified| {
+            MemoryGroup { directory: directory.join(""), is_unified }.parent_of_more()
+        };
+        assert_eq!(parent(&own, true), top, "though that has no files of memory yet");
+        assert_eq!(parent(&top, true), top, "nothing above it is a group");
+        assert_eq!(parent(&own, false), own);
     }
 
     #[test]

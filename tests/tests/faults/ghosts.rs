@@ -53,7 +53,8 @@ pub const CASES: &[Case] = &[
     ("says_that_runc_is_missing", says_that_runc_is_missing),
 ];
 
-fn stage() -> Outcome<(Scene, Subject)> {
+/// A place, and in it `watcher` and its image `a/b`.
+pub fn stage() -> Outcome<(Scene, Subject)> {
     farfork::ghosts_possible()?;
     let mut scene = Scene::set(32)?;
     scene.agent()?;
@@ -62,11 +63,13 @@ fn stage() -> Outcome<(Scene, Subject)> {
     Ok((scene, subject))
 }
 
-fn start(scene: &Scene, more: &[&str]) -> Outcome<String> {
+/// Starts a ghost; its name.
+pub fn start(scene: &Scene, more: &[&str]) -> Outcome<String> {
     scene.works(&[&["ghost", "start"], more].concat())
 }
 
-fn clone(scene: &Scene, ghost: &str) -> Outcome<Subject> {
+/// A clone of `a/b` in a ghost.
+pub fn clone(scene: &Scene, ghost: &str) -> Outcome<Subject> {
     clone_with(scene, ghost, &[])
 }
 
@@ -85,12 +88,14 @@ fn told(scene: &Scene, ghost: &str) -> Outcome<serde_json::Value> {
     found.cloned().map_or_else(|| fail(format!("no ghost {ghost} in {text}")), Ok)
 }
 
-fn number(scene: &Scene, ghost: &str, key: &str) -> Outcome<i64> {
+/// A figure of what `ghost list` tells of one.
+pub fn number(scene: &Scene, ghost: &str, key: &str) -> Outcome<i64> {
     let told = told(scene, ghost)?;
     told[key].as_i64().map_or_else(|| fail(format!("no {key} in {told}")), Ok)
 }
 
-fn runs(scene: &Scene, ghost: &str) -> Outcome<i32> {
+/// Pid of the clone in a ghost, once there is one.
+pub fn runs(scene: &Scene, ghost: &str) -> Outcome<i32> {
     let pid = || told(scene, ghost).ok().and_then(|told| told["pid"].as_i64());
     await_until("a clone runs in the ghost", || pid().is_some())?;
     pid().map_or_else(|| fail("no clone"), |pid| Ok(pid as i32))
@@ -258,7 +263,8 @@ fn runs_out_of_memory() -> Outcome {
     scene.strike()
 }
 
-fn ends_for_want_of_memory(mut clone: Subject) -> Outcome {
+/// Demands that it is killed at 64 MiB, and that this is told.
+pub fn ends_for_want_of_memory(mut clone: Subject) -> Outcome {
     let status = clone.finish()?;
     let words = clone.transcript();
     let is_told = words.contains("want of memory") && words.contains("64 MiB");
@@ -488,7 +494,8 @@ fn is_running(scene: &Scene, ghost: &str) -> bool {
     told(scene, ghost).is_ok_and(|told| told["state"] == "running")
 }
 
-fn await_running(scene: &Scene, ghost: &str) -> Outcome {
+/// Waits until the clone in a ghost has left it.
+pub fn await_running(scene: &Scene, ghost: &str) -> Outcome {
     await_until("it runs", || is_running(scene, ghost))
 }
 

@@ -8,6 +8,7 @@ mod endurance;
 mod ghosts;
 mod hang;
 mod killed;
+mod limits;
 mod media;
 mod pages;
 mod pauses;
@@ -35,6 +36,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("pauses", pauses::CASES),
     ("hang", hang::CASES),
     ("killed", killed::CASES),
+    ("limits", limits::CASES),
     (MEDIA, media::CASES),
     ("pages", pages::CASES),
     ("promotion", promotion::CASES),

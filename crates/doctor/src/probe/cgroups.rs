@@ -13,7 +13,7 @@ pub(super) const PROBES: &[Probe] = &[Probe {
     look: cgroup_memory,
 }];
 
-/// Where this process stands in the hierarchy that has the memory controller.
+/// Where groups of this process's are made in the hierarchy that has the memory controller.
 #[derive(Debug, PartialEq)]
 struct Place {
     layout: &'static str,
@@ -24,15 +24,25 @@ fn cgroup_memory() -> Finding {
     let mounts = setting("/proc/self/mounts").ok_or("/proc/self/mounts cannot be read")?;
     let groups = setting("/proc/self/cgroup").ok_or("this kernel has no cgroups")?;
     let Place { layout, directory } = find(&mounts, &groups)?;
-    let trial = existing(&directory).join(format!("farfork-doctor-{}", std::process::id()));
+    let above = existing(&directory);
+    let trial = above.join(format!("farfork-doctor-{}", std::process::id()));
     fs::create_dir(&trial).map_err(while_doing(&format!("making {}", trial.display())))?;
     let limit = ["memory.limit_in_bytes", "memory.max"].map(|name| trial.join(name).exists());
     fs::remove_dir(&trial).map_err(while_doing(&format!("removing {}", trial.display())))?;
-    if limit.contains(&true) {
+    if limit.contains(&true) || can_have_limits(above) {
         Ok(format!("{layout}: made a group with a memory limit"))
     } else {
-        Err(format!("{layout}: groups below {} have no memory limit", directory.display()))
+        Err(format!("{layout}: groups below {} have no memory limit", above.display()))
     }
+}
+
+/// Whether groups below this one of cgroup v2 have memory limits as soon as somebody asks for them. Only
+/// in the root of all may processes be beside such groups.
+fn can_have_limits(group: &Path) -> bool {
+    let has = |file: &str| setting(group.join(file)).unwrap_or_default();
+    let is_root = !group.join("cgroup.type").exists();
+    has("cgroup.controllers").split_whitespace().any(|name| name == "memory")
+        && (is_root || has("cgroup.procs").is_empty())
 }
 
 /// In a container the path of the host leads nowhere; then the mount point is our own group.
@@ -62,7 +72,11 @@ fn find(mounts: &str, groups: &str) -> Result<Place, String> {
             layout: if v2.is_some() { "hybrid (memory on v1)" } else { "cgroup v1" },
             directory: join(v1, group("memory")),
         }),
-        (None, Some(v2)) => Ok(Place { layout: "cgroup v2", directory: join(v2, group("")) }),
+        // Beside this process's own: a group that has processes has no groups with limits below it.
+        (None, Some(v2)) => Ok(Place {
+            layout: "cgroup v2",
+            directory: join(v2, group("").and_then(|path| Some(path.rsplit_once('/')?.0))),
+        }),
         (None, None) => Err("no cgroup hierarchy with a memory controller is mounted".into()),
     }
 }
@@ -79,6 +93,23 @@ mod tests {
     }
 
     #[test]
+    fn limits_can_be_had_where_no_process_is_in_the_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let group = directory.path();
+        let write = |file: &str, text: &str| fs::write(group.join(file), text).unwrap();
+        assert!(!can_have_limits(group), "of version 1");
+        write("cgroup.controllers", "cpu memory pids\n");
+        write("cgroup.procs", "1\n");
+        assert!(can_have_limits(group), "the root");
+        write("cgroup.type", "domain\n");
+        assert!(!can_have_limits(group), "a process is in it");
+        write("cgroup.procs", "");
+        assert!(can_have_limits(group));
+        write("cgroup.controllers", "cpu pids\n");
+        assert!(!can_have_limits(group));
+    }
+
+    #[test]
     fn the_three_layouts_are_told_apart() {
         let groups = "4:memory:/agent\n0::/service";
         let hybrid = format!("{V1}\n{V2}");
@@ -87,7 +118,8 @@ mod tests {
             find(&hybrid, groups),
             place("hybrid (memory on v1)", "/sys/fs/cgroup/memory/agent")
         );
-        assert_eq!(find(V2, groups), place("cgroup v2", "/sys/fs/cgroup/unified/service"));
+        assert_eq!(find(V2, "0::/a/service"), place("cgroup v2", "/sys/fs/cgroup/unified/a"));
+        assert_eq!(find(V2, "0::/"), place("cgroup v2", "/sys/fs/cgroup/unified"));
         assert!(find("proc /proc proc rw 0 0", groups).unwrap_err().contains("no cgroup"));
     }
 }

@@ -87,7 +87,7 @@ fn huge_kib(mapping: &Mapping) -> Result<usize, String> {
 
 fn hugetlbfs_pages() -> Finding {
     let base = "/sys/kernel/mm/hugepages/hugepages-2048kB";
-    let count = |name| setting(&format!("{base}/{name}"));
+    let count = |name| setting(format!("{base}/{name}"));
     let total = count("nr_hugepages").ok_or("this kernel has no hugetlbfs with 2 MiB pages")?;
     let free = count("free_hugepages").unwrap_or_default();
     if free == "0" || free.is_empty() {

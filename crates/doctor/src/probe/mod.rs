@@ -70,7 +70,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Probe> {
 }
 
 /// Reads a one-value file of `/proc` or `/sys`; `None` where the kernel does not have it.
-fn setting(path: &str) -> Option<String> {
+fn setting(path: impl AsRef<std::path::Path>) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 

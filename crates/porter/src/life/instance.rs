@@ -23,8 +23,9 @@ use crate::api::{Action, Outcome, Response, StartKind, Times};
 use crate::clock::now_ms;
 use crate::http::Connection;
 
-/// For how long the reason of an end is waited for when a connection is lost.
-const REASON: Duration = Duration::from_secs(1);
+/// For how long the reason of an end is waited for when a connection is lost: it is told when the
+/// instance's container is gone, which takes a busy machine a while.
+const REASON: Duration = Duration::from_secs(5);
 /// Calls whose times are remembered.
 const RECENT: usize = 32;
 
