@@ -112,7 +112,7 @@ mkdir "$all/service"
 echo $$ >"$all/service/cgroup.procs"
 check doctor doctor
 platform service tests/test_limits.py
-tests service ghosts::has_namespaces_and_a_cgroup_of_its_own ghosts::runs_out_of_memory \
+tests service pauses:: ghosts::has_namespaces_and_a_cgroup_of_its_own ghosts::runs_out_of_memory \
     ghosts::is_killed ghosts::is_stopped ghosts::loses_its_agent ghosts::comes_from
 check 'nothing is left' is_clear
 check contained contained
