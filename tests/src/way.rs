@@ -37,6 +37,11 @@ impl Way {
         Place::ALL.into_iter().flat_map(by)
     }
 
+    /// Whether it is this policy, in this place.
+    pub fn is(self, tiering: &str, place: Place) -> bool {
+        self.tiering == tiering && self.place == place
+    }
+
     /// As part of a test's name.
     pub fn name(self) -> String {
         let place = match self.place {
