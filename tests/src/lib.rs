@@ -4,7 +4,7 @@
 //! do what; one [`Flavour`] is one way to treat it between its `READY` and its `PASS`. The
 //! contract of the programs stands in `programs/check.h`.
 //!
-//! Reading order: [`program`], [`table`], [`flavour`], then [`subject`] and [`testbed`].
+//! Reading order: [`program`], [`table`], [`flavour`], [`way`], `stage`, then [`subject`] and [`testbed`].
 
 pub mod compile;
 pub mod driver;
@@ -12,10 +12,12 @@ pub mod farfork;
 pub mod flavour;
 pub mod known;
 pub mod program;
+mod stage;
 pub mod stalls;
 pub mod subject;
 pub mod table;
 pub mod testbed;
+pub mod way;
 
 pub use flavour::Flavour;
 pub use program::Program;

@@ -36,6 +36,9 @@ pub enum Expect {
     NeedsInheritBeside(u32, &'static str),
 }
 
+/// Programs whose breadth is always tested: one's memory, one's threads, one's processes.
+const REPRESENTATIVES: [&str; 4] = ["dontneed", "tls", "tree_forks", "fd_locks"];
+
 /// One line of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
@@ -66,6 +69,8 @@ pub struct Program {
     pub not_in_ghosts: bool,
     /// It is not cloned from its clone.
     pub has_fresh_clones: bool,
+    /// Its files are not what they were when it has passed, so that no clone follows another.
+    pub uses_up_files: bool,
     /// What its clones say when they can be checkpointed.
     pub settles: Option<&'static str>,
     /// How long each wait for it may take.
@@ -94,6 +99,7 @@ impl Program {
             as_pid_one: false,
             not_in_ghosts: false,
             has_fresh_clones: false,
+            uses_up_files: false,
             settles: None,
             timeout: Duration::from_secs(180),
         }
@@ -183,6 +189,12 @@ impl Program {
         self
     }
 
+    /// Marks a program that leaves other files than it found.
+    pub const fn uses_up_files(mut self) -> Self {
+        self.uses_up_files = true;
+        self
+    }
+
     /// Marks a program whose clones can be checkpointed when they have said so.
     pub const fn settles(mut self, word: &'static str) -> Self {
         self.settles = Some(word);
@@ -208,39 +220,46 @@ impl Program {
             all.push(Flavour::Naive);
         }
         if self.as_pid_one {
-            all.push(Flavour::PidOne);
+            all.extend([Flavour::PidOne, Flavour::PidOneInGhosts]);
+        }
+        if matches!(self.expect, Expect::NeedsInherit(..) | Expect::NeedsInheritBeside(..)) {
+            all.push(Flavour::Inherited);
         }
         match self.expect {
-            Expect::Passes => all.extend(
-                Flavour::CLONING
-                    .into_iter()
-                    .filter(|flavour| !self.has_fresh_clones || !flavour.clones_again())
-                    .filter(|flavour| self.is_in_ghost(*flavour)),
-            ),
-            Expect::Refused(_) => all.push(Flavour::Refused),
-            Expect::Excludes(_) => all.extend([Flavour::Excluded, Flavour::KillRestoreSamePid]),
-            Expect::HandsOver => all.push(Flavour::KillRestoreSamePid),
-            Expect::NeedsInherit(..) | Expect::NeedsInheritBeside(..) => {
-                all.push(Flavour::Inherited)
+            Expect::Passes | Expect::NeedsInherit(..) | Expect::NeedsInheritBeside(..) => {
+                all.extend(Flavour::CLONING)
             }
+            Expect::Refused(_) => all.push(Flavour::Refused),
+            Expect::Excludes(_) => all.extend([
+                Flavour::Excluded,
+                Flavour::KillRestoreSamePid,
+                Flavour::InParentsPlace,
+            ]),
+            Expect::HandsOver => all.push(Flavour::HandedOver),
         }
+        all.retain(|flavour| self.has(*flavour));
         all
     }
 
     /// A clone of a clone differs by its ghost's surroundings only: for those who look at these, and a
-    /// few others. No several processes wait together.
-    fn is_in_ghost(&self, flavour: Flavour) -> bool {
+    /// few others.
+    fn has(&self, flavour: Flavour) -> bool {
         let looks = self.as_pid_one || self.own_network || self.is_tree || self.values_differ;
+        if self.has_fresh_clones && flavour.clones_again() {
+            return false;
+        }
         match flavour {
-            Flavour::InEmptyGhost => !self.not_in_ghosts,
+            Flavour::InEmptyGhost | Flavour::InAttachedGhost | Flavour::PidOneInGhosts => {
+                !self.not_in_ghosts
+            }
             Flavour::FromGhost => looks && !self.not_in_ghosts,
-            Flavour::InAttachedGhost => !self.is_tree && !self.not_in_ghosts,
+            Flavour::InParentsPlace => !self.uses_up_files,
             _ => true,
         }
     }
 
-    /// Whether other flavours of this program do what this one does, and more: in a hurry it can be left
-    /// out.
+    /// Whether other flavours of this program, or this flavour of others, do what this one does, and more:
+    /// in a hurry it can be left out.
     pub fn is_covered(&self, flavour: Flavour) -> bool {
         let runs = |other: Flavour| self.flavours().contains(&other);
         match flavour {
@@ -250,6 +269,10 @@ impl Program {
             Flavour::CloneOnOtherNode => {
                 let is_ours = matches!(self.source, Source::C(_) | Source::Musl(_));
                 is_ours && (runs(Flavour::FromGhost) || runs(Flavour::InAttachedGhost))
+            }
+            // Where each policy, each kind of ghost and each pid are crossed by others.
+            Flavour::Chain | Flavour::InParentsPlace | Flavour::PidOneInGhosts => {
+                !REPRESENTATIVES.contains(&self.name)
             }
             _ => false,
         }

@@ -81,17 +81,22 @@ impl Subject {
         }
     }
 
-    /// Waits for the end, and for all that was printed until then.
-    pub fn finish(&mut self) -> Outcome<ExitStatus> {
+    /// Waits for the end alone: a clone that was detached keeps the pipes, and goes on.
+    pub fn leave(&mut self) -> Outcome<ExitStatus> {
         let deadline = Instant::now() + self.timeout;
-        let status = loop {
+        loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => break status,
+                Ok(Some(status)) => return Ok(status),
                 Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(3)),
                 Ok(None) => return self.fail("did not end in time"),
                 Err(error) => return self.fail(&format!("wait: {error}")),
             }
-        };
+        }
+    }
+
+    /// Waits for the end, and for all that was printed until then.
+    pub fn finish(&mut self) -> Outcome<ExitStatus> {
+        let status = self.leave()?;
         // What it has left behind may keep the pipes open.
         let deadline = Instant::now() + Duration::from_secs(10);
         while let Ok(line) =

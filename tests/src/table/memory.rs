@@ -33,7 +33,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("mseal"),
     Program::c("cow_file_private"),
     Program::c("discard_across"),
-    Program::c("discard_at_limits").caught_naive(),
+    Program::c("discard_at_limits").caught_naive().uses_up_files(),
     Program::c("discard_scattered").caught_naive(),
     Program::c("discard_attributes").caught_naive(),
     Program::c("discard_traced").caught_naive(),

@@ -96,7 +96,7 @@ fn is_sent_garbage() -> Outcome {
 fn is_killed_with_live_clones() -> Outcome {
     let (mut scene, mut subject, _) = stage()?;
     let mut attached = clone(&scene, &["--detach"])?;
-    let status = attached.finish()?;
+    let status = attached.leave()?;
     demand(status.success(), format!("restore --detach: {status}"))?;
     let pid = one_clone(&scene)?;
     let free = scene.free_bytes()?;

@@ -1,12 +1,15 @@
-//! The same again and again: chains of clones of clones, and cycles of checkpoint and clone.
+//! The same again and again: chains of clones of clones, and cycles of checkpoint and clone, each by the
+//! next policy and in the next place.
 
 use std::time::Instant;
 
-use farfork_tests::Outcome;
 use farfork_tests::subject::Subject;
+use farfork_tests::way::{Place, Way};
+use farfork_tests::{Outcome, farfork};
 
 use crate::Case;
-use crate::scene::{PATIENCE, Scene, await_until};
+use crate::scene::{Scene, await_until};
+use crate::ways::begin;
 
 pub const CASES: &[Case] = &[("of_a_chain", of_a_chain), ("of_cycles", of_cycles)];
 
@@ -15,16 +18,19 @@ const CHAIN: usize = 20;
 
 /// Cycles of checkpoint and clone; the long run has the number that users are promised.
 fn cycles() -> usize {
-    if std::env::var_os("FARFORK_TEST_LONG").is_some() { 1000 } else { 40 }
+    if is_long() { 1000 } else { 40 }
 }
 
-/// Starts a clone of `name` and waits until it runs; its pid here.
-fn clone(scene: &Scene, name: &str, label: &str) -> Outcome<(Subject, String)> {
-    let mut command = scene.command(&["restore", "--json", name])?;
-    let mut clone = Subject::start(label, &mut command, PATIENCE)?;
-    clone.await_line("]")?;
-    let pid = clone.after("    \"pid\": ").pop().unwrap_or_default();
-    Ok((clone, pid.trim_end_matches(',').to_owned()))
+fn is_long() -> bool {
+    std::env::var_os("FARFORK_TEST_LONG").is_some()
+}
+
+/// Every policy in every place, again and again; ghosts, each of which has to be made, if there are to be any.
+fn ways(has_ghosts: bool) -> impl Iterator<Item = Way> {
+    let has_ghosts = has_ghosts && farfork::ghosts_possible().is_ok();
+    let ways: Vec<Way> =
+        Way::all().filter(|way| has_ghosts || way.place == Place::Scratch).collect();
+    ways.into_iter().cycle()
 }
 
 fn verify(subject: &mut Subject) -> Outcome {
@@ -39,13 +45,13 @@ fn of_a_chain() -> Outcome {
     scene.agent()?;
     let mut last = scene.subject("steady")?;
     let mut pid = last.pid().to_string();
-    for generation in 1..=CHAIN {
+    for way in ways(true).take(CHAIN) {
         scene.works(&["checkpoint", "--pid", &pid, "--name", "a/b"])?;
-        let (mut child, child_pid) = clone(&scene, "a/b", &format!("generation {generation}"))?;
-        verify(&mut child)?;
+        let mut child = begin(&scene, "a/b", way, &[])?;
+        verify(&mut child.clone)?;
         verify(&mut last)?;
         last.must_pass()?;
-        (last, pid) = (child, child_pid);
+        (last, pid) = (child.clone, child.pid.to_string());
     }
     last.must_pass()?;
     scene.works(&["images", "rm", "a/b"])?;
@@ -61,12 +67,13 @@ fn of_cycles() -> Outcome {
     scene.agent()?;
     let mut parent = scene.subject("steady")?;
     let begun = Instant::now();
-    for cycle in 0..cycles() {
+    for way in ways(is_long()).take(cycles()) {
         scene.checkpoint(&parent, "a/b")?;
-        let (mut child, _) = clone(&scene, "a/b", &format!("clone of cycle {cycle}"))?;
-        verify(&mut child)?;
+        let mut child = begin(&scene, "a/b", way, &[])?;
+        verify(&mut child.clone)?;
         verify(&mut parent)?;
-        child.must_pass()?;
+        child.clone.must_pass()?;
+        child.is_gone(&scene)?;
         scene.works(&["images", "rm", "a/b"])?;
         await_until("the space is back", || scene.free_bytes().is_ok_and(|now| now == free))?;
     }

@@ -336,7 +336,7 @@ fn loses_its_agent() -> Outcome {
     let ghost = start(&scene, &[])?;
     let mut detached = clone_with(&scene, &ghost, &["--detach"])?;
     let pid: i64 = runs(&scene, &ghost)?.into();
-    demand(detached.finish()?.success(), "expected restore --detach to work")?;
+    demand(detached.leave()?.success(), "expected restore --detach to work")?;
     let init = number(&scene, &waits, "init_pid")?;
     scene.kill_agent();
     await_until("a ghost without an agent ends", || has_ended(init))?;

@@ -18,11 +18,14 @@ mod restore;
 mod scene;
 mod steps;
 mod tracer;
+mod ways;
 
 use std::process::{Command, ExitCode};
 
+use farfork_tests::way::Way;
 use farfork_tests::{Outcome, Trouble, driver, testbed};
 use libtest_mimic::Trial;
+use ways::Crossed;
 
 /// A test of this program.
 type Case = (&'static str, fn() -> Outcome);
@@ -45,6 +48,9 @@ const CASES: &[(&str, &[Case])] = &[
     ("steps", steps::CASES),
 ];
 
+/// What is crossed with policies and places.
+const CROSSED: &[(&str, &[Crossed])] = &[("pages", pages::CROSSED), ("restore", ways::CROSSED)];
+
 /// They ask for a medium that this machine may lack.
 const MEDIA: &str = "media";
 
@@ -58,6 +64,29 @@ fn trials(reason: Option<&str>) -> Vec<Trial> {
         Trial::test(name, move || driver::finish(&shown, run())).with_ignored_flag(is_missing)
     })
     .collect()
+}
+
+/// Every way of each test; those for which another stands run when there is time.
+fn crossed(reason: Option<&str>) -> Vec<Trial> {
+    let is_long = std::env::var_os("FARFORK_TEST_LONG").is_some();
+    let (mut trials, mut covered) = (Vec::new(), 0);
+    let tests = CROSSED.iter().flat_map(|(module, tests)| tests.iter().map(move |t| (module, t)));
+    for (module, test) in tests {
+        for way in Way::all().filter(|way| (test.only)(*way)) {
+            let name = format!("{module}::{}::{}", test.what, way.name());
+            let (shown, run) = (name.clone(), test.run);
+            let is_covered = !is_long && !(test.always)(way);
+            covered += u32::from(is_covered);
+            let trial = Trial::test(name, move || driver::finish(&shown, run(way)));
+            trials.push(trial.with_ignored_flag(reason.is_some() || is_covered));
+        }
+    }
+    if covered > 0 {
+        eprintln!(
+            "SKIPPED {covered} tests: others stand for them; FARFORK_TEST_LONG=1 has them run"
+        );
+    }
+    trials
 }
 
 fn main() -> ExitCode {
@@ -75,7 +104,8 @@ fn main() -> ExitCode {
     if !media::is_named() {
         eprintln!("SKIPPED tests of media: none is named; tests/qemu/run.sh does");
     }
-    driver::run(trials(missing.as_deref()))
+    let reason = missing.as_deref();
+    driver::run(trials(reason).into_iter().chain(crossed(reason)).collect())
 }
 
 /// This program once more, in another role.

@@ -3,75 +3,61 @@
 use std::os::unix::process::ExitStatusExt;
 
 use farfork_tests::subject::Subject;
+use farfork_tests::way::{Place, Way};
 use farfork_tests::{Outcome, Trouble, farfork};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Case;
 use crate::scene::{PATIENCE, Scene, await_until, demand, during};
+use crate::ways::{Begun, Crossed, begin, ends_with_its_init, everywhere};
 
 pub const CASES: &[Case] = &[
-    ("are_supplied_without_an_agent", are_supplied_without_an_agent),
-    ("end_with_their_init", end_with_their_init),
     ("end_with_their_init_in_their_parents_place", end_in_their_parents_place),
-    ("are_waited_for_when_their_init_ends", are_waited_for_when_their_init_ends),
-    ("are_not_supplied_for_a_checkpoint", are_not_supplied_for_a_checkpoint),
     ("need_a_known_policy", need_a_known_policy),
 ];
 
+pub const CROSSED: &[Crossed] = &[
+    Crossed {
+        what: "are_supplied_without_an_agent",
+        run: are_supplied_without_an_agent,
+        only: is_supplied,
+        always: |way| way.place != Place::EmptyGhost,
+    },
+    everywhere("end_with_their_init", ends_with_its_init, is_supplied),
+    Crossed {
+        what: "are_waited_for_when_their_init_ends",
+        run: are_waited_for_when_their_init_ends,
+        only: is_supplied,
+        always: |_| true,
+    },
+    Crossed {
+        what: "are_not_supplied_for_a_checkpoint",
+        run: are_not_supplied_for_a_checkpoint,
+        only: is_supplied,
+        always: |way| way.place == Place::Scratch || way.is("hybrid", Place::AttachedGhost),
+    },
+];
+
+/// By these, pages are supplied one by one.
+fn is_supplied(way: Way) -> bool {
+    SUPPLIED.contains(&way.tiering)
+}
+
 const SUPPLIED: [&str; 2] = ["moa", "hybrid"];
 
-/// Where clones begin whose pages are supplied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Scratch,
-    EmptyGhost,
-    /// It has the image before anybody asks for the clone.
-    AttachedGhost,
-}
-
-/// Holds a test of clones by each policy, in each place.
-fn everywhere(test: impl Fn(&'static str, Place) -> Outcome) -> Outcome {
-    for place in [Place::Scratch, Place::EmptyGhost, Place::AttachedGhost] {
-        if place != Place::Scratch {
-            farfork::ghosts_possible()?;
-        }
-        for tiering in SUPPLIED {
-            test(tiering, place).map_err(|trouble| match trouble {
-                Trouble::Failed(why) => Trouble::Failed(format!("{tiering}, {place:?}: {why}")),
-                skipped => skipped,
-            })?;
-        }
-    }
-    Ok(())
-}
-
 /// Most of its memory has not been touched when the agent dies.
-fn are_supplied_without_an_agent() -> Outcome {
-    for tiering in SUPPLIED {
-        let (mut scene, mut parent) = stage()?;
-        let mut clone = clone(&scene, &["--tiering", tiering, "--detach"])?;
-        clone.finish()?; // by now its init knows that somebody knows of it
-        scene.kill_agent();
-        clone.send_byte();
-        clone.await_line("PASS")?;
-        parent.must_pass()?;
-        scene.agent()?;
-        scene.strike()?;
-    }
-    Ok(())
-}
-
-/// There is no clone without its page service.
-fn end_with_their_init() -> Outcome {
-    everywhere(|tiering, place| {
-        let (scene, mut parent) = stage()?;
-        let (mut clone, pid) = clone_in(&scene, place, tiering)?;
-        kill(parent_of(pid)?, Signal::SIGKILL).map_err(during("killing an init"))?;
-        must_be_killed(&mut clone)?;
-        parent.must_pass()?;
-        scene.strike()
-    })
+fn are_supplied_without_an_agent(way: Way) -> Outcome {
+    let (mut scene, mut parent) = stage()?;
+    let Begun { mut clone, ghost, .. } = begin(&scene, "a/b", way, &["--detach"])?;
+    clone.leave()?; // by now its init knows that somebody knows of it
+    scene.kill_agent();
+    clone.send_byte();
+    clone.await_line("PASS")?;
+    parent.must_pass()?;
+    scene.agent()?;
+    ghost.map_or(Ok(()), |ghost| scene.has_no_ghost(&ghost))?;
+    scene.strike()
 }
 
 /// No PID namespace ends with the init there.
@@ -93,26 +79,24 @@ fn end_in_their_parents_place() -> Outcome {
 }
 
 /// A clone that stands at a page, which nobody supplies any more.
-fn are_waited_for_when_their_init_ends() -> Outcome {
-    everywhere(|tiering, place| {
-        let (scene, mut parent) = stage()?;
-        scene.declare_all_hot(&parent, "a/b")?;
-        let (mut clone, pid) = clone_in(&scene, place, tiering)?;
-        let init = parent_of(pid)?;
-        kill(init, Signal::SIGSTOP).map_err(during("stopping an init"))?;
-        clone.send_byte();
-        let sleeps_in =
-            || std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-        await_until("the clone waits for a page", || sleeps_in() == "handle_userfault")
-            .map_err(|_| Trouble::Failed(format!("the clone is in '{}'", sleeps_in())))?;
-        kill(init, Signal::SIGKILL).map_err(during("killing an init"))?;
-        must_be_killed(&mut clone)?;
-        parent.must_pass()?;
-        scene.strike()
-    })
+fn are_waited_for_when_their_init_ends(way: Way) -> Outcome {
+    let (scene, mut parent) = stage()?;
+    scene.declare_all_hot(&parent, "a/b")?;
+    let Begun { mut clone, pid, .. } = begin(&scene, "a/b", way, &[])?;
+    let init = parent_of(pid)?;
+    kill(init, Signal::SIGSTOP).map_err(during("stopping an init"))?;
+    clone.send_byte();
+    let sleeps_in = || std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    await_until("the clone waits for a page", || sleeps_in() == "handle_userfault")
+        .map_err(|_| Trouble::Failed(format!("the clone is in '{}'", sleeps_in())))?;
+    kill(init, Signal::SIGKILL).map_err(during("killing an init"))?;
+    must_be_killed(&mut clone)?;
+    parent.must_pass()?;
+    scene.strike()
 }
 
-fn must_be_killed(clone: &mut Subject) -> Outcome {
+/// A clone ends when its init is killed, and its caller is told why.
+pub fn must_be_killed(clone: &mut Subject) -> Outcome {
     let status = clone.finish()?;
     let is_told = status.code() == Some(137) || status.signal() == Some(9);
     let is_explained = clone.transcript().contains("its init was killed");
@@ -129,22 +113,18 @@ pub fn parent_of(pid: i32) -> Outcome<Pid> {
 
 /// A clone's pages that nobody has touched are the image's to its own clones, too, and do not become
 /// local by being looked at.
-fn are_not_supplied_for_a_checkpoint() -> Outcome {
-    for tiering in SUPPLIED {
-        let (scene, mut parent) = stage()?;
-        let (mut first, pid) = clone_in(&scene, Place::Scratch, tiering)?;
-        let before = own_kib(pid)?;
-        scene.works(&["checkpoint", "--pid", &pid.to_string(), "--name", "a/c"])?;
-        let after = own_kib(pid)?;
-        demand(after < before + 1024, format!("{before} KiB of its own became {after}"))?;
-        scene.works(&["images", "rm", "a/b"])?;
-        let mut command = scene.command(&["restore", "a/c", "--tiering", tiering])?;
-        Subject::start("clone of the clone", &mut command, PATIENCE)?.must_pass()?;
-        first.must_pass()?;
-        parent.must_pass()?;
-        scene.strike()?;
-    }
-    Ok(())
+fn are_not_supplied_for_a_checkpoint(way: Way) -> Outcome {
+    let (scene, mut parent) = stage()?;
+    let Begun { clone: mut first, pid, .. } = begin(&scene, "a/b", way, &[])?;
+    let before = own_kib(pid)?;
+    scene.works(&["checkpoint", "--pid", &pid.to_string(), "--name", "a/c"])?;
+    let after = own_kib(pid)?;
+    demand(after < before + 1024, format!("{before} KiB of its own became {after}"))?;
+    scene.works(&["images", "rm", "a/b"])?;
+    begin(&scene, "a/c", way, &[])?.clone.must_pass()?;
+    first.must_pass()?;
+    parent.must_pass()?;
+    scene.strike()
 }
 
 fn own_kib(pid: i32) -> Outcome<u64> {
@@ -164,7 +144,8 @@ fn need_a_known_policy() -> Outcome {
     scene.strike()
 }
 
-fn stage() -> Outcome<(Scene, Subject)> {
+/// A place with an image `a/b` of a program with much memory.
+pub fn stage() -> Outcome<(Scene, Subject)> {
     let mut scene = Scene::set(160)?;
     scene.agent()?;
     let parent = scene.subject("malloc_torture")?;
@@ -179,27 +160,8 @@ fn clone(scene: &Scene, more: &[&str]) -> Outcome<Subject> {
     Ok(clone)
 }
 
-/// A clone that begins somewhere, with its pid.
-fn clone_in(scene: &Scene, place: Place, tiering: &str) -> Outcome<(Subject, i32)> {
-    let policy = ["--tiering", tiering];
-    let ghost = match place {
-        Place::Scratch => None,
-        Place::EmptyGhost => Some(scene.works(&["ghost", "start"])?),
-        Place::AttachedGhost => {
-            let image = ["ghost", "start", "--image", "a/b"];
-            Some(scene.works(&[&image[..], &policy].concat())?)
-        }
-    };
-    let more = match &ghost {
-        Some(ghost) => vec!["--ghost", ghost, "--tiering", tiering],
-        None => policy.to_vec(),
-    };
-    let clone = clone(scene, &more)?;
-    let pid = pid_of(&clone)?;
-    Ok((clone, pid))
-}
-
-fn pid_of(clone: &Subject) -> Outcome<i32> {
+/// The pid that `restore --json` has told.
+pub fn pid_of(clone: &Subject) -> Outcome<i32> {
     let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
     told.trim_end_matches(',').parse().map_err(during("finding a clone's pid"))
 }

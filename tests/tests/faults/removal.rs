@@ -91,7 +91,7 @@ fn under_clones_that_nobody_follows() -> Outcome {
         let held = free - scene.free_bytes()?;
         let options = ["restore", "a/b", "--detach", "--pid-mode", "same", "--tiering", tiering];
         let mut clone = Subject::start("clone", &mut scene.command(&options)?, PATIENCE)?;
-        clone.finish()?;
+        clone.leave()?;
         let init = parent_of(pid.parse().map_err(during("reading a pid"))?)?;
         scene.kill_agent();
         kill(init, Signal::SIGKILL).map_err(during("killing an init"))?;

@@ -38,7 +38,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// A place with an agent and an image `a/b` of a program that goes on.
-fn stage(chunks: u64) -> Outcome<(Scene, Subject, u32)> {
+pub fn stage(chunks: u64) -> Outcome<(Scene, Subject, u32)> {
     let mut scene = Scene::set(chunks)?;
     let agent = scene.agent()?;
     let subject = scene.subject("steady")?;
@@ -47,7 +47,7 @@ fn stage(chunks: u64) -> Outcome<(Scene, Subject, u32)> {
 }
 
 /// Ends the test: a clone of a sound image still passes, the parent too, nothing is left.
-fn finish(scene: Scene, mut subject: Subject) -> Outcome {
+pub fn finish(scene: Scene, mut subject: Subject) -> Outcome {
     subject.must_pass()?;
     scene.strike()
 }
@@ -151,7 +151,7 @@ fn with_a_taken_pid() -> Outcome {
     finish(scene, subject)
 }
 
-fn image(scene: &Scene) -> Outcome<(Cid, Image)> {
+pub fn image(scene: &Scene) -> Outcome<(Cid, Image)> {
     let shown = scene.works(&["images", "list"])?;
     let cid = shown.split_whitespace().next().unwrap_or_default();
     let cid = cid.parse().map_err(during("reading an id"))?;
@@ -160,7 +160,7 @@ fn image(scene: &Scene) -> Outcome<(Cid, Image)> {
 }
 
 /// Overwrites bytes of the pool's file, behind everybody's back.
-fn scribble(scene: &Scene, offset: u64, bytes: &[u8]) -> Outcome {
+pub fn scribble(scene: &Scene, offset: u64, bytes: &[u8]) -> Outcome {
     let file = OpenOptions::new().write(true).open(scene.pool_path());
     let file = file.map_err(during("opening the pool's file"))?;
     file.write_all_at(bytes, offset).map_err(during("writing to the pool's file"))
@@ -261,7 +261,7 @@ fn made_on_another_file_system() -> Outcome {
 }
 
 /// The program runs from a copy of itself, which is a file that its clones need.
-fn stage_with_own_file() -> Outcome<(Scene, Subject, u32)> {
+pub fn stage_with_own_file() -> Outcome<(Scene, Subject, u32)> {
     let mut scene = Scene::set(24)?;
     let agent = scene.agent()?;
     let built = compile::command(&Program::c("steady"))?;
@@ -274,7 +274,7 @@ fn stage_with_own_file() -> Outcome<(Scene, Subject, u32)> {
     Ok((scene, subject, agent))
 }
 
-fn copy_of(agent: u32) -> std::path::PathBuf {
+pub fn copy_of(agent: u32) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("farfork-steady-{agent}"))
 }
 

@@ -16,6 +16,7 @@ type Case = (&'static str, &'static str, fn() -> Outcome);
 
 const CASES: &[Case] = &[
     ("redis", redis::SERVER, redis::is_cloned),
+    ("redis_in_ghosts", redis::SERVER, redis::is_cloned_in_ghosts),
     ("nginx_without_workers", nginx::SERVER, nginx::is_cloned),
     ("nginx_with_workers", nginx::SERVER, nginx::with_workers_is_cloned),
     ("sqlite_idle", sqlite::SHELL, sqlite::idle_is_cloned),

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use farfork_tests::way::Place;
 use farfork_tests::{Outcome, Trouble, farfork, testbed};
 
 use crate::serving::{self, Server};
@@ -21,12 +22,12 @@ struct Redis {
 }
 
 impl Redis {
-    fn start() -> Outcome<Redis> {
+    fn start(name: &str) -> Outcome<Redis> {
         let port = serving::free_port()?;
         let mut command = Command::new(SERVER);
         command.arg0("redis-server").args(["--save", "", "--port", &port.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.current_dir(testbed::work_dir("redis")?);
+        command.current_dir(testbed::work_dir(name)?);
         let child = command.spawn().map_err(|error| Trouble::during("starting redis", error))?;
         let redis = Redis { server: Server::new(child), port };
         testbed::eventually("redis", || Ok(redis.ask(None, &["ping"])? == "PONG"))?;
@@ -79,9 +80,30 @@ fn is_served(client: &mut TcpStream) -> Outcome {
     if &answer == b"+PONG\r\n" { Ok(()) } else { Err(Trouble::Failed(format!("{answer:?}"))) }
 }
 
+/// In both kinds of ghost, by every policy, clones serve at the parent's address, each its own data.
+pub fn is_cloned_in_ghosts() -> Outcome {
+    let (parent, image) = (Redis::start("redis-ghosts")?, "test/redis-ghosts");
+    parent.expect(None, &["set", "k", "v"], "OK")?;
+    serving::checkpoint(parent.server.pid(), image, &[])?;
+    for place in Place::GHOSTS {
+        let clones = serving::in_ghosts(image, place)?;
+        for (pid, ghost) in &clones {
+            parent.expect(Some(*pid), &["get", "k"], "v")?;
+            parent.expect(Some(*pid), &["set", "k", ghost], "OK")?;
+        }
+        for (pid, ghost) in &clones {
+            parent.expect(Some(*pid), &["get", "k"], ghost)?;
+            parent.ask(Some(*pid), &["shutdown", "nosave"])?;
+            testbed::eventually("a ghost", || Ok(farfork::remains(ghost).is_empty()))?;
+        }
+    }
+    parent.expect(None, &["get", "k"], "v")?;
+    farfork::forget(testbed::pool()?, image)
+}
+
 /// Parent and two clones serve their own data; a third clone does beside the parent.
 pub fn is_cloned() -> Outcome {
-    let parent = Redis::start()?;
+    let parent = Redis::start("redis")?;
     let fill = format!("for i = 1, {KEYS} do redis.call('set', 'k' .. i, 'v' .. i) end");
     parent.expect(None, &["eval", &fill, "0"], "")?;
     let mut client = serving::connect(None, parent.port)?;

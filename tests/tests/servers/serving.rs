@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use farfork_tests::way::{Place, Way};
 use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
@@ -87,6 +88,27 @@ pub fn on_other_nodes(image: &str) -> Outcome<[i64; 2]> {
         restored(image, &["--node", node, "--tiering", tiering])
     };
     Ok([on(0, "moa")?, on(1, "hybrid")?])
+}
+
+/// A clone of `image` in a ghost of this node, and the ghost, by each policy.
+pub fn in_ghosts(image: &str, place: Place) -> Outcome<Vec<(i64, String)>> {
+    farfork::ghosts_possible()?;
+    let ways = Way::all().filter(|way| way.place == place);
+    let begin = |way: Way| {
+        let ghost = start_ghost(way, image)?;
+        Ok((restored(image, &way.options(Some(&ghost)))?, ghost))
+    };
+    ways.map(begin).collect()
+}
+
+/// The ghost in which a clone begins like this.
+pub fn start_ghost(way: Way, image: &str) -> Outcome<String> {
+    let pool = testbed::pool()?.display().to_string();
+    let mut options = way.ghost(image).unwrap_or_default();
+    if way.place == Place::AttachedGhost {
+        options.extend(["--pool", &pool]);
+    }
+    farfork::start_ghost(&options)
 }
 
 /// No clone of `image` starts, and each of `words` is said about it.
