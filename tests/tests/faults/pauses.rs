@@ -87,7 +87,7 @@ fn loses_its_agent() -> Outcome {
     scene.kill_agent();
     demand(!clone.finish()?.success(), "who has started it hears that the agent is gone")?;
     scene.agent()?;
-    demand(!is_frozen(&ghost), "it pauses under an agent that knows nothing of it")?;
+    await_until("it goes on under an agent that knows nothing of it", || !is_frozen(&ghost))?;
     kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(during("killing"))?;
     scene.has_no_ghost(&ghost)?;
     scene.strike()
