@@ -242,7 +242,7 @@ mod tests {
     fn every_kind_of_decision_is_made_again() {
         for settings in [Settings::default(), patient()] {
             let (count, differences) = replay(&*journal(settings), None).unwrap();
-            assert_eq!((count, differences), (9, Vec::new()));
+            assert_eq!((count, differences), (10, Vec::new()));
         }
     }
 
@@ -269,11 +269,11 @@ mod tests {
         let whole = journal(Settings::default());
         for cut in 1..200 {
             let (count, differences) = replay(&whole[..whole.len() - cut], None).unwrap();
-            assert_eq!((count, differences), (8, Vec::new()), "{cut} bytes are cut off");
+            assert_eq!((count, differences), (9, Vec::new()), "{cut} bytes are cut off");
         }
         let cut_off = [&whole[..whole.len() - 9], b"\n", &whole].concat();
         let told = replay(&*cut_off, None).unwrap_err().to_string();
-        assert!(told.contains("line 10 "), "only the last may be: {told}");
+        assert!(told.contains("line 11 "), "only the last may be: {told}");
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         let mut text = journal(Settings::default());
         text.extend_from_slice(b"{\"at_ms\": 1}\n");
         let told = replay(&*text, None).unwrap_err().to_string();
-        assert!(told.contains("line 11"), "{told}");
+        assert!(told.contains("line 12"), "{told}");
         let unknown = r#"{"at_ms":1,"about":"x","question":"why","facts":{},"choice":1,"why":""}"#;
         let told = replay(format!("{unknown}\n").as_bytes(), None).unwrap_err().to_string();
         assert!(told.contains("'why'"), "{told}");

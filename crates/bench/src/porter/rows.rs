@@ -141,7 +141,7 @@ mod tests {
             (one("clones in other ghosts"), one("clones in ghosts with the image")),
             (0.0, 20.0)
         );
-        assert_eq!(samples.values("s/f", metric::P99), [90e6]);
+        assert_eq!(samples.values("s/f", metric::P99), [300e6]);
     }
 
     #[test]
