@@ -19,13 +19,16 @@ use nix::sys::socket::{
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Timespec, memfd_create};
 use rustix::thread::CapabilitySet;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{self, RestoreError};
 
 static RESTORER: &[u8] = include_bytes!(env!("FARFORK_RESTORER"));
+
+/// How long a template may take to fork: somebody has stopped one that takes longer.
+const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Where the restorer expects its control socket.
 pub(crate) const CONTROL_FD: RawFd = 3;
@@ -203,7 +206,7 @@ impl Template {
     }
 
     /// Pid of the init that was asked for.
-    fn forked(&self) -> Result<i32, RestoreError> {
+    fn forked(&mut self) -> Result<i32, RestoreError> {
         match self.answer()? {
             Spawned { init_pid: error @ ..0 } => {
                 Err(failed(FORKING)(io::Error::from_raw_os_error(-error as i32)))
@@ -212,7 +215,12 @@ impl Template {
         }
     }
 
-    fn answer(&self) -> Result<Spawned, RestoreError> {
+    fn answer(&mut self) -> Result<Spawned, RestoreError> {
+        let mut answer = [PollFd::new(&self.control, PollFlags::IN)];
+        if poll(&mut answer, Some(&PATIENCE)) == Ok(0) {
+            // All starts would wait for it. Another is started in its place.
+            let _ = self.child.kill();
+        }
         let mut spawned = Spawned::default();
         let read = rustix::io::read(&self.control, spawned.as_mut_bytes())
             .map_err(|errno| failed("answering")(errno.into()))?;

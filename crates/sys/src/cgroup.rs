@@ -66,6 +66,15 @@ impl MemoryGroup {
         self.number(file, "oom_kill ").unwrap_or(0)
     }
 
+    /// Whether it has come to its own limit, and not only those that it is in to theirs.
+    pub fn has_reached_limit(&self) -> bool {
+        let (file, key) = match self.is_unified {
+            true => ("memory.events", "max "),
+            false => ("memory.failcnt", ""),
+        };
+        self.number(file, key) > Some(0)
+    }
+
     /// Bytes of the kernel's own memory that are charged to it.
     pub fn kernel_bytes(&self) -> Option<u64> {
         match self.is_unified {
@@ -285,7 +294,8 @@ mod tests {
         write("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
         write("memory.kmem.usage_in_bytes", "4096\n");
         write("memory.limit_in_bytes", "9223372036854771712\n");
-        write("memory.events", "low 0\noom 9\noom_kill 2\n");
+        write("memory.events", "low 0\nmax 4\noom 9\noom_kill 2\n");
+        write("memory.failcnt", "0\n");
         write("memory.stat", "anon 1\nkernel_stack 5\nkernel 8192\n");
         write("memory.max", "max\n");
         let group = |is_unified| MemoryGroup { directory: directory.path().into(), is_unified };
@@ -293,6 +303,7 @@ mod tests {
             |group: MemoryGroup| (group.kills(), group.kernel_bytes(), group.limit_bytes());
         assert_eq!(figures(group(false)), (3, Some(4096), None));
         assert_eq!(figures(group(true)), (2, Some(8192), None));
+        assert_eq!([true, false].map(|kind| group(kind).has_reached_limit()), [true, false]);
         write("memory.max", "1048576\n");
         assert_eq!(group(true).limit_bytes(), Some(1 << 20));
         write("memory.current", "4096\n");

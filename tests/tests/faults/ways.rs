@@ -262,11 +262,12 @@ fn ends_with_its_caller(way: Way) -> Outcome {
 fn starts_without_a_template(way: Way) -> Outcome {
     let (scene, subject, agent) = stage(24)?;
     await_until("the agent has its template", || children(agent).len() == 1)?;
-    for _ in 0..2 {
+    // One that is stopped is killed when it has been waited for.
+    for signal in [Signal::SIGKILL, Signal::SIGSTOP] {
         let template = children(agent);
         let ghost = place(&scene, "a/b", way)?;
         for pid in template {
-            kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(during("killing the template"))?;
+            kill(Pid::from_raw(pid), signal).map_err(during("ending the template"))?;
         }
         passes(&scene, begin_in(&scene, "a/b", (way, ghost), &[])?)?;
     }

@@ -149,7 +149,8 @@ impl Container {
     /// Says that the kernel has killed in it for want of memory, if it has.
     pub fn shortage(&self) -> Option<String> {
         let group = self.memory.as_ref().filter(|group| group.kills() > 0)?;
-        let limit = group.limit_bytes().map_or_else(
+        let own = group.limit_bytes().filter(|_| group.has_reached_limit());
+        let limit = own.map_or_else(
             || "a limit above that of its ghost".to_owned(),
             |bytes| format!("its ghost's limit of {} MiB", bytes >> 20),
         );

@@ -126,7 +126,7 @@ impl State {
         }
         let workers = self.workers(node);
         let growth: u64 = workers.iter().map(|worker| worker.headroom_bytes).sum();
-        workers.len() > 1 && self.taken(node) + growth > self.node_memory_bytes
+        self.taken(node) + growth > self.node_memory_bytes
     }
 }
 

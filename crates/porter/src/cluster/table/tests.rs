@@ -143,6 +143,8 @@ fn those_pause_that_are_told_to_and_know_for_how_long() {
     std::thread::sleep(Duration::from_millis(2));
     assert_eq!(table.pause("a", &[]), [(8, false)]);
     let paused = table.paused(other.id);
+    assert!(table.growth("a").is_some(), "what has nothing to do may hold what it comes to take");
+    table.measured("a", Some(100 << 20));
     assert!(paused >= Duration::from_millis(2));
     assert_eq!((table.growth("a"), table.paused(other.id)), (None, paused));
     assert!(!table.wait_until_crowded(Duration::ZERO));
