@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
@@ -45,6 +45,8 @@ pub struct Clone {
     /// The clone and no other process that has its pid later; nothing if it has ended already.
     process: Option<OwnedFd>,
     pin: Mutex<Option<Pin>>,
+    /// Whether it was killed; it is not frozen after that, or would not end.
+    is_killed: AtomicBool,
     /// What it runs in, if it was started in a ghost.
     container: Mutex<Option<Container>>,
 }
@@ -73,6 +75,9 @@ impl Clone {
         if let Some(profile) = &self.profile {
             profile.sample();
         }
+        if signal == libc::SIGKILL {
+            self.is_killed.store(true, Ordering::SeqCst);
+        }
         let sent = match &self.process {
             Some(process) => pidfd::send_signal(process, signal),
             None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
@@ -86,7 +91,12 @@ impl Clone {
     /// Has it and all that is in its container stand still, without its noticing.
     pub fn pause(&self) -> io::Result<()> {
         let outside = io::Error::new(io::ErrorKind::Unsupported, "it was not started in a ghost");
-        self.ghost(Container::freeze).unwrap_or(Err(outside))
+        // Under the lock of the container, so that whoever kills it thaws it after this.
+        let freeze = |container: &Container| match self.is_killed.load(Ordering::SeqCst) {
+            true => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            false => container.freeze(),
+        };
+        self.ghost(freeze).unwrap_or(Err(outside))
     }
 
     /// Has it go on.
@@ -97,6 +107,7 @@ impl Clone {
     /// Kills the clone of an init that was killed, as nobody is left to answer its memory calls,
     /// and waits until it maps nothing any more. Where the init was pid 1 the kernel does both.
     fn follow_init(&self) {
+        self.is_killed.store(true, Ordering::SeqCst);
         if let Some(process) = &self.process {
             let _ = pidfd::send_signal(process, libc::SIGKILL);
             let _ = self.resume();
@@ -245,6 +256,7 @@ impl Registry {
             started,
             process,
             pin,
+            is_killed: AtomicBool::new(false),
             container,
         };
         self.state().living.insert(number, Arc::new(clone));

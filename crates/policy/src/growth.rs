@@ -23,6 +23,9 @@ pub struct Worker {
     pub headroom_bytes: u64,
     /// Whether it pauses.
     pub is_paused: bool,
+    /// Whether it cannot be told to pause: it is starting, or being checkpointed.
+    #[serde(default)]
+    pub goes_on: bool,
 }
 
 /// What is known of a node on which instances may come to take more than is free.
@@ -85,9 +88,10 @@ impl Policy<GrowthFacts> for OneByOne {
             return Decision::new(Vec::new(), format!("{free} bytes are free, and {least} enough"));
         }
         // Who goes on already does so to its end, or two might wait for each other's memory.
-        let first = workers.iter().min_by_key(|worker| (worker.is_paused, worker.headroom_bytes));
+        let may_pause = || workers.iter().filter(|worker| !worker.goes_on);
+        let first = may_pause().min_by_key(|worker| (worker.is_paused, worker.headroom_bytes));
         let Some(first) = first else {
-            return Decision::new(Vec::new(), "nobody has anything to do");
+            return Decision::new(Vec::new(), "nobody can pause");
         };
         let Worker { id, headroom_bytes, .. } = first;
         let why = format!(
@@ -96,10 +100,10 @@ impl Policy<GrowthFacts> for OneByOne {
         // What will be free soon is not yet. What will not is not waited for.
         let (lacks, soon) = (*headroom_bytes > free, *headroom_bytes <= free + idle_bytes);
         if lacks && soon {
-            let all = workers.iter().map(|worker| worker.id.clone()).collect();
+            let all = may_pause().map(|worker| worker.id.clone()).collect();
             return Decision::new(all, format!("{why}: {id} may take {headroom_bytes}, soon"));
         }
-        let others = workers.iter().filter(|worker| worker.id != *id);
+        let others = may_pause().filter(|worker| worker.id != *id);
         let others = others.map(|worker| worker.id.clone()).collect();
         Decision::new(others, format!("{why}: {id} goes on, which may take {headroom_bytes}"))
     }
@@ -111,7 +115,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn worker(id: &str, held_bytes: u64, headroom_bytes: u64) -> Worker {
-        Worker { id: id.to_owned(), held_bytes, headroom_bytes, is_paused: false }
+        Worker { id: id.to_owned(), held_bytes, headroom_bytes, ..Worker::default() }
     }
 
     #[test]
@@ -142,6 +146,8 @@ mod tests {
         assert_eq!(decided(791, &all), ["b", "c"]);
         assert_eq!(decided_with(801, 0, &all), ["b", "c"], "nothing else comes to be free");
         assert_eq!(decided_with(801, 101, &all), ["a", "b", "c"]);
+        all[0].goes_on = true;
+        assert_eq!(decided_with(801, 101, &all), ["b", "c"], "it cannot be told");
         assert_eq!(decided(1000, &[]), [""; 0]);
         assert_eq!(decided(2000, &[worker("alone", 5, 400)]), [""; 0]);
     }

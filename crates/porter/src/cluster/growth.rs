@@ -3,35 +3,35 @@
 //! ```text
 //!  instances begin to work ─► crowded? ─► every 3 ms: what the kernel has charged ─► policy ─► agents
 //! ```
-//! A thread of its own does this, which waits for nothing but the agents: whoever allocates does not wait
+//! A thread for each node does this, which waits for nothing but the agent: whoever allocates does not wait
 //! either. Where all may come to their limits at once it only measures, as others need to know that too.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::sync::Weak;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use farfork_node::client::Client;
-use farfork_policy::growth::Worker;
 
 use super::{Inner, MEASURE, usages};
 
 /// How often it is looked at what instances take that may take more than is free.
 const CLOSELY: Duration = Duration::from_millis(3);
 
-/// Looks at nodes for as long as they are used.
-pub fn watch(inner: Weak<Inner>) -> io::Result<()> {
-    let watching = move || {
-        while let Some(inner) = inner.upgrade() {
-            let nodes = &inner.settings.nodes;
-            nodes.iter().for_each(|node| inner.look_at_growth(node));
-            if inner.table.wait_until_crowded(MEASURE) {
-                thread::sleep(CLOSELY);
+/// Looks at nodes for as long as they are used, each by itself: an agent may take its time to answer.
+pub fn watch(inner: &Arc<Inner>) -> io::Result<()> {
+    inner.settings.nodes.iter().try_for_each(|node| {
+        let (inner, node) = (Arc::downgrade(inner), node.clone());
+        let watching = move || {
+            while let Some(inner) = inner.upgrade() {
+                inner.look_at_growth(&node);
+                if inner.table.wait_until_crowded(&node, MEASURE) {
+                    thread::sleep(CLOSELY);
+                }
             }
-        }
-    };
-    thread::Builder::new().name("growth".to_owned()).spawn(watching).map(drop)
+        };
+        thread::Builder::new().name("growth".to_owned()).spawn(watching).map(drop)
+    })
 }
 
 impl Inner {
@@ -51,27 +51,32 @@ impl Inner {
 
     /// Asks who is to pause, and tells those that do not yet, or do no more. Whether some pause now that did not.
     fn have_pause(&self, node: &str) -> bool {
-        let Some(facts) = self.table.growth(node) else { return false };
+        let Some(mut facts) = self.table.growth(node) else { return false };
+        let ghosts = self.attached.idle(node).into_iter().chain(self.ghosts.idle(node));
+        facts.idle_bytes += ghosts.map(|ghost| ghost.bytes).sum::<u64>();
         let policy = &*self.advisor.policies.growth;
-        let is_paused = |worker: &&Worker| worker.is_paused;
-        let before: BTreeSet<&String> =
-            facts.workers.iter().filter(is_paused).map(|worker| &worker.id).collect();
-        // What stays as it is is no decision to be kept on record.
-        let choice = policy.decide(&facts).choice;
-        if choice.iter().collect::<BTreeSet<_>>() != before {
+        // Whoever takes memory does not wait until this is on record.
+        let told = self.tell_who_pauses(node, &policy.decide(&facts).choice);
+        // What stays as it is is no decision.
+        if !told.is_empty() {
             self.advisor.ask(policy, node, &facts);
         }
-        self.tell_who_pauses(node, &choice);
-        choice.iter().any(|id| !before.contains(id))
+        told.contains(&true)
     }
 
-    fn tell_who_pauses(&self, node: &str, ids: &[String]) {
-        for (pid, paused) in self.table.pause(node, ids) {
-            let told = Client::connect(node).and_then(|client| client.pause(pid, paused));
-            if let Err(error) = told {
-                // It may have ended meanwhile.
-                tracing::warn!(node, pid, paused, %error, "an instance is not told to pause or go on");
+    /// What those were told that heard it.
+    fn tell_who_pauses(&self, node: &str, ids: &[String]) -> Vec<bool> {
+        let mut told = Vec::new();
+        for (id, pid, paused) in self.table.pause(node, ids) {
+            match Client::connect(node).and_then(|client| client.pause(pid, paused)) {
+                Ok(()) => told.push(paused),
+                Err(error) => {
+                    // It may have ended meanwhile. If not, it is told again.
+                    self.table.not_told(id, paused);
+                    tracing::debug!(node, pid, paused, %error, "an instance does not hear whether to pause");
+                }
             }
         }
+        told
     }
 }

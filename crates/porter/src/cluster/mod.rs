@@ -172,7 +172,7 @@ impl Cluster {
         for node in &cluster.inner.settings.nodes {
             cluster.inner.refill(node, ghosts::USUAL_MB);
         }
-        growth::watch(Arc::downgrade(&cluster.inner)).map_err(ClusterError::Connector)?;
+        growth::watch(&cluster.inner).map_err(ClusterError::Connector)?;
         tokio::spawn(watch(cluster.clone()));
         Ok(cluster)
     }
@@ -312,6 +312,7 @@ impl Nodes for Cluster {
         Box::pin(async move {
             let reason = "it has ended".to_owned();
             let pid = inner.table.pid(id).ok_or(NodesError::Checkpoint { reason })?;
+            let _going = inner.table.keep_going(id);
             inner.images.checkpoint(pid, &image, hot, false).await
         })
     }

@@ -116,7 +116,9 @@ impl State {
     }
 
     fn has_room(&self, node: &str, bytes: u64) -> bool {
-        self.memory(node).free_below(1000) >= bytes
+        // Where more is promised than there is, nobody has room, not even for nothing.
+        let Memory { used_bytes, budget_bytes } = self.memory(node);
+        used_bytes.saturating_add(bytes) <= budget_bytes
     }
 
     /// Whether those at work on a node may take more than is free, or some pause.
@@ -174,7 +176,8 @@ impl Table {
             return true;
         }
         let (node, worker) = (entry.node.clone(), entry.worker(id));
-        if !state.has_room(&node, state.needed_by(&node, worker, 0)) {
+        let more_bytes = if entry.usage.is_none() { worker.held_bytes } else { 0 };
+        if !state.has_room(&node, state.needed_by(&node, worker, more_bytes)) {
             return false;
         }
         state.instances.entry(id).and_modify(|entry| entry.is_at_work = true);
@@ -193,15 +196,14 @@ impl Table {
         self.state().instances.entry(id).and_modify(|entry| entry.is_at_work = false);
     }
 
-    /// Waits for so long, or until a node becomes crowded; not at all if one is. Whether one is.
-    pub fn wait_until_crowded(&self, longest: Duration) -> bool {
+    /// Waits for so long, or until some node becomes crowded; not at all if this one is. Whether it is.
+    pub fn wait_until_crowded(&self, node: &str, longest: Duration) -> bool {
         let state = self.state();
-        let is_crowded = |state: &State| state.nodes.keys().any(|node| state.is_crowded(node));
-        if is_crowded(&state) {
+        if state.is_crowded(node) {
             return true;
         }
         let waited = self.crowded.wait_timeout(state, longest);
-        is_crowded(&waited.unwrap_or_else(PoisonError::into_inner).0)
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_crowded(node)
     }
 
     /// What decides who pauses on a node; nothing if everybody there may come to its limit at once.
@@ -214,19 +216,30 @@ impl Table {
         })
     }
 
-    /// Takes in which instances of a node are to pause. Those that have to be told, by pid, and whether they
-    /// are to pause; one that is starting cannot be told.
-    pub fn pause(&self, node: &str, ids: &[String]) -> Vec<(i32, bool)> {
+    /// Takes in which instances of a node are to pause. Those that have to be told, also by pid, and whether
+    /// they are to pause; one that is starting cannot be told.
+    pub fn pause(&self, node: &str, ids: &[String]) -> Vec<(u64, i32, bool)> {
         let mut told = Vec::new();
         let mut state = self.state();
         for (id, entry) in state.instances.iter_mut().filter(|(_, entry)| entry.node == node) {
             let paused = ids.contains(&id.to_string());
             if let Some(pid) = entry.pid.filter(|_| entry.is_paused() != paused) {
                 entry.set_paused(paused);
-                told.push((pid, paused));
+                told.push((*id, pid, paused));
             }
         }
         told
+    }
+
+    /// An instance could not be told to pause, or to go on.
+    pub fn not_told(&self, id: u64, paused: bool) {
+        self.state().instances.entry(id).and_modify(|entry| entry.set_paused(!paused));
+    }
+
+    /// Has an instance not pause until this is dropped.
+    pub fn keep_going(self: &Arc<Table>, id: u64) -> Going {
+        self.state().instances.entry(id).and_modify(|entry| entry.goes_on = true);
+        Going { table: Arc::clone(self), id }
     }
 
     /// For how long an instance has paused in all.
@@ -339,6 +352,19 @@ impl Table {
             pool_busy_permille: state.reading.get(name).copied().map(Reading::busy_permille),
         };
         state.nodes.iter().map(seen).collect()
+    }
+}
+
+/// An instance that does not pause.
+#[derive(Debug)]
+pub struct Going {
+    table: Arc<Table>,
+    id: u64,
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.table.state().instances.entry(self.id).and_modify(|entry| entry.goes_on = false);
     }
 }
 

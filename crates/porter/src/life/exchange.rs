@@ -13,6 +13,9 @@ use super::nodes::{Connect, Paused};
 use super::trouble::Trouble;
 use crate::http::{Connection, Silence};
 
+/// How often it is looked whether an instance that pauses at its deadline does so still.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 /// When time is over for an instance; that for which it pauses does not count.
 pub struct Deadline {
     at: Instant,
@@ -36,7 +39,8 @@ impl Deadline {
             if later <= at {
                 return;
             }
-            at = later;
+            // It may pause while this is looked at.
+            at = later.max(at + LOOK_AGAIN);
         }
     }
 }

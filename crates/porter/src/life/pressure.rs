@@ -20,6 +20,8 @@ const RELIEF: Duration = Duration::from_millis(250);
 const RECLAIM: Duration = Duration::from_secs(1);
 /// Nobody is asked where less is used, in thousandths.
 const NO_PRESSURE_PERMILLE: u64 = 850;
+/// From here on it is asked about ghosts alone.
+const GHOSTS_END_PERMILLE: u64 = 950;
 
 impl Shared {
     /// What is on a node: instances, and ghosts that wait among what has nothing to do.
@@ -58,10 +60,13 @@ pub async fn relieve(shared: Arc<Shared>) {
             }
             let instances = shared.fleet.on(&node.name);
             // Nothing to decide is nothing to keep on record. Some ghost waits nearly always.
-            if instances.idle.is_empty() {
+            if instances.idle.is_empty() && node.memory.excess_above(GHOSTS_END_PERMILLE) == 0 {
                 continue;
             }
             let all = shared.with_ghosts(instances, &node.name);
+            if all.idle.is_empty() {
+                continue;
+            }
             let Neighbours { idle, leaving_bytes, .. } = all;
             let facts = ReliefFacts { memory: node.memory, idle, leaving_bytes };
             let ended = shared.advisor.ask(&*shared.advisor.policies.relief, &node.name, &facts);

@@ -20,6 +20,8 @@ pub struct Entry {
     pub is_at_work: bool,
     /// What of it is becoming local, in bytes.
     pub promoted_bytes: u64,
+    /// Whether it must not pause.
+    pub goes_on: bool,
     claim: Claim,
     paused_since: Option<Instant>,
     paused_before: Duration,
@@ -34,6 +36,7 @@ impl Entry {
             usage: None,
             is_at_work: true,
             promoted_bytes: 0,
+            goes_on: false,
             claim,
             paused_since: None,
             paused_before: Duration::ZERO,
@@ -67,7 +70,8 @@ impl Entry {
     pub fn worker(&self, id: u64) -> Worker {
         let held_bytes = self.held_bytes();
         let headroom_bytes = self.claim.most_bytes().saturating_sub(held_bytes);
-        Worker { id: id.to_string(), held_bytes, headroom_bytes, is_paused: self.is_paused() }
+        let (is_paused, goes_on) = (self.is_paused(), self.goes_on || self.pid.is_none());
+        Worker { id: id.to_string(), held_bytes, headroom_bytes, is_paused, goes_on }
     }
 
     /// Whether it pauses.

@@ -128,26 +128,28 @@ fn those_pause_that_are_told_to_and_know_for_how_long() {
     let table = table(&["a", "b"]);
     let (one, other) = (at_work(&table, 7, 600, 10), at_work(&table, 8, 600, 10));
     assert!(table.growth("b").is_none(), "nobody works there");
-    assert!(table.wait_until_crowded(Duration::MAX), "590 and 590 do not fit");
+    assert!(table.wait_until_crowded("a", Duration::MAX), "590 and 590 do not fit");
     table.measured("a", Some(500 << 20));
     let facts = table.growth("a").unwrap();
     let workers: Vec<u64> = facts.workers.iter().map(|worker| worker.held_bytes >> 20).collect();
     assert_eq!((facts.memory.used_bytes >> 20, workers), (500, vec![10, 10]));
     let ids = [other.id.to_string()];
     assert_eq!(table.pause("b", &ids), [], "it is not there");
-    assert_eq!(table.pause("a", &ids), [(8, true)]);
+    assert_eq!(table.pause("a", &ids), [(other.id, 8, true)]);
     assert_eq!(table.pause("a", &ids), [], "it was told already");
+    table.not_told(other.id, true);
+    assert_eq!(table.pause("a", &ids), [(other.id, 8, true)], "it was not");
     assert_eq!(table.survey(|_| 0)[0].paused, 1);
     drop(one);
     assert!(table.growth("a").unwrap().workers[0].is_paused, "it is alone, and pauses yet");
     std::thread::sleep(Duration::from_millis(2));
-    assert_eq!(table.pause("a", &[]), [(8, false)]);
+    assert_eq!(table.pause("a", &[]), [(other.id, 8, false)]);
     let paused = table.paused(other.id);
     assert!(table.growth("a").is_some(), "what has nothing to do may hold what it comes to take");
     table.measured("a", Some(100 << 20));
     assert!(paused >= Duration::from_millis(2));
     assert_eq!((table.growth("a"), table.paused(other.id)), (None, paused));
-    assert!(!table.wait_until_crowded(Duration::ZERO));
+    assert!(!table.wait_until_crowded("a", Duration::ZERO));
 }
 
 #[test]
@@ -187,4 +189,45 @@ fn nobody_is_promised_what_is_not_there() {
     assert!(table.begin_work(first.id));
     drop(first);
     assert!(!table.begin_work(1), "it is gone");
+}
+
+#[test]
+fn nobody_begins_where_more_is_promised_than_there_is() {
+    let table = table(&["a"]);
+    let small = at_work(&table, 7, 100, 50);
+    table.end_work(small.id);
+    let large = at_work(&table, 8, 800, 10);
+    table.measured("a", Some(300 << 20));
+    assert!(table.nodes(Claim::default(), |_| 0)[0].memory.free_below(1000) == 0, "790 and 300");
+    assert!(!table.begin_work(small.id), "though the large one needs less after it");
+    drop(large);
+    assert!(table.begin_work(small.id));
+}
+
+#[test]
+fn what_nobody_has_looked_at_needs_its_limit_again() {
+    let table = table(&["a"]);
+    let resting = table.reserve("a", claim(690)).unwrap();
+    resting.started(7);
+    table.end_work(resting.id);
+    table.measured("a", Some(400 << 20));
+    assert!(!table.begin_work(resting.id), "600 are free");
+    table.measured("a", Some(310 << 20));
+    assert!(table.begin_work(resting.id));
+}
+
+#[test]
+fn who_is_starting_or_checkpointed_goes_on() {
+    let table = table(&["a"]);
+    let (one, other) = (at_work(&table, 7, 600, 10), at_work(&table, 8, 600, 10));
+    let _starting = table.reserve("a", like_others(600, 1)).unwrap();
+    let going = table.keep_going(one.id);
+    let goes_on = || -> Vec<bool> {
+        let facts = table.growth("a").unwrap();
+        facts.workers.iter().map(|worker| worker.goes_on).collect()
+    };
+    assert_eq!(goes_on(), [true, false, true]);
+    drop(going);
+    assert_eq!(goes_on(), [false, false, true]);
+    drop(other);
 }
