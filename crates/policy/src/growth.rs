@@ -45,7 +45,8 @@ impl Facts for GrowthFacts {
     const QUESTION: &'static str = "growth";
 }
 
-/// One comes to its limit after the other.
+/// One comes to its limit after the other, and more work at a time than their limits add up to. That pays
+/// where they mostly wait; who computes gains nothing by sharing processors with more others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OneByOne {
@@ -77,6 +78,17 @@ pub fn least_free(workers: &[Worker], slack_bytes: u64) -> u64 {
         given_back = given_back.saturating_add(worker.held_bytes);
     }
     least
+}
+
+/// All may come to their limits at once: nobody pauses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AllAtOnce {}
+
+impl Policy<GrowthFacts> for AllAtOnce {
+    fn decide(&self, _: &GrowthFacts) -> Decision<Vec<String>> {
+        Decision::new(Vec::new(), "what all may take is set aside")
+    }
 }
 
 impl Policy<GrowthFacts> for OneByOne {

@@ -6,7 +6,7 @@ use crate::Policy;
 use crate::admission::{AdmissionFacts, LeastWorthFirst};
 use crate::checkpoint::{AfterCalls, CheckpointFacts, WhenSettled};
 use crate::ghosts::{AttachedFacts, ByBursts, EmptyFacts};
-use crate::growth::{GrowthFacts, OneByOne};
+use crate::growth::{AllAtOnce, GrowthFacts, OneByOne, Worker, least_free};
 use crate::keep_alive::{ByGaps, ByPressure, IdleFacts};
 use crate::placement::{NearestGhost, PlacementFacts};
 use crate::reclaim::{BetweenMarks, ReclaimFacts};
@@ -30,7 +30,7 @@ pub struct Settings {
     /// What makes room for them, and for those that are there.
     pub admission: LeastWorthFirst,
     /// How much stays free for those at work, and who of them pauses.
-    pub growth: OneByOne,
+    pub growth: Growth,
     /// Which images go.
     pub reclaim: BetweenMarks,
 }
@@ -83,6 +83,37 @@ impl Default for KeepAlive {
     }
 }
 
+/// A policy of what stays free for those at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum Growth {
+    /// See [`AllAtOnce`].
+    AllAtOnce(AllAtOnce),
+    /// See [`OneByOne`].
+    OneByOne(OneByOne),
+}
+
+impl Default for Growth {
+    fn default() -> Growth {
+        Growth::AllAtOnce(AllAtOnce::default())
+    }
+}
+
+impl Growth {
+    /// Bytes that have to be free for what these may come to take.
+    pub fn least_free(&self, workers: &[Worker]) -> u64 {
+        match self {
+            Growth::AllAtOnce(_) => workers.iter().map(|worker| worker.headroom_bytes).sum(),
+            Growth::OneByOne(policy) => least_free(workers, policy.slack_bytes),
+        }
+    }
+
+    /// Whether those at work may come to take more than is free, so that some may have to pause.
+    pub fn promises_more(&self) -> bool {
+        matches!(self, Growth::OneByOne(_))
+    }
+}
+
 /// The policies that answer.
 #[derive(Debug)]
 pub struct Policies {
@@ -127,7 +158,10 @@ impl From<Settings> for Policies {
             attached_ghosts: Box::new(settings.ghosts),
             placement: Box::new(settings.placement),
             admission: Box::new(settings.admission),
-            growth: Box::new(settings.growth),
+            growth: match settings.growth {
+                Growth::AllAtOnce(policy) => Box::new(policy),
+                Growth::OneByOne(policy) => Box::new(policy),
+            },
             relief: Box::new(settings.admission),
             reclaim: Box::new(settings.reclaim),
         }
@@ -155,6 +189,7 @@ mod tests {
             tiering: Tiering::Always(Always::default()),
             checkpoint: Checkpoint::WhenSettled(WhenSettled::default()),
             keep_alive: KeepAlive::ByPressure(ByPressure::default()),
+            growth: Growth::OneByOne(OneByOne::default()),
             ..Settings::default()
         };
         for settings in [Settings::default(), others] {

@@ -1,8 +1,8 @@
 //! Which instances there are, and what memory of their nodes they take.
 //!
 //! What is at work, or about to be, may come to take all that its limit lets it. As much stays free as lets
-//! all of a node do so one after the other ([`farfork_policy::growth`]); what has nothing to do takes what it
-//! holds. So a node is never promised to more than can grow in it in some order, and holds many more instances
+//! all of a node do so, at once or one after the other ([`farfork_policy::growth`]); what has nothing to do takes
+//! what it holds. So a node is never promised to more than can grow in it, and still holds many more instances
 //! than its memory divided by their limits.
 
 mod entry;
@@ -13,8 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farfork_policy::Memory;
-use farfork_policy::growth::{GrowthFacts, OneByOne, Worker, least_free};
+use farfork_policy::growth::{GrowthFacts, Worker};
 use farfork_policy::placement::NodeFacts;
+use farfork_policy::settings::Growth;
 
 use super::MEASURE;
 use crate::life::nodes::{Claim, NodeState, Usage};
@@ -38,7 +39,7 @@ struct State {
     /// How fast nodes read from the pool.
     reading: BTreeMap<String, Reading>,
     node_memory_bytes: u64,
-    growth: OneByOne,
+    growth: Growth,
     instances: BTreeMap<u64, Entry>,
     /// Nodes and bytes of what else is about to take some.
     set_aside: BTreeMap<u64, (String, u64)>,
@@ -90,7 +91,7 @@ impl State {
 
     /// What stays free for these.
     fn promised(&self, workers: &[Worker]) -> u64 {
-        least_free(workers, self.growth.slack_bytes)
+        self.growth.least_free(workers)
     }
 
     /// What those hold that have nothing to do.
@@ -123,6 +124,9 @@ impl State {
 
     /// Whether those at work on a node may take more than is free, or some pause.
     fn is_crowded(&self, node: &str) -> bool {
+        if !self.growth.promises_more() {
+            return false;
+        }
         if self.here(node).any(|(_, entry)| entry.is_paused()) {
             return true;
         }
@@ -142,7 +146,7 @@ pub struct Reservation {
 
 impl Table {
     /// One without instances.
-    pub fn of(nodes: &[String], node_memory_bytes: u64, growth: OneByOne) -> Table {
+    pub fn of(nodes: &[String], node_memory_bytes: u64, growth: Growth) -> Table {
         let nodes = nodes.iter().map(|node| (node.clone(), true)).collect();
         let (measured, reading, instances, set_aside) = Default::default();
         let state =

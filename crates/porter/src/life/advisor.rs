@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use farfork_policy::growth::OneByOne;
 use farfork_policy::journal::{self, Line, Record};
+use farfork_policy::settings::Growth;
 use farfork_policy::{Facts, Policies, Policy, Settings};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -104,7 +104,7 @@ impl Advisor {
     }
 
     /// How much stays free for instances at work.
-    pub fn growth(&self) -> OneByOne {
+    pub fn growth(&self) -> Growth {
         self.settings.growth
     }
 

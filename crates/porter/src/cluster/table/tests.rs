@@ -1,12 +1,17 @@
 //! All figures are in MiB.
 
+use farfork_policy::growth::{AllAtOnce, OneByOne};
+
 use super::*;
 
 const SLACK: u64 = 10;
 
 fn table(nodes: &[&str]) -> Arc<Table> {
+    table_by(Growth::OneByOne(OneByOne { slack_bytes: SLACK << 20 }), nodes)
+}
+
+fn table_by(growth: Growth, nodes: &[&str]) -> Arc<Table> {
     let nodes: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
-    let growth = OneByOne { slack_bytes: SLACK << 20 };
     Arc::new(Table::of(&nodes, 1000 << 20, growth))
 }
 
@@ -121,6 +126,19 @@ fn many_work_where_each_may_come_to_its_limit_after_the_others() {
     drop(large);
     assert_eq!(used(&table), [236], "100 that they take, 126 for one of them, and the slack");
     drop(all);
+}
+
+#[test]
+fn all_come_to_their_limits_at_once_if_that_is_promised() {
+    let table = table_by(Growth::AllAtOnce(AllAtOnce::default()), &["a"]);
+    let (_first, second) = (at_work(&table, 7, 300, 20), at_work(&table, 8, 500, 20));
+    assert_eq!(used(&table), [800]);
+    assert_eq!(table.nodes(like_others(128, 2), |_| 0)[0].need_bytes, Some(128 << 20));
+    assert!(table.reserve("a", claim(201)).is_none());
+    table.measured("a", Some(600 << 20));
+    assert!(table.growth("a").is_none(), "nobody pauses");
+    table.end_work(second.id);
+    assert!(!table.begin_work(second.id), "of 1000 600 are taken, and 280 promised");
 }
 
 #[test]
