@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,10 @@ def kill_while_starting(platform: Platform, name: str, n: int, after_s: float) -
     assert response["result"] == {"twice": 2 * n}, (response, after_s)
 
 
+def has_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
 def serves(platform: Platform, name: str, n: int) -> bool:
     """Call a function, whose instance may have been the agent's that was killed."""
     answer = platform.call(name, n=n)
@@ -117,9 +121,10 @@ def test_every_caller_is_answered_whenever_an_agent_is_killed(platform: Platform
         activation = accept(platform, name, number)
         time.sleep(after_s)
         for agent in filter(None, agents):
-            # One that was killed before may have taken its time to go.
-            with suppress(ProcessLookupError):
-                os.kill(agent, signal.SIGKILL)
+            os.kill(agent, signal.SIGKILL)
+        # The next look for an agent must not find one that is going.
+        for agent in filter(None, agents):
+            await_true(partial(has_gone, agent), "an agent that was killed ends")
         statuses.add(came_of(platform, activation)["status"])
         await_true(partial(serves, platform, name, number), "the nodes come back")
     # A call is made once: what an agent takes with it has failed.

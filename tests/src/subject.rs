@@ -68,6 +68,16 @@ impl Subject {
         }
     }
 
+    /// Takes in what is printed for so long.
+    pub fn hear(&mut self, span: Duration) {
+        let deadline = Instant::now() + span;
+        while let Ok(line) =
+            self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            self.record(line);
+        }
+    }
+
     /// Sends the byte that lets the program go on. One that is dead already is found out later.
     pub fn send_byte(&mut self) {
         self.send(b"\n");
@@ -98,12 +108,7 @@ impl Subject {
     pub fn finish(&mut self) -> Outcome<ExitStatus> {
         let status = self.leave()?;
         // What it has left behind may keep the pipes open.
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while let Ok(line) =
-            self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        {
-            self.record(line);
-        }
+        self.hear(Duration::from_secs(10));
         Ok(status)
     }
 

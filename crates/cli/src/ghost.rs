@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use farfork_node::NodeError;
 use farfork_node::client::Client;
 use farfork_node::paths;
 use farfork_pool::Pool;
@@ -166,12 +167,9 @@ fn stop(args: &StopArgs) -> CommandResult {
 
 fn pause(args: &PauseArgs, paused: bool) -> CommandResult {
     let ghosts = Client::connect(&args.node)?.ghosts()?;
-    let found = ghosts.iter().find(|ghost| ghost.id == args.id);
-    let pid = found.and_then(|ghost| ghost.pid);
-    let pid = pid.ok_or_else(|| match found {
-        Some(_) => format!("no clone runs in ghost {}", args.id),
-        None => format!("there is no ghost {} on node {}", args.id, args.node),
-    })?;
+    let found = ghosts.into_iter().find(|ghost| ghost.id == args.id);
+    let found = found.ok_or_else(|| NodeError::NoGhost { id: args.id.clone() })?;
+    let pid = found.pid.ok_or_else(|| format!("no clone runs in ghost {}", args.id))?;
     Client::connect(&args.node)?.pause(pid, paused)?;
     Ok(ExitCode::SUCCESS)
 }

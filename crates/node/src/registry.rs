@@ -75,17 +75,19 @@ impl Clone {
         if let Some(profile) = &self.profile {
             profile.sample();
         }
-        if signal == libc::SIGKILL {
-            self.is_killed.store(true, Ordering::SeqCst);
+        let ended = || io::Error::from_raw_os_error(libc::ESRCH);
+        let process = self.process.as_ref().ok_or_else(ended)?;
+        match signal {
+            libc::SIGKILL => self.kill(process),
+            _ => pidfd::send_signal(process, signal),
         }
-        let sent = match &self.process {
-            Some(process) => pidfd::send_signal(process, signal),
-            None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
-        };
-        if signal == libc::SIGKILL {
-            self.resume()?;
-        }
-        sent
+    }
+
+    /// Kills it. While it pauses it would not end, and from now on it does not pause any more.
+    fn kill(&self, process: &OwnedFd) -> io::Result<()> {
+        self.is_killed.store(true, Ordering::SeqCst);
+        pidfd::send_signal(process, libc::SIGKILL)?;
+        self.resume()
     }
 
     /// Has it and all that is in its container stand still, without its noticing.
@@ -107,10 +109,8 @@ impl Clone {
     /// Kills the clone of an init that was killed, as nobody is left to answer its memory calls,
     /// and waits until it maps nothing any more. Where the init was pid 1 the kernel does both.
     fn follow_init(&self) {
-        self.is_killed.store(true, Ordering::SeqCst);
         if let Some(process) = &self.process {
-            let _ = pidfd::send_signal(process, libc::SIGKILL);
-            let _ = self.resume();
+            let _ = self.kill(process);
             let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], None);
         }
     }

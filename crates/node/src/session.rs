@@ -132,6 +132,12 @@ impl Node {
         self.tell_end(channel, number)
     }
 
+    /// The living clone that a call is `about`, or that its client sees as `seen`.
+    fn clone_of(&self, about: Option<i32>, seen: i32) -> Result<Arc<Clone>, NodeError> {
+        let found = self.registry.find(about, seen).and_then(|number| self.registry.get(number));
+        found.ok_or(NodeError::NoClone { pid: seen })
+    }
+
     fn kill(
         &self,
         channel: &Channel,
@@ -139,8 +145,7 @@ impl Node {
         seen: i32,
         signal: i32,
     ) -> Result<(), NodeError> {
-        let found = self.registry.find(about, seen).and_then(|number| self.registry.get(number));
-        let clone = found.ok_or(NodeError::NoClone { pid: seen })?;
+        let clone = self.clone_of(about, seen)?;
         match clone.signal(signal).map_err(|error| (error.raw_os_error(), error)) {
             // It has ended, and is only listed until its image is let go of.
             Ok(()) | Err((Some(libc::ESRCH), _)) => channel.send(&Reply::Done, &[]),
@@ -161,8 +166,7 @@ impl Node {
         seen: i32,
         paused: bool,
     ) -> Result<(), NodeError> {
-        let found = self.registry.find(about, seen).and_then(|number| self.registry.get(number));
-        let clone = found.ok_or(NodeError::NoClone { pid: seen })?;
+        let clone = self.clone_of(about, seen)?;
         let done = if paused { clone.pause() } else { clone.resume() };
         done.map_err(|error| {
             let doing = if paused { "pause" } else { "resume" };
@@ -178,8 +182,7 @@ impl Node {
         seen: i32,
         wanted: &Promotion,
     ) -> Result<(), NodeError> {
-        let found = self.registry.find(about, seen).and_then(|number| self.registry.get(number));
-        let clone = found.ok_or(NodeError::NoClone { pid: seen })?;
+        let clone = self.clone_of(about, seen)?;
         let (pool, image) = &clone.image;
         // What it has touched itself is known then, too.
         if let Some(profile) = &clone.profile {

@@ -12,15 +12,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Decision, Facts, Memory, Policy};
 
+/// What an instance demands of its node's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Demand {
+    /// What it holds, in bytes.
+    pub held_bytes: u64,
+    /// What it may take beyond that, in bytes.
+    pub headroom_bytes: u64,
+}
+
 /// An instance that has something to do, or is starting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
     /// Its name.
     pub id: String,
-    /// What it holds, in bytes.
-    pub held_bytes: u64,
-    /// What it may take beyond that, in bytes.
-    pub headroom_bytes: u64,
+    /// What it demands.
+    #[serde(flatten)]
+    pub demand: Demand,
     /// Whether it pauses.
     pub is_paused: bool,
     /// Whether it cannot be told to pause: it is starting, or being checkpointed.
@@ -56,34 +64,42 @@ pub struct OneByOne {
 
 impl Default for OneByOne {
     fn default() -> OneByOne {
-        // Two processors touch 64 MiB of new memory in about 20 ms.
         OneByOne { slack_bytes: 64 << 20 }
     }
 }
 
-/// The least that has to be free so that all of these can come to their limits one after the other, whoever
-/// takes up to `slack_bytes` before the others can be paused.
-///
-/// Those go first that need least. What others take meanwhile is theirs, and given back by them; but those
-/// who come later in the order give it back too late for those before them. So all but the last need it.
-pub fn least_free(workers: &[Worker], slack_bytes: u64) -> u64 {
-    let mut order: Vec<&Worker> = workers.iter().collect();
-    order.sort_by_key(|worker| worker.headroom_bytes);
-    let last = order.len().saturating_sub(1);
-    let (mut least, mut given_back) = (0, 0_u64);
-    for (index, worker) in order.into_iter().enumerate() {
-        let slack = if index == last { 0 } else { slack_bytes };
-        let needed = worker.headroom_bytes.saturating_add(slack);
-        least = least.max(needed.saturating_sub(given_back));
-        given_back = given_back.saturating_add(worker.held_bytes);
+impl OneByOne {
+    /// The least that has to be free so that all of these can come to their limits one after the other, whoever
+    /// takes up to the slack before the others can be paused.
+    ///
+    /// Those go first that need least. What others take meanwhile is theirs, and given back by them; but those
+    /// who come later in the order give it back too late for those before them. So all but the last need it.
+    pub fn least_free(&self, demands: impl Iterator<Item = Demand>) -> u64 {
+        let mut order: Vec<Demand> = demands.collect();
+        order.sort_by_key(|demand| demand.headroom_bytes);
+        let last = order.len().saturating_sub(1);
+        let (mut least, mut given_back) = (0, 0_u64);
+        for (index, demand) in order.into_iter().enumerate() {
+            let slack = if index == last { 0 } else { self.slack_bytes };
+            let needed = demand.headroom_bytes.saturating_add(slack);
+            least = least.max(needed.saturating_sub(given_back));
+            given_back = given_back.saturating_add(demand.held_bytes);
+        }
+        least
     }
-    least
 }
 
 /// All may come to their limits at once: nobody pauses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllAtOnce {}
+
+impl AllAtOnce {
+    /// What has to be free so that all of these can come to their limits at once.
+    pub fn least_free(&self, demands: impl Iterator<Item = Demand>) -> u64 {
+        demands.map(|demand| demand.headroom_bytes).sum()
+    }
+}
 
 impl Policy<GrowthFacts> for AllAtOnce {
     fn decide(&self, _: &GrowthFacts) -> Decision<Vec<String>> {
@@ -95,17 +111,18 @@ impl Policy<GrowthFacts> for OneByOne {
     fn decide(&self, facts: &GrowthFacts) -> Decision<Vec<String>> {
         let GrowthFacts { memory, idle_bytes, workers } = facts;
         let free = memory.free_below(1000);
-        let least = least_free(workers, self.slack_bytes);
+        let least = self.least_free(workers.iter().map(|worker| worker.demand));
         if free >= least {
             return Decision::new(Vec::new(), format!("{free} bytes are free, and {least} enough"));
         }
         // Who goes on already does so to its end, or two might wait for each other's memory.
         let may_pause = || workers.iter().filter(|worker| !worker.goes_on);
-        let first = may_pause().min_by_key(|worker| (worker.is_paused, worker.headroom_bytes));
+        let first =
+            may_pause().min_by_key(|worker| (worker.is_paused, worker.demand.headroom_bytes));
         let Some(first) = first else {
             return Decision::new(Vec::new(), "nobody can pause");
         };
-        let Worker { id, headroom_bytes, .. } = first;
+        let Worker { id, demand: Demand { headroom_bytes, .. }, .. } = first;
         let why = format!(
             "{free} bytes are free, of {least} that instances at work may come to take one after the other"
         );
@@ -127,18 +144,20 @@ mod tests {
     use proptest::prelude::*;
 
     fn worker(id: &str, held_bytes: u64, headroom_bytes: u64) -> Worker {
-        Worker { id: id.to_owned(), held_bytes, headroom_bytes, ..Worker::default() }
+        let demand = Demand { held_bytes, headroom_bytes };
+        Worker { id: id.to_owned(), demand, ..Worker::default() }
     }
 
     #[test]
     fn as_much_stays_free_as_the_largest_may_take_not_as_all_may() {
-        let small = || (0..50).map(|id| worker(&id.to_string(), 1, 127));
-        assert_eq!(least_free(&[], 9), 0);
-        assert_eq!(least_free(&small().take(1).collect::<Vec<_>>(), 9), 127, "it is alone");
-        let all: Vec<Worker> = small().collect();
-        assert_eq!(least_free(&all, 9), 136);
-        let with_large: Vec<Worker> = small().chain([worker("large", 10, 890)]).collect();
-        assert_eq!(least_free(&with_large, 9), 840, "50 of it are given back before");
+        let small = || std::iter::repeat_n(Demand { held_bytes: 1, headroom_bytes: 127 }, 50);
+        let policy = OneByOne { slack_bytes: 9 };
+        assert_eq!(policy.least_free(small().take(0)), 0);
+        assert_eq!(policy.least_free(small().take(1)), 127, "it is alone");
+        assert_eq!(policy.least_free(small()), 136);
+        let with_large = || small().chain([Demand { held_bytes: 10, headroom_bytes: 890 }]);
+        assert_eq!(policy.least_free(with_large()), 840, "50 of it are given back before");
+        assert_eq!(AllAtOnce {}.least_free(with_large()), 50 * 127 + 890);
     }
 
     #[test]
@@ -175,7 +194,8 @@ mod tests {
         let mut turns = order.iter().copied().cycle();
         for _ in 0..100_000 {
             let idle_bytes = idle.iter().sum();
-            let used_bytes = alive.iter().map(|worker| worker.held_bytes).sum::<u64>() + idle_bytes;
+            let used_bytes =
+                alive.iter().map(|worker| worker.demand.held_bytes).sum::<u64>() + idle_bytes;
             if used_bytes > budget_bytes {
                 return Err(format!("{used_bytes} of {budget_bytes} are taken"));
             }
@@ -200,12 +220,12 @@ mod tests {
             }
             // Before anybody looks again, one takes all that may be taken until then.
             let one = &mut alive[going[turn % going.len()]];
-            let more = one.headroom_bytes.min(policy.slack_bytes);
-            one.held_bytes += more;
-            one.headroom_bytes -= more;
-            let done = alive.iter().filter(|worker| worker.headroom_bytes == 0);
-            idle.extend(done.map(|worker| worker.held_bytes));
-            alive.retain(|worker| worker.headroom_bytes > 0);
+            let more = one.demand.headroom_bytes.min(policy.slack_bytes);
+            one.demand.held_bytes += more;
+            one.demand.headroom_bytes -= more;
+            let done = alive.iter().filter(|worker| worker.demand.headroom_bytes == 0);
+            idle.extend(done.map(|worker| worker.demand.held_bytes));
+            alive.retain(|worker| worker.demand.headroom_bytes > 0);
         }
         Err("it never ends".to_owned())
     }
@@ -223,10 +243,10 @@ mod tests {
             let named = sizes.iter().enumerate();
             let workers: Vec<Worker> =
                 named.map(|(id, (held, more))| worker(&id.to_string(), *held, *more)).collect();
-            let held: u64 = workers.iter().map(|worker| worker.held_bytes).sum();
+            let held: u64 = workers.iter().map(|worker| worker.demand.held_bytes).sum();
             // As few as will do: admission lets them in with that.
             let mut budget = held;
-            while budget - held < least_free(&workers, slack_bytes) {
+            while budget - held < policy.least_free(workers.iter().map(|worker| worker.demand)) {
                 budget += 1;
             }
             let played = played_to_the_end(policy, budget, &workers, &order);

@@ -6,7 +6,7 @@ use crate::Policy;
 use crate::admission::{AdmissionFacts, LeastWorthFirst};
 use crate::checkpoint::{AfterCalls, CheckpointFacts, WhenSettled};
 use crate::ghosts::{AttachedFacts, ByBursts, EmptyFacts};
-use crate::growth::{AllAtOnce, GrowthFacts, OneByOne, Worker, least_free};
+use crate::growth::{AllAtOnce, Demand, GrowthFacts, OneByOne};
 use crate::keep_alive::{ByGaps, ByPressure, IdleFacts};
 use crate::placement::{NearestGhost, PlacementFacts};
 use crate::reclaim::{BetweenMarks, ReclaimFacts};
@@ -101,10 +101,10 @@ impl Default for Growth {
 
 impl Growth {
     /// Bytes that have to be free for what these may come to take.
-    pub fn least_free(&self, workers: &[Worker]) -> u64 {
+    pub fn least_free(&self, demands: impl Iterator<Item = Demand>) -> u64 {
         match self {
-            Growth::AllAtOnce(_) => workers.iter().map(|worker| worker.headroom_bytes).sum(),
-            Growth::OneByOne(policy) => least_free(workers, policy.slack_bytes),
+            Growth::AllAtOnce(policy) => policy.least_free(demands),
+            Growth::OneByOne(policy) => policy.least_free(demands),
         }
     }
 

@@ -116,7 +116,7 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
         store: Arc::clone(&store),
         folders,
         advisor: Arc::new(advisor),
-        budgets: Arc::clone(&agents.budgets),
+        budgets: agents.budgets(),
     };
     let served = runtime.block_on(serve(settings, parts, listener, (over, ready)));
     // Instances end with their tasks; then nothing asks the agents for anything any more.

@@ -1,7 +1,6 @@
 //! Ghosts whose clones pause: they see nothing of it, and end, or go on, whoever is killed meanwhile.
 
 use std::fs;
-use std::thread;
 use std::time::Duration;
 
 use farfork_tests::subject::Subject;
@@ -46,7 +45,7 @@ fn pid(scene: &Scene, ghost: &str) -> Outcome<i32> {
 /// The clone has its answer ready as soon as it runs.
 fn says_nothing(clone: &mut Subject) -> Outcome {
     clone.send(b"v");
-    thread::sleep(Duration::from_millis(300));
+    clone.hear(Duration::from_millis(300));
     demand(!clone.said("PASS"), "it has answered while it paused")
 }
 
@@ -106,7 +105,11 @@ fn is_not_there() -> Outcome {
     farfork::ghosts_possible()?;
     let mut scene = Scene::set(32)?;
     scene.agent()?;
-    scene.fails(&["ghost", "pause", "01234567"], 1, &["there is no ghost 01234567"])?;
+    scene.fails(
+        &["ghost", "pause", "01234567"],
+        1,
+        &["no ghost on this node is named 01234567"],
+    )?;
     let ghost = scene.works(&["ghost", "start"])?;
     scene.fails(&["ghost", "pause", &ghost], 1, &["no clone runs in ghost"])?;
     scene.works(&["ghost", "stop", &ghost])?;

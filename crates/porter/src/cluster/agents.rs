@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use farfork_node::client::Client;
 use farfork_node::{keeper, paths};
 use farfork_pool::Pool;
-use farfork_sys::cgroup::OwnGroup;
+use farfork_sys::cgroup::{MemoryGroup, OwnGroup};
 use farfork_sys::words;
 
 use super::agent::{self, Agent, Left, PATIENCE, Terms};
@@ -33,8 +33,8 @@ pub struct Agents {
     pool: PathBuf,
     is_over: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
-    /// Memory of the nodes.
-    pub budgets: Budgets,
+    /// The memory of the nodes, whose groups go with this and nobody else.
+    budgets: Owned,
     /// What tells agents that somebody keeps them.
     _lock: File,
 }
@@ -61,6 +61,12 @@ impl Agents {
             agents.nodes.push(node.clone());
         }
         Ok(agents)
+    }
+
+    /// The memory of the nodes, to be looked at.
+    pub fn budgets(&self) -> Budgets {
+        let group = |(node, group): (&String, &OwnGroup)| (node.clone(), MemoryGroup::clone(group));
+        self.budgets.iter().map(group).collect()
     }
 
     /// Ends all that is on the nodes, and the agents.
@@ -99,10 +105,12 @@ impl Drop for Agents {
 }
 
 /// The memory cgroups of the nodes, by name: what an agent and all that it starts may take together.
-pub type Budgets = Arc<BTreeMap<String, OwnGroup>>;
+pub type Budgets = BTreeMap<String, MemoryGroup>;
+/// The same for those that make them.
+type Owned = Arc<BTreeMap<String, OwnGroup>>;
 
 /// Makes the cgroups of the nodes.
-fn budgets(settings: &Settings) -> Result<Budgets, ClusterError> {
+fn budgets(settings: &Settings) -> Result<Owned, ClusterError> {
     let make = |node: &String| {
         // As many platforms may run as there are directories for their sockets.
         let socket = paths::socket(node).display().to_string();
@@ -115,7 +123,7 @@ fn budgets(settings: &Settings) -> Result<Budgets, ClusterError> {
 
 /// Ends agents that were left and are not what would be started now. Then nothing is in the way of the
 /// nodes' limits, which it sets. Those that can be gone on with.
-fn settle(settings: &Settings, budgets: &Budgets) -> Result<BTreeMap<String, Agent>, ClusterError> {
+fn settle(settings: &Settings, budgets: &Owned) -> Result<BTreeMap<String, Agent>, ClusterError> {
     let mut usable = BTreeMap::new();
     for Left { agent, terms } in Left::all(&settings.state) {
         let node = agent.node.clone();
@@ -164,7 +172,7 @@ fn must_be_free(node: &str, settings: &Settings) -> Result<(), String> {
 /// Starts agents and looks after them.
 struct Keeper {
     settings: Settings,
-    budgets: Budgets,
+    budgets: Owned,
     /// Those that are there already.
     left: BTreeMap<String, Agent>,
 }

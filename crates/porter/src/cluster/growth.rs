@@ -54,12 +54,12 @@ impl Inner {
         let Some(mut facts) = self.table.growth(node) else { return false };
         let ghosts = self.attached.idle(node).into_iter().chain(self.ghosts.idle(node));
         facts.idle_bytes += ghosts.map(|ghost| ghost.bytes).sum::<u64>();
-        let policy = &*self.advisor.policies.growth;
+        let decision = self.advisor.policies.growth.decide(&facts);
         // Whoever takes memory does not wait until this is on record.
-        let told = self.tell_who_pauses(node, &policy.decide(&facts).choice);
+        let told = self.tell_who_pauses(node, &decision.choice);
         // What stays as it is is no decision.
         if !told.is_empty() {
-            self.advisor.ask(policy, node, &facts);
+            self.advisor.decided(node, &facts, &decision);
         }
         told.contains(&true)
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farfork_policy::Memory;
-use farfork_policy::growth::{GrowthFacts, Worker};
+use farfork_policy::growth::{Demand, GrowthFacts};
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::settings::Growth;
 
@@ -64,9 +64,9 @@ impl Reading {
 impl State {
     /// What a node's memory is taken by or promised to.
     fn memory(&self, node: &str) -> Memory {
-        let promised = self.promised(&self.workers(node));
-        let taken = self.taken(node);
-        Memory { used_bytes: taken + promised, budget_bytes: self.node_memory_bytes }
+        let promised = self.growth.least_free(self.demands(node));
+        let used_bytes = self.taken(node) + promised;
+        Memory { used_bytes, budget_bytes: self.node_memory_bytes }
     }
 
     fn here(&self, node: &str) -> impl Iterator<Item = (&u64, &Entry)> {
@@ -83,15 +83,9 @@ impl State {
         held + begun + others.map(|(_, bytes)| bytes).sum::<u64>()
     }
 
-    /// Those of a node that are at work.
-    fn workers(&self, node: &str) -> Vec<Worker> {
-        let at_work = self.here(node).filter(|(_, entry)| entry.is_at_work);
-        at_work.map(|(id, entry)| entry.worker(*id)).collect()
-    }
-
-    /// What stays free for these.
-    fn promised(&self, workers: &[Worker]) -> u64 {
-        self.growth.least_free(workers)
+    /// What those of a node demand that are at work.
+    fn demands(&self, node: &str) -> impl Iterator<Item = Demand> {
+        self.here(node).filter(|(_, entry)| entry.is_at_work).map(|(_, entry)| entry.demand())
     }
 
     /// What those hold that have nothing to do.
@@ -100,26 +94,33 @@ impl State {
         idle.map(|(_, entry)| entry.held_if_not_measured()).sum()
     }
 
-    /// What has to be free on a node for this one to be at work, too, of which so much is not taken yet.
-    fn needed_by(&self, node: &str, worker: Worker, more_bytes: u64) -> u64 {
-        let mut workers = self.workers(node);
-        let before = self.promised(&workers);
-        workers.push(worker);
-        (more_bytes + self.promised(&workers)).saturating_sub(before)
-    }
-
     /// What has to be free on a node for one more instance.
     fn need(&self, node: &str, claim: Claim) -> u64 {
-        let held_bytes = claim.first_bytes();
-        let headroom_bytes = claim.most_bytes() - held_bytes;
-        let worker = Worker { held_bytes, headroom_bytes, ..Worker::default() };
-        self.needed_by(node, worker, held_bytes)
+        let newcomer = Entry::starting(node, claim);
+        let before = self.growth.least_free(self.demands(node));
+        let after = self.growth.least_free(self.demands(node).chain([newcomer.demand()]));
+        (newcomer.begun_bytes() + after).saturating_sub(before)
     }
 
-    fn has_room(&self, node: &str, bytes: u64) -> bool {
-        // Where more is promised than there is, nobody has room, not even for nothing.
+    /// Makes a change if what is taken and promised on a node is no more than it has then, or else takes it
+    /// back. Whether it is made.
+    fn if_it_fits(
+        &mut self,
+        node: &str,
+        make: impl FnOnce(&mut State),
+        take_back: impl FnOnce(&mut State),
+    ) -> bool {
+        make(self);
         let Memory { used_bytes, budget_bytes } = self.memory(node);
-        used_bytes.saturating_add(bytes) <= budget_bytes
+        let fits = used_bytes <= budget_bytes;
+        if !fits {
+            take_back(self);
+        }
+        fits
+    }
+
+    fn change(&mut self, id: u64, change: impl FnOnce(&mut Entry)) {
+        self.instances.entry(id).and_modify(change);
     }
 
     /// Whether those at work on a node may take more than is free, or some pause.
@@ -130,8 +131,7 @@ impl State {
         if self.here(node).any(|(_, entry)| entry.is_paused()) {
             return true;
         }
-        let workers = self.workers(node);
-        let growth: u64 = workers.iter().map(|worker| worker.headroom_bytes).sum();
+        let growth: u64 = self.demands(node).map(|demand| demand.headroom_bytes).sum();
         self.taken(node) + growth > self.node_memory_bytes
     }
 }
@@ -162,14 +162,18 @@ impl Table {
     /// Sets memory aside for an instance that is to be started, which counts as one at work; none if
     /// there is no room.
     pub fn reserve(self: &Arc<Table>, node: &str, claim: Claim) -> Option<Reservation> {
-        let mut state = self.state();
-        if !state.has_room(node, state.need(node, claim)) {
-            return None;
-        }
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        state.instances.insert(id, Entry::starting(node, claim));
+        let (mut state, id) = (self.state(), self.new_id());
+        let fits = state.if_it_fits(
+            node,
+            |state| drop(state.instances.insert(id, Entry::starting(node, claim))),
+            |state| drop(state.instances.remove(&id)),
+        );
         self.look_closer_if_crowded(&state, node);
-        Some(Reservation { table: Arc::clone(self), id })
+        fits.then(|| Reservation { table: Arc::clone(self), id })
+    }
+
+    fn new_id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// An instance is to have something to do: whether there is room for what it may come to take.
@@ -179,14 +183,14 @@ impl Table {
         if entry.is_at_work {
             return true;
         }
-        let (node, worker) = (entry.node.clone(), entry.worker(id));
-        let more_bytes = if entry.usage.is_none() { worker.held_bytes } else { 0 };
-        if !state.has_room(&node, state.needed_by(&node, worker, more_bytes)) {
-            return false;
-        }
-        state.instances.entry(id).and_modify(|entry| entry.is_at_work = true);
+        let node = entry.node.clone();
+        let fits = state.if_it_fits(
+            &node,
+            |state| state.change(id, |entry| entry.is_at_work = true),
+            |state| state.change(id, |entry| entry.is_at_work = false),
+        );
         self.look_closer_if_crowded(&state, &node);
-        true
+        fits
     }
 
     fn look_closer_if_crowded(&self, state: &State, node: &str) {
@@ -197,7 +201,7 @@ impl Table {
 
     /// An instance has nothing to do.
     pub fn end_work(&self, id: u64) {
-        self.state().instances.entry(id).and_modify(|entry| entry.is_at_work = false);
+        self.state().change(id, |entry| entry.is_at_work = false);
     }
 
     /// Waits for so long, or until some node becomes crowded; not at all if this one is. Whether it is.
@@ -216,7 +220,7 @@ impl Table {
         state.is_crowded(node).then(|| GrowthFacts {
             memory: Memory { used_bytes: state.taken(node), budget_bytes: state.node_memory_bytes },
             idle_bytes: state.idle_bytes(node),
-            workers: state.workers(node),
+            workers: state.here(node).filter_map(|(id, entry)| entry.worker(*id)).collect(),
         })
     }
 
@@ -237,12 +241,12 @@ impl Table {
 
     /// An instance could not be told to pause, or to go on.
     pub fn not_told(&self, id: u64, paused: bool) {
-        self.state().instances.entry(id).and_modify(|entry| entry.set_paused(!paused));
+        self.state().change(id, |entry| entry.set_paused(!paused));
     }
 
     /// Has an instance not pause until this is dropped.
     pub fn keep_going(self: &Arc<Table>, id: u64) -> Going {
-        self.state().instances.entry(id).and_modify(|entry| entry.goes_on = true);
+        self.state().change(id, |entry| entry.goes_on = true);
         Going { table: Arc::clone(self), id }
     }
 
@@ -253,13 +257,13 @@ impl Table {
 
     /// Sets memory aside for what is no instance, until this is dropped; none if there is no room.
     pub fn set_aside(self: &Arc<Table>, node: &str, bytes: u64) -> Option<SetAside> {
-        let mut state = self.state();
-        if !state.has_room(node, bytes) {
-            return None;
-        }
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        state.set_aside.insert(id, (node.to_owned(), bytes));
-        Some(SetAside { table: Arc::clone(self), id })
+        let (mut state, id) = (self.state(), self.new_id());
+        let fits = state.if_it_fits(
+            node,
+            |state| drop(state.set_aside.insert(id, (node.to_owned(), bytes))),
+            |state| drop(state.set_aside.remove(&id)),
+        );
+        fits.then(|| SetAside { table: Arc::clone(self), id })
     }
 
     /// Whether memory of a node is set aside for what is no instance.
@@ -273,11 +277,13 @@ impl Table {
         let mut state = self.state();
         let entry = state.instances.get(&id)?;
         let (node, pid, bytes) = (entry.node.clone(), entry.pid?, entry.usage?.pool_bytes);
-        if !state.has_room(&node, bytes.saturating_sub(entry.promoted_bytes)) {
-            return None;
-        }
-        state.instances.entry(id).and_modify(|entry| entry.promoted_bytes = bytes);
-        Some(Promoting { table: Arc::clone(self), id, node, pid })
+        let before = entry.promoted_bytes;
+        let fits = state.if_it_fits(
+            &node,
+            |state| state.change(id, |entry| entry.promoted_bytes = bytes),
+            |state| state.change(id, |entry| entry.promoted_bytes = before),
+        );
+        fits.then(|| Promoting { table: Arc::clone(self), id, node, pid })
     }
 
     /// The pid of an instance, as seen here.
@@ -368,7 +374,7 @@ pub struct Going {
 
 impl Drop for Going {
     fn drop(&mut self) {
-        self.table.state().instances.entry(self.id).and_modify(|entry| entry.goes_on = false);
+        self.table.state().change(self.id, |entry| entry.goes_on = false);
     }
 }
 
@@ -398,7 +404,7 @@ pub struct Promoting {
 
 impl Drop for Promoting {
     fn drop(&mut self) {
-        self.table.state().instances.entry(self.id).and_modify(|entry| entry.promoted_bytes = 0);
+        self.table.state().change(self.id, |entry| entry.promoted_bytes = 0);
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use farfork_policy::journal::{self, Line, Record};
 use farfork_policy::settings::Growth;
-use farfork_policy::{Facts, Policies, Policy, Settings};
+use farfork_policy::{Decision, Facts, Policies, Policy, Settings};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -111,13 +111,18 @@ impl Advisor {
     /// Asks a policy about somebody.
     pub fn ask<F: Facts>(&self, policy: &dyn Policy<F>, about: &str, facts: &F) -> F::Choice {
         let decision = policy.decide(facts);
+        self.decided(about, facts, &decision);
+        decision.choice
+    }
+
+    /// Counts and keeps what a policy has decided about somebody.
+    pub fn decided<F: Facts>(&self, about: &str, facts: &F, decision: &Decision<F::Choice>) {
         self.counts.get_or_create(&OfDecision::of::<F>(&decision.choice)).inc();
-        let record = Record::new(now_ms(), about, facts, &decision).map_err(io::Error::from);
+        let record = Record::new(now_ms(), about, facts, decision).map_err(io::Error::from);
         if let Ok(record) = &record {
             self.decisions.tell(record);
         }
         self.keep(record);
-        decision.choice
     }
 
     /// Writes a record to the journal, if there is one.

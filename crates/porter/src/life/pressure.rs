@@ -20,16 +20,11 @@ const RELIEF: Duration = Duration::from_millis(250);
 const RECLAIM: Duration = Duration::from_secs(1);
 /// Nobody is asked where less is used, in thousandths.
 const NO_PRESSURE_PERMILLE: u64 = 850;
-/// From here on it is asked about ghosts alone.
-const GHOSTS_END_PERMILLE: u64 = 950;
 
 impl Shared {
     /// What is on a node: instances, and ghosts that wait among what has nothing to do.
     pub fn neighbours(&self, node: &str) -> Neighbours {
-        self.with_ghosts(self.fleet.on(node), node)
-    }
-
-    fn with_ghosts(&self, mut instances: Neighbours, node: &str) -> Neighbours {
+        let mut instances = self.fleet.on(node);
         let NodeGhosts { idle, is_settling } = self.nodes.ghosts(node);
         instances.idle.extend(idle);
         instances.is_settling |= is_settling;
@@ -58,19 +53,14 @@ pub async fn relieve(shared: Arc<Shared>) {
             if node.memory.excess_above(NO_PRESSURE_PERMILLE) == 0 {
                 continue;
             }
-            let instances = shared.fleet.on(&node.name);
-            // Nothing to decide is nothing to keep on record. Some ghost waits nearly always.
-            if instances.idle.is_empty() && node.memory.excess_above(GHOSTS_END_PERMILLE) == 0 {
-                continue;
-            }
-            let all = shared.with_ghosts(instances, &node.name);
-            if all.idle.is_empty() {
-                continue;
-            }
-            let Neighbours { idle, leaving_bytes, .. } = all;
+            let Neighbours { idle, leaving_bytes, .. } = shared.neighbours(&node.name);
             let facts = ReliefFacts { memory: node.memory, idle, leaving_bytes };
-            let ended = shared.advisor.ask(&*shared.advisor.policies.relief, &node.name, &facts);
-            shared.evict(&node.name, &ended);
+            let decision = shared.advisor.policies.relief.decide(&facts);
+            // Nothing that ends is nothing to keep on record.
+            if !decision.choice.is_empty() {
+                shared.advisor.decided(&node.name, &facts, &decision);
+                shared.evict(&node.name, &decision.choice);
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farfork_policy::growth::Worker;
+use farfork_policy::growth::{Demand, Worker};
 use tokio::time::Instant;
 
 use crate::life::nodes::{Claim, Usage};
@@ -43,9 +43,12 @@ impl Entry {
         }
     }
 
-    /// What it was last seen to hold, or is expected to.
-    fn held_bytes(&self) -> u64 {
-        self.usage.map_or(self.claim.first_bytes(), |usage| usage.local_bytes)
+    /// What it demands when it is at work. What it was last seen to hold, or is expected to; what it is
+    /// promoted by it could have taken itself.
+    pub fn demand(&self) -> Demand {
+        let held = self.usage.map_or(self.claim.first_bytes(), |usage| usage.local_bytes);
+        let held_bytes = held + self.promoted_bytes;
+        Demand { held_bytes, headroom_bytes: self.claim.most_bytes().saturating_sub(held_bytes) }
     }
 
     /// What it is about to take, until that was seen.
@@ -66,12 +69,14 @@ impl Entry {
         }
     }
 
-    /// As the policy sees it that decides who pauses.
-    pub fn worker(&self, id: u64) -> Worker {
-        let held_bytes = self.held_bytes();
-        let headroom_bytes = self.claim.most_bytes().saturating_sub(held_bytes);
-        let (is_paused, goes_on) = (self.is_paused(), self.goes_on || self.pid.is_none());
-        Worker { id: id.to_string(), held_bytes, headroom_bytes, is_paused, goes_on }
+    /// As the policy sees it that decides who pauses; nothing if it has nothing to do.
+    pub fn worker(&self, id: u64) -> Option<Worker> {
+        self.is_at_work.then(|| Worker {
+            id: id.to_string(),
+            demand: self.demand(),
+            is_paused: self.is_paused(),
+            goes_on: self.goes_on || self.pid.is_none(),
+        })
     }
 
     /// Whether it pauses.

@@ -7,7 +7,11 @@ use super::*;
 const SLACK: u64 = 10;
 
 fn table(nodes: &[&str]) -> Arc<Table> {
-    table_by(Growth::OneByOne(OneByOne { slack_bytes: SLACK << 20 }), nodes)
+    table_by(one_by_one(), nodes)
+}
+
+fn one_by_one() -> Growth {
+    Growth::OneByOne(OneByOne { slack_bytes: SLACK << 20 })
 }
 
 fn table_by(growth: Growth, nodes: &[&str]) -> Arc<Table> {
@@ -46,7 +50,13 @@ fn at_work(table: &Arc<Table>, pid: i32, memory_mb: u64, local: u64) -> Reservat
 
 #[test]
 fn what_is_set_aside_counts_until_it_is_not() {
-    let table = table(&["a", "b"]);
+    for growth in [Growth::default(), one_by_one()] {
+        set_aside_and_not_by(growth);
+    }
+}
+
+fn set_aside_and_not_by(growth: Growth) {
+    let table = table_by(growth, &["a", "b"]);
     let idle = table.reserve("a", claim(300)).unwrap();
     idle.started(7);
     table.end_work(idle.id);
@@ -58,15 +68,19 @@ fn what_is_set_aside_counts_until_it_is_not() {
     let ghost = table.set_aside("a", 700 << 20).unwrap();
     assert!(table.set_aside("a", 200 << 20).is_none() && table.set_aside("b", 200).is_some());
     assert_eq!(["a", "b"].map(|node| table.has_set_aside(node)), [true, false]);
-    assert!(!table.begin_work(idle.id), "it may take 280 more beside what it is promoted by");
-    drop(promoting);
-    assert!(table.begin_work(idle.id) && table.begin_work(idle.id));
+    assert!(table.begin_work(idle.id), "of its 280 more, 150 are promised to it already");
     assert_eq!(used(&table), [1000, 0]);
-    assert!(table.promote(idle.id).is_none(), "there is no room");
+    drop(promoting);
+    let promoting = table.promote(idle.id).expect("it may take as much itself");
+    assert_eq!(used(&table), [1000, 0]);
     table.end_work(idle.id);
+    assert_eq!(used(&table), [870, 0]);
+    drop(promoting);
     assert_eq!(used(&table), [720, 0]);
+    let _other = table.reserve("a", claim(200)).unwrap();
+    assert!(table.promote(idle.id).is_none(), "there is no room");
     drop(ghost);
-    assert_eq!(used(&table), [20, 0]);
+    assert_eq!(used(&table), [220, 0]);
 }
 
 #[test]
@@ -129,6 +143,15 @@ fn many_work_where_each_may_come_to_its_limit_after_the_others() {
 }
 
 #[test]
+fn by_default_figures_fifty_small_ones_work_beside_a_large_one() {
+    let growth = Growth::OneByOne(OneByOne::default());
+    let table = Arc::new(Table::of(&["a".to_owned()], 1024 << 20, growth));
+    let _large = at_work(&table, 1, 900, 5);
+    let all: Vec<_> = (0..50).map(|_| table.reserve("a", like_others(128, 2)).unwrap()).collect();
+    assert_eq!((all.len(), used(&table)), (50, vec![900]), "105 taken, 795 free for the large one");
+}
+
+#[test]
 fn all_come_to_their_limits_at_once_if_that_is_promised() {
     let table = table_by(Growth::AllAtOnce(AllAtOnce::default()), &["a"]);
     let (_first, second) = (at_work(&table, 7, 300, 20), at_work(&table, 8, 500, 20));
@@ -149,7 +172,8 @@ fn those_pause_that_are_told_to_and_know_for_how_long() {
     assert!(table.wait_until_crowded("a", Duration::MAX), "590 and 590 do not fit");
     table.measured("a", Some(500 << 20));
     let facts = table.growth("a").unwrap();
-    let workers: Vec<u64> = facts.workers.iter().map(|worker| worker.held_bytes >> 20).collect();
+    let workers: Vec<u64> =
+        facts.workers.iter().map(|worker| worker.demand.held_bytes >> 20).collect();
     assert_eq!((facts.memory.used_bytes >> 20, workers), (500, vec![10, 10]));
     let ids = [other.id.to_string()];
     assert_eq!(table.pause("b", &ids), [], "it is not there");
