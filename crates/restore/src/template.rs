@@ -5,16 +5,17 @@ use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
 use farfork_plan::What;
 use farfork_plan::protocol::{KNOWN, PidMode, Request, Spawned, Status, StatusKind};
 use farfork_types::Cid;
 use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
-    sendmsg, setsockopt, socketpair, sockopt,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv,
+    recvmsg, sendmsg, setsockopt, socketpair, sockopt,
 };
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -28,7 +29,7 @@ use crate::error::{self, RestoreError};
 static RESTORER: &[u8] = include_bytes!(env!("FARFORK_RESTORER"));
 
 /// How long a template may take to fork: somebody has stopped one that takes longer.
-const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where the restorer expects its control socket.
 pub(crate) const CONTROL_FD: RawFd = 3;
@@ -38,6 +39,9 @@ pub(crate) const CONTROL_FD: RawFd = 3;
 pub struct Template {
     control: OwnedFd,
     child: Child,
+    /// Whether it took too long and was killed. An init that somebody has stopped may hold its end of
+    /// the control socket open all the same.
+    is_given_up: bool,
     spare: Option<Spare>,
 }
 
@@ -143,7 +147,9 @@ fn send(control: &OwnedFd, request: &Request, fds: &[RawFd]) -> Result<(), Resto
 impl Template {
     /// Starts the template from the program that this library carries.
     pub fn start() -> Result<Template, RestoreError> {
-        let file = program()?;
+        // Not at the number that the socket is given in the child.
+        let file = rustix::io::fcntl_dupfd_cloexec(program()?, CONTROL_FD + 1)
+            .map_err(|errno| failed("being unpacked")(errno.into()))?;
         let (control, theirs) = packet_pair()?;
         let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
         command.env_clear().current_dir("/").stdin(Stdio::null());
@@ -152,12 +158,12 @@ impl Template {
             .fd_mappings(vec![FdMapping { parent_fd: theirs, child_fd: CONTROL_FD }])
             .map_err(|_| failed("being given a socket")(io::Error::other("descriptor 3 taken")))?;
         let child = command.spawn().map_err(failed("being started"))?;
-        Ok(Template { control, child, spare: None })
+        Ok(Template { control, child, is_given_up: false, spare: None })
     }
 
     /// Whether somebody has killed it; then another has to be started.
     pub fn has_ended(&self) -> bool {
-        has_hung_up(&self.control)
+        self.is_given_up || has_hung_up(&self.control)
     }
 
     /// Has an init ready for the next clone, if there is none yet.
@@ -199,7 +205,7 @@ impl Template {
             Ok(init_pid) => init_pid,
             // It may have forked an init before it was killed. To ask another template, too, would
             // make two clones of one request.
-            Err(_) if says_something(&status) => 0,
+            Err(_) if has_init(&status) => 0,
             Err(error) => return Err(error),
         };
         Ok(Started::of(cid, init_pid, has_namespace, status))
@@ -216,15 +222,18 @@ impl Template {
     }
 
     fn answer(&mut self) -> Result<Spawned, RestoreError> {
-        let mut answer = [PollFd::new(&self.control, PollFlags::IN)];
-        if poll(&mut answer, Some(&PATIENCE)) == Ok(0) {
+        if !speaks(&self.control) {
             // All starts would wait for it. Another is started in its place.
             let _ = self.child.kill();
+            self.is_given_up = true;
         }
         let mut spawned = Spawned::default();
-        let read = rustix::io::read(&self.control, spawned.as_mut_bytes())
-            .map_err(|errno| failed("answering")(errno.into()))?;
-        if read == size_of::<Spawned>() { Ok(spawned) } else { Err(gone()) }
+        let flags = MsgFlags::MSG_DONTWAIT;
+        match recv(self.control.as_raw_fd(), spawned.as_mut_bytes(), flags) {
+            Ok(bytes) if bytes == size_of::<Spawned>() => Ok(spawned),
+            Ok(_) | Err(Errno::EAGAIN) => Err(gone()),
+            Err(errno) => Err(failed("answering")(errno.into())),
+        }
     }
 }
 
@@ -242,6 +251,8 @@ impl Drop for Spare {
         // It is the clone's init if it has been given its request.
         if let Some(control) = self.control.take() {
             drop(control);
+            // One that somebody has stopped does not notice.
+            let _ = kill(Pid::from_raw(self.init_pid), Signal::SIGKILL);
             let _ = waitpid(Pid::from_raw(self.init_pid), None);
         }
     }
@@ -263,17 +274,27 @@ impl Drop for Template {
     }
 }
 
-/// Waits for the init of a template that was killed: whether there is one that speaks. What it says
-/// stays where it is.
-fn says_something(status: &OwnedFd) -> bool {
-    let flags = MsgFlags::MSG_PEEK;
-    let mut byte = [0];
+/// Waits until something can be heard on `socket`, be it that nobody is there any more; not for ever.
+fn speaks(socket: &OwnedFd) -> bool {
+    let deadline = Instant::now() + PATIENCE;
     loop {
-        match nix::sys::socket::recv(status.as_raw_fd(), &mut byte, flags) {
-            Err(Errno::EINTR) => {}
-            other => return other.is_ok_and(|bytes| bytes > 0),
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&left)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return ready != Ok(0),
         }
     }
+}
+
+/// Waits for the init of a template that was killed: whether there is one. What it says stays where
+/// it is; one that says nothing has been stopped, since it keeps its end open.
+fn has_init(status: &OwnedFd) -> bool {
+    if !speaks(status) {
+        return true;
+    }
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    recv(status.as_raw_fd(), &mut [0], flags).is_ok_and(|bytes| bytes > 0)
 }
 
 impl Started {
@@ -396,4 +417,59 @@ fn text_at(plan: &[u8], offset: u64) -> String {
     let rest = plan.get(offset as usize..).filter(|_| offset != 0).unwrap_or_default();
     let text = rest.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farfork_sys::proc;
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    use std::sync::mpsc;
+
+    /// A template of this process's, where it may have one.
+    fn template() -> Option<Template> {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED a test of templates: it needs root");
+            return None;
+        }
+        Some(Template::start().unwrap())
+    }
+
+    fn stop(pid: i32) {
+        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        let stat = format!("/proc/{pid}/stat");
+        while !proc::text(&stat).unwrap().rsplit_once(") ").unwrap().1.starts_with('T') {
+            std::thread::yield_now();
+        }
+    }
+
+    /// What `work` gives, which must not wait for ever.
+    fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = mpsc::channel();
+        std::thread::spawn(move || done.send(work()));
+        result.recv_timeout(Duration::from_secs(60)).expect("it waits for who does not move")
+    }
+
+    #[test]
+    fn a_spare_that_was_stopped_holds_up_nobody() {
+        let Some(mut template) = template() else { return };
+        template.prepare().unwrap();
+        stop(template.spare.as_ref().unwrap().init_pid);
+        in_time(|| drop(template));
+    }
+
+    /// An init that is stopped before it has closed anything has the template's end, too.
+    #[test]
+    fn a_template_that_was_stopped_is_given_up_whoever_has_its_end() {
+        let Some(mut template) = template() else { return };
+        template.prepare().unwrap();
+        template.spare = None;
+        let pid = rustix::process::Pid::from_child(&template.child);
+        let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let end = pidfd_getfd(&handle, CONTROL_FD, PidfdGetfdFlags::empty()).unwrap();
+        stop(template.child.id() as i32);
+        let (answer, template) = in_time(|| (template.prepare(), template));
+        assert!(answer.is_err() && template.has_ended());
+        drop(end);
+    }
 }
