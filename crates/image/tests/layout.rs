@@ -6,7 +6,7 @@ use farfork_image::compile::compile;
 use farfork_image::layout;
 use farfork_image::model::*;
 use farfork_plan::protocol::SLOT_POOL;
-use farfork_plan::{MemberPlan, Op, PlanHeader, Table, Window, window};
+use farfork_plan::{MemberPlan, Op, PlanHeader, Table, Window, nr, window};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 use proptest::prelude::*;
 use zerocopy::FromBytes;
@@ -132,8 +132,8 @@ fn run(ops: &[Op]) -> HashMap<u64, Shows> {
                     space.insert(page, shows);
                 }
             }
-            // pread64(pool, address, bytes, offset), to memory that is there
-            libc::SYS_pread64 => {
+            // to memory that is there
+            number if number == i64::from(nr::READ_ALL) => {
                 for page in pages(b, op.args[2]) {
                     assert_eq!(space.insert(page, Shows::Pool(d + (page - b))), Some(Shows::Zeros));
                 }

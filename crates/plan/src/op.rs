@@ -23,6 +23,9 @@ pub mod nr {
     /// Writes the `args[2]` bytes at `args[1]` to descriptor `args[0]` at offset `args[3]`, all of
     /// them or failing.
     pub const WRITE_ALL: u32 = 0x8006;
+    /// Reads from descriptor `args[0]` at offset `args[3]` to the `args[2]` bytes at `args[1]`, all
+    /// of them or failing.
+    pub const READ_ALL: u32 = 0x801a;
     /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
     /// leaves out the next `args[1]` ops, which make the parent's.
     pub const TAKE_SUPPLIED: u32 = 0x8007;
@@ -38,6 +41,9 @@ pub mod nr {
     /// anything), or this fails with ESTALE. What the assumed rights do not suffice for is opened
     /// with the restorer's own, and then has to be the very same.
     pub const OPEN: u32 = 0x8013;
+    /// Fails with ESTALE unless what is open as `args[0]` still is what is at `args[1]` (an
+    /// [`Identity`](crate::place::Identity)).
+    pub const UNCHANGED: u32 = 0x8019;
     /// Binds the socket `args[0]` to the `args[2]` bytes of address at `args[1]`, with the assumed
     /// rights if they suffice.
     pub const BIND: u32 = 0x8014;

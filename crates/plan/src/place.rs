@@ -44,9 +44,15 @@ pub struct Identity {
     pub inode: u64,
     /// When that was made, in nanoseconds since the epoch, likewise.
     pub born_ns: u64,
+    /// 1 if it must not have been written since: size and time have to be the same, too.
+    pub is_bound: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// When it was last written, in nanoseconds since the epoch.
+    pub written_ns: i64,
 }
 
 const _: () = {
     assert!(size_of::<Rights>() == 32);
-    assert!(size_of::<Identity>() == 40);
+    assert!(size_of::<Identity>() == 64);
 };

@@ -143,9 +143,13 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
              path, start it on a node in a network namespace of its own (ip netns exec NAME \
              farfork restore --node NAME)"
         }
+        (Some(What::Lock), Some(libc::ESTALE)) => {
+            "; the process has its locks, but its files are not as they were: somebody has written \
+             to them since the checkpoint. Put them back, or make the image again"
+        }
         (_, Some(libc::ESTALE | libc::ELOOP)) => {
-            "; its path leads to something else than it did: put back what was there, without \
-             symbolic links on the way, or make the image again"
+            "; its path leads to something else than it did, or to what was written since: put back \
+             what was there, without symbolic links on the way, or make the image again"
         }
         (Some(What::Address), Some(libc::EADDRNOTAVAIL | libc::ENODEV)) => {
             "; no interface of the node's network namespace has it: add it there (ip address \

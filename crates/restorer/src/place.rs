@@ -76,6 +76,15 @@ unsafe fn kept(fd: u64, wanted: u64, is_the_same: bool) -> SysResult {
     Err(ESTALE)
 }
 
+/// Compares an open file as [`farfork_plan::nr::UNCHANGED`] says.
+///
+/// # Safety
+/// The identity in `args` is in the plan.
+pub unsafe fn unchanged([fd, wanted, ..]: [u64; 6]) -> SysResult {
+    // SAFETY: passed on to the caller.
+    if is(fd, unsafe { &*(wanted as *const Identity) }, false) { Ok(0) } else { Err(ESTALE) }
+}
+
 /// Whether what is open as `fd` is what is `wanted`: something like it, or `is_the_same`.
 fn is(fd: u64, wanted: &Identity, is_the_same: bool) -> bool {
     let mut found = MaybeUninit::<k::statx>::zeroed();
@@ -90,9 +99,12 @@ fn is(fd: u64, wanted: &Identity, is_the_same: bool) -> bool {
     };
     let (mode, kind) = (u32::from(found.stx_mode), k::S_IFMT);
     let device = u64::from(found.stx_rdev_major) << 32 | u64::from(found.stx_rdev_minor);
-    let born = &found.stx_btime;
-    let born_ns = born.tv_sec as u64 * 1_000_000_000 + u64::from(born.tv_nsec);
+    let nanoseconds =
+        |at: &k::statx_timestamp| at.tv_sec.wrapping_mul(1_000_000_000) + i64::from(at.tv_nsec);
+    let born_ns = nanoseconds(&found.stx_btime) as u64;
     let is_alike = mode & kind == wanted.mode & kind && device == wanted.device;
+    let written = (found.stx_size, nanoseconds(&found.stx_mtime));
+    let is_unwritten = wanted.is_bound == 0 || written == (wanted.size, wanted.written_ns);
     let owner = (mode, found.stx_uid, found.stx_gid);
     let has_owner = owner == (wanted.mode, wanted.user, wanted.group);
     let is_same = (found.stx_ino, born_ns) == (wanted.inode, wanted.born_ns);
@@ -100,7 +112,7 @@ fn is(fd: u64, wanted: &Identity, is_the_same: bool) -> bool {
     // SAFETY: set before the first op is run.
     let sees_owners = unsafe { !SHARED.get().keeps_groups };
     let is_owned = wanted.is_owned != 0 && sees_owners;
-    is_alike && (!is_owned || has_owner && (!is_the_same || is_same))
+    is_alike && is_unwritten && (!is_owned || has_owner && (!is_the_same || is_same))
 }
 
 /// Binds a socket as [`farfork_plan::nr::BIND`] says. Where the parent could not make the file

@@ -166,7 +166,8 @@ impl Slots {
                 }
                 nr::TIMER_CREATE => timer_create(args[0], args[1], args[2]),
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
-                nr::WRITE_ALL => write_all(args),
+                nr::WRITE_ALL => transfer_all(k::__NR_pwrite64, args),
+                nr::READ_ALL => transfer_all(k::__NR_pread64, args),
                 nr::TAKE_SUPPLIED => supplied(args[0]),
                 nr::FORK => family::fork(args[0]),
                 nr::FOLLOW_PARENT => family::follow_parent(args[0]),
@@ -179,6 +180,7 @@ impl Slots {
                 nr::ASSUME => self.rights.assume(args[0]),
                 nr::RESUME => self.rights.resume(),
                 nr::OPEN => place::open(&mut self.rights, args),
+                nr::UNCHANGED => place::unchanged(args),
                 nr::BIND => place::bind(&mut self.rights, args),
                 nr::WATCH => place::watch(&mut self.rights, args),
                 nr::MARK => place::mark(&mut self.rights, args),
@@ -290,16 +292,17 @@ unsafe fn timer_create(id: u64, clock: u64, event: u64) -> SysResult {
     }
 }
 
-/// A file system that is full, and a memory limit, may end a write in the middle: the next one
-/// then tells why.
-unsafe fn write_all([fd, from, bytes, offset, ..]: [u64; 6]) -> SysResult {
+/// `pread64` or `pwrite64` until all is done. A file system that is full, a memory limit and a signal
+/// may end one in the middle, and the kernel ends each after 2 GiB: the next one goes on, or tells why
+/// not.
+unsafe fn transfer_all(number: u32, [fd, at, bytes, offset, ..]: [u64; 6]) -> SysResult {
     let mut done = 0;
     while done < bytes {
-        let args = [fd, from + done, bytes - done, offset + done];
-        // SAFETY: the plan maps what it wants to be read.
-        match unsafe { syscall(k::__NR_pwrite64, args) }? {
+        let args = [fd, at + done, bytes - done, offset + done];
+        // SAFETY: the plan maps what it wants to be read or filled.
+        match unsafe { syscall(number, args) }? {
             0 => return Err(Errno(linux_raw_sys::errno::EIO as i32)),
-            written => done += written,
+            moved => done += moved,
         }
     }
     Ok(done)

@@ -42,7 +42,7 @@ pub fn with_pipeline_is_cloned() -> Outcome {
         }
         let ghost = match way.place {
             Place::Scratch => None,
-            _ => Some(serving::start_ghost(way, IMAGE)?),
+            _ => Some(serving::start_ghost(way, IMAGE, &[])?),
         };
         let mut restore = farfork::restore(pool, IMAGE, &way.options(ghost.as_deref()))?;
         let mut clone = Subject::start(&way.name(), &mut restore, PATIENCE)?;
@@ -53,7 +53,7 @@ pub fn with_pipeline_is_cloned() -> Outcome {
 }
 
 fn must_not_wait(way: Way) -> Outcome {
-    match serving::start_ghost(way, IMAGE) {
+    match serving::start_ghost(way, IMAGE, &[]) {
         Err(Trouble::Failed(text)) if text.contains("several processes") => Ok(()),
         other => Err(Trouble::Failed(format!("expected no ghost with a tree, saw {other:?}"))),
     }

@@ -19,6 +19,7 @@ const CASES: &[Case] = &[
     ("redis_in_ghosts", redis::SERVER, redis::is_cloned_in_ghosts),
     ("nginx_without_workers", nginx::SERVER, nginx::is_cloned),
     ("nginx_with_workers", nginx::SERVER, nginx::with_workers_is_cloned),
+    ("nginx_in_ghosts", nginx::SERVER, nginx::is_cloned_in_ghosts),
     ("sqlite_idle", sqlite::SHELL, sqlite::idle_is_cloned),
     ("sqlite_journal_beside", sqlite::SHELL, sqlite::journal_beside_its_parent),
     ("sqlite_journal_killed", sqlite::SHELL, sqlite::journal_after_a_kill),
@@ -26,6 +27,8 @@ const CASES: &[Case] = &[
     ("sqlite_wal_beside", sqlite::SHELL, sqlite::wal_beside_its_parent),
     ("sqlite_wal_killed", sqlite::SHELL, sqlite::wal_after_a_kill),
     ("sqlite_wal_overtaken", sqlite::SHELL, sqlite::wal_overtaken),
+    ("sqlite_journal_in_ghosts", sqlite::SHELL, sqlite::journal_in_ghosts),
+    ("sqlite_wal_in_ghosts", sqlite::SHELL, sqlite::wal_in_ghosts),
     ("postgres", postgres::INITDB, postgres::is_cloned),
     ("bash_with_pipeline", "bash", bash::with_pipeline_is_cloned),
 ];

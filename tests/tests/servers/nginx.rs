@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use farfork_tests::way::Way;
 use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -116,6 +117,29 @@ pub fn with_workers_is_cloned() -> Outcome {
     let image = "test/nginx-workers";
     serving::must_refuse_checkpoint(parent.server.pid(), image, &["child process", "--tree"])?;
     serves_in_clones(&parent, image, &["--tree"])
+}
+
+/// In ghosts, each clone serves at the parent's address.
+pub fn is_cloned_in_ghosts() -> Outcome {
+    farfork::ghosts_possible()?;
+    let (parent, image) = (Nginx::start("nginx-ghosts", None)?, "test/nginx-ghosts");
+    serving::checkpoint(parent.server.pid(), image, &[])?;
+    let ways = Way::in_ghosts();
+    let clones: Outcome<Vec<_>> =
+        ways.iter().map(|way| serving::in_ghost(*way, image, &[])).collect();
+    let clones = clones?;
+    let whos: Vec<String> = ways.iter().map(|way| way.name()).collect();
+    for ((pid, _), who) in clones.iter().zip(&whos) {
+        parent.must_serve(Some(*pid), parent.port, who)?;
+    }
+    parent.must_serve(None, parent.port, "parent")?;
+    let whos: Vec<&str> = whos.iter().map(String::as_str).chain(["parent"]).collect();
+    parent.must_have_logged(&whos)?;
+    for (pid, ghost) in clones {
+        must_quit(pid)?;
+        testbed::eventually("a ghost's end", || Ok(farfork::remains(&ghost).is_empty()))?;
+    }
+    farfork::forget(testbed::pool()?, image)
 }
 
 fn serves_in_clones(parent: &Nginx, image: &str, more: &[&str]) -> Outcome {

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use farfork_tests::way::{Place, Way};
 use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -176,6 +177,11 @@ pub fn is_cloned() -> Outcome {
     serving::must_refuse_checkpoint(parent.server.pid(), IMAGE, &["child process", "--tree"])?;
     serving::checkpoint(parent.server.pid(), IMAGE, &["--tree"])?;
     let _nodes = [parent.node("blue")?, parent.node("red")?];
+    // What is of several processes starts in empty ones only.
+    let mut ways = Way::in_ghosts();
+    ways.retain(|way| way.place == Place::EmptyGhost);
+    let _others: Vec<Node> =
+        ways.iter().map(|way| parent.node(&way.name())).collect::<Outcome<_>>()?;
     let blue = serving::restored(IMAGE, &["--node", "blue", "--tiering", "moa"])?;
     let red = serving::restored(IMAGE, &["--node", "red", "--tiering", "hybrid"])?;
     for (place, name) in [(Some(blue), "blue"), (Some(red), "red"), (None, "parent")] {
@@ -195,7 +201,21 @@ pub fn is_cloned() -> Outcome {
     session.expect("select sum(a) from t", "500507")?;
     must_shut_down(blue)?;
     must_shut_down(red)?;
+    farfork::ghosts_possible()?;
+    for way in ways {
+        works_in_ghost(&parent, way)?;
+    }
     farfork::forget(testbed::pool()?, IMAGE)
+}
+
+/// In a ghost of the node with the name of the way, a clone does the same.
+fn works_in_ghost(parent: &Postgres, way: Way) -> Outcome {
+    let (pid, ghost) = serving::in_ghost(way, IMAGE, &["--node", &way.name()])?;
+    parent.expect(Some(pid), "insert into t values (7)", "")?;
+    parent.expect(Some(pid), IN_PARALLEL, "500507")?;
+    parent.expect(Some(pid), "vacuum full t", "")?;
+    must_shut_down(pid)?;
+    testbed::eventually("a ghost's end", || Ok(farfork::remains(&ghost).is_empty()))
 }
 
 /// By the signal at which the server ends its clients' backends, writes what it has, and ends.

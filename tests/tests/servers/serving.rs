@@ -94,17 +94,19 @@ pub fn on_other_nodes(image: &str) -> Outcome<[i64; 2]> {
 pub fn in_ghosts(image: &str, place: Place) -> Outcome<Vec<(i64, String)>> {
     farfork::ghosts_possible()?;
     let ways = Way::all().filter(|way| way.place == place);
-    let begin = |way: Way| {
-        let ghost = start_ghost(way, image)?;
-        Ok((restored(image, &way.options(Some(&ghost)))?, ghost))
-    };
-    ways.map(begin).collect()
+    ways.map(|way| in_ghost(way, image, &[])).collect()
 }
 
-/// The ghost in which a clone begins like this.
-pub fn start_ghost(way: Way, image: &str) -> Outcome<String> {
+/// A clone of `image` that begins like this, and its ghost; `node` are options that say where.
+pub fn in_ghost(way: Way, image: &str, node: &[&str]) -> Outcome<(i64, String)> {
+    let ghost = start_ghost(way, image, node)?;
+    Ok((restored(image, &[node, &way.options(Some(&ghost))].concat())?, ghost))
+}
+
+/// The ghost in which a clone begins like this; `node` are options that say where.
+pub fn start_ghost(way: Way, image: &str, node: &[&str]) -> Outcome<String> {
     let pool = testbed::pool()?.display().to_string();
-    let mut options = way.ghost(image).unwrap_or_default();
+    let mut options = [node, &way.ghost(image).unwrap_or_default()].concat();
     if way.place == Place::AttachedGhost {
         options.extend(["--pool", &pool]);
     }

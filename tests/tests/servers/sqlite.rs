@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use farfork_tests::subject::Subject;
+use farfork_tests::way::Way;
 use farfork_tests::{Outcome, Trouble, farfork, testbed};
 
 use crate::serving;
@@ -112,10 +113,10 @@ impl Scene {
             serving::must_refuse_restore(&self.image, node, &["taking a lock", "/db", "--kill"])?;
         }
         self.must_commit(&mut parent)?;
-        let words = ["not as they were", "/db"];
-        // What was looked at is believed for two seconds; on the other node too.
-        std::thread::sleep(Duration::from_secs(3));
-        serving::must_refuse_restore(&self.image, &[], &words)?;
+        // Both nodes have just looked at the files, and believe for a while what they have seen.
+        for node in [&[][..], &["--node", other]] {
+            serving::must_refuse_restore(&self.image, node, &["/db"])?;
+        }
         farfork::forget(testbed::pool()?, &self.image)
     }
 
@@ -123,13 +124,37 @@ impl Scene {
     /// same pid here, and on another node.
     fn killed(&self) -> Outcome {
         let other = testbed::other_node(testbed::pool()?, 0)?;
+        self.kill(self.in_transaction()?)?;
         self.taken_over(&["--pid-mode", "same"])?;
         self.once(&format!("delete from t where a > {BEFORE};"))?;
+        self.kill(self.in_transaction()?)?;
         self.taken_over(&["--node", other])
     }
 
+    /// The same in ghosts; and if somebody has written when the ghost was there already, nobody
+    /// goes on with the transaction.
+    fn in_ghosts(&self) -> Outcome {
+        farfork::ghosts_possible()?;
+        for way in Way::in_ghosts() {
+            self.kill(self.in_transaction()?)?;
+            let ghost = serving::start_ghost(way, &self.image, &[])?;
+            self.taken_over(&way.options(Some(&ghost)))?;
+            self.once(&format!("delete from t where a > {BEFORE};"))?;
+
+            self.kill(self.in_transaction()?)?;
+            let ghost = serving::start_ghost(way, &self.image, &[])?;
+            self.once(&format!("insert into t select {BEFORE} + 1, randomblob(300);"))?;
+            let words = ["not as they were", "/db"];
+            serving::must_refuse_restore(&self.image, &way.options(Some(&ghost)), &words)?;
+            self.must_hold(BEFORE + 1)?;
+            self.once(&format!("delete from t where a > {BEFORE};"))?;
+            farfork::forget(testbed::pool()?, &self.image)?;
+        }
+        Ok(())
+    }
+
+    /// A clone goes on with the transaction of a parent that is gone.
     fn taken_over(&self, more: &[&str]) -> Outcome {
-        self.kill(self.in_transaction()?)?;
         let mut clone = self.clone("the clone", more)?;
         must_say(
             &mut clone,
@@ -182,6 +207,14 @@ pub fn wal_after_a_kill() -> Outcome {
 
 pub fn wal_overtaken() -> Outcome {
     Scene::set("overtaken", "wal")?.overtaken()
+}
+
+pub fn journal_in_ghosts() -> Outcome {
+    Scene::set("ghosts", "delete")?.in_ghosts()
+}
+
+pub fn wal_in_ghosts() -> Outcome {
+    Scene::set("ghosts", "wal")?.in_ghosts()
 }
 
 /// Between transactions clones and parent have one database together, as processes do: in WAL mode

@@ -289,7 +289,7 @@ impl Compiler<'_> {
         }
         for (start, end, offset) in &runs {
             let args = [SLOT_POOL.into(), *start, end - start, *offset];
-            self.ops.push(Op::new(What::Fill, libc::SYS_pread64 as u32, &args).slot_arg(0));
+            self.ops.push(Op::new(What::Fill, nr::READ_ALL, &args).slot_arg(0));
         }
         if region.is_filled_first() || is_protected && !runs.is_empty() {
             self.protect(region, region.prot.into());
@@ -421,7 +421,8 @@ const MAP_DROPPABLE: i32 = 8;
 fn open(file: &FileStamp, access: i32, arena: &mut Arena) -> Op {
     let detail = arena.detail(&file.path.display().to_string());
     let flags = (access | libc::O_CLOEXEC) as u64;
-    let open = place::open(What::File, &file.path, flags, &file.identity, arena);
+    let wanted = place::identity(&file.identity, None, arena);
+    let open = place::open(What::File, &file.path, flags, wanted, arena);
     open.store(SLOT_FILE).about(detail)
 }
 

@@ -15,7 +15,7 @@ use farfork_plan::{Op, Table, What, nr};
 use zerocopy::IntoBytes;
 
 use super::arena::Arena;
-use crate::model::{FileIdentity, Member};
+use crate::model::{FileIdentity, FileStamp, Member};
 
 /// Rights over all files: `CAP_DAC_OVERRIDE`, `CAP_DAC_READ_SEARCH`, `CAP_FOWNER`.
 const ALL_FILES: u64 = 1 << 1 | 1 << 2 | 1 << 3;
@@ -63,15 +63,17 @@ impl Opener {
     }
 }
 
-/// An op about `what` that opens `path` with `flags`, where there has to be what `identity` says.
-pub fn open(what: What, path: &Path, flags: u64, of: &FileIdentity, arena: &mut Arena) -> Op {
+/// An op about `what` that opens `path` with `flags`, where there has to be what `wanted`, an
+/// address in the plan, says.
+pub fn open(what: What, path: &Path, flags: u64, wanted: u64, arena: &mut Arena) -> Op {
     let at = arena.text(path.as_os_str().as_bytes());
     let flags = if flags & libc::O_PATH as u64 != 0 { flags & HANDLE } else { flags };
-    Op::new(what, nr::OPEN, &[at, flags, identity(of, arena)])
+    Op::new(what, nr::OPEN, &[at, flags, wanted])
 }
 
-/// Puts `of` into the plan and gives its address, 0 if nothing is known.
-pub fn identity(of: &FileIdentity, arena: &mut Arena) -> u64 {
+/// Puts `of` into the plan and gives its address, 0 if nothing is known. With a stamp it also says
+/// what must not have been written.
+pub fn identity(of: &FileIdentity, stamp: Option<&FileStamp>, arena: &mut Arena) -> u64 {
     if *of == FileIdentity::default() {
         return 0;
     }
@@ -86,6 +88,9 @@ pub fn identity(of: &FileIdentity, arena: &mut Arena) -> u64 {
         device: u64::from(of.device.0) << 32 | u64::from(of.device.1),
         inode: of.inode,
         born_ns: of.born_ns,
+        is_bound: u64::from(stamp.is_some()),
+        size: stamp.map_or(0, |stamp| stamp.size),
+        written_ns: stamp.map_or(0, |stamp| stamp.mtime_ns as i64),
     };
     arena.put(identity.as_bytes(), 8)
 }

@@ -45,7 +45,8 @@ fn directory(member: &Member, arena: &mut Arena) -> Vec<Op> {
     let flags = (libc::O_PATH | libc::O_DIRECTORY) as u64;
     let (mut ops, mut opener) = (Vec::new(), Opener::new(member, arena));
     opener.assume(&mut ops);
-    let open = place::open(What::Directory, cwd, flags, identity, arena);
+    let wanted = place::identity(identity, None, arena);
+    let open = place::open(What::Directory, cwd, flags, wanted, arena);
     ops.push(open.store(SLOT_DIRECTORY).about(detail));
     // It may be one that the parent could not enter any more.
     opener.resume(&mut ops);

@@ -1,10 +1,11 @@
 //! Locks, leases, and signals about files. None of them waits: what another process holds makes
 //! the clone fail, as it would be wrong to run without.
 
-use farfork_plan::{Op, What};
+use farfork_plan::{Op, What, nr};
 
 use super::{Compiler, LATER};
-use crate::model::{Lock, LockKind};
+use crate::compile::place;
+use crate::model::{Lock, LockKind, OpenFile};
 
 const F_SETSIG: u64 = 10;
 const F_SETOWN: u64 = libc::F_SETOWN as u64;
@@ -41,6 +42,28 @@ impl Compiler<'_> {
             self.detail = self.arena.detail(&format!("fd {fd} ({file}, {how} {kind})"));
             let (number, args) = self.lock(fd, lock);
             self.ops.push(Op::new(What::Lock, number as u32, &args).about(self.detail));
+        }
+        if !member.locks.is_empty() {
+            self.unwritten();
+        }
+    }
+
+    /// Compares what the process has read with what it was. Only with its locks is it sure that
+    /// nobody writes any more: what was found out before they were taken, somebody may have changed.
+    fn unwritten(&mut self) {
+        let model = self.model;
+        let read: Vec<u32> = self.numbers.keys().copied().collect();
+        for index in read {
+            let file = &model.files[index as usize];
+            let OpenFile::Path { stamp: Some(stamp), identity, .. } = file else { continue };
+            let Some(fd) = self.first(index) else { continue };
+            self.name(index, file);
+            let wanted = place::identity(identity, Some(stamp), self.arena);
+            if wanted == 0 {
+                continue;
+            }
+            let compare = Op::new(What::Lock, nr::UNCHANGED, &[fd.into(), wanted]);
+            self.ops.push(compare.about(self.detail));
         }
     }
 

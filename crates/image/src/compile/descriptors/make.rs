@@ -19,8 +19,9 @@ impl Compiler<'_> {
     /// Makes a file of its own, in the slot for it.
     pub fn make(&mut self, file: &OpenFile) {
         match file {
-            OpenFile::Path { path, flags, offset, identity, .. } => {
-                let open = place::open(What::File, path, open_flags(*flags), identity, self.arena);
+            OpenFile::Path { path, flags, offset, stamp, identity } => {
+                let wanted = place::identity(identity, stamp.as_ref(), self.arena);
+                let open = place::open(What::File, path, open_flags(*flags), wanted, self.arena);
                 self.opened(open, *offset);
             }
             OpenFile::Object { object, flags, offset } => {

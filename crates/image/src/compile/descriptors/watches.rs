@@ -72,6 +72,6 @@ impl Compiler<'_> {
         self.detail = self.arena.detail(&format!("fd {fd} ({kind}) watching {}", path.display()));
         self.opener.assume(&mut self.ops);
         let at = self.arena.text(path.as_os_str().as_bytes());
-        (at, place::identity(of, self.arena))
+        (at, place::identity(of, None, self.arena))
     }
 }
