@@ -49,7 +49,8 @@ const CASES: &[(&str, &[Case])] = &[
 ];
 
 /// What is crossed with policies and places.
-const CROSSED: &[(&str, &[Crossed])] = &[("pages", pages::CROSSED), ("restore", ways::CROSSED)];
+const CROSSED: &[(&str, &[Crossed])] =
+    &[("pages", pages::CROSSED), ("restore", ways::CROSSED), ("steps", steps::CROSSED)];
 
 /// They ask for a medium that this machine may lack.
 const MEDIA: &str = "media";

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use farfork_tests::stalls::Stalls;
 use farfork_tests::subject::Subject;
+use farfork_tests::way::{POLICIES, Place, Way};
 use farfork_tests::{Outcome, farfork};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -15,6 +16,7 @@ use nix::unistd::Pid;
 use crate::Case;
 use crate::scene::{PATIENCE, Scene, await_until, children, demand, during, fail, users};
 use crate::tracer::{Blow, Role, Tracer, after};
+use crate::ways::{self, Crossed};
 
 pub const CASES: &[Case] = &[
     ("of_the_template", of_the_template),
@@ -33,18 +35,17 @@ pub const CASES: &[Case] = &[
     ("of_the_client_that_detaches", of_the_client_that_detaches),
 ];
 
+/// By every policy, wherever clones begin.
+pub const CROSSED: &[Crossed] = &[ways::everywhere("by_its_policy", by_its_policy, |way| {
+    way.is("hybrid", Place::AttachedGhost)
+})];
+
 /// How a clone is asked for.
 const NEW: &[&str] = &[];
 const SAME: &[&str] = &["--pid-mode", "same"];
 const DETACHED: &[&str] = &["--detach"];
-
-/// Where a clone is started.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Scratch,
-    EmptyGhost,
-    AttachedGhost,
-}
+/// Where and how clones begin if nobody says anything.
+const PLAIN: Way = Way { tiering: POLICIES[0], place: Place::Scratch };
 
 /// A container that waits: its name, its init, and its clone.
 struct Ghost {
@@ -60,7 +61,7 @@ struct Stage {
     /// Goes on, unless clones take its pid.
     parent: Option<Subject>,
     more: &'static [&'static str],
-    place: Place,
+    way: Way,
     /// Children of the agent when nothing goes on: its template, and an init in advance if it has one.
     at_rest: usize,
     free: u64,
@@ -85,26 +86,28 @@ impl Stage {
     fn set(more: &'static [&'static str]) -> Outcome<Stage> {
         let mut scene = Scene::set(32)?;
         let agent = if more == SAME { scene.agent_apart() } else { scene.agent() }?;
-        Stage::build(scene, agent, (more, Place::Scratch), 1)
+        Stage::build(scene, agent, (more, PLAIN), 1)
     }
 
-    fn set_at(place: Place) -> Outcome<Stage> {
-        farfork::ghosts_possible()?;
+    fn set_by(way: Way) -> Outcome<Stage> {
+        if way.place != Place::Scratch {
+            farfork::ghosts_possible()?;
+        }
         let mut scene = Scene::set(32)?;
         let agent = scene.agent()?;
-        Stage::build(scene, agent, (NEW, place), 1)
+        Stage::build(scene, agent, (NEW, way), 1)
     }
 
     fn set_with_spare() -> Outcome<Stage> {
         let mut scene = Scene::set(32)?;
         let agent = scene.agent_with_spare()?;
-        Stage::build(scene, agent, (NEW, Place::Scratch), 2)
+        Stage::build(scene, agent, (NEW, PLAIN), 2)
     }
 
     fn build(
         scene: Scene,
         agent: u32,
-        (more, place): (&'static [&'static str], Place),
+        (more, way): (&'static [&'static str], Way),
         at_rest: usize,
     ) -> Outcome<Stage> {
         let is_same = more == SAME;
@@ -117,7 +120,7 @@ impl Stage {
         }
         let parent = (!is_same).then_some(parent);
         let free = scene.free_bytes()?;
-        let mut stage = Stage { scene, agent, parent, more, place, at_rest, free, descriptors: 0 };
+        let mut stage = Stage { scene, agent, parent, more, way, at_rest, free, descriptors: 0 };
         let first = stage.restore_alone()?;
         stage.passes(first)?;
         await_until("the agent is at rest", || children(agent).len() == at_rest)?;
@@ -126,12 +129,8 @@ impl Stage {
     }
 
     fn ghost(&self) -> Outcome<Option<Ghost>> {
-        let image: &[&str] = match self.place {
-            Place::Scratch => return Ok(None),
-            Place::EmptyGhost => &[],
-            Place::AttachedGhost => &["--image", "a/b"],
-        };
-        let text = self.scene.works(&[&["ghost", "start", "--json"], image].concat())?;
+        let Some(options) = self.way.ghost("a/b") else { return Ok(None) };
+        let text = self.scene.works(&[&["ghost", "start", "--json"], &options[..]].concat())?;
         let told: serde_json::Value = serde_json::from_str(&text).map_err(during("reading"))?;
         let pid = |key: &str| told[key].as_u64().map(|pid| pid as u32);
         let (Some(id), Some(init)) = (told["id"].as_str(), pid("init_pid")) else {
@@ -141,9 +140,8 @@ impl Stage {
     }
 
     fn command(&self, ghost: Option<&Ghost>) -> Outcome<Command> {
-        let inside = ghost.map(|ghost| ["--ghost", &ghost.id]);
-        let inside = inside.iter().flatten().copied().collect::<Vec<_>>();
-        self.scene.command(&[&["restore", "a/b", "--json"], self.more, &inside].concat())
+        let options = self.way.options(ghost.map(|ghost| ghost.id.as_str()));
+        self.scene.command(&[&["restore", "a/b", "--json"], self.more, &options].concat())
     }
 
     fn restore_alone(&self) -> Outcome<Subject> {
@@ -358,7 +356,7 @@ fn of_the_spare() -> Outcome {
 }
 
 fn of_a_ghost() -> Outcome {
-    let mut stage = Stage::set_at(Place::EmptyGhost)?;
+    let mut stage = Stage::set_by(Way { place: Place::EmptyGhost, ..PLAIN })?;
     everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
     everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(3), is_told)?;
     everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(5), is_told)?;
@@ -367,9 +365,20 @@ fn of_a_ghost() -> Outcome {
 
 /// From when it is woken.
 fn of_a_ghost_with_its_image() -> Outcome {
-    let mut stage = Stage::set_at(Place::AttachedGhost)?;
+    let mut stage = Stage::set_by(Way { place: Place::AttachedGhost, ..PLAIN })?;
     everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_told)?;
     everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(3), is_told)?;
+    stage.strike()
+}
+
+fn by_its_policy(way: Way) -> Outcome {
+    let mut stage = Stage::set_by(way)?;
+    // One that waits with its image has its init behind it.
+    if way.place != Place::AttachedGhost {
+        everywhere(&mut stage, (Role::Init, Role::Init), false, stride(5), is_told)?;
+    }
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(5), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(7), is_told)?;
     stage.strike()
 }
 
