@@ -3,17 +3,33 @@
 A step is NAME.log, its output, and NAME.status, its exit status. Where the output counts
 tests, these count; where it does not, the step is one test. A step that fails without a
 failed test, because a test program died or did not build, counts as one failure.
+
+Skipped is what is ignored from the start, and what finds as it runs that it cannot be made
+here, which cargo counts as passed. Why, is told before the sums:
+
+    skipped: REASON [TEST]     by a test that cargo takes for one that passed
+    SKIPPED: REASON            by a step, of what it has left out
+    SKIPPED N tests: REASON    by a program of tests/, of what it counts as ignored
+    SKIPPED [N] PLACE: REASON  by pytest, of what it counts as skipped
 """
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 CARGO = re.compile(r"^test result: \S+ (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 PYTEST = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", re.MULTILINE)
-REPORT = re.compile(r"^---- (.+?) ----\n(.*?)(?=^---- |^failures:$|\Z)", re.MULTILINE | re.DOTALL)
+# What tests of cargo that passed have printed looks the same, but comes after "successes:".
+FAILURES = re.compile(
+    r"^failures:\n(.*?)(?=^failures:$|^test result: |\Z)", re.MULTILINE | re.DOTALL
+)
+REPORT = re.compile(r"^---- (.+?) ----\n(.*?)(?=^---- |\Z)", re.MULTILINE | re.DOTALL)
 UNITTEST = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED)(?: \((.*)\))?$", re.MULTILINE)
+PASSED_OVER = re.compile(r"^skipped: (.+?)(?: \[\S+\])?$", re.MULTILINE)
+LEFT_OUT = re.compile(r"^SKIPPED: (.+)$", re.MULTILINE)
+COUNTED = re.compile(r"^SKIPPED (?:(\d+) tests|\[(\d+)\] \S+): (.+)$", re.MULTILINE)
 
 
 REPORT_LINES = 40
@@ -38,6 +54,8 @@ def count(log: str) -> Count:
         words = {word: int(number) for word, number in re.findall(r"(\w+)=(\d+)", text)}
         failed, skipped = words.get("failures", 0) + words.get("errors", 0), words.get("skipped", 0)
         found.append(Count(int(ran) - failed - skipped, failed, skipped))
+    found.extend(Count(passed=-1, skipped=1) for _ in PASSED_OVER.findall(log))
+    found.extend(Count(skipped=1) for _ in LEFT_OUT.findall(log))
     return Count(*map(sum, zip(*found, strict=True))) if found else Count()
 
 
@@ -51,8 +69,20 @@ def judge(log: str, status: int) -> Count:
 
 def reports(log: str) -> list[str]:
     """Collect what failed tests of cargo said, the end of it where it is long."""
-    said = [(name, text.strip().splitlines()) for name, text in REPORT.findall(log)]
+    said = [
+        (name, text.strip().splitlines())
+        for failures in FAILURES.findall(log)
+        for name, text in REPORT.findall(failures)
+    ]
     return ["\n".join([f"---- {name}", *lines[-REPORT_LINES:]]) for name, lines in said]
+
+
+def reasons(log: str) -> Counter[str]:
+    """Count for what reasons tests were skipped."""
+    found = Counter(PASSED_OVER.findall(log) + LEFT_OUT.findall(log))
+    for ignored, skipped, reason in COUNTED.findall(log):
+        found[reason] += int(ignored or skipped)
+    return found
 
 
 def main(folder: Path) -> int:
@@ -64,10 +94,12 @@ def main(folder: Path) -> int:
     # Thousands of lines may have passed since.
     for report in (report for log in logs.values() for report in reports(log)):
         print(f"{report}\n")
+    for reason, number in sum(map(reasons, logs.values()), Counter()).most_common():
+        print(f"{number:5} skipped: {reason}")
     steps = {path.stem: judge(log, int(path.read_text())) for path, log in logs.items()}
-    for name, step in steps.items():
-        print(f"{name:20} {step.passed:5} passed {step.failed:5} failed {step.skipped:5} skipped")
     total = Count(*map(sum, zip(*steps.values(), strict=True))) if steps else Count(failed=1)
+    for name, step in [*steps.items(), ("all", total)]:
+        print(f"{name:20} {step.passed:5} passed {step.failed:5} failed {step.skipped:5} skipped")
     print(f"{total.passed} passed, {total.failed} failed")
     return 1 if total.failed else 0
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 set -euo pipefail
-# Runs every check, goes on after a failed one, and ends with "N passed, N failed".
+# Runs every check, goes on after a failed one, and ends with why tests were skipped, and "N passed, N failed".
 # With "lint" only those that run nothing of farfork. Logs are kept in build/test/.
 
 cd "$(dirname "$0")/.."
@@ -38,7 +38,8 @@ if [ "${1:-}" = lint ]; then
     step tidy cargo test --package farfork-tidy
 else
     step build cargo build --workspace
-    step cargo cargo test --workspace --no-fail-fast
+    # With the output of tests that passed: it tells which of them could not be made here.
+    step cargo cargo test --workspace --no-fail-fast -- --show-output
     step fuzz setup/fuzz.sh
     [ -z "${FARFORK_TEST_LONG:-}" ] || step qemu tests/qemu/run.sh
     if [ -d python ]; then

@@ -221,6 +221,7 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
             ids = [call.body["activationId"] for call in calls]
             await_true(lambda: len(platform.instances()) == 3, "all of them run")
             agents, ghosts = agents_of(platform), ghosts_of(platform)
+            assert len(ghosts) >= len(ids), "each instance runs in one"
             own = {one["pid"] for one in platform.instances()}
             platform.process.kill()
             platform.process.wait()
@@ -258,6 +259,7 @@ def test_agents_that_nobody_goes_on_with_leave(tmp_path: Path) -> None:
         with serving(farfork, state, *options) as platform:
             await_true(lambda: len(ghosts_of(platform)) > 0, "ghosts wait")
             everybody, ghosts = all_of(platform), ghosts_of(platform)
+            assert {f"farfork-{one}" for one in ghosts} & containers(), "they have cgroups"
             platform.process.kill()
             platform.process.wait()
             agents = agents_of(platform)

@@ -302,6 +302,7 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
             all_of_it |= node_of(platform, "node1") | node_of(platform, "node2")
             theirs = namespaces(all_of_it) - namespaces({os.getpid()})
             assert len(platform.instances()) >= len(WEIGHTS)
+            assert own, "nothing has a container"
             platform.process.send_signal(signal.SIGTERM)
             assert platform.process.wait(60) == 0, platform.log()
 

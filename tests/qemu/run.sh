@@ -18,7 +18,7 @@ readonly guest_seconds=${FARFORK_QEMU_SECONDS:-1800}
 read -r -a scenes <<<"${FARFORK_QEMU_SCENES:-media groups}"
 
 skip() {
-    echo "SKIPPED tests in QEMU: $*"
+    echo "SKIPPED: tests in QEMU: $*"
     exit 0
 }
 
@@ -153,7 +153,7 @@ guest() {
 can_run() {
     [ "$1" = groups ] || return 0
     if ! command -v runc >/dev/null || [ ! -x .venv/bin/python ]; then
-        echo "SKIPPED tests of cgroup v2 in QEMU: they need runc and .venv, which setup/all.sh makes"
+        echo "SKIPPED: tests of cgroup v2 in QEMU: they need runc and .venv, which setup/all.sh makes"
         return 1
     fi
     pack_platform

@@ -1,42 +1,90 @@
 //! What every test program's own `main` does around its tests.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::{Outcome, Trouble, testbed};
 
-/// To be called first.
-pub fn begin() {
-    // What this program inherited must not become an external descriptor of the subjects.
-    farfork_sys::inherited::close_on_exec_from(3).expect("Linux 5.11");
+/// Tests that found, as they ran, that they cannot be made here: their names, and why.
+static SKIPPED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+
+/// The tests of a program, and what some of them lack.
+#[derive(Default)]
+pub struct Tests {
+    trials: Vec<Trial>,
+    missing: BTreeMap<String, usize>,
 }
 
-/// What the test `name` ends with; one that cannot be made here says so and passes.
-pub fn finish(name: &str, outcome: Outcome) -> Result<(), Failed> {
+impl Tests {
+    /// None yet. To be called before anything else.
+    pub fn begin() -> Tests {
+        // What this program inherited must not become an external descriptor of the subjects.
+        farfork_sys::inherited::close_on_exec_from(3).expect("Linux 5.11");
+        Tests::default()
+    }
+
+    /// Adds a test; one that lacks something is counted as ignored.
+    pub fn add(
+        &mut self,
+        name: impl Into<String>,
+        missing: Option<String>,
+        run: impl FnOnce() -> Outcome + Send + 'static,
+    ) {
+        let name = name.into();
+        let is_ignored = missing.is_some();
+        if let Some(reason) = missing {
+            *self.missing.entry(reason).or_default() += 1;
+        }
+        let shown = name.clone();
+        let trial = Trial::test(name, move || finish(shown, run()));
+        self.trials.push(trial.with_ignored_flag(is_ignored));
+    }
+
+    /// Runs those that the command line asks for, and takes away what they shared.
+    pub fn run(self) -> ExitCode {
+        self.run_and(|| {})
+    }
+
+    /// The same, with something of the program's own to take away first.
+    pub fn run_and(self, tear_down: impl FnOnce()) -> ExitCode {
+        if nix::unistd::geteuid().is_root() {
+            // Objects of System V that a killed program leaves go with this program.
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWIPC)
+                .expect("a namespace for objects");
+        }
+        for (reason, count) in self.missing {
+            eprintln!("SKIPPED {count} tests: {reason}");
+        }
+        let conclusion = libtest_mimic::run(&Arguments::from_args(), self.trials);
+        // Not before: other tests' lines are printed in pieces. setup/summary.py counts these.
+        for (name, reason) in SKIPPED.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            println!("skipped: {reason} [{name}]");
+        }
+        tear_down();
+        testbed::tear_down();
+        conclusion.exit_code()
+    }
+}
+
+/// What the test `name` ends with; one that cannot be made here passes, and it is told at the end.
+fn finish(name: String, outcome: Outcome) -> Result<(), Failed> {
     match outcome {
         Ok(()) => Ok(()),
         Err(Trouble::Skipped(reason)) => {
-            eprintln!("SKIPPED {name}: {reason}");
+            SKIPPED.lock().unwrap_or_else(PoisonError::into_inner).push((name, reason));
             Ok(())
         }
         Err(Trouble::Failed(report)) => Err(Failed::from(report)),
     }
 }
 
-/// Runs the tests that the command line asks for, and takes away what they shared.
-pub fn run(trials: Vec<Trial>) -> ExitCode {
-    run_and(trials, || {})
-}
-
-/// The same, with something of the program's own to take away first.
-pub fn run_and(trials: Vec<Trial>, tear_down: impl FnOnce()) -> ExitCode {
-    if nix::unistd::geteuid().is_root() {
-        // Objects of System V that a killed program leaves go with this program.
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWIPC).expect("a namespace for objects");
+/// Why there can be no clones here, if so.
+pub fn without_clones() -> Option<String> {
+    match testbed::possible() {
+        Err(Trouble::Skipped(reason)) => Some(reason),
+        _ => None,
     }
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
-    tear_down();
-    testbed::tear_down();
-    conclusion.exit_code()
 }

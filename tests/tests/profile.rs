@@ -12,10 +12,10 @@ use farfork_image::model::Member;
 use farfork_node::profile::Watched;
 use farfork_pages::{Access, Observed, place_of};
 use farfork_pool::{PageBits, Pool};
+use farfork_tests::driver::{self, Tests};
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, Program, Trouble, compile, driver, farfork, testbed};
+use farfork_tests::{Outcome, Program, Trouble, compile, farfork, testbed};
 use farfork_types::Cid;
-use libtest_mimic::Trial;
 use serde_json::Value;
 
 const PAGES: u64 = 2048;
@@ -601,8 +601,8 @@ fn own_pages(pid: i32) -> Outcome<u64> {
 type Test = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
-    driver::begin();
-    let trials: [Test; 10] = [
+    let mut tests = Tests::begin();
+    let cases: [Test; 10] = [
         ("every_page_of_a_process_is_told", || every_page_is_told(false)),
         ("every_page_of_a_tree_is_told", || every_page_is_told(true)),
         (
@@ -617,11 +617,8 @@ fn main() -> ExitCode {
         ("what_was_accessed_long_ago_is_forgotten", what_was_accessed_long_ago_is_forgotten),
         ("later_clones_get_what_is_known", later_clones_get_what_is_known),
     ];
-    let trials = trials.map(|(name, test)| {
-        Trial::test(name, move || {
-            let outcome = testbed::possible().and_then(|()| test());
-            driver::finish(name, outcome)
-        })
-    });
-    driver::run(trials.into_iter().collect())
+    for (name, run) in cases {
+        tests.add(name, driver::without_clones(), run);
+    }
+    tests.run()
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use farfork_tests::{Outcome, Trouble, driver, farfork, testbed};
-use libtest_mimic::Trial;
+use farfork_tests::driver::{self, Tests};
+use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -211,18 +211,15 @@ fn await_end(pids: &[i64]) -> Outcome {
 type Test = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
-    driver::begin();
-    let trials: [Test; 4] = [
+    let mut tests = Tests::begin();
+    let cases: [Test; 4] = [
         ("refusals_name_their_processes", refusals_name_their_processes),
         ("a_process_with_children_is_refused", a_process_with_children_is_refused),
         ("images_tell_their_processes", images_tell_their_processes),
         ("a_tree_starts_whole_or_not_at_all", a_tree_starts_whole_or_not_at_all),
     ];
-    let trials = trials.map(|(name, test)| {
-        Trial::test(name, move || {
-            let outcome = testbed::possible().and_then(|()| test());
-            driver::finish(name, outcome)
-        })
-    });
-    driver::run(trials.into_iter().collect())
+    for (name, run) in cases {
+        tests.add(name, driver::without_clones(), run);
+    }
+    tests.run()
 }

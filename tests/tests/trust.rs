@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use farfork_tests::driver::{self, Tests};
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, Trouble, driver, farfork, testbed};
-use libtest_mimic::Trial;
+use farfork_tests::{Outcome, Trouble, farfork, testbed};
 
 const NOBODY: u32 = 65534;
 
@@ -161,8 +161,8 @@ fn log_of_root() -> Outcome {
 type Case = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
-    driver::begin();
-    let tests: [Case; 7] = [
+    let mut tests = Tests::begin();
+    let cases: [Case; 7] = [
         ("a_link_to_a_secret_is_not_followed", link_to_a_secret),
         ("another_file_of_that_name_is_not_opened", name_of_a_secret),
         ("a_file_of_root_s_is_not_taken_for_another", name_of_another_secret),
@@ -171,9 +171,8 @@ fn main() -> ExitCode {
         ("a_log_that_was_rotated_is_opened", rotated_log),
         ("a_log_of_root_s_is_opened", log_of_root),
     ];
-    let trial = |(name, test): Case| {
-        let run = move || testbed::possible().and_then(|()| test());
-        Trial::test(name, move || driver::finish(name, run()))
-    };
-    driver::run(tests.into_iter().map(trial).collect())
+    for (name, run) in cases {
+        tests.add(name, driver::without_clones(), run);
+    }
+    tests.run()
 }

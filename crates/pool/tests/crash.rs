@@ -262,19 +262,21 @@ fn a_pool_whose_maker_dies_is_unfinished_or_whole() {
 
 #[test]
 fn a_writer_in_another_pid_namespace_is_alive_until_it_is_killed() {
+    const APART: [&str; 3] = ["--pid", "--fork", "--kill-child"];
+    if !Command::new("unshare").args(APART).arg("true").status().is_ok_and(|made| made.success()) {
+        println!("skipped: unshare(1) cannot make a PID namespace here");
+        return;
+    }
     let place = Place::new();
     let pool = place.pool(6);
     let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
+    command.args(APART).arg(std::env::current_exe().unwrap());
     let mut writer = common::as_child(command, "hold", pool.path(), Cid::NIL).spawn().unwrap();
     // Kept open: at its end the writer would give up in good order.
     let _input = writer.stdin.take();
     let has_allocated = || pool.info().unwrap().used_bytes == 2 * CHUNK_BYTES;
     while !has_allocated() {
-        if writer.try_wait().unwrap().is_some() {
-            println!("skipped: unshare(1) cannot make a PID namespace here");
-            return;
-        }
+        assert!(writer.try_wait().unwrap().is_none(), "the writer has ended");
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(pool.check().unwrap().findings, []);

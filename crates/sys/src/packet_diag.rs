@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn memberships_and_rings_are_told() {
         let Ok(socket) = socket_in(None, libc::AF_PACKET, libc::SOCK_RAW, 0) else {
-            eprintln!("SKIPPED memberships_and_rings_are_told: no right to a packet socket");
+            eprintln!("skipped: no right to a packet socket");
             return;
         };
         let path = format!("/proc/self/fd/{}", socket.as_raw_fd());

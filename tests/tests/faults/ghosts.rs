@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farfork_plan::protocol::{VERSION, WakeKind};
 use farfork_tests::subject::Subject;
@@ -459,11 +459,37 @@ fn wakes_with_its_timers() -> Outcome {
     let mut timers = scene.subject("timers")?;
     scene.checkpoint(&timers, "a/timers")?;
     let ghost = start(&scene, &["--image", "a/timers"])?;
-    thread::sleep(Duration::from_secs(2));
+    loses_nothing_while_it_waits(&scene)?;
     let mut command = scene.command(&["restore", "a/timers", "--ghost", &ghost])?;
     Subject::start("clone", &mut command, PATIENCE)?.must_pass()?;
     timers.must_pass()?;
     scene.strike()
+}
+
+/// A timer that runs for an hour has lost no more of it in the end than the time in which its process or
+/// that one's clone could run.
+fn loses_nothing_while_it_waits(scene: &Scene) -> Outcome {
+    const WAITS: Duration = Duration::from_secs(3);
+    let tells = "import signal as s; s.setitimer(s.ITIMER_REAL, 3600); print('READY', flush=True); \
+                 input(); print('LEFT', s.getitimer(s.ITIMER_REAL)[0]); print('PASS')";
+    let begun = Instant::now();
+    let mut command = Command::new("python3");
+    let mut parent = Subject::start("parent", command.args(["-c", tells]), PATIENCE)?;
+    parent.await_ready()?;
+    scene.checkpoint(&parent, "a/left")?;
+    let made = Instant::now();
+    let ghost = start(scene, &["--image", "a/left"])?;
+    thread::sleep(WAITS);
+    let waited = made.elapsed();
+    let mut command = scene.command(&["restore", "a/left", "--ghost", &ghost])?;
+    let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
+    clone.must_pass()?;
+    let ran = begun.elapsed() - waited;
+    let left = clone.after("LEFT").pop().unwrap_or_default();
+    let left: f64 = left.parse().map_err(during("reading what is left"))?;
+    // The kernel rounds to its ticks.
+    let is_whole = left + ran.as_secs_f64() > 3599.9;
+    demand(is_whole, format!("{left} s are left of 3600, of which {ran:?} could be lost"))
 }
 
 /// Neither the socket that it was woken by nor any other is the clone's.

@@ -22,9 +22,9 @@ mod ways;
 
 use std::process::{Command, ExitCode};
 
+use farfork_tests::driver::{self, Tests};
 use farfork_tests::way::Way;
-use farfork_tests::{Outcome, Trouble, driver, testbed};
-use libtest_mimic::Trial;
+use farfork_tests::{Outcome, Trouble};
 use ways::Crossed;
 
 /// A test of this program.
@@ -55,58 +55,41 @@ const CROSSED: &[(&str, &[Crossed])] =
 /// They ask for a medium that this machine may lack.
 const MEDIA: &str = "media";
 
-fn trials(reason: Option<&str>) -> Vec<Trial> {
+fn add_cases(tests: &mut Tests, missing: Option<&str>) {
     let all =
         CASES.iter().flat_map(|(module, cases)| cases.iter().map(move |case| (*module, *case)));
-    all.map(|(module, (what, run))| {
-        let name = format!("{module}::{what}");
-        let shown = name.clone();
-        let is_missing = reason.is_some() || module == MEDIA && !media::is_named();
-        Trial::test(name, move || driver::finish(&shown, run())).with_ignored_flag(is_missing)
-    })
-    .collect()
+    for (module, (what, run)) in all {
+        let unnamed = (module == MEDIA && !media::is_named())
+            .then_some("no medium is named; tests/qemu/run.sh names some");
+        let missing = missing.or(unnamed).map(str::to_owned);
+        tests.add(format!("{module}::{what}"), missing, run);
+    }
 }
 
 /// Every way of each test; those for which another stands run when there is time.
-fn crossed(reason: Option<&str>) -> Vec<Trial> {
+fn add_crossed(tests: &mut Tests, missing: Option<&str>) {
     let is_long = std::env::var_os("FARFORK_TEST_LONG").is_some();
-    let (mut trials, mut covered) = (Vec::new(), 0);
-    let tests = CROSSED.iter().flat_map(|(module, tests)| tests.iter().map(move |t| (module, t)));
-    for (module, test) in tests {
+    let all = CROSSED.iter().flat_map(|(module, tests)| tests.iter().map(move |t| (module, t)));
+    for (module, test) in all {
         for way in Way::all().filter(|way| (test.only)(*way)) {
+            let covered = (!is_long && !(test.always)(way))
+                .then_some("others stand for them; FARFORK_TEST_LONG=1 has them run");
             let name = format!("{module}::{}::{}", test.what, way.name());
-            let (shown, run) = (name.clone(), test.run);
-            let is_covered = !is_long && !(test.always)(way);
-            covered += u32::from(is_covered);
-            let trial = Trial::test(name, move || driver::finish(&shown, run(way)));
-            trials.push(trial.with_ignored_flag(reason.is_some() || is_covered));
+            let (run, missing) = (test.run, missing.or(covered).map(str::to_owned));
+            tests.add(name, missing, move || run(way));
         }
     }
-    if covered > 0 {
-        eprintln!(
-            "SKIPPED {covered} tests: others stand for them; FARFORK_TEST_LONG=1 has them run"
-        );
-    }
-    trials
 }
 
 fn main() -> ExitCode {
-    driver::begin();
+    let mut tests = Tests::begin();
     if let Some(status) = killed::act() {
         return status;
     }
-    let missing = match testbed::possible() {
-        Err(Trouble::Skipped(reason)) => Some(reason),
-        _ => None,
-    };
-    if let Some(reason) = &missing {
-        eprintln!("SKIPPED all tests: {reason}");
-    }
-    if !media::is_named() {
-        eprintln!("SKIPPED tests of media: none is named; tests/qemu/run.sh does");
-    }
-    let reason = missing.as_deref();
-    driver::run(trials(reason).into_iter().chain(crossed(reason)).collect())
+    let missing = driver::without_clones();
+    add_cases(&mut tests, missing.as_deref());
+    add_crossed(&mut tests, missing.as_deref());
+    tests.run()
 }
 
 /// This program once more, in another role.

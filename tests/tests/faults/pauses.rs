@@ -19,19 +19,23 @@ pub const CASES: &[Case] = &[
     ("is_not_there", is_not_there),
 ];
 
-/// A clone in a ghost that pauses before it has done anything.
-fn stage() -> Outcome<(Scene, String, Subject)> {
+/// How often a process answers meanwhile that does not pause.
+const ANSWERS: u32 = 20;
+
+/// A parent, and its clone in a ghost that pauses before it has done anything.
+fn stage() -> Outcome<(Scene, String, Subject, Subject)> {
     farfork::ghosts_possible()?;
     let mut scene = Scene::set(32)?;
     scene.agent()?;
-    let subject = scene.subject("watcher")?;
-    scene.checkpoint(&subject, "a/b")?;
+    let parent = scene.subject("steady")?;
+    scene.checkpoint(&parent, "a/b")?;
     let ghost = scene.works(&["ghost", "start"])?;
     let mut command = scene.command(&["restore", "a/b", "--ghost", &ghost])?;
     let clone = Subject::start("clone", &mut command, PATIENCE)?;
     await_until("a clone runs in the ghost", || pid(&scene, &ghost).is_ok())?;
     scene.works(&["ghost", "pause", &ghost])?;
-    Ok((scene, ghost, clone))
+    demand(is_frozen(&ghost), "it does not pause")?;
+    Ok((scene, ghost, parent, clone))
 }
 
 fn pid(scene: &Scene, ghost: &str) -> Outcome<i32> {
@@ -42,24 +46,30 @@ fn pid(scene: &Scene, ghost: &str) -> Outcome<i32> {
     pid.map_or_else(|| crate::scene::fail("no clone runs in it"), |pid| Ok(pid as i32))
 }
 
-/// The clone has its answer ready as soon as it runs.
-fn says_nothing(clone: &mut Subject) -> Outcome {
+/// What the clone is asked it answers at once where it runs, as its parent does, which is asked after it.
+fn says_nothing(clone: &mut Subject, parent: &mut Subject) -> Outcome {
     clone.send(b"v");
-    clone.hear(Duration::from_millis(300));
-    demand(!clone.said("PASS"), "it has answered while it paused")
+    for _ in 0..ANSWERS {
+        parent.send(b"v");
+        parent.await_line("OK")?;
+    }
+    clone.hear(Duration::ZERO);
+    demand(!clone.said("OK"), "it has answered while it paused")
 }
 
 fn goes_on() -> Outcome {
-    let (scene, ghost, mut clone) = stage()?;
-    says_nothing(&mut clone)?;
+    let (scene, ghost, mut parent, mut clone) = stage()?;
+    says_nothing(&mut clone, &mut parent)?;
     scene.works(&["ghost", "resume", &ghost])?;
+    clone.await_line("OK")?;
     clone.must_pass()?;
+    parent.must_pass()?;
     scene.has_no_ghost(&ghost)?;
     scene.strike()
 }
 
 fn is_killed() -> Outcome {
-    let (scene, ghost, mut clone) = stage()?;
+    let (scene, ghost, _parent, mut clone) = stage()?;
     scene.works(&["ghost", "stop", &ghost])?;
     scene.has_no_ghost(&ghost)?;
     demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
@@ -68,7 +78,7 @@ fn is_killed() -> Outcome {
 
 /// Such a signal may wait until it goes on (cgroup v1), and is its end then.
 fn is_killed_by_somebody_else() -> Outcome {
-    let (scene, ghost, mut clone) = stage()?;
+    let (scene, ghost, _parent, mut clone) = stage()?;
     let pid = pid(&scene, &ghost)?;
     kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(during("killing"))?;
     // It may be gone already.
@@ -80,9 +90,8 @@ fn is_killed_by_somebody_else() -> Outcome {
 
 /// A clone lives on without its agent, and nobody would have it go on but the next one.
 fn loses_its_agent() -> Outcome {
-    let (mut scene, ghost, mut clone) = stage()?;
+    let (mut scene, ghost, _parent, mut clone) = stage()?;
     let pid = pid(&scene, &ghost)?;
-    demand(is_frozen(&ghost), "it does not pause")?;
     scene.kill_agent();
     demand(!clone.finish()?.success(), "who has started it hears that the agent is gone")?;
     scene.agent()?;

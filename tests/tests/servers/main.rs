@@ -7,8 +7,8 @@ mod redis;
 mod serving;
 mod sqlite;
 
-use farfork_tests::{Outcome, Trouble, compile, driver, testbed};
-use libtest_mimic::Trial;
+use farfork_tests::driver::Tests;
+use farfork_tests::{Outcome, Trouble, compile, testbed};
 use std::process::ExitCode;
 
 /// A test: its name, what it needs to be installed, and itself.
@@ -40,17 +40,10 @@ fn missing(tool: &str) -> Option<String> {
     }
 }
 
-fn trial(&(name, tool, run): &Case) -> Trial {
-    let name = format!("servers::{name}");
-    let missing = missing(tool);
-    if let Some(reason) = &missing {
-        eprintln!("SKIPPED {name}: {reason}");
-    }
-    let shown = name.clone();
-    Trial::test(name, move || driver::finish(&shown, run())).with_ignored_flag(missing.is_some())
-}
-
 fn main() -> ExitCode {
-    driver::begin();
-    driver::run(CASES.iter().map(trial).collect())
+    let mut tests = Tests::begin();
+    for (name, tool, run) in CASES {
+        tests.add(format!("servers::{name}"), missing(tool), run);
+    }
+    tests.run()
 }

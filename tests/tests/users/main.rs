@@ -6,9 +6,9 @@ mod user;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use farfork_tests::driver::Tests;
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, Trouble, driver, farfork, testbed};
-use libtest_mimic::Trial;
+use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use serde_json::Value;
 use user::{Background, User};
 
@@ -159,27 +159,17 @@ fn missing() -> Option<String> {
 }
 
 fn main() -> ExitCode {
-    driver::begin();
+    let mut tests = Tests::begin();
     let missing = missing();
-    if let Some(reason) = &missing {
-        eprintln!("SKIPPED all tests: {reason}");
-    }
-    type Case = (String, Box<dyn FnOnce() -> Outcome + Send>);
-    let mut cases: Vec<Case> = Vec::new();
     for name in PROGRAMS {
-        cases.push((format!("is_cloned::{name}"), Box::new(|| is_cloned(name))));
+        tests.add(format!("users::is_cloned::{name}"), missing.clone(), move || is_cloned(name));
     }
     for name in ALONE {
-        cases.push((format!("takes_over::{name}"), Box::new(|| takes_over(name))));
+        tests.add(format!("users::takes_over::{name}"), missing.clone(), move || takes_over(name));
     }
-    cases.push(("function".to_owned(), Box::new(function)));
+    tests.add("users::function", missing.clone(), function);
     for (name, run) in told::CASES {
-        cases.push((format!("told::{name}"), Box::new(run)));
+        tests.add(format!("users::told::{name}"), missing.clone(), run);
     }
-    let trial = |(name, run): Case| {
-        let shown = name.clone();
-        Trial::test(format!("users::{name}"), move || driver::finish(&shown, run()))
-            .with_ignored_flag(missing.is_some())
-    };
-    driver::run_and(cases.into_iter().map(trial).collect(), user::tear_down)
+    tests.run_and(user::tear_down)
 }
