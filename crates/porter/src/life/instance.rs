@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use farfork_types::Tiering;
+use farfork_types::wire::AddressRange;
 use hyper::body::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -301,7 +302,7 @@ impl Instance {
 
     /// Gets it ready for its checkpoint: its hooks run, and it has no connection. The addresses of what
     /// it declares hot.
-    pub async fn prepare(&mut self) -> Result<Vec<String>, String> {
+    pub async fn prepare(&mut self) -> Result<Vec<AddressRange>, String> {
         self.connection = None;
         prepare(&self.connect).await
     }
