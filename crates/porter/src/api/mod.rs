@@ -16,5 +16,5 @@ pub use error::ApiError;
 pub use exec::{Code, Exec, ExecPut, Runtimes};
 pub use limits::{Limits, LimitsPut};
 pub use name::{Name, NameError};
-pub use parameters::Parameters;
+pub use parameters::{MOST_PARAMETERS_BYTES, Parameters};
 pub use version::Version;
