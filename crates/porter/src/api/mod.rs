@@ -11,7 +11,9 @@ mod text;
 mod version;
 
 pub use action::{Action, ActionPut, Change, Summary};
-pub use activation::{Activation, ActivationId, Outcome, Response, StartKind, Times};
+pub use activation::{
+    Activation, ActivationId, ActivationSummary, Outcome, Response, StartKind, Times,
+};
 pub use error::ApiError;
 pub use exec::{Code, Exec, ExecPut, Runtimes};
 pub use limits::{Limits, LimitsPut};

@@ -288,8 +288,27 @@ fn parsed(answer: &[u8]) -> Answer {
         let (name, value) = line.split_once(':').unwrap();
         (name.to_ascii_lowercase(), value.trim().to_owned())
     };
-    let headers = lines.map(header).collect();
-    let text = String::from_utf8_lossy(&answer[end + 4..]);
+    let headers: Vec<(String, String)> = lines.map(header).collect();
+    let is_chunked = headers.contains(&("transfer-encoding".to_owned(), "chunked".to_owned()));
+    let rest = &answer[end + 4..];
+    let bytes = if is_chunked { joined(rest) } else { rest.to_vec() };
+    let text = String::from_utf8_lossy(&bytes);
     let body = serde_json::from_str(&text).unwrap_or(Value::String(text.into_owned()));
-    Answer { status, headers, body, bytes: answer[end + 4..].to_vec() }
+    Answer { status, headers, body, bytes }
+}
+
+/// The content of chunks, the last of which is empty.
+fn joined(mut chunks: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let line = chunks.windows(2).position(|bytes| bytes == b"\r\n").expect("a chunk's size");
+        let size = std::str::from_utf8(&chunks[..line]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            return all;
+        }
+        let content = line + 2;
+        all.extend(&chunks[content..content + size]);
+        chunks = &chunks[content + size + 2..];
+    }
 }

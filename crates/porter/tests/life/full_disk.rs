@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use farfork_policy::Settings;
-use farfork_porter::api::{Action, Activation, ActivationId, Change, Code, Name, Version};
+use farfork_porter::api::{
+    Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, Version,
+};
 use farfork_porter::store::{Accepted, Embedded, Key, Selection, Store, StoreError};
 use serde_json::json;
 use tokio::time::{Duration, sleep};
@@ -103,7 +105,7 @@ impl Store for FullDisk {
         &self,
         namespace: &Name,
         selection: &Selection,
-    ) -> Result<Vec<Activation>, StoreError> {
+    ) -> Result<Vec<ActivationSummary>, StoreError> {
         self.store.activations(namespace, selection)
     }
 
@@ -119,6 +121,14 @@ async fn what_came_of_calls_is_written_as_soon_as_the_disk_takes_it() {
     let store = Embedded::open(&directory.path().join("db")).unwrap();
     let (failing, flushed) = (AtomicU32::new(3), AtomicU32::new(0));
     let disk = Arc::new(FullDisk { store, failing, flushed });
+    fn count_activations(
+        &self,
+        namespace: &Name,
+        selection: &Selection,
+    ) -> Result<usize, StoreError> {
+        self.store.count_activations(namespace, selection)
+    }
+
     let nodes = TestNodes::new(&[("node1", 1100)]);
     let world = World::on(nodes, Arc::clone(&disk) as _, directory, Settings::default());
     let action = world.action("a", "code", json!({}));
