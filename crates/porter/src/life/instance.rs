@@ -144,6 +144,11 @@ impl Instance {
         self.end.borrow().is_some()
     }
 
+    /// Whether it has loaded its function's code, or is a clone of one that has.
+    pub fn has_code(&self) -> bool {
+        self.has_code
+    }
+
     /// In which tier its memory lives, if it is a clone of its function's image and was not promoted.
     pub fn tiering(&self) -> Option<Tiering> {
         self.tiering.filter(|_| !self.is_local.load(Ordering::Relaxed))
