@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import sys
 import time
@@ -308,6 +309,28 @@ def test_another_platform_leaves_nodes_of_this_one_alone(platform: Platform) -> 
     assert limits_of(platform.farfork, "node1") == before != ["1073741824\n"]
     platform.deploy("goes-on", COUNT)
     platform.good("goes-on")
+
+
+LIMITS = """
+import resource
+
+def main(args):
+    return {"files": resource.getrlimit(resource.RLIMIT_NOFILE)}
+"""
+
+
+def test_a_gateway_opens_as_much_as_it_may_and_functions_what_they_may() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard // 2, 1024), hard))
+    try:
+        with deciding({}) as platform:
+            pid = platform.process.pid
+            assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (hard, hard)
+            assert platform.deploy("limits", LIMITS).status == 200
+            seen = platform.good("limits")["response"]["result"]["files"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert seen == [1024, 1024]
 
 
 def test_policies_are_set_by_a_file() -> None:

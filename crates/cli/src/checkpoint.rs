@@ -10,9 +10,9 @@ use farfork_image::format::Image;
 use farfork_pool::{Pool, PoolError};
 use farfork_sys::network_lock;
 use farfork_types::Cid;
+use farfork_types::wire::AddressRange;
 use serde::Serialize;
 
-use crate::hot::HotRange;
 use crate::output::print_json;
 use crate::pool::PoolArg;
 use crate::progress::Background;
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     aio_idle: bool,
     /// Declare memory of the process hot, as farfork hot set does.
     #[arg(long = "hot", value_name = "START-END", num_args = 1..)]
-    hot: Vec<HotRange>,
+    hot: Vec<AddressRange>,
     /// List everything that would be refused, and write nothing.
     #[arg(long)]
     dry_run: bool,

@@ -1,15 +1,14 @@
 //! `farfork hot`.
 
 use std::error::Error;
-use std::ops::Range;
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use farfork_image::format::Image;
 use farfork_image::model::{Member, Model};
 use farfork_pages::{Access, PageSet, place_of};
 use farfork_pool::{PageBits, Pool};
 use farfork_types::Cid;
+use farfork_types::wire::AddressRange;
 
 use crate::pool::PoolArg;
 use crate::{CommandResult, restore};
@@ -33,38 +32,7 @@ pub(crate) struct Args {
     /// Hexadecimal addresses as in /proc/PID/maps, of the image's first process; in a tree,
     /// PID:START-END for another. A page of which a part is named is meant as a whole.
     #[arg(value_name = "START-END")]
-    ranges: Vec<HotRange>,
-}
-
-/// Addresses of one of the processes of an image.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HotRange {
-    /// The parents' pid of the process; the image's first without it.
-    pub(crate) process: Option<u32>,
-    /// First address and address after the last.
-    pub(crate) addresses: Range<u64>,
-}
-
-impl FromStr for HotRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<HotRange, String> {
-        let wrong =
-            || format!("{text} is no range: give START-END in hexadecimal, or PID:START-END");
-        let (process, range) = match text.split_once(':') {
-            Some((pid, range)) => (Some(pid.parse().map_err(|_| wrong())?), range),
-            None => (None, text),
-        };
-        let (start, end) = range.split_once('-').ok_or_else(wrong)?;
-        let address = |text: &str| {
-            u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).map_err(|_| wrong())
-        };
-        let addresses = address(start)?..address(end)?;
-        if addresses.is_empty() {
-            return Err(format!("{text} holds nothing: START has to be below END"));
-        }
-        Ok(HotRange { process, addresses })
-    }
+    ranges: Vec<AddressRange>,
 }
 
 /// Runs the subcommand.
@@ -95,7 +63,11 @@ pub(crate) fn run(command: &Command) -> CommandResult {
 }
 
 /// Declares memory of the image `cid` hot; returns how many pages that are.
-pub(crate) fn declare(pool: &Pool, cid: Cid, ranges: &[HotRange]) -> Result<u64, Box<dyn Error>> {
+pub(crate) fn declare(
+    pool: &Pool,
+    cid: Cid,
+    ranges: &[AddressRange],
+) -> Result<u64, Box<dyn Error>> {
     let image = Image::read(pool, cid)?;
     let hot = pages(&image.model, ranges)?;
     let count = hot.len();
@@ -105,7 +77,7 @@ pub(crate) fn declare(pool: &Pool, cid: Cid, ranges: &[HotRange]) -> Result<u64,
 }
 
 /// The pages of all ranges, or words about one that the image does not have.
-fn pages(model: &Model, ranges: &[HotRange]) -> Result<PageSet, Box<dyn Error>> {
+fn pages(model: &Model, ranges: &[AddressRange]) -> Result<PageSet, Box<dyn Error>> {
     let mut all = PageSet::new();
     for range in ranges {
         all.merge(&pages_of(model, range)?);
@@ -113,10 +85,10 @@ fn pages(model: &Model, ranges: &[HotRange]) -> Result<PageSet, Box<dyn Error>> 
     Ok(all)
 }
 
-fn pages_of(model: &Model, range: &HotRange) -> Result<PageSet, Box<dyn Error>> {
+fn pages_of(model: &Model, range: &AddressRange) -> Result<PageSet, Box<dyn Error>> {
     let member = member(model, range.process)?;
-    let (Range { start, end }, pid) = (range.addresses.clone(), member.process.pid);
-    let pages = place_of(member, range.addresses.clone()).ok_or_else(|| {
+    let (AddressRange { start, end, .. }, pid) = (*range, member.process.pid);
+    let pages = place_of(member, start..end).ok_or_else(|| {
         format!(
             "process {pid} of the image has no memory at {start:x}-{end:x}: /proc/PID/maps of the \
              parent tells what it had"
@@ -135,20 +107,4 @@ fn member(model: &Model, pid: Option<u32>) -> Result<&Member, String> {
     model.members.iter().find(is_it).ok_or_else(|| {
         format!("the image has no process {pid}: farfork images show tells which it has")
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_read_as_maps_writes_them() {
-        let range = |process, addresses| Ok(HotRange { process, addresses });
-        assert_eq!("1000-2000".parse(), range(None, 0x1000..0x2000));
-        assert_eq!("0x1f-0x20".parse(), range(None, 0x1f..0x20));
-        assert_eq!("77:a-b".parse(), range(Some(77), 10..11));
-        for wrong in ["", "1000", "-", "2000-1000", "1-1", "x:1-2", "1-2-3", "g-h"] {
-            assert!(wrong.parse::<HotRange>().is_err(), "{wrong}");
-        }
-    }
 }

@@ -7,7 +7,6 @@ use farfork_node::paths;
 use farfork_types::PAGE_BYTES;
 use farfork_types::wire::{AddressRange, Promoted, Promotion};
 
-use crate::hot::HotRange;
 use crate::output::print_json;
 use crate::{CommandResult, node, size};
 
@@ -26,7 +25,7 @@ pub(crate) struct Args {
     /// Hexadecimal addresses as in /proc/PID/maps, of the image's first process; in a tree,
     /// PID:START-END for another. A page of which a part is named is meant as a whole.
     #[arg(value_name = "START-END")]
-    ranges: Vec<HotRange>,
+    ranges: Vec<AddressRange>,
     /// Node it runs on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
@@ -38,15 +37,10 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> CommandResult {
     let is_all = !args.hot && !args.accessed && args.ranges.is_empty();
-    let range = |range: &HotRange| AddressRange {
-        process: range.process,
-        start: range.addresses.start,
-        end: range.addresses.end,
-    };
     let pages = Promotion {
         hot: args.hot || is_all,
         accessed: args.accessed || is_all,
-        ranges: args.ranges.iter().map(range).collect(),
+        ranges: args.ranges.clone(),
     };
     let promoted = Client::connect(&args.node)?.promote(args.pid, pages)?;
     if args.json {

@@ -88,6 +88,9 @@ fn failed<'a>(
 pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), ServeError> {
     // What is written here is the operator's alone, but for what says otherwise.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    // Each connection is one. Functions are given a limit of their own before their code is loaded.
+    farfork_sys::limits::raise_open_files(0)
+        .map_err(failed("raise the limit of open files of", &"the platform"))?;
     let state = settings.state.display().to_string();
     fs::create_dir_all(&settings.state)
         .and_then(|()| open_to_pass(&settings.state))

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use farfork_porter::api::{
-    Action, ActionPut, Activation, ActivationId, Change, Name, Response, Runtimes, StartKind,
-    Times, Version,
+    Action, ActionPut, Activation, ActivationId, ActivationSummary, Change, Name, Response,
+    Runtimes, StartKind, Times, Version,
 };
 use farfork_porter::store::{Accepted, Embedded, Key, Selection, Store, StoreError, forget_old};
 use farfork_porter::trace::Trace;
@@ -87,7 +87,7 @@ fn accepted(id: u128, accepted_ms: u64) -> Accepted {
     }
 }
 
-fn ids(activations: &[Activation]) -> Vec<u128> {
+fn ids(activations: &[ActivationSummary]) -> Vec<u128> {
     activations.iter().map(|activation| activation.activation_id.0).collect()
 }
 
@@ -181,7 +181,10 @@ fn activations_are_told_latest_first_to_their_namespace() {
     assert_eq!(listed(Selection { since_ms: Some(20), ..all() }), [4, 3, 2]);
     assert_eq!(listed(Selection { since_ms: Some(11), upto_ms: Some(20), ..all() }), [2]);
     assert_eq!(listed(Selection { since_ms: Some(31), upto_ms: Some(20), ..all() }), []);
+    let count = |selection: &Selection| bed.store().count_activations(&guest, selection).unwrap();
     let of_hello = Selection { name: Some(name("hello")), ..all() };
+    let uncounted = Selection { skip: 1, limit: usize::MAX, ..all() };
+    assert_eq!([&all(), &uncounted, &of_hello].map(count), [4, 3, 3]);
     assert_eq!(listed(of_hello.clone()), [4, 3, 1]);
     assert_eq!(listed(Selection { skip: 1, upto_ms: Some(30), limit: 1, ..of_hello }), [3]);
     let found = bed.store().activation(&guest, ActivationId(2)).unwrap();

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use crate::Tiering;
 use serde::{Deserialize, Serialize};
@@ -107,6 +108,63 @@ impl fmt::Display for AddressRange {
             None => write!(f, "{start:x}-{end:x}"),
         }
     }
+}
+
+/// A text that is no [`AddressRange`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParseRangeError {
+    /// It is written otherwise.
+    Malformed {
+        /// It.
+        text: String,
+    },
+    /// It ends where it starts, or before.
+    Empty {
+        /// It.
+        text: String,
+    },
+}
+
+impl fmt::Display for ParseRangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParseRangeError::Malformed { text } => {
+                write!(f, "{text} is no range: give START-END in hexadecimal, or PID:START-END")
+            }
+            ParseRangeError::Empty { text } => {
+                write!(f, "{text} holds nothing: START has to be below END")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ParseRangeError {}
+
+impl FromStr for AddressRange {
+    type Err = ParseRangeError;
+
+    fn from_str(text: &str) -> Result<AddressRange, ParseRangeError> {
+        let malformed = || ParseRangeError::Malformed { text: text.to_owned() };
+        let (process, range) = match text.split_once(':') {
+            Some((pid, range)) => (Some(number(pid, 10).ok_or_else(malformed)?), range),
+            None => (None, text),
+        };
+        let process = process.map(u32::try_from).transpose().map_err(|_| malformed())?;
+        let (start, end) = range.split_once('-').ok_or_else(malformed)?;
+        let address =
+            |text: &str| number(text.strip_prefix("0x").unwrap_or(text), 16).ok_or_else(malformed);
+        let (start, end) = (address(start)?, address(end)?);
+        if start >= end {
+            return Err(ParseRangeError::Empty { text: text.to_owned() });
+        }
+        Ok(AddressRange { process, start, end })
+    }
+}
+
+/// Digits only: the parser would take a sign, too.
+fn number(text: &str, radix: u32) -> Option<u64> {
+    let is_number = text.chars().all(|digit| digit.is_digit(radix));
+    u64::from_str_radix(text, radix).ok().filter(|_| is_number)
 }
 
 /// What became of the pages that were to become local, in pages of 4 KiB.
@@ -340,4 +398,48 @@ pub struct CloneState {
     pub vmas: u64,
     /// Page faults without (`minor`) and with (`major`) I/O.
     pub faults: BTreeMap<String, u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read_as_they_are_shown_and_as_maps_writes_them() {
+        let range = |process, start, end| AddressRange { process, start, end };
+        for (text, meant) in [
+            ("1000-2000", range(None, 0x1000, 0x2000)),
+            ("0x1f-0x20", range(None, 0x1f, 0x20)),
+            ("77:a-B", range(Some(77), 10, 11)),
+        ] {
+            assert_eq!(text.parse(), Ok(meant));
+            assert_eq!(meant.to_string().parse(), Ok(meant));
+        }
+        for wrong in [
+            "",
+            "1000",
+            "-",
+            "x:1-2",
+            "1-2-3",
+            "g-h",
+            "+1-2",
+            "1-+2",
+            "--1-2",
+            "-1:1-2",
+            "1- 2",
+            "0x-1",
+            "4294967296:1-2",
+            "10000000000000000-20000000000000000",
+            "--kill",
+            "1-2\n",
+            "\u{661}-9",
+        ] {
+            let malformed = ParseRangeError::Malformed { text: wrong.to_owned() };
+            assert_eq!(wrong.parse::<AddressRange>(), Err(malformed), "{wrong}");
+        }
+        for empty in ["2000-1000", "1-1"] {
+            let told = empty.parse::<AddressRange>().unwrap_err().to_string();
+            assert!(told.contains("holds nothing"), "{told}");
+        }
+    }
 }

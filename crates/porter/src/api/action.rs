@@ -73,12 +73,15 @@ impl ActionPut {
         };
         let mut annotations = kept(self.annotations, |action| &action.annotations);
         annotations.set("exec", exec.kind.as_str());
+        annotations.check("Annotations")?;
+        let parameters = kept(self.parameters, |action| &action.parameters);
+        parameters.check("Parameters")?;
         let action = Action {
             namespace: namespace.clone(),
             name: name.clone(),
             version: before.map_or(Version::FIRST, |before| before.version.next()),
             publish: self.publish.or(before.map(|before| before.publish)).unwrap_or(false),
-            parameters: kept(self.parameters, |action| &action.parameters),
+            parameters,
             annotations,
             limits: self.limits.unwrap_or_default().change(limits)?,
             exec,
@@ -179,6 +182,44 @@ mod tests {
         let Change { action, .. } = apply(json!({"annotations": []}), Some(&before)).unwrap();
         assert_eq!(action.annotations, Parameters::from_iter([("exec", "python:3.11")]));
         assert_eq!(action.parameters, before.parameters);
+    }
+
+    #[test]
+    fn parameters_and_annotations_have_a_size() {
+        let most = crate::api::MOST_PARAMETERS_BYTES as usize;
+        // One alone, or many of them, with all that stands around.
+        let one = |bytes: usize| {
+            let around = json!([{"key": "k", "value": ""}]).to_string().len();
+            json!([{"key": "k", "value": "x".repeat(bytes - around)}])
+        };
+        let many = |bytes: usize| {
+            let each = json!({"key": "", "value": null}).to_string().len() + 1;
+            Value::Array(vec![json!({"key": ""}); bytes / each])
+        };
+        let before = created();
+        for (field, what) in [("parameters", "Parameters"), ("annotations", "Annotations")] {
+            // The platform adds one to annotations.
+            let room = if field == "annotations" { 64 } else { 0 };
+            for good in [one(most - room), many(most - room)] {
+                assert!(apply(json!({ field: good }), Some(&before)).is_ok());
+            }
+            for bad in [one(most + 1), many(most + 64)] {
+                let refused = apply(json!({ field: bad }), Some(&before)).unwrap_err();
+                let words = format!("{what} larger than allowed: ");
+                assert_eq!(refused.status(), 413);
+                assert!(refused.to_string().starts_with(&words), "{refused}");
+                assert!(refused.to_string().ends_with(" > 1048576 bytes."), "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_update_leaves_as_it_was_has_the_same_size() {
+        let large = Parameters::from_iter([("k", "x".repeat(1 << 20))]);
+        let before = Action { parameters: large, ..created() };
+        let update = |put: Value| apply(put, Some(&before)).map(|change| change.action);
+        assert_eq!(update(json!({"publish": true})).unwrap_err().status(), 413);
+        assert!(update(json!({"parameters": []})).is_ok());
     }
 
     #[test]

@@ -211,19 +211,60 @@ impl Activation {
     }
 
     /// What a list tells of it.
-    pub fn summary(&self) -> Value {
-        json!({
-            "activationId": self.activation_id,
-            "namespace": self.namespace,
-            "name": self.name,
-            "version": self.version,
-            "publish": self.publish,
-            "start": self.start,
-            "end": self.end,
-            "duration": self.duration,
-            "statusCode": self.response.status_code,
-            "annotations": self.annotations,
-        })
+    pub fn summary(&self) -> ActivationSummary {
+        ActivationSummary {
+            activation_id: self.activation_id,
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            version: self.version,
+            publish: self.publish,
+            start: self.start,
+            end: self.end,
+            duration: self.duration,
+            status_code: self.response.status_code,
+            annotations: self.annotations.clone(),
+        }
+    }
+}
+
+/// What a list tells of an activation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ActivationSummary {
+    /// Its id.
+    pub activation_id: ActivationId,
+    /// In whose name it was made.
+    pub namespace: Name,
+    /// The action's name.
+    pub name: Name,
+    /// The action's version.
+    pub version: Version,
+    /// Whether others may see it.
+    pub publish: bool,
+    /// When the action began, in milliseconds since 1970.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+    /// Milliseconds between the two.
+    pub duration: u64,
+    /// What came of it, as a number.
+    pub status_code: u8,
+    /// The same as the activation's.
+    pub annotations: Parameters,
+}
+
+#[cfg(test)]
+impl Activation {
+    /// One of an action of the namespace `guest`.
+    pub fn example(name: &str, id: u128, start: u64) -> Activation {
+        let put = json!({"exec": {"kind": "python", "code": "x"}});
+        let put: super::ActionPut = serde_json::from_value(put).unwrap();
+        let runtimes = super::Runtimes { python: "3.11".to_owned(), nodejs: None, blackbox: false };
+        let names = (&Name::guest(), &name.parse().unwrap());
+        let action = put.apply(names, None, &runtimes, 1).unwrap().action;
+        let times = Times { start_ms: start, end_ms: start, ..Times::default() };
+        let (response, logs) = (Response::of(json!({})), vec!["a line".to_owned()]);
+        Activation::new(ActivationId(id), &action, response, logs, (StartKind::Cold, times))
     }
 }
 

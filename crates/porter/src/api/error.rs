@@ -29,6 +29,16 @@ pub enum ApiError {
         /// How large it may be.
         most: u64,
     },
+    /// A part of what is to be kept is too large.
+    #[error("{what} larger than allowed: {bytes} > {most} bytes.")]
+    PartTooLarge {
+        /// Which.
+        what: &'static str,
+        /// How large it is.
+        bytes: u64,
+        /// How large it may be.
+        most: u64,
+    },
     /// Too many at once.
     #[error("Too many requests: {0}.")]
     TooMany(String),
@@ -47,7 +57,7 @@ impl ApiError {
             ApiError::NotFound(_) => 404,
             ApiError::TooSlow => 408,
             ApiError::Conflict(_) => 409,
-            ApiError::TooLarge { .. } => 413,
+            ApiError::TooLarge { .. } | ApiError::PartTooLarge { .. } => 413,
             ApiError::TooMany(_) => 429,
             ApiError::Internal(_) => 500,
         }

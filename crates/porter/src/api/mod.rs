@@ -11,10 +11,12 @@ mod text;
 mod version;
 
 pub use action::{Action, ActionPut, Change, Summary};
-pub use activation::{Activation, ActivationId, Outcome, Response, StartKind, Times};
+pub use activation::{
+    Activation, ActivationId, ActivationSummary, Outcome, Response, StartKind, Times,
+};
 pub use error::ApiError;
 pub use exec::{Code, Exec, ExecPut, Runtimes};
 pub use limits::{Limits, LimitsPut};
 pub use name::{Name, NameError};
-pub use parameters::Parameters;
+pub use parameters::{MOST_PARAMETERS_BYTES, Parameters};
 pub use version::Version;

@@ -1,7 +1,14 @@
 //! Parameters and annotations: OpenWhisk has them as lists of keys and values.
 
+use std::io::{self, Write};
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use super::ApiError;
+
+/// Most bytes of all parameters, or annotations, of an action: each of its calls has them, too.
+pub const MOST_PARAMETERS_BYTES: u64 = 1 << 20;
 
 /// Keys and values, in the order in which they were given; of equal keys the last counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -37,12 +44,38 @@ impl Parameters {
         self.0.push(Entry { key: key.to_owned(), value: value.into() });
     }
 
+    /// Refuses more of them than may be kept; `what` says what they are.
+    pub fn check(&self, what: &'static str) -> Result<(), ApiError> {
+        let mut counted = Counted(0);
+        let written = serde_json::to_writer(&mut counted, self);
+        written.map_err(|wrong| ApiError::BadRequest(wrong.to_string()))?;
+        let (Counted(bytes), most) = (counted, MOST_PARAMETERS_BYTES);
+        match bytes > most {
+            true => Err(ApiError::PartTooLarge { what, bytes, most }),
+            false => Ok(()),
+        }
+    }
+
     /// What an action is called with: these, and what the caller gives, which counts for more.
     pub fn merged(&self, given: Map<String, Value>) -> Map<String, Value> {
         let mut all: Map<String, Value> =
             self.0.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect();
         all.extend(given);
         all
+    }
+}
+
+/// How much was written, of which nothing is kept.
+struct Counted(u64);
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

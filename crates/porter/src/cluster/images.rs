@@ -12,6 +12,7 @@ use farfork_image::format::Image;
 use farfork_policy::Memory;
 use farfork_pool::{ImageInfo, ImageState, Pool, PoolError};
 use farfork_types::Cid;
+use farfork_types::wire::AddressRange;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -87,7 +88,7 @@ impl Images {
         &self,
         pid: i32,
         name: &str,
-        hot: Vec<String>,
+        hot: Vec<AddressRange>,
         kill: bool,
     ) -> Result<(), NodesError> {
         let mut command = Command::new(&self.settings.program);
@@ -96,9 +97,8 @@ impl Images {
         if kill {
             command.arg("--kill");
         }
-        if !hot.is_empty() {
-            command.arg("--hot").args(hot);
-        }
+        // In one argument with its option each: a range is none, whatever it is called.
+        command.args(hot.iter().map(|range| format!("--hot={range}")));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let ended = blocking(move || command.output()).await;
         match ended {

@@ -35,7 +35,7 @@ use farfork_node::client::Client;
 use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
 use farfork_pool::{Pool, PoolError};
-use farfork_types::wire::{CloneState, Promotion};
+use farfork_types::wire::{AddressRange, CloneState, Promotion};
 
 use crate::life::Advisor;
 use crate::life::nodes::{
@@ -307,7 +307,12 @@ impl Nodes for Cluster {
         })
     }
 
-    fn checkpoint(&self, id: u64, image: &str, hot: Vec<String>) -> Doing<Result<(), NodesError>> {
+    fn checkpoint(
+        &self,
+        id: u64,
+        image: &str,
+        hot: Vec<AddressRange>,
+    ) -> Doing<Result<(), NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             let reason = "it has ended".to_owned();

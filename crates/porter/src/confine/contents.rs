@@ -16,7 +16,7 @@ use super::folder::failed;
 
 /// Most bytes of an archive's files together.
 const MOST_BYTES: u64 = 512 << 20;
-/// Most files of an archive.
+/// Most files and directories of an archive together, with directories that only paths name.
 const MOST_FILES: usize = 65_536;
 /// How an archive begins.
 const ARCHIVE: &[u8] = b"PK\x03\x04";
@@ -38,7 +38,8 @@ impl Contents<'_> {
     pub(super) fn put(self, into: &Path) -> Result<(), FolderError> {
         match self {
             Contents::Archive(code) => {
-                unpack(&STANDARD.decode(code).map_err(|error| wrong(&error))?, into)
+                let archive = STANDARD.decode(code).map_err(|error| wrong(&error))?;
+                unpack(&archive, into, MOST_FILES)
             }
             Contents::Program(code) => put_program(code, into),
         }
@@ -54,7 +55,7 @@ fn put_program(code: &str, into: &Path) -> Result<(), FolderError> {
     if !bytes.starts_with(ARCHIVE) {
         fs::write(&program, bytes).map_err(failed("write", &program))?;
     } else {
-        unpack(&bytes, into)?;
+        unpack(&bytes, into, MOST_FILES)?;
         if !program.is_file() {
             return Err(FolderError::Program(format!(
                 "the archive has no file called {PROGRAM} at its top, which would be executed"
@@ -69,52 +70,124 @@ fn wrong(error: &impl ToString) -> FolderError {
     FolderError::Archive(error.to_string())
 }
 
-fn unpack(archive: &[u8], into: &Path) -> Result<(), FolderError> {
+fn unpack(archive: &[u8], into: &Path, most_files: usize) -> Result<(), FolderError> {
     let mut archive = ZipArchive::new(Cursor::new(archive)).map_err(|error| wrong(&error))?;
-    if archive.len() > MOST_FILES {
-        return Err(wrong(&format!("it has more than {MOST_FILES} files")));
+    if archive.len() > most_files {
+        return Err(too_many());
     }
-    let mut left = MOST_BYTES;
+    let mut unpacker = Unpacker { into, bytes_left: MOST_BYTES, files_left: most_files };
     for index in 0..archive.len() {
-        let mut file = archive.by_index(index).map_err(|error| wrong(&error))?;
-        left -= unpack_one(&mut file, into, left)?;
+        unpacker.unpack(&mut archive.by_index(index).map_err(|error| wrong(&error))?)?;
     }
     Ok(())
 }
 
-/// How many bytes it has.
-fn unpack_one(
-    file: &mut ZipFile<'_, impl Read>,
-    into: &Path,
-    most_bytes: u64,
-) -> Result<u64, FolderError> {
-    let name = file.name().map_err(|error| wrong(&error))?.into_owned();
-    let refused = |why: &str| wrong(&format!("{name}: {why}"));
-    let path = file.enclosed_name().ok_or_else(|| refused("it would lie outside of the folder"))?;
-    if file.is_symlink() {
-        return Err(refused("it is a symbolic link; put the file itself in the archive"));
+fn too_many() -> FolderError {
+    wrong(&format!("it has more than {MOST_FILES} files and directories"))
+}
+
+/// Makes the files of an archive.
+struct Unpacker<'u> {
+    into: &'u Path,
+    /// So much more they may have.
+    bytes_left: u64,
+    /// So many more there may be, with directories.
+    files_left: usize,
+}
+
+impl Unpacker<'_> {
+    fn unpack(&mut self, file: &mut ZipFile<'_, impl Read>) -> Result<(), FolderError> {
+        let name = file.name().map_err(|error| wrong(&error))?.into_owned();
+        let refused = |why: &str| wrong(&format!("{name}: {why}"));
+        let path =
+            file.enclosed_name().ok_or_else(|| refused("it would lie outside of the folder"))?;
+        if file.is_symlink() {
+            return Err(refused("it is a symbolic link; put the file itself in the archive"));
+        }
+        let path = self.into.join(path);
+        if file.is_dir() {
+            return self.have_directory(&path);
+        }
+        self.have_directory(path.parent().unwrap_or(self.into))?;
+        self.count_one()?;
+        let is_program = file.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
+        // Of two files of one name the later counts, as with every unpacker.
+        let mut target = File::create(&path).map_err(failed("write", &path))?;
+        // What an archive says of its sizes is not believed.
+        let copied = io::copy(&mut file.take(self.bytes_left + 1), &mut target);
+        let bytes = copied.map_err(|error| refused(&words::of(&error)))?;
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or_else(|| {
+            refused(&format!("with it, there are more than {} MiB", MOST_BYTES >> 20))
+        })?;
+        let mode = if is_program { 0o755 } else { 0o644 };
+        target.set_permissions(Permissions::from_mode(mode)).map_err(failed("open", &path))
     }
-    let path = into.join(path);
-    let directory = if file.is_dir() { &*path } else { path.parent().unwrap_or(into) };
-    fs::create_dir_all(directory).map_err(failed("make", directory))?;
-    for made in directory.ancestors().take_while(|made| *made != into) {
-        // Whatever the platform's own umask is.
-        fs::set_permissions(made, Permissions::from_mode(0o755)).map_err(failed("open", made))?;
+
+    /// Makes a directory, and those above it, unless they are there.
+    fn have_directory(&mut self, directory: &Path) -> Result<(), FolderError> {
+        let above = directory.ancestors().take_while(|path| *path != self.into);
+        let missing: Vec<&Path> = above.take_while(|path| !path.is_dir()).collect();
+        for path in missing.into_iter().rev() {
+            self.count_one()?;
+            fs::create_dir(path).map_err(failed("make", path))?;
+            // Whatever the platform's own umask is.
+            fs::set_permissions(path, Permissions::from_mode(0o755))
+                .map_err(failed("open", path))?;
+        }
+        Ok(())
     }
-    if file.is_dir() {
-        return Ok(0);
+
+    fn count_one(&mut self) -> Result<(), FolderError> {
+        self.files_left = self.files_left.checked_sub(1).ok_or_else(too_many)?;
+        Ok(())
     }
-    let is_program = file.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
-    let too_much = refused(&format!("with it, there are more than {} MiB", MOST_BYTES >> 20));
-    // Of two files of one name the later counts, as with every unpacker.
-    let mut target = File::create(&path).map_err(failed("write", &path))?;
-    // What an archive says of its sizes is not believed.
-    let copied = io::copy(&mut file.take(most_bytes + 1), &mut target);
-    let bytes = copied.map_err(|error| refused(&words::of(&error)))?;
-    if bytes > most_bytes {
-        return Err(too_much);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use zip::ZipWriter;
+    use zip::write::SimpleFileOptions;
+
+    /// Of files at these paths, or directories where they end in a slash.
+    fn archive(paths: impl Iterator<Item = String>) -> Vec<u8> {
+        let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+        for path in paths {
+            match path.strip_suffix('/') {
+                Some(path) => {
+                    writer.add_directory(path, SimpleFileOptions::default()).unwrap();
+                }
+                None => {
+                    writer.start_file(path, SimpleFileOptions::default()).unwrap();
+                    writer.write_all(b"x").unwrap();
+                }
+            }
+        }
+        writer.finish().unwrap().into_inner()
     }
-    let mode = if is_program { 0o755 } else { 0o644 };
-    target.set_permissions(Permissions::from_mode(mode)).map_err(failed("open", &path))?;
-    Ok(bytes)
+
+    /// Whether no more are made than may be.
+    fn is_taken(archive: &[u8], most_files: usize) -> bool {
+        let into = tempfile::tempdir().unwrap();
+        match unpack(archive, into.path(), most_files) {
+            Ok(()) => true,
+            Err(error) => {
+                assert!(error.to_string().contains("files and directories"), "{error}");
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn directories_count_as_files_do() {
+        // Of 5 entries, which make 5 files and 5 times 9 directories.
+        let deep = archive((0..5).map(|root| format!("{root}{}/file", "/d".repeat(8))));
+        assert!(is_taken(&deep, 50) && !is_taken(&deep, 49));
+        // Each directory counts once, whether or not it is an entry itself.
+        let flat = archive((0..5).map(|file| format!("d/d/{file}")));
+        assert!(is_taken(&flat, 7) && !is_taken(&flat, 6));
+        let named = archive(["d/", "d/d/", "d/d/file", "e/"].map(str::to_owned).into_iter());
+        assert!(is_taken(&named, 4) && !is_taken(&named, 3));
+    }
 }

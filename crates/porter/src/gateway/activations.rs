@@ -1,6 +1,10 @@
 //! Activations: read and list.
 
+use std::sync::Arc;
+
+use axum::body::Bytes;
 use axum::extract::State;
+use futures_util::stream::{self, Stream, StreamExt};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -8,10 +12,10 @@ use super::actions::on_disk;
 use super::auth::Identity;
 use super::extract::{Asked, Place};
 use super::page::Page;
-use super::reply::{Reply, document};
+use super::reply::{Reply, document, streamed};
 use super::{Gateway, name};
-use crate::api::{Activation, ActivationId, ApiError};
-use crate::store::Selection;
+use crate::api::{Activation, ActivationId, ApiError, Name};
+use crate::store::{Selection, Store};
 
 /// Which activations are listed, and how.
 #[derive(Debug, Default, Deserialize)]
@@ -47,14 +51,49 @@ pub async fn list(
     let namespace = identity.opens(&namespace)?;
     let (store, namespace) = (gateway.store.clone(), namespace.clone());
     let selection = wanted.selection(&page)?;
-    let found = on_disk(move || store.activations(&namespace, &selection)).await?;
     if page.count {
-        return Ok(document(json!({ "activations": found.len() })));
+        let count = on_disk(move || store.count_activations(&namespace, &selection)).await?;
+        return Ok(document(json!({ "activations": count })));
     }
+    let place = namespace.clone();
+    let found = on_disk(move || store.activations(&place, &selection)).await?;
     if wanted.docs {
-        return Ok(document(found));
+        let ids = found.into_iter().map(|found| found.activation_id).collect();
+        return Ok(streamed(documents(gateway.store, namespace, ids)));
     }
-    Ok(document(found.iter().map(Activation::summary).collect::<Vec<_>>()))
+    Ok(document(found))
+}
+
+/// A list of whole records, each read when the ones before it were taken: all of them may have gigabytes.
+/// Those that were forgotten meanwhile are left out.
+fn documents(
+    store: Arc<dyn Store>,
+    namespace: Name,
+    ids: Vec<ActivationId>,
+) -> impl Stream<Item = Result<Bytes, ApiError>> {
+    let begin = stream::once(async { Ok(Bytes::from_static(b"[")) });
+    let is_first = true;
+    let records = stream::unfold((ids.into_iter(), is_first), move |(mut ids, is_first)| {
+        let (store, namespace) = (Arc::clone(&store), namespace.clone());
+        async move {
+            let id = ids.next()?;
+            let found = on_disk(move || store.activation(&namespace, id)).await;
+            let (told, is_first) = match found {
+                Ok(Some(activation)) => (element(&activation, is_first), false),
+                Ok(None) => (Ok(Bytes::new()), is_first),
+                Err(error) => (Err(error), is_first),
+            };
+            Some((told, (ids, is_first)))
+        }
+    });
+    begin.chain(records).chain(stream::once(async { Ok(Bytes::from_static(b"]")) }))
+}
+
+fn element(activation: &Activation, is_first: bool) -> Result<Bytes, ApiError> {
+    let mut text = if is_first { Vec::new() } else { vec![b','] };
+    let written = serde_json::to_writer(&mut text, activation);
+    written.map_err(|error| ApiError::Internal(error.to_string()))?;
+    Ok(text.into())
 }
 
 async fn find(
@@ -101,4 +140,35 @@ pub async fn result(
         "statusCode": response.status_code,
         "size": response.size,
     })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Embedded;
+
+    #[tokio::test]
+    async fn whole_records_are_read_when_they_are_sent() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(Embedded::open(&directory.path().join("db")).unwrap());
+        for id in 1..=3 {
+            store.finish(Activation::example("hello", id, id as u64)).unwrap();
+        }
+        let told = |ids: [u128; 3]| {
+            let ids = ids.map(ActivationId).to_vec();
+            Box::pin(documents(Arc::clone(&store), Name::guest(), ids))
+        };
+        let all: Vec<Bytes> = told([3, 2, 1]).map(Result::unwrap).collect().await;
+        let all: Vec<Activation> = serde_json::from_slice(&all.concat()).unwrap();
+        assert_eq!(all, [3, 2, 1].map(|id| Activation::example("hello", id as u128, id)));
+        let mut slow = told([1, 3, 2]);
+        let mut seen = slow.next().await.unwrap().unwrap().to_vec();
+        // The oldest is asked for first, and forgotten before it is sent.
+        assert_eq!(store.forget(2).unwrap(), 1);
+        while let Some(more) = slow.next().await {
+            seen.extend(more.unwrap());
+        }
+        let seen: Vec<Activation> = serde_json::from_slice(&seen).unwrap();
+        assert_eq!(seen, [3, 2].map(|id| Activation::example("hello", id as u128, id)));
+    }
 }

@@ -1,9 +1,10 @@
 //! Answers.
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use futures_util::stream::Stream;
 use serde::Serialize;
 use serde_json::json;
 
@@ -26,6 +27,13 @@ pub fn with_status(status: u16, value: &impl Serialize) -> Response {
     };
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A document that is made while it is sent. If that fails its end is missing, which whoever reads it sees.
+pub fn streamed(text: impl Stream<Item = Result<Bytes, ApiError>> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(text));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

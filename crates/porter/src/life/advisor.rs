@@ -46,7 +46,12 @@ pub struct OfDecision {
 pub struct JournalFile {
     path: PathBuf,
     file: File,
+    /// What its whole lines have.
     bytes: u64,
+    /// Whether a part of a line may stand after them.
+    is_torn: bool,
+    /// Lines that were not written since one was.
+    lost: u64,
 }
 
 impl JournalFile {
@@ -56,24 +61,62 @@ impl JournalFile {
         let bytes = whole_lines(&mut file)?;
         // What a full disk or the end of the machine has cut off is no decision, and would spoil the next.
         file.set_len(bytes)?;
-        Ok(JournalFile { path: path.to_owned(), file, bytes })
+        Ok(JournalFile { path: path.to_owned(), file, bytes, is_torn: false, lost: 0 })
+    }
+
+    /// Writes a line if it can. What it cannot is counted, and told once.
+    fn keep(&mut self, settings: Settings, line: io::Result<Line>) {
+        match line.and_then(|line| self.write(settings, &line)) {
+            Ok(()) => {
+                let lost = std::mem::take(&mut self.lost);
+                if lost > 0 {
+                    tracing::warn!(lost, "the journal is written again; it lacks some decisions");
+                }
+            }
+            Err(source) => {
+                if self.lost == 0 {
+                    let reason = farfork_sys::words::of(&source);
+                    tracing::error!(reason, "the journal cannot be written; decisions are lost");
+                }
+                self.lost += 1;
+            }
+        }
     }
 
     fn write(&mut self, settings: Settings, line: &Line) -> io::Result<()> {
         if self.bytes >= MOST_BYTES {
-            fs::rename(&self.path, self.path.with_extension("old.jsonl"))?;
-            *self = JournalFile::open(&self.path)?;
+            self.begin_anew()?;
+        }
+        // What stands in a journal is decided again by the settings before it.
+        if self.bytes == 0 && !matches!(line, Line::Settings { .. }) {
             self.put(&Line::Settings { settings })?;
         }
         self.put(line)
     }
 
+    fn begin_anew(&mut self) -> io::Result<()> {
+        match fs::rename(&self.path, self.path.with_extension("old.jsonl")) {
+            // It was renamed before, and no other could be made.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            renamed => renamed?,
+        }
+        let lost = self.lost;
+        *self = JournalFile { lost, ..JournalFile::open(&self.path)? };
+        Ok(())
+    }
+
     fn put(&mut self, line: &Line) -> io::Result<()> {
         let mut text = Vec::new();
         journal::write(&mut text, line)?;
+        if self.is_torn {
+            self.file.set_len(self.bytes)?;
+        }
+        // At once, so that a journal ends with a whole line whoever dies. A full disk takes a part of it.
+        self.is_torn = true;
+        self.file.write_all(&text)?;
+        self.is_torn = false;
         self.bytes += text.len() as u64;
-        // At once, so that a journal ends with a whole line whoever dies.
-        self.file.write_all(&text)
+        Ok(())
     }
 }
 
@@ -128,12 +171,8 @@ impl Advisor {
     /// Writes a record to the journal, if there is one.
     fn keep(&self, record: io::Result<Record>) {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(file) = &mut *journal else { return };
-        let written = record.and_then(|record| file.write(self.settings, &Line::Record(record)));
-        if let Err(source) = written {
-            let reason = farfork_sys::words::of(&source);
-            tracing::error!(reason, "the journal cannot be written, and ends here");
-            *journal = None;
+        if let Some(file) = &mut *journal {
+            file.keep(self.settings, record.map(Line::Record));
         }
     }
 }
@@ -193,6 +232,62 @@ mod tests {
             advisor.ask(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
         }
         assert_eq!(replayed(&path), (2, 0));
+    }
+
+    /// An advisor whose journal is at `path`; asked once.
+    fn asked(path: &Path) -> Advisor {
+        let journal = JournalFile::open(path).unwrap();
+        let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
+        ask(&advisor);
+        advisor
+    }
+
+    fn ask(advisor: &Advisor) {
+        advisor.ask(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+    }
+
+    fn lost(advisor: &Advisor) -> u64 {
+        advisor.journal.lock().unwrap().as_ref().unwrap().lost
+    }
+
+    /// Puts another file in the place of a journal's; that.
+    fn replace(advisor: &Advisor, file: File) -> File {
+        let mut journal = advisor.journal.lock().unwrap();
+        std::mem::replace(&mut journal.as_mut().unwrap().file, file)
+    }
+
+    #[test]
+    fn a_journal_goes_on_when_the_disk_takes_it_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("decisions.jsonl");
+        let advisor = asked(&path);
+        // One that takes nothing.
+        let disk = replace(&advisor, File::open(&path).unwrap());
+        (0..3).for_each(|_| ask(&advisor));
+        assert_eq!(lost(&advisor), 3);
+        // It may have taken a part.
+        let mut torn = OpenOptions::new().append(true).open(&path).unwrap();
+        torn.write_all(b"{\"at_ms\":1,\"ab").unwrap();
+        replace(&advisor, disk);
+        ask(&advisor);
+        assert_eq!((replayed(&path), lost(&advisor)), ((2, 0), 0));
+    }
+
+    #[test]
+    fn a_journal_that_could_not_begin_anew_does_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("decisions.jsonl");
+        let advisor = asked(&path);
+        advisor.journal.lock().unwrap().as_mut().unwrap().bytes = MOST_BYTES;
+        // The old one was moved away, and there was no room for a file.
+        fs::rename(&path, directory.path().join("decisions.old.jsonl")).unwrap();
+        fs::create_dir(&path).unwrap();
+        ask(&advisor);
+        assert_eq!(lost(&advisor), 1);
+        fs::remove_dir_all(&path).unwrap();
+        ask(&advisor);
+        assert_eq!((replayed(&path), lost(&advisor)), ((1, 0), 0));
+        assert!(fs::read_to_string(&path).unwrap().starts_with("{\"settings\""));
     }
 
     #[test]

@@ -215,6 +215,7 @@ impl Function {
             self.go_on().await;
             // Only now: whom a call has waited for was not idle, however short it may be so.
             self.end_idle();
+            self.forget_code();
             self.say();
         }
         if self.is_gone {
@@ -371,6 +372,14 @@ impl Function {
         let now = Instant::now();
         let is_gone = self.is_gone && self.queue.is_empty();
         self.idle.retain(|idle| !is_gone && idle.until > now);
+    }
+
+    /// Code may have tens of megabytes, and the store has it, too: it is kept while somebody may load it.
+    fn forget_code(&mut self) {
+        let lacks_code = |idle: &Idle| !idle.instance.has_code();
+        if self.queue.is_empty() && self.starting == 0 && !self.idle.iter().any(lacks_code) {
+            self.code = None;
+        }
     }
 
     /// Hands calls to instances, and starts as many as are lacking.

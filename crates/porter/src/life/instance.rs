@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use farfork_types::Tiering;
+use farfork_types::wire::AddressRange;
 use hyper::body::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -141,6 +142,11 @@ impl Instance {
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.end.borrow().is_some()
+    }
+
+    /// Whether it has loaded its function's code, or is a clone of one that has.
+    pub fn has_code(&self) -> bool {
+        self.has_code
     }
 
     /// In which tier its memory lives, if it is a clone of its function's image and was not promoted.
@@ -301,7 +307,7 @@ impl Instance {
 
     /// Gets it ready for its checkpoint: its hooks run, and it has no connection. The addresses of what
     /// it declares hot.
-    pub async fn prepare(&mut self) -> Result<Vec<String>, String> {
+    pub async fn prepare(&mut self) -> Result<Vec<AddressRange>, String> {
         self.connection = None;
         prepare(&self.connect).await
     }

@@ -20,6 +20,8 @@ const LITTLE_PATIENCE: Duration = Duration::from_millis(5);
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 /// A longer line is told in pieces of this size.
 const LONGEST_LINE: u64 = 64 << 10;
+/// What a line takes beside its letters, in memory and in its record: an empty one is not for nothing.
+const BESIDE: u64 = size_of::<String>() as u64;
 
 /// The two streams of an instance.
 pub struct Logs {
@@ -32,6 +34,7 @@ pub struct Logs {
 #[derive(Debug)]
 pub struct Lines {
     lines: Vec<String>,
+    /// What those of the streams take.
     bytes: u64,
     most_bytes: u64,
     is_truncated: bool,
@@ -47,19 +50,21 @@ impl Lines {
     }
 
     fn add(&mut self, stream: usize, text: &[u8]) {
-        self.bytes += text.len() as u64;
-        if self.bytes > self.most_bytes {
-            self.is_truncated = true;
+        // After one that is left out there is none, short as it may be.
+        if self.is_truncated {
             return;
         }
-        let text = String::from_utf8_lossy(text);
-        self.note(NAMES[stream], &text);
+        let line = line(NAMES[stream], &String::from_utf8_lossy(text));
+        self.bytes += line.len() as u64 + BESIDE;
+        self.is_truncated = self.bytes > self.most_bytes;
+        if !self.is_truncated {
+            self.lines.push(line);
+        }
     }
 
-    /// Adds a line of the platform's, or of a stream.
+    /// Adds a line of the platform's.
     pub fn note(&mut self, stream: &str, text: &str) {
-        let time = humantime::format_rfc3339_millis(SystemTime::now());
-        self.lines.push(format!("{time} {stream}: {text}"));
+        self.lines.push(line(stream, text));
     }
 
     /// All lines.
@@ -73,6 +78,12 @@ impl Lines {
         }
         self.lines
     }
+}
+
+/// A line as a record has it.
+fn line(stream: &str, text: &str) -> String {
+    let time = humantime::format_rfc3339_millis(SystemTime::now());
+    format!("{time} {stream}: {text}")
 }
 
 impl Logs {
@@ -144,6 +155,29 @@ async fn piece(from: &mut (impl AsyncBufRead + Unpin), into: &mut Vec<u8>) -> bo
         from.consume(taken);
         if end.is_some() || into.len() as u64 >= LONGEST_LINE {
             return true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_line_has_beside_its_text_counts_too() {
+        let most_bytes = 1 << 20;
+        let held = |text: &[u8]| {
+            let mut lines = Lines::new(most_bytes);
+            (0..most_bytes).for_each(|_| lines.add(0, text));
+            let mut all = lines.into_lines();
+            let last = all.pop().unwrap();
+            assert!(last.contains("exceeds the limit of 1048576 bytes"), "{last}");
+            all.iter().map(|line| line.len() + size_of::<String>()).sum::<usize>() as u64
+        };
+        // Letters that are none become longer ones.
+        for text in [&b""[..], b"x", &[0xff; 1000]] {
+            let held = held(text);
+            assert!(held <= most_bytes && held > most_bytes - 4096, "{text:?}: {held}");
         }
     }
 }

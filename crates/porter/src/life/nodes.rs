@@ -10,6 +10,7 @@ use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
 use farfork_policy::placement::NodeFacts;
 use farfork_types::Tiering;
+use farfork_types::wire::AddressRange;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Work that goes on while others do.
@@ -233,7 +234,12 @@ pub trait Nodes: Debug + Send + Sync {
     fn start(&self, start: Start) -> Doing<Result<Started, NodesError>>;
     /// Checkpoints an instance that waits for a connection, under a name; memory at the addresses
     /// `hot` is declared so. The instance goes on.
-    fn checkpoint(&self, id: u64, image: &str, hot: Vec<String>) -> Doing<Result<(), NodesError>>;
+    fn checkpoint(
+        &self,
+        id: u64,
+        image: &str,
+        hot: Vec<AddressRange>,
+    ) -> Doing<Result<(), NodesError>>;
     /// Has what instances of the image were seen to access become local memory of this one, which goes
     /// on meanwhile, as far as its node's memory allows. How many pages that were.
     fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>>;

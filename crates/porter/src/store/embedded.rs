@@ -1,5 +1,6 @@
 //! A store in a file: redb, a copy-on-write B-tree with transactions.
 
+mod activations;
 mod finished;
 
 use std::path::{Path, PathBuf};
@@ -13,7 +14,9 @@ use serde::de::DeserializeOwned;
 
 use self::finished::Finished;
 use super::{Accepted, Key, Selection, Store, StoreError};
-use crate::api::{Action, Activation, ActivationId, Change, Code, Name, NameError, Version};
+use crate::api::{
+    Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, NameError, Version,
+};
 
 type Json = &'static [u8];
 
@@ -25,18 +28,8 @@ const ACTIONS: TableDefinition<'_, (&str, &str), Json> = TableDefinition::new("a
 const CODES: TableDefinition<'_, (&str, &str), &str> = TableDefinition::new("codes");
 /// By time and id.
 const ACCEPTED: TableDefinition<'_, (u64, u128), Json> = TableDefinition::new("accepted");
-/// By namespace, start and id.
-const ACTIVATIONS: TableDefinition<'_, (&str, u64, u128), Json> =
-    TableDefinition::new("activations");
-/// When those of a namespace with an id began, and when they were accepted.
-const STARTS: TableDefinition<'_, (&str, u128), u64> = TableDefinition::new("starts");
-/// By namespace, action, start and id.
-const OF_ACTION: TableDefinition<'_, (&str, &str, u64, u128), ()> =
-    TableDefinition::new("activations-of-action");
 /// When calls were accepted, by id.
 const PENDING: TableDefinition<'_, u128, u64> = TableDefinition::new("pending");
-/// So many activations are forgotten at once: others wait meanwhile, and each may hold megabytes.
-const MOST_FORGOTTEN: usize = 256;
 
 /// A database in a file.
 #[derive(Debug)]
@@ -58,11 +51,8 @@ impl Embedded {
             write.open_table(ACTIONS)?;
             write.open_table(CODES)?;
             write.open_table(ACCEPTED)?;
-            write.open_table(ACTIVATIONS)?;
-            write.open_table(STARTS)?;
-            write.open_table(OF_ACTION)?;
             write.open_table(PENDING)?;
-            Ok(())
+            activations::open(write)
         })?;
         Ok(store)
     }
@@ -143,20 +133,13 @@ impl Embedded {
         self.write("keep activations", durability, |write| {
             let (mut pending, mut accepted) =
                 (write.open_table(PENDING)?, write.open_table(ACCEPTED)?);
-            let mut activations = write.open_table(ACTIVATIONS)?;
-            let (mut starts, mut of_action) =
-                (write.open_table(STARTS)?, write.open_table(OF_ACTION)?);
             for activation in all {
-                let (namespace, id) = (activation.namespace.as_str(), activation.activation_id.0);
-                let (name, start) = (activation.name.as_str(), activation.start);
+                let id = activation.activation_id.0;
                 if let Some(accepted_ms) = pending.remove(id)? {
                     accepted.remove((accepted_ms.value(), id))?;
                 }
-                activations.insert((namespace, start, id), &*encoded(activation)?)?;
-                starts.insert((namespace, id), start)?;
-                of_action.insert((namespace, name, start, id), ())?;
             }
-            Ok(())
+            activations::keep(write, all)
         })
     }
 
@@ -340,76 +323,32 @@ impl Store for Embedded {
         namespace: &Name,
         id: ActivationId,
     ) -> Result<Option<Activation>, StoreError> {
-        let namespace = namespace.as_str();
         self.write_finished()?;
-        self.read("look an activation up", |read| {
-            let Some(start) = read.open_table(STARTS)?.get((namespace, id.0))? else {
-                return Ok(None);
-            };
-            let found = read.open_table(ACTIVATIONS)?.get((namespace, start.value(), id.0))?;
-            found.map(|found| decoded(ACTIVATIONS.name(), found.value())).transpose()
-        })
+        self.read("look an activation up", |read| activations::find(read, namespace, id))
     }
 
     fn activations(
         &self,
         namespace: &Name,
         selection: &Selection,
-    ) -> Result<Vec<Activation>, StoreError> {
-        let namespace = namespace.as_str();
-        let (since, upto) =
-            (selection.since_ms.unwrap_or(0), selection.upto_ms.unwrap_or(u64::MAX));
-        let Selection { skip, limit, .. } = *selection;
-        if since > upto {
-            return Ok(Vec::new());
-        }
+    ) -> Result<Vec<ActivationSummary>, StoreError> {
         self.write_finished()?;
-        self.read("list activations", |read| {
-            let table = read.open_table(ACTIVATIONS)?;
-            let Some(name) = &selection.name else {
-                let theirs = table.range((namespace, since, 0)..=(namespace, upto, u128::MAX))?;
-                let latest = theirs.rev().skip(skip).take(limit);
-                return latest.map(|entry| decoded(ACTIVATIONS.name(), entry?.1.value())).collect();
-            };
-            let index = read.open_table(OF_ACTION)?;
-            let name = name.as_str();
-            let bounds = (namespace, name, since, 0)..=(namespace, name, upto, u128::MAX);
-            let mut found = Vec::new();
-            for entry in index.range(bounds)?.rev().skip(skip).take(limit) {
-                let (_, _, start, id) = entry?.0.value();
-                if let Some(record) = table.get((namespace, start, id))? {
-                    found.push(decoded(ACTIVATIONS.name(), record.value())?);
-                }
-            }
-            Ok(found)
-        })
+        self.read("list activations", |read| activations::list(read, namespace, selection))
+    }
+
+    fn count_activations(
+        &self,
+        namespace: &Name,
+        selection: &Selection,
+    ) -> Result<usize, StoreError> {
+        self.write_finished()?;
+        self.read("count activations", |read| activations::count(read, namespace, selection))
     }
 
     fn forget(&self, before_ms: u64) -> Result<usize, StoreError> {
         self.write_finished()?;
         self.write("forget activations", Durability::Immediate, |write| {
-            let mut activations = write.open_table(ACTIVATIONS)?;
-            let mut old: Vec<Activation> = Vec::new();
-            let mut done = String::new();
-            loop {
-                let mut rest = activations.range((&*done, u64::MAX, u128::MAX)..)?;
-                let Some((first, _)) = rest.next().transpose()? else { break };
-                done = first.value().0.to_owned();
-                let its = activations.range((&*done, 0, 0)..(&*done, before_ms, 0))?;
-                for entry in its.take(MOST_FORGOTTEN - old.len()) {
-                    old.push(decoded(ACTIVATIONS.name(), entry?.1.value())?);
-                }
-            }
-            let (mut starts, mut of_action) =
-                (write.open_table(STARTS)?, write.open_table(OF_ACTION)?);
-            for activation in &old {
-                let (namespace, id) = (activation.namespace.as_str(), activation.activation_id.0);
-                let (name, start) = (activation.name.as_str(), activation.start);
-                activations.remove((namespace, start, id))?;
-                starts.remove((namespace, id))?;
-                of_action.remove((namespace, name, start, id))?;
-            }
-            Ok(old.len())
+            activations::forget(write, before_ms)
         })
     }
 

@@ -18,7 +18,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::api::{Action, Activation, ActivationId, Change, Code, Name, Version};
+use crate::api::{
+    Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, Version,
+};
 use crate::trace::Trace;
 pub use embedded::Embedded;
 pub use retention::forget_old;
@@ -147,12 +149,18 @@ pub trait Store: Debug + Send + Sync {
         namespace: &Name,
         id: ActivationId,
     ) -> Result<Option<Activation>, StoreError>;
-    /// Activations of a namespace.
+    /// Activations of a namespace, without what is large of them.
     fn activations(
         &self,
         namespace: &Name,
         selection: &Selection,
-    ) -> Result<Vec<Activation>, StoreError>;
+    ) -> Result<Vec<ActivationSummary>, StoreError>;
+    /// How many activations of a namespace are selected.
+    fn count_activations(
+        &self,
+        namespace: &Name,
+        selection: &Selection,
+    ) -> Result<usize, StoreError>;
     /// Forgets activations that began before this time, in milliseconds since 1970: how many, which may be
     /// fewer than there are, but not none.
     fn forget(&self, before_ms: u64) -> Result<usize, StoreError>;

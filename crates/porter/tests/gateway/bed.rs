@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,6 +46,9 @@ pub struct Bed {
 pub struct TestCaller {
     store: Arc<dyn Store>,
     told: Mutex<Vec<String>>,
+    /// How many were let in, and whether nobody is any more.
+    pub admitted: AtomicUsize,
+    pub is_full: AtomicBool,
     /// Calls that are never answered: who waits for them must not hear that they were lost.
     kept: Mutex<Vec<oneshot::Sender<Activation>>>,
 }
@@ -62,10 +66,11 @@ impl TestCaller {
 
 impl Caller for TestCaller {
     fn admit(&self, namespace: &Name) -> Result<(), ApiError> {
-        match namespace.as_str() {
-            "crowded" => Err(ApiError::TooMany("1000 calls are being made already".to_owned())),
-            _ => Ok(()),
+        if namespace.as_str() == "crowded" || self.is_full.load(Ordering::Acquire) {
+            return Err(ApiError::TooMany("1000 calls are being made already".to_owned()));
         }
+        self.admitted.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 
     fn call(&self, call: Call) -> oneshot::Receiver<Activation> {
@@ -187,8 +192,8 @@ impl Bed {
             };
             store.put_key(&key).unwrap();
         }
-        let (told, kept) = Default::default();
-        let caller = Arc::new(TestCaller { store: store.clone(), told, kept });
+        let (told, admitted, is_full, kept) = Default::default();
+        let caller = Arc::new(TestCaller { store: store.clone(), told, admitted, is_full, kept });
         let runtimes =
             Arc::new(Runtimes { python: "3.11".to_owned(), nodejs: None, blackbox: true });
         let gateway = Gateway { store: store.clone(), runtimes, caller: caller.clone() };
@@ -209,6 +214,11 @@ impl Bed {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         // A gateway that refuses what it has not read yet may close before all of it is sent.
         let _ = stream.write_all(request);
+        Bed::answer(stream)
+    }
+
+    /// Reads the answer.
+    pub fn answer(mut stream: TcpStream) -> Answer {
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer) {
             Ok(_) => {}
@@ -288,8 +298,27 @@ fn parsed(answer: &[u8]) -> Answer {
         let (name, value) = line.split_once(':').unwrap();
         (name.to_ascii_lowercase(), value.trim().to_owned())
     };
-    let headers = lines.map(header).collect();
-    let text = String::from_utf8_lossy(&answer[end + 4..]);
+    let headers: Vec<(String, String)> = lines.map(header).collect();
+    let is_chunked = headers.contains(&("transfer-encoding".to_owned(), "chunked".to_owned()));
+    let rest = &answer[end + 4..];
+    let bytes = if is_chunked { joined(rest) } else { rest.to_vec() };
+    let text = String::from_utf8_lossy(&bytes);
     let body = serde_json::from_str(&text).unwrap_or(Value::String(text.into_owned()));
-    Answer { status, headers, body, bytes: answer[end + 4..].to_vec() }
+    Answer { status, headers, body, bytes }
+}
+
+/// The content of chunks, the last of which is empty.
+fn joined(mut chunks: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let line = chunks.windows(2).position(|bytes| bytes == b"\r\n").expect("a chunk's size");
+        let size = std::str::from_utf8(&chunks[..line]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            return all;
+        }
+        let content = line + 2;
+        all.extend(&chunks[content..content + size]);
+        chunks = &chunks[content + size + 2..];
+    }
 }

@@ -1,16 +1,19 @@
 //! A store whose disk takes nothing for a while.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use farfork_policy::Settings;
-use farfork_porter::api::{Action, Activation, ActivationId, Change, Code, Name, Version};
+use farfork_porter::api::{
+    Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, Version,
+};
 use farfork_porter::store::{Accepted, Embedded, Key, Selection, Store, StoreError};
 use serde_json::json;
 use tokio::time::{Duration, sleep};
 
 use crate::nodes::TestNodes;
-use crate::world::World;
+use crate::world::{World, answered, kind};
 
 /// Nothing comes to its disk so many times.
 #[derive(Debug)]
@@ -18,6 +21,16 @@ struct FullDisk {
     store: Embedded,
     failing: AtomicU32,
     flushed: AtomicU32,
+    /// How often an action's code was read.
+    codes: AtomicU32,
+}
+
+impl FullDisk {
+    fn new(directory: &Path, failing: u32) -> FullDisk {
+        let store = Embedded::open(&directory.join("db")).unwrap();
+        let (flushed, codes) = Default::default();
+        FullDisk { store, failing: AtomicU32::new(failing), flushed, codes }
+    }
 }
 
 impl Store for FullDisk {
@@ -68,6 +81,7 @@ impl Store for FullDisk {
     }
 
     fn code(&self, namespace: &Name, name: &Name) -> Result<Option<Code>, StoreError> {
+        self.codes.fetch_add(1, Ordering::AcqRel);
         self.store.code(namespace, name)
     }
 
@@ -103,8 +117,16 @@ impl Store for FullDisk {
         &self,
         namespace: &Name,
         selection: &Selection,
-    ) -> Result<Vec<Activation>, StoreError> {
+    ) -> Result<Vec<ActivationSummary>, StoreError> {
         self.store.activations(namespace, selection)
+    }
+
+    fn count_activations(
+        &self,
+        namespace: &Name,
+        selection: &Selection,
+    ) -> Result<usize, StoreError> {
+        self.store.count_activations(namespace, selection)
     }
 
     fn forget(&self, before_ms: u64) -> Result<usize, StoreError> {
@@ -116,9 +138,7 @@ impl Store for FullDisk {
 #[tokio::test(start_paused = true)]
 async fn what_came_of_calls_is_written_as_soon_as_the_disk_takes_it() {
     let directory = tempfile::tempdir().unwrap();
-    let store = Embedded::open(&directory.path().join("db")).unwrap();
-    let (failing, flushed) = (AtomicU32::new(3), AtomicU32::new(0));
-    let disk = Arc::new(FullDisk { store, failing, flushed });
+    let disk = Arc::new(FullDisk::new(directory.path(), 3));
     let nodes = TestNodes::new(&[("node1", 1100)]);
     let world = World::on(nodes, Arc::clone(&disk) as _, directory, Settings::default());
     let action = world.action("a", "code", json!({}));
@@ -126,4 +146,26 @@ async fn what_came_of_calls_is_written_as_soon_as_the_disk_takes_it() {
     sleep(Duration::from_secs(30)).await;
     assert_eq!(disk.failing.load(Ordering::Acquire), 0);
     assert_eq!(disk.flushed.load(Ordering::Acquire), 1, "once, and then there is nothing to write");
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_is_read_for_those_who_load_it_and_kept_no_longer() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FullDisk::new(directory.path(), 0));
+    let nodes = TestNodes::new(&[("node1", 1100)]);
+    let world = World::on(nodes, Arc::clone(&disk) as _, directory, Settings::default());
+    let action = world.action("a", "code", json!({}));
+    let codes = || disk.codes.load(Ordering::Acquire);
+    // Several that begin at once have it from each other.
+    let calls = [(); 3].map(|()| world.begin(&action, json!({})));
+    for call in calls {
+        assert_eq!(kind(&answered(call).await), "cold");
+    }
+    assert_eq!(codes(), 1);
+    assert_eq!(kind(&world.call(&action, json!({})).await), "warm");
+    assert_eq!(codes(), 1);
+    // All of them end, and the next begins anew.
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(kind(&world.call(&action, json!({})).await), "cold");
+    assert_eq!(codes(), 2);
 }

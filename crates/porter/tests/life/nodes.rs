@@ -15,6 +15,7 @@ use farfork_porter::life::nodes::{
     Usage,
 };
 use farfork_types::Tiering;
+use farfork_types::wire::AddressRange;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -471,11 +472,16 @@ impl Nodes for TestNodes {
         })
     }
 
-    fn checkpoint(&self, id: u64, image: &str, hot: Vec<String>) -> Doing<Result<(), NodesError>> {
+    fn checkpoint(
+        &self,
+        id: u64,
+        image: &str,
+        hot: Vec<AddressRange>,
+    ) -> Doing<Result<(), NodesError>> {
         let (nodes, image) = (self.clone(), image.to_owned());
         Box::pin(async move {
             sleep(CHECKPOINT).await;
-            assert_eq!(hot, ["1000-2000"]);
+            assert_eq!(hot, [AddressRange { process: None, start: 0x1000, end: 0x2000 }]);
             let mut state = nodes.state();
             state.events.push(format!("checkpoint {id}"));
             if state.failing_checkpoints > 0 {

@@ -117,6 +117,8 @@ async fn answer(
     gateway.caller.admit(&action.namespace)?;
     let request = Request::from_parts(parts.clone(), body);
     let Body(body) = Body::<MOST_BODY_BYTES>::from_request(request, gateway).await?;
+    // Others may have come while it was read, which may take as long as its sender likes.
+    gateway.caller.admit(&action.namespace)?;
     let given = arguments(&action, &Asked { parts: &parts, body: &body, user: user.as_ref() })?;
     let id = new_id()?;
     let args = action.parameters.merged(given);

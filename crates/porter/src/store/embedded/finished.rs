@@ -53,21 +53,10 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use serde_json::json;
-
     use super::*;
-    use crate::api::{ActionPut, ActivationId, Name, Response, Runtimes, StartKind, Times};
 
     fn activation(id: u128) -> Activation {
-        let put = json!({"exec": {"kind": "python", "code": "x"}});
-        let put: ActionPut = serde_json::from_value(put).unwrap();
-        let runtimes = Runtimes { python: "3.11".to_owned(), nodejs: None, blackbox: false };
-        let name = |text: &str| text.parse::<Name>().unwrap();
-        let names = (&name("guest"), &name("hello"));
-        let action = put.apply(names, None, &runtimes, 1).unwrap().action;
-        let response = Response::of(json!({}));
-        let start = (StartKind::Cold, Times::default());
-        Activation::new(ActivationId(id), &action, response, Vec::new(), start)
+        Activation::example("hello", id, 1)
     }
 
     fn ids(all: &[Activation]) -> Vec<u128> {

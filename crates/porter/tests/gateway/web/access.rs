@@ -1,5 +1,10 @@
 //! Who may call what.
 
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
 use super::{Web, listed};
@@ -207,6 +212,26 @@ fn too_many_at_once_are_told_so() {
     web.bed.caller.told();
     web.get("crowded/default/a").assert_error(429, "1000 calls");
     assert!(web.bed.caller.told().is_empty());
+}
+
+#[test]
+fn who_was_let_in_before_the_body_came_may_be_one_too_many_after_it() {
+    let web = Web::new();
+    let mut stream = TcpStream::connect(web.bed.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let head = "POST /api/v1/web/guest/default/hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+                Content-Length: 4\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let caller = &web.bed.caller;
+    let begun = Instant::now();
+    while caller.admitted.load(Ordering::Acquire) == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody asks whether there is room");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    caller.is_full.store(true, Ordering::Release);
+    stream.write_all(b"late").unwrap();
+    Bed::answer(stream).assert_error(429, "1000 calls");
+    assert!(caller.told().is_empty(), "it is not made");
 }
 
 #[test]

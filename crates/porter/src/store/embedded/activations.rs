@@ -1,0 +1,230 @@
+//! Records of activations: whole, and in short for lists, which would read megabytes of logs otherwise.
+//!
+//! Invariant: each record has its summary and its entries in the indexes, of the same transaction.
+
+use redb::{
+    ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle,
+    WriteTransaction,
+};
+
+use super::super::Selection;
+use super::{Failure, Json, decoded, encoded};
+use crate::api::{Activation, ActivationId, ActivationSummary, Name};
+
+/// By namespace, start and id.
+const ACTIVATIONS: TableDefinition<'_, (&str, u64, u128), Json> =
+    TableDefinition::new("activations");
+/// By the same.
+const SUMMARIES: TableDefinition<'_, (&str, u64, u128), Json> =
+    TableDefinition::new("summaries-of-activations");
+/// When those of a namespace with an id began, and when they were accepted.
+const STARTS: TableDefinition<'_, (&str, u128), u64> = TableDefinition::new("starts");
+/// By namespace, action, start and id.
+const OF_ACTION: TableDefinition<'_, (&str, &str, u64, u128), ()> =
+    TableDefinition::new("activations-of-action");
+/// So many are forgotten at once: others wait meanwhile.
+const MOST_FORGOTTEN: usize = 256;
+
+/// Has all tables be there, with summaries also of what a farfork has written that made none.
+pub fn open(write: &WriteTransaction) -> Result<(), Failure> {
+    write.open_table(STARTS)?;
+    write.open_table(OF_ACTION)?;
+    let activations = write.open_table(ACTIVATIONS)?;
+    if activations.len()? == write.open_table(SUMMARIES)?.len()? {
+        return Ok(());
+    }
+    write.delete_table(SUMMARIES)?;
+    let mut summaries = write.open_table(SUMMARIES)?;
+    for entry in activations.iter()? {
+        let (place, record) = entry?;
+        let activation: Activation = decoded(ACTIVATIONS.name(), record.value())?;
+        summaries.insert(place.value(), &*encoded(&activation.summary())?)?;
+    }
+    Ok(())
+}
+
+/// Keeps records.
+pub fn keep(write: &WriteTransaction, all: &[Activation]) -> Result<(), Failure> {
+    let mut activations = write.open_table(ACTIVATIONS)?;
+    let mut summaries = write.open_table(SUMMARIES)?;
+    let (mut starts, mut of_action) = (write.open_table(STARTS)?, write.open_table(OF_ACTION)?);
+    for activation in all {
+        let (namespace, id) = (activation.namespace.as_str(), activation.activation_id.0);
+        let (name, start) = (activation.name.as_str(), activation.start);
+        activations.insert((namespace, start, id), &*encoded(activation)?)?;
+        summaries.insert((namespace, start, id), &*encoded(&activation.summary())?)?;
+        starts.insert((namespace, id), start)?;
+        of_action.insert((namespace, name, start, id), ())?;
+    }
+    Ok(())
+}
+
+/// A whole record.
+pub fn find(
+    read: &ReadTransaction,
+    namespace: &Name,
+    id: ActivationId,
+) -> Result<Option<Activation>, Failure> {
+    let namespace = namespace.as_str();
+    let Some(start) = read.open_table(STARTS)?.get((namespace, id.0))? else {
+        return Ok(None);
+    };
+    let found = read.open_table(ACTIVATIONS)?.get((namespace, start.value(), id.0))?;
+    found.map(|found| decoded(ACTIVATIONS.name(), found.value())).transpose()
+}
+
+/// What is told of those that are selected, in short.
+pub fn list(
+    read: &ReadTransaction,
+    namespace: &Name,
+    selection: &Selection,
+) -> Result<Vec<ActivationSummary>, Failure> {
+    let summaries = read.open_table(SUMMARIES)?;
+    let mut found = Vec::new();
+    select(read, namespace, selection, |start, id| {
+        if let Some(summary) = summaries.get((namespace.as_str(), start, id))? {
+            found.push(decoded(SUMMARIES.name(), summary.value())?);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// How many are selected.
+pub fn count(
+    read: &ReadTransaction,
+    namespace: &Name,
+    selection: &Selection,
+) -> Result<usize, Failure> {
+    let mut count = 0;
+    select(read, namespace, selection, |_, _| {
+        count += 1;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+/// Tells start and id of those that are selected, the latest first.
+fn select(
+    read: &ReadTransaction,
+    namespace: &Name,
+    selection: &Selection,
+    mut tell: impl FnMut(u64, u128) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let namespace = namespace.as_str();
+    let (since, upto) = (selection.since_ms.unwrap_or(0), selection.upto_ms.unwrap_or(u64::MAX));
+    let Selection { skip, limit, .. } = *selection;
+    if since > upto {
+        return Ok(());
+    }
+    let Some(name) = selection.name.as_ref().map(Name::as_str) else {
+        let summaries = read.open_table(SUMMARIES)?;
+        let theirs = summaries.range((namespace, since, 0)..=(namespace, upto, u128::MAX))?;
+        return theirs.rev().skip(skip).take(limit).try_for_each(|entry| {
+            let (_, start, id) = entry?.0.value();
+            tell(start, id)
+        });
+    };
+    let index = read.open_table(OF_ACTION)?;
+    let theirs = index.range((namespace, name, since, 0)..=(namespace, name, upto, u128::MAX))?;
+    theirs.rev().skip(skip).take(limit).try_for_each(|entry| {
+        let (_, _, start, id) = entry?.0.value();
+        tell(start, id)
+    })
+}
+
+/// Forgets some of those that began before this time, of any namespace: how many.
+pub fn forget(write: &WriteTransaction, before_ms: u64) -> Result<usize, Failure> {
+    let mut summaries = write.open_table(SUMMARIES)?;
+    let mut old: Vec<ActivationSummary> = Vec::new();
+    let mut done = String::new();
+    loop {
+        let mut rest = summaries.range((&*done, u64::MAX, u128::MAX)..)?;
+        let Some((first, _)) = rest.next().transpose()? else { break };
+        done = first.value().0.to_owned();
+        let its = summaries.range((&*done, 0, 0)..(&*done, before_ms, 0))?;
+        for entry in its.take(MOST_FORGOTTEN - old.len()) {
+            old.push(decoded(SUMMARIES.name(), entry?.1.value())?);
+        }
+    }
+    let mut activations = write.open_table(ACTIVATIONS)?;
+    let (mut starts, mut of_action) = (write.open_table(STARTS)?, write.open_table(OF_ACTION)?);
+    for activation in &old {
+        let (namespace, id) = (activation.namespace.as_str(), activation.activation_id.0);
+        let (name, start) = (activation.name.as_str(), activation.start);
+        activations.remove((namespace, start, id))?;
+        summaries.remove((namespace, start, id))?;
+        starts.remove((namespace, id))?;
+        of_action.remove((namespace, name, start, id))?;
+    }
+    Ok(old.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use redb::Durability;
+
+    use super::super::Embedded;
+    use super::*;
+    use crate::store::{Store, StoreError};
+
+    fn some() -> (tempfile::TempDir, Embedded) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&directory.path().join("db")).unwrap();
+        for (name, id) in [("a", 1), ("b", 2), ("a", 3)] {
+            store.finish(Activation::example(name, id, id as u64 * 10)).unwrap();
+        }
+        store.flush().unwrap();
+        (directory, store)
+    }
+
+    fn selections() -> [Selection; 2] {
+        let all = Selection { limit: 9, ..Selection::default() };
+        [all.clone(), Selection { name: Some("a".parse().unwrap()), ..all }]
+    }
+
+    #[test]
+    fn whole_records_are_not_looked_at_for_lists_nor_to_forget_them() {
+        let (_directory, store) = some();
+        let spoilt = store.write("spoil records", Durability::Immediate, |write| {
+            let mut activations = write.open_table(ACTIVATIONS)?;
+            for id in 1..=3 {
+                activations.insert(("guest", id as u64 * 10, id), &b"no record"[..])?;
+            }
+            Ok(())
+        });
+        spoilt.unwrap();
+        let read = store.activation(&Name::guest(), ActivationId(1));
+        assert!(matches!(read, Err(StoreError::Record { .. })), "{read:?}");
+        for (selection, expected) in selections().iter().zip([&[3, 2, 1][..], &[3, 1]]) {
+            let listed = store.activations(&Name::guest(), selection).unwrap();
+            let ids: Vec<u128> = listed.iter().map(|listed| listed.activation_id.0).collect();
+            assert_eq!(ids, expected);
+            let count = store.count_activations(&Name::guest(), selection).unwrap();
+            assert_eq!(count, expected.len());
+        }
+        assert_eq!(store.forget(20).unwrap(), 1);
+        assert_eq!(store.activation(&Name::guest(), ActivationId(1)).unwrap(), None);
+    }
+
+    #[test]
+    fn what_was_kept_without_summaries_is_listed() {
+        let (directory, store) = some();
+        let before = store.activations(&Name::guest(), &selections()[0]).unwrap();
+        assert_eq!(before[2], Activation::example("a", 1, 10).summary());
+        let take_away = |write: &WriteTransaction| Ok(write.delete_table(SUMMARIES)?);
+        store.write("be of before", Durability::Immediate, take_away).unwrap();
+        drop(store);
+        let store = Embedded::open(&directory.path().join("db")).unwrap();
+        assert_eq!(store.activations(&Name::guest(), &selections()[0]).unwrap(), before);
+        // Those that such a farfork has forgotten are not.
+        let lose = |write: &WriteTransaction| {
+            write.open_table(ACTIVATIONS)?.remove(("guest", 30, 3))?;
+            Ok(())
+        };
+        store.write("be of before", Durability::Immediate, lose).unwrap();
+        drop(store);
+        let store = Embedded::open(&directory.path().join("db")).unwrap();
+        assert_eq!(store.activations(&Name::guest(), &selections()[0]).unwrap(), before[1..]);
+    }
+}
