@@ -25,6 +25,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use super::admission::Admitted;
 use super::code::Code;
 use super::instance::{Instance, Spent};
 use super::metrics::{Counted, Way};
@@ -57,6 +58,8 @@ pub struct Waiting {
     pub call: Call,
     /// Who is told what comes of it; nobody if the caller has gone.
     pub answer: oneshot::Sender<Activation>,
+    /// Its place among the calls of its namespace.
+    pub place: Admitted,
     /// How often it was handed to an instance that did not take it, or found none.
     pub tries: u32,
     /// Since when it waits here.

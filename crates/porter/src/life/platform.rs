@@ -9,6 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::admission::{Admission, Admitted};
 use super::decisions::Watch;
 use super::fleet::Fleet;
 use super::function::{Function, Told, Waiting};
@@ -27,8 +28,6 @@ use crate::confine::Folders;
 use crate::runtimes::Others;
 use crate::store::{Accepted, FLUSH, Store, StoreError};
 
-/// Most calls of a namespace that wait or are being made.
-pub const MOST_CALLS: usize = 1000;
 /// So long a disk is left alone that took nothing.
 const FLUSH_AGAIN: Duration = Duration::from_secs(1);
 
@@ -51,8 +50,8 @@ pub struct Shared {
     pub folders: Folders,
     /// What serves functions of other kinds than Python.
     pub others: Others,
-    /// Calls that wait or are being made, by namespace.
-    calls: Mutex<HashMap<Name, usize>>,
+    /// Calls that wait or are being made.
+    admission: Arc<Admission>,
     /// Whether something was kept that is not on disk.
     is_dirty: AtomicBool,
     /// When the platform began, in milliseconds since 1970.
@@ -94,7 +93,7 @@ impl Platform {
             shelf: Arc::default(),
             folders,
             others,
-            calls: Mutex::default(),
+            admission: Arc::default(),
             is_dirty: AtomicBool::new(false),
             began_ms: now_ms(),
         });
@@ -121,7 +120,9 @@ impl Platform {
             let Accepted { id, namespace, name, args, accepted_ms, trace, .. } = accepted.clone();
             match self.shared.store.action(&namespace, &name)? {
                 Some(action) => {
-                    drop(self.call(Call { id, action, args, asked_ms: accepted_ms, trace }));
+                    let place = self.shared.admission.admit_again(&namespace);
+                    let call = Call { id, action, args, asked_ms: accepted_ms, trace };
+                    drop(self.call(call, place));
                 }
                 None => {
                     let why = "The action was deleted before the call was made.";
@@ -167,21 +168,20 @@ impl Platform {
 }
 
 impl Caller for Platform {
-    fn admit(&self, namespace: &Name) -> Result<(), ApiError> {
-        let calls = self.shared.calls().get(namespace).copied().unwrap_or(0);
-        if calls < MOST_CALLS {
-            return Ok(());
-        }
-        self.shared.metrics.starts.refused(namespace);
-        let words = format!("{calls} calls of '{namespace}' wait or are being made already");
-        Err(ApiError::TooMany(words))
+    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError> {
+        self.shared.admission.admit(namespace).map_err(|calls| {
+            self.shared.metrics.starts.refused(namespace);
+            let words = format!("{calls} calls of '{namespace}' wait or are being made already");
+            ApiError::TooMany(words)
+        })
     }
 
-    fn call(&self, call: Call) -> oneshot::Receiver<Activation> {
-        *self.shared.calls().entry(call.action.namespace.clone()).or_default() += 1;
+    fn call(&self, call: Call, place: Admitted) -> oneshot::Receiver<Activation> {
         self.shared.metrics.starts.calls.inc();
         let (answer, receiver) = oneshot::channel();
-        self.tell(call.action.clone(), Waiting { call, answer, tries: 0, since: Instant::now() });
+        let action = call.action.clone();
+        let since = Instant::now();
+        self.tell(action, Waiting { call, answer, place, tries: 0, since });
         receiver
     }
 
@@ -222,22 +222,6 @@ impl Watched for Platform {
 }
 
 impl Shared {
-    fn calls(&self) -> MutexGuard<'_, HashMap<Name, usize>> {
-        // Every step leaves the table valid.
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn called(&self, namespace: &Name) {
-        self.metrics.starts.calls.dec();
-        let mut calls = self.calls();
-        if let Some(count) = calls.get_mut(namespace) {
-            *count -= 1;
-            if *count == 0 {
-                calls.remove(namespace);
-            }
-        }
-    }
-
     /// Asks the store something where it holds nobody up.
     pub async fn ask_store<T: Send + 'static>(
         &self,
@@ -290,7 +274,7 @@ impl Shared {
 
     /// Keeps what came of a call, and tells it.
     pub fn finish(&self, counted: &Counted, waiting: Waiting, kind: StartKind, made: Made) {
-        let Waiting { call, answer, since, .. } = waiting;
+        let Waiting { call, answer, place, since, .. } = waiting;
         let Made { response, logs, times, .. } = made;
         let outcome = response.status;
         let mut activation = Activation::new(call.id, &call.action, response, logs, (kind, times));
@@ -308,6 +292,9 @@ impl Shared {
         );
         let kept = self.store.finish(activation.clone());
         self.metrics.ended(counted, since.elapsed(), outcome);
+        self.metrics.starts.calls.dec();
+        // Whoever hears of it may call again.
+        drop(place);
         match kept {
             Ok(()) => {
                 self.is_dirty.store(true, Ordering::Release);
@@ -317,7 +304,6 @@ impl Shared {
             // Whoever waits hears that the activation was lost.
             Err(error) => tracing::error!(%error, id = %call.id, "an activation is lost"),
         }
-        self.called(&call.action.namespace);
     }
 
     /// Gives a call up that no instance can be had for.

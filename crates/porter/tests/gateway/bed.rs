@@ -13,7 +13,7 @@ use farfork_porter::api::{
 };
 use farfork_porter::connections::{self, Patience};
 use farfork_porter::gateway::{Gateway, router};
-use farfork_porter::life::{Call, Caller};
+use farfork_porter::life::{Admission, Admitted, Call, Caller};
 use farfork_porter::store::{Embedded, Key, Store};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -61,14 +61,14 @@ impl TestCaller {
 }
 
 impl Caller for TestCaller {
-    fn admit(&self, namespace: &Name) -> Result<(), ApiError> {
+    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError> {
         match namespace.as_str() {
             "crowded" => Err(ApiError::TooMany("1000 calls are being made already".to_owned())),
-            _ => Ok(()),
+            _ => Ok(Arc::<Admission>::default().admit(namespace).unwrap()),
         }
     }
 
-    fn call(&self, call: Call) -> oneshot::Receiver<Activation> {
+    fn call(&self, call: Call, _: Admitted) -> oneshot::Receiver<Activation> {
         let (answer, receiver) = oneshot::channel();
         let is_accepted = self.store.accepted().unwrap().iter().any(|other| other.id == call.id);
         self.note(format!("call {} accepted={is_accepted}", call.action.path()));
