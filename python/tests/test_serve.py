@@ -176,6 +176,36 @@ def test_a_node_that_fails_is_done_without_and_comes_back(platform: Platform) ->
     await_true(is_used, "it is used again")
 
 
+def test_a_node_that_stands_still_holds_nobody_up_and_comes_back(platform: Platform) -> None:
+    platform.deploy("still", COUNT)
+    for _ in range(17):
+        platform.good("still")
+    agent = agent_of(platform, "node1")
+    assert agent
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        # More than idle instances can make: some are started, and the node has room.
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda n: platform.good("still", name=n, sleep=1), range(6)))
+        platform.deploy("meanwhile", COUNT)
+        platform.good("meanwhile")
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    used: list[str] = []
+
+    def is_used() -> bool:
+        # Each is another function's first, and goes where more room is.
+        used.append(f"moved-{len(used)}")
+        platform.deploy(used[-1], COUNT)
+        platform.good(used[-1])
+        of = [one["node"] for one in platform.instances() if one["pid"] not in before]
+        return "node1" in of
+
+    before = {one["pid"] for one in platform.instances()}
+    await_true(is_used, "it is used again")
+    assert agent_of(platform, "node1") == agent
+
+
 def alive(pids: set[int]) -> set[int]:
     return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
 

@@ -1,6 +1,7 @@
 //! Nodes for real: the agents of this machine, and the pool that they share.
 //!
 //! ```text
+//!  ask      how agents are asked, and for how long
 //!  agents   an agent for each emulated node, started again when it ends; it outlives a platform that is killed
 //!  ghosts   containers that wait on each node; attached: those that have an image
 //!  start    ghost + image ─► clone, its connections (network) and its output (pipes)
@@ -10,10 +11,11 @@
 //!  growth   who of them pauses when those at work take more than all may at once
 //! ```
 //! Invariants: an instance ends with this process, as its clone is no detached one; a ghost is taken for
-//! one instance.
+//! one instance; no agent is waited for without end, and none by who has to do with another node.
 
 mod agent;
 mod agents;
+mod ask;
 mod attached;
 mod base;
 mod ghosts;
@@ -31,7 +33,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use farfork_node::NodeError;
-use farfork_node::client::Client;
 use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
 use farfork_pool::{Pool, PoolError};
@@ -42,6 +43,7 @@ use crate::life::nodes::{
     Claim, Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Usage,
 };
 pub use agents::{Agents, Budgets};
+use ask::{Wish, agent};
 use attached::Attached;
 pub use base::Python;
 use ghosts::Ghosts;
@@ -165,7 +167,9 @@ impl Cluster {
             settings,
         };
         let cluster = Cluster { inner: Arc::new(inner) };
-        cluster.look().await;
+        for node in &cluster.inner.settings.nodes {
+            cluster.inner.look(node).await;
+        }
         let base = base::have(&cluster.inner, python).await?;
         // Nobody else sets it.
         let _ = cluster.inner.base.set(base);
@@ -173,42 +177,42 @@ impl Cluster {
             cluster.inner.refill(node, ghosts::USUAL_MB);
         }
         growth::watch(&cluster.inner).map_err(ClusterError::Connector)?;
-        tokio::spawn(watch(cluster.clone()));
-        Ok(cluster)
-    }
-
-    /// Looks at what memory instances take, and which nodes answer.
-    async fn look(&self) {
-        for node in &self.inner.settings.nodes {
-            let name = node.clone();
-            match blocking(move || usages(&name)).await {
-                Some(Ok(clones)) => {
-                    self.inner.table.seen(node, Some(clones));
-                    self.inner.measure_reading(node).await;
-                }
-                Some(Err(_)) => self.inner.lost(node),
-                None => {}
-            }
+        for node in &cluster.inner.settings.nodes {
+            tokio::spawn(watch(Arc::clone(&cluster.inner), node.clone()));
         }
+        tokio::spawn(tend(Arc::clone(&cluster.inner)));
+        Ok(cluster)
     }
 }
 
 impl Inner {
+    /// Looks at what memory the instances of a node take, and whether it answers.
+    async fn look(&self, node: &str) {
+        let name = node.to_owned();
+        match blocking(move || usages(&name)).await {
+            Some(Ok(clones)) => {
+                if self.table.seen(node, Some(clones)) {
+                    tracing::info!(node, "a node answers again");
+                }
+                self.measure_reading(node).await;
+            }
+            Some(Err(error)) => self.lost(node, &error),
+            None => {}
+        }
+    }
+
     /// Has a node read a bit of the pool, to see how fast that is.
     async fn measure_reading(&self, node: &str) {
         let (name, pool) = (node.to_owned(), self.settings.pool.clone());
-        let read =
-            blocking(move || Client::connect(&name).and_then(|client| client.read_rate(&pool)));
-        let rate = read.await.and_then(|read| {
-            read.inspect_err(|error| tracing::debug!(node, %error, "the pool was not read")).ok()
-        });
-        self.table.reads(node, rate);
+        let read = self.ask(node, move || agent(&name, Wish::Look)?.read_rate(&pool)).await;
+        let read = read.inspect_err(|error| tracing::debug!(node, %error, "the pool was not read"));
+        self.table.reads(node, read.ok());
     }
 
     /// A node does not answer, and is not used until it does.
-    fn lost(&self, node: &str) {
+    fn lost(&self, node: &str, error: &NodeError) {
         if self.table.seen(node, None) {
-            tracing::error!(node, "a node does not answer");
+            tracing::error!(node, %error, "a node does not answer");
         }
         self.ghosts.forget(node);
         self.attached.forget_node(node);
@@ -221,14 +225,21 @@ fn usages(node: &str) -> Result<BTreeMap<i32, Usage>, NodeError> {
         let CloneState { pid, local_bytes, pool_bytes, .. } = clone;
         (pid, Usage { local_bytes, pool_bytes })
     };
-    Ok(Client::connect(node)?.list()?.into_iter().map(usage).collect())
+    Ok(agent(node, Wish::Look)?.list()?.into_iter().map(usage).collect())
 }
 
-async fn watch(cluster: Cluster) {
+/// Looks at a node, by itself: no other has to do with how long it takes to answer.
+async fn watch(inner: Arc<Inner>, node: String) {
     loop {
         tokio::time::sleep(LOOK).await;
-        cluster.look().await;
-        cluster.inner.tend_ghosts().await;
+        inner.look(&node).await;
+    }
+}
+
+async fn tend(inner: Arc<Inner>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        inner.tend_ghosts();
     }
 }
 
@@ -318,15 +329,16 @@ impl Nodes for Cluster {
     }
 
     fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>> {
-        let promoting = self.inner.table.promote(id);
+        let (promoting, inner) = (self.inner.table.promote(id), Arc::clone(&self.inner));
         Box::pin(async move {
             let failed = |reason: &str| NodesError::Promotion { reason: reason.to_owned() };
             let no_room = "its node has no room, or nobody has looked at it yet";
             let promoting = promoting.ok_or_else(|| failed(no_room))?;
             let (node, pid) = (promoting.node.clone(), promoting.pid);
             let pages = Promotion { hot: true, accessed: true, ranges: Vec::new() };
-            let promoted = blocking(move || Client::connect(&node)?.promote(pid, pages)).await;
-            let promoted = promoted.ok_or_else(|| failed("the platform ends"))?;
+            let name = node.clone();
+            let promote = move || agent(&name, Wish::Promote)?.promote(pid, pages);
+            let promoted = inner.ask(&node, promote).await;
             table::until_counted(promoting);
             let promoted = promoted.map_err(|error| failed(&error.to_string()))?;
             Ok(promoted.promoted_pages)
