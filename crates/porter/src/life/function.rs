@@ -32,6 +32,7 @@ use super::metrics::{Counted, Way};
 use super::nodes::{NodesError, Usage};
 use super::platform::Shared;
 use super::shelf::Slot;
+use super::versions::Served;
 use super::{Call, image, snapshot};
 use crate::api::{Action, Activation};
 
@@ -113,7 +114,11 @@ struct Idle {
 /// A function, owned by its task.
 pub struct Function {
     shared: Arc<Shared>,
+    /// The version that this is the life of.
+    version: Action,
+    /// What its calls are made of: that version, or a later one where the code of it was no more.
     action: Action,
+    served: Served,
     /// What its calls are counted by.
     counted: Counted,
     /// What the journal calls it.
@@ -160,11 +165,14 @@ impl Function {
     pub fn begin(shared: Arc<Shared>, action: Action) -> UnboundedSender<Told> {
         let (tell, told) = unbounded_channel();
         let (outbox, inbox) = unbounded_channel();
+        let image_name = image::name(&action);
         let function = Function {
             counted: shared.metrics.functions.of(&action),
             about: action.path(),
-            image_name: image::name(&action),
+            served: shared.versions.serve(&image_name),
+            image_name,
             shared,
+            version: action.clone(),
             action,
             told,
             is_told_all: false,
@@ -221,7 +229,8 @@ impl Function {
             self.say();
         }
         if self.is_gone {
-            self.shared.remove_all_of(&self.action).await;
+            drop(self.served);
+            self.shared.remove_unserved(&self.version).await;
         }
     }
 

@@ -34,6 +34,7 @@ mod protocol;
 mod shelf;
 pub mod snapshot;
 mod trouble;
+mod versions;
 
 use std::fmt::Debug;
 

@@ -18,6 +18,7 @@ use super::metrics::{Counted, Metrics};
 use super::nodes::Nodes;
 use super::shelf::Shelf;
 use super::snapshot::Snapshot;
+use super::versions::Versions;
 use super::{Advisor, Call, Caller, Watched, image, pressure};
 use crate::api::{
     Action, Activation, ApiError, Exec, Limits, Name, Outcome, Parameters, Response, StartKind,
@@ -50,6 +51,8 @@ pub struct Shared {
     pub folders: Folders,
     /// What serves functions of other kinds than Python.
     pub others: Others,
+    /// Versions of functions that have a task.
+    pub versions: Arc<Versions>,
     /// Calls that wait or are being made.
     admission: Arc<Admission>,
     /// Whether something was kept that is not on disk.
@@ -93,6 +96,7 @@ impl Platform {
             shelf: Arc::default(),
             folders,
             others,
+            versions: Arc::default(),
             admission: Arc::default(),
             is_dirty: AtomicBool::new(false),
             began_ms: now_ms(),
@@ -198,7 +202,7 @@ impl Caller for Platform {
         drop(functions);
         // An earlier run of the platform may have left an image of it.
         let (shared, action) = (Arc::clone(&self.shared), action.clone());
-        tokio::spawn(async move { shared.remove_all_of(&action).await });
+        tokio::spawn(async move { shared.remove_unserved(&action).await });
     }
 
     fn metrics(&self) -> String {
@@ -250,8 +254,11 @@ impl Shared {
         found.map_or(true, |found| found.is_some_and(|now| now.updated_ms == action.updated_ms))
     }
 
-    /// Removes what there is of a version that is no more.
-    pub async fn remove_all_of(&self, action: &Action) {
+    /// Removes what there is of a version that is no more; if it has a task, that does so when it ends.
+    pub async fn remove_unserved(&self, action: &Action) {
+        if self.versions.is_served(&image::name(action)) {
+            return;
+        }
         self.forget(action).await;
         if let Err(error) = self.nodes.remove_image(&image::name(action)).await {
             tracing::warn!(about = action.path(), %error, "an image stays");

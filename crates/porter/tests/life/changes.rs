@@ -7,6 +7,7 @@ use farfork_porter::store::Accepted;
 use farfork_porter::trace::Trace;
 use serde_json::{Map, json};
 
+use crate::nodes::TestNodes;
 use crate::world::{World, answered, change, kind, name, settle};
 
 #[tokio::test(start_paused = true)]
@@ -46,6 +47,53 @@ async fn a_call_that_comes_late_finds_what_there_is() {
     assert_eq!(made.version, new.action.version, "what is told of it is of the code");
     settle().await;
     assert!(world.nodes.alive().is_empty(), "nothing is kept for a version that is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_old_version_takes_nothing_of_the_new_one_away() {
+    let world = World::new();
+    let old = world.action("a", "code", json!({}));
+    let exec = json!({"exec": {"kind": "python", "code": "new code"}});
+    let new = change(Some(&old), "a", exec, 2);
+    world.store.put_action(&new, Some(old.version)).unwrap();
+    world.platform.gone(&old);
+    // It is made of the new code, and goes on for longer than the new version needs for its image.
+    let late = world.begin(&old, json!({"ms": 30_000}));
+    settle().await;
+    world.calls(&new.action, 16).await;
+    settle().await;
+    let images = world.nodes.state().images.clone();
+    assert_eq!(images.len(), 1);
+    assert_eq!(answered(late).await.response.result["code"], "new code");
+    settle().await;
+    assert_eq!(world.nodes.state().images, images);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_version_has_what_is_its_own_until_its_calls_are_made() {
+    let world = World::with(TestNodes::new(&[("node1", 600)]), Settings::default());
+    let old = world.action("a", "code", json!({}));
+    world.calls(&old, 16).await;
+    settle().await;
+    let running: Vec<_> = (0..4).map(|_| world.begin(&old, json!({"ms": 5000}))).collect();
+    settle().await;
+    let images = world.nodes.state().images.clone();
+    assert_eq!(images.len(), 1);
+    let exec = json!({"exec": {"kind": "python", "code": "new code"}});
+    let new = change(Some(&old), "a", exec, 2);
+    world.store.put_action(&new, Some(old.version)).unwrap();
+    // A call of the new one comes before who has changed it says so.
+    let first = world.begin(&new.action, json!({}));
+    settle().await;
+    world.platform.gone(&old);
+    settle().await;
+    assert_eq!(world.nodes.state().images, images, "there are calls of it yet");
+    for call in running {
+        assert_eq!(answered(call).await.response.status, Outcome::Success);
+    }
+    answered(first).await;
+    settle().await;
+    assert!(world.nodes.state().images.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
