@@ -31,6 +31,7 @@ use super::instance::{Instance, Spent};
 use super::metrics::{Counted, Way};
 use super::nodes::{NodesError, Usage};
 use super::platform::Shared;
+use super::running::Run;
 use super::shelf::Slot;
 use super::versions::Served;
 use super::{Call, image, snapshot};
@@ -387,7 +388,11 @@ impl Function {
 
     /// Hands calls to instances, and starts as many as are lacking.
     async fn go_on(&mut self) {
+        let limit = Duration::from_millis(self.action.limits.timeout_ms);
         while let Some(waiting) = self.queue.pop_front() {
+            let is_awaited = !waiting.answer.is_closed();
+            // What may not begin any more, as the platform ends, is left to its next run.
+            let Some(run) = self.shared.running.begin(limit, is_awaited) else { continue };
             // The one that was used last, so that others become old.
             let has_room = |idle: &Idle| self.shared.nodes.begin_work(idle.instance.id);
             let Some(index) = self.idle.iter().rposition(has_room) else {
@@ -395,7 +400,7 @@ impl Function {
                 break;
             };
             let idle = self.idle.remove(index);
-            self.hand(idle.instance, waiting);
+            self.hand(idle.instance, waiting, run);
         }
         let now = Instant::now();
         if self.look_again.is_some_and(|at| at > now) && !self.queue.is_empty() {
@@ -410,7 +415,7 @@ impl Function {
     }
 
     /// Hands a call to an instance.
-    fn hand(&mut self, mut instance: Box<Instance>, mut waiting: Waiting) {
+    fn hand(&mut self, mut instance: Box<Instance>, mut waiting: Waiting, running: Run) {
         self.busy += 1;
         instance.place.set_idle(None, None);
         // The call may be of a version that was there when it came.
@@ -437,6 +442,7 @@ impl Function {
             // The caller hears of it later, so that the next call finds the instance.
             let _ = outbox.send(Message::Made { instance, run_us, cold_us });
             shared.finish(&counted, waiting, kind, made);
+            drop(running);
         });
     }
 

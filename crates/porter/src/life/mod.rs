@@ -31,6 +31,7 @@ mod platform;
 pub mod prepare;
 mod pressure;
 mod protocol;
+mod running;
 mod shelf;
 pub mod snapshot;
 mod trouble;
@@ -48,7 +49,7 @@ use snapshot::Snapshot;
 
 pub use admission::{Admission, Admitted, MOST_CALLS};
 pub use advisor::{Advisor, JournalFile};
-pub use platform::Platform;
+pub use platform::{GRACE, Platform};
 
 /// A call to be made.
 #[derive(Clone, Debug)]

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
 use super::admission::{Admission, Admitted};
 use super::decisions::Watch;
@@ -16,6 +17,7 @@ use super::function::{Function, Told, Waiting};
 use super::instance::{Made, Spent};
 use super::metrics::{Counted, Metrics};
 use super::nodes::Nodes;
+use super::running::{Running, Stage};
 use super::shelf::Shelf;
 use super::snapshot::Snapshot;
 use super::versions::Versions;
@@ -29,6 +31,8 @@ use crate::confine::Folders;
 use crate::runtimes::Others;
 use crate::store::{Accepted, FLUSH, Store, StoreError};
 
+/// For so long clients are waited for at the end, apart from their calls.
+pub const GRACE: Duration = Duration::from_secs(10);
 /// So long a disk is left alone that took nothing.
 const FLUSH_AGAIN: Duration = Duration::from_secs(1);
 
@@ -53,6 +57,8 @@ pub struct Shared {
     pub others: Others,
     /// Versions of functions that have a task.
     pub versions: Arc<Versions>,
+    /// Calls that are being made.
+    pub running: Arc<Running>,
     /// Calls that wait or are being made.
     admission: Arc<Admission>,
     /// Whether something was kept that is not on disk.
@@ -97,6 +103,7 @@ impl Platform {
             folders,
             others,
             versions: Arc::default(),
+            running: Arc::default(),
             admission: Arc::default(),
             is_dirty: AtomicBool::new(false),
             began_ms: now_ms(),
@@ -140,6 +147,26 @@ impl Platform {
             }
         }
         Ok(())
+    }
+
+    /// Has no more calls begin than those that clients wait for, and none when these have gone or a while
+    /// is over; waits for those that have begun, and brings to disk what came of them.
+    pub async fn end(&self, mut clients: JoinHandle<()>) {
+        let running = &self.shared.running;
+        running.enter(Stage::Ending);
+        let have_gone = timeout(GRACE, &mut clients).await.is_ok();
+        running.enter(Stage::Closed);
+        let left = running.over().await;
+        if left > 0 {
+            tracing::warn!(left, "calls that take longer than they may are given up");
+        }
+        // Those whose calls have just ended get their answers.
+        if !have_gone && timeout(GRACE, clients).await.is_err() {
+            tracing::warn!("clients that do not take their answers are left");
+        }
+        if let Err(error) = self.shared.ask_store(|store| store.flush()).await {
+            tracing::error!(%error, "what came of calls is not on disk");
+        }
     }
 
     fn functions(&self) -> MutexGuard<'_, HashMap<(Name, Name), Known>> {
