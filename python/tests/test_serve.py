@@ -176,6 +176,22 @@ def test_a_node_that_fails_is_done_without_and_comes_back(platform: Platform) ->
     await_true(is_used, "it is used again")
 
 
+def test_a_ghost_that_nobody_knows_goes_and_no_other(platform: Platform) -> None:
+    await_true(lambda: len(ghosts_of(platform)) >= 2, "ghosts wait on both nodes")
+    platform.deploy("known", COUNT)
+    platform.good("known")
+    known = ghosts_of(platform)
+    adrift = platform.farfork.json("ghost", "start", "--node", "node1")["id"]
+
+    def has_gone() -> bool:
+        return adrift not in ghosts_of(platform)
+
+    # It has to be unknown for half a minute.
+    await_true(has_gone, "it is stopped", within_s=3 * PATIENCE_S)
+    assert known & ghosts_of(platform)
+    platform.good("known")
+
+
 def test_a_node_that_stands_still_holds_nobody_up_and_comes_back(platform: Platform) -> None:
     platform.deploy("still", COUNT)
     for _ in range(17):

@@ -1,6 +1,7 @@
 //! Nodes for real: the agents of this machine, and the pool that they share.
 //!
 //! ```text
+//!  adrift   ghosts that agents have and nobody knows
 //!  ask      how agents are asked, and for how long
 //!  agents   an agent for each emulated node, started again when it ends; it outlives a platform that is killed
 //!  ghosts   containers that wait on each node; attached: those that have an image
@@ -13,6 +14,7 @@
 //! Invariants: an instance ends with this process, as its clone is no detached one; a ghost is taken for
 //! one instance; no agent is waited for without end, and none by who has to do with another node.
 
+mod adrift;
 mod agent;
 mod agents;
 mod ask;
@@ -30,7 +32,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farfork_node::NodeError;
 use farfork_policy::Memory;
@@ -42,6 +44,7 @@ use crate::life::Advisor;
 use crate::life::nodes::{
     Claim, Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Usage,
 };
+use adrift::Adrift;
 pub use agents::{Agents, Budgets};
 use ask::{Wish, agent};
 use attached::Attached;
@@ -131,6 +134,7 @@ struct Inner {
     table: Arc<Table>,
     ghosts: Ghosts,
     attached: Attached,
+    adrift: Adrift,
     connector: Connector,
     budgets: Budgets,
     advisor: Arc<Advisor>,
@@ -159,6 +163,7 @@ impl Cluster {
                 advisor.growth(),
             )),
             attached: Attached::new(Arc::clone(&advisor)),
+            adrift: Adrift::default(),
             ghosts: Ghosts::new(Arc::clone(&advisor), ghosts::scratch(&needed)),
             connector: Connector::start().map_err(ClusterError::Connector)?,
             budgets,
@@ -230,9 +235,14 @@ fn usages(node: &str) -> Result<BTreeMap<i32, Usage>, NodeError> {
 
 /// Looks at a node, by itself: no other has to do with how long it takes to answer.
 async fn watch(inner: Arc<Inner>, node: String) {
+    let mut looked_for_adrift = Instant::now();
     loop {
         tokio::time::sleep(LOOK).await;
         inner.look(&node).await;
+        if looked_for_adrift.elapsed() >= adrift::LOOK {
+            looked_for_adrift = Instant::now();
+            inner.end_adrift(&node).await;
+        }
     }
 }
 
