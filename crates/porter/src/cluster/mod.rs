@@ -7,6 +7,7 @@
 //!  ghosts   containers that wait on each node; attached: those that have an image
 //!  start    ghost + image ─► clone, its connections (network) and its output (pipes)
 //!  images   names of the pool's images; checkpoints are made by a process of their own
+//!  made     which of them this platform has made
 //!  base     the image that a function's first instance is a clone of
 //!  table    which instances there are, and what memory they take
 //!  growth   who of them pauses when those at work take more than all may at once
@@ -23,6 +24,7 @@ mod base;
 mod ghosts;
 mod growth;
 mod images;
+mod made;
 mod network;
 mod start;
 mod table;
@@ -51,6 +53,7 @@ use attached::Attached;
 pub use base::Python;
 use ghosts::Ghosts;
 use images::Images;
+use made::Made;
 use network::Connector;
 use table::Table;
 
@@ -131,6 +134,7 @@ pub struct Cluster {
 struct Inner {
     settings: Settings,
     images: Images,
+    made: Arc<Made>,
     table: Arc<Table>,
     ghosts: Ghosts,
     attached: Attached,
@@ -156,6 +160,7 @@ impl Cluster {
         needed.extend(python.paths.clone());
         needed.extend([settings.program.clone(), settings.state.clone()]);
         let inner = Inner {
+            made: Arc::new(Made::of(&settings.state)),
             images: Images::of(pool, settings.clone()),
             table: Arc::new(Table::of(
                 &settings.nodes,
@@ -204,6 +209,12 @@ impl Inner {
             Some(Err(error)) => self.lost(node, &error),
             None => {}
         }
+    }
+
+    /// Changes what is on record of images.
+    async fn put_on_record(&self, change: impl FnOnce(&Made) + Send + 'static) {
+        let made = Arc::clone(&self.made);
+        blocking(move || change(&made)).await;
     }
 
     /// Has a node read a bit of the pool, to see how fast that is.
@@ -334,6 +345,9 @@ impl Nodes for Cluster {
             let reason = "it has ended".to_owned();
             let pid = inner.table.pid(id).ok_or(NodesError::Checkpoint { reason })?;
             let _going = inner.table.keep_going(id);
+            // Before there is one, so that none is forgotten.
+            let name = image.clone();
+            inner.put_on_record(move |made| made.add(&name)).await;
             inner.images.checkpoint(pid, &image, hot, false).await
         })
     }
@@ -360,6 +374,10 @@ impl Nodes for Cluster {
         Box::pin(async move { inner.images.list().await })
     }
 
+    fn made_images(&self) -> Vec<String> {
+        self.inner.made.all()
+    }
+
     fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move { Ok(inner.images.usable(&image).await?.is_some()) })
@@ -369,7 +387,9 @@ impl Nodes for Cluster {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             inner.stop(inner.attached.forget_image(&image)).await;
-            inner.images.remove(&image).await
+            inner.images.remove(&image).await?;
+            inner.put_on_record(move |made| made.remove(&image)).await;
+            Ok(())
         })
     }
 }

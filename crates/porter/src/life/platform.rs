@@ -109,7 +109,7 @@ impl Platform {
             began_ms: now_ms(),
         });
         let platform = Arc::new(Platform { shared, functions: Mutex::default() });
-        platform.remove_folders()?;
+        platform.remove_old()?;
         platform.make_accepted()?;
         tokio::spawn(flush(Arc::clone(&platform.shared)));
         tokio::spawn(pressure::relieve(Arc::clone(&platform.shared)));
@@ -117,12 +117,22 @@ impl Platform {
         Ok(platform)
     }
 
-    /// Removes the files of versions that an earlier run of the platform could not.
-    fn remove_folders(&self) -> Result<(), StoreError> {
+    /// Removes files and images of versions that an earlier run of the platform could not.
+    fn remove_old(&self) -> Result<(), StoreError> {
+        // In this order: what is made from now on is not among them.
+        let mut old = self.shared.nodes.made_images();
         let names = image::names(&*self.shared.store)?;
+        old.retain(|image| !names.contains(image));
         if let Err(error) = self.shared.folders.keep_only(names.into_iter()) {
             tracing::warn!(%error, "files of functions stay");
         }
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            for image in old {
+                tracing::info!(image, "an image goes whose version is no more");
+                shared.remove_image(&image).await;
+            }
+        });
         Ok(())
     }
 
@@ -287,10 +297,15 @@ impl Shared {
             return;
         }
         self.forget(action).await;
-        if let Err(error) = self.nodes.remove_image(&image::name(action)).await {
-            tracing::warn!(about = action.path(), %error, "an image stays");
-        }
+        self.remove_image(&image::name(action)).await;
         self.remove_folder(action).await;
+    }
+
+    /// Removes an image, if there is one of this name.
+    pub async fn remove_image(&self, image: &str) {
+        if let Err(error) = self.nodes.remove_image(image).await {
+            tracing::warn!(image, %error, "an image stays");
+        }
     }
 
     /// Takes the figures of a version away, unless the action goes on with another.

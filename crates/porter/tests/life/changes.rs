@@ -100,6 +100,31 @@ async fn an_old_version_has_what_is_its_own_until_its_calls_are_made() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_restart_takes_away_what_was_made_of_versions_that_are_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = World::new();
+    let [old, gone, kept] = ["a", "b", "c"].map(|name| world.action(name, "code", json!({})));
+    for action in [&old, &gone, &kept] {
+        world.calls(action, 16).await;
+        settle().await;
+    }
+    world.nodes.state().images.insert("guest/a:of-another".to_owned());
+    assert_eq!(world.nodes.state().images.len(), 4);
+    let exec = json!({"exec": {"kind": "python", "code": "new code"}});
+    // The platform is killed before it hears of that.
+    let new = change(Some(&old), "a", exec, 2);
+    world.store.put_action(&new, Some(old.version)).unwrap();
+    world.store.delete_action(&gone.namespace, &gone.name).unwrap();
+    let World { nodes, store, platform, .. } = world;
+    drop(platform);
+    let world = World::on(nodes, store, directory, Settings::default());
+    settle().await;
+    let left: Vec<String> = world.nodes.state().images.iter().cloned().collect();
+    assert_eq!((left.len(), &*left[0]), (2, "guest/a:of-another"), "{left:?}");
+    assert!(left[1].starts_with("guest/c:"), "{left:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deleted_action_leaves_nothing() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
