@@ -193,18 +193,16 @@ def test_a_ghost_that_nobody_knows_goes_and_no_other(platform: Platform) -> None
 
 
 def test_a_node_that_stands_still_holds_nobody_up_and_comes_back(platform: Platform) -> None:
-    platform.deploy("still", COUNT)
-    for _ in range(17):
-        platform.good("still")
+    names = [f"meanwhile-{number}" for number in range(6)]
+    for name in names:
+        platform.deploy(name, COUNT)
     agent = agent_of(platform, "node1")
     assert agent
     os.kill(agent, signal.SIGSTOP)
     try:
-        # More than idle instances can make: some are started, and the node has room.
+        # Each has to have an instance started, and they go to both nodes at first.
         with ThreadPoolExecutor(6) as pool:
-            list(pool.map(lambda n: platform.good("still", name=n, sleep=1), range(6)))
-        platform.deploy("meanwhile", COUNT)
-        platform.good("meanwhile")
+            list(pool.map(lambda name: platform.good(name, sleep=1), names))
     finally:
         os.kill(agent, signal.SIGCONT)
     used: list[str] = []
@@ -292,6 +290,52 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
         assert again.endswith(" decisions made again, 0 of them differ\n"), again
         asked = {json.loads(line).get("question") for line in journal}
         assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
+
+
+def images_of(platform: Platform, action: str) -> list[str]:
+    names = [image["name"] for image in platform.farfork.json("images", "list")]
+    return [name for name in names if name.startswith(f"guest/{action}:")]
+
+
+def test_what_has_begun_is_made_before_the_end_and_nothing_old_stays(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
+        state = stack.enter_context(open_place()) / "state"
+
+        def begin(platform: Platform, sleep: float) -> str:
+            call = platform.ask("POST", "actions/last", {"sleep": sleep})
+            assert call.status == 202
+            busy = 'farfork_instances{namespace="guest",action="last",node="node1",state="busy"} 1'
+            await_true(lambda: busy in platform.raw("GET", "/metrics").body, "it has begun")
+            one: str = call.body["activationId"]
+            return one
+
+        with serving(farfork, state, "--nodes", "1") as platform:
+            platform.deploy("last", COUNT)
+            for _ in range(17):
+                platform.good("last")
+            one = begin(platform, 8)
+            platform.process.send_signal(signal.SIGTERM)
+            assert platform.process.wait(PATIENCE_S) == 0, platform.log()
+            ended_ms = time.time() * 1000
+        with serving(farfork, state, "--nodes", "1") as platform:
+            made = platform.ask("GET", f"activations/{one}")
+            assert made.status == 200, "it is not made again"
+            assert made.body["end"] <= ended_ms
+            # Its image stays as long as the old version has something to do; that ends with the gateway.
+            begin(platform, 30)
+            assert len(images_of(platform, "last")) == 1
+            platform.deploy("last", "def main(args):\n    return {'new': True}\n")
+            assert len(images_of(platform, "last")) == 1
+            platform.process.kill()
+            platform.process.wait()
+        with serving(farfork, state, "--nodes", "1") as platform:
+            await_true(lambda: images_of(platform, "last") == [], "nobody can call it any more")
+            assert platform.good("last")["response"]["result"] == {"new": True}
+            names = [image["name"] for image in platform.farfork.json("images", "list")]
+            assert names != [], "the base image is nobody's version"
 
 
 def test_agents_that_nobody_goes_on_with_leave(tmp_path: Path) -> None:
