@@ -159,8 +159,8 @@ def annotation(activation: Any, key: str) -> Any:
     return value
 
 
-def await_true(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def await_true(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)

@@ -177,6 +177,50 @@ def test_a_node_that_fails_is_done_without_and_comes_back(platform: Platform) ->
     await_true(is_used, "it is used again")
 
 
+def test_a_ghost_that_nobody_knows_goes_and_no_other(platform: Platform) -> None:
+    await_true(lambda: len(ghosts_of(platform)) >= 2, "ghosts wait on both nodes")
+    platform.deploy("known", COUNT)
+    platform.good("known")
+    known = ghosts_of(platform)
+    adrift = platform.farfork.json("ghost", "start", "--node", "node1")["id"]
+
+    def has_gone() -> bool:
+        return adrift not in ghosts_of(platform)
+
+    # It has to be unknown for half a minute.
+    await_true(has_gone, "it is stopped", within_s=3 * PATIENCE_S)
+    assert known & ghosts_of(platform)
+    platform.good("known")
+
+
+def test_a_node_that_stands_still_holds_nobody_up_and_comes_back(platform: Platform) -> None:
+    names = [f"meanwhile-{number}" for number in range(6)]
+    for name in names:
+        platform.deploy(name, COUNT)
+    agent = agent_of(platform, "node1")
+    assert agent
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        # Each has to have an instance started, and they go to both nodes at first.
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda name: platform.good(name, sleep=1), names))
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    used: list[str] = []
+
+    def is_used() -> bool:
+        # Each is another function's first, and goes where more room is.
+        used.append(f"moved-{len(used)}")
+        platform.deploy(used[-1], COUNT)
+        platform.good(used[-1])
+        of = [one["node"] for one in platform.instances() if one["pid"] not in before]
+        return "node1" in of
+
+    before = {one["pid"] for one in platform.instances()}
+    await_true(is_used, "it is used again")
+    assert agent_of(platform, "node1") == agent
+
+
 def alive(pids: set[int]) -> set[int]:
     return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
 
@@ -248,6 +292,52 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> No
         assert again.endswith(" decisions made again, 0 of them differ\n"), again
         asked = {json.loads(line).get("question") for line in journal}
         assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
+
+
+def images_of(platform: Platform, action: str) -> list[str]:
+    names = [image["name"] for image in platform.farfork.json("images", "list")]
+    return [name for name in names if name.startswith(f"guest/{action}:")]
+
+
+def test_what_has_begun_is_made_before_the_end_and_nothing_old_stays(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
+        state = stack.enter_context(open_place()) / "state"
+
+        def begin(platform: Platform, sleep: float) -> str:
+            call = platform.ask("POST", "actions/last", {"sleep": sleep})
+            assert call.status == 202
+            busy = 'farfork_instances{namespace="guest",action="last",node="node1",state="busy"} 1'
+            await_true(lambda: busy in platform.raw("GET", "/metrics").body, "it has begun")
+            one: str = call.body["activationId"]
+            return one
+
+        with serving(farfork, state, "--nodes", "1") as platform:
+            platform.deploy("last", COUNT)
+            for _ in range(17):
+                platform.good("last")
+            one = begin(platform, 8)
+            platform.process.send_signal(signal.SIGTERM)
+            assert platform.process.wait(PATIENCE_S) == 0, platform.log()
+            ended_ms = time.time() * 1000
+        with serving(farfork, state, "--nodes", "1") as platform:
+            made = platform.ask("GET", f"activations/{one}")
+            assert made.status == 200, "it is not made again"
+            assert made.body["end"] <= ended_ms
+            # Its image stays as long as the old version has something to do; that ends with the gateway.
+            begin(platform, 30)
+            assert len(images_of(platform, "last")) == 1
+            platform.deploy("last", "def main(args):\n    return {'new': True}\n")
+            assert len(images_of(platform, "last")) == 1
+            platform.process.kill()
+            platform.process.wait()
+        with serving(farfork, state, "--nodes", "1") as platform:
+            await_true(lambda: images_of(platform, "last") == [], "nobody can call it any more")
+            assert platform.good("last")["response"]["result"] == {"new": True}
+            names = [image["name"] for image in platform.farfork.json("images", "list")]
+            assert names != [], "the base image is nobody's version"
 
 
 def test_agents_that_nobody_goes_on_with_leave(tmp_path: Path) -> None:

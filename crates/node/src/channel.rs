@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use farfork_types::wire::MAX_DOCUMENT_BYTES;
 use nix::errno::Errno;
@@ -9,6 +10,7 @@ use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, UnixCredentials, getsockopt, recv, recvmsg,
     sendmsg, setsockopt, sockopt,
 };
+use nix::sys::time::TimeVal;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -21,6 +23,8 @@ const MAX_FDS: usize = 200;
 pub struct Channel {
     socket: OwnedFd,
     peer: i32,
+    /// How long the other end may take for a document.
+    limit: Option<Duration>,
 }
 
 /// What came in.
@@ -39,7 +43,19 @@ impl Channel {
     pub fn new(socket: OwnedFd) -> Result<Channel, NodeError> {
         setsockopt(&socket, sockopt::PassCred, &true).map_err(broken)?;
         let peer = getsockopt(&socket, sockopt::PeerCredentials).map_err(broken)?.pid();
-        Ok(Channel { socket, peer })
+        Ok(Channel { socket, peer, limit: None })
+    }
+
+    /// Wraps a connected socket of which neither sending nor receiving takes longer than `limit`, which
+    /// [`limit_waiting`] has seen to.
+    pub fn within(socket: OwnedFd, limit: Duration) -> Result<Channel, NodeError> {
+        Ok(Channel { limit: Some(limit), ..Channel::new(socket)? })
+    }
+
+    /// Waits as long as it takes from here on.
+    pub fn without_limit(self) -> Result<Channel, NodeError> {
+        limit_waiting(&self.socket, Duration::ZERO).map_err(broken)?;
+        Ok(Channel { limit: None, ..self })
     }
 
     /// Sends a document and descriptors.
@@ -77,7 +93,8 @@ impl Channel {
             serde_json::to_vec(document).map_err(|error| NodeError::Language(error.to_string()))?;
         let vectors = [IoSlice::new(&bytes)];
         let fd = self.socket.as_raw_fd();
-        sendmsg::<()>(fd, &vectors, control, MsgFlags::MSG_NOSIGNAL, None).map_err(broken)?;
+        sendmsg::<()>(fd, &vectors, control, MsgFlags::MSG_NOSIGNAL, None)
+            .map_err(|errno| self.failed(errno))?;
         Ok(())
     }
 
@@ -104,7 +121,7 @@ impl Channel {
             match recv(self.socket.as_raw_fd(), &mut [], flags) {
                 Err(Errno::EINTR) => {}
                 Err(Errno::ECONNRESET) => return Ok(0),
-                other => return other.map_err(broken),
+                other => return other.map_err(|errno| self.failed(errno)),
             }
         }
     }
@@ -121,7 +138,7 @@ impl Channel {
             match recvmsg::<()>(self.socket.as_raw_fd(), &mut vectors, Some(space), flags) {
                 Err(Errno::EINTR) => {}
                 Err(Errno::ECONNRESET) => return Ok((0, Vec::new(), 0)),
-                other => break other.map_err(broken)?,
+                other => break other.map_err(|errno| self.failed(errno))?,
             }
         };
         if message.flags.contains(MsgFlags::MSG_CTRUNC) {
@@ -140,6 +157,13 @@ impl Channel {
             }
         }
         Ok((message.bytes, fds, sender))
+    }
+
+    fn failed(&self, errno: Errno) -> NodeError {
+        match self.limit {
+            Some(limit) if errno == Errno::EAGAIN => NodeError::Late(limit),
+            _ => broken(errno),
+        }
     }
 }
 
@@ -168,6 +192,14 @@ fn close_rights(control: &[u8]) {
         }
         rest = &rest[length.next_multiple_of(8).min(rest.len())..];
     }
+}
+
+/// Has calls on a socket fail with `EAGAIN` that would wait longer, `connect` among them; never if it is
+/// zero.
+pub fn limit_waiting(socket: &OwnedFd, limit: Duration) -> nix::Result<()> {
+    let limit = TimeVal::new(limit.as_secs() as i64, i64::from(limit.subsec_micros()));
+    setsockopt(socket, sockopt::SendTimeout, &limit)?;
+    setsockopt(socket, sockopt::ReceiveTimeout, &limit)
 }
 
 fn broken(errno: Errno) -> NodeError {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use farfork_types::wire::{
     Call, CloneState, GhostCall, GhostState, Promoted, Promotion, Reply, RestoreCall, Running,
 };
+use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::channel::Channel;
+use crate::channel::{Channel, limit_waiting};
 use crate::error::NodeError;
 use crate::paths;
 
@@ -41,11 +42,24 @@ pub struct StartedClone {
 }
 
 impl Client {
-    /// Connects to the agent of `node`, if one runs.
+    /// Connects to the agent of `node`, if one runs, and waits for its answers as long as it takes.
     pub fn connect(node: &str) -> Result<Client, NodeError> {
+        Ok(Client { channel: Channel::new(Client::reach(node, None)?)? })
+    }
+
+    /// Connects to the agent of `node`, if one runs. It may take so long for each answer, and no longer: an
+    /// agent can hang, or have been stopped. How a clone ends that this starts is not limited in time.
+    ///
+    /// # Errors
+    /// [`NodeError::Late`] from here on if it takes longer.
+    pub fn connect_within(node: &str, limit: Duration) -> Result<Client, NodeError> {
+        Ok(Client { channel: Channel::within(Client::reach(node, Some(limit))?, limit)? })
+    }
+
+    fn reach(node: &str, limit: Option<Duration>) -> Result<OwnedFd, NodeError> {
         paths::check_name(node)?;
         let path = paths::socket(node);
-        let failed = |errno: nix::errno::Errno| NodeError::Socket {
+        let failed = |errno: Errno| NodeError::Socket {
             doing: "reach",
             path: path.clone(),
             source: io::Error::from(errno),
@@ -53,8 +67,16 @@ impl Client {
         let kind = SockType::SeqPacket;
         let socket =
             socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None).map_err(failed)?;
-        connect(socket.as_raw_fd(), &UnixAddr::new(&path).map_err(failed)?).map_err(failed)?;
-        Ok(Client { channel: Channel::new(socket)? })
+        if let Some(limit) = limit {
+            limit_waiting(&socket, limit).map_err(failed)?;
+        }
+        let address = UnixAddr::new(&path).map_err(failed)?;
+        // Where an agent takes nobody's connection, there is soon no room for one more that waits.
+        connect(socket.as_raw_fd(), &address).map_err(|errno| match limit {
+            Some(limit) if errno == Errno::EAGAIN => NodeError::Late(limit),
+            _ => failed(errno),
+        })?;
+        Ok(socket)
     }
 
     /// Connects to the agent of `node`, starting one if none runs.
@@ -112,7 +134,8 @@ impl Client {
                     // From here on it lives without the agent.
                     self.done()?;
                 }
-                Ok(StartedClone { running, asked_us, client: self })
+                let client = Client { channel: self.channel.without_limit()? };
+                Ok(StartedClone { running, asked_us, client })
             }
             other => Err(unexpected(other)),
         }

@@ -3,6 +3,7 @@
 use farfork_sys::words;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use farfork_pool::PoolError;
 use farfork_restore::RestoreError;
@@ -280,6 +281,12 @@ pub enum NodeError {
     /// The connection broke.
     #[error("the node agent went away: {}; clones go on, and farfork node starts a new one", words::of(.0))]
     Connection(io::Error),
+    /// It says nothing for longer than whoever asks waits.
+    #[error(
+        "the node agent does not answer within {} s: it hangs, or was stopped (SIGSTOP, a debugger)",
+        .0.as_secs()
+    )]
+    Late(Duration),
     /// The agent's limit of open files is reached.
     #[error(
         "the node agent has as many files open as it may: end clones, or start it with a higher \

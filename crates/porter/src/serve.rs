@@ -20,13 +20,10 @@ use crate::confine::{FolderError, Folders};
 use crate::connections::{self, Patience};
 use crate::dashboard::Dashboard;
 use crate::gateway::{Gateway, router};
-use crate::life::{Advisor, JournalFile, Platform, Watched};
+use crate::life::{Advisor, Caller, GRACE, JournalFile, Platform, Watched};
 use crate::operator::{Listener, OperatorError, have_guest};
 use crate::runtimes::{NodeJs, NodeJsError, Others};
 use crate::store::{Embedded, Store, StoreError, forget_old};
-
-/// For so long calls that are being made are waited for at the end.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// What to serve.
 #[derive(Clone, Debug)]
@@ -84,7 +81,8 @@ fn failed<'a>(
     move |source| ServeError::Place { doing, place: place.to_string(), source }
 }
 
-/// Serves until SIGTERM or SIGINT; `ready` is told the address.
+/// Serves until SIGTERM or SIGINT, and then until all calls that have begun are made, or the next of these;
+/// `ready` is told the address.
 pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), ServeError> {
     // What is written here is the operator's alone, but for what says otherwise.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
@@ -124,8 +122,9 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
     let served = runtime.block_on(serve(settings, parts, listener, (over, ready)));
     // Instances end with their tasks; then nothing asks the agents for anything any more.
     runtime.shutdown_timeout(GRACE);
+    let flushed = store.flush();
     drop(agents);
-    store.flush()?;
+    flushed?;
     served
 }
 
@@ -180,7 +179,7 @@ async fn serve(
     }
     let dashboard = Dashboard::of(Arc::clone(&platform) as Arc<dyn Watched>);
     let operator = tokio::spawn(Listener::at(&settings.state)?.serve(Arc::clone(&store)));
-    let gateway = Gateway { store, runtimes, caller: platform };
+    let gateway = Gateway { store, runtimes, caller: Arc::clone(&platform) as Arc<dyn Caller> };
     listener.set_nonblocking(true).map_err(failed("use", &place))?;
     let listener = TcpListener::from_std(listener).map_err(failed("use", &place))?;
     ready(listener.local_addr().map_err(failed("use", &place))?);
@@ -195,8 +194,9 @@ async fn serve(
     operator.abort();
     let _ = tell.send(());
     dashboard.end();
-    if tokio::time::timeout(GRACE, serving).await.is_err() {
-        tracing::warn!("calls that are being made are given up");
+    tokio::select! {
+        () = platform.end(serving) => {}
+        () = over.wait() => tracing::warn!("calls that are being made are given up"),
     }
     Ok(())
 }

@@ -21,7 +21,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_node::client::Client;
 use farfork_node::{NodeError, paths};
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::{pidfd, proc, words};
@@ -34,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Settings;
+use super::ask::{self, Wish};
 
 /// How long an agent may take to answer, and to end.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -210,7 +210,7 @@ impl Agent {
     /// Waits until it answers.
     pub fn await_answer(&self, settings: &Settings) -> Result<(), String> {
         let begun = Instant::now();
-        while Client::connect(&self.node).and_then(|client| client.list()).is_err() {
+        while ask::agent(&self.node, Wish::Look).and_then(|client| client.list()).is_err() {
             if self.has_ended() {
                 let said = fs::read_to_string(log_path(&settings.state, &self.node));
                 let said = said.unwrap_or_default();
@@ -269,8 +269,8 @@ impl Drop for Agent {
 
 /// Stops the ghosts of a node; whether no clone is left.
 fn is_empty(node: &str) -> Result<bool, NodeError> {
-    Client::connect(node)?.stop_ghosts(None)?;
-    Ok(Client::connect(node)?.list()?.is_empty())
+    ask::agent(node, Wish::Container)?.stop_ghosts(None)?;
+    Ok(ask::agent(node, Wish::Look)?.list()?.is_empty())
 }
 
 fn log_path(directory: &Path, node: &str) -> PathBuf {

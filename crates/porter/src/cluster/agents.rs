@@ -11,13 +11,13 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use farfork_node::client::Client;
-use farfork_node::{keeper, paths};
+use farfork_node::{NodeError, keeper, paths};
 use farfork_pool::Pool;
 use farfork_sys::cgroup::{MemoryGroup, OwnGroup};
 use farfork_sys::words;
 
 use super::agent::{self, Agent, Left, PATIENCE, Terms};
+use super::ask::{self, Wish};
 use super::{ClusterError, Settings};
 
 /// How often agents are looked at.
@@ -73,9 +73,14 @@ impl Agents {
     fn end(&mut self) {
         for node in &self.nodes {
             // The agent takes away what it has made, which nobody does for one that was killed.
-            let stopped = Client::connect(node).and_then(|client| client.stop_ghosts(None));
+            let answers = ask::agent(node, Wish::Look).and_then(|client| client.list());
+            let stopped =
+                answers.and_then(|_| ask::agent(node, Wish::Container)?.stop_ghosts(None));
             if let Err(error) = stopped {
                 tracing::warn!(node, reason = %error, "ghosts of a node are not stopped");
+                if matches!(error, NodeError::Late(_)) {
+                    continue;
+                }
             }
             // Instances have ended a moment ago, and their containers may still be there.
             let begun = Instant::now();
@@ -157,7 +162,7 @@ fn settle(settings: &Settings, budgets: &Owned) -> Result<BTreeMap<String, Agent
 
 /// Fails, in words, if an agent serves a node that was not started for this platform.
 fn must_be_free(node: &str, settings: &Settings) -> Result<(), String> {
-    if Client::connect(node).is_err() {
+    if let Err(NodeError::Socket { .. }) = ask::agent(node, Wish::Look) {
         return Ok(());
     }
     Err(format!(

@@ -146,6 +146,13 @@ impl Attached {
         idle.collect()
     }
 
+    /// The names of those that wait on a node.
+    pub fn ids(&self, node: &str) -> BTreeSet<String> {
+        let stocks = self.stocks();
+        let here = stocks.iter().filter(|((of, _), _)| of == node);
+        here.flat_map(|(_, stock)| stock.ids.iter().cloned()).collect()
+    }
+
     /// Takes out those of these that wait on a node; with it, what they take, in bytes.
     pub fn withdraw(&self, node: &str, ids: &BTreeSet<&str>) -> (Vec<Ghost>, u64) {
         let (mut withdrawn, mut bytes) = (Vec::new(), 0);

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farfork_node::NodeError;
-use farfork_node::client::Client;
 use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
 use farfork_policy::ghosts::EmptyFacts;
@@ -17,10 +16,11 @@ use farfork_types::wire::{GhostCall, GhostImage, GhostState};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
 
+use super::Inner;
+use super::ask::{Wish, agent};
 use super::attached::{Ghost, Wanted};
 use super::table::until_counted;
 use super::takings::Takings;
-use super::{Inner, blocking};
 use crate::confine;
 use crate::life::Advisor;
 use crate::life::nodes::Claim;
@@ -154,6 +154,13 @@ impl Ghosts {
         idle.collect()
     }
 
+    /// The names of those that wait on a node.
+    pub fn ids(&self, node: &str) -> BTreeSet<String> {
+        let stocks = self.stocks();
+        let here = stocks.iter().filter(|((of, _), _)| of == node);
+        here.flat_map(|(_, stock)| stock.ids.iter().cloned()).collect()
+    }
+
     /// Takes out those of these that wait on a node; with it, what they take, in bytes.
     pub fn withdraw(&self, node: &str, ids: &BTreeSet<&str>) -> (Vec<Ghost>, u64) {
         let (mut withdrawn, mut bytes) = (Vec::new(), 0);
@@ -272,7 +279,7 @@ pub fn withdraw(
 
 /// Makes a ghost.
 pub fn make(node: &str, call: GhostCall) -> Result<GhostState, NodeError> {
-    Client::connect(node)?.start_ghost(call)
+    agent(node, Wish::Container)?.start_ghost(call)
 }
 
 /// Those of the directories that everybody may write to which an instance can have of its own: this
@@ -347,31 +354,39 @@ impl Inner {
             None => None,
         };
         let name = node.to_owned();
-        let made = blocking(move || make(&name, call)).await;
+        let made = self.ask(node, move || make(&name, call)).await;
         until_counted(room);
         drop(turn);
-        if let Some(Err(error)) = &made {
-            tracing::warn!(node, reason = %error, "a ghost cannot be made");
-        }
-        let GhostState { id, local_bytes, kernel_bytes, .. } = made?.ok()?;
+        let made =
+            made.inspect_err(|error| tracing::warn!(node, reason = %error, "no ghost is made"));
+        let GhostState { id, local_bytes, kernel_bytes, .. } = made.ok()?;
         Some((id, local_bytes + kernel_bytes.unwrap_or(0)))
     }
 
     /// Stops ghosts that nobody is to have.
     pub async fn stop(&self, ghosts: impl IntoIterator<Item = Ghost>) {
         for (node, id) in ghosts {
-            let stopped = blocking(move || Client::connect(&node)?.stop_ghosts(Some(id))).await;
-            if let Some(Err(error)) = stopped {
-                tracing::warn!(reason = %error, "a ghost is not stopped");
+            let name = node.clone();
+            let stop = move || agent(&name, Wish::Container)?.stop_ghosts(Some(id));
+            if let Err(error) = self.ask(&node, stop).await {
+                tracing::warn!(node, reason = %error, "a ghost is not stopped");
             }
         }
     }
 
     /// Has ghosts wait where they should, and stops those that nobody takes.
-    pub async fn tend_ghosts(self: &Arc<Inner>) {
+    pub fn tend_ghosts(self: &Arc<Inner>) {
         let nodes = self.table.nodes(Claim::default(), |_| 0);
         let surplus = self.ghosts.unused().into_iter().chain(self.ghosts.surplus(&nodes));
-        self.stop(surplus.chain(self.attached.surplus(&nodes, self.images.room()))).await;
+        let surplus = surplus.chain(self.attached.surplus(&nodes, self.images.room()));
+        let mut of_nodes = BTreeMap::<String, Vec<Ghost>>::new();
+        for ghost in surplus {
+            of_nodes.entry(ghost.0.clone()).or_default().push(ghost);
+        }
+        for ghosts in of_nodes.into_values() {
+            let inner = Arc::clone(self);
+            tokio::spawn(async move { inner.stop(ghosts).await });
+        }
         for node in &self.settings.nodes {
             // One that has come back has none.
             if self.ghosts.waiting(node, USUAL_MB) == 0 {

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use farfork_node::client::Client;
-
+use super::ask::{Wish, agent};
 use super::{Inner, MEASURE, usages};
 
 /// How often it is looked at what instances take that may take more than is free.
@@ -68,7 +67,7 @@ impl Inner {
     fn tell_who_pauses(&self, node: &str, ids: &[String]) -> Vec<bool> {
         let mut told = Vec::new();
         for (id, pid, paused) in self.table.pause(node, ids) {
-            match Client::connect(node).and_then(|client| client.pause(pid, paused)) {
+            match agent(node, Wish::Look).and_then(|client| client.pause(pid, paused)) {
                 Ok(()) => told.push(paused),
                 Err(error) => {
                     // It may have ended meanwhile. If not, it is told again.

@@ -1,24 +1,30 @@
 //! Nodes for real: the agents of this machine, and the pool that they share.
 //!
 //! ```text
+//!  adrift   ghosts that agents have and nobody knows
+//!  ask      how agents are asked, and for how long
 //!  agents   an agent for each emulated node, started again when it ends; it outlives a platform that is killed
 //!  ghosts   containers that wait on each node; attached: those that have an image
 //!  start    ghost + image ─► clone, its connections (network) and its output (pipes)
 //!  images   names of the pool's images; checkpoints are made by a process of their own
+//!  made     which of them this platform has made
 //!  base     the image that a function's first instance is a clone of
 //!  table    which instances there are, and what memory they take
 //!  growth   who of them pauses when those at work take more than all may at once
 //! ```
 //! Invariants: an instance ends with this process, as its clone is no detached one; a ghost is taken for
-//! one instance.
+//! one instance; no agent is waited for without end, and none by who has to do with another node.
 
+mod adrift;
 mod agent;
 mod agents;
+mod ask;
 mod attached;
 mod base;
 mod ghosts;
 mod growth;
 mod images;
+mod made;
 mod network;
 mod start;
 mod table;
@@ -28,10 +34,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farfork_node::NodeError;
-use farfork_node::client::Client;
 use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
 use farfork_pool::{Pool, PoolError};
@@ -41,11 +46,14 @@ use crate::life::Advisor;
 use crate::life::nodes::{
     Claim, Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Usage,
 };
+use adrift::Adrift;
 pub use agents::{Agents, Budgets};
+use ask::{Wish, agent};
 use attached::Attached;
 pub use base::Python;
 use ghosts::Ghosts;
 use images::Images;
+use made::Made;
 use network::Connector;
 use table::Table;
 
@@ -126,9 +134,11 @@ pub struct Cluster {
 struct Inner {
     settings: Settings,
     images: Images,
+    made: Arc<Made>,
     table: Arc<Table>,
     ghosts: Ghosts,
     attached: Attached,
+    adrift: Adrift,
     connector: Connector,
     budgets: Budgets,
     advisor: Arc<Advisor>,
@@ -150,6 +160,7 @@ impl Cluster {
         needed.extend(python.paths.clone());
         needed.extend([settings.program.clone(), settings.state.clone()]);
         let inner = Inner {
+            made: Arc::new(Made::of(&settings.state)),
             images: Images::of(pool, settings.clone()),
             table: Arc::new(Table::of(
                 &settings.nodes,
@@ -157,6 +168,7 @@ impl Cluster {
                 advisor.growth(),
             )),
             attached: Attached::new(Arc::clone(&advisor)),
+            adrift: Adrift::default(),
             ghosts: Ghosts::new(Arc::clone(&advisor), ghosts::scratch(&needed)),
             connector: Connector::start().map_err(ClusterError::Connector)?,
             budgets,
@@ -165,7 +177,9 @@ impl Cluster {
             settings,
         };
         let cluster = Cluster { inner: Arc::new(inner) };
-        cluster.look().await;
+        for node in &cluster.inner.settings.nodes {
+            cluster.inner.look(node).await;
+        }
         let base = base::have(&cluster.inner, python).await?;
         // Nobody else sets it.
         let _ = cluster.inner.base.set(base);
@@ -173,42 +187,48 @@ impl Cluster {
             cluster.inner.refill(node, ghosts::USUAL_MB);
         }
         growth::watch(&cluster.inner).map_err(ClusterError::Connector)?;
-        tokio::spawn(watch(cluster.clone()));
-        Ok(cluster)
-    }
-
-    /// Looks at what memory instances take, and which nodes answer.
-    async fn look(&self) {
-        for node in &self.inner.settings.nodes {
-            let name = node.clone();
-            match blocking(move || usages(&name)).await {
-                Some(Ok(clones)) => {
-                    self.inner.table.seen(node, Some(clones));
-                    self.inner.measure_reading(node).await;
-                }
-                Some(Err(_)) => self.inner.lost(node),
-                None => {}
-            }
+        for node in &cluster.inner.settings.nodes {
+            tokio::spawn(watch(Arc::clone(&cluster.inner), node.clone()));
         }
+        tokio::spawn(tend(Arc::clone(&cluster.inner)));
+        Ok(cluster)
     }
 }
 
 impl Inner {
+    /// Looks at what memory the instances of a node take, and whether it answers.
+    async fn look(&self, node: &str) {
+        let name = node.to_owned();
+        match blocking(move || usages(&name)).await {
+            Some(Ok(clones)) => {
+                if self.table.seen(node, Some(clones)) {
+                    tracing::info!(node, "a node answers again");
+                }
+                self.measure_reading(node).await;
+            }
+            Some(Err(error)) => self.lost(node, &error),
+            None => {}
+        }
+    }
+
+    /// Changes what is on record of images.
+    async fn put_on_record(&self, change: impl FnOnce(&Made) + Send + 'static) {
+        let made = Arc::clone(&self.made);
+        blocking(move || change(&made)).await;
+    }
+
     /// Has a node read a bit of the pool, to see how fast that is.
     async fn measure_reading(&self, node: &str) {
         let (name, pool) = (node.to_owned(), self.settings.pool.clone());
-        let read =
-            blocking(move || Client::connect(&name).and_then(|client| client.read_rate(&pool)));
-        let rate = read.await.and_then(|read| {
-            read.inspect_err(|error| tracing::debug!(node, %error, "the pool was not read")).ok()
-        });
-        self.table.reads(node, rate);
+        let read = self.ask(node, move || agent(&name, Wish::Look)?.read_rate(&pool)).await;
+        let read = read.inspect_err(|error| tracing::debug!(node, %error, "the pool was not read"));
+        self.table.reads(node, read.ok());
     }
 
     /// A node does not answer, and is not used until it does.
-    fn lost(&self, node: &str) {
+    fn lost(&self, node: &str, error: &NodeError) {
         if self.table.seen(node, None) {
-            tracing::error!(node, "a node does not answer");
+            tracing::error!(node, %error, "a node does not answer");
         }
         self.ghosts.forget(node);
         self.attached.forget_node(node);
@@ -221,14 +241,26 @@ fn usages(node: &str) -> Result<BTreeMap<i32, Usage>, NodeError> {
         let CloneState { pid, local_bytes, pool_bytes, .. } = clone;
         (pid, Usage { local_bytes, pool_bytes })
     };
-    Ok(Client::connect(node)?.list()?.into_iter().map(usage).collect())
+    Ok(agent(node, Wish::Look)?.list()?.into_iter().map(usage).collect())
 }
 
-async fn watch(cluster: Cluster) {
+/// Looks at a node, by itself: no other has to do with how long it takes to answer.
+async fn watch(inner: Arc<Inner>, node: String) {
+    let mut looked_for_adrift = Instant::now();
     loop {
         tokio::time::sleep(LOOK).await;
-        cluster.look().await;
-        cluster.inner.tend_ghosts().await;
+        inner.look(&node).await;
+        if looked_for_adrift.elapsed() >= adrift::LOOK {
+            looked_for_adrift = Instant::now();
+            inner.end_adrift(&node).await;
+        }
+    }
+}
+
+async fn tend(inner: Arc<Inner>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        inner.tend_ghosts();
     }
 }
 
@@ -318,20 +350,24 @@ impl Nodes for Cluster {
             let reason = "it has ended".to_owned();
             let pid = inner.table.pid(id).ok_or(NodesError::Checkpoint { reason })?;
             let _going = inner.table.keep_going(id);
+            // Before there is one, so that none is forgotten.
+            let name = image.clone();
+            inner.put_on_record(move |made| made.add(&name)).await;
             inner.images.checkpoint(pid, &image, hot, false).await
         })
     }
 
     fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>> {
-        let promoting = self.inner.table.promote(id);
+        let (promoting, inner) = (self.inner.table.promote(id), Arc::clone(&self.inner));
         Box::pin(async move {
             let failed = |reason: &str| NodesError::Promotion { reason: reason.to_owned() };
             let no_room = "its node has no room, or nobody has looked at it yet";
             let promoting = promoting.ok_or_else(|| failed(no_room))?;
             let (node, pid) = (promoting.node.clone(), promoting.pid);
             let pages = Promotion { hot: true, accessed: true, ranges: Vec::new() };
-            let promoted = blocking(move || Client::connect(&node)?.promote(pid, pages)).await;
-            let promoted = promoted.ok_or_else(|| failed("the platform ends"))?;
+            let name = node.clone();
+            let promote = move || agent(&name, Wish::Promote)?.promote(pid, pages);
+            let promoted = inner.ask(&node, promote).await;
             table::until_counted(promoting);
             let promoted = promoted.map_err(|error| failed(&error.to_string()))?;
             Ok(promoted.promoted_pages)
@@ -343,6 +379,10 @@ impl Nodes for Cluster {
         Box::pin(async move { inner.images.list().await })
     }
 
+    fn made_images(&self) -> Vec<String> {
+        self.inner.made.all()
+    }
+
     fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move { Ok(inner.images.usable(&image).await?.is_some()) })
@@ -352,7 +392,9 @@ impl Nodes for Cluster {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             inner.stop(inner.attached.forget_image(&image)).await;
-            inner.images.remove(&image).await
+            inner.images.remove(&image).await?;
+            inner.put_on_record(move |made| made.remove(&image)).await;
+            Ok(())
         })
     }
 }

@@ -17,9 +17,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 use tokio::net::unix::pipe::Receiver;
 
+use super::ask::{Unanswered, Wish, agent};
 use super::attached::Wanted;
 use super::table::Reservation;
-use super::{Inner, blocking, ghosts};
+use super::{Inner, ghosts};
 use crate::life::nodes::{NodesError, Output, Start, Started, Took};
 
 /// What a clone prints, seen from both sides.
@@ -64,10 +65,8 @@ impl Inner {
             cid,
             theirs: printed.theirs,
         };
-        let started = blocking(move || call.run(waiting)).await;
-        let (clone, container) = started
-            .ok_or_else(|| failed("the platform ends".to_owned()))?
-            .map_err(|error| self.failed(&node, &error))?;
+        let started = self.ask(&node, move || call.run(waiting)).await;
+        let (clone, container) = started.map_err(|error| self.failed(&node, &error))?;
         drop(starting);
         let was_attached = attached && container.is_none();
         let container = container.unwrap_or_default();
@@ -109,14 +108,16 @@ impl Inner {
         (false, waiting)
     }
 
-    /// Why no instance starts on a node; one that does not answer is used no more until it does.
-    fn failed(&self, node: &str, error: &NodeError) -> NodesError {
+    /// Why no instance starts on a node; one that is gone is used no more until it answers. Whether one
+    /// that takes too long for this answers at all is looked at all the time.
+    fn failed(&self, node: &str, error: &Unanswered) -> NodesError {
         let (node, reason) = (node.to_owned(), error.to_string());
         match error {
-            NodeError::Socket { .. } | NodeError::Connection(_) => {
-                self.lost(&node);
+            Unanswered::Agent(gone @ (NodeError::Socket { .. } | NodeError::Connection(_))) => {
+                self.lost(&node, gone);
                 NodesError::Lost { node, reason }
             }
+            Unanswered::Lost => NodesError::Lost { node, reason },
             _ => NodesError::Start { node, reason },
         }
     }
@@ -184,7 +185,8 @@ impl Restore {
             profile: false,
             timeout_s: DEFAULT_TIMEOUT_S,
         };
-        Client::connect(&self.node)?.restore(call, &[nothing.as_fd(), out.as_fd(), err.as_fd()])
+        let agent = agent(&self.node, Wish::Start)?;
+        agent.restore(call, &[nothing.as_fd(), out.as_fd(), err.as_fd()])
     }
 }
 

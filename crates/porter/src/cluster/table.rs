@@ -16,6 +16,7 @@ use farfork_policy::Memory;
 use farfork_policy::growth::{Demand, GrowthFacts};
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::settings::Growth;
+use tokio::sync::watch;
 
 use super::MEASURE;
 use crate::life::nodes::{Claim, NodeState, Usage};
@@ -27,6 +28,8 @@ pub struct Table {
     state: Mutex<State>,
     /// Instances at work may take more than is free: somebody has to look more often.
     crowded: Condvar,
+    /// Tells that a node answers no more, or again.
+    turned: watch::Sender<()>,
     next: AtomicU64,
 }
 
@@ -151,7 +154,8 @@ impl Table {
         let (measured, reading, instances, set_aside) = Default::default();
         let state =
             State { nodes, measured, reading, node_memory_bytes, growth, instances, set_aside };
-        Table { state: Mutex::new(state), crowded: Condvar::new(), next: AtomicU64::new(1) }
+        let (crowded, turned) = (Condvar::new(), watch::Sender::new(()));
+        Table { state: Mutex::new(state), crowded, turned, next: AtomicU64::new(1) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -306,7 +310,23 @@ impl Table {
             let seen = clones.as_ref().and_then(|clones| clones.get(&entry.pid?).copied());
             entry.usage = seen.or(entry.usage);
         }
-        before != Some(clones.is_some())
+        let has_turned = before != Some(clones.is_some());
+        if has_turned {
+            self.turned.send_replace(());
+        }
+        has_turned
+    }
+
+    /// Whether a node answers.
+    pub fn answers(&self, node: &str) -> bool {
+        self.state().nodes.get(node).copied().unwrap_or_default()
+    }
+
+    /// Waits until a node does not answer.
+    pub async fn until_lost(&self, node: &str) {
+        let mut turns = self.turned.subscribe();
+        // The sender is this table's.
+        while self.answers(node) && turns.changed().await.is_ok() {}
     }
 
     /// Takes in what the kernel has charged to a node, if it counts that.

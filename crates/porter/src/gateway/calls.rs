@@ -15,7 +15,7 @@ use super::reply::{Reply, with_status};
 use super::{Gateway, name};
 use crate::api::{Activation, ActivationId, ApiError};
 use crate::clock::now_ms;
-use crate::life::Call;
+use crate::life::{Admitted, Call};
 use crate::store::Accepted;
 use crate::trace::Trace;
 
@@ -46,7 +46,7 @@ pub async fn call(
     let asked_ms = now_ms();
     let (namespace, action) = (identity.opens(&namespace)?, name(&action)?);
     let given = arguments(&body)?;
-    gateway.caller.admit(namespace)?;
+    let place = gateway.caller.admit(namespace)?;
     let action = find(&gateway, namespace, &action)?;
     let id = new_id()?;
     let args = action.parameters.merged(given);
@@ -55,14 +55,14 @@ pub async fn call(
         let Gateway { store, caller, .. } = gateway;
         on_disk(move || {
             store.accept(&accepted(&call))?;
-            drop(caller.call(call));
+            drop(caller.call(call, place));
             Ok(())
         })
         .await?;
         return Ok(late(id));
     }
     let time = wish.timeout.map_or(MOST_WAITING, Duration::from_millis).min(MOST_WAITING);
-    Ok(match outcome(&gateway, call, time).await? {
+    Ok(match outcome(&gateway, (call, place), time).await? {
         Some(activation) => finished(&activation, wish.result),
         None => late(id),
     })
@@ -71,11 +71,11 @@ pub async fn call(
 /// Makes a call, and waits for so long for what comes of it. Afterwards it goes on, and its record tells.
 pub async fn outcome(
     gateway: &Gateway,
-    call: Call,
+    (call, place): (Call, Admitted),
     time: Duration,
 ) -> Result<Option<Activation>, ApiError> {
     let id = call.id;
-    match tokio::time::timeout(time, gateway.caller.call(call)).await {
+    match tokio::time::timeout(time, gateway.caller.call(call, place)).await {
         Ok(Ok(activation)) => Ok(Some(activation)),
         Ok(Err(_)) => Err(ApiError::Internal(format!("activation '{id}' was lost"))),
         Err(_) => Ok(None),

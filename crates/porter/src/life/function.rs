@@ -25,12 +25,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use super::admission::Admitted;
 use super::code::Code;
 use super::instance::{Instance, Spent};
 use super::metrics::{Counted, Way};
 use super::nodes::{NodesError, Usage};
 use super::platform::Shared;
+use super::running::Run;
 use super::shelf::Slot;
+use super::versions::Served;
 use super::{Call, image, snapshot};
 use crate::api::{Action, Activation};
 
@@ -57,6 +60,8 @@ pub struct Waiting {
     pub call: Call,
     /// Who is told what comes of it; nobody if the caller has gone.
     pub answer: oneshot::Sender<Activation>,
+    /// Its place among the calls of its namespace.
+    pub place: Admitted,
     /// How often it was handed to an instance that did not take it, or found none.
     pub tries: u32,
     /// Since when it waits here.
@@ -110,7 +115,11 @@ struct Idle {
 /// A function, owned by its task.
 pub struct Function {
     shared: Arc<Shared>,
+    /// The version that this is the life of.
+    version: Action,
+    /// What its calls are made of: that version, or a later one where the code of it was no more.
     action: Action,
+    served: Served,
     /// What its calls are counted by.
     counted: Counted,
     /// What the journal calls it.
@@ -157,11 +166,14 @@ impl Function {
     pub fn begin(shared: Arc<Shared>, action: Action) -> UnboundedSender<Told> {
         let (tell, told) = unbounded_channel();
         let (outbox, inbox) = unbounded_channel();
+        let image_name = image::name(&action);
         let function = Function {
             counted: shared.metrics.functions.of(&action),
             about: action.path(),
-            image_name: image::name(&action),
+            served: shared.versions.serve(&image_name),
+            image_name,
             shared,
+            version: action.clone(),
             action,
             told,
             is_told_all: false,
@@ -219,7 +231,8 @@ impl Function {
             self.say();
         }
         if self.is_gone {
-            self.shared.remove_all_of(&self.action).await;
+            drop(self.served);
+            self.shared.remove_unserved(&self.version).await;
         }
     }
 
@@ -384,7 +397,11 @@ impl Function {
 
     /// Hands calls to instances, and starts as many as are lacking.
     async fn go_on(&mut self) {
+        let limit = Duration::from_millis(self.action.limits.timeout_ms);
         while let Some(waiting) = self.queue.pop_front() {
+            let is_awaited = !waiting.answer.is_closed();
+            // What may not begin any more, as the platform ends, is left to its next run.
+            let Some(run) = self.shared.running.begin(limit, is_awaited) else { continue };
             // The one that was used last, so that others become old.
             let has_room = |idle: &Idle| self.shared.nodes.begin_work(idle.instance.id);
             let Some(index) = self.idle.iter().rposition(has_room) else {
@@ -392,7 +409,7 @@ impl Function {
                 break;
             };
             let idle = self.idle.remove(index);
-            self.hand(idle.instance, waiting);
+            self.hand(idle.instance, waiting, run);
         }
         let now = Instant::now();
         if self.look_again.is_some_and(|at| at > now) && !self.queue.is_empty() {
@@ -407,7 +424,7 @@ impl Function {
     }
 
     /// Hands a call to an instance.
-    fn hand(&mut self, mut instance: Box<Instance>, mut waiting: Waiting) {
+    fn hand(&mut self, mut instance: Box<Instance>, mut waiting: Waiting, running: Run) {
         self.busy += 1;
         instance.place.set_idle(None, None);
         // The call may be of a version that was there when it came.
@@ -434,6 +451,7 @@ impl Function {
             // The caller hears of it later, so that the next call finds the instance.
             let _ = outbox.send(Message::Made { instance, run_us, cold_us });
             shared.finish(&counted, waiting, kind, made);
+            drop(running);
         });
     }
 

@@ -14,6 +14,7 @@
 //! - A call that was sent to an instance is not made again when that ends; one that was not is.
 //! - An instance whose call did not end well ends with it.
 
+mod admission;
 mod advisor;
 mod code;
 pub mod decisions;
@@ -30,9 +31,11 @@ mod platform;
 pub mod prepare;
 mod pressure;
 mod protocol;
+mod running;
 mod shelf;
 pub mod snapshot;
 mod trouble;
+mod versions;
 
 use std::fmt::Debug;
 
@@ -44,8 +47,9 @@ use crate::trace::Trace;
 use decisions::Watch;
 use snapshot::Snapshot;
 
+pub use admission::{Admission, Admitted, MOST_CALLS};
 pub use advisor::{Advisor, JournalFile};
-pub use platform::{MOST_CALLS, Platform};
+pub use platform::{GRACE, Platform};
 
 /// A call to be made.
 #[derive(Clone, Debug)]
@@ -64,10 +68,11 @@ pub struct Call {
 
 /// Whoever makes calls.
 pub trait Caller: Debug + Send + Sync {
-    /// Refuses a call of this namespace that would be one too many.
-    fn admit(&self, namespace: &Name) -> Result<(), ApiError>;
-    /// Makes a call. What comes of it is in the store before it is told here.
-    fn call(&self, call: Call) -> oneshot::Receiver<Activation>;
+    /// Takes a place for a call of this namespace, or refuses one that would be too many.
+    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError>;
+    /// Makes a call, which has its place until then. What comes of it is in the store before it is told
+    /// here.
+    fn call(&self, call: Call, place: Admitted) -> oneshot::Receiver<Activation>;
     /// This version of an action is no more, as the action is gone or another now. Calls of it that
     /// are there already are made.
     fn gone(&self, action: &Action);

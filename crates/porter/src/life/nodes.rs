@@ -245,6 +245,8 @@ pub trait Nodes: Debug + Send + Sync {
     fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>>;
     /// The images that lie in the pool, whosever they are.
     fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>>;
+    /// The names of images that were checkpointed here, also by earlier runs of the platform, and not removed.
+    fn made_images(&self) -> Vec<String>;
     /// Whether there is an image of this name that can be used.
     fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>>;
     /// Removes an image, if there is one of this name.

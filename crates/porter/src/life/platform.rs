@@ -7,16 +7,20 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
+use super::admission::{Admission, Admitted};
 use super::decisions::Watch;
 use super::fleet::Fleet;
 use super::function::{Function, Told, Waiting};
 use super::instance::{Made, Spent};
 use super::metrics::{Counted, Metrics};
 use super::nodes::Nodes;
+use super::running::{Running, Stage};
 use super::shelf::Shelf;
 use super::snapshot::Snapshot;
+use super::versions::Versions;
 use super::{Advisor, Call, Caller, Watched, image, pressure};
 use crate::api::{
     Action, Activation, ApiError, Exec, Limits, Name, Outcome, Parameters, Response, StartKind,
@@ -27,8 +31,8 @@ use crate::confine::Folders;
 use crate::runtimes::Others;
 use crate::store::{Accepted, FLUSH, Store, StoreError};
 
-/// Most calls of a namespace that wait or are being made.
-pub const MOST_CALLS: usize = 1000;
+/// For so long clients are waited for at the end, apart from their calls.
+pub const GRACE: Duration = Duration::from_secs(10);
 /// So long a disk is left alone that took nothing.
 const FLUSH_AGAIN: Duration = Duration::from_secs(1);
 
@@ -51,8 +55,12 @@ pub struct Shared {
     pub folders: Folders,
     /// What serves functions of other kinds than Python.
     pub others: Others,
-    /// Calls that wait or are being made, by namespace.
-    calls: Mutex<HashMap<Name, usize>>,
+    /// Versions of functions that have a task.
+    pub versions: Arc<Versions>,
+    /// Calls that are being made.
+    pub running: Arc<Running>,
+    /// Calls that wait or are being made.
+    admission: Arc<Admission>,
     /// Whether something was kept that is not on disk.
     is_dirty: AtomicBool,
     /// When the platform began, in milliseconds since 1970.
@@ -94,12 +102,14 @@ impl Platform {
             shelf: Arc::default(),
             folders,
             others,
-            calls: Mutex::default(),
+            versions: Arc::default(),
+            running: Arc::default(),
+            admission: Arc::default(),
             is_dirty: AtomicBool::new(false),
             began_ms: now_ms(),
         });
         let platform = Arc::new(Platform { shared, functions: Mutex::default() });
-        platform.remove_folders()?;
+        platform.remove_old()?;
         platform.make_accepted()?;
         tokio::spawn(flush(Arc::clone(&platform.shared)));
         tokio::spawn(pressure::relieve(Arc::clone(&platform.shared)));
@@ -107,12 +117,22 @@ impl Platform {
         Ok(platform)
     }
 
-    /// Removes the files of versions that an earlier run of the platform could not.
-    fn remove_folders(&self) -> Result<(), StoreError> {
+    /// Removes files and images of versions that an earlier run of the platform could not.
+    fn remove_old(&self) -> Result<(), StoreError> {
+        // In this order: what is made from now on is not among them.
+        let mut old = self.shared.nodes.made_images();
         let names = image::names(&*self.shared.store)?;
+        old.retain(|image| !names.contains(image));
         if let Err(error) = self.shared.folders.keep_only(names.into_iter()) {
             tracing::warn!(%error, "files of functions stay");
         }
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            for image in old {
+                tracing::info!(image, "an image goes whose version is no more");
+                shared.remove_image(&image).await;
+            }
+        });
         Ok(())
     }
 
@@ -121,7 +141,9 @@ impl Platform {
             let Accepted { id, namespace, name, args, accepted_ms, trace, .. } = accepted.clone();
             match self.shared.store.action(&namespace, &name)? {
                 Some(action) => {
-                    drop(self.call(Call { id, action, args, asked_ms: accepted_ms, trace }));
+                    let place = self.shared.admission.admit_again(&namespace);
+                    let call = Call { id, action, args, asked_ms: accepted_ms, trace };
+                    drop(self.call(call, place));
                 }
                 None => {
                     let why = "The action was deleted before the call was made.";
@@ -135,6 +157,26 @@ impl Platform {
             }
         }
         Ok(())
+    }
+
+    /// Has no more calls begin than those that clients wait for, and none when these have gone or a while
+    /// is over; waits for those that have begun, and brings to disk what came of them.
+    pub async fn end(&self, mut clients: JoinHandle<()>) {
+        let running = &self.shared.running;
+        running.enter(Stage::Ending);
+        let have_gone = timeout(GRACE, &mut clients).await.is_ok();
+        running.enter(Stage::Closed);
+        let left = running.over().await;
+        if left > 0 {
+            tracing::warn!(left, "calls that take longer than they may are given up");
+        }
+        // Those whose calls have just ended get their answers.
+        if !have_gone && timeout(GRACE, clients).await.is_err() {
+            tracing::warn!("clients that do not take their answers are left");
+        }
+        if let Err(error) = self.shared.ask_store(|store| store.flush()).await {
+            tracing::error!(%error, "what came of calls is not on disk");
+        }
     }
 
     fn functions(&self) -> MutexGuard<'_, HashMap<(Name, Name), Known>> {
@@ -167,21 +209,20 @@ impl Platform {
 }
 
 impl Caller for Platform {
-    fn admit(&self, namespace: &Name) -> Result<(), ApiError> {
-        let calls = self.shared.calls().get(namespace).copied().unwrap_or(0);
-        if calls < MOST_CALLS {
-            return Ok(());
-        }
-        self.shared.metrics.starts.refused(namespace);
-        let words = format!("{calls} calls of '{namespace}' wait or are being made already");
-        Err(ApiError::TooMany(words))
+    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError> {
+        self.shared.admission.admit(namespace).map_err(|calls| {
+            self.shared.metrics.starts.refused(namespace);
+            let words = format!("{calls} calls of '{namespace}' wait or are being made already");
+            ApiError::TooMany(words)
+        })
     }
 
-    fn call(&self, call: Call) -> oneshot::Receiver<Activation> {
-        *self.shared.calls().entry(call.action.namespace.clone()).or_default() += 1;
+    fn call(&self, call: Call, place: Admitted) -> oneshot::Receiver<Activation> {
         self.shared.metrics.starts.calls.inc();
         let (answer, receiver) = oneshot::channel();
-        self.tell(call.action.clone(), Waiting { call, answer, tries: 0, since: Instant::now() });
+        let action = call.action.clone();
+        let since = Instant::now();
+        self.tell(action, Waiting { call, answer, place, tries: 0, since });
         receiver
     }
 
@@ -198,7 +239,7 @@ impl Caller for Platform {
         drop(functions);
         // An earlier run of the platform may have left an image of it.
         let (shared, action) = (Arc::clone(&self.shared), action.clone());
-        tokio::spawn(async move { shared.remove_all_of(&action).await });
+        tokio::spawn(async move { shared.remove_unserved(&action).await });
     }
 
     fn metrics(&self) -> String {
@@ -222,22 +263,6 @@ impl Watched for Platform {
 }
 
 impl Shared {
-    fn calls(&self) -> MutexGuard<'_, HashMap<Name, usize>> {
-        // Every step leaves the table valid.
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn called(&self, namespace: &Name) {
-        self.metrics.starts.calls.dec();
-        let mut calls = self.calls();
-        if let Some(count) = calls.get_mut(namespace) {
-            *count -= 1;
-            if *count == 0 {
-                calls.remove(namespace);
-            }
-        }
-    }
-
     /// Asks the store something where it holds nobody up.
     pub async fn ask_store<T: Send + 'static>(
         &self,
@@ -266,13 +291,21 @@ impl Shared {
         found.map_or(true, |found| found.is_some_and(|now| now.updated_ms == action.updated_ms))
     }
 
-    /// Removes what there is of a version that is no more.
-    pub async fn remove_all_of(&self, action: &Action) {
-        self.forget(action).await;
-        if let Err(error) = self.nodes.remove_image(&image::name(action)).await {
-            tracing::warn!(about = action.path(), %error, "an image stays");
+    /// Removes what there is of a version that is no more; if it has a task, that does so when it ends.
+    pub async fn remove_unserved(&self, action: &Action) {
+        if self.versions.is_served(&image::name(action)) {
+            return;
         }
+        self.forget(action).await;
+        self.remove_image(&image::name(action)).await;
         self.remove_folder(action).await;
+    }
+
+    /// Removes an image, if there is one of this name.
+    pub async fn remove_image(&self, image: &str) {
+        if let Err(error) = self.nodes.remove_image(image).await {
+            tracing::warn!(image, %error, "an image stays");
+        }
     }
 
     /// Takes the figures of a version away, unless the action goes on with another.
@@ -290,7 +323,7 @@ impl Shared {
 
     /// Keeps what came of a call, and tells it.
     pub fn finish(&self, counted: &Counted, waiting: Waiting, kind: StartKind, made: Made) {
-        let Waiting { call, answer, since, .. } = waiting;
+        let Waiting { call, answer, place, since, .. } = waiting;
         let Made { response, logs, times, .. } = made;
         let outcome = response.status;
         let mut activation = Activation::new(call.id, &call.action, response, logs, (kind, times));
@@ -308,6 +341,9 @@ impl Shared {
         );
         let kept = self.store.finish(activation.clone());
         self.metrics.ended(counted, since.elapsed(), outcome);
+        self.metrics.starts.calls.dec();
+        // Whoever hears of it may call again.
+        drop(place);
         match kept {
             Ok(()) => {
                 self.is_dirty.store(true, Ordering::Release);
@@ -317,7 +353,6 @@ impl Shared {
             // Whoever waits hears that the activation was lost.
             Err(error) => tracing::error!(%error, id = %call.id, "an activation is lost"),
         }
-        self.called(&call.action.namespace);
     }
 
     /// Gives a call up that no instance can be had for.

@@ -76,10 +76,8 @@ pub async fn reclaim(shared: Arc<Shared>) {
         }
         for name in chosen(&shared, pool, wanted_bytes, &mut kept_all).await {
             tracing::info!(image = name, "an image makes room for others");
-            if !shared.shelf.give_up(&name)
-                && let Err(error) = shared.nodes.remove_image(&name).await
-            {
-                tracing::warn!(image = name, %error, "an image stays");
+            if !shared.shelf.give_up(&name) {
+                shared.remove_image(&name).await;
             }
         }
     }

@@ -14,7 +14,7 @@ use farfork_porter::api::{
 };
 use farfork_porter::connections::{self, Patience};
 use farfork_porter::gateway::{Gateway, router};
-use farfork_porter::life::{Call, Caller};
+use farfork_porter::life::{Admission, Admitted, Call, Caller};
 use farfork_porter::store::{Embedded, Key, Store};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -65,15 +65,15 @@ impl TestCaller {
 }
 
 impl Caller for TestCaller {
-    fn admit(&self, namespace: &Name) -> Result<(), ApiError> {
+    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError> {
         if namespace.as_str() == "crowded" || self.is_full.load(Ordering::Acquire) {
             return Err(ApiError::TooMany("1000 calls are being made already".to_owned()));
         }
         self.admitted.fetch_add(1, Ordering::AcqRel);
-        Ok(())
+        Ok(Arc::<Admission>::default().admit(namespace).unwrap())
     }
 
-    fn call(&self, call: Call) -> oneshot::Receiver<Activation> {
+    fn call(&self, call: Call, _: Admitted) -> oneshot::Receiver<Activation> {
         let (answer, receiver) = oneshot::channel();
         let is_accepted = self.store.accepted().unwrap().iter().any(|other| other.id == call.id);
         self.note(format!("call {} accepted={is_accepted}", call.action.path()));

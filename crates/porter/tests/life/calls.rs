@@ -130,6 +130,17 @@ async fn starts_that_fail_are_tried_again_and_given_up() {
     world.calls(&other, 1).await;
 }
 
+/// Several requests may be admitted before the first of them has become a call.
+#[tokio::test(start_paused = true)]
+async fn who_is_admitted_has_a_place_from_then_on() {
+    let world = World::new();
+    let admit = || world.platform.admit(&name("guest"));
+    let places: Vec<_> = (0..1000).map(|_| admit().unwrap()).collect();
+    assert_eq!(admit().unwrap_err().status(), 429);
+    drop(places);
+    assert!(admit().is_ok(), "a request that becomes no call gives its place back");
+}
+
 #[tokio::test(start_paused = true)]
 async fn there_may_be_so_many_calls_of_a_namespace() {
     let world = World::new();

@@ -46,6 +46,8 @@ pub struct State {
     /// What happened, a word each.
     pub events: Vec<String>,
     pub images: BTreeSet<String>,
+    /// Those that were made here.
+    pub made: BTreeSet<String>,
     /// Those of them that clones live of.
     pub pinned: BTreeSet<String>,
     /// What is in use of the pool besides them, in bytes.
@@ -496,6 +498,7 @@ impl Nodes for TestNodes {
                 let (asked_bytes, free_bytes) = (IMAGE_BYTES - given, free - given);
                 return Err(NodesError::NoRoom { asked_bytes, free_bytes });
             }
+            state.made.insert(image.clone());
             state.images.insert(image);
             Ok(())
         })
@@ -517,13 +520,19 @@ impl Nodes for TestNodes {
         Box::pin(async { Ok(listed) })
     }
 
+    fn made_images(&self) -> Vec<String> {
+        self.state().made.iter().cloned().collect()
+    }
+
     fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>> {
         let has = self.state().images.contains(image);
         Box::pin(async move { Ok(has) })
     }
 
     fn remove_image(&self, image: &str) -> Doing<Result<(), NodesError>> {
-        self.state().images.remove(image);
+        let mut state = self.state();
+        state.images.remove(image);
+        state.made.remove(image);
         Box::pin(async { Ok(()) })
     }
 }

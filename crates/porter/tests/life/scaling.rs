@@ -70,7 +70,8 @@ async fn whoever_calls_again_at_once_finds_the_instance() {
     let platform = world.platform.clone();
     let calls = tokio::spawn(async move {
         for _ in 0..15 {
-            let made = answered(platform.call(call(&action, Map::new()))).await;
+            let place = platform.admit(&action.namespace).unwrap();
+            let made = answered(platform.call(call(&action, Map::new()), place)).await;
             assert_eq!(made.response.status, Outcome::Success);
         }
     });

@@ -80,7 +80,8 @@ impl World {
 
     pub fn begin(&self, action: &Action, args: Value) -> Receiver<Activation> {
         let Value::Object(args) = args else { panic!("no object: {args}") };
-        self.platform.call(call(action, args))
+        let place = self.platform.admit(&action.namespace).unwrap();
+        self.platform.call(call(action, args), place)
     }
 
     pub async fn call(&self, action: &Action, args: Value) -> Activation {

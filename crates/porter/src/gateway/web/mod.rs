@@ -114,16 +114,17 @@ async fn answer(
     let asked_ms = now_ms();
     let (mut parts, body) = request.into_parts();
     let user = caller(gateway, &action, &mut parts).await?;
-    gateway.caller.admit(&action.namespace)?;
+    // Nobody takes a place by sending slowly.
+    drop(gateway.caller.admit(&action.namespace)?);
     let request = Request::from_parts(parts.clone(), body);
     let Body(body) = Body::<MOST_BODY_BYTES>::from_request(request, gateway).await?;
     // Others may have come while it was read, which may take as long as its sender likes.
-    gateway.caller.admit(&action.namespace)?;
+    let place = gateway.caller.admit(&action.namespace)?;
     let given = arguments(&action, &Asked { parts: &parts, body: &body, user: user.as_ref() })?;
     let id = new_id()?;
     let args = action.parameters.merged(given);
     let call = Call { id, args, asked_ms, action, trace: Trace::of(&parts.headers) };
-    Ok(match outcome(gateway, call, MOST_WAITING).await? {
+    Ok(match outcome(gateway, (call, place), MOST_WAITING).await? {
         Some(activation) => response::of(&activation, extension),
         None => late(id),
     })

@@ -1,0 +1,94 @@
+//! Names of images that this platform has made of functions, in a file of its state.
+//!
+//! A platform that is killed after an update or a deletion may leave the image of a version that nobody can
+//! call. The next one knows it by this file: images that others have put into the pool, under whatever name,
+//! are never its to remove.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The images that were made and not removed yet, or are being made.
+#[derive(Debug)]
+pub struct Made {
+    file: PathBuf,
+    names: Mutex<BTreeSet<String>>,
+}
+
+impl Made {
+    /// Those that are on record in a platform's state.
+    pub fn of(state: &Path) -> Made {
+        let file = state.join("images");
+        let names = read(&file).unwrap_or_else(|error| {
+            let (file, error) = (file.display(), farfork_sys::words::of(&error));
+            tracing::warn!(%file, error, "it is not known which images were made");
+            BTreeSet::new()
+        });
+        Made { file, names: Mutex::new(names) }
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        // Every step leaves the set valid.
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<String> {
+        self.names().iter().cloned().collect()
+    }
+
+    /// An image of this name is about to be made.
+    pub fn add(&self, name: &str) {
+        let mut names = self.names();
+        if names.insert(name.to_owned()) {
+            self.write(&names);
+        }
+    }
+
+    /// There is no image of this name any more.
+    pub fn remove(&self, name: &str) {
+        let mut names = self.names();
+        if names.remove(name) {
+            self.write(&names);
+        }
+    }
+
+    fn write(&self, names: &BTreeSet<String>) {
+        let text: String = names.iter().map(|name| format!("{name}\n")).collect();
+        // Whoever reads it sees all of one state.
+        let new = self.file.with_extension("new");
+        if let Err(error) = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.file)) {
+            let (file, error) = (self.file.display(), farfork_sys::words::of(&error));
+            tracing::warn!(%file, error, "an image may stay if this platform is killed");
+        }
+    }
+}
+
+fn read(file: &Path) -> io::Result<BTreeSet<String>> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_is_known_to_the_next_one() {
+        let state = tempfile::tempdir().unwrap();
+        let made = Made::of(state.path());
+        assert!(made.all().is_empty());
+        ["guest/b:1", "guest/a:1", "guest/c:1"].iter().for_each(|name| made.add(name));
+        made.remove("guest/b:1");
+        made.remove("guest/x:1");
+        let next = Made::of(state.path());
+        assert_eq!(next.all(), ["guest/a:1", "guest/c:1"]);
+        fs::write(state.path().join("images"), [0xff]).unwrap();
+        assert!(Made::of(state.path()).all().is_empty());
+    }
+}
