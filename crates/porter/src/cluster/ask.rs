@@ -28,7 +28,8 @@ impl Wish {
     /// How long an agent may take for it.
     pub const fn limit(self) -> Duration {
         Duration::from_secs(match self {
-            Wish::Look => 5,
+            // Much for a machine that is busy or short of memory: a node that is given up loses its ghosts.
+            Wish::Look => 15,
             Wish::Container => 30,
             // The agent itself ends one that takes longer than it may.
             Wish::Start => DEFAULT_TIMEOUT_S + 5,
