@@ -326,7 +326,7 @@ def test_what_has_begun_is_made_before_the_end_and_nothing_old_stays(tmp_path: P
             made = platform.ask("GET", f"activations/{one}")
             assert made.status == 200, "it is not made again"
             assert made.body["end"] <= ended_ms
-            # Its image stays as long as the old version has something to do; that ends with the gateway.
+            # Its image stays as long as the old version has something to do.
             begin(platform, 30)
             assert len(images_of(platform, "last")) == 1
             platform.deploy("last", "def main(args):\n    return {'new': True}\n")
