@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use farfork_pool::{PinFile, Pool};
+
 /// A directory for agents of nobody else's. Dropped, it is removed.
 struct Place(PathBuf);
 
@@ -144,6 +146,25 @@ fn a_signal_is_given_as_to_kill() {
         place.fails(arguments, 2, &["kill"]);
     }
     place.fails(&["kill", "-9", "77", "--signal", "9"], 2, &["at most one signal"]);
+}
+
+#[test]
+fn a_node_is_forgotten_unless_it_lives_or_never_was() {
+    let place = Place::make("forget");
+    let (path, pins) = (place.path("pool"), place.0.join("pins"));
+    let pool = Pool::create(Path::new(&path), 8 << 20).expect("a pool");
+    let row = pool.register_node("gone", &PinFile::open(&pins).expect("a pin file"));
+    let call = ["pool", "forget-node", "gone", &path];
+    place.fails(&["pool", "forget-node", "other", &path], 1, &["has no node other"]);
+    place.fails(&call, 1, &["node gone", "lives"]);
+    drop(row);
+    let output = place.farfork(&call);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(said.contains("has forgotten node gone: 1 rows with 0 pins"), "{said}");
+    place.fails(&call, 1, &["has no node gone"]);
+    drop(pool);
+    Pool::destroy(Path::new(&path)).expect("nobody uses it");
 }
 
 #[test]
