@@ -9,14 +9,14 @@ use std::process::ExitCode;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
-use farfork_node::paths::make_run_directory;
+use farfork_node::paths::{demand_own, make_run_directory};
 use farfork_pool::{Forgotten, ImageState, Pool, unmount_tmpfs};
 use farfork_sys::words;
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
 use crate::output::print_json;
 use crate::place::Place;
-use crate::{CommandResult, checkpoint, size};
+use crate::{CommandResult, checkpoint, node, size};
 
 /// What to do with a pool.
 #[derive(clap::Subcommand)]
@@ -50,6 +50,7 @@ pub(crate) enum Command {
     /// certain that no clone of it lives on another machine; those of this one are seen.
     ForgetNode {
         /// The node.
+        #[arg(value_parser = node::name)]
         name: String,
         /// In which pool.
         path: Option<PathBuf>,
@@ -94,6 +95,9 @@ fn chosen(given: Option<&Path>) -> Result<PathBuf, Box<dyn Error>> {
 /// The embedded pool, made when it is first asked for: a quarter of the machine's memory.
 fn embedded() -> Result<PathBuf, Box<dyn Error>> {
     let path = farfork_node::paths::embedded_pool();
+    demand_own(&path).map_err(|error| {
+        format!("cannot use the pool at {}: {}", path.display(), words::of(&error))
+    })?;
     if !path.exists() {
         let quarter = rustix::system::sysinfo().totalram / 4;
         let directory = path.parent().unwrap_or(Path::new("/"));
