@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use farfork_image::archive;
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::format::{Image, reseal};
-use farfork_pool::Pool;
+use farfork_pool::{PinFile, Pool};
 use farfork_types::{CHUNK_BYTES, Cid};
 use libfuzzer_sys::fuzz_target;
 
@@ -119,10 +119,12 @@ fn read(pristine: &Pristine, with_content: bool) -> Result<(), Box<dyn std::erro
         let _ = (catalog.get(&name), catalog.list(), catalog.names_of(pristine.cid));
         let _ = (catalog.repair(), catalog.remove(&name), catalog.set(&name, pristine.cid));
     }
-    if let Ok(node) = pool.register_node("n") {
-        let _ = (pool.pin(node, pristine.cid), pool.remove(pristine.cid));
-        let _ = (pool.unpin(node, pristine.cid), pool.forget_node(node));
+    let pins = PinFile::open(&pristine.path.with_extension("pins"))?;
+    if let Ok(row) = pool.register_node("n", &pins) {
+        let _ = (pool.pin(row.slot(), pristine.cid), pool.remove(pristine.cid));
+        let _ = (pool.reconcile(row.slot(), &pins), pool.unpin(row.slot(), pristine.cid));
     }
+    let _ = pool.forget_node("n", Some(&pins));
     pool.check()?;
     let again = pool.check()?;
     // What is given back or emptied is so at once.

@@ -9,14 +9,14 @@ use std::process::ExitCode;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
-use farfork_node::paths::make_run_directory;
-use farfork_pool::{ImageState, Pool, unmount_tmpfs};
+use farfork_node::paths::{demand_own, make_run_directory};
+use farfork_pool::{Forgotten, ImageState, Pool, unmount_tmpfs};
 use farfork_sys::words;
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
 use crate::output::print_json;
 use crate::place::Place;
-use crate::{CommandResult, checkpoint, size};
+use crate::{CommandResult, checkpoint, node, size};
 
 /// What to do with a pool.
 #[derive(clap::Subcommand)]
@@ -44,6 +44,15 @@ pub(crate) enum Command {
     /// Verify every invariant and checksum, and give back what the dead hold.
     Check {
         /// Which.
+        path: Option<PathBuf>,
+    },
+    /// Drop what a pool knows of a node that is gone for good, above all which images it pinned. It must be
+    /// certain that no clone of it lives on another machine; those of this one are seen.
+    ForgetNode {
+        /// The node.
+        #[arg(value_parser = node::name)]
+        name: String,
+        /// In which pool.
         path: Option<PathBuf>,
     },
     /// Delete a pool that nobody uses, with its images, and the tmpfs mounted for it.
@@ -86,6 +95,9 @@ fn chosen(given: Option<&Path>) -> Result<PathBuf, Box<dyn Error>> {
 /// The embedded pool, made when it is first asked for: a quarter of the machine's memory.
 fn embedded() -> Result<PathBuf, Box<dyn Error>> {
     let path = farfork_node::paths::embedded_pool();
+    demand_own(&path).map_err(|error| {
+        format!("cannot use the pool at {}: {}", path.display(), words::of(&error))
+    })?;
     if !path.exists() {
         let quarter = rustix::system::sysinfo().totalram / 4;
         let directory = path.parent().unwrap_or(Path::new("/"));
@@ -122,6 +134,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         }
         Command::Info { path, json } => info(path.as_deref(), *json)?,
         Command::Check { path } => return check(path.as_deref()),
+        Command::ForgetNode { name, path } => forget_node(path.as_deref(), name)?,
         Command::Destroy { path, force } => destroy(path, *force)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -136,6 +149,19 @@ fn destroy(path: &Path, is_forced: bool) -> Result<(), Box<dyn Error>> {
         Pool::destroy(&path)?;
     }
     Ok(unmount_tmpfs(path.parent().unwrap_or(Path::new("/")))?)
+}
+
+fn forget_node(path: Option<&Path>, name: &str) -> Result<(), Box<dyn Error>> {
+    let pool = Pool::open(&chosen(path)?)?;
+    let Forgotten { rows, pins, living } = farfork_node::forget_node(&pool, name)?;
+    let path = pool.path().display();
+    println!(
+        "the pool at {path} has forgotten node {name}: {rows} rows with {pins} pins of images"
+    );
+    if living > 0 {
+        println!("{living} rows of that name stay: an agent or clones live that they belong to");
+    }
+    Ok(())
 }
 
 fn info(path: Option<&Path>, json: bool) -> Result<(), Box<dyn Error>> {

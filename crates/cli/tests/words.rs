@@ -1,8 +1,12 @@
 //! What people are told who call `farfork` in a way that it cannot follow.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use farfork_pool::{PinFile, Pool};
 
 /// A directory for agents of nobody else's. Dropped, it is removed.
 struct Place(PathBuf);
@@ -144,6 +148,73 @@ fn a_signal_is_given_as_to_kill() {
         place.fails(arguments, 2, &["kill"]);
     }
     place.fails(&["kill", "-9", "77", "--signal", "9"], 2, &["at most one signal"]);
+}
+
+#[test]
+fn a_node_is_forgotten_unless_it_lives_or_never_was() {
+    let place = Place::make("forget");
+    let (path, pins) = (place.path("pool"), place.0.join("pins"));
+    let pool = Pool::create(Path::new(&path), 8 << 20).expect("a pool");
+    let row = pool.register_node("gone", &PinFile::open(&pins).expect("a pin file"));
+    let call = ["pool", "forget-node", "gone", &path];
+    place.fails(&["pool", "forget-node", "other", &path], 1, &["has no node other"]);
+    place.fails(&call, 1, &["node gone", "lives"]);
+    drop(row);
+    let output = place.farfork(&call);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(said.contains("has forgotten node gone: 1 rows with 0 pins"), "{said}");
+    place.fails(&call, 1, &["has no node gone"]);
+    drop(pool);
+    Pool::destroy(Path::new(&path)).expect("nobody uses it");
+}
+
+/// Where everybody may make the directory that a user's pool and agents are looked for in.
+#[test]
+fn what_a_stranger_made_is_not_believed() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root makes something in the name of another user");
+    }
+    let place = Place::make("stranger");
+    let user = 300_000 + std::process::id();
+    let own = Stranger(PathBuf::from(format!("/dev/shm/farfork-{user}")));
+    fs::create_dir_all(own.0.join("run")).expect("a directory");
+    let pool = own.0.join("embedded");
+    drop(Pool::create(&pool, 8 << 20).expect("a pool"));
+    std::os::unix::fs::chown(&pool, Some(user), Some(user)).expect("a pool given away");
+    let binary = place.0.join("farfork");
+    fs::copy(env!("CARGO_BIN_EXE_farfork"), &binary).expect("a copy that everybody can execute");
+    let farfork = |arguments: &[&str]| {
+        let mut command = Command::new(&binary);
+        for variable in ["FARFORK_RUN", "FARFORK_POOL", "FARFORK_NODE", "XDG_RUNTIME_DIR"] {
+            command.env_remove(variable);
+        }
+        command.args(arguments).uid(user).gid(user).current_dir("/");
+        command.output().expect("farfork starts")
+    };
+    for arguments in [&["pool", "info"][..], &["pool", "check"], &["kill", "-9", "77"]] {
+        let output = farfork(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+        assert!(said.contains("is somebody else's, or open to others"), "{arguments:?}: {said}");
+    }
+    std::os::unix::fs::chown(&own.0, Some(user), Some(user)).expect("a directory given away");
+    let opened = fs::Permissions::from_mode(0o770);
+    fs::set_permissions(&own.0, opened).expect("a directory opened to a group");
+    assert_eq!(farfork(&["pool", "info"]).status.code(), Some(1));
+    fs::set_permissions(&own.0, fs::Permissions::from_mode(0o700)).expect("a private directory");
+    let output = farfork(&["pool", "info"]);
+    assert!(output.status.success(), "{output:?}");
+    Pool::destroy(&pool).expect("nobody uses it");
+}
+
+/// A directory in shared memory. Dropped, it is removed.
+struct Stranger(PathBuf);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 #[test]

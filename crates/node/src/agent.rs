@@ -122,8 +122,11 @@ fn listen_at(path: &Path) -> Result<(OwnedFd, fs::File), NodeError> {
 /// Takes the lock beside the socket, which an agent holds as long as it lives. It may be held for a
 /// moment by somebody who clears what a dead agent has left.
 pub fn lock(path: &Path) -> Result<fs::File, NodeError> {
-    let lock = fs::File::create(path.with_extension("lock"))
-        .map_err(|source| socket_error("lock", path, source))?;
+    let create = || {
+        paths::demand_own(path)?;
+        fs::File::create(path.with_extension("lock"))
+    };
+    let lock = create().map_err(|source| socket_error("lock", path, source))?;
     for _ in 0..LOCK_TRIES {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Ok(lock);

@@ -59,11 +59,9 @@ impl Client {
     fn reach(node: &str, limit: Option<Duration>) -> Result<OwnedFd, NodeError> {
         paths::check_name(node)?;
         let path = paths::socket(node);
-        let failed = |errno: Errno| NodeError::Socket {
-            doing: "reach",
-            path: path.clone(),
-            source: io::Error::from(errno),
-        };
+        let unreachable = |source| NodeError::Socket { doing: "reach", path: path.clone(), source };
+        let failed = |errno: Errno| unreachable(io::Error::from(errno));
+        paths::demand_own(&path).map_err(unreachable)?;
         let kind = SockType::SeqPacket;
         let socket =
             socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None).map_err(failed)?;

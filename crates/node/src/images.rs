@@ -13,7 +13,7 @@ use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
 use farfork_pages::Observed;
 use farfork_pages::overlay::Start;
-use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeSlot, PageBits, PinFile, Pool, PoolError};
+use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeRow, PageBits, PinFile, Pool, PoolError};
 use farfork_restore::{Attached, RestoreError, Source, attach};
 use farfork_types::{Cid, Tiering};
 
@@ -42,7 +42,7 @@ pub struct Images {
 #[derive(Debug)]
 pub struct NodePool {
     pool: Pool,
-    slot: NodeSlot,
+    row: NodeRow,
     pins: PinFile,
     /// Device and inode.
     file: (u64, u64),
@@ -117,7 +117,12 @@ impl Images {
         if let Some(pool) = pools.get(path).filter(|known| known.is_at(path)) {
             return Ok(Arc::clone(pool));
         }
-        let pool = Arc::new(NodePool::open(path, &self.node, self.copies)?);
+        // It may be known by another path: its row has one writer.
+        let known = pools.values().find(|known| known.is_at(path)).cloned();
+        let pool = match known {
+            Some(pool) => pool,
+            None => Arc::new(NodePool::open(path, &self.node, self.copies)?),
+        };
         pools.insert(path.to_owned(), Arc::clone(&pool));
         Ok(pool)
     }
@@ -131,7 +136,7 @@ impl Images {
         for pool in pools {
             let _pinning = locked(&pool.pinning);
             // A pool that is gone has nothing to be let go of.
-            let _ = pool.pool.reconcile(pool.slot, &pool.pins);
+            let _ = pool.pool.reconcile(pool.row.slot(), &pool.pins);
         }
     }
 
@@ -155,16 +160,16 @@ impl NodePool {
         let maps_pool = pool.medium().maps_privately() && !copies;
         let source = if maps_pool { Source::Pool } else { Source::Copy };
         let file = fs::metadata(path).map_or((0, 0), |now| (now.dev(), now.ino()));
-        let slot = pool.register_node(node)?;
         let directory = paths::pins(node);
         // A directory that cannot be made shows as an error of the file in it.
         let _ = fs::create_dir_all(&directory);
         let pins = PinFile::open(&directory.join(paths::pool_name(&pool)))?;
+        let row = pool.register_node(node, &pins)?;
         // An agent before this one may have died with clones that ended since.
-        pool.reconcile(slot, &pins)?;
+        pool.reconcile(row.slot(), &pins)?;
         let (images, reading) = (Mutex::default(), Mutex::default());
         let (pinning, noting) = (Mutex::default(), Mutex::default());
-        Ok(NodePool { pool, slot, pins, file, images, source, reading, pinning, noting })
+        Ok(NodePool { pool, row, pins, file, images, source, reading, pinning, noting })
     }
 
     /// Whether the pool is still what is at `path`: it may have been made anew.
@@ -190,7 +195,7 @@ impl NodePool {
         let (_, _pin) = self.pin(cid)?;
         let bits = PageBits::from(&observed.access());
         let _noting = locked(&self.noting);
-        Ok(self.pool.add_access(self.slot, cid, epochs, &bits)?)
+        Ok(self.pool.add_access(self.row.slot(), cid, epochs, &bits)?)
     }
 
     /// Pins `cid` and reads it, unless it was read before.
@@ -271,7 +276,7 @@ impl NodePool {
     fn pin(self: &Arc<Self>, cid: Cid) -> Result<(ImageExtents, Pin), NodeError> {
         // Held against `unpin`, which looks whether it drops the last lock.
         let mut held = locked(&self.pinning);
-        self.pool.pin(self.slot, cid)?;
+        self.pool.pin(self.row.slot(), cid)?;
         let extents = self.pool.find(cid)?;
         let slot = extents.slot;
         let lock = Some(held.lock(&self.pins, slot)?);
@@ -281,7 +286,7 @@ impl NodePool {
     fn unpin(&self, cid: Cid, slot: ImageSlot) -> Result<(), NodeError> {
         let _pinning = locked(&self.pinning);
         if !self.pins.is_held(slot)? {
-            self.pool.unpin(self.slot, cid)?;
+            self.pool.unpin(self.row.slot(), cid)?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use farfork_pool::{PinFile, Pool};
+use farfork_pool::{Forgotten, PinFile, Pool};
 
 use crate::agent::lock;
 use crate::error::NodeError;
@@ -23,13 +23,24 @@ pub fn clear_pins(pool: &Pool) -> Result<Vec<(String, usize)>, NodeError> {
         }
         // Held so that no agent starts meanwhile: its pins come before the locks that back them.
         let Ok(_lock) = lock(&paths::socket(&node)) else { continue };
-        let slot = pool.register_node(&node)?;
-        let count = pool.reconcile(slot, &PinFile::open(&pins)?)?.len();
+        let pins = PinFile::open(&pins)?;
+        let Some(row) = pool.row_of(&node, &pins)? else { continue };
+        let count = pool.reconcile(row.slot(), &pins)?.len();
         if count > 0 {
             cleared.push((node, count));
         }
     }
     Ok(cleared)
+}
+
+/// Drops what `pool` knows of a node that never comes back.
+///
+/// # Errors
+/// It has no such node, or one that lives.
+pub fn forget_node(pool: &Pool, name: &str) -> Result<Forgotten, NodeError> {
+    let pins = paths::pins(name).join(paths::pool_name(pool));
+    let pins = pins.exists().then(|| PinFile::open(&pins)).transpose()?;
+    Ok(pool.forget_node(name, pins.as_ref())?)
 }
 
 /// Whether something is left of containers of a node: each has a directory until it is taken away.

@@ -68,11 +68,33 @@ pub fn make_run_directory(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)
 }
 
+/// Demands that what lies at `path` is this user's: to be called before anything there is believed. Where
+/// everybody may make a directory of this name, somebody else may have been first, with a pool and a
+/// socket of their own in it. What is not there is not believed either.
+///
+/// # Errors
+/// It is somebody else's, or open to others; it cannot be looked at.
+pub fn demand_own(path: &Path) -> io::Result<()> {
+    let uid = rustix::process::geteuid().as_raw();
+    let own = shared_memory(uid);
+    if !path.starts_with(&own) {
+        return Ok(());
+    }
+    match check_private(&own, uid) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        checked => checked,
+    }
+}
+
 fn make_private(directory: &Path, uid: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
+        _ => check_private(directory, uid),
     }
+}
+
+/// In a directory in which nobody takes away what is others', as `/dev/shm`, this stays so.
+fn check_private(directory: &Path, uid: u32) -> io::Result<()> {
     let found = fs::symlink_metadata(directory)?;
     if found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0 {
         return Ok(());
@@ -130,6 +152,15 @@ mod tests {
         let link = place.path().join("link");
         symlink(&own, &link).unwrap();
         assert!(make_private(&link, uid).is_err());
+    }
+
+    #[test]
+    fn what_is_elsewhere_or_not_there_is_not_looked_at() {
+        let own = shared_memory(rustix::process::geteuid().as_raw());
+        for path in [Path::new("/"), Path::new("/dev/shm/farfork-x/run"), &own.with_extension("x")]
+        {
+            demand_own(path).unwrap();
+        }
     }
 
     #[test]

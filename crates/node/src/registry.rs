@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use farfork_restore::{Event, Started};
+use farfork_restore::{Event, Members, Started};
 use farfork_sys::pidfd;
 use farfork_types::{Cid, Tiering};
 use nix::sys::wait::waitpid;
@@ -42,6 +42,8 @@ pub struct Clone {
     pub promoted_bytes: AtomicU64,
     seen: AtomicI32,
     started: Started,
+    /// All that descends from it, if the kernel does not end that with its init.
+    members: Option<Members>,
     /// The clone and no other process that has its pid later; nothing if it has ended already.
     process: Option<OwnedFd>,
     pin: Mutex<Option<Pin>>,
@@ -106,9 +108,13 @@ impl Clone {
         self.ghost(Container::thaw).unwrap_or(Ok(()))
     }
 
-    /// Kills the clone of an init that was killed, as nobody is left to answer its memory calls,
-    /// and waits until it maps nothing any more. Where the init was pid 1 the kernel does both.
+    /// Kills the clone of an init that was killed, and all that descends from it, as nobody is left to
+    /// answer their memory calls, and waits until they map nothing any more. Where the init was pid 1
+    /// the kernel does both.
     fn follow_init(&self) {
+        if let Some(members) = &self.members {
+            members.end();
+        }
         if let Some(process) = &self.process {
             let _ = self.kill(process);
             let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], None);
@@ -164,6 +170,7 @@ pub struct Origin {
 pub struct Followed {
     number: Number,
     process: Option<OwnedFd>,
+    members: Option<Members>,
 }
 
 /// What is remembered of a clone that has ended.
@@ -225,11 +232,17 @@ impl Registry {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
             other => Some(other?),
         };
+        let members = if started.has_namespace {
+            None
+        } else {
+            // Of the init first: the clone may do with its namespaces what it likes.
+            Members::of(started.init_pid()).or_else(|_| Members::of(pid)).ok()
+        };
         let mut state = self.state();
         let number = Number(state.next);
         epoll::add(&self.epoll, started.as_fd(), EventData::new_u64(number.0), EventFlags::IN)?;
         state.next += 1;
-        Ok(Followed { number, process })
+        Ok(Followed { number, process, members })
     }
 
     /// Adds a running clone.
@@ -240,7 +253,7 @@ impl Registry {
         started: Started,
         (pin, container): (Pin, Option<Container>),
     ) -> Number {
-        let Followed { number, process } = followed;
+        let Followed { number, process, members } = followed;
         let (seen, pin) = (AtomicI32::new(pid), Mutex::new(Some(pin)));
         let container = Mutex::new(container);
         let promoted_bytes = AtomicU64::new(0);
@@ -254,6 +267,7 @@ impl Registry {
             promoted_bytes,
             seen,
             started,
+            members,
             process,
             pin,
             is_killed: AtomicBool::new(false),

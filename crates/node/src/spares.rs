@@ -43,6 +43,7 @@ fn serve(template: &Mutex<Template>, inbox: &Receiver<()>) {
             }
         }
         // Without one a clone starts a little later.
-        let _ = template.lock().unwrap_or_else(PoisonError::into_inner).prepare();
+        let mut template = template.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = template.renew().and_then(|()| template.prepare());
     }
 }

@@ -211,9 +211,11 @@ impl Node {
         Ok(Begun { started, container: Some(container), _pin, _theirs, warnings, tiering })
     }
 
-    /// Has the template fork an init, or another template if somebody has killed it.
+    /// Has the template fork an init, or another template if somebody has killed it, or has mounted
+    /// something that it does not see.
     fn fork(&self, cid: Cid, request: &Request, hands: &Hands<'_>) -> Result<Started, NodeError> {
         let mut template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
+        template.renew()?;
         let first = template.spawn(cid, request, hands);
         if first.is_err() && template.has_ended() {
             *template = Template::start()?;

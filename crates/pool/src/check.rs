@@ -103,7 +103,7 @@ pub enum Finding {
         slot: ImageSlot,
     },
     /// The record of a node does not fit its checksum.
-    #[error("the record of {node:?} is damaged: forget the node and register it anew")]
+    #[error("the record of {node:?} is damaged: make a new pool when you can")]
     DamagedNode {
         /// The node.
         node: NodeSlot,

@@ -165,13 +165,35 @@ pub enum PoolError {
     },
     /// All node slots are taken.
     #[error(
-        "the pool at {path} has {MAX_NODES} nodes and cannot take one more: forget nodes that \
-         are gone",
+        "the pool at {path} has {MAX_NODES} nodes and cannot take one more: forget those that are \
+         gone for good with `farfork pool forget-node`",
         path = path.display()
     )]
     TooManyNodes {
         /// The file.
         path: PathBuf,
+    },
+    /// No such node.
+    #[error(
+        "the pool at {path} has no node {name}: `farfork pool info` tells which have registered",
+        path = path.display()
+    )]
+    NoNode {
+        /// The file.
+        path: PathBuf,
+        /// The node asked for.
+        name: String,
+    },
+    /// Somebody has the node's row, or lives on what it pins.
+    #[error(
+        "node {name} of the pool at {path} lives: end its agent, and its clones, first",
+        path = path.display()
+    )]
+    NodeLives {
+        /// The file.
+        path: PathBuf,
+        /// The node.
+        name: String,
     },
     /// A node cannot have this name.
     #[error("cannot register node {name:?}: give a name of 1 to {MAX_NODE_NAME_BYTES} bytes")]

@@ -26,7 +26,10 @@ pub const MAX_IMAGES: usize = 1024;
 /// Nodes that can use one pool.
 pub const MAX_NODES: usize = 64;
 /// Bytes of a node's name.
-pub const MAX_NODE_NAME_BYTES: usize = 112;
+pub const MAX_NODE_NAME_BYTES: usize = 88;
+
+/// Words that tell whose a row of pins is.
+pub(crate) const HOLDER_WORDS: usize = 4;
 
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 pub(crate) const NODES_AT: u64 = SUPERBLOCK_BYTES as u64;
@@ -37,9 +40,10 @@ pub(crate) const CHUNKS_AT: u64 = PINS_AT + (MAX_NODES * MAX_IMAGES * 8) as u64;
 /// A node that has registered.
 #[repr(C)]
 pub(crate) struct NodeRecord {
-    /// 0 if the record is free, else crc32c of the name << 32 | length of the name.
+    /// 0 if the record is free, else crc32c of all that follows << 32 | length of the name.
     pub(crate) header: AtomicU64,
-    pub(crate) reserved: AtomicU64,
+    /// Whose it is: a [`Holder`](crate::pinfile::Holder).
+    pub(crate) holder: [AtomicU64; HOLDER_WORDS],
     pub(crate) name: [AtomicU64; MAX_NODE_NAME_BYTES / 8],
 }
 
@@ -140,7 +144,8 @@ mod tests {
     #[test]
     fn records_keep_their_shape() {
         assert_eq!(size_of::<NodeRecord>(), 128);
-        assert_eq!(offset_of!(NodeRecord, name), 16);
+        assert_eq!(offset_of!(NodeRecord, holder), 8);
+        assert_eq!(offset_of!(NodeRecord, name), 40);
         assert_eq!(size_of::<ImageRecord>(), 64);
         assert_eq!(offset_of!(ImageRecord, cid), 8);
         assert_eq!(offset_of!(ImageRecord, root_bytes), 24);

@@ -11,6 +11,7 @@
 //!    finds the pool full, or by `check`.
 //! 4. The chunks of a removed image are given back only when no node's word pins it. A pin is
 //!    written first and the image's state read afterwards; a removal does it the other way round.
+//!    A node is not known by its name alone: nobody takes words for a dead node's that may be a living one's.
 //! 5. An image is sealed; what is learnt about it later stands in side tables, whose chunks carry
 //!    its slot and generation with a mark of their own and go with it. Each has one writer. A table
 //!    is linked by one store, under the lock of the tables; chunks with the mark that are not linked
@@ -61,6 +62,7 @@ pub use ids::{Extent, ImageSlot, NodeSlot};
 pub use info::{ImageInfo, ImageState, PoolInfo};
 pub use layout::{MAX_IMAGES, MAX_NODE_NAME_BYTES, MAX_NODES};
 pub use media::{Medium, maps_huge_pages, mount_tmpfs, unmount_tmpfs};
+pub use nodes::{Forgotten, NodeRow};
 pub use pinfile::PinFile;
 pub use pool::Pool;
 pub use slots::ImageExtents;

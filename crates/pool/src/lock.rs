@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::{Mode, OFlags};
 
-use crate::ids::ImageSlot;
+use crate::ids::{ImageSlot, NodeSlot};
 
 /// A byte that stands for something lockable.
 #[derive(Debug, Clone, Copy)]
@@ -33,19 +33,28 @@ impl LockByte {
         LockByte(LOCKS_AT + 4096 + slot.0 as i64)
     }
 
+    /// Held by whoever writes a node's row of pins.
+    pub(crate) const fn node(node: NodeSlot) -> LockByte {
+        LockByte(LOCKS_AT + 8192 + node.0 as i64)
+    }
+
     /// A byte of a pin file, held by clones of the image.
     pub(crate) const fn holder(slot: ImageSlot) -> LockByte {
         LockByte(slot.0 as i64)
     }
 
     fn request(self, kind: i32) -> nix::libc::flock {
-        nix::libc::flock {
-            l_type: kind as i16,
-            l_whence: nix::libc::SEEK_SET as i16,
-            l_start: self.0,
-            l_len: 1,
-            l_pid: 0,
-        }
+        request(kind, self.0, 1)
+    }
+}
+
+fn request(kind: i32, start: i64, len: i64) -> nix::libc::flock {
+    nix::libc::flock {
+        l_type: kind as i16,
+        l_whence: nix::libc::SEEK_SET as i16,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
     }
 }
 
@@ -111,7 +120,16 @@ pub(crate) fn share(file: &File, byte: LockByte) -> io::Result<OwnedFd> {
 
 /// Whether an open file description other than `file`'s own holds the lock.
 pub(crate) fn is_held(file: &File, byte: LockByte) -> io::Result<bool> {
-    let mut request = byte.request(nix::libc::F_WRLCK);
+    stands_in_the_way(file, byte.request(nix::libc::F_WRLCK))
+}
+
+/// Whether another open file description holds a lock of any byte.
+pub(crate) fn is_any_held(file: &File) -> io::Result<bool> {
+    // A length of 0 means all that follows.
+    stands_in_the_way(file, request(nix::libc::F_WRLCK, 0, 0))
+}
+
+fn stands_in_the_way(file: &File, mut request: nix::libc::flock) -> io::Result<bool> {
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
     Ok(i32::from(request.l_type) != nix::libc::F_UNLCK)
 }

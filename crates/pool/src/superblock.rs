@@ -18,7 +18,7 @@ use crate::words;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farforkP");
 /// Version of everything that stands in the pool's first chunks.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Written once, when the pool is made; the magic goes last.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]

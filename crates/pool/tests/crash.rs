@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use common::{Place, is_filled, orders, publish, was_killed};
+use common::{Place, is_filled, orders, publish, register, was_killed};
 use farfork_pool::{Epochs, Finding, ImageInfo, ImageState, PageBits, Pool, PoolError, failpoint};
 use farfork_types::{CHUNK_BYTES, Cid};
 
@@ -48,13 +48,15 @@ fn act(role: &str, pool: &Pool, cid: Cid) {
             panic!("to be killed before");
         }
         "pin" => {
-            let node = pool.register_node("child").unwrap();
+            let row = register(pool, "child");
+            let node = row.slot();
             pool.pin(node, cid).unwrap();
             pool.remove(cid).unwrap();
             pool.unpin(node, cid).unwrap();
         }
         "note" => {
-            let node = pool.register_node("child").unwrap();
+            let row = register(pool, "child");
+            let node = row.slot();
             pool.pin(node, cid).unwrap();
             let first = PageBits { accessed: vec![1, 2], dirtied: vec![1], ..PageBits::default() };
             pool.add_access(node, cid, Epochs::default(), &first).unwrap();
@@ -132,7 +134,7 @@ fn verify_all(pool: &Pool, when: &str) {
 fn clear(pool: &Pool) {
     if let Some(index) = pool.info().unwrap().nodes.iter().position(|name| name == "child") {
         assert_eq!(index, 0);
-        pool.forget_node(pool.register_node("child").unwrap()).unwrap();
+        pool.forget_node("child", None).unwrap();
     }
     for image in pool.info().unwrap().images {
         let _ = pool.remove(image.cid.parse().unwrap());

@@ -6,7 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
-use common::{Place, publish};
+use common::{Place, pins, publish, register};
 use farfork_pool::{Pool, PoolError, mount_tmpfs};
 use farfork_types::CHUNK_BYTES;
 use rustix::mount::MountFlags;
@@ -60,8 +60,8 @@ fn another_version_and_a_damaged_superblock_are_told_in_words() {
     assert!(matches!(open_error(&path), PoolError::DamagedSuperblock { .. }));
     scribble(&path, 8, &77u32.to_le_bytes());
     let error = open_error(&path);
-    assert!(matches!(error, PoolError::OtherVersion { found: 77, known: 2, .. }));
-    assert!(error.to_string().contains("format version 77, this farfork reads version 2"));
+    assert!(matches!(error, PoolError::OtherVersion { found: 77, known: 3, .. }));
+    assert!(error.to_string().contains("format version 77, this farfork reads version 3"));
 }
 
 #[test]
@@ -71,6 +71,7 @@ fn a_truncated_pool_is_an_error_and_no_sigbus() {
     let cid = publish(&pool, 1, 1);
     let mut writer = pool.begin().unwrap();
     let file = OpenOptions::new().write(true).open(place.path()).unwrap();
+    let pins = pins(&pool, "n");
     for len in [5 * CHUNK_BYTES, 4096] {
         file.set_len(len).unwrap();
         let cut = |error: PoolError| {
@@ -84,7 +85,7 @@ fn a_truncated_pool_is_an_error_and_no_sigbus() {
         cut(pool.check().unwrap_err());
         cut(pool.info().unwrap_err());
         cut(pool.bytes(5 * CHUNK_BYTES, 1).unwrap_err());
-        cut(pool.register_node("n").unwrap_err());
+        cut(pool.register_node("n", &pins).unwrap_err());
         cut(pool.open_read_only().unwrap_err());
     }
     file.set_len(0).unwrap();
@@ -181,7 +182,8 @@ fn a_pool_in_use_is_not_destroyed() {
     let place = Place::new();
     let pool = place.pool(6);
     let cid = publish(&pool, 1, 1);
-    let node = pool.register_node("busy").unwrap();
+    let row = register(&pool, "busy");
+    let node = row.slot();
     pool.pin(node, cid).unwrap();
     let error = Pool::destroy(&place.path()).unwrap_err().to_string();
     assert!(error.contains("node busy runs clones"), "{error}");
@@ -210,7 +212,7 @@ fn a_pool_in_use_is_destroyed_by_force() {
     let place = Place::new();
     let pool = place.pool(6);
     let cid = publish(&pool, 1, 1);
-    pool.pin(pool.register_node("lost").unwrap(), cid).unwrap();
+    pool.pin(register(&pool, "lost").slot(), cid).unwrap();
     Pool::destroy_used(&place.path()).unwrap();
     assert!(!place.path().exists());
     assert!(matches!(pool.find(cid), Err(PoolError::Gone { .. })));

@@ -4,7 +4,7 @@ mod common;
 
 use std::os::fd::AsRawFd;
 
-use common::{Place, is_filled, publish};
+use common::{Place, is_filled, publish, register};
 use farfork_pool::{Extent, ImageState, Pool, PoolError};
 use farfork_types::{CHUNK_BYTES, Cid};
 
@@ -192,7 +192,8 @@ fn info_is_one_json_document() {
     let place = Place::new();
     let pool = place.pool(6);
     let cid = publish(&pool, 1, 1);
-    let node = pool.register_node("here").unwrap();
+    let row = register(&pool, "here");
+    let node = row.slot();
     pool.pin(node, cid).unwrap();
     let json = serde_json::to_value(pool.info().unwrap()).unwrap();
     assert_eq!(json["images"][0]["cid"], cid.to_string());

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, is_filled, publish};
+use common::{Place, is_filled, publish, register};
 use farfork_pool::{Epochs, Finding, NodeSlot, PageBits, Pool, PoolError};
 use farfork_types::{CHUNK_BYTES, Cid};
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ fn bits(accessed: &[u64], dirtied: &[u64], hot: &[u64]) -> PageBits {
 }
 
 fn node(pool: &Pool, name: &str, cid: Cid) -> NodeSlot {
-    let node = pool.register_node(name).unwrap();
+    let node = register(pool, name).slot();
     pool.pin(node, cid).unwrap();
     node
 }

@@ -6,6 +6,7 @@
 //!  Ghost::spawn    ── the same, to an init that waits in a container ──► it forks the clone
 //!  Started::next   ◄── Status ── clone: running │ init: failed, exited
 //!  Started::end    ── SIGKILL ──► init, and what descends from it
+//!  Members::end    ── SIGKILL ──► what descends from an init that was killed
 //! ```
 //! CXLfork (ASPLOS '25) §4.2 rebuilds a process inside the kernel; here the restorer runs the
 //! image's plan, and this room starts it, feeds it and listens to it.
@@ -18,6 +19,7 @@ mod template;
 mod waker;
 
 pub use attach::{Attached, Source, attach};
+pub use ending::Members;
 pub use error::RestoreError;
 pub use ghost::{Ghost, Seat, Summoned};
 pub use template::{Event, Hands, Started, Template};

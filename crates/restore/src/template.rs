@@ -31,6 +31,9 @@ static RESTORER: &[u8] = include_bytes!(env!("FARFORK_RESTORER"));
 /// How long a template may take to fork: somebody has stopped one that takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// For a look that waits for nothing.
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
 /// Where the restorer expects its control socket.
 pub(crate) const CONTROL_FD: RawFd = 3;
 
@@ -43,6 +46,28 @@ pub struct Template {
     /// the control socket open all the same.
     is_given_up: bool,
     spare: Option<Spare>,
+    mounts: Mounts,
+}
+
+/// What tells that something was mounted, moved or unmounted since the template took its mounts along.
+#[derive(Debug)]
+struct Mounts {
+    /// The kernel tells of a change once, to each who has this open.
+    table: File,
+    have_changed: bool,
+}
+
+impl Mounts {
+    fn of_now() -> io::Result<Mounts> {
+        Ok(Mounts { table: File::open("/proc/self/mountinfo")?, have_changed: false })
+    }
+
+    fn have_changed(&mut self) -> bool {
+        let flags = PollFlags::PRI | PollFlags::ERR;
+        let told = poll(&mut [PollFd::new(&self.table, flags)], Some(&AT_ONCE));
+        self.have_changed |= told != Ok(0);
+        self.have_changed
+    }
 }
 
 /// An init that waits for its request: one fork, one container and one wake-up less on the way to a
@@ -73,7 +98,7 @@ pub struct Started {
     /// 0 as long as it is not known: a template that was killed has told nobody.
     init_pid: AtomicI32,
     /// Whether the kernel ends the clone with its init.
-    pub(crate) has_namespace: bool,
+    pub has_namespace: bool,
     status: OwnedFd,
 }
 
@@ -151,6 +176,8 @@ impl Template {
         let file = rustix::io::fcntl_dupfd_cloexec(program()?, CONTROL_FD + 1)
             .map_err(|errno| failed("being unpacked")(errno.into()))?;
         let (control, theirs) = packet_pair()?;
+        // Before the template has its own: what changes in between is told, and no harm.
+        let mounts = Mounts::of_now().map_err(failed("being given the node's mounts"))?;
         let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
         command.env_clear().current_dir("/").stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -158,12 +185,29 @@ impl Template {
             .fd_mappings(vec![FdMapping { parent_fd: theirs, child_fd: CONTROL_FD }])
             .map_err(|_| failed("being given a socket")(io::Error::other("descriptor 3 taken")))?;
         let child = command.spawn().map_err(failed("being started"))?;
-        Ok(Template { control, child, is_given_up: false, spare: None })
+        Ok(Template { control, child, is_given_up: false, spare: None, mounts })
     }
 
     /// Whether somebody has killed it; then another has to be started.
     pub fn has_ended(&self) -> bool {
         self.is_given_up || has_hung_up(&self.control)
+    }
+
+    /// Whether the node's mounts are others than those that clones of this one would see, which it keeps to
+    /// itself; then another has to be started.
+    pub fn is_outdated(&mut self) -> bool {
+        self.mounts.have_changed()
+    }
+
+    /// Has another take its place if it does not do any more.
+    ///
+    /// # Errors
+    /// None can be started.
+    pub fn renew(&mut self) -> Result<(), RestoreError> {
+        if self.has_ended() || self.is_outdated() {
+            *self = Template::start()?;
+        }
+        Ok(())
     }
 
     /// Has an init ready for the next clone, if there is none yet.
@@ -402,11 +446,10 @@ impl AsFd for Started {
 /// Whether nobody is behind a control socket any more.
 pub(crate) fn has_hung_up(control: &OwnedFd) -> bool {
     let mut polls = [PollFd::new(control, PollFlags::empty())];
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut polls, Some(&now)).is_ok_and(|ended| ended > 0)
+    poll(&mut polls, Some(&AT_ONCE)).is_ok_and(|ended| ended > 0)
 }
 
-fn parent_of(pid: i32) -> Option<i32> {
+pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     let stat = farfork_sys::proc::text(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split(' ').nth(1)?.parse().ok()

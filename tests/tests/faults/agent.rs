@@ -23,6 +23,8 @@ pub const CASES: &[Case] = &[
     ("loses_its_template", loses_its_template),
     ("sees_a_killed_init", sees_a_killed_init),
     ("sees_a_killed_init_of_the_same_pid", sees_a_killed_init_of_the_same_pid),
+    ("ends_what_descends_from_a_clone_of_the_same_pid", ends_what_descends_from_a_clone),
+    ("lets_its_clones_be_by_one_of_its_name", lets_its_clones_be),
     ("raises_its_limit_of_files_and_not_that_of_clones", raises_its_limit),
     ("says_when_it_has_no_files_left", says_when_it_has_no_files_left),
     ("serves_no_clone_of_a_killed_caller", serves_no_clone_of_a_killed_caller),
@@ -151,6 +153,59 @@ fn init_is_killed(scene: &Scene, more: &[&str]) -> Outcome {
     demand(status.code() == Some(137), format!("expected exit status 137, saw {status}"))?;
     await_until("the clone is gone", || fs::metadata(format!("/proc/{pid}")).is_err())?;
     demand(pids(scene).is_empty(), "the clone is still listed")
+}
+
+/// Two that a shell has forked once it was a clone: its child, and one that is so no more.
+const FORKING: &str = "echo READY; read line; sleep 600 & echo CHILD $!; \
+    (setsid sleep 600 & echo CHILD $!); echo UP; wait";
+
+fn ends_what_descends_from_a_clone() -> Outcome {
+    let mut scene = Scene::set(32)?;
+    scene.agent()?;
+    let mut shell = std::process::Command::new("sh");
+    let mut parent =
+        Subject::start("shell", shell.args(["-c", FORKING]).current_dir("/"), PATIENCE)?;
+    parent.await_ready()?;
+    scene.works(&["checkpoint", "--kill", "--name", "a/b", "--pid", &parent.pid().to_string()])?;
+    parent.finish()?;
+    let mut command = scene.command(&["restore", "a/b", "--pid-mode", "same"])?;
+    let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
+    clone.send_byte();
+    clone.await_line("UP")?;
+    let below: Vec<i32> = clone.after("CHILD").iter().filter_map(|pid| pid.parse().ok()).collect();
+    let lives = |pid: &i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+    demand(below.len() == 2 && below.iter().all(lives), format!("{below:?} do not live"))?;
+    end(parent_of(one_clone(&scene)?))?;
+    let status = clone.leave()?;
+    demand(status.code() == Some(137), format!("expected exit status 137, saw {status}"))?;
+    let left: Vec<i32> = below.into_iter().filter(lives).collect();
+    left.iter().try_for_each(|pid| end(*pid))?;
+    demand(left.is_empty(), format!("{left:?} lived on when their clone had ended"))?;
+    scene.strike()
+}
+
+fn lets_its_clones_be() -> Outcome {
+    let (mut scene, mut subject, _) = stage()?;
+    let mut attached = clone(&scene, &[])?;
+    one_clone(&scene)?;
+    scene.works(&["images", "rm", "a/b"])?;
+    let free = scene.free_bytes()?;
+    let beside = scene.agent_beside()?;
+    let mut list = scene.command(&["ps", "--node", "local", "--json"])?;
+    list.env("FARFORK_RUN", beside);
+    let listed = farfork_tests::farfork::must_run(list)?;
+    demand(listed.stdout.starts_with(b"[]"), "the other agent has a clone")?;
+    demand(scene.free_bytes()? == free, "chunks of a running clone were given back")?;
+    scene.fails(&["pool", "forget-node", "local"], 1, &["node local", "lives"])?;
+    attached.must_pass()?;
+    subject.must_pass()?;
+    await_until("the space is back", || scene.free_bytes().is_ok_and(|now| now > free))?;
+    scene.kill_agent();
+    let said = scene.works(&["pool", "forget-node", "local"])?;
+    let words = ["has forgotten node local: 1 rows", "1 rows of that name stay"];
+    demand(words.iter().all(|word| said.contains(word)), said)?;
+    scene.check()?;
+    scene.strike()
 }
 
 /// Soft and hard limit of open files.

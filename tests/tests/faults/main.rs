@@ -10,6 +10,7 @@ mod hang;
 mod killed;
 mod limits;
 mod media;
+mod mounts;
 mod pages;
 mod pauses;
 mod promotion;
@@ -41,6 +42,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("killed", killed::CASES),
     ("limits", limits::CASES),
     (MEDIA, media::CASES),
+    ("mounts", mounts::CASES),
     ("pages", pages::CASES),
     ("promotion", promotion::CASES),
     ("removal", removal::CASES),

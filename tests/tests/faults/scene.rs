@@ -118,15 +118,33 @@ impl Scene {
     }
 
     fn agent_with(&mut self, more: &[&str]) -> Outcome<u32> {
-        let mut command = Command::new(farfork::binary()?);
-        command.arg("node").args(more).arg("--pool").arg(self.pool_path());
+        let mut command = with_own_mounts();
+        command.arg(farfork::binary()?).arg("node").args(more).arg("--pool").arg(self.pool_path());
         self.start_agent(command)
+    }
+
+    /// Starts the agent where it sees what is mounted later.
+    pub fn agent_among_mounts(&mut self) -> Outcome<u32> {
+        let mut command = Command::new(farfork::binary()?);
+        command.args(["node", "--no-spare", "--pool"]).arg(self.pool_path());
+        self.start_agent(command)
+    }
+
+    /// Starts an agent of the same name beside the other; its run directory.
+    pub fn agent_beside(&mut self) -> Outcome<PathBuf> {
+        let run = self.directory.join("beside");
+        fs::create_dir(&run).map_err(during("making a directory"))?;
+        let mut command = with_own_mounts();
+        command.arg(farfork::binary()?).args(["node", "--no-spare", "--pool"]);
+        command.arg(self.pool_path());
+        self.start_agent_in(&run, command)?;
+        Ok(run)
     }
 
     /// Starts the agent with a limit of open files, as `prlimit` takes it.
     pub fn agent_with_files(&mut self, limit: &str) -> Outcome<u32> {
-        let mut command = Command::new("prlimit");
-        command.arg(format!("--nofile={limit}")).arg(farfork::binary()?);
+        let mut command = with_own_mounts();
+        command.arg("prlimit").arg(format!("--nofile={limit}")).arg(farfork::binary()?);
         command.arg("node").arg("--pool").arg(self.pool_path());
         self.start_agent(command)
     }
@@ -152,13 +170,17 @@ impl Scene {
         Ok(only_child(only_child(outside)))
     }
 
-    fn start_agent(&mut self, mut command: Command) -> Outcome<u32> {
-        command.env("FARFORK_RUN", self.run_directory());
+    fn start_agent(&mut self, command: Command) -> Outcome<u32> {
+        self.start_agent_in(&self.run_directory(), command)
+    }
+
+    fn start_agent_in(&mut self, run: &Path, mut command: Command) -> Outcome<u32> {
+        command.env("FARFORK_RUN", run);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let agent = command.spawn().map_err(during("starting an agent"))?;
         let pid = agent.id();
         self.agents.push(agent);
-        let socket = self.run_directory().join("local.sock");
+        let socket = run.join("local.sock");
         await_until("the agent listens", || {
             std::os::unix::net::UnixStream::connect(&socket)
                 .is_err_and(|error| error.raw_os_error() == Some(nix::libc::EPROTOTYPE))
@@ -282,6 +304,14 @@ impl Drop for Scene {
             let _ = fs::remove_dir(group);
         }
     }
+}
+
+/// Runs a command where nothing of what other tests mount is seen: an agent would start another template
+/// for each, and some tests look at it.
+fn with_own_mounts() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--"]);
+    command
 }
 
 /// Pids of the children of a process.

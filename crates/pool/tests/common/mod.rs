@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use farfork_pool::{Extent, Pool, mount_tmpfs};
+use farfork_pool::{Extent, NodeRow, PinFile, Pool, mount_tmpfs};
 use farfork_types::{CHUNK_BYTES, Cid};
 
 pub struct Place {
@@ -64,6 +64,16 @@ pub fn publish(pool: &Pool, chunks: u32, fill: u8) -> Cid {
         writer.bytes_mut(extent).fill(fill);
     }
     writer.publish(1).unwrap()
+}
+
+/// The file with the pins of a node, which stays where it is.
+pub fn pins(pool: &Pool, node: &str) -> PinFile {
+    PinFile::open(&pool.path().with_extension(node)).unwrap()
+}
+
+/// Registers a node with a file of its own.
+pub fn register(pool: &Pool, node: &str) -> NodeRow {
+    pool.register_node(node, &pins(pool, node)).unwrap()
 }
 
 /// Whether every byte of the extents is `fill`.
