@@ -58,7 +58,7 @@ pub(crate) fn kill(args: &KillArgs) -> CommandResult {
         ([signal, pid], None) if *signal < 0 && *pid > 0 => (*pid, -signal),
         _ => return Ok(usage_error("name one clone and at most one signal: kill -9 PID")),
     };
-    Client::connect(&args.node)?.kill(pid, signal)?;
+    node::agent(&args.node)?.kill(pid, signal)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -67,13 +67,7 @@ pub(crate) fn ps(args: &PsArgs) -> CommandResult {
     if let Some(node) = args.node.as_ref().filter(|node| !is_known(node)) {
         return Err(format!("there is no node {node} here: farfork node --name starts one").into());
     }
-    let mut clones = Vec::new();
-    for node in args.node.clone().map_or_else(nodes, |node| vec![node]) {
-        // A socket without an agent behind it is a node without clones.
-        if let Ok(client) = Client::connect(&node) {
-            clones.extend(client.list()?);
-        }
-    }
+    let mut clones = node::ask_all(args.node.as_ref(), |client| client.list())?;
     clones.sort_by(|a: &CloneState, b| (&a.node, a.pid).cmp(&(&b.node, b.pid)));
     if args.json {
         print_json(&clones)?;

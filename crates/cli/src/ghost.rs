@@ -12,7 +12,7 @@ use farfork_types::wire::{GhostCall, GhostImage, GhostPhase, GhostState};
 
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, clones, node, size, usage_error};
+use crate::{CommandResult, node, size, usage_error};
 
 /// What to do with ghosts.
 #[derive(clap::Subcommand)]
@@ -144,13 +144,7 @@ fn attached(args: &StartArgs, name: &str) -> Result<GhostImage, Box<dyn std::err
 }
 
 fn list(args: &ListArgs) -> CommandResult {
-    let mut ghosts = Vec::new();
-    for node in args.node.clone().map_or_else(clones::nodes, |node| vec![node]) {
-        // A socket without an agent behind it is a node without ghosts.
-        if let Ok(client) = Client::connect(&node) {
-            ghosts.extend(client.ghosts()?);
-        }
-    }
+    let mut ghosts = node::ask_all(args.node.as_ref(), |client| client.ghosts())?;
     ghosts.sort_by(|a: &GhostState, b| (&a.node, &a.id).cmp(&(&b.node, &b.id)));
     if args.json {
         print_json(&ghosts)?;
@@ -161,16 +155,16 @@ fn list(args: &ListArgs) -> CommandResult {
 }
 
 fn stop(args: &StopArgs) -> CommandResult {
-    Client::connect(&args.node)?.stop_ghosts(args.id.clone())?;
+    node::agent(&args.node)?.stop_ghosts(args.id.clone())?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn pause(args: &PauseArgs, paused: bool) -> CommandResult {
-    let ghosts = Client::connect(&args.node)?.ghosts()?;
+    let ghosts = node::agent(&args.node)?.ghosts()?;
     let found = ghosts.into_iter().find(|ghost| ghost.id == args.id);
     let found = found.ok_or_else(|| NodeError::NoGhost { id: args.id.clone() })?;
     let pid = found.pid.ok_or_else(|| format!("no clone runs in ghost {}", args.id))?;
-    Client::connect(&args.node)?.pause(pid, paused)?;
+    node::agent(&args.node)?.pause(pid, paused)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,12 +1,19 @@
 //! `farfork node`.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use farfork_node::{Settings, paths};
+use farfork_node::client::Client;
+use farfork_node::{NodeError, Settings, paths};
 
-use crate::CommandResult;
+use crate::{CommandResult, clones};
+
+/// How long an agent may take to tell what there is. One that was stopped, by a debugger say, never does.
+const LOOK: Duration = Duration::from_secs(10);
+/// How long it may take for what it does itself: ending containers, looking at the pages of a clone.
+const WORK: Duration = Duration::from_secs(60);
 
 /// Which node to be.
 #[derive(clap::Args)]
@@ -44,6 +51,28 @@ pub(crate) struct Args {
     /// How long the next one is waited for who holds it.
     #[arg(long, value_name = "SECONDS", requires = "keeper", default_value_t = 60)]
     abandoned_exit_s: u64,
+}
+
+/// Reaches the agent of a node, to have it do one thing.
+pub(crate) fn agent(node: &str) -> Result<Client, NodeError> {
+    Client::connect_within(node, WORK)
+}
+
+/// What agents tell: that of a node, or of each node of this machine that has one.
+pub(crate) fn ask_all<T>(
+    node: Option<&String>,
+    ask: impl Fn(Client) -> Result<Vec<T>, NodeError>,
+) -> Result<Vec<T>, Box<dyn Error>> {
+    let mut told = Vec::new();
+    for node in node.map_or_else(clones::nodes, |node| vec![node.clone()]) {
+        match Client::connect_within(&node, LOOK).and_then(&ask) {
+            Ok(its) => told.extend(its),
+            // A socket without an agent behind it is a node with nothing.
+            Err(NodeError::Socket { .. }) => {}
+            Err(error) => return Err(format!("node {node}: {error}").into()),
+        }
+    }
+    Ok(told)
 }
 
 /// Runs the subcommand.

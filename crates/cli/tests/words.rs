@@ -217,6 +217,24 @@ impl Drop for Stranger {
     }
 }
 
+/// As of an agent that somebody has stopped: it takes connections, and says nothing.
+#[test]
+fn an_agent_that_says_nothing_is_not_waited_for_without_end() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+    let place = Place::make("silent");
+    fs::create_dir(place.0.join("run")).expect("a directory");
+    let agent = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    let address = SocketAddrUnix::new(place.0.join("run/stands.sock")).expect("an address");
+    bind(&agent, &address).and_then(|()| listen(&agent, 8)).expect("an address");
+    let (place, words) = (&place, ["node stands", "does not answer within 10 s"]);
+    std::thread::scope(|scope| {
+        for call in [&["ps"][..], &["ghost", "list"]] {
+            scope.spawn(move || place.fails(call, 1, &words));
+        }
+    });
+    assert!(place.farfork(&["ps", "--node", "local"]).status.success());
+}
+
 #[test]
 fn only_what_is_missing_is_asked_for() {
     let place = Place::make("usage");
