@@ -88,7 +88,7 @@ pub fn demand_own(path: &Path) -> io::Result<()> {
 
 fn make_private(directory: &Path, uid: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => check_private(directory, uid),
     }
 }
