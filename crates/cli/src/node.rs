@@ -69,7 +69,7 @@ pub(crate) fn ask_all<T>(
             Ok(its) => told.extend(its),
             // A socket without an agent behind it is a node with nothing.
             Err(NodeError::Socket { .. }) => {}
-            Err(error) => return Err(format!("node {node}: {error}").into()),
+            Err(told) => return Err(format!("node {node}: {told}").into()),
         }
     }
     Ok(told)

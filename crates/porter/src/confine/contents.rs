@@ -172,8 +172,8 @@ mod tests {
         let into = tempfile::tempdir().unwrap();
         match unpack(archive, into.path(), most_files) {
             Ok(()) => true,
-            Err(error) => {
-                assert!(error.to_string().contains("files and directories"), "{error}");
+            Err(refused) => {
+                assert!(refused.to_string().contains("files and directories"), "{refused}");
                 false
             }
         }
