@@ -38,6 +38,9 @@ pub const CROSSED: &[Crossed] = &[
     everywhere("is_refused_with_a_missing_file", with_a_missing_file, |way| {
         way.is("hybrid", Place::AttachedGhost)
     }),
+    everywhere("is_refused_with_a_file_just_written", with_a_file_just_written, |way| {
+        way.is("mow", Place::Scratch)
+    }),
     everywhere("lives_without_its_agent", lives_without_its_agent, |way| {
         way.is("moa", Place::AttachedGhost) || way.is("copy", Place::Scratch)
     }),
@@ -202,6 +205,38 @@ fn with_a_missing_file(way: Way) -> Outcome {
     passes(&scene, begin_in(&scene, "a/b", (way, waits), &[])?)?;
     fs::remove_file(&copy).map_err(during("removing"))?;
     restore::finish(scene, subject)
+}
+
+/// The agent has looked at the file a moment ago, and does not look again so soon; whoever opens it does.
+/// One that waits with its image has opened it: a write that comes later is the clone's to see.
+fn with_a_file_just_written(way: Way) -> Outcome {
+    const READS: &str = "import sys; f = open(sys.argv[1]); print('READY', flush=True); input(); \
+                         print(f.read()); print('PASS')";
+    let mut scene = Scene::set(24)?;
+    scene.agent()?;
+    let file = scene.directory().join("read");
+    fs::write(&file, "before").map_err(during("writing"))?;
+    let mut command = Command::new("python3");
+    command.args(["-c", READS]).arg(&file).current_dir("/");
+    let mut parent = Subject::start("parent", &mut command, PATIENCE)?;
+    parent.await_ready()?;
+    scene.checkpoint(&parent, "a/b")?;
+    let mut first = begin(&scene, "a/b", way, &[])?;
+    first.clone.send_byte();
+    first.clone.await_line("before")?;
+    first.clone.must_pass()?;
+    first.is_gone(&scene)?;
+    let waits = if way.place == Place::EmptyGhost { place(&scene, "a/b", way)? } else { None };
+    fs::write(&file, "behind").map_err(during("writing"))?;
+    let words = [&*file.display().to_string(), "make the image again"];
+    match way.place {
+        Place::AttachedGhost => waits_not(&scene, way, &words)?,
+        _ => is_refused(&scene, (way, waits.as_deref()), &words)?,
+    }
+    parent.send_byte();
+    parent.await_line("behind")?;
+    parent.must_pass()?;
+    scene.strike()
 }
 
 /// What it maps is given to nobody else, also when its image is gone, and another agent clears up.
