@@ -37,13 +37,9 @@ impl Way {
         Place::ALL.into_iter().flat_map(by)
     }
 
-    /// All in the long run, and else one in each kind of ghost that stand for the others.
+    /// Every policy in both kinds of ghost.
     pub fn in_ghosts() -> Vec<Way> {
-        let is_long = std::env::var_os("FARFORK_TEST_LONG").is_some();
-        let stands =
-            |way: &Way| way.is("moa", Place::EmptyGhost) || way.is("hybrid", Place::AttachedGhost);
-        let ghosts = Way::all().filter(|way| way.place != Place::Scratch);
-        ghosts.filter(|way| is_long || stands(way)).collect()
+        Way::all().filter(|way| way.place != Place::Scratch).collect()
     }
 
     /// Whether it is this policy, in this place.
