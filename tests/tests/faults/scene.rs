@@ -118,7 +118,7 @@ impl Scene {
     }
 
     fn agent_with(&mut self, more: &[&str]) -> Outcome<u32> {
-        let mut command = with_own_mounts();
+        let mut command = self.with_own_mounts();
         command.arg(farfork::binary()?).arg("node").args(more).arg("--pool").arg(self.pool_path());
         self.start_agent(command)
     }
@@ -134,7 +134,7 @@ impl Scene {
     pub fn agent_beside(&mut self) -> Outcome<PathBuf> {
         let run = self.directory.join("beside");
         fs::create_dir(&run).map_err(during("making a directory"))?;
-        let mut command = with_own_mounts();
+        let mut command = self.with_own_mounts();
         command.arg(farfork::binary()?).args(["node", "--no-spare", "--pool"]);
         command.arg(self.pool_path());
         self.start_agent_in(&run, command)?;
@@ -143,7 +143,7 @@ impl Scene {
 
     /// Starts the agent with a limit of open files, as `prlimit` takes it.
     pub fn agent_with_files(&mut self, limit: &str) -> Outcome<u32> {
-        let mut command = with_own_mounts();
+        let mut command = self.with_own_mounts();
         command.arg("prlimit").arg(format!("--nofile={limit}")).arg(farfork::binary()?);
         command.arg("node").arg("--pool").arg(self.pool_path());
         self.start_agent(command)
@@ -159,8 +159,10 @@ impl Scene {
     /// Starts the agent in a PID namespace of its own, where every other pid is free.
     pub fn agent_apart(&mut self) -> Outcome<u32> {
         let mut command = Command::new("unshare");
-        command.args(["--kill-child", "-pfm", "--mount-proc", "sh", "-c", "\"$@\" & wait", "sh"]);
+        let script = format!("{WITHOUT_OTHERS}\"$@\" & wait");
+        command.args(["--kill-child", "-pfm", "--mount-proc", "sh", "-c", &script]);
         command
+            .arg(&self.directory)
             .arg(farfork::binary()?)
             .args(["node", "--no-spare", "--pool"])
             .arg(self.pool_path());
@@ -168,6 +170,15 @@ impl Scene {
         // unshare, then the shell that reaps the namespace's orphans, then the agent.
         let only_child = |pid: u32| children(pid).first().map_or(0, |child| *child as u32);
         Ok(only_child(only_child(outside)))
+    }
+
+    /// Runs a command where nothing of what other tests mount or unmount is seen: an agent would start
+    /// another template for each, and some tests look at it.
+    fn with_own_mounts(&self) -> Command {
+        let mut command = Command::new("unshare");
+        let script = format!("{WITHOUT_OTHERS}exec \"$@\"");
+        command.args(["--mount", "--", "sh", "-c", &script]).arg(&self.directory);
+        command
     }
 
     fn start_agent(&mut self, command: Command) -> Outcome<u32> {
@@ -306,13 +317,13 @@ impl Drop for Scene {
     }
 }
 
-/// Runs a command where nothing of what other tests mount is seen: an agent would start another template
-/// for each, and some tests look at it.
-fn with_own_mounts() -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--"]);
-    command
-}
+/// Leaves out of a mount namespace what other tests have mounted: its mount points go with their
+/// directories, in every namespace. After it comes what is run, with the scene's directory as `$0`.
+const WITHOUT_OTHERS: &str = r#"
+    for at in $(cut -d ' ' -f 5 /proc/self/mountinfo); do
+        case $at in "$0" | "$0"/*) ;; */farfork-*) umount -l "$at" ;; esac
+    done
+"#;
 
 /// Pids of the children of a process.
 pub fn children(pid: u32) -> Vec<i32> {
