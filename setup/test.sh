@@ -10,11 +10,12 @@ mkdir -p "$logs"
 
 # A step is one check; where its output counts tests, these are summed up instead.
 step() {
-    local name=$1 status=0
+    local name=$1 status=0 begun=$SECONDS
     shift
     printf '\n=== %s\n' "$name"
     "$@" 2>&1 | tee "$logs/$name.log" || status=$?
     echo "$status" >"$logs/$name.status"
+    printf -- "--- %s: %d s\n" "$name" $((SECONDS - begun))
 }
 
 restorer() {

@@ -2,11 +2,13 @@
 //! none comes, whoever checks the pool does. The directory of their ghosts' containers.
 
 use std::fs;
+use std::path::Path;
 
 use farfork_pool::{Forgotten, PinFile, Pool};
 
 use crate::agent::lock;
 use crate::error::NodeError;
+use crate::ghosts::{self, Places};
 use crate::paths;
 
 /// Clears the pins of nodes of this machine that have no agent, unless a clone still holds them.
@@ -47,6 +49,12 @@ pub fn forget_node(pool: &Pool, name: &str) -> Result<Forgotten, NodeError> {
 pub fn has_ghosts(node: &str) -> bool {
     let found = fs::read_dir(paths::ghosts(node)).into_iter().flatten().flatten();
     found.map(|entry| entry.file_name()).any(|name| name != "runc" && name != "root")
+}
+
+/// Has all go on that is in containers of an agent, known by its socket, that has ended. By cgroup v1 nothing ends
+/// that is frozen, and with it no PID namespace that it is in.
+pub fn thaw_ghosts(socket: &Path) {
+    ghosts::thaw(&Places::new(paths::ghosts_beside(socket)));
 }
 
 /// Removes the directory of a node's containers, unless one is left.

@@ -36,4 +36,4 @@ mod workers;
 
 pub use agent::{Settings, serve};
 pub use error::NodeError;
-pub use leftovers::{clear_pins, forget_node, has_ghosts, leave_ghosts};
+pub use leftovers::{clear_pins, forget_node, has_ghosts, leave_ghosts, thaw_ghosts};

@@ -114,7 +114,12 @@ pub fn socket(node: &str) -> PathBuf {
 
 /// Directory for the containers of the ghosts of `node`.
 pub fn ghosts(node: &str) -> PathBuf {
-    run_directory().join(format!("{node}.ghosts"))
+    ghosts_beside(&socket(node))
+}
+
+/// That of the node whose agent listens at `socket`.
+pub fn ghosts_beside(socket: &Path) -> PathBuf {
+    socket.with_extension("ghosts")
 }
 
 /// Directory for the pins of `node`.

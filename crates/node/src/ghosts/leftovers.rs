@@ -31,16 +31,8 @@ struct Kept {
 impl Leftovers {
     /// All that there are before this agent makes the first of its own.
     pub fn of(places: &Places) -> Leftovers {
-        // It may have been killed before `runc` knew of a container.
-        let entries = [places.state(), places.bundles()].map(fs::read_dir);
-        let names =
-            entries.into_iter().flatten().flatten().flatten().map(|entry| entry.file_name());
-        let names = names.filter(|name| is_id(Path::new(name)));
-        let ids: BTreeSet<String> = names.filter_map(|name| name.into_string().ok()).collect();
-        // Whoever had them pause is gone.
-        let freezers = ids.iter().filter_map(|id| groups::freezer(&places.bundle(id)));
-        freezers.for_each(|freezer| drop(freezer.thaw()));
-        Leftovers { places: places.clone(), ids: Mutex::new(ids) }
+        thaw(places);
+        Leftovers { places: places.clone(), ids: Mutex::new(ids(places)) }
     }
 
     /// Deletes those in which nobody lives any more, and says so.
@@ -61,6 +53,22 @@ impl Leftovers {
             false
         });
     }
+}
+
+/// Has all that is in containers go on: whoever had them pause is gone.
+pub fn thaw(places: &Places) {
+    let ids = ids(places);
+    let freezers = ids.iter().filter_map(|id| groups::freezer(&places.bundle(id)));
+    freezers.for_each(|freezer| drop(freezer.thaw()));
+}
+
+/// Their names.
+fn ids(places: &Places) -> BTreeSet<String> {
+    // The agent may have been killed before `runc` knew of one.
+    let entries = [places.state(), places.bundles()].map(fs::read_dir);
+    let names = entries.into_iter().flatten().flatten().flatten().map(|entry| entry.file_name());
+    let names = names.filter(|name| is_id(Path::new(name)));
+    names.filter_map(|name| name.into_string().ok()).collect()
 }
 
 fn is_alive(kept: &Path) -> bool {

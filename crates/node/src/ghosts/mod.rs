@@ -26,6 +26,7 @@ pub use attached::Attached;
 pub use bundle::Wishes;
 pub use container::{Container, Places, Spent};
 use leftovers::Leftovers;
+pub use leftovers::thaw;
 
 use crate::error::NodeError;
 

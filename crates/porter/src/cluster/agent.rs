@@ -252,7 +252,11 @@ impl Agent {
                 let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
             }
         }
-        if !self.ends_within(PATIENCE) {
+        let begun = Instant::now();
+        while !self.ends_within(LOOK_AGAIN) && begun.elapsed() < PATIENCE {
+            farfork_node::thaw_ghosts(&self.socket);
+        }
+        if !self.has_ended() {
             let _ = pidfd::send_signal(&self.process, Signal::SIGKILL as i32);
             self.ends_within(PATIENCE);
         }

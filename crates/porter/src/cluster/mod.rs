@@ -11,6 +11,7 @@
 //!  base     the image that a function's first instance is a clone of
 //!  table    which instances there are, and what memory they take
 //!  growth   who of them pauses when those at work take more than all may at once
+//!  frozen   those that have nothing to do stand still
 //! ```
 //! Invariants: an instance ends with this process, as its clone is no detached one; a ghost is taken for
 //! one instance; no agent is waited for without end, and none by who has to do with another node.
@@ -21,6 +22,7 @@ mod agents;
 mod ask;
 mod attached;
 mod base;
+mod frozen;
 mod ghosts;
 mod growth;
 mod images;
@@ -36,7 +38,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use farfork_node::NodeError;
+use farfork_node::{NodeError, paths};
 use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
 use farfork_pool::{Pool, PoolError};
@@ -232,6 +234,10 @@ impl Inner {
         }
         self.ghosts.forget(node);
         self.attached.forget_node(node);
+        if matches!(error, NodeError::Socket { .. }) {
+            // It has ended, and its namespace does not as long as something in there is frozen.
+            farfork_node::thaw_ghosts(&paths::socket(node));
+        }
     }
 }
 
@@ -308,6 +314,16 @@ impl Nodes for Cluster {
         self.inner.table.end_work(id);
     }
 
+    fn freeze(&self, id: u64) -> Doing<Result<(), NodesError>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.freeze(id).await })
+    }
+
+    fn thaw(&self, id: u64) -> Doing<Result<(), NodesError>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.thaw(id).await })
+    }
+
     fn ghosts(&self, node: &str) -> NodeGhosts {
         let Inner { table, ghosts, attached, .. } = &*self.inner;
         let mut idle = attached.idle(node);
@@ -348,7 +364,7 @@ impl Nodes for Cluster {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             let reason = "it has ended".to_owned();
-            let pid = inner.table.pid(id).ok_or(NodesError::Checkpoint { reason })?;
+            let (_, pid) = inner.table.place(id).ok_or(NodesError::Checkpoint { reason })?;
             let _going = inner.table.keep_going(id);
             // Before there is one, so that none is forgotten.
             let name = image.clone();

@@ -72,6 +72,10 @@ impl State {
         Memory { used_bytes, budget_bytes: self.node_memory_bytes }
     }
 
+    fn answers(&self, node: &str) -> bool {
+        self.nodes.get(node).copied().unwrap_or_default()
+    }
+
     fn here(&self, node: &str) -> impl Iterator<Item = (&u64, &Entry)> {
         self.instances.iter().filter(move |(_, entry)| entry.node == node)
     }
@@ -180,10 +184,14 @@ impl Table {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An instance is to have something to do: whether there is room for what it may come to take.
+    /// An instance is to have something to do: whether there is room for what it may come to take, and somebody
+    /// to have it go on if it stands still.
     pub fn begin_work(&self, id: u64) -> bool {
         let mut state = self.state();
         let Some(entry) = state.instances.get(&id) else { return false };
+        if entry.is_frozen && !state.answers(&entry.node) {
+            return false;
+        }
         if entry.is_at_work {
             return true;
         }
@@ -248,6 +256,30 @@ impl Table {
         self.state().change(id, |entry| entry.set_paused(!paused));
     }
 
+    /// An instance is about to stand still: its node, and its pid there as seen here. Not if it has something to
+    /// do, pauses, or has ended.
+    pub fn freeze(&self, id: u64) -> Option<(String, i32)> {
+        let mut state = self.state();
+        let entry = state.instances.get_mut(&id)?;
+        if entry.is_at_work || entry.is_paused() {
+            return None;
+        }
+        entry.is_frozen = true;
+        Some((entry.node.clone(), entry.pid?))
+    }
+
+    /// Where an instance is, if it has not ended: its node, and its pid as seen here.
+    pub fn place(&self, id: u64) -> Option<(String, i32)> {
+        let state = self.state();
+        let entry = state.instances.get(&id)?;
+        Some((entry.node.clone(), entry.pid?))
+    }
+
+    /// An instance does not stand still.
+    pub fn thawed(&self, id: u64) {
+        self.state().change(id, |entry| entry.is_frozen = false);
+    }
+
     /// Has an instance not pause until this is dropped.
     pub fn keep_going(self: &Arc<Table>, id: u64) -> Going {
         self.state().change(id, |entry| entry.goes_on = true);
@@ -290,11 +322,6 @@ impl Table {
         fits.then(|| Promoting { table: Arc::clone(self), id, node, pid })
     }
 
-    /// The pid of an instance, as seen here.
-    pub fn pid(&self, id: u64) -> Option<i32> {
-        self.state().instances.get(&id)?.pid
-    }
-
     /// What an instance was last seen to take.
     pub fn usage(&self, id: u64) -> Option<Usage> {
         self.state().instances.get(&id)?.usage
@@ -319,7 +346,7 @@ impl Table {
 
     /// Whether a node answers.
     pub fn answers(&self, node: &str) -> bool {
-        self.state().nodes.get(node).copied().unwrap_or_default()
+        self.state().answers(node)
     }
 
     /// Waits until a node does not answer.

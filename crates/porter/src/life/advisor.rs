@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use farfork_policy::journal::{self, Line, Record};
 use farfork_policy::settings::Growth;
@@ -149,6 +150,11 @@ impl Advisor {
     /// How much stays free for instances at work.
     pub fn growth(&self) -> Growth {
         self.settings.growth
+    }
+
+    /// For how long instances have nothing to do before they stand still.
+    pub fn freeze_after(&self) -> Duration {
+        Duration::from_millis(self.settings.freeze.after_ms)
     }
 
     /// Asks a policy about somebody.

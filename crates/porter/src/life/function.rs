@@ -3,12 +3,14 @@
 //!
 //! ```text
 //!              ┌────────────── a call is there ───────────────┐
-//!  starting ──►idle ──────────────────────────────► busy ─────┤ answered well ──► idle
+//!  starting ──►idle ──► frozen after a while ─────► busy ─────┤ answered well ──► idle
 //!              │ too long, or room is needed         │        └ else ──► gone
 //!              ▼                                     ▼ enough calls, no image yet
 //!             gone                              checkpointing ──► idle
 //! ```
 
+mod imaging;
+mod resting;
 mod starting;
 mod tiering;
 
@@ -16,16 +18,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfork_policy::checkpoint::{CheckpointFacts, Timing};
-use farfork_policy::keep_alive::IdleFacts;
 use farfork_policy::observed::{IdleGaps, RecentLatency};
-use farfork_policy::placement::NodeFacts;
 use farfork_types::Tiering;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-use super::admission::Admitted;
 use super::code::Code;
 use super::instance::{Instance, Spent};
 use super::metrics::{Counted, Way};
@@ -33,9 +31,10 @@ use super::nodes::{NodesError, Usage};
 use super::platform::Shared;
 use super::running::Run;
 use super::shelf::Slot;
-use super::versions::Served;
-use super::{Call, image, snapshot};
+use super::tally::Tallied;
+use super::{Admitted, Call, image, snapshot};
 use crate::api::{Action, Activation};
+use resting::Idle;
 
 /// An instance's memory, a guess until one was looked at.
 const GUESSED_BYTES: u64 = 16 << 20;
@@ -106,12 +105,6 @@ enum Image {
     There(Slot),
 }
 
-struct Idle {
-    instance: Box<Instance>,
-    /// Then it ends.
-    until: Instant,
-}
-
 /// A function, owned by its task.
 pub struct Function {
     shared: Arc<Shared>,
@@ -119,7 +112,7 @@ pub struct Function {
     version: Action,
     /// What its calls are made of: that version, or a later one where the code of it was no more.
     action: Action,
-    served: Served,
+    served: Tallied<String>,
     /// What its calls are counted by.
     counted: Counted,
     /// What the journal calls it.
@@ -170,7 +163,7 @@ impl Function {
         let function = Function {
             counted: shared.metrics.functions.of(&action),
             about: action.path(),
-            served: shared.versions.serve(&image_name),
+            served: shared.served.add(&image_name),
             image_name,
             shared,
             version: action.clone(),
@@ -226,7 +219,7 @@ impl Function {
             self.forget_ended();
             self.go_on().await;
             // Only now: whom a call has waited for was not idle, however short it may be so.
-            self.end_idle();
+            self.tend_idle();
             self.forget_code();
             self.say();
         }
@@ -278,8 +271,8 @@ impl Function {
 
     /// When there is something to do though nothing happens.
     fn wake(&self) -> Instant {
-        let expiry = self.idle.iter().map(|idle| idle.until).chain(self.look_again).min();
-        expiry.unwrap_or_else(|| Instant::now() + HOUR)
+        let due = self.idle.iter().map(Idle::due).chain(self.look_again).min();
+        due.unwrap_or_else(|| Instant::now() + HOUR)
     }
 
     fn hear(&mut self, message: Message) {
@@ -349,44 +342,6 @@ impl Function {
         }
     }
 
-    /// Has an instance wait for calls, for a while.
-    fn rest(&mut self, instance: Option<Box<Instance>>) {
-        let Some(instance) = instance.filter(|instance| !instance.has_ended()) else { return };
-        let node = self.node(&instance.place.node);
-        let facts = IdleFacts {
-            memory: node.as_ref().map(|node| node.memory).unwrap_or_default(),
-            has_image: self.has_image(),
-            gaps: self.gaps.gaps(),
-        };
-        let advisor = &self.shared.advisor;
-        let window_ms = advisor.ask(&*advisor.policies.keep_alive, &self.about, &facts);
-        if let Some(node) = node.filter(|_| window_ms > 0 && !self.is_gone) {
-            // While it is at work there is room for what it may take.
-            self.promote(&instance, &node);
-        }
-        self.shared.nodes.end_work(instance.id);
-        let until = Instant::now() + Duration::from_millis(window_ms);
-        let calls = self.calls_per_hour() / (self.idle.len() as u64 + 1);
-        instance.place.set_idle(Some(calls), self.local_bytes);
-        self.idle.push(Idle { instance, until });
-    }
-
-    /// A node as it is now, if it answers.
-    fn node(&self, name: &str) -> Option<NodeFacts> {
-        let nodes = self.shared.nodes.nodes(self.claim(), None);
-        nodes.into_iter().find(|found| found.name == name)
-    }
-
-    fn forget_ended(&mut self) {
-        self.idle.retain(|idle| !idle.instance.has_ended());
-    }
-
-    fn end_idle(&mut self) {
-        let now = Instant::now();
-        let is_gone = self.is_gone && self.queue.is_empty();
-        self.idle.retain(|idle| !is_gone && idle.until > now);
-    }
-
     /// Code may have tens of megabytes, and the store has it, too: it is kept while somebody may load it.
     fn forget_code(&mut self) {
         let lacks_code = |idle: &Idle| !idle.instance.has_code();
@@ -431,10 +386,16 @@ impl Function {
         waiting.call.action = self.action.clone();
         let (shared, outbox, code) =
             (Arc::clone(&self.shared), self.outbox.clone(), self.code.clone());
-        let (counted, waited) = (self.counted.clone(), waiting.since.elapsed());
+        let counted = self.counted.clone();
         tokio::spawn(async move {
             let (kind, took) = (instance.kind, instance.took);
-            let Some(made) = instance.make(&waiting.call, code.as_deref()).await else {
+            let is_awake = instance.thaw(&*shared.nodes).await;
+            let waited = waiting.since.elapsed();
+            let made = match is_awake {
+                true => instance.make(&waiting.call, code.as_deref()).await,
+                false => None,
+            };
+            let Some(made) = made else {
                 // A function that has ended waits for nothing.
                 let _ = outbox.send(Message::NotTaken(Box::new(waiting)));
                 return;
@@ -467,97 +428,6 @@ impl Function {
 
     fn give_up(&self, waiting: Waiting, why: &str) {
         self.shared.give_up(&self.counted, waiting, why);
-    }
-
-    /// Whether an instance that has just answered is to be checkpointed.
-    fn is_due(&mut self, instance: &Instance) -> bool {
-        let Image::None { next_after } = self.image else { return false };
-        if self.is_gone || self.answered < next_after {
-            return false;
-        }
-        let facts = CheckpointFacts {
-            calls: instance.calls,
-            recent_us: instance.recent_us.iter().copied().collect(),
-            pool: self.shared.nodes.pool(),
-            image_bytes: self.whole_bytes.unwrap_or(GUESSED_BYTES),
-        };
-        let advisor = &self.shared.advisor;
-        match advisor.ask(&*advisor.policies.checkpoint, &self.about, &facts) {
-            Timing::Now => true,
-            Timing::NotYet => false,
-            Timing::NoRoom => {
-                self.shared.shelf.want(facts.image_bytes);
-                false
-            }
-        }
-    }
-
-    fn has_image(&self) -> bool {
-        matches!(self.image, Image::There(_))
-    }
-
-    /// There is an image.
-    fn use_image(&mut self) {
-        let outbox = self.outbox.clone();
-        let give_up = move || drop(outbox.send(Message::Reclaim));
-        let saved_us = self.cold_us.unwrap_or(GUESSED_COLD_US);
-        self.image = Image::There(self.shared.shelf.put(&self.image_name, saved_us, give_up));
-        self.code = None;
-    }
-
-    /// Calls are made without the image, until there is another.
-    fn do_without_image(&mut self) {
-        self.failed_clones = 0;
-        self.image = Image::None { next_after: self.answered.saturating_mul(2) };
-        let removing = self.shared.nodes.remove_image(&self.image_name);
-        tokio::spawn(async { drop(removing.await) });
-    }
-
-    fn checkpoint(&mut self, mut instance: Box<Instance>) {
-        self.image = Image::InTheMaking;
-        self.clone_bytes = None;
-        self.busy += 1;
-        let (nodes, outbox) = (Arc::clone(&self.shared.nodes), self.outbox.clone());
-        let name = self.image_name.clone();
-        tokio::spawn(async move {
-            let result = match instance.prepare().await {
-                Err(reason) => Err(NodesError::Checkpoint { reason }),
-                Ok(hot) => nodes.checkpoint(instance.id, &name, hot).await,
-            };
-            let instance = Some(instance);
-            let _ = outbox.send(Message::Checkpointed { instance, result });
-        });
-    }
-
-    /// An image was larger than it was thought to be. Whether it waits for room, which others may make.
-    fn needs_more(&mut self, asked_bytes: u64, free_bytes: u64) -> bool {
-        let free_now = self.shared.nodes.pool().free_below(1000);
-        // What it was given before it asked for more is free again.
-        let needed = asked_bytes + free_now.saturating_sub(free_bytes);
-        self.whole_bytes = self.whole_bytes.max(Some(needed));
-        self.shared.shelf.want(needed);
-        free_now < needed
-    }
-
-    fn checkpointed(&mut self, result: Result<(), NodesError>) {
-        self.shared.metrics.starts.checkpointed(result.is_ok());
-        match result {
-            Ok(()) => {
-                tracing::info!(about = self.about, image = self.image_name, "checkpointed");
-                self.use_image();
-            }
-            Err(error) => {
-                tracing::warn!(about = self.about, %error, "not checkpointed");
-                let waits_for_room = match error {
-                    NodesError::NoRoom { asked_bytes, free_bytes } => {
-                        self.needs_more(asked_bytes, free_bytes)
-                    }
-                    _ => false,
-                };
-                let later = if waits_for_room { 1 } else { 2 };
-                self.image = Image::None { next_after: self.answered.saturating_mul(later) };
-            }
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::code::Code;
 use super::exchange::{Deadline, exchange, watched};
 use super::fleet::Place;
 use super::logs::{Lines, Logs};
-use super::nodes::{Connect, Paused, Started, Took};
+use super::nodes::{Connect, Nodes, NodesError, Paused, Started, Took};
 use super::prepare::prepare;
 use super::trouble::Trouble;
 use super::{Call, launch, protocol};
@@ -58,6 +58,8 @@ pub struct Instance {
     is_blackbox: bool,
     end: watch::Receiver<Option<End>>,
     watcher: JoinHandle<()>,
+    /// Has it stand still, if it was told to since it was at work.
+    freezing: Option<JoinHandle<Result<(), NodesError>>>,
 }
 
 /// An instance has ended.
@@ -136,7 +138,27 @@ impl Instance {
             is_blackbox: false,
             end,
             watcher,
+            freezing: None,
         }
+    }
+
+    /// Has it stand still until it is to have a call.
+    pub fn freeze(&mut self, nodes: &dyn Nodes) {
+        self.freezing = Some(tokio::spawn(nodes.freeze(self.id)));
+    }
+
+    /// Has it go on if it may stand still; whether it may have a call.
+    pub async fn thaw(&mut self, nodes: &dyn Nodes) -> bool {
+        let Some(freezing) = self.freezing.take() else { return true };
+        if let Ok(Err(error)) = freezing.await {
+            // It may have come to pass all the same.
+            tracing::debug!(id = self.id, %error, "an instance was not frozen");
+        }
+        let thawed = nodes.thaw(self.id).await;
+        if let Err(error) = &thawed {
+            tracing::warn!(id = self.id, %error, "an instance is lost");
+        }
+        thawed.is_ok()
     }
 
     /// Whether it has ended.

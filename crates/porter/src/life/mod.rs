@@ -14,7 +14,6 @@
 //! - A call that was sent to an instance is not made again when that ends; one that was not is.
 //! - An instance whose call did not end well ends with it.
 
-mod admission;
 mod advisor;
 mod code;
 pub mod decisions;
@@ -34,8 +33,8 @@ mod protocol;
 mod running;
 mod shelf;
 pub mod snapshot;
+mod tally;
 mod trouble;
-mod versions;
 
 use std::fmt::Debug;
 
@@ -46,10 +45,18 @@ use crate::api::{Action, Activation, ActivationId, ApiError, Name};
 use crate::trace::Trace;
 use decisions::Watch;
 use snapshot::Snapshot;
+use tally::{Tallied, Tally};
 
-pub use admission::{Admission, Admitted, MOST_CALLS};
 pub use advisor::{Advisor, JournalFile};
 pub use platform::{GRACE, Platform};
+
+/// Most calls of a namespace that wait or are being made.
+pub const MOST_CALLS: usize = 1000;
+
+/// How many calls of a namespace wait or are being made.
+pub type Admission = Tally<Name>;
+/// A call's place among those of its namespace.
+pub type Admitted = Tallied<Name>;
 
 /// A call to be made.
 #[derive(Clone, Debug)]

@@ -78,6 +78,14 @@ pub enum NodesError {
         /// Why not.
         reason: String,
     },
+    /// An instance does not stand still, or does not go on.
+    #[error("cannot {doing} an instance: {reason}")]
+    Freezer {
+        /// What was to be done to it.
+        doing: &'static str,
+        /// Why it was not.
+        reason: String,
+    },
     /// The pool's images cannot be used.
     #[error("cannot use the images of the pool: {reason}")]
     Images {
@@ -221,10 +229,14 @@ pub trait Nodes: Debug + Send + Sync {
     /// Memory of an instance, if that was looked at.
     fn usage(&self, id: u64) -> Option<Usage>;
     /// An instance is to have something to do, as those have that are starting: whether its node has
-    /// room for what it may come to take.
+    /// room for what it may come to take. One that stands still is to be told to go on after that.
     fn begin_work(&self, id: u64) -> bool;
     /// An instance has nothing to do.
     fn end_work(&self, id: u64);
+    /// Has an instance stand still that has nothing to do, and see nothing of it but the time.
+    fn freeze(&self, id: u64) -> Doing<Result<(), NodesError>>;
+    /// Has one that stands still go on.
+    fn thaw(&self, id: u64) -> Doing<Result<(), NodesError>>;
     /// The ghosts that wait on a node.
     fn ghosts(&self, node: &str) -> NodeGhosts;
     /// Has those of these ghosts end that still wait, and makes none there for a moment; names of what is no

@@ -10,7 +10,6 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::admission::{Admission, Admitted};
 use super::decisions::Watch;
 use super::fleet::Fleet;
 use super::function::{Function, Told, Waiting};
@@ -20,8 +19,8 @@ use super::nodes::Nodes;
 use super::running::{Running, Stage};
 use super::shelf::Shelf;
 use super::snapshot::Snapshot;
-use super::versions::Versions;
-use super::{Advisor, Call, Caller, Watched, image, pressure};
+use super::tally::Tally;
+use super::{Admission, Admitted, Advisor, Call, Caller, MOST_CALLS, Watched, image, pressure};
 use crate::api::{
     Action, Activation, ApiError, Exec, Limits, Name, Outcome, Parameters, Response, StartKind,
     Times,
@@ -55,8 +54,9 @@ pub struct Shared {
     pub folders: Folders,
     /// What serves functions of other kinds than Python.
     pub others: Others,
-    /// Versions of functions that have a task.
-    pub versions: Arc<Versions>,
+    /// How many tasks versions of functions have, by the names of their images: what there is of a version goes
+    /// when its last task ends, and not before. A call that was looked up before an update may come after it.
+    pub served: Arc<Tally<String>>,
     /// Calls that are being made.
     pub running: Arc<Running>,
     /// Calls that wait or are being made.
@@ -102,7 +102,7 @@ impl Platform {
             shelf: Arc::default(),
             folders,
             others,
-            versions: Arc::default(),
+            served: Arc::default(),
             running: Arc::default(),
             admission: Arc::default(),
             is_dirty: AtomicBool::new(false),
@@ -141,7 +141,7 @@ impl Platform {
             let Accepted { id, namespace, name, args, accepted_ms, trace, .. } = accepted.clone();
             match self.shared.store.action(&namespace, &name)? {
                 Some(action) => {
-                    let place = self.shared.admission.admit_again(&namespace);
+                    let place = self.shared.admission.add(&namespace);
                     let call = Call { id, action, args, asked_ms: accepted_ms, trace };
                     drop(self.call(call, place));
                 }
@@ -210,7 +210,7 @@ impl Platform {
 
 impl Caller for Platform {
     fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError> {
-        self.shared.admission.admit(namespace).map_err(|calls| {
+        self.shared.admission.add_within(namespace, MOST_CALLS).map_err(|calls| {
             self.shared.metrics.starts.refused(namespace);
             let words = format!("{calls} calls of '{namespace}' wait or are being made already");
             ApiError::TooMany(words)
@@ -293,7 +293,7 @@ impl Shared {
 
     /// Removes what there is of a version that is no more; if it has a task, that does so when it ends.
     pub async fn remove_unserved(&self, action: &Action) {
-        if self.versions.is_served(&image::name(action)) {
+        if self.served.has(&image::name(action)) {
             return;
         }
         self.forget(action).await;

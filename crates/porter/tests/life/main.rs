@@ -4,6 +4,7 @@
 mod calls;
 mod changes;
 mod confined;
+mod frozen;
 mod full_disk;
 mod images;
 mod launched;

@@ -36,6 +36,8 @@ pub const ATTACHED_GHOSTS: u64 = 3;
 /// What starting and checkpointing take.
 pub const START: Duration = Duration::from_millis(5);
 pub const CHECKPOINT: Duration = Duration::from_millis(100);
+/// What freezing takes.
+pub const FREEZE: Duration = Duration::from_millis(20);
 /// What stopping ghosts takes.
 pub const STOP: Duration = Duration::from_millis(1500);
 
@@ -59,6 +61,14 @@ pub struct State {
     /// So many starts find no node.
     pub lost_starts: u32,
     pub failing_checkpoints: u32,
+    /// Who was told to stand still, and to go on.
+    pub freezer: Vec<String>,
+    /// Who stands still.
+    pub frozen: BTreeSet<u64>,
+    /// So often nobody hears whether one stands still that does.
+    pub failing_freezes: u32,
+    /// So often one does not go on.
+    pub failing_thaws: u32,
     /// Whether ghosts wait that have the image of whatever is started.
     pub has_attached: bool,
     /// Whether clones are watched, whatever was asked for.
@@ -264,6 +274,7 @@ impl Inside {
             (state.0.clone().expect("code was loaded"), state.1)
         };
         self.nodes.state().events.push(format!("run {}", self.id));
+        assert!(!self.nodes.state().frozen.contains(&self.id), "it stands still");
         sleep(Duration::from_millis(args["ms"].as_u64().unwrap_or(10))).await;
         self.print(0, &format!("called {count}\n")).await;
         let (status, answer) = match args["do"].as_str() {
@@ -320,6 +331,15 @@ async fn serve(inside: Arc<Inside>, stream: DuplexStream) {
     }
 }
 
+/// Fails so often.
+fn failing(count: &mut u32, doing: &'static str) -> Result<(), NodesError> {
+    if *count == 0 {
+        return Ok(());
+    }
+    *count -= 1;
+    Err(NodesError::Freezer { doing, reason: "on purpose".to_owned() })
+}
+
 impl Nodes for TestNodes {
     fn nodes(&self, _: Claim, _: Option<&str>) -> Vec<NodeFacts> {
         self.state().facts()
@@ -370,6 +390,28 @@ impl Nodes for TestNodes {
         if let Some(alive) = self.state().alive.get_mut(&id) {
             alive.is_at_work = false;
         }
+    }
+
+    fn freeze(&self, id: u64) -> Doing<Result<(), NodesError>> {
+        let nodes = self.clone();
+        Box::pin(async move {
+            nodes.state().freezer.push(format!("freeze {id}"));
+            sleep(FREEZE).await;
+            let mut state = nodes.state();
+            state.frozen.insert(id);
+            failing(&mut state.failing_freezes, "freeze")
+        })
+    }
+
+    fn thaw(&self, id: u64) -> Doing<Result<(), NodesError>> {
+        let nodes = self.clone();
+        Box::pin(async move {
+            let mut state = nodes.state();
+            state.freezer.push(format!("thaw {id}"));
+            failing(&mut state.failing_thaws, "thaw")?;
+            state.frozen.remove(&id);
+            Ok(())
+        })
     }
 
     fn ghosts(&self, node: &str) -> NodeGhosts {

@@ -22,6 +22,8 @@ pub struct Entry {
     pub promoted_bytes: u64,
     /// Whether it must not pause.
     pub goes_on: bool,
+    /// Whether it stands still as it has nothing to do, or may.
+    pub is_frozen: bool,
     claim: Claim,
     paused_since: Option<Instant>,
     paused_before: Duration,
@@ -37,6 +39,7 @@ impl Entry {
             is_at_work: true,
             promoted_bytes: 0,
             goes_on: false,
+            is_frozen: false,
             claim,
             paused_since: None,
             paused_before: Duration::ZERO,
@@ -75,7 +78,8 @@ impl Entry {
             id: id.to_string(),
             demand: self.demand(),
             is_paused: self.is_paused(),
-            goes_on: self.goes_on || self.pid.is_none(),
+            // One that stands still is told to go on before it has anything to do.
+            goes_on: self.goes_on || self.is_frozen || self.pid.is_none(),
         })
     }
 

@@ -90,7 +90,7 @@ fn what_is_not_known_counts_at_its_limit_and_what_has_nothing_to_do_at_what_it_h
     let second = table.reserve("a", claim(300)).unwrap();
     assert_eq!(used(&table), [610, 0], "each may take all of it at once");
     first.started(7);
-    assert_eq!(table.pid(first.id), Some(7));
+    assert_eq!(table.place(first.id), Some(("a".to_owned(), 7)));
     assert_eq!(table.nodes(Claim::default(), |_| 2)[0].starting, 1);
     seen(&table, [(7, usage(20, 5)), (8, usage(1, 5))]);
     assert_eq!(table.usage(first.id), Some(usage(20, 5)));
@@ -272,4 +272,42 @@ fn who_is_starting_or_checkpointed_goes_on() {
     drop(going);
     assert_eq!(goes_on(), [false, false, true]);
     drop(other);
+}
+
+#[test]
+fn what_stands_still_has_nothing_to_do_and_does_not_pause() {
+    let table = table(&["a"]);
+    let one = at_work(&table, 7, 600, 100);
+    assert_eq!(table.freeze(one.id), None, "it has something to do");
+    table.end_work(one.id);
+    assert_eq!(table.freeze(one.id), Some(("a".to_owned(), 7)));
+    let other = at_work(&table, 8, 600, 100);
+    assert!(table.begin_work(one.id));
+    let goes_on = || {
+        let facts = table.growth("a").expect("they may take more than there is");
+        facts.workers.iter().map(|worker| worker.goes_on).collect::<Vec<_>>()
+    };
+    assert_eq!(goes_on(), [true, false], "it goes on in a moment");
+    table.thawed(one.id);
+    assert_eq!(goes_on(), [false, false]);
+    assert_eq!(table.pause("a", &[other.id.to_string()]), [(other.id, 8, true)]);
+    table.end_work(other.id);
+    assert_eq!(table.freeze(other.id), None, "it pauses");
+    assert_eq!(table.pause("a", &[]), [(other.id, 8, false)]);
+    assert_eq!(table.freeze(other.id), Some(("a".to_owned(), 8)));
+    let id = other.id;
+    drop(other);
+    assert_eq!((table.freeze(id), table.place(id)), (None, None), "it has ended");
+}
+
+#[test]
+fn nobody_has_one_go_on_where_no_agent_answers() {
+    let table = table(&["a"]);
+    let [one, other] = [7, 8].map(|pid| at_work(&table, pid, 100, 10));
+    [&one, &other].into_iter().for_each(|idle| table.end_work(idle.id));
+    table.freeze(one.id);
+    table.seen("a", None);
+    assert!(!table.begin_work(one.id) && table.begin_work(other.id));
+    table.seen("a", Some(BTreeMap::new()));
+    assert!(table.begin_work(one.id));
 }
