@@ -16,8 +16,6 @@ if [ "${1:-}" = --tests ]; then
     command -v npm >/dev/null || packages+=(npm)
     command -v javac >/dev/null || packages+=(default-jdk-headless)
     command -v ruby >/dev/null || packages+=(ruby)
-    # What kills a gateway at its steps.
-    packages+=(strace)
     # Servers to clone. The first package holds one without making it a service.
     packages+=(redis-tools sqlite3)
     [ -x /usr/sbin/nginx ] || packages+=(nginx-light)

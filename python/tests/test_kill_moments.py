@@ -1,14 +1,11 @@
-"""Platforms that lose their gateway or a node's agent at moments or steps of a start."""
+"""Platforms that lose their gateway or a node's agent at moments spread over a start."""
 
-import http.client
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,6 @@ from processes import agent_of, containers
 from served import Answer, Platform, await_true, open_place, serving
 
 MOMENTS = 100 if os.environ.get("FARFORK_TEST_LONG") else 8
-# Steps between two that a gateway is killed at.
-STRIDE = 1 if os.environ.get("FARFORK_TEST_LONG") else 12
-# Times of a start: steps take longer where they are looked at.
-LOOKED_AT = 4
 # Beyond the end of a start as it was measured.
 SPAN = 1.25
 CODE = "def main(args): return {'twice': 2 * args['n']}"
@@ -72,50 +65,6 @@ def kill_while_starting(platform: Platform, name: str, n: int, after_s: float) -
     restart(platform)
     response = came_of(platform, activation)
     assert response["result"] == {"twice": 2 * n}, (response, after_s)
-
-
-@contextmanager
-def killed_at(platform: Platform, step: int) -> Iterator[None]:
-    """Kill the gateway when a thread that sees to calls makes its system call number `step`."""
-    tasks = Path(f"/proc/{platform.process.pid}/task")
-    workers = [task for task in tasks.iterdir() if "tokio" in (task / "comm").read_text()]
-    pids = [word for worker in workers for word in ("-p", worker.name)]
-    blow = f"inject=all:signal=SIGKILL:when={step}"
-    tracer = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-e", blow, *pids])
-
-    def is_traced(worker: Path) -> bool:
-        status = (worker / "status").read_text()
-        return f"TracerPid:\t{tracer.pid}\n" in status
-
-    try:
-        # One that had nothing to do may have left by now.
-        with suppress(OSError):
-            await_true(lambda: all(map(is_traced, workers)), "its steps are seen")
-        yield
-    finally:
-        tracer.terminate()
-        tracer.wait()
-
-
-def kill_at_step(platform: Platform, name: str, step: int, longest_s: float) -> bool:
-    """Have a call accepted, and the gateway killed at a step; demand that the next one makes it.
-
-    Return whether it came to that step.
-    """
-    activation = ""
-    with killed_at(platform, step):
-        with suppress(OSError, http.client.HTTPException):
-            activation = accept(platform, name, step)
-        # Nobody asks it meanwhile, which would be steps of its own.
-        with suppress(subprocess.TimeoutExpired):
-            platform.process.wait(longest_s)
-    if platform.process.poll() is None:
-        assert came_of(platform, activation)["result"] == {"twice": 2 * step}
-        return False
-    platform.begin(platform.address)
-    if activation:
-        assert came_of(platform, activation)["result"] == {"twice": 2 * step}, step
-    return True
 
 
 def has_gone(pid: int) -> bool:
@@ -181,24 +130,3 @@ def test_every_caller_is_answered_whenever_an_agent_is_killed(platform: Platform
     # A call is made once: what an agent takes with it has failed.
     assert statuses <= {"success", "action developer error"}, statuses
     assert "success" in statuses, statuses
-
-
-def test_no_accepted_call_is_lost_at_whatever_step_the_gateway_is_killed(
-    platform: Platform,
-) -> None:
-    platform.deploy("timed", CODE)
-    cold_s = timed(lambda: platform.good("timed", n=1))
-    for step in count(1, STRIDE):
-        platform.deploy(f"new{step}", CODE)
-        if not kill_at_step(platform, f"new{step}", step, LOOKED_AT * cold_s):
-            break
-    assert step > 2 * STRIDE, "no step was seen"
-    for n in range(CALLS):
-        platform.good("timed", n=n)
-    restart(platform)
-    clone_s = timed(lambda: platform.good("timed", n=1))
-    for step in count(1, STRIDE):
-        restart(platform)
-        if not kill_at_step(platform, "timed", step, LOOKED_AT * clone_s):
-            break
-    assert step > 2 * STRIDE, "no step was seen"
