@@ -257,6 +257,7 @@ impl Agent {
             farfork_node::thaw_ghosts(&self.socket);
         }
         if !self.has_ended() {
+            tracing::warn!(node = self.node, "an agent that was killed does not end");
             let _ = pidfd::send_signal(&self.process, Signal::SIGKILL as i32);
             self.ends_within(PATIENCE);
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use farfork_policy::Settings;
 use farfork_policy::keep_alive::ByPressure;
 use farfork_policy::settings::{Freeze, KeepAlive};
+use farfork_porter::api::Action;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -60,8 +61,9 @@ async fn a_call_that_comes_while_one_is_told_to_waits_for_that() {
         sleep(FREEZE / 4).await;
     }
     assert!(world.nodes.state().frozen.is_empty(), "it does not stand still yet");
-    let made = world.call(&action, json!({})).await;
-    assert_eq!((&*kind(&made), told(&world)), ("warm", vec!["freeze 1".into(), "thaw 1".into()]));
+    is_warm(&world, &action).await;
+    sleep(2 * FREEZE).await;
+    assert!(world.nodes.state().frozen.is_empty(), "it was told to go on before it stood still");
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,8 +73,13 @@ async fn one_that_may_stand_still_is_told_to_go_on() {
     world.call(&action, json!({})).await;
     world.nodes.state().failing_freezes = 1;
     sleep(2 * AFTER).await;
-    let made = world.call(&action, json!({})).await;
-    assert_eq!((&*kind(&made), told(&world)), ("warm", vec!["freeze 1".into(), "thaw 1".into()]));
+    is_warm(&world, &action).await;
+}
+
+/// The next call goes to the same instance, which is told to go on.
+async fn is_warm(world: &World, action: &Action) {
+    let made = world.call(action, json!({})).await;
+    assert_eq!((&*kind(&made), told(world)), ("warm", vec!["freeze 1".into(), "thaw 1".into()]));
 }
 
 #[tokio::test(start_paused = true)]
