@@ -86,8 +86,8 @@ impl Default for KeepAlive {
 }
 
 /// When idle instances stand still until their next call: what their functions have left running between
-/// calls takes no processor then. Going on takes a fraction of what a clone does, and so there is nothing
-/// to weigh.
+/// calls takes no processor then. The next call waits half a millisecond for that, after a gap of seconds, and
+/// so there is nothing to weigh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Freeze {
