@@ -11,9 +11,9 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,12 +23,12 @@ use farfork_sys::freezer::Freezer;
 use farfork_sys::{pidfd, words};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::prctl::set_child_subreaper;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::bundle::{self, Wishes};
 use super::groups;
+use super::orphans::{self, Adopting};
 use crate::error::NodeError;
 use crate::room::Room;
 
@@ -91,6 +91,13 @@ impl Places {
         self.directory.join("root")
     }
 
+    /// The same as [`delete`](Places::delete), where nobody is to be told but whoever reads what the agent says.
+    fn clear(&self, id: &str) {
+        if let Err(reason) = self.delete(id) {
+            eprintln!("farfork: ghost {id} has left something behind: {reason}");
+        }
+    }
+
     /// Deletes what `runc` and this agent have kept of a container. Its processes must have ended.
     pub fn delete(&self, id: &str) -> Result<(), String> {
         let mut command = Command::new("runc");
@@ -123,7 +130,7 @@ impl Container {
         // From here on there may be something to be deleted.
         let made = make(places, &id, root.as_deref(), seat);
         let (summoned, init_pid, init) = made.map_err(|reason| {
-            let _ = places.delete(&id);
+            places.clear(&id);
             failed(reason)
         })?;
         let memory = MemoryGroup::of(init_pid);
@@ -178,15 +185,14 @@ impl Container {
         let _ = self.thaw();
         // Somebody else has if this says no.
         let _ = waitid(Id::PIDFd(self.init.as_fd()), WaitPidFlag::WEXITED);
+        orphans::waited(self.init_pid);
     }
 }
 
 impl Drop for Container {
     fn drop(&mut self) {
         self.end();
-        if let Err(reason) = self.places.delete(&self.id) {
-            eprintln!("farfork: ghost {} has left something behind: {reason}", self.id);
-        }
+        self.places.clear(&self.id);
     }
 }
 
@@ -217,22 +223,40 @@ fn make(
     command.arg("--root").arg(places.state()).args(["run", "--detach", "--preserve-fds"]);
     command.arg(Seat::DESCRIPTORS.to_string()).arg("--pid-file").arg(&pid_file);
     command.arg("--bundle").arg(places.bundle(id)).arg(id);
+    // Whoever it leaves when it is killed is known by the group.
+    command.process_group(0);
     let summoned = seat.hand_to(&mut command).map_err(|error| error.to_string())?;
-    let _adopting = Adopting::begin();
-    thread::scope(|scope| {
+    let adopting = Adopting::begin();
+    let mut runc = None;
+    let made = thread::scope(|scope| {
+        let pid = &mut runc;
         let made = scope.spawn(move || {
             root.map_or(Ok(()), show_root).map_err(|errno| {
                 format!("cannot mount the node's root file system for it: {}", words::of(&errno))
             })?;
-            // Dropped here, with this process's copies of what is the ghost's.
-            run(&mut { command })
+            let (child, said) = begin(&mut command)?;
+            *pid = Some(child.id() as i32);
+            // With this process's copies of what is the ghost's.
+            drop(command);
+            end(child, said)
         });
         made.join().unwrap_or_else(|_| Err("the thread that makes it has ended".to_owned()))
-    })?;
-    let text = fs::read_to_string(&pid_file).map_err(|error| words::of(&error))?;
+    });
+    let first = made.and_then(|()| first_process(&pid_file)).inspect_err(|_| {
+        adopting.end_all(runc, &places.bundle(id));
+    });
+    first.map(|(pid, init)| {
+        adopting.keep(pid);
+        (summoned, pid, init)
+    })
+}
+
+/// What `runc` says is the first process of the container.
+fn first_process(pid_file: &Path) -> Result<(i32, OwnedFd), String> {
+    let text = fs::read_to_string(pid_file).map_err(|error| words::of(&error))?;
     let pid = text.trim().parse().map_err(|_| format!("runc named '{text}' as its first pid"))?;
     let init = pidfd::open(pid).map_err(|error| words::of(&error))?;
-    Ok((summoned, pid, init))
+    Ok((pid, init))
 }
 
 /// Gives this thread a mount namespace of its own, and in it the node's root another place: `runc`
@@ -245,49 +269,40 @@ fn show_root(at: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs a command to its end; what it said if it failed. Whatever it leaves running keeps what it
-/// has for standard error, which is no pipe for that reason.
+/// Runs a command of `runc` to its end; what it said if it failed.
 fn run(command: &mut Command) -> Result<(), String> {
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            "runc, which makes containers, is not installed: apt-get install runc".to_owned()
-        }
-        _ => format!("cannot run runc: {}", words::of(&error)),
-    };
+    let (child, said) = begin(command)?;
+    end(child, said)
+}
+
+/// Starts it, and gives what it will have said. Whatever it leaves running keeps what it has for standard
+/// error, which is no pipe for that reason.
+fn begin(command: &mut Command) -> Result<(Child, File), String> {
     let said = memfd_create("runc", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
-    let mut said = File::from(said);
+    let said = File::from(said);
     let stderr = said.try_clone().map_err(failed)?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-    if command.status().map_err(failed)?.success() {
+    Ok((command.spawn().map_err(failed)?, said))
+}
+
+fn end(mut child: Child, mut said: File) -> Result<(), String> {
+    let status = child.wait().map_err(failed)?;
+    if status.success() {
         return Ok(());
     }
     let mut text = String::new();
     said.rewind().and_then(|()| said.read_to_string(&mut text)).map_err(failed)?;
-    Err(format!("runc said: {}", text.trim()))
-}
-
-/// As long as this lives, processes that lose their parents below this agent become its children. A
-/// container's first process does when `runc` leaves.
-struct Adopting;
-
-static ADOPTING: Mutex<usize> = Mutex::new(0);
-
-impl Adopting {
-    fn begin() -> Adopting {
-        Adopting::count(1);
-        Adopting
-    }
-
-    fn count(by: isize) {
-        let mut count = ADOPTING.lock().unwrap_or_else(PoisonError::into_inner);
-        *count = count.saturating_add_signed(by);
-        // Without it somebody else waits for the process, and nothing else differs.
-        let _ = set_child_subreaper(*count > 0);
+    match status.signal() {
+        Some(signal) => Err(format!("runc was killed by signal {signal} before it was done")),
+        None => Err(format!("runc said: {}", text.trim())),
     }
 }
 
-impl Drop for Adopting {
-    fn drop(&mut self) {
-        Adopting::count(-1);
+fn failed(error: io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "runc, which makes containers, is not installed: apt-get install runc".to_owned()
+        }
+        _ => format!("cannot run runc: {}", words::of(&error)),
     }
 }

@@ -1,6 +1,7 @@
 //! The cgroups of a container, by what the agent notes of them in its bundle before there are any: a `runc`
 //! that was killed while it made them leaves them, and knows nothing of them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -35,8 +36,18 @@ pub fn freezer(bundle: &Path) -> Option<Freezer> {
 
 /// Whether processes are in them.
 pub fn are_inhabited(bundle: &Path) -> bool {
-    let members = |group: PathBuf| proc::text(group.join("cgroup.procs")).unwrap_or_default();
-    noted(bundle).into_iter().any(|group| !members(group).is_empty())
+    noted(bundle).iter().any(|group| !procs(group).is_empty())
+}
+
+/// The processes in them that are seen from here.
+pub fn members(bundle: &Path) -> BTreeSet<i32> {
+    let texts = noted(bundle).into_iter().map(|group| procs(&group));
+    let pids = |text: String| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>();
+    texts.flat_map(pids).filter(|pid| *pid > 0).collect()
+}
+
+fn procs(group: &Path) -> String {
+    proc::text(group.join("cgroup.procs")).unwrap_or_default()
 }
 
 /// Removes what is left of them.
@@ -64,6 +75,7 @@ mod tests {
         fs::create_dir(&group).unwrap();
         fs::write(group.join("cgroup.procs"), "7\n").unwrap();
         assert!(are_inhabited(bundle));
+        assert_eq!(Vec::from_iter(members(bundle)), [7]);
         assert!(remove(bundle).unwrap_err().contains("group"));
         fs::remove_file(group.join("cgroup.procs")).unwrap();
         assert!(remove(bundle).is_ok() && !group.exists());

@@ -13,6 +13,7 @@ mod bundle;
 mod container;
 mod groups;
 mod leftovers;
+mod orphans;
 mod session;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -167,11 +168,12 @@ impl Ghosts {
         self.state().waiting.is_empty()
     }
 
-    /// Takes away what is left of ghosts that have ended by themselves, and of those of earlier
-    /// agents.
+    /// Takes away what is left of ghosts that have ended by themselves, of those of earlier agents, and of
+    /// those that were not to be.
     pub fn tidy(&self) {
         self.sweep();
         self.leftovers.clear();
+        orphans::tidy();
     }
 
     fn sweep(&self) {
