@@ -9,6 +9,7 @@ mod ghosts;
 mod hang;
 mod killed;
 mod limits;
+mod making;
 mod media;
 mod mounts;
 mod pages;
@@ -17,6 +18,7 @@ mod promotion;
 mod removal;
 mod restore;
 mod scene;
+mod stage;
 mod steps;
 mod tracer;
 mod ways;
@@ -41,6 +43,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("hang", hang::CASES),
     ("killed", killed::CASES),
     ("limits", limits::CASES),
+    ("making", making::CASES),
     (MEDIA, media::CASES),
     ("mounts", mounts::CASES),
     ("pages", pages::CASES),
@@ -51,8 +54,12 @@ const CASES: &[(&str, &[Case])] = &[
 ];
 
 /// What is crossed with policies and places.
-const CROSSED: &[(&str, &[Crossed])] =
-    &[("pages", pages::CROSSED), ("restore", ways::CROSSED), ("steps", steps::CROSSED)];
+const CROSSED: &[(&str, &[Crossed])] = &[
+    ("making", making::CROSSED),
+    ("pages", pages::CROSSED),
+    ("restore", ways::CROSSED),
+    ("steps", steps::CROSSED),
+];
 
 /// They ask for a medium that this machine may lack.
 const MEDIA: &str = "media";

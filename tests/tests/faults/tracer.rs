@@ -1,4 +1,4 @@
-//! Kills a process at a chosen system call of a restore, seen from outside.
+//! Kills a process at a chosen system call of a restore, or of the making of a ghost, seen from outside.
 //!
 //! A step is the entry to a system call: between two of them a process changes nothing that
 //! another can see. They are counted by `ptrace`, because what is killed must be the program that
@@ -23,16 +23,20 @@ use nix::unistd::Pid;
 
 use crate::scene::{PATIENCE, during, fail};
 
-/// Who takes part in a restore.
+/// Who takes part in a restore, or in making a ghost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// `farfork restore`, from its connection to the agent on.
+    /// `farfork restore` or `ghost start`, from its connection to the agent on.
     Client,
     /// The agent, from its first accepted connection on.
     Agent,
     /// What inits are forked from.
     Template,
-    /// The clone's init.
+    /// The `runc` that the agent calls.
+    Runc,
+    /// Whoever `runc` starts on the way to a container's first process.
+    Stage,
+    /// The clone's init; that of a ghost which is made from its first call on.
     Init,
     /// The clone, until it leaves for its parent's code.
     Clone,
@@ -60,7 +64,8 @@ pub struct Tracer {
 
 impl Tracer {
     /// Takes hold of the process that the others descend from: the client or the agent, or else the
-    /// template, or an init, or a clone, that waits for its request.
+    /// template, or an init, or a clone, that waits for its request. Those that make a ghost descend from the
+    /// agent.
     pub fn follow(root: (u32, Role), blow: Blow) -> Outcome<Tracer> {
         Tracer::follow_beside(None, root, blow)
     }
@@ -114,7 +119,7 @@ impl Tracing {
         let bell = bell.map_err(during("starting sleep"))?;
         let told = Pid::from_raw(bell.id() as i32);
         let root = Pid::from_raw(root as i32);
-        let is_counting = root_role == Role::Template;
+        let is_counting = root_role == Role::Template || root_role != blow.at;
         let init = init.map(|pid| Pid::from_raw(pid as i32));
         let known = init.map(|init| (init, (init, Role::Init))).into_iter().collect();
         let (count, is_held, has_left, struck) = (0, false, false, None);
@@ -158,7 +163,8 @@ impl Tracing {
         let options = Options::PTRACE_O_TRACESYSGOOD
             | Options::PTRACE_O_TRACEFORK
             | Options::PTRACE_O_TRACEVFORK
-            | Options::PTRACE_O_TRACECLONE;
+            | Options::PTRACE_O_TRACECLONE
+            | Options::PTRACE_O_TRACEEXEC;
         match ptrace::seize(task, options) {
             // A worker that has ended since it was listed; the whole process is missed elsewhere.
             Err(Errno::ESRCH) if task != self.root => return Ok(()),
@@ -182,6 +188,7 @@ impl Tracing {
                     return Ok(self.struck);
                 }
                 WaitStatus::PtraceSyscall(task) => self.at_call(task),
+                WaitStatus::PtraceEvent(task, _, EXECUTED) => self.at_program(task),
                 WaitStatus::PtraceEvent(task, _, _) => self.at_event(task),
                 WaitStatus::Stopped(task, signal) => self.resume(task, Some(signal)),
                 _ => {}
@@ -197,9 +204,22 @@ impl Tracing {
         self.resume(task, None);
     }
 
-    /// A task that is gone meanwhile is waited for like any other.
-    fn resume(&self, task: Pid, signal: Option<Signal>) {
-        let _ = if self.struck.is_some() {
+    /// A container's first process becomes a ghost by this. It has one thread then.
+    fn at_program(&mut self, task: Pid) {
+        let arguments = fs::read(format!("/proc/{task}/cmdline")).unwrap_or_default();
+        if arguments.ends_with(b"\0ghost\0") {
+            self.known.retain(|_, (process, _)| *process != task);
+            self.known.insert(task, (task, Role::Init));
+        }
+        self.resume(task, None);
+    }
+
+    /// A task that is gone meanwhile is waited for like any other. Where many make a container, most of
+    /// their calls are nobody's steps.
+    fn resume(&mut self, task: Pid, signal: Option<Signal>) {
+        let is_other = self.root_role == Role::Agent
+            && self.role(task).is_some_and(|(_, role)| role != self.blow.at);
+        let _ = if self.struck.is_some() || is_other {
             ptrace::cont(task, signal)
         } else {
             ptrace::syscall(task, signal)
@@ -221,10 +241,12 @@ impl Tracing {
             self.is_counting |= begins && registers.rax as i64 >= 0;
             return self.resume(task, None);
         }
-        let own_role = role == self.root_role && role != Role::Clone;
+        let has_program = role == self.root_role && role != Role::Clone
+            || [Role::Runc, Role::Stage].contains(&role);
         // The clone's other calls are its parent's.
-        let counts = own_role || (window::BASE..window::END).contains(&registers.rip);
-        let may_begin = !self.blow.is_late || self.process_of(Role::Init).is_some();
+        let counts = has_program || (window::BASE..window::END).contains(&registers.rip);
+        let has_victim = self.process_of(self.blow.to).is_some();
+        let may_begin = has_victim && (!self.blow.is_late || self.process_of(Role::Init).is_some());
         if counts && role == self.blow.at && self.is_counting && may_begin && self.struck.is_none()
         {
             self.count += 1;
@@ -271,8 +293,14 @@ impl Tracing {
         let (process, parent) = (field("Tgid:")?, field("PPid:")?);
         let role = match (process == self.root, self.root_role) {
             (true, root) => root,
-            // The agent's other children are templates; it is the parent of inits, too.
-            (false, Role::Agent | Role::Client) => Role::Template,
+            // It makes templates only when there is none.
+            (false, Role::Agent) if parent == self.root => Role::Runc,
+            (false, Role::Agent) => match self.known.get(&parent) {
+                Some((_, Role::Init)) => Role::Clone,
+                _ => Role::Stage,
+            },
+            // Templates; the agent is the parent of inits, too.
+            (false, Role::Client) => Role::Template,
             (false, _) if Some(parent) == self.agent => Role::Init,
             (false, _) => Role::Clone,
         };
@@ -291,6 +319,7 @@ impl Drop for Tracing {
 /// Longer than any step of a test takes: whoever waits for a traced process gives up before.
 const LONGEST_S: u64 = 10 * PATIENCE.as_secs();
 
+const EXECUTED: i32 = ptrace::Event::PTRACE_EVENT_EXEC as i32;
 const ENTRY: u8 = libc::PTRACE_SYSCALL_INFO_ENTRY;
 
 fn parent_of(process: Pid) -> Option<Pid> {
