@@ -5,6 +5,7 @@ mod agent;
 mod checkpoint;
 mod copies;
 mod endurance;
+mod gateway;
 mod ghosts;
 mod hang;
 mod killed;
@@ -14,6 +15,7 @@ mod media;
 mod mounts;
 mod pages;
 mod pauses;
+mod platform;
 mod promotion;
 mod removal;
 mod restore;
@@ -38,6 +40,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("checkpoint", checkpoint::CASES),
     ("copies", copies::CASES),
     ("endurance", endurance::CASES),
+    ("gateway", gateway::CASES),
     ("ghosts", ghosts::CASES),
     ("pauses", pauses::CASES),
     ("hang", hang::CASES),

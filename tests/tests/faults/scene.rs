@@ -98,8 +98,13 @@ impl Scene {
     /// A `farfork` command line in this place.
     pub fn command(&self, arguments: &[&str]) -> Outcome<Command> {
         let mut command = farfork::command(arguments)?;
-        command.env("FARFORK_RUN", self.run_directory()).env("FARFORK_POOL", self.pool_path());
+        self.set_place_of(&mut command);
         Ok(command)
+    }
+
+    /// Has a command of `farfork` find this place.
+    pub fn set_place_of(&self, command: &mut Command) {
+        command.env("FARFORK_RUN", self.run_directory()).env("FARFORK_POOL", self.pool_path());
     }
 
     /// Starts the agent, or another after it has gone. It has no child but its template.

@@ -1,4 +1,5 @@
-//! Kills a process at a chosen system call of a restore, or of the making of a ghost, seen from outside.
+//! Kills a process at a chosen system call of a restore, of the making of a ghost, or of a call to a platform, seen
+//! from outside.
 //!
 //! A step is the entry to a system call: between two of them a process changes nothing that
 //! another can see. They are counted by `ptrace`, because what is killed must be the program that
@@ -26,6 +27,8 @@ use crate::scene::{PATIENCE, during, fail};
 /// Who takes part in a restore, or in making a ghost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
+    /// The gateway of a platform, from its first connection on.
+    Gateway,
     /// `farfork restore` or `ghost start`, from its connection to the agent on.
     Client,
     /// The agent, from its first accepted connection on.
