@@ -38,7 +38,8 @@ step summary python3 -m unittest discover --start-directory setup --pattern '*_t
 if [ "${1:-}" = lint ]; then
     step tidy cargo test --package farfork-tidy
 else
-    step build cargo build --workspace
+    # Tests too: what they need of other crates is not compiled twice then, with other features.
+    step build cargo build --workspace --all-targets
     # With the output of tests that passed: it tells which of them could not be made here.
     step cargo cargo test --workspace --no-fail-fast -- --show-output
     step fuzz setup/fuzz.sh

@@ -4,6 +4,7 @@ use crate::compile::profile_dir;
 use crate::{Outcome, Trouble, testbed};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 /// The variable that says where agents listen.
 pub const RUN: &str = "FARFORK_RUN";
@@ -69,11 +70,15 @@ pub fn restore(pool: &Path, image: &str, more: &[&str]) -> Outcome<Command> {
 
 /// Whether containers can be made here.
 pub fn ghosts_possible() -> Outcome {
-    let runc = Command::new("runc").arg("--version").output();
-    match runc {
-        Ok(output) if output.status.success() => Ok(()),
-        _ => Err(Trouble::Skipped("ghosts need runc: setup/system.sh installs it".into())),
+    // Asked once for every test, and the same each time.
+    static HAS_RUNC: LazyLock<bool> = LazyLock::new(|| {
+        let runc = Command::new("runc").arg("--version").output();
+        runc.is_ok_and(|output| output.status.success())
+    });
+    if *HAS_RUNC {
+        return Ok(());
     }
+    Err(Trouble::Skipped("ghosts need runc: setup/system.sh installs it".into()))
 }
 
 /// `farfork ghost start` on this node; its name.

@@ -17,14 +17,26 @@ pub const EVERY_OTHER_BLOCK: u64 = 0x0000_ffff_0000_ffff;
 /// Has it known of these pages of an image that clones access and write them. By the default policy, whoever
 /// waits gets copies before it starts, and whoever starts at once is helped with them.
 pub fn written(pool: &Path, image: &str, pages: u64) -> Outcome {
-    let failed = |error: &dyn std::error::Error| Trouble::during("all written", error);
+    known(pool, image, |count| {
+        let words = vec![pages; count];
+        PageBits { accessed: words.clone(), dirtied: words, hot: Vec::new() }
+    })
+}
+
+/// Has all that clones map of an image from the pool be declared hot, as a user does by `farfork hot`.
+pub fn hot(pool: &Path, image: &str) -> Outcome {
+    known(pool, image, |count| PageBits { hot: vec![ALL; count], ..PageBits::default() })
+}
+
+/// Has it known what these bits say, of which there are so many words.
+fn known(pool: &Path, image: &str, bits: impl Fn(usize) -> PageBits) -> Outcome {
+    let failed = |error: &dyn std::error::Error| Trouble::during("telling of pages", error);
     let pool = Pool::open(pool).map_err(|error| failed(&error))?;
     let catalog = Catalog::open(&pool).map_err(|error| failed(&error))?;
     let name: ImageName = image.parse().map_err(|error| failed(&error))?;
     let cid = catalog.get(&name).map_err(|error| failed(&error))?;
     let cid = cid.ok_or_else(|| Trouble::Failed(format!("no image {name}")))?;
     let image = Image::read(&pool, cid).map_err(|error| failed(&error))?;
-    let words = vec![pages; image.placement.len() * (CHUNK_BYTES / PAGE_BYTES / 64) as usize];
-    let bits = PageBits { accessed: words.clone(), dirtied: words, hot: Vec::new() };
-    pool.add_users_bits(cid, &bits).map_err(|error| failed(&error))
+    let count = image.placement.len() * (CHUNK_BYTES / PAGE_BYTES / 64) as usize;
+    pool.add_users_bits(cid, &bits(count)).map_err(|error| failed(&error))
 }

@@ -40,3 +40,8 @@ impl Trouble {
 
 /// The result of every step of a test.
 pub type Outcome<T = ()> = Result<T, Trouble>;
+
+/// Whether there is time for all tests, and all that a test can try.
+pub fn is_long() -> bool {
+    std::env::var_os("FARFORK_TEST_LONG").is_some()
+}

@@ -1,5 +1,6 @@
 //! What the table knows about one program.
 
+use crate::way::{POLICIES, Place, Way};
 use crate::{Flavour, Outcome, Trouble};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -276,6 +277,15 @@ impl Program {
             }
             _ => false,
         }
+    }
+
+    /// Whether its clones begin like this when there is little time: in each kind of ghost by one policy,
+    /// which differs from program to program.
+    pub fn stands_for(&self, way: Way) -> bool {
+        let first = self.name.bytes().map(usize::from).sum::<usize>();
+        let place = usize::from(way.place == Place::AttachedGhost);
+        REPRESENTATIVES.contains(&self.name)
+            || POLICIES[(first + place) % POLICIES.len()] == way.tiering
     }
 
     /// The path of the preloaded library, if there is one to preload.

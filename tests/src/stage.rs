@@ -144,7 +144,7 @@ impl<'a> Stage<'a> {
         self.clone(&label, &[&node, more].concat())
     }
 
-    /// Clones of a parent's second image. For one of them all memory of its first process is declared
+    /// Clones of a parent's second image. For one of them all of its memory is declared
     /// hot, so that pages become local together; another, under the default policy, is helped. Where a
     /// node has room for one, others start when the first have passed.
     fn tiers(&mut self) -> Outcome {
@@ -167,7 +167,7 @@ impl<'a> Stage<'a> {
     fn clone_in_tier(&self, number: usize, tier: &str) -> Outcome<Subject> {
         let tiering = match tier {
             HOT => {
-                self.declare_all_hot()?;
+                known::hot(self.pool, &self.image)?;
                 "hybrid"
             }
             HELPED => {
@@ -184,23 +184,6 @@ impl<'a> Stage<'a> {
         clones.iter_mut().try_for_each(pass).map_err(|trouble| self.with_parent(trouble))
     }
 
-    /// Declares hot what clones of the first process map from the pool, mapping by mapping, as far as there is
-    /// any of it in the image.
-    fn declare_all_hot(&self) -> Outcome {
-        let path = format!("/proc/{}/maps", self.parent.pid());
-        let maps = std::fs::read_to_string(&path).unwrap_or_default();
-        let mut declared = 0;
-        for range in maps.lines().filter_map(|line| line.split(' ').next()) {
-            let mut command = farfork::command(&["hot", "set", "--pool"])?;
-            command.arg(self.pool).args([&*self.image, range]);
-            declared += u32::from(farfork::run(command)?.status.success());
-        }
-        if declared == 0 {
-            return Err(Trouble::Failed("none of its memory could be declared hot".to_owned()));
-        }
-        Ok(())
-    }
-
     /// All clones wait before the first goes on; then one after the other, the parent last.
     fn beside_parent(&mut self, policies: &[&str]) -> Outcome {
         self.must_checkpoint(&[])?;
@@ -211,12 +194,12 @@ impl<'a> Stage<'a> {
         self.compare_values(&started)
     }
 
-    /// Clones in ghosts of this node under each policy at the same time, which are gone with them.
+    /// Clones in ghosts of this node under several policies at the same time, which are gone with them.
     fn in_ghosts(&mut self, places: &[Place]) -> Outcome {
         self.must_checkpoint(&[])?;
         // So that clones are supplied with pages, ahead if they wait or while they run, and touch others.
         known::written(self.pool, &self.image, known::EVERY_OTHER_BLOCK)?;
-        let ways: Vec<Way> = self.ways().filter(|way| places.contains(&way.place)).collect();
+        let ways: Vec<Way> = self.ways().filter(|way| self.is_tried(*way, places)).collect();
         let ghosts = ways.iter().map(|way| self.ghost(*way)).collect::<Outcome<Vec<_>>>()?;
         let clone = |(way, ghost): (&Way, &Option<String>)| {
             self.clone(&format!("clone {}", way.name()), &way.options(ghost.as_deref()))
@@ -226,6 +209,10 @@ impl<'a> Stage<'a> {
         self.parent.must_pass()?;
         self.compare_values(&clones)?;
         ghosts.iter().flatten().try_for_each(|ghost| farfork::must_be_gone(ghost))
+    }
+
+    fn is_tried(&self, way: Way, places: &[Place]) -> bool {
+        places.contains(&way.place) && (crate::is_long() || self.program.stands_for(way))
     }
 
     /// How clones can begin: no several processes wait together.

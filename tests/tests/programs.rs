@@ -17,7 +17,12 @@ fn missing(flavour: Flavour, program: &Program, is_long: bool) -> Option<String>
 
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
-    let is_long = std::env::var_os("FARFORK_TEST_LONG").is_some();
+    let is_long = farfork_tests::is_long();
+    if !is_long {
+        eprintln!(
+            "in ghosts most programs are cloned by one policy: FARFORK_TEST_LONG=1 has them cloned by all"
+        );
+    }
     for program in table::all() {
         for flavour in program.flavours() {
             let name = format!("{}::{}", flavour.name(), program.name);

@@ -150,7 +150,7 @@ fn are_refused_without_room() -> Outcome {
 
 /// A minute after the last clone, the memory is free again.
 fn go_when_nobody_uses_them() -> Outcome {
-    if std::env::var_os("FARFORK_TEST_LONG").is_none() {
+    if !farfork_tests::is_long() {
         return Err(Trouble::Skipped("it takes a minute: FARFORK_TEST_LONG=1 runs it".into()));
     }
     let mut scene = Scene::set(64)?;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use farfork_tests::subject::Subject;
 use farfork_tests::way::{Place, Way};
-use farfork_tests::{Outcome, farfork};
+use farfork_tests::{Outcome, farfork, is_long};
 
 use crate::Case;
 use crate::scene::{Scene, await_until};
@@ -19,10 +19,6 @@ const CHAIN: usize = 20;
 /// Cycles of checkpoint and clone; the long run has the number that users are promised.
 fn cycles() -> usize {
     if is_long() { 1000 } else { 40 }
-}
-
-fn is_long() -> bool {
-    std::env::var_os("FARFORK_TEST_LONG").is_some()
 }
 
 /// Every policy in every place, again and again; ghosts, each of which has to be made, if there are to be any.

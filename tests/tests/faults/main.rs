@@ -80,7 +80,7 @@ fn add_cases(tests: &mut Tests, missing: Option<&str>) {
 
 /// Every way of each test; those for which another stands run when there is time.
 fn add_crossed(tests: &mut Tests, missing: Option<&str>) {
-    let is_long = std::env::var_os("FARFORK_TEST_LONG").is_some();
+    let is_long = farfork_tests::is_long();
     let all = CROSSED.iter().flat_map(|(module, tests)| tests.iter().map(move |t| (module, t)));
     for (module, test) in all {
         for way in Way::all().filter(|way| (test.only)(*way)) {

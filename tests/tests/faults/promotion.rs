@@ -19,7 +19,7 @@ pub const CASES: &[Case] = &[
 
 /// How often a clone is promoted while it writes to pages for the first time.
 fn rounds() -> u32 {
-    if std::env::var_os("FARFORK_TEST_LONG").is_some() { 100 } else { 4 }
+    if farfork_tests::is_long() { 100 } else { 4 }
 }
 
 fn pid_of(scene: &Scene) -> Outcome<i64> {
@@ -87,7 +87,7 @@ fn loses_no_write_under(tiering: &str) -> Outcome {
 
 /// Clones whose writers follow who makes their pages local, one after the other, for so long.
 fn loses_no_write_meanwhile() -> Outcome {
-    let is_long = std::env::var_os("FARFORK_TEST_LONG").is_some();
+    let is_long = farfork_tests::is_long();
     let each = Duration::from_secs(if is_long { 90 } else { 3 });
     let mut scene = Scene::set(96)?;
     scene.agent()?;

@@ -243,7 +243,7 @@ const NO_STEP: &str = "no step was seen";
 
 /// Whether every step is taken, or one of several, in an order that leaves none out for ever.
 pub fn stride(of: u64) -> usize {
-    if std::env::var_os("FARFORK_TEST_LONG").is_some() { 1 } else { of as usize }
+    if farfork_tests::is_long() { 1 } else { of as usize }
 }
 
 /// Strikes at every step, or one of `stride`, until nobody is struck any more.

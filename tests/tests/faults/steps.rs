@@ -130,7 +130,7 @@ fn of_the_template() -> Outcome {
     let mut stage = Stage::set(NEW)?;
     everywhere(&mut stage, (Role::Template, Role::Template), false, 1, goes_on)?;
     everywhere(&mut stage, (Role::Template, Role::Template), true, 1, goes_on)?;
-    everywhere(&mut stage, (Role::Init, Role::Template), false, stride(3), goes_on)?;
+    everywhere(&mut stage, (Role::Init, Role::Template), false, stride(11), goes_on)?;
     stage.strike()
 }
 
@@ -154,34 +154,34 @@ fn of_the_clone() -> Outcome {
 
 fn of_the_clone_of_the_same_pid() -> Outcome {
     let mut stage = Stage::set(SAME)?;
-    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(3), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(11), is_told)?;
     stage.strike()
 }
 
 fn of_the_clone_whose_init_is_killed() -> Outcome {
     let mut stage = Stage::set(NEW)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(3), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(11), is_told)?;
     stage.strike()
 }
 
 fn same_pid_without_init() -> Outcome {
     let mut stage = Stage::set(SAME)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(2), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(7), is_told)?;
     stage.strike()
 }
 
 fn of_the_spare() -> Outcome {
     let mut stage = Stage::set_with_spare()?;
     everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(7), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(17), is_told)?;
     stage.strike()
 }
 
 fn of_a_ghost() -> Outcome {
     let mut stage = Stage::set_by(Way { place: Place::EmptyGhost, ..PLAIN })?;
     everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
-    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(3), is_told)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(5), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(11), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(13), is_told)?;
     stage.strike()
 }
 
@@ -189,7 +189,7 @@ fn of_a_ghost() -> Outcome {
 fn of_a_ghost_with_its_image() -> Outcome {
     let mut stage = Stage::set_by(Way { place: Place::AttachedGhost, ..PLAIN })?;
     everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_told)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(3), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(11), is_told)?;
     stage.strike()
 }
 
@@ -197,10 +197,10 @@ fn by_its_policy(way: Way) -> Outcome {
     let mut stage = Stage::set_by(way)?;
     // One that waits with its image has its init behind it.
     if way.place != Place::AttachedGhost {
-        everywhere(&mut stage, (Role::Init, Role::Init), false, stride(5), is_told)?;
+        everywhere(&mut stage, (Role::Init, Role::Init), false, stride(13), is_told)?;
     }
-    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(5), is_told)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(7), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(13), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(17), is_told)?;
     stage.strike()
 }
 
@@ -245,7 +245,7 @@ fn without_the_spare() -> Outcome {
 /// A clone whose caller was told of it goes on without the agent; any other does not.
 fn of_the_agent() -> Outcome {
     let mut stage = Stage::set(NEW)?;
-    let strides = stride(3);
+    let strides = stride(11);
     everywhere(&mut stage, (Role::Agent, Role::Agent), false, strides, agent_is_gone)?;
     stage.strike()
 }
