@@ -22,6 +22,8 @@ from farfork.demo.command import Farfork
 # Longer where the processor is emulated.
 PATIENCE_S = float(os.environ.get("FARFORK_TEST_PATIENCE_S", "60"))
 POOL_SIZE = "1G"
+# So much of a log is shown with a failure.
+LAST_WORDS = 20_000
 
 COUNT = """
 import os, time
@@ -184,6 +186,11 @@ def serving(
     platform.begin(listen)
     try:
         yield platform
+    except BaseException:
+        # Shown with the failure: the directory goes with the test.
+        print(f"the gateway's status: {platform.process.poll()}; its log ends with")
+        print(platform.log()[-LAST_WORDS:])
+        raise
     finally:
         platform.end()
 

@@ -204,7 +204,9 @@ class Soak:
                 pids = [one["init_pid"] for one in ghosts]
             case _:
                 pids = [agent_of(self.platform, chance.choice(["node1", "node2"])) or 0]
-        if pids and (pid := chance.choice(pids)):
+        pid = chance.choice(pids) if pids else 0
+        # Nobody else's process, whatever was told.
+        if any(pid in node_of(self.platform, node) for node in ("node1", "node2")):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             self.faults += 1

@@ -212,9 +212,9 @@ impl Client {
     /// Makes a ghost.
     pub fn start_ghost(&self, call: GhostCall) -> Result<GhostState, NodeError> {
         self.channel.send(&Call::GhostStart(call), &[])?;
-        match self.reply()? {
-            Reply::Ghost(ghost) => Ok(ghost),
-            other => Err(unexpected(other)),
+        match self.ghost()? {
+            Ok(ghost) => Ok(ghost),
+            Err(other) => Err(unexpected(other)),
         }
     }
 
@@ -223,12 +223,22 @@ impl Client {
         self.channel.send(&Call::GhostList, &[])?;
         let mut ghosts = Vec::new();
         loop {
-            match self.reply()? {
-                Reply::Ghost(ghost) => ghosts.push(ghost),
-                Reply::Done => return Ok(ghosts),
-                other => return Err(unexpected(other)),
+            match self.ghost()? {
+                Ok(ghost) => ghosts.push(ghost),
+                Err(Reply::Done) => return Ok(ghosts),
+                Err(other) => return Err(unexpected(other)),
             }
         }
+    }
+
+    /// A ghost, with pids as they are seen from here; or what else the agent says.
+    fn ghost(&self) -> Result<Result<GhostState, Reply>, NodeError> {
+        let received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
+        let Reply::Ghost(ghost) = received.document else { return Ok(Err(received.document)) };
+        let clone = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
+        let Reply::InGhost = clone.document else { return Ok(Err(clone.document)) };
+        let (init_pid, pid) = (received.about.unwrap_or_default(), clone.about.or(ghost.pid));
+        Ok(Ok(GhostState { init_pid, pid, ..ghost }))
     }
 
     /// Ends one ghost or all of them, with the clones in them.

@@ -293,8 +293,11 @@ pub enum Reply {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A ghost that was made, or one of the list; [`Reply::Done`] follows the last.
+    /// A ghost that was made, or one of the list; [`Reply::Done`] follows the last. The sender's pid in the
+    /// packet's credentials is that of its container's first process. [`Reply::InGhost`] follows each.
     Ghost(GhostState),
+    /// The sender's pid in the packet's credentials is that of the ghost's clone, if it has one.
+    InGhost,
     /// One of the list; [`Reply::Done`] follows the last.
     Clone(CloneState),
     /// Pages have become local; ends the call.
@@ -341,9 +344,9 @@ pub struct GhostState {
     pub user: Option<String>,
     /// What it is doing.
     pub state: GhostPhase,
-    /// Pid of its container's first process, as the agent sees it.
+    /// Pid of its container's first process, as whoever asks sees it; 0 if that has just ended.
     pub init_pid: i32,
-    /// Pid of its clone, as whoever started it sees it.
+    /// Pid of its clone, as whoever asks sees it; if it has just ended, as whoever started it saw it.
     pub pid: Option<i32>,
     /// The image that it has.
     pub cid: Option<String>,

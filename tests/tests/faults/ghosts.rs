@@ -45,6 +45,7 @@ pub const CASES: &[Case] = &[
     ("keeps_nothing_of_farforks_open", keeps_nothing_open),
     ("has_one_image", has_one_image),
     ("waits_with_no_tree", waits_with_no_tree),
+    ("tells_pids_as_they_are_seen", tells_pids_as_they_are_seen),
     ("is_killed_while_its_clone_waits", is_killed_while_its_clone_waits),
     ("loses_its_agent_while_its_clone_waits", loses_its_agent_while_its_clone_waits),
     ("is_asked_by_one_that_goes", is_asked_by_one_that_goes),
@@ -561,6 +562,40 @@ fn waits_with_no_tree() -> Outcome {
     children.into_iter().try_for_each(|child| end(child.into()))?;
     scene.strike()
 }
+
+/// The agent is in another PID namespace, where they have other numbers.
+fn tells_pids_as_they_are_seen() -> Outcome {
+    let mut scene = Scene::set(24)?;
+    scene.agent_apart()?;
+    let mut subject = scene.subject("steady")?;
+    scene.checkpoint(&subject, "a/b")?;
+    subject.must_pass()?;
+    let empty = start(&scene, &[])?;
+    is_in_container(number(&scene, &empty, "init_pid")?, true)?;
+    let attached = attach(&scene)?;
+    is_in_container(number(&scene, &attached, "init_pid")?, true)?;
+    is_in_container(number(&scene, &attached, "pid")?, false)?;
+    let mut clone = clone_with(&scene, &empty, &[])?;
+    clone.await_line("OK")?;
+    is_in_container(number(&scene, &empty, "init_pid")?, true)?;
+    is_in_container(number(&scene, &empty, "pid")?, false)?;
+    clone.must_pass()?;
+    scene.works(&["ghost", "stop", &attached])?;
+    scene.strike()
+}
+
+/// Demands that a process is in a container of an agent that has a PID namespace, and that it is the
+/// container's first or not.
+fn is_in_container(pid: i64, is_first: bool) -> Outcome {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    let pids: Vec<&str> = pids.split_whitespace().collect();
+    let is_it = pids.len() == NAMESPACES && (pids[NAMESPACES - 1] == "1") == is_first;
+    demand(is_it, format!("{pid} is another process:\n{status}"))
+}
+
+/// Of the test, the agent, and the container.
+const NAMESPACES: usize = 3;
 
 fn is_killed_while_its_clone_waits() -> Outcome {
     let (scene, _subject) = stage()?;

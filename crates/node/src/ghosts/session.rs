@@ -36,9 +36,9 @@ impl Node {
             }
         };
         let id = self.ghosts.keep(Waiting { user, stage, container });
-        let state = self.ghosts.look(&id, |waiting| self.describe_waiting(waiting))?;
+        let (state, pid) = self.ghosts.look(&id, |waiting| self.describe_waiting(waiting))?;
         let made = GhostState { phases_us, ..state };
-        if channel.send(&Reply::Ghost(made), &[]).is_err() {
+        if tell(channel, &(made, pid)).is_err() {
             // Nobody knows of it.
             return self.ghosts.stop(&id);
         }
@@ -50,10 +50,8 @@ impl Node {
         let mut all = self.ghosts.look_at_all(|waiting| self.describe_waiting(waiting));
         let running = self.registry.living();
         all.extend(running.iter().filter_map(|clone| self.describe_running(clone)));
-        all.sort_by(|a, b| a.id.cmp(&b.id));
-        for ghost in all {
-            channel.send(&Reply::Ghost(ghost), &[])?;
-        }
+        all.sort_by(|(a, _), (b, _)| a.id.cmp(&b.id));
+        all.iter().try_for_each(|ghost| tell(channel, ghost))?;
         channel.send(&Reply::Done, &[])
     }
 
@@ -136,7 +134,7 @@ impl Node {
         Err(NodeError::GhostOfOther { id, user, name })
     }
 
-    fn describe_waiting(&self, waiting: &Waiting) -> GhostState {
+    fn describe_waiting(&self, waiting: &Waiting) -> Described {
         let Waiting { user, container, stage } = waiting;
         let state = GhostState {
             id: container.id.clone(),
@@ -148,21 +146,23 @@ impl Node {
             ..GhostState::default()
         };
         match stage {
-            Stage::Empty(_) => state,
-            Stage::Attached(attached) => GhostState {
-                state: GhostPhase::Attached,
-                pid: Some(attached.pid),
-                cid: Some(attached.cid.to_string()),
-                image: Some(attached.name.clone()),
-                ..state
-            },
+            Stage::Empty(_) => (state, None),
+            Stage::Attached(attached) => {
+                let state = GhostState {
+                    state: GhostPhase::Attached,
+                    cid: Some(attached.cid.to_string()),
+                    image: Some(attached.name.clone()),
+                    ..state
+                };
+                (state, Some(attached.pid))
+            }
         }
     }
 
-    fn describe_running(&self, clone: &Clone) -> Option<GhostState> {
+    fn describe_running(&self, clone: &Clone) -> Option<Described> {
         let (id, init_pid, kernel_bytes) =
             clone.ghost(|ghost| (ghost.id.clone(), ghost.init_pid, ghost.kernel_bytes()))?;
-        Some(GhostState {
+        let state = GhostState {
             id,
             node: self.name.clone(),
             user: clone.name.split_once('/').map(|(user, _)| user.to_owned()),
@@ -174,7 +174,20 @@ impl Node {
             local_bytes: usage::of_family(init_pid).local_bytes,
             kernel_bytes,
             ..GhostState::default()
-        })
+        };
+        Some((state, Some(clone.pid)))
+    }
+}
+
+/// What is told of a ghost, and the pid of its clone here.
+type Described = (GhostState, Option<i32>);
+
+/// Tells of a ghost; whoever has asked sees its processes by other numbers in another PID namespace.
+fn tell(channel: &Channel, (ghost, clone): &Described) -> Result<(), NodeError> {
+    channel.send_about(&Reply::Ghost(ghost.clone()), ghost.init_pid)?;
+    match *clone {
+        Some(pid) => channel.send_about(&Reply::InGhost, pid),
+        None => channel.send(&Reply::InGhost, &[]),
     }
 }
 
