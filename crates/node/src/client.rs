@@ -212,33 +212,31 @@ impl Client {
     /// Makes a ghost.
     pub fn start_ghost(&self, call: GhostCall) -> Result<GhostState, NodeError> {
         self.channel.send(&Call::GhostStart(call), &[])?;
-        match self.ghost()? {
-            Ok(ghost) => Ok(ghost),
-            Err(other) => Err(unexpected(other)),
-        }
+        self.ghost()?.ok_or_else(|| unexpected(Reply::Done))
     }
 
     /// The ghosts of the node, with those in which clones run.
     pub fn ghosts(&self) -> Result<Vec<GhostState>, NodeError> {
         self.channel.send(&Call::GhostList, &[])?;
         let mut ghosts = Vec::new();
-        loop {
-            match self.ghost()? {
-                Ok(ghost) => ghosts.push(ghost),
-                Err(Reply::Done) => return Ok(ghosts),
-                Err(other) => return Err(unexpected(other)),
-            }
+        while let Some(ghost) = self.ghost()? {
+            ghosts.push(ghost);
         }
+        Ok(ghosts)
     }
 
-    /// A ghost, with pids as they are seen from here; or what else the agent says.
-    fn ghost(&self) -> Result<Result<GhostState, Reply>, NodeError> {
+    /// The next ghost that the agent tells of, with pids as they are seen from here; none when it is done.
+    fn ghost(&self) -> Result<Option<GhostState>, NodeError> {
         let received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
-        let Reply::Ghost(ghost) = received.document else { return Ok(Err(received.document)) };
+        let ghost = match received.document {
+            Reply::Ghost(ghost) => ghost,
+            Reply::Done => return Ok(None),
+            other => return Err(unexpected(other)),
+        };
         let clone = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
-        let Reply::InGhost = clone.document else { return Ok(Err(clone.document)) };
+        let Reply::InGhost = clone.document else { return Err(unexpected(clone.document)) };
         let (init_pid, pid) = (received.about.unwrap_or_default(), clone.about.or(ghost.pid));
-        Ok(Ok(GhostState { init_pid, pid, ..ghost }))
+        Ok(Some(GhostState { init_pid, pid, ..ghost }))
     }
 
     /// Ends one ghost or all of them, with the clones in them.
