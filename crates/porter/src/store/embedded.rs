@@ -31,6 +31,10 @@ const ACCEPTED: TableDefinition<'_, (u64, u128), Json> = TableDefinition::new("a
 /// When calls were accepted, by id.
 const PENDING: TableDefinition<'_, u128, u64> = TableDefinition::new("pending");
 
+/// Of the file's pages and what is to be written, in bytes. By redb's default a gateway would come to hold 1 GiB: each
+/// record is written once and hardly ever read, and the kernel keeps the file's pages, too.
+const CACHE: usize = 16 << 20;
+
 /// A database in a file.
 #[derive(Debug)]
 pub struct Embedded {
@@ -42,7 +46,10 @@ pub struct Embedded {
 impl Embedded {
     /// Opens the database at `path`, or makes it.
     pub fn open(path: &Path) -> Result<Embedded, StoreError> {
-        let database = Database::create(path).map_err(failed("be opened", path))?;
+        let database = Database::builder()
+            .set_cache_size(CACHE)
+            .create(path)
+            .map_err(failed("be opened", path))?;
         let store = Embedded { path: path.to_owned(), database, finished: Finished::default() };
         // Readers find all tables.
         store.write("make tables", Durability::Immediate, |write| {
