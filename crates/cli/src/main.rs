@@ -98,6 +98,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    #[cfg(panic = "unwind")]
+    abort_on_panic();
     // An agent that this command starts must not keep the caller's pipes open. Without the call
     // (Linux before 5.11) it does.
     let _ = farfork_sys::inherited::close_on_exec_from(3);
@@ -128,6 +130,17 @@ fn main() -> ExitCode {
         eprintln!("farfork: {}", told(&*error));
         ExitCode::FAILURE
     })
+}
+
+/// Has a panic of any thread end the process, as in builds that do not unwind: no agent or gateway goes on with a
+/// thread less. Tests have to unwind, and all crates would be compiled twice if this program did not.
+#[cfg(panic = "unwind")]
+fn abort_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// What people are told of an error.
