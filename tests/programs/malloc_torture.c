@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 #define THREADS 4
-#define SLOTS 1200
+#define SLOTS 500
 
 struct slot {
     uint8_t *at;
@@ -105,18 +105,18 @@ static void empty(struct worker *worker) {
 
 static void *work(void *argument) {
     struct worker *worker = argument;
-    churn(worker, 3000);
+    churn(worker, 1250);
     pthread_barrier_wait(&built);
     pthread_barrier_wait(&go_on);
     for (int i = 0; i < SLOTS; i++)
         if (worker->slots[i].at) check_slot(&worker->slots[i]);
     for (int phase = 0; phase < 3; phase++) {
-        churn(worker, 1500);
+        churn(worker, 600);
         trim();
     }
     empty(worker);
     trim();
-    churn(worker, 1000);
+    churn(worker, 400);
     return NULL;
 }
 

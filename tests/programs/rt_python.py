@@ -41,13 +41,13 @@ def allocate_and_drop():
     del blocks[::2]
     gc.collect()
     check("kept blocks", 50, sum(set(block) == {block[0]} for block in blocks))
-    lists = [[index] * 100 for index in range(20_000)]
-    check("lists", 20_000 * 100, sum(map(len, lists)))
+    lists = [[index] * 100 for index in range(5_000)]
+    check("lists", 5_000 * 100, sum(map(len, lists)))
 
 
 def main():
     random.seed(1)
-    table = {index: random.random() for index in range(200_000)}
+    table = {index: random.random() for index in range(30_000)}
     before = digest(table)
     packed = zlib.compress(repr(table).encode(), 1)
     database = sqlite3.connect(":memory:")

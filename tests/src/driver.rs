@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -58,7 +59,11 @@ impl Tests {
         for (reason, count) in self.missing {
             eprintln!("SKIPPED {count} tests: {reason}");
         }
-        let conclusion = libtest_mimic::run(&Arguments::from_args(), self.trials);
+        let mut arguments = Arguments::from_args();
+        // Many wait: for a clock, for who is to be killed, for a container.
+        let processors = thread::available_parallelism().map_or(1, |count| count.get());
+        arguments.test_threads.get_or_insert(2 * processors);
+        let conclusion = libtest_mimic::run(&arguments, self.trials);
         // Not before: other tests' lines are printed in pieces. setup/summary.py counts these.
         for (name, reason) in SKIPPED.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             println!("skipped: {reason} [{name}]");

@@ -61,7 +61,7 @@ func freshMemory() {
 
 func garbage() {
 	var kept [][]byte
-	for i := 0; i < 2000; i++ {
+	for i := 0; i < 500; i++ {
 		block := make([]byte, 1+i*37%60000)
 		for at := range block {
 			block[at] = byte(i)
@@ -106,7 +106,7 @@ func spin(stop *bool, mutex *sync.Mutex) {
 		if done {
 			return
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -119,7 +119,7 @@ func wait() {
 }
 
 func main() {
-	table := build(200_000)
+	table := build(30_000)
 	before := digest(table)
 	workers := squares(100)
 	stop, mutex := false, sync.Mutex{}
@@ -143,7 +143,7 @@ func main() {
 	freshMemory()
 	runtime.GC()
 	garbage()
-	check("rebuilt map", before, digest(build(200_000)))
+	check("rebuilt map", before, digest(build(30_000)))
 	<-ticker.C
 	<-ticker.C
 	mutex.Lock()
