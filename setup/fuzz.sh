@@ -16,7 +16,7 @@ names=("$@")
 host=x86_64-unknown-linux-gnu
 target=${CARGO_TARGET_DIR:-fuzz/target}
 build=$PWD/build/fuzz
-FARFORK_FUZZ_SEEDS=$PWD/fuzz/corpus cargo test --quiet --package farfork-image --test hostile seeds
+FARFORK_FUZZ_SEEDS=$PWD/fuzz/corpus cargo test --quiet --workspace --test hostile seeds
 export CARGO_TARGET_DIR=$target/fuzz
 readonly coverage="-Cpasses=sancov-module --cfg fuzzing
     -Cllvm-args=-sanitizer-coverage-level=4

@@ -42,11 +42,15 @@ else
     step build cargo build --workspace --all-targets
     # With the output of tests that passed: it tells which of them could not be made here.
     step cargo cargo test --workspace --no-fail-fast -- --show-output
-    step fuzz setup/fuzz.sh
     [ -z "${FARFORK_TEST_LONG:-}" ] || step qemu tests/qemu/run.sh
     if [ -d python ]; then
-        step pytest .venv/bin/python -m pytest python
+        # Many wait. The soak counts what is left on the machine, of whomever, and mostly waits itself, while what is
+        # fuzzed is compiled.
+        step pytest .venv/bin/python -m pytest python --numprocesses 4 --dist loadfile --ignore python/tests/test_soak.py
+        step soak .venv/bin/python -m pytest python/tests/test_soak.py &
     fi
+    step fuzz setup/fuzz.sh
+    wait
 fi
 
 echo
