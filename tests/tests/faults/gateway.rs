@@ -4,6 +4,7 @@
 //! The steps are those of all its threads together. Their order is not the same each time: they are counted all the
 //! same.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Output;
 use std::time::Instant;
@@ -101,7 +102,10 @@ fn strike(platform: &mut Platform, (name, caller): (&str, Caller), blow: Blow) -
     let took = took(struck.unwrap_or(begun), known, &stalls);
     demand(took < SOON, format!("took {took:?}\n{}", farfork::text(&output)))?;
     if struck.is_some() {
+        let before = ghosts(platform)?;
         platform.replace_gateway()?;
+        let left: Vec<String> = ghosts(platform)?.intersection(&before).cloned().collect();
+        demand(left.is_empty(), format!("expected no ghosts of the gateway before, saw {left:?}"))?;
     }
     match (is_good, &accepted) {
         (true, Some(id)) => was_made(platform, id)?,
@@ -113,6 +117,13 @@ fn strike(platform: &mut Platform, (name, caller): (&str, Caller), blow: Blow) -
     }
     call(platform, name, n)?;
     Ok(struck.is_some())
+}
+
+/// The ids of the node's ghosts.
+fn ghosts(platform: &Platform) -> Outcome<BTreeSet<String>> {
+    let text = platform.works(&["ghost", "list", "--json"])?;
+    let told: Vec<Value> = serde_json::from_str(&text).map_err(during("reading ghosts"))?;
+    Ok(told.iter().filter_map(|ghost| ghost["id"].as_str()).map(str::to_owned).collect())
 }
 
 /// Demands that a call that was accepted is made, sooner or later.
