@@ -18,8 +18,6 @@ use super::shelf::Use;
 const RELIEF: Duration = Duration::from_millis(250);
 /// How often it is looked at whether the pool has.
 const RECLAIM: Duration = Duration::from_secs(1);
-/// Nobody is asked where less is used, in thousandths.
-const NO_PRESSURE_PERMILLE: u64 = 850;
 
 impl Shared {
     /// What is on a node: instances, and ghosts that wait among what has nothing to do.
@@ -50,9 +48,6 @@ pub async fn relieve(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RELIEF).await;
         for node in shared.nodes.nodes(Claim::default(), None) {
-            if node.memory.excess_above(NO_PRESSURE_PERMILLE) == 0 {
-                continue;
-            }
             let Neighbours { idle, leaving_bytes, .. } = shared.neighbours(&node.name);
             let facts = ReliefFacts { memory: node.memory, idle, leaving_bytes };
             let decision = shared.advisor.policies.relief.decide(&facts);
@@ -71,7 +66,10 @@ pub async fn reclaim(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RECLAIM).await;
         let (pool, wanted_bytes) = (shared.nodes.pool(), shared.shelf.take_wanted());
-        if wanted_bytes == 0 && pool.excess_above(NO_PRESSURE_PERMILLE) == 0 {
+        // Whether any is to go is known before it is known which there are.
+        let all = ImageFacts { bytes: pool.used_bytes, ..ImageFacts::default() };
+        let facts = ReclaimFacts { pool, wanted_bytes, images: vec![all] };
+        if shared.advisor.policies.reclaim.decide(&facts).choice.is_empty() {
             continue;
         }
         for name in chosen(&shared, pool, wanted_bytes, &mut kept_all).await {

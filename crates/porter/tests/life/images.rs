@@ -88,6 +88,16 @@ async fn the_one_that_is_started_least_goes_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_mark_may_be_any() {
+    let reclaim = BetweenMarks { high_permille: 500, low_permille: 450 };
+    let (world, _) = with_images_by(Settings { reclaim, ..settings() }, ["a", "b"]).await;
+    filled(&world, 499).await;
+    assert_eq!(functions(&world), ["a", "b"], "there is room");
+    filled(&world, 501).await;
+    assert_eq!(functions(&world).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn those_that_clones_live_of_stay() {
     let (world, _) = with_images(["a", "b"]).await;
     let images = world.nodes.state().images.clone();

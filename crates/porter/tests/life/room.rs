@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use farfork_policy::Settings;
+use farfork_policy::admission::LeastWorthFirst;
 use farfork_porter::api::Outcome;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -151,6 +152,24 @@ async fn idle_instances_end_when_a_node_runs_out_of_memory() {
     settle().await;
     settle().await;
     assert_eq!(world.nodes.alive(), [1], "the one that is used less is worth less");
+    world.replay();
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_instances_end_from_any_mark_on() {
+    let admission = LeastWorthFirst { most_memory_permille: 600, ..LeastWorthFirst::default() };
+    let nodes = TestNodes::new(&[("node1", 1024)]);
+    let world = World::with(nodes, Settings { admission, ..Settings::default() });
+    world.nodes.state().held_bytes = Some(8 << 20);
+    let action = world.action("a", "code", json!({}));
+    world.calls(&action, 1).await;
+    let budget = world.nodes.state().nodes[0].memory.budget_bytes;
+    for (permille, alive) in [(550, 1), (650, 0)] {
+        world.nodes.state().nodes[0].memory.used_bytes = budget * permille / 1000;
+        settle().await;
+        settle().await;
+        assert_eq!(world.nodes.alive().len(), alive, "{permille}");
+    }
     world.replay();
 }
 
