@@ -299,20 +299,44 @@ def images_of(platform: Platform, action: str) -> list[str]:
     return [name for name in names if name.startswith(f"guest/{action}:")]
 
 
+def begin(platform: Platform, sleep: float) -> str:
+    """Leave a call of the function "last" to the platform's only node, which has begun it."""
+    call = platform.ask("POST", "actions/last", {"sleep": sleep})
+    assert call.status == 202
+    busy = 'farfork_instances{namespace="guest",action="last",node="node1",state="busy"} 1'
+    await_true(lambda: busy in platform.raw("GET", "/metrics").body, "it has begun")
+    one: str = call.body["activationId"]
+    return one
+
+
+def test_a_second_signal_waits_for_no_call_and_the_next_run_makes_it(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    sleep_s = 6
+    with ExitStack() as stack:
+        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
+        state = stack.enter_context(open_place()) / "state"
+        with serving(farfork, state, "--nodes", "1") as platform:
+            platform.deploy("last", COUNT)
+            one = begin(platform, sleep_s)
+            platform.process.send_signal(signal.SIGTERM)
+            await_true(lambda: "ending" in platform.log(), "it has the first")
+            platform.process.send_signal(signal.SIGTERM)
+            assert platform.process.wait(PATIENCE_S) == 0, platform.log()
+            ended_ms = time.time() * 1000
+        with serving(farfork, state, "--nodes", "1") as platform:
+            await_true(lambda: records(platform, [one])[0].status == 200, "it is made")
+            made = records(platform, [one])[0].body
+            assert made["response"]["status"] == "success"
+            assert made["end"] >= ended_ms + 1000 * sleep_s, "it had ended before"
+
+
 def test_what_has_begun_is_made_before_the_end_and_nothing_old_stays(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)
     with ExitStack() as stack:
         farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
         state = stack.enter_context(open_place()) / "state"
-
-        def begin(platform: Platform, sleep: float) -> str:
-            call = platform.ask("POST", "actions/last", {"sleep": sleep})
-            assert call.status == 202
-            busy = 'farfork_instances{namespace="guest",action="last",node="node1",state="busy"} 1'
-            await_true(lambda: busy in platform.raw("GET", "/metrics").body, "it has begun")
-            one: str = call.body["activationId"]
-            return one
 
         with serving(farfork, state, "--nodes", "1") as platform:
             platform.deploy("last", COUNT)
