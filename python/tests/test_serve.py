@@ -309,6 +309,29 @@ def begin(platform: Platform, sleep: float) -> str:
     return one
 
 
+def test_a_node_that_is_served_no_more_leaves_no_cgroup(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
+        state = stack.enter_context(open_place()) / "state"
+        run = farfork.environment["FARFORK_RUN"].replace("/", "-")
+
+        def left() -> set[str]:
+            return {path.name for path in cgroups(re.escape(f"farfork{run}-") + ".*")}
+
+        with serving(farfork, state) as platform:
+            await_true(lambda: len(ghosts_of(platform)) >= 2, "ghosts wait")
+            platform.process.kill()
+            platform.process.wait()
+        assert len(left()) == 2, left()
+        with serving(farfork, state, "--nodes", "1") as platform:
+            assert len(left()) == 1, left()
+            platform.process.send_signal(signal.SIGTERM)
+            assert platform.process.wait(PATIENCE_S) == 0, platform.log()
+        assert not left()
+
+
 def test_a_second_signal_waits_for_no_call_and_the_next_run_makes_it(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -117,13 +118,17 @@ type Owned = Arc<BTreeMap<String, OwnGroup>>;
 /// Makes the cgroups of the nodes.
 fn budgets(settings: &Settings) -> Result<Owned, ClusterError> {
     let make = |node: &String| {
-        // As many platforms may run as there are directories for their sockets.
-        let socket = paths::socket(node).display().to_string();
-        let made = OwnGroup::make(&format!("farfork{}", socket.replace('/', "-")));
         let failed = |error| ClusterError::Budget { node: node.clone(), reason: words::of(&error) };
-        Ok((node.clone(), made.map_err(failed)?))
+        Ok((node.clone(), group(node).map_err(failed)?))
     };
     Ok(Arc::new(settings.nodes.iter().map(make).collect::<Result<_, ClusterError>>()?))
+}
+
+/// The cgroup of a node, made if need be.
+fn group(node: &str) -> io::Result<OwnGroup> {
+    // As many platforms may run as there are directories for their sockets.
+    let socket = paths::socket(node).display().to_string();
+    OwnGroup::make(&format!("farfork{}", socket.replace('/', "-")))
 }
 
 /// Ends agents that were left and are not what would be started now. Then nothing is in the way of the
@@ -144,6 +149,10 @@ fn settle(settings: &Settings, budgets: &Owned) -> Result<BTreeMap<String, Agent
         agent.end();
         if is_here {
             farfork_node::leave_ghosts(&node);
+        }
+        if is_here && !budgets.contains_key(&node) {
+            // The group of a node that is served no more goes with what was left of it.
+            drop(group(&node));
         }
     }
     // The group of a node that somebody else serves is not this platform's.
