@@ -44,13 +44,11 @@ else
     step cargo cargo test --workspace --no-fail-fast -- --show-output
     [ -z "${FARFORK_TEST_LONG:-}" ] || step qemu tests/qemu/run.sh
     if [ -d python ]; then
-        # Many wait. The soak counts what is left on the machine, of whomever, and mostly waits itself, while what is
-        # fuzzed is compiled.
+        # Many wait. The soak counts what is left on the machine, of whomever, and so is alone.
         step pytest .venv/bin/python -m pytest python --numprocesses 4 --dist loadfile --ignore python/tests/test_soak.py
-        step soak .venv/bin/python -m pytest python/tests/test_soak.py &
+        step soak .venv/bin/python -m pytest python/tests/test_soak.py
     fi
     step fuzz setup/fuzz.sh
-    wait
 fi
 
 echo

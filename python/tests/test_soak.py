@@ -42,7 +42,7 @@ WEIGHTS = {"often": 60, "sometimes": 30, "seldom": 8, "rare": 2}
 # What a gateway may hold more than at first: connections of callers, and what it knows of calls.
 # Agents: what belongs to the ghosts that wait, of which there may be more.
 MOST_MORE_FDS = 64
-MOST_MORE_BYTES = 96 << 20
+MOST_MORE_BYTES = 48 << 20
 
 
 class Soak:
