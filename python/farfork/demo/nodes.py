@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from farfork.demo.command import Farfork
+from farfork.demo.command import CommandError, Farfork
 
 _JOIN_TIMEOUT_S = 20
 _END_TIMEOUT_S = 10
@@ -59,11 +59,15 @@ def _agent(farfork: Farfork, name: str, prefix: tuple[str, ...]) -> Iterator[_Ag
         process = farfork.popen(*call, words=words, prefix=prefix)
         try:
             yield _Agent(name, process, words)
-        finally:
-            try:
+        except BaseException:
+            # What has failed is told, not that an agent that is not there lists no clones.
+            with suppress(CommandError):
                 end_clones(farfork, name)
-            finally:
-                (_end_namespace if prefix else _end)(process)
+            raise
+        else:
+            end_clones(farfork, name)
+        finally:
+            (_end_namespace if prefix else _end)(process)
 
 
 def _await_joined(farfork: Farfork, agent: _Agent) -> None:

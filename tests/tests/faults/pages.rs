@@ -1,5 +1,6 @@
 //! Clones whose pages are supplied one by one, and those who are not there to do it.
 
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
 
 use farfork_tests::subject::Subject;
@@ -86,13 +87,19 @@ fn are_waited_for_when_their_init_ends(way: Way) -> Outcome {
     let init = parent_of(pid)?;
     kill(init, Signal::SIGSTOP).map_err(during("stopping an init"))?;
     clone.send_byte();
-    let sleeps_in = || std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-    await_until("the clone waits for a page", || sleeps_in() == "handle_userfault")
-        .map_err(|_| Trouble::Failed(format!("the clone is in '{}'", sleeps_in())))?;
+    let waits = || sleeps_in(pid).iter().any(|place| place == "handle_userfault");
+    await_until("the clone waits for a page", waits)
+        .map_err(|_| Trouble::Failed(format!("the clone's threads are in {:?}", sleeps_in(pid))))?;
     kill(init, Signal::SIGKILL).map_err(during("killing an init"))?;
     must_be_killed(&mut clone)?;
     parent.must_pass()?;
     scene.strike()
+}
+
+/// Where in the kernel each thread of a process sleeps.
+fn sleeps_in(pid: i32) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| fs::read_to_string(thread.path().join("wchan")).ok()).collect()
 }
 
 /// A clone ends when its init is killed, and its caller is told why.
@@ -106,7 +113,7 @@ pub fn must_be_killed(clone: &mut Subject) -> Outcome {
 /// The init of a clone.
 pub fn parent_of(pid: i32) -> Outcome<Pid> {
     let path = format!("/proc/{pid}/status");
-    let text = std::fs::read_to_string(path).map_err(during("looking at a clone"))?;
+    let text = fs::read_to_string(path).map_err(during("looking at a clone"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap_or_default();
     line.trim().parse().map(Pid::from_raw).map_err(during("finding a clone's init"))
 }
@@ -129,7 +136,7 @@ fn are_not_supplied_for_a_checkpoint(way: Way) -> Outcome {
 
 fn own_kib(pid: i32) -> Outcome<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
-    let text = std::fs::read_to_string(path).map_err(during("looking at a clone"))?;
+    let text = fs::read_to_string(path).map_err(during("looking at a clone"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap_or_default();
     line.trim().trim_end_matches(" kB").parse().map_err(during("its own memory"))
 }
