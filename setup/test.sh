@@ -44,9 +44,10 @@ else
     step cargo cargo test --workspace --no-fail-fast -- --show-output
     [ -z "${FARFORK_TEST_LONG:-}" ] || step qemu tests/qemu/run.sh
     if [ -d python ]; then
-        # Many wait. The soak counts what is left on the machine, of whomever, and so is alone.
-        step pytest .venv/bin/python -m pytest python --numprocesses 4 --dist loadfile --ignore python/tests/test_soak.py
-        step soak .venv/bin/python -m pytest python/tests/test_soak.py
+        # Many wait. Who is killed for want of memory, and what is left, is counted of the whole machine: these are alone.
+        alone=(python/tests/test_memory.py python/tests/test_soak.py)
+        step pytest .venv/bin/python -m pytest python --numprocesses 4 --dist loadfile "${alone[@]/#/--ignore=}"
+        step pytest-alone .venv/bin/python -m pytest "${alone[@]}"
     fi
     step fuzz setup/fuzz.sh
 fi
