@@ -44,8 +44,9 @@ else
     step cargo cargo test --workspace --no-fail-fast -- --show-output
     [ -z "${FARFORK_TEST_LONG:-}" ] || step qemu tests/qemu/run.sh
     if [ -d python ]; then
-        # Many wait. Who is killed for want of memory, and what is left, is counted of the whole machine: these are alone.
-        alone=(python/tests/test_memory.py python/tests/test_soak.py)
+        # Many wait. Functions' processes, who is killed for want of memory, and what is left: some count of the whole
+        # machine, and are alone.
+        alone=(python/tests/test_{isolation,memory,soak}.py)
         step pytest .venv/bin/python -m pytest python --numprocesses 4 --dist loadfile "${alone[@]/#/--ignore=}"
         step pytest-alone .venv/bin/python -m pytest "${alone[@]}"
     fi

@@ -7,8 +7,8 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,17 @@ from served import (
 )
 
 from farfork.demo.command import Farfork
+
+# The binary, on a pool of its own, and where one platform after the other keeps its state.
+Lasting = tuple[Farfork, Path]
+
+
+@pytest.fixture
+def lasting(tmp_path: Path) -> Iterator[Lasting]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with pooled(tmp_path, POOL_SIZE) as farfork, open_place() as place:
+        yield farfork, place / "state"
 
 
 def test_a_function_becomes_an_image_and_is_called_through_a_burst(platform: Platform) -> None:
@@ -251,47 +262,43 @@ def records(platform: Platform, ids: list[str]) -> list[Answer]:
     return [platform.ask("GET", f"activations/{one}") for one in ids]
 
 
-def test_accepted_calls_survive_a_kill_and_nothing_is_left(tmp_path: Path) -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-    with ExitStack() as stack:
-        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
-        state = stack.enter_context(open_place()) / "state"
-        with serving(farfork, state) as platform:
-            platform.deploy("kept", COUNT)
-            for _ in range(17):
-                platform.good("kept")
-            calls = [platform.ask("POST", "actions/kept", {"sleep": 5}) for _ in range(3)]
-            assert [call.status for call in calls] == [202] * 3
-            ids = [call.body["activationId"] for call in calls]
-            await_true(lambda: len(platform.instances()) == 3, "all of them run")
-            agents, ghosts = agents_of(platform), ghosts_of(platform)
-            assert len(ghosts) >= len(ids), "each instance runs in one"
-            own = {one["pid"] for one in platform.instances()}
-            platform.process.kill()
-            platform.process.wait()
-            await_true(lambda: not alive(own), "instances go with it")
-        with serving(farfork, state) as platform:
-            assert agents_of(platform) == agents, "they have survived it"
-            assert not ghosts & ghosts_of(platform), "nobody knows them any more"
-            await_true(
-                lambda: {one.status for one in records(platform, ids)} == {200}, "they are made"
-            )
-            made = [one.body for one in records(platform, ids)]
-            assert [one["response"]["status"] for one in made] == ["success"] * 3
-            assert {start_kind(one) for one in made} == {"clone"}
-            ghosts |= ghosts_of(platform)
-            end_in_order(platform)
-        assert not {f"farfork-{one}" for one in ghosts} & containers()
-        assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
-        assert list((tmp_path / "run").glob("*.ghosts")) == []
-        pool = farfork.environment["FARFORK_POOL"]
-        assert farfork.do("pool", "check", pool) == "the pool is sound\n"
-        journal = (state / "decisions.jsonl").read_text().splitlines()
-        again = farfork.do("replay", str(state / "decisions.jsonl"))
-        assert again.endswith(" decisions made again, 0 of them differ\n"), again
-        asked = {json.loads(line).get("question") for line in journal}
-        assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
+def test_accepted_calls_survive_a_kill_and_nothing_is_left(
+    lasting: Lasting, tmp_path: Path
+) -> None:
+    farfork, state = lasting
+    with serving(farfork, state) as platform:
+        platform.deploy("kept", COUNT)
+        for _ in range(17):
+            platform.good("kept")
+        calls = [platform.ask("POST", "actions/kept", {"sleep": 5}) for _ in range(3)]
+        assert [call.status for call in calls] == [202] * 3
+        ids = [call.body["activationId"] for call in calls]
+        await_true(lambda: len(platform.instances()) == 3, "all of them run")
+        agents, ghosts = agents_of(platform), ghosts_of(platform)
+        assert len(ghosts) >= len(ids), "each instance runs in one"
+        own = {one["pid"] for one in platform.instances()}
+        platform.process.kill()
+        platform.process.wait()
+        await_true(lambda: not alive(own), "instances go with it")
+    with serving(farfork, state) as platform:
+        assert agents_of(platform) == agents, "they have survived it"
+        assert not ghosts & ghosts_of(platform), "nobody knows them any more"
+        await_true(lambda: {one.status for one in records(platform, ids)} == {200}, "they are made")
+        made = [one.body for one in records(platform, ids)]
+        assert [one["response"]["status"] for one in made] == ["success"] * 3
+        assert {start_kind(one) for one in made} == {"clone"}
+        ghosts |= ghosts_of(platform)
+        end_in_order(platform)
+    assert not {f"farfork-{one}" for one in ghosts} & containers()
+    assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
+    assert list((tmp_path / "run").glob("*.ghosts")) == []
+    pool = farfork.environment["FARFORK_POOL"]
+    assert farfork.do("pool", "check", pool) == "the pool is sound\n"
+    journal = (state / "decisions.jsonl").read_text().splitlines()
+    again = farfork.do("replay", str(state / "decisions.jsonl"))
+    assert again.endswith(" decisions made again, 0 of them differ\n"), again
+    asked = {json.loads(line).get("question") for line in journal}
+    assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
 
 
 def images_of(platform: Platform, action: str) -> list[str]:
@@ -309,123 +316,106 @@ def begin(platform: Platform, sleep: float) -> str:
     return one
 
 
-def test_a_node_that_is_served_no_more_leaves_no_cgroup(tmp_path: Path) -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-    with ExitStack() as stack:
-        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
-        state = stack.enter_context(open_place()) / "state"
-        run = farfork.environment["FARFORK_RUN"].replace("/", "-")
+def test_a_node_that_is_served_no_more_leaves_no_cgroup(lasting: Lasting) -> None:
+    farfork, state = lasting
+    run = farfork.environment["FARFORK_RUN"].replace("/", "-")
 
-        def left() -> set[str]:
-            return {path.name for path in cgroups(re.escape(f"farfork{run}-") + ".*")}
+    def left() -> set[str]:
+        return {path.name for path in cgroups(re.escape(f"farfork{run}-") + ".*")}
 
-        with serving(farfork, state) as platform:
-            await_true(lambda: len(ghosts_of(platform)) >= 2, "ghosts wait")
-            platform.process.kill()
-            platform.process.wait()
-        assert len(left()) == 2, left()
-        with serving(farfork, state, "--nodes", "1") as platform:
-            assert len(left()) == 1, left()
-            platform.process.send_signal(signal.SIGTERM)
-            assert platform.process.wait(PATIENCE_S) == 0, platform.log()
-        assert not left()
+    with serving(farfork, state) as platform:
+        await_true(lambda: len(ghosts_of(platform)) >= 2, "ghosts wait")
+        platform.process.kill()
+        platform.process.wait()
+    assert len(left()) == 2, left()
+    with serving(farfork, state, "--nodes", "1") as platform:
+        assert len(left()) == 1, left()
+        platform.process.send_signal(signal.SIGTERM)
+        assert platform.process.wait(PATIENCE_S) == 0, platform.log()
+    assert not left()
 
 
-def test_a_second_signal_waits_for_no_call_and_the_next_run_makes_it(tmp_path: Path) -> None:
-    if reason := why_not():
-        pytest.skip(reason)
+def test_a_second_signal_waits_for_no_call_and_the_next_run_makes_it(lasting: Lasting) -> None:
     sleep_s = 6
-    with ExitStack() as stack:
-        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
-        state = stack.enter_context(open_place()) / "state"
-        with serving(farfork, state, "--nodes", "1") as platform:
-            platform.deploy("last", COUNT)
-            one = begin(platform, sleep_s)
-            platform.process.send_signal(signal.SIGTERM)
-            await_true(lambda: "ending" in platform.log(), "it has the first")
-            platform.process.send_signal(signal.SIGTERM)
-            assert platform.process.wait(PATIENCE_S) == 0, platform.log()
-            ended_ms = time.time() * 1000
-        with serving(farfork, state, "--nodes", "1") as platform:
-            await_true(lambda: records(platform, [one])[0].status == 200, "it is made")
-            made = records(platform, [one])[0].body
-            assert made["response"]["status"] == "success"
-            assert made["end"] >= ended_ms + 1000 * sleep_s, "it had ended before"
+    farfork, state = lasting
+    with serving(farfork, state, "--nodes", "1") as platform:
+        platform.deploy("last", COUNT)
+        one = begin(platform, sleep_s)
+        platform.process.send_signal(signal.SIGTERM)
+        await_true(lambda: "ending" in platform.log(), "it has the first")
+        platform.process.send_signal(signal.SIGTERM)
+        assert platform.process.wait(PATIENCE_S) == 0, platform.log()
+        ended_ms = time.time() * 1000
+    with serving(farfork, state, "--nodes", "1") as platform:
+        await_true(lambda: records(platform, [one])[0].status == 200, "it is made")
+        made = records(platform, [one])[0].body
+        assert made["response"]["status"] == "success"
+        assert made["end"] >= ended_ms + 1000 * sleep_s, "it had ended before"
 
 
-def test_what_has_begun_is_made_before_the_end_and_nothing_old_stays(tmp_path: Path) -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-    with ExitStack() as stack:
-        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
-        state = stack.enter_context(open_place()) / "state"
-
-        with serving(farfork, state, "--nodes", "1") as platform:
-            platform.deploy("last", COUNT)
-            for _ in range(17):
-                platform.good("last")
-            one = begin(platform, 8)
-            platform.process.send_signal(signal.SIGTERM)
-            assert platform.process.wait(PATIENCE_S) == 0, platform.log()
-            ended_ms = time.time() * 1000
-        with serving(farfork, state, "--nodes", "1") as platform:
-            made = platform.ask("GET", f"activations/{one}")
-            assert made.status == 200, "it is not made again"
-            assert made.body["end"] <= ended_ms
-            # Its image stays as long as the old version has something to do.
-            begin(platform, 30)
-            assert len(images_of(platform, "last")) == 1
-            platform.deploy("last", "def main(args):\n    return {'new': True}\n")
-            assert len(images_of(platform, "last")) == 1
-            platform.process.kill()
-            platform.process.wait()
-        with serving(farfork, state, "--nodes", "1") as platform:
-            await_true(lambda: images_of(platform, "last") == [], "nobody can call it any more")
-            assert platform.good("last")["response"]["result"] == {"new": True}
-            names = [image["name"] for image in platform.farfork.json("images", "list")]
-            assert names != [], "the base image is nobody's version"
+def test_what_has_begun_is_made_before_the_end_and_nothing_old_stays(lasting: Lasting) -> None:
+    farfork, state = lasting
+    with serving(farfork, state, "--nodes", "1") as platform:
+        platform.deploy("last", COUNT)
+        for _ in range(17):
+            platform.good("last")
+        one = begin(platform, 8)
+        platform.process.send_signal(signal.SIGTERM)
+        assert platform.process.wait(PATIENCE_S) == 0, platform.log()
+        ended_ms = time.time() * 1000
+    with serving(farfork, state, "--nodes", "1") as platform:
+        made = platform.ask("GET", f"activations/{one}")
+        assert made.status == 200, "it is not made again"
+        assert made.body["end"] <= ended_ms
+        # Its image stays as long as the old version has something to do.
+        begin(platform, 30)
+        assert len(images_of(platform, "last")) == 1
+        platform.deploy("last", "def main(args):\n    return {'new': True}\n")
+        assert len(images_of(platform, "last")) == 1
+        platform.process.kill()
+        platform.process.wait()
+    with serving(farfork, state, "--nodes", "1") as platform:
+        await_true(lambda: images_of(platform, "last") == [], "nobody can call it any more")
+        assert platform.good("last")["response"]["result"] == {"new": True}
+        names = [image["name"] for image in platform.farfork.json("images", "list")]
+        assert names != [], "the base image is nobody's version"
 
 
-def test_agents_that_nobody_goes_on_with_leave(tmp_path: Path) -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-    with ExitStack() as stack:
-        farfork = stack.enter_context(pooled(tmp_path, POOL_SIZE))
-        state = stack.enter_context(open_place()) / "state"
-        options = ("--nodes", "2", "--agents-outlive-s", "5")
-        with serving(farfork, state, *options) as platform:
-            await_true(lambda: len(ghosts_of(platform)) > 0, "ghosts wait")
-            everybody, ghosts = all_of(platform), ghosts_of(platform)
-            assert {f"farfork-{one}" for one in ghosts} & containers(), "they have cgroups"
-            platform.process.kill()
-            platform.process.wait()
-            agents = agents_of(platform)
-            assert None not in agents
-            await_true(lambda: not alive(everybody), "they do not wait for ever")
-        assert not {f"farfork-{one}" for one in ghosts} & containers()
-        assert list((tmp_path / "run").glob("*.ghosts")) == []
-        assert list((tmp_path / "run").glob("*.sock")) == []
-        # In the place of one that hangs another is started.
-        with serving(farfork, state, "--nodes", "2") as platform:
-            agents = agents_of(platform)
-            platform.process.kill()
-            platform.process.wait()
-            assert agents[0]
-            os.kill(agents[0], signal.SIGSTOP)
-        with serving(farfork, state, "--nodes", "2") as platform:
-            now = agents_of(platform)
-            assert (now[0] != agents[0], now[1] == agents[1]) == (True, True)
-            agents = now
-            platform.process.kill()
-            platform.process.wait()
-        # With other settings, others are started in their place.
-        with serving(farfork, state, *options) as platform:
-            assert not alive({agent for agent in agents if agent})
-            platform.deploy("goes", COUNT)
-            platform.good("goes")
-            end_in_order(platform)
-        assert list(state.glob("*.agent")) == []
+def test_agents_that_nobody_goes_on_with_leave(lasting: Lasting, tmp_path: Path) -> None:
+    farfork, state = lasting
+    options = ("--nodes", "2", "--agents-outlive-s", "5")
+    with serving(farfork, state, *options) as platform:
+        await_true(lambda: len(ghosts_of(platform)) > 0, "ghosts wait")
+        everybody, ghosts = all_of(platform), ghosts_of(platform)
+        assert {f"farfork-{one}" for one in ghosts} & containers(), "they have cgroups"
+        platform.process.kill()
+        platform.process.wait()
+        agents = agents_of(platform)
+        assert None not in agents
+        await_true(lambda: not alive(everybody), "they do not wait for ever")
+    assert not {f"farfork-{one}" for one in ghosts} & containers()
+    assert list((tmp_path / "run").glob("*.ghosts")) == []
+    assert list((tmp_path / "run").glob("*.sock")) == []
+    # In the place of one that hangs another is started.
+    with serving(farfork, state, "--nodes", "2") as platform:
+        agents = agents_of(platform)
+        platform.process.kill()
+        platform.process.wait()
+        assert agents[0]
+        os.kill(agents[0], signal.SIGSTOP)
+    with serving(farfork, state, "--nodes", "2") as platform:
+        now = agents_of(platform)
+        assert (now[0] != agents[0], now[1] == agents[1]) == (True, True)
+        agents = now
+        platform.process.kill()
+        platform.process.wait()
+    # With other settings, others are started in their place.
+    with serving(farfork, state, *options) as platform:
+        assert not alive({agent for agent in agents if agent})
+        platform.deploy("goes", COUNT)
+        platform.good("goes")
+        end_in_order(platform)
+    assert list(state.glob("*.agent")) == []
 
 
 def limits_of(farfork: Farfork, node: str) -> list[str]:
