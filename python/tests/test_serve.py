@@ -316,17 +316,22 @@ def begin(platform: Platform, sleep: float) -> str:
     return one
 
 
-def test_a_node_that_is_served_no_more_leaves_no_cgroup(lasting: Lasting) -> None:
+@pytest.mark.parametrize("outlive_s", [60, 5], ids=["agents-left", "agents-gone"])
+def test_a_node_that_is_served_no_more_leaves_no_cgroup(lasting: Lasting, outlive_s: int) -> None:
     farfork, state = lasting
     run = farfork.environment["FARFORK_RUN"].replace("/", "-")
 
     def left() -> set[str]:
         return {path.name for path in cgroups(re.escape(f"farfork{run}-") + ".*")}
 
-    with serving(farfork, state) as platform:
+    outlive = ("--agents-outlive-s", str(outlive_s))
+    with serving(farfork, state, "--nodes", "2", *outlive) as platform:
         await_true(lambda: len(ghosts_of(platform)) >= 2, "ghosts wait")
+        everybody = all_of(platform)
         platform.process.kill()
         platform.process.wait()
+        if outlive_s == 5:
+            await_true(lambda: not alive(everybody), "agents leave by themselves")
     assert len(left()) == 2, left()
     with serving(farfork, state, "--nodes", "1") as platform:
         assert len(left()) == 1, left()

@@ -137,11 +137,14 @@ fn command(settings: &Settings, node: &str, budget: &MemoryGroup) -> Command {
     command
 }
 
+fn records(state: &Path) -> impl Iterator<Item = PathBuf> {
+    let files = fs::read_dir(state).into_iter().flatten().flatten().map(|entry| entry.path());
+    files.filter(|path| path.extension().is_some_and(|end| end == RECORD))
+}
+
 impl Left {
-    /// All whose records are in a platform's state. Nobody else uses that.
+    /// All whose records are in a platform's state. Nobody else uses that. Records of those that have ended go.
     pub fn all(state: &Path) -> Vec<Left> {
-        let files = fs::read_dir(state).into_iter().flatten().flatten().map(|entry| entry.path());
-        let records = files.filter(|path| path.extension().is_some_and(|end| end == RECORD));
         let known = |path: PathBuf| {
             let left = Left::of(&path);
             if left.is_none() {
@@ -149,7 +152,13 @@ impl Left {
             }
             left
         };
-        records.filter_map(known).collect()
+        records(state).filter_map(known).collect()
+    }
+
+    /// The nodes of all records, also of agents that have ended.
+    pub fn nodes(state: &Path) -> Vec<String> {
+        let node = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+        records(state).filter_map(node).collect()
     }
 
     fn of(path: &Path) -> Option<Left> {

@@ -135,6 +135,7 @@ fn group(node: &str) -> io::Result<OwnGroup> {
 /// nodes' limits, which it sets. Those that can be gone on with.
 fn settle(settings: &Settings, budgets: &Owned) -> Result<BTreeMap<String, Agent>, ClusterError> {
     let mut usable = BTreeMap::new();
+    let known = Left::nodes(&settings.state);
     for Left { agent, terms } in Left::all(&settings.state) {
         let node = agent.node.clone();
         // Where this platform has another directory for sockets, somebody else may be behind this one.
@@ -150,10 +151,10 @@ fn settle(settings: &Settings, budgets: &Owned) -> Result<BTreeMap<String, Agent
         if is_here {
             farfork_node::leave_ghosts(&node);
         }
-        if is_here && !budgets.contains_key(&node) {
-            // The group of a node that is served no more goes with what was left of it.
-            drop(group(&node));
-        }
+    }
+    // The groups of nodes that are served no more go with what was left of these.
+    for node in known.iter().filter(|node| !budgets.contains_key(*node)) {
+        drop(group(node));
     }
     // The group of a node that somebody else serves is not this platform's.
     for node in budgets.keys().filter(|node| !usable.contains_key(*node)) {
