@@ -118,6 +118,7 @@ def main(args):
 
 EPERM, EACCES, ENOSYS = 1, 13, 38
 SYS = {"ptrace": 101, "setuid": 105, "unshare": 272, "mount": 165, "bpf": 321, "clone": 56}
+SYS |= {"socketpair": 53, "remap_file_pages": 216}
 SYS |= {"io_uring_setup": 425, "keyctl": 250, "clone3": 435, "socket": 41, "chroot": 161}
 NEW_USER_NAMESPACE = 0x10000000
 
@@ -193,6 +194,8 @@ def test_a_clone_is_confined_as_its_parent_is(platform: Platform, warm: str) -> 
         ([SYS["socket"], 17, 3, 0], ENOSYS),  # AF_PACKET
         ([SYS["socket"], 16, 3, 12], ENOSYS),  # netfilter's netlink
         ([SYS["socket"], 2, 3, 1], EPERM),  # raw IP
+        ([SYS["socketpair"], 30, 1, 0, 0], ENOSYS),  # AF_TIPC
+        ([SYS["remap_file_pages"], 0, 0, 0, 0, 0], ENOSYS),
     ],
 )
 def test_what_it_must_not_call_fails(

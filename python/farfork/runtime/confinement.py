@@ -22,6 +22,9 @@ _SYS_SECCOMP = 317
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_TSYNC = 1
 _BYTES_OF_STEP = 8
+_M_MMAP_THRESHOLD = -3
+# The most that glibc takes, and where its own limit moves to as large blocks are freed.
+_LARGEST_HEAP_BLOCK = 32 << 20
 _LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -54,6 +57,7 @@ def enter(document: Message) -> None:
         # Who changes users is no owner of its own /proc files any more, as ordinary processes are.
         _prctl(_PR_SET_DUMPABLE, 1)
         _install(program)
+        _keep_large_blocks_in_the_heap()
     except (KeyError, TypeError, ValueError, binascii.Error, OSError) as error:
         reason = f"cannot give up privileges: {type(error).__name__}: {error}"
         raise ConfinementError(reason) from error
@@ -89,6 +93,13 @@ def _install(program: bytes) -> None:
     if answer != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"seccomp: {os.strerror(number)}")
+
+
+def _keep_large_blocks_in_the_heap() -> None:
+    # The filter refuses `mremap` that grows, by which a block with a mapping of its own grows
+    # without a copy. In the heap it grows by `brk`: appending to a string stays linear.
+    if mallopt := getattr(_libc, "mallopt", None):
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_HEAP_BLOCK)
 
 
 def _check(user: int, group: int) -> None:

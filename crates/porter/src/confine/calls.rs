@@ -4,7 +4,8 @@
 //! privileged processes need, none that reaches other processes, none by which it would have
 //! namespaces of its own, and none that would keep it from being checkpointed. They fail as on a
 //! kernel that does not know them (`ENOSYS`), for which libraries have other ways; so does what
-//! later kernels know. Calls of other architectures end the process.
+//! later kernels know. Calls of other architectures end the process. What could reach beyond the
+//! image in the pool's file is refused, too ([`growth`]).
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -21,6 +22,8 @@ use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op,
     SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
+
+use super::growth;
 
 /// The calls of Linux 6.10, but for those of other architectures.
 const KNOWN: [RangeInclusive<c_long>; 2] = [0..=libc::SYS_rseq, 424..=libc::SYS_mseal];
@@ -104,7 +107,9 @@ const NOT_CARRIED: &[c_long] = &[
     libc::SYS_landlock_restrict_self,
     libc::SYS_memfd_secret,
 ];
-const DENIED: [&[c_long]; 4] = [PROCESSES, NAMESPACES, MACHINE, NOT_CARRIED];
+/// What shows another part of a mapped file.
+const FILES: &[c_long] = &[libc::SYS_remap_file_pages];
+const DENIED: [&[c_long]; 5] = [PROCESSES, NAMESPACES, MACHINE, NOT_CARRIED, FILES];
 
 /// The filter's program as the kernel takes it, `struct sock_filter` after `struct sock_filter`, in
 /// base64.
@@ -130,6 +135,7 @@ fn program() -> Result<BpfProgram, BackendError> {
     rules.extend([
         (libc::SYS_clone, vec![rule(&[is_not_set(0, NEW_NAMESPACES)])?]),
         (libc::SYS_socket, sockets()?),
+        (libc::SYS_socketpair, vec![rule(&[is(0, AF_UNIX.unsigned_abs())])?]),
         // As it is, and asked for what it is.
         (libc::SYS_personality, vec![rule(&[is(0, 0)])?, rule(&[is(0, u32::MAX)])?]),
         // By these a process would type on a terminal.
@@ -141,7 +147,8 @@ fn program() -> Result<BpfProgram, BackendError> {
         SeccompAction::Allow,
         TargetArch::x86_64,
     )?;
-    filter.try_into()
+    let all: BpfProgram = filter.try_into()?;
+    Ok([growth::STEPS.as_slice(), &all].concat())
 }
 
 const NEW_NAMESPACES: u32 = (CLONE_NEWNS

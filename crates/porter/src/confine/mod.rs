@@ -7,6 +7,7 @@
 mod calls;
 mod contents;
 mod folder;
+mod growth;
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
