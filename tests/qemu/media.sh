@@ -32,7 +32,7 @@ doctor() {
 echo "SCENE doctor"
 doctor || echo "SCENE FAILED: doctor"
 
-# Everything that clones do to their memory; nothing that looks at locks: see docs/carried.md.
+# Everything that clones do to their memory; nothing that looks at locks: see docs/reference/what-is-carried.md#locked-memory.
 export FARFORK_TEST_MEDIUM=/mnt/dax FARFORK_TEST_MEDIUM_SIZE=700M FARFORK_TEST_MEDIUM_NAME=dax
 tests dax "$faults" media::
 tests dax "$programs" clone_of_clone::dontneed_after_munlock clone_of_clone::mremap_grow \

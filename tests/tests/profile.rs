@@ -111,7 +111,7 @@ impl Scene {
                 let is_written = is(write_every, 3);
                 let is_read = is(read_every, 5) && !is_written;
                 let told = (observed.read.contains(place), observed.written.contains(place));
-                // The kernel may have unmapped it again: see docs/design.md.
+                // The kernel may have unmapped it again: see docs/internals/memory.md#access-patterns.
                 if is_read && told == (false, false) {
                     lost += 1;
                     continue;

@@ -15,7 +15,7 @@ const HEAD: &str = "\
 A checkpoint refuses a process for any of these, before anything is written. A message names the
 process and the very thing (`fd 7 (socket:[123], vsock)`), then says why and what to do in the words
 of this table. `farfork checkpoint --dry-run --pid PID` lists all that holds for a process. What is
-carried stands in [carried.md](carried.md).
+carried stands in [what-is-carried.md](reference/what-is-carried.md).
 
 The table is made from the code that refuses: after a change there,
 `FARFORK_BLESS=1 cargo test -p farfork-checkpoint --test refusals` writes it anew.

@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_documents_have_them_all() {
-        let documents = include_str!("../../../docs/autoscaler.md");
+        let documents = include_str!("../../../docs/reference/settings.md");
         let others = Settings {
             tiering: Tiering::Always(Always::default()),
             checkpoint: Checkpoint::WhenSettled(WhenSettled::default()),
@@ -212,7 +212,7 @@ mod tests {
         };
         for settings in [Settings::default(), others] {
             for setting in named(&serde_json::to_value(settings).unwrap()) {
-                assert!(documents.contains(&setting), "{setting} is not in docs/autoscaler.md");
+                assert!(documents.contains(&setting), "{setting} is not in docs/reference/settings.md");
             }
         }
     }
