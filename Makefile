@@ -35,4 +35,4 @@ lint: setup
 
 clean:
 	cargo clean
-	rm -rf .venv build crates/restorer/target fuzz/target
+	rm -rf .venv build crates/fork/restorer/target fuzz/target

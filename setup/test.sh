@@ -19,12 +19,12 @@ step() {
 }
 
 restorer() {
-    cargo "$1" --manifest-path crates/restorer/Cargo.toml "${@:2}"
+    cargo "$1" --manifest-path crates/fork/restorer/Cargo.toml "${@:2}"
 }
 
 step format cargo fmt --all --check
 step clippy cargo clippy --workspace --all-targets -- -D warnings
-if [ -f crates/restorer/Cargo.toml ]; then
+if [ -f crates/fork/restorer/Cargo.toml ]; then
     step restorer-format restorer fmt --check
     step restorer-clippy restorer clippy -- -D warnings
 fi

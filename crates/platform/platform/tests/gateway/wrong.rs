@@ -1,0 +1,217 @@
+//! Requests that are no good, and clients that misbehave.
+
+use std::future::poll_fn;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::Request;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use farfork_platform::gateway::router;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use crate::bed::{Bed, GUEST};
+
+/// How long clients of these tests wait.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn malformed_documents_are_told_so() {
+    let bed = Bed::new();
+    for body in ["", "{", "[]", "null", "\"x\"", "{\"exec\": {}} x", "{\"limits\": 7}"] {
+        bed.guest("PUT", "actions/a", body).assert_error(400, "malformed content");
+    }
+    bed.guest("PUT", "actions/a?overwrite=maybe", json!({})).assert_error(400, "query");
+    bed.get("actions/a?code=maybe").assert_error(400, "query");
+    bed.get("actions?limit=-1").assert_error(400, "query");
+    let deep = "[".repeat(200_000);
+    bed.guest("PUT", "actions/a", deep.as_str()).assert_error(400, "malformed content");
+    assert!(bed.caller.told().is_empty());
+}
+
+#[test]
+fn paths_and_methods_that_are_not_there_are_told_so() {
+    let bed = Bed::new();
+    for path in ["/", "/api", "/api/v2", "/api/v1/x", "/api/v1/namespaces/_/x", "/api/v1/"] {
+        bed.ask(Some(GUEST), "GET", path, b"").assert_error(404, "no such path");
+    }
+    for (method, path) in [
+        ("DELETE", "actions"),
+        ("PATCH", "actions/a"),
+        ("POST", "activations"),
+        ("DELETE", "activations/00000000000000000000000000000000"),
+        ("PUT", "packages"),
+    ] {
+        bed.guest(method, path, ()).assert_error(405, "method");
+    }
+}
+
+#[test]
+fn what_is_too_large_is_refused_and_read_no_further() {
+    let bed = Bed::new();
+    bed.create("a");
+    bed.caller.told();
+    // Announced, and not sent: nobody waits for it.
+    let announced = |method: &str, bytes: u64| {
+        let key = STANDARD.encode(GUEST);
+        let request = format!(
+            "{method} /api/v1/namespaces/_/actions/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Authorization: Basic {key}\r\nContent-Length: {bytes}\r\n\r\n"
+        );
+        bed.raw(request.as_bytes())
+    };
+    announced("PUT", (64 << 20) + 1).assert_error(413, "larger than allowed");
+    announced("POST", (1 << 20) + 1).assert_error(413, "larger than allowed");
+    announced("POST", u64::from(u32::MAX) * 1000).assert_error(413, "larger than allowed");
+    // Sent in pieces of unknown number.
+    let key = STANDARD.encode(GUEST);
+    let mut request = format!(
+        "POST /api/v1/namespaces/_/actions/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+         Authorization: Basic {key}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    .into_bytes();
+    let piece = vec![b' '; 0xffff];
+    for _ in 0..20 {
+        request.extend(b"ffff\r\n");
+        request.extend(&piece);
+        request.extend(b"\r\n");
+    }
+    request.extend(b"0\r\n\r\n");
+    bed.raw(&request).assert_error(413, "larger than allowed");
+    // As large as arguments may be.
+    let fitting = format!("{{\"a\": \"{}\"}}", "x".repeat((1 << 20) - 9));
+    assert_eq!(bed.guest("POST", "actions/a?blocking=true", fitting.as_str()).status, 200);
+    assert_eq!(bed.caller.told().len(), 1);
+}
+
+#[test]
+fn clients_that_go_halfway_harm_nobody() {
+    let bed = Bed::new();
+    bed.create("a");
+    for part in [
+        &b"GET /api/v1 HTT"[..],
+        b"POST /api/v1/namespaces/_/actions/a HTTP/1.1\r\nContent-Length: 50\r\n\r\n{",
+        b"\0\0\0\0",
+        b"",
+    ] {
+        let mut stream = TcpStream::connect(bed.address()).unwrap();
+        stream.write_all(part).unwrap();
+        let _ = stream.shutdown(Shutdown::Write);
+    }
+    assert_eq!(bed.guest("POST", "actions/a?blocking=true", json!({})).status, 200);
+}
+
+#[test]
+fn clients_that_have_said_all_get_their_answers() {
+    let bed = Bed::new();
+    bed.create("a");
+    let mut stream = TcpStream::connect(bed.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(post("?blocking=true", "{\"late\":1}").as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+#[test]
+fn accepted_calls_of_clients_that_are_gone_are_made() {
+    let bed = Bed::new();
+    bed.create("a");
+    bed.caller.told();
+    const CALLS: usize = 32;
+    for _ in 0..CALLS {
+        let mut stream = TcpStream::connect(bed.address()).unwrap();
+        stream.write_all(post("", "{}").as_bytes()).unwrap();
+    }
+    let begun = Instant::now();
+    let mut made = 0;
+    while made < CALLS && begun.elapsed() < PATIENCE {
+        made += bed.caller.told().len();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!((made, bed.store.accepted().unwrap().len()), (CALLS, 0));
+}
+
+/// Whoever answers a request may be dropped, as hyper does when the client goes.
+#[test]
+fn what_was_begun_is_done_though_nobody_waits_for_it() {
+    let bed = Bed::new();
+    bed.create("a");
+    bed.caller.told();
+    let runtime = Runtime::new().unwrap();
+    let service = TowerToHyperService::new(router(bed.gateway.clone()));
+    for (method, path, body, told) in [
+        ("POST", "a", "{}", "call guest/a accepted=true"),
+        ("PUT", "a?overwrite=true", "{}", "gone guest/a 0.0.1"),
+        ("DELETE", "a", "", "gone guest/a 0.0.2"),
+    ] {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("/api/v1/namespaces/_/actions/{path}"))
+            .header("authorization", format!("Basic {}", STANDARD.encode(GUEST)))
+            .body(Body::from(body))
+            .unwrap();
+        runtime.block_on(async {
+            let mut answer = pin!(service.call(request));
+            let is_begun = poll_fn(|task| Poll::Ready(answer.as_mut().poll(task).is_pending()));
+            assert!(is_begun.await, "{method} waits for the disk");
+        });
+        let begun = Instant::now();
+        let mut heard = Vec::new();
+        while heard.is_empty() && begun.elapsed() < PATIENCE {
+            heard = bed.caller.told();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(heard, [told]);
+    }
+}
+
+/// A request for a call.
+fn post(query: &str, body: &str) -> String {
+    let (key, bytes) = (STANDARD.encode(GUEST), body.len());
+    format!(
+        "POST /api/v1/namespaces/_/actions/a{query} HTTP/1.1\r\nHost: x\r\n\
+         Authorization: Basic {key}\r\nContent-Length: {bytes}\r\n\r\n{body}"
+    )
+}
+
+#[test]
+fn clients_that_are_slow_lose_their_connections_and_those_that_wait_do_not() {
+    let bed = Bed::impatient();
+    bed.create("a");
+    let key = STANDARD.encode(GUEST);
+    let post = |bytes: usize| {
+        format!(
+            "POST /api/v1/namespaces/_/actions/a?blocking=true HTTP/1.1\r\nHost: x\r\n\
+             Authorization: Basic {key}\r\nContent-Length: {bytes}\r\n\r\n{{"
+        )
+    };
+    bed.raw(post(50).as_bytes()).assert_error(408, "took too long");
+    let connected = || {
+        let stream = TcpStream::connect(bed.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    for part in [&b""[..], b"GET /api/v1 HTT", b"GET /api/v1 HTTP/1.1\r\nHost: x\r\n\r\nGET"] {
+        let mut stream = connected();
+        stream.write_all(part).unwrap();
+        stream.read_to_end(&mut Vec::new()).expect("an end of the connection");
+    }
+    // One that reads no answer, until there is no room for more of them.
+    let mut stream = connected();
+    let most = 1 << 20;
+    let request = post(most) + "\"a\": \"" + &"x".repeat(most - 9) + "\"}";
+    let gone = (0..64).find_map(|_| stream.write_all(request.as_bytes()).err());
+    let gone = gone.expect("an end of the connection").kind();
+    assert!(matches!(gone, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{gone}");
+    assert_eq!(bed.guest("POST", "actions/a?blocking=true", json!({"late": 1})).status, 200);
+}

@@ -1,0 +1,273 @@
+//! What every store keeps to; run against each mechanism, of which there is one.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use farfork_platform::api::{
+    Action, ActionPut, Activation, ActivationId, ActivationSummary, Change, Name, Response,
+    Runtimes, StartKind, Times, Version,
+};
+use farfork_platform::store::{Accepted, Embedded, Key, Selection, Store, StoreError, forget_old};
+use farfork_platform::trace::Trace;
+use serde_json::{Map, json};
+
+/// A store in a directory of its own.
+struct Bed {
+    directory: tempfile::TempDir,
+    store: Option<Embedded>,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Some(Embedded::open(&directory.path().join("db")).unwrap());
+        Bed { directory, store }
+    }
+
+    fn store(&self) -> &dyn Store {
+        self.store.as_ref().unwrap()
+    }
+
+    fn reopen(&mut self) {
+        self.store = None;
+        self.store = Some(Embedded::open(&self.path("db")).unwrap());
+    }
+
+    /// What would be found if everybody ended now.
+    fn after_a_crash(&self) -> Embedded {
+        fs::copy(self.path("db"), self.path("crashed")).unwrap();
+        Embedded::open(&self.path("crashed")).unwrap()
+    }
+
+    /// The same store in other hands.
+    fn after_all_is_written(&self) -> Embedded {
+        self.store().flush().unwrap();
+        self.after_a_crash()
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        Path::new(self.directory.path()).join(name)
+    }
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn change(namespace: &str, action: &str, code: Option<&str>, before: Option<&Action>) -> Change {
+    let exec = code.map(|code| json!({"kind": "python", "code": code}));
+    let put: ActionPut = serde_json::from_value(json!({ "exec": exec })).unwrap();
+    let runtimes = Runtimes { python: "3.11".to_owned(), nodejs: None, blackbox: true };
+    put.apply((&name(namespace), &name(action)), before, &runtimes, 1).unwrap()
+}
+
+fn created(store: &dyn Store, namespace: &str, action: &str) -> Action {
+    let change = change(namespace, action, Some("code"), None);
+    store.put_action(&change, None).unwrap();
+    change.action
+}
+
+fn activation(action: &Action, id: u128, start_ms: u64) -> Activation {
+    let times = Times { start_ms, end_ms: start_ms + 5, wait_ms: 1, init_ms: None };
+    let response = Response::of(json!({ "id": id.to_string() }));
+    Activation::new(ActivationId(id), action, response, Vec::new(), (StartKind::Warm, times))
+}
+
+fn accepted(id: u128, accepted_ms: u64) -> Accepted {
+    Accepted {
+        id: ActivationId(id),
+        namespace: name("guest"),
+        name: name("hello"),
+        version: Version::FIRST,
+        args: Map::from_iter([("a".to_owned(), json!(1))]),
+        accepted_ms,
+        trace: Trace::default(),
+    }
+}
+
+fn ids(activations: &[ActivationSummary]) -> Vec<u128> {
+    activations.iter().map(|activation| activation.activation_id.0).collect()
+}
+
+fn all() -> Selection {
+    Selection { limit: 100, ..Selection::default() }
+}
+
+#[test]
+fn keys_are_kept_until_they_are_revoked() {
+    let mut bed = Bed::new();
+    let key = |user: &str, namespace: &str| Key {
+        user: user.to_owned(),
+        secret_sha256: [7; 32],
+        namespace: name(namespace),
+        created_ms: 3,
+    };
+    for (user, namespace) in [("u1", "guest"), ("u2", "guest"), ("u3", "other")] {
+        bed.store().put_key(&key(user, namespace)).unwrap();
+    }
+    bed.reopen();
+    assert_eq!(bed.store().key("u2").unwrap(), Some(key("u2", "guest")));
+    assert_eq!(bed.store().key("u").unwrap(), None);
+    assert_eq!(bed.store().keys(None).unwrap().len(), 3);
+    assert_eq!(bed.store().revoke(&name("guest")).unwrap(), 2);
+    assert_eq!(bed.store().keys(None).unwrap(), [key("u3", "other")]);
+    assert_eq!(bed.after_a_crash().key("u1").unwrap(), None);
+}
+
+#[test]
+fn an_action_is_changed_only_by_whoever_has_seen_it() {
+    let bed = Bed::new();
+    let first = created(bed.store(), "guest", "hello");
+    let again = change("guest", "hello", Some("other"), None);
+    assert!(matches!(bed.store().put_action(&again, None), Err(StoreError::Conflict)));
+    let second = change("guest", "hello", None, Some(&first));
+    bed.store().put_action(&second, Some(first.version)).unwrap();
+    let late = change("guest", "hello", Some("late"), Some(&first));
+    let refused = bed.store().put_action(&late, Some(first.version));
+    assert!(matches!(refused, Err(StoreError::Conflict)));
+    let (guest, hello) = (name("guest"), name("hello"));
+    assert_eq!(bed.store().action(&guest, &hello).unwrap(), Some(second.action.clone()));
+    // An update without code leaves it; a refused one changes nothing.
+    assert_eq!(bed.store().code(&guest, &hello).unwrap().as_deref(), Some("code"));
+    assert_eq!(bed.after_a_crash().action(&guest, &hello).unwrap(), Some(second.action.clone()));
+    assert_eq!(bed.store().delete_action(&guest, &hello).unwrap(), Some(second.action));
+    assert_eq!(bed.store().delete_action(&guest, &hello).unwrap(), None);
+    assert_eq!(bed.store().code(&guest, &hello).unwrap(), None);
+    let gone = change("guest", "hello", None, Some(&first));
+    assert!(matches!(
+        bed.store().put_action(&gone, Some(first.version)),
+        Err(StoreError::Conflict)
+    ));
+}
+
+#[test]
+fn namespaces_see_their_own_actions_in_order() {
+    let bed = Bed::new();
+    // Names that are neighbours in any order of bytes.
+    for (namespace, action) in
+        [("a", "z"), ("a", "b"), ("a b", "c"), ("a-b", "d"), ("a", "b c"), ("aa", "e"), ("A", "f")]
+    {
+        created(bed.store(), namespace, action);
+    }
+    let listed = |namespace: &str, skip, limit| {
+        let actions = bed.store().actions(&name(namespace), skip, limit).unwrap();
+        actions.iter().map(|action| action.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed("a", 0, 10), ["b", "b c", "z"]);
+    assert_eq!(listed("a", 1, 1), ["b c"]);
+    assert_eq!(listed("a", 3, 10), Vec::<String>::new());
+    assert_eq!(listed("aa", 0, 10), ["e"]);
+    assert_eq!(listed("nobody", 0, 10), Vec::<String>::new());
+}
+
+#[test]
+fn activations_are_told_latest_first_to_their_namespace() {
+    let bed = Bed::new();
+    let [hello, bye] = ["hello", "bye"].map(|action| created(bed.store(), "guest", action));
+    let other = created(bed.store(), "guest b", "hello");
+    for (action, id, start_ms) in
+        [(&hello, 1, 10), (&bye, 2, 20), (&hello, 3, 30), (&hello, 4, 30), (&other, 5, 25)]
+    {
+        bed.store().finish(activation(action, id, start_ms)).unwrap();
+        let found = bed.store().activation(&action.namespace, ActivationId(id)).unwrap();
+        assert_eq!(found.map(|found| found.start), Some(start_ms), "at once");
+    }
+    let guest = name("guest");
+    let listed = |selection: Selection| ids(&bed.store().activations(&guest, &selection).unwrap());
+    assert_eq!(listed(all()), [4, 3, 2, 1]);
+    assert_eq!(listed(Selection { skip: 1, limit: 2, ..all() }), [3, 2]);
+    assert_eq!(listed(Selection { since_ms: Some(20), ..all() }), [4, 3, 2]);
+    assert_eq!(listed(Selection { since_ms: Some(11), upto_ms: Some(20), ..all() }), [2]);
+    assert_eq!(listed(Selection { since_ms: Some(31), upto_ms: Some(20), ..all() }), []);
+    let count = |selection: &Selection| bed.store().count_activations(&guest, selection).unwrap();
+    let of_hello = Selection { name: Some(name("hello")), ..all() };
+    let uncounted = Selection { skip: 1, limit: usize::MAX, ..all() };
+    assert_eq!([&all(), &uncounted, &of_hello].map(count), [4, 3, 3]);
+    assert_eq!(listed(of_hello.clone()), [4, 3, 1]);
+    assert_eq!(listed(Selection { skip: 1, upto_ms: Some(30), limit: 1, ..of_hello }), [3]);
+    let found = bed.store().activation(&guest, ActivationId(2)).unwrap();
+    assert_eq!(found, Some(activation(&bye, 2, 20)));
+    assert_eq!(bed.store().activation(&guest, ActivationId(5)).unwrap(), None, "another's");
+}
+
+#[test]
+fn old_activations_are_forgotten_whole() {
+    let mut bed = Bed::new();
+    let hello = created(bed.store(), "guest", "hello");
+    for (id, start_ms) in [(1, 10), (2, 20), (3, 30)] {
+        bed.store().finish(activation(&hello, id, start_ms)).unwrap();
+    }
+    assert_eq!(bed.store().forget(20).unwrap(), 1);
+    assert_eq!(bed.store().forget(20).unwrap(), 0);
+    bed.reopen();
+    let guest = name("guest");
+    for selection in [all(), Selection { name: Some(name("hello")), ..all() }] {
+        assert_eq!(ids(&bed.store().activations(&guest, &selection).unwrap()), [3, 2]);
+    }
+    assert_eq!(bed.store().activation(&guest, ActivationId(1)).unwrap(), None);
+}
+
+#[tokio::test]
+async fn all_that_is_too_old_is_forgotten_of_every_namespace() {
+    let bed = Bed::new();
+    let [first, other] = ["guest", "other"].map(|owner| created(bed.store(), owner, "hello"));
+    for id in 0..600 {
+        let of = if id % 3 == 0 { &other } else { &first };
+        bed.store().finish(activation(of, id, 10)).unwrap();
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    bed.store().finish(activation(&first, 1000, now)).unwrap();
+    let store: Arc<dyn Store> = Arc::new(bed.after_all_is_written());
+    tokio::spawn(forget_old(Arc::clone(&store), Duration::from_secs(3600)));
+    let left =
+        || ["guest", "other"].map(|owner| ids(&store.activations(&name(owner), &all()).unwrap()));
+    for _ in 0..500 {
+        if left() == [vec![1000], vec![]] {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("there are still {:?}", left().map(|ids| ids.len()));
+}
+
+#[test]
+fn an_accepted_call_is_made_whatever_happens() {
+    let bed = Bed::new();
+    let hello = created(bed.store(), "guest", "hello");
+    let calls = [accepted(9, 5), accepted(1, 6)];
+    calls.iter().rev().for_each(|call| bed.store().accept(call).unwrap());
+    assert_eq!(bed.after_a_crash().accepted().unwrap(), calls, "the oldest first");
+    bed.store().finish(activation(&hello, 9, 7)).unwrap();
+    // Everybody sees at once what came of it; after a crash it is made again, or told.
+    assert_eq!(bed.store().accepted().unwrap(), calls[1..]);
+    assert_eq!(bed.after_a_crash().accepted().unwrap(), calls);
+    bed.store().flush().unwrap();
+    let crashed = bed.after_a_crash();
+    assert_eq!(crashed.accepted().unwrap(), calls[1..]);
+    assert!(crashed.activation(&name("guest"), ActivationId(9)).unwrap().is_some());
+}
+
+#[test]
+fn what_is_no_database_is_told() {
+    let bed = Bed::new();
+    fs::write(bed.path("text"), "no database").unwrap();
+    let told = Embedded::open(&bed.path("text")).unwrap_err().to_string();
+    assert!(told.contains("text") && told.contains("be opened"), "{told}");
+    let told = Embedded::open(&bed.path("db")).unwrap_err().to_string();
+    assert!(told.contains("already open"), "{told}");
+}
+
+#[test]
+fn namespaces_are_numbered_once_and_for_ever() {
+    let mut bed = Bed::new();
+    assert_eq!(bed.store().namespaces().unwrap(), []);
+    let number = |bed: &Bed, text: &str| bed.store().number(&name(text)).unwrap();
+    assert_eq!((number(&bed, "guest"), number(&bed, "ada"), number(&bed, "guest")), (0, 1, 0));
+    let crashed = bed.after_a_crash();
+    assert_eq!(crashed.number(&name("ada")).unwrap(), 1, "it was told to somebody");
+    bed.reopen();
+    assert_eq!((number(&bed, "bob"), number(&bed, "ada")), (2, 1));
+    assert_eq!(bed.store().namespaces().unwrap(), ["ada", "bob", "guest"].map(name));
+}

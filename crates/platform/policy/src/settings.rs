@@ -1,0 +1,242 @@
+//! Which policies answer, and their parameters.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Policy;
+use crate::admission::{AdmissionFacts, LeastWorthFirst};
+use crate::checkpoint::{AfterCalls, CheckpointFacts, WhenSettled};
+use crate::ghosts::{AttachedFacts, ByBursts, EmptyFacts};
+use crate::growth::{AllAtOnce, Demand, GrowthFacts, OneByOne};
+use crate::keep_alive::{ByGaps, ByPressure, IdleFacts};
+use crate::placement::{NearestGhost, PlacementFacts};
+use crate::reclaim::{BetweenMarks, ReclaimFacts};
+use crate::relief::ReliefFacts;
+use crate::tiering::{Always, ByObjective, TieringFacts};
+
+/// A choice of policies, as it stands in files and journals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// In which tier memory lives.
+    pub tiering: Tiering,
+    /// When a function is checkpointed.
+    pub checkpoint: Checkpoint,
+    /// How long idle instances stay.
+    pub keep_alive: KeepAlive,
+    /// When those that stay stand still.
+    pub freeze: Freeze,
+    /// How many ghosts wait.
+    pub ghosts: ByBursts,
+    /// Where instances start.
+    pub placement: NearestGhost,
+    /// What makes room for them, and for those that are there.
+    pub admission: LeastWorthFirst,
+    /// How much stays free for those at work, and who of them pauses.
+    pub growth: Growth,
+    /// Which images go.
+    pub reclaim: BetweenMarks,
+}
+
+/// A policy of tiering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum Tiering {
+    /// See [`Always`].
+    Always(Always),
+    /// See [`ByObjective`].
+    ByObjective(ByObjective),
+}
+
+impl Default for Tiering {
+    fn default() -> Tiering {
+        Tiering::ByObjective(ByObjective::default())
+    }
+}
+
+/// A policy of checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum Checkpoint {
+    /// See [`AfterCalls`].
+    AfterCalls(AfterCalls),
+    /// See [`WhenSettled`].
+    WhenSettled(WhenSettled),
+}
+
+impl Default for Checkpoint {
+    fn default() -> Checkpoint {
+        Checkpoint::AfterCalls(AfterCalls::default())
+    }
+}
+
+/// A policy of idle instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum KeepAlive {
+    /// See [`ByPressure`].
+    ByPressure(ByPressure),
+    /// See [`ByGaps`].
+    ByGaps(ByGaps),
+}
+
+impl Default for KeepAlive {
+    fn default() -> KeepAlive {
+        KeepAlive::ByGaps(ByGaps::default())
+    }
+}
+
+/// When idle instances stand still until their next call: what their functions have left running between
+/// calls takes no processor then. The next call waits half a millisecond for that, after a gap of seconds, and
+/// so there is nothing to weigh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Freeze {
+    /// After so long without a call, in milliseconds.
+    pub after_ms: u64,
+}
+
+impl Default for Freeze {
+    fn default() -> Freeze {
+        Freeze { after_ms: 10_000 }
+    }
+}
+
+/// A policy of what stays free for those at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum Growth {
+    /// See [`AllAtOnce`].
+    AllAtOnce(AllAtOnce),
+    /// See [`OneByOne`].
+    OneByOne(OneByOne),
+}
+
+impl Default for Growth {
+    fn default() -> Growth {
+        Growth::AllAtOnce(AllAtOnce::default())
+    }
+}
+
+impl Growth {
+    /// Bytes that have to be free for what these may come to take.
+    pub fn least_free(&self, demands: impl Iterator<Item = Demand>) -> u64 {
+        match self {
+            Growth::AllAtOnce(policy) => policy.least_free(demands),
+            Growth::OneByOne(policy) => policy.least_free(demands),
+        }
+    }
+
+    /// Whether those at work may come to take more than is free, so that some may have to pause.
+    pub fn promises_more(&self) -> bool {
+        matches!(self, Growth::OneByOne(_))
+    }
+}
+
+/// The policies that answer.
+#[derive(Debug)]
+pub struct Policies {
+    /// In which tier memory lives.
+    pub tiering: Box<dyn Policy<TieringFacts>>,
+    /// When a function is checkpointed.
+    pub checkpoint: Box<dyn Policy<CheckpointFacts>>,
+    /// How long idle instances stay.
+    pub keep_alive: Box<dyn Policy<IdleFacts>>,
+    /// How many empty ghosts wait.
+    pub empty_ghosts: Box<dyn Policy<EmptyFacts>>,
+    /// How many ghosts with an image wait.
+    pub attached_ghosts: Box<dyn Policy<AttachedFacts>>,
+    /// Where instances start.
+    pub placement: Box<dyn Policy<PlacementFacts>>,
+    /// What makes room for them.
+    pub admission: Box<dyn Policy<AdmissionFacts>>,
+    /// Who pauses when those at work take more than all may at once.
+    pub growth: Box<dyn Policy<GrowthFacts>>,
+    /// Who ends when room runs out.
+    pub relief: Box<dyn Policy<ReliefFacts>>,
+    /// Which images go.
+    pub reclaim: Box<dyn Policy<ReclaimFacts>>,
+}
+
+impl From<Settings> for Policies {
+    fn from(settings: Settings) -> Policies {
+        Policies {
+            tiering: match settings.tiering {
+                Tiering::Always(policy) => Box::new(policy),
+                Tiering::ByObjective(policy) => Box::new(policy),
+            },
+            checkpoint: match settings.checkpoint {
+                Checkpoint::AfterCalls(policy) => Box::new(policy),
+                Checkpoint::WhenSettled(policy) => Box::new(policy),
+            },
+            keep_alive: match settings.keep_alive {
+                KeepAlive::ByPressure(policy) => Box::new(policy),
+                KeepAlive::ByGaps(policy) => Box::new(policy),
+            },
+            empty_ghosts: Box::new(settings.ghosts),
+            attached_ghosts: Box::new(settings.ghosts),
+            placement: Box::new(settings.placement),
+            admission: Box::new(settings.admission),
+            growth: match settings.growth {
+                Growth::AllAtOnce(policy) => Box::new(policy),
+                Growth::OneByOne(policy) => Box::new(policy),
+            },
+            relief: Box::new(settings.admission),
+            reclaim: Box::new(settings.reclaim),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every setting with its default.
+    fn named(settings: &serde_json::Value) -> Vec<String> {
+        let named_in = |(key, value): (&String, &serde_json::Value)| match value {
+            serde_json::Value::Object(_) => [vec![format!("`{key}`")], named(value)].concat(),
+            serde_json::Value::String(name) => vec![format!("`{name}`")],
+            figure => vec![format!("`{key}` ({figure})")],
+        };
+        settings.as_object().unwrap().iter().flat_map(named_in).collect()
+    }
+
+    #[test]
+    fn the_documents_have_them_all() {
+        let documents = include_str!("../../../../docs/reference/settings.md");
+        let others = Settings {
+            tiering: Tiering::Always(Always::default()),
+            checkpoint: Checkpoint::WhenSettled(WhenSettled::default()),
+            keep_alive: KeepAlive::ByPressure(ByPressure::default()),
+            growth: Growth::OneByOne(OneByOne::default()),
+            ..Settings::default()
+        };
+        for settings in [Settings::default(), others] {
+            for setting in named(&serde_json::to_value(settings).unwrap()) {
+                assert!(documents.contains(&setting), "{setting} is not in docs/reference/settings.md");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_names_only_what_differs() {
+        assert_eq!(serde_json::from_str::<Settings>("{}").unwrap(), Settings::default());
+        let text = r#"{"checkpoint": {"policy": "when-settled", "window": 8},
+                       "tiering": {"policy": "always", "tiering": "moa"}}"#;
+        let settings: Settings = serde_json::from_str(text).unwrap();
+        let expected = WhenSettled { window: 8, ..WhenSettled::default() };
+        assert_eq!(settings.checkpoint, Checkpoint::WhenSettled(expected));
+        assert_eq!(
+            settings.tiering,
+            Tiering::Always(Always { tiering: farfork_types::Tiering::Moa })
+        );
+        assert_eq!(settings.ghosts, ByBursts::default());
+        for wrong in [
+            r#"{"tiering": {"policy": "none"}}"#,
+            r#"{"tierings": {}}"#,
+            r#"{"reclaim": {"high": 900}}"#,
+            r#"{"checkpoint": {"policy": "after-calls", "call": 3}}"#,
+        ] {
+            assert!(serde_json::from_str::<Settings>(wrong).is_err(), "{wrong}");
+        }
+    }
+}

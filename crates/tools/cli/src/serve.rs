@@ -1,0 +1,147 @@
+//! `farfork serve`.
+
+use std::error::Error;
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use farfork_pool::Pool;
+use farfork_platform::cluster;
+use farfork_platform::serve::{Settings, run as serve};
+
+use crate::pool::PoolArg;
+use crate::{CommandResult, size};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Least memory of a node.
+const LEAST_NODE_BYTES: u64 = 512 << 20;
+
+/// What to serve, and where.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pool: PoolArg,
+    /// Where keys, actions, activations, code and logs are kept.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/farfork")]
+    state: PathBuf,
+    /// Where to listen; with port 0 the kernel chooses one, which is printed.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3233")]
+    listen: SocketAddr,
+    /// How many emulated nodes.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    nodes: u32,
+    /// Memory that the instances of a node may take together; without it, the nodes share what the
+    /// pool leaves of this machine's.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    node_memory: Option<u64>,
+    /// Watch one clone of each image in K on each node, from the first on, to know which pages calls touch;
+    /// 0 for none. Such a clone takes a fault for every page it touches.
+    #[arg(long, value_name = "K", env = "FARFORK_PROFILE_EVERY", default_value_t = 16)]
+    profile_every: u32,
+    /// If this is killed, agents of its nodes wait so long for the next one that has the same --state, which
+    /// goes on with them; then they end.
+    #[arg(long, value_name = "SECONDS", env = "FARFORK_AGENTS_OUTLIVE_S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=86400))]
+    agents_outlive_s: u64,
+    /// Keep records of activations for so many days; 0 keeps them for ever.
+    #[arg(long, value_name = "DAYS", env = "FARFORK_RETENTION_DAYS", default_value_t = 7)]
+    retention_days: u32,
+    /// Python that has the package farfork, for Python functions.
+    #[arg(long, value_name = "PATH", env = "FARFORK_PYTHON", default_value = "python3")]
+    python: PathBuf,
+    /// Node.js, for functions in JavaScript; without this, node as the shell finds it, if it does.
+    #[arg(long, value_name = "PATH", env = "FARFORK_NODEJS")]
+    nodejs: Option<PathBuf>,
+    /// A JSON file with settings of the policies; what it does not name is as without it.
+    #[arg(long, value_name = "FILE")]
+    policies: Option<PathBuf>,
+    /// How the log on stderr is written: for people, or one JSON document a line.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    log_format: LogFormat,
+    /// The least important events that are logged: error, warn, info, debug (every call, with its trace)
+    /// or trace.
+    #[arg(long, value_name = "LEVEL", default_value_t = tracing::Level::INFO)]
+    log_level: tracing::Level,
+}
+
+/// How events are logged.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+fn log(format: LogFormat, level: tracing::Level) {
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
+    match format {
+        LogFormat::Text => log.with_ansi(false).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> CommandResult {
+    if !rustix::process::geteuid().is_root() {
+        return Err("farfork serve makes containers for functions, which only root can".into());
+    }
+    log(args.log_format, args.log_level);
+    let pool = args.pool.path()?;
+    let state = std::path::absolute(&args.state)?;
+    let settings = Settings {
+        cluster: cluster::Settings {
+            program: std::env::current_exe()?,
+            nodes: (1..=args.nodes).map(|number| format!("node{number}")).collect(),
+            node_memory_bytes: node_memory(args, &Pool::open(&pool)?)?,
+            profile_every: args.profile_every,
+            state: state.clone(),
+            pool,
+            agents_outlive: Duration::from_secs(args.agents_outlive_s),
+        },
+        listen: args.listen,
+        python: program(&args.python)?,
+        nodejs: args.nodejs.as_deref().map(program).transpose()?,
+        state: state.clone(),
+        policies: args.policies.as_deref().map(policies).transpose()?.unwrap_or_default(),
+        retention: (args.retention_days > 0).then(|| DAY * args.retention_days),
+    };
+    serve(&settings, |address| {
+        // Whoever started this may have closed its end.
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "http://{address}").and_then(|()| out.flush());
+        let key = state.join("guest.key");
+        let (dashboard, key_of_guest) = (format!("http://{address}/"), key.display());
+        tracing::info!(dashboard, %key_of_guest, "serving");
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A mere name is looked for by the shell's rules.
+fn program(path: &Path) -> std::io::Result<PathBuf> {
+    match path.components().count() {
+        1 => Ok(path.to_owned()),
+        _ => std::path::absolute(path),
+    }
+}
+
+/// Settings of the policies from a file.
+pub(crate) fn policies(file: &Path) -> Result<farfork_policy::Settings, Box<dyn Error>> {
+    let text = fs::read(file).map_err(|error| {
+        format!("cannot read {}: {}", file.display(), farfork_sys::words::of(&error))
+    })?;
+    serde_json::from_slice(&text)
+        .map_err(|wrong| format!("{} has no settings of policies: {wrong}", file.display()).into())
+}
+
+fn node_memory(args: &Args, pool: &Pool) -> Result<u64, Box<dyn Error>> {
+    if let Some(bytes) = args.node_memory {
+        return Ok(bytes);
+    }
+    let total = rustix::system::sysinfo().totalram;
+    let left = total.saturating_sub(pool.info()?.size_bytes);
+    Ok((left / u64::from(args.nodes)).max(LEAST_NODE_BYTES))
+}

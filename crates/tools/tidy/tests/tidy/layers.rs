@@ -1,0 +1,86 @@
+//! Layers are crates, and dependencies point down: a crate uses crates of lower layers only.
+
+use crate::manifests::dependencies;
+use crate::tree::{Complaint, File, Tree};
+use toml::Table;
+
+/// From the bottom up; crates of one layer do not know each other.
+const LAYERS: &[&[&str]] = &[
+    &["types", "caches"],
+    &["sys", "policy"],
+    &["plan", "caches-qemu"],
+    &["restorer", "pool"],
+    &["image"],
+    &["pages"],
+    &["checkpoint", "restore", "doctor"],
+    &["node"],
+    &["platform"],
+    &["bench"],
+    &["cli"],
+    &["tests", "tidy", "fuzz"],
+];
+
+fn layer(name: &str) -> Option<usize> {
+    let name = name.strip_prefix("farfork-")?;
+    LAYERS.iter().position(|layer| layer.contains(&name))
+}
+
+pub fn rule(tree: &Tree) -> Vec<Complaint> {
+    let manifests = tree.files().filter(|file| file.path.ends_with("Cargo.toml"));
+    manifests.flat_map(|file| check(&file)).collect()
+}
+
+fn check(file: &File<'_>) -> Vec<Complaint> {
+    // A manifest that does not parse, or that has no package, is the manifest rule's business.
+    let Ok(manifest) = file.text.parse::<Table>() else { return Vec::new() };
+    let name = manifest.get("package").and_then(|package| package.get("name")?.as_str());
+    let Some(name) = name else { return Vec::new() };
+    let Some(own) = layer(name) else {
+        return vec![file.complaint(0, format!("`{name}` is not in the table of layers"))];
+    };
+    let ours = dependencies(&manifest).into_iter().map(|(name, _)| name);
+    ours.filter(|dependency| dependency.starts_with("farfork-"))
+        // Tests of a crate may ask for it with other features.
+        .filter(|dependency| dependency != name)
+        .filter(|dependency| layer(dependency).is_none_or(|other| other >= own))
+        .map(|dependency| {
+            file.complaint(0, format!("`{name}` uses `{dependency}`, which is not below it"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{assert_accepts, assert_complains};
+
+    fn manifest(name: &str, kind: &str, dependency: &str) -> String {
+        format!("[package]\nname = \"{name}\"\n[{kind}]\n{dependency}.workspace = true\n")
+    }
+
+    #[test]
+    fn a_dependency_that_points_up_or_sideways_is_seen() {
+        for (name, dependency) in [
+            ("farfork-pool", "farfork-node"),
+            ("farfork-restore", "farfork-checkpoint"),
+            ("farfork-sys", "farfork-unheard-of"),
+        ] {
+            for kind in ["dependencies", "dev-dependencies", "target.'cfg(unix)'.dependencies"] {
+                let sample = manifest(name, kind, dependency);
+                assert_complains(rule, &[("crates/a/Cargo.toml", &sample)], "is not below it");
+            }
+        }
+    }
+
+    #[test]
+    fn a_crate_without_a_layer_is_seen() {
+        let sample = manifest("farfork-attic", "dependencies", "libc");
+        assert_complains(rule, &[("crates/attic/Cargo.toml", &sample)], "table of layers");
+    }
+
+    #[test]
+    fn pointing_down_is_fine() {
+        let sample = manifest("farfork-node", "dependencies", "farfork-types");
+        assert_accepts(rule, &[("crates/fork/node/Cargo.toml", &sample), ("Cargo.toml", "[workspace]")]);
+    }
+}
