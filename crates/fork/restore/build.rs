@@ -10,7 +10,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 fn main() {
     let crates = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("..");
     let out = PathBuf::from(variable("OUT_DIR"));
-    for watched in ["restorer/src", "restorer/.cargo", "restorer/Cargo.toml", "plan/src", "../base/sys/src"]
+    for watched in
+        ["restorer/src", "restorer/.cargo", "restorer/Cargo.toml", "plan/src", "../base/sys/src"]
     {
         println!("cargo:rerun-if-changed={}", crates.join(watched).display());
     }

@@ -1,17 +1,17 @@
-//! The serverless platform: OpenWhisk's interface, what it keeps, and the life of functions.
+//! The serverless platform: OpenWhisk's interface, what it keeps, and the scheduling of functions.
 //!
 //! ```text
 //!  serve      all of it as a program
 //!  gateway    HTTP
 //!  connections  of clients, and how long is waited for these
 //!  dashboard  a page that shows what goes on
-//!  life       calls and instances of functions
+//!  scheduler  calls and instances of functions
 //!  confine    what a function may do, and its files
 //!  runtimes   what serves functions of other kinds than Python
-//!  cluster    nodes for real, on which instances are clones
+//!  backend    nodes for real, on which instances are clones
 //!  operator   keys of namespaces
 //!  store      what survives a restart: keys, actions, activations, calls that were accepted
-//!  trace     which trace a call is a part of
+//!  trace      which trace a call is a part of
 //!  api        OpenWhisk's documents, as clients send and read them (no I/O)
 //! ```
 //! Invariants: an identity of one namespace never reaches what belongs to another; what a client was
@@ -19,16 +19,16 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod backend;
 mod clock;
-pub mod cluster;
 pub mod confine;
 pub mod connections;
 pub mod dashboard;
 pub mod gateway;
 mod http;
-pub mod life;
 pub mod operator;
 pub mod runtimes;
+pub mod scheduler;
 pub mod serve;
 pub mod store;
 pub mod trace;

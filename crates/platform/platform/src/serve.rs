@@ -15,21 +15,21 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::{Name, Runtimes};
-use crate::cluster::{Agents, Budgets, Cluster, ClusterError, Python, Settings as ClusterSettings};
+use crate::backend::{Agents, Backend, BackendError, Budgets, Python, Settings as BackendSettings};
 use crate::confine::{FolderError, Folders};
 use crate::connections::{self, Patience};
 use crate::dashboard::Dashboard;
 use crate::gateway::{Gateway, router};
-use crate::life::{Advisor, Caller, GRACE, JournalFile, Platform, Watched};
 use crate::operator::{Listener, OperatorError, have_guest};
 use crate::runtimes::{NodeJs, NodeJsError, Others};
+use crate::scheduler::{Advisor, Caller, GRACE, JournalFile, Platform, Watched};
 use crate::store::{Embedded, Store, StoreError, forget_old};
 
 /// What to serve.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The nodes.
-    pub cluster: ClusterSettings,
+    pub backend: BackendSettings,
     /// Where everything is kept.
     pub state: PathBuf,
     /// Where to listen.
@@ -62,7 +62,7 @@ pub enum ServeError {
     Store(#[from] StoreError),
     /// The nodes fail.
     #[error(transparent)]
-    Cluster(#[from] ClusterError),
+    Backend(#[from] BackendError),
     /// Node.js that was asked for cannot be had.
     #[error(transparent)]
     NodeJs(#[from] NodeJsError),
@@ -110,7 +110,7 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
     // From here on a signal waits for its turn: agents outlive who is killed.
     let over = runtime.block_on(async { Over::expected() });
     let over = over.map_err(failed("wait for signals to", &"the platform"))?;
-    let agents = Agents::start(&settings.cluster)?;
+    let agents = Agents::start(&settings.backend)?;
     let parts = Parts {
         python,
         others,
@@ -159,21 +159,21 @@ async fn serve(
 ) -> Result<(), ServeError> {
     let place = "the platform's socket";
     let Parts { python, others, store, folders, advisor, budgets } = parts;
-    let beginning = Cluster::begin(
-        settings.cluster.clone(),
+    let beginning = Backend::begin(
+        settings.backend.clone(),
         budgets,
         &python,
         others.paths(),
         Arc::clone(&advisor),
     );
-    let cluster = tokio::select! {
-        cluster = beginning => cluster?,
+    let backend = tokio::select! {
+        backend = beginning => backend?,
         () = over.wait() => return Ok(()),
     };
     let nodejs = others.nodejs.as_ref().map(|nodejs| nodejs.version.clone());
     let runtimes = Arc::new(Runtimes { python: python.version, nodejs, blackbox: true });
     let platform =
-        Platform::begin(Arc::clone(&store), Arc::new(cluster), advisor, folders, others)?;
+        Platform::begin(Arc::clone(&store), Arc::new(backend), advisor, folders, others)?;
     if let Some(retention) = settings.retention {
         tokio::spawn(forget_old(Arc::clone(&store), retention));
     }

@@ -212,7 +212,10 @@ mod tests {
         };
         for settings in [Settings::default(), others] {
             for setting in named(&serde_json::to_value(settings).unwrap()) {
-                assert!(documents.contains(&setting), "{setting} is not in docs/reference/settings.md");
+                assert!(
+                    documents.contains(&setting),
+                    "{setting} is not in docs/reference/settings.md"
+                );
             }
         }
     }

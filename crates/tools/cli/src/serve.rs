@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use farfork_pool::Pool;
-use farfork_platform::cluster;
+use farfork_platform::backend;
 use farfork_platform::serve::{Settings, run as serve};
+use farfork_pool::Pool;
 
 use crate::pool::PoolArg;
 use crate::{CommandResult, size};
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let pool = args.pool.path()?;
     let state = std::path::absolute(&args.state)?;
     let settings = Settings {
-        cluster: cluster::Settings {
+        backend: backend::Settings {
             program: std::env::current_exe()?,
             nodes: (1..=args.nodes).map(|number| format!("node{number}")).collect(),
             node_memory_bytes: node_memory(args, &Pool::open(&pool)?)?,

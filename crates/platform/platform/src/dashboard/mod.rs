@@ -25,8 +25,8 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::api::ApiError;
-use crate::life::Watched;
-use crate::life::snapshot::Snapshot;
+use crate::scheduler::Watched;
+use crate::scheduler::snapshot::Snapshot;
 use stream::Viewer;
 
 /// So many may look at once.

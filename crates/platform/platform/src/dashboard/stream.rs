@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use super::Dashboard;
-use crate::life::decisions::{Told, Watch};
+use crate::scheduler::decisions::{Told, Watch};
 
 /// How often it is told what there is.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -147,9 +147,9 @@ mod tests {
     use super::*;
     use crate::api::ApiError;
     use crate::dashboard::{MOST_VIEWERS, events};
-    use crate::life::Watched;
-    use crate::life::decisions::Decisions;
-    use crate::life::snapshot::Snapshot;
+    use crate::scheduler::Watched;
+    use crate::scheduler::decisions::Decisions;
+    use crate::scheduler::snapshot::Snapshot;
 
     /// Something to look at, which counts how often somebody does.
     #[derive(Debug, Default)]

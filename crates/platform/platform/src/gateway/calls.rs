@@ -15,7 +15,7 @@ use super::reply::{Reply, with_status};
 use super::{Gateway, name};
 use crate::api::{Activation, ActivationId, ApiError};
 use crate::clock::now_ms;
-use crate::life::{Admitted, Call};
+use crate::scheduler::{Admitted, Call};
 use crate::store::Accepted;
 use crate::trace::Trace;
 

@@ -32,7 +32,7 @@ use axum::routing::get;
 use serde_json::{Value, json};
 
 use crate::api::{ApiError, Limits, Name, Runtimes};
-use crate::life::{Caller, MOST_CALLS};
+use crate::scheduler::{Caller, MOST_CALLS};
 use crate::store::Store;
 use auth::Identity;
 use extract::Place;

@@ -1,7 +1,7 @@
 //! What survives a restart.
 //!
 //! One contract, [`Store`]; one mechanism so far, [`Embedded`], a database in a file. A store of
-//! a cluster takes its place later, so nothing here tells where data lies.
+//! a backend takes its place later, so nothing here tells where data lies.
 //!
 //! **What is durable when.** Keys, actions and accepted calls are on disk when a method returns: a
 //! client whose non-blocking call was answered by `202` finds its activation, whatever dies. (A blocking call

@@ -14,7 +14,7 @@ use farfork_platform::api::{
 };
 use farfork_platform::connections::{self, Patience};
 use farfork_platform::gateway::{Gateway, router};
-use farfork_platform::life::{Admission, Admitted, Call, Caller};
+use farfork_platform::scheduler::{Admission, Admitted, Call, Caller};
 use farfork_platform::store::{Embedded, Key, Store};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};

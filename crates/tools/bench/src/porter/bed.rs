@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use farfork_platform::life::snapshot::Image;
+use farfork_platform::scheduler::snapshot::Image;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use farfork_platform::life::snapshot::Snapshot;
+use farfork_platform::scheduler::snapshot::Snapshot;
 use farfork_sys::words;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;

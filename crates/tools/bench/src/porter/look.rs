@@ -1,6 +1,6 @@
 //! What is seen of a platform while a trace is replayed.
 
-use farfork_platform::life::snapshot::{Node, Snapshot};
+use farfork_platform::scheduler::snapshot::{Node, Snapshot};
 
 use super::processors::Load;
 
@@ -36,7 +36,7 @@ impl Look {
 
 #[cfg(test)]
 mod tests {
-    use farfork_platform::life::snapshot::Instances;
+    use farfork_platform::scheduler::snapshot::Instances;
 
     use super::*;
 

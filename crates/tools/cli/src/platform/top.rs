@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use farfork_platform::life::snapshot::Snapshot;
+use farfork_platform::scheduler::snapshot::Snapshot;
 use hyper::Method;
 
 use super::remote::{Place, Question};

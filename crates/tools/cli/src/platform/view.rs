@@ -1,7 +1,7 @@
 //! What goes on by node and by function, as `farfork top` shows it.
 
 use farfork_platform::api::StartKind;
-use farfork_platform::life::snapshot::{Function, Instances, Node, Recent, Snapshot};
+use farfork_platform::scheduler::snapshot::{Function, Instances, Node, Recent, Snapshot};
 
 use crate::size;
 

@@ -9,7 +9,8 @@ const NUMBERED: &[&str] = &["io::Error", "Errno"];
 /// What an error is called where its type is not to be seen.
 const NAMES: &[&str] = &["{error}", "{errno}", "{err}", "{e}"];
 /// Errors of ours and of parsers may be printed, and main prints nothing else.
-const EXEMPT: &[&str] = &["crates/tools/cli/src/main.rs", "crates/tools/cli/src/pool.rs", "crates/tools/bench/"];
+const EXEMPT: &[&str] =
+    &["crates/tools/cli/src/main.rs", "crates/tools/cli/src/pool.rs", "crates/tools/bench/"];
 
 pub fn rule(tree: &Tree) -> Vec<Complaint> {
     let production = |file: &File<'_>| {

@@ -81,6 +81,9 @@ mod tests {
     #[test]
     fn pointing_down_is_fine() {
         let sample = manifest("farfork-node", "dependencies", "farfork-types");
-        assert_accepts(rule, &[("crates/fork/node/Cargo.toml", &sample), ("Cargo.toml", "[workspace]")]);
+        assert_accepts(
+            rule,
+            &[("crates/fork/node/Cargo.toml", &sample), ("Cargo.toml", "[workspace]")],
+        );
     }
 }

@@ -34,7 +34,7 @@ use super::extract::{Body, Place};
 use super::reply::Reply;
 use crate::api::{Action, ApiError, Name};
 use crate::clock::now_ms;
-use crate::life::Call;
+use crate::scheduler::Call;
 use crate::trace::Trace;
 use media::Extension;
 use request::{Asked, arguments};

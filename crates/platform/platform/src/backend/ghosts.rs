@@ -1,0 +1,474 @@
+//! Empty ghosts that wait, by node and limit of memory.
+//!
+//! A ghost takes one clone, once, so that one serves any user: nothing of one's is left in it for
+//! another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use farfork_node::NodeError;
+use farfork_policy::Memory;
+use farfork_policy::admission::Idle;
+use farfork_policy::ghosts::EmptyFacts;
+use farfork_policy::placement::NodeFacts;
+use farfork_types::wire::{GhostCall, GhostImage, GhostState};
+use tokio::sync::watch;
+use tokio::time::{Duration, Instant, timeout};
+
+use super::Inner;
+use super::ask::{Wish, agent};
+use super::attached::{Ghost, Wanted};
+use super::table::until_counted;
+use super::takings::Takings;
+use crate::confine;
+use crate::scheduler::Advisor;
+use crate::scheduler::nodes::Claim;
+
+/// The limit of memory that actions have by default, in megabytes: ghosts with it always wait.
+pub const USUAL_MB: u64 = 256;
+/// Others than the usual ones that nobody has taken for so long are stopped.
+const UNUSED: Duration = Duration::from_secs(600);
+/// How often it is looked at whether too many wait.
+const TRIM: Duration = Duration::from_secs(30);
+/// What a ghost takes, a guess until one was made: its own memory, and the kernel's for it.
+const GUESSED_BYTES: u64 = 600 << 10;
+/// What one saves that is empty: making a container, in microseconds.
+const SAVES_US: u64 = 30_000;
+/// For so long none are made on a node where some have made room for an instance, which is not there yet.
+const NONE: Duration = Duration::from_secs(1);
+
+/// For so long ghosts are not made while instances start: making one takes a processor from them.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Ghosts that wait.
+#[derive(Debug)]
+pub struct Ghosts {
+    /// By node and megabytes.
+    stocks: Mutex<BTreeMap<(String, u64), Stock>>,
+    trimmed: Mutex<Instant>,
+    /// Until when none are made, by node.
+    none_until: Mutex<BTreeMap<String, Instant>>,
+    /// How many instances are being started.
+    starting: watch::Sender<usize>,
+    /// Held by who makes a ghost to be had later: one at a time.
+    maker: tokio::sync::Mutex<()>,
+    advisor: Arc<Advisor>,
+    /// Directories that each has of its own.
+    scratch: Vec<PathBuf>,
+}
+
+/// An instance is being started.
+#[derive(Debug)]
+pub struct Starting<'g> {
+    count: &'g watch::Sender<usize>,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.count.send_modify(|count| *count -= 1);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Stock {
+    ids: Vec<String>,
+    /// Ghosts that are being made.
+    making: u64,
+    takings: Takings,
+    /// What the last one took that was made.
+    bytes: Option<u64>,
+}
+
+impl Stock {
+    fn bytes(&self) -> u64 {
+        self.bytes.unwrap_or(GUESSED_BYTES)
+    }
+
+    fn take(&mut self, now: Instant) -> Option<String> {
+        self.takings.add(now);
+        self.ids.pop()
+    }
+}
+
+impl Ghosts {
+    /// None wait yet. Each is to have `scratch` of its own.
+    pub fn new(advisor: Arc<Advisor>, scratch: Vec<PathBuf>) -> Ghosts {
+        let trimmed = Mutex::new(Instant::now());
+        let (starting, maker) = (watch::Sender::new(0), tokio::sync::Mutex::default());
+        let (stocks, none_until) = Default::default();
+        Ghosts { stocks, trimmed, none_until, starting, maker, advisor, scratch }
+    }
+
+    /// An instance is being started until this is dropped.
+    pub fn starting(&self) -> Starting<'_> {
+        self.starting.send_modify(|count| *count += 1);
+        Starting { count: &self.starting }
+    }
+
+    /// Waits for the moment to make a ghost that nobody waits for: when no instance starts, or after some
+    /// time all the same.
+    async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        let turn = self.maker.lock().await;
+        let mut starting = self.starting.subscribe();
+        let _ = timeout(PATIENCE, starting.wait_for(|count| *count == 0)).await;
+        turn
+    }
+
+    /// What one with so much memory is to be.
+    pub fn call(&self, memory_mb: u64) -> GhostCall {
+        GhostCall {
+            memory_bytes: Some(memory_mb << 20),
+            pids_limit: Some(confine::MOST_PIDS),
+            tmpfs: self.scratch.clone(),
+            ..GhostCall::default()
+        }
+    }
+
+    fn stocks(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Stock>> {
+        // Every step leaves the table valid.
+        self.stocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many wait.
+    pub fn waiting(&self, node: &str, memory_mb: u64) -> u64 {
+        let key = (node.to_owned(), memory_mb);
+        self.stocks().get(&key).map_or(0, |stock| stock.ids.len() as u64)
+    }
+
+    /// How many wait, with any limit of memory.
+    pub fn all_waiting(&self, node: &str) -> u64 {
+        let stocks = self.stocks();
+        let here = stocks.iter().filter(|((of, _), _)| of == node);
+        here.map(|(_, stock)| stock.ids.len() as u64).sum()
+    }
+
+    /// Those that wait on a node, as those see them who need room.
+    pub fn idle(&self, node: &str) -> Vec<Idle> {
+        let (mut stocks, now) = (self.stocks(), Instant::now());
+        let here = stocks.iter_mut().filter(|((of, _), _)| of == node);
+        let idle = here.flat_map(|(_, stock)| {
+            let bytes = stock.bytes();
+            stock.takings.idle(&stock.ids, (bytes, SAVES_US), now)
+        });
+        idle.collect()
+    }
+
+    /// The names of those that wait on a node.
+    pub fn ids(&self, node: &str) -> BTreeSet<String> {
+        let stocks = self.stocks();
+        let here = stocks.iter().filter(|((of, _), _)| of == node);
+        here.flat_map(|(_, stock)| stock.ids.iter().cloned()).collect()
+    }
+
+    /// Takes out those of these that wait on a node; with it, what they take, in bytes.
+    pub fn withdraw(&self, node: &str, ids: &BTreeSet<&str>) -> (Vec<Ghost>, u64) {
+        let (mut withdrawn, mut bytes) = (Vec::new(), 0);
+        for ((of, _), stock) in &mut *self.stocks() {
+            if of == node {
+                let each = stock.bytes();
+                bytes += withdraw(&mut stock.ids, ids, (node, &mut withdrawn)) * each;
+            }
+        }
+        (withdrawn, bytes)
+    }
+
+    /// None are made on a node for a moment: its room is for somebody else.
+    pub fn make_none(&self, node: &str) {
+        let mut none_until = self.none_until.lock().unwrap_or_else(PoisonError::into_inner);
+        none_until.insert(node.to_owned(), Instant::now() + NONE);
+    }
+
+    /// Whether any may be made on a node.
+    fn may_make(&self, node: &str) -> bool {
+        let none_until = self.none_until.lock().unwrap_or_else(PoisonError::into_inner);
+        none_until.get(node).is_none_or(|until| *until <= Instant::now())
+    }
+
+    /// Takes one that waits.
+    pub fn take(&self, node: &str, memory_mb: u64) -> Option<String> {
+        let mut stocks = self.stocks();
+        stocks.entry((node.to_owned(), memory_mb)).or_default().take(Instant::now())
+    }
+
+    /// Those of a node have gone.
+    pub fn forget(&self, node: &str) {
+        for ((of, _), stock) in &mut *self.stocks() {
+            if of == node {
+                stock.ids.clear();
+            }
+        }
+    }
+
+    /// How many should wait.
+    fn wanted(&self, key: &(String, u64), stock: &mut Stock, memory: Memory) -> u64 {
+        let burst = stock.takings.burst(Instant::now());
+        let facts = EmptyFacts { burst, ghost_bytes: stock.bytes(), memory };
+        let about = format!("{}/{}", key.0, key.1);
+        self.advisor.ask(&*self.advisor.policies.empty_ghosts, &about, &facts)
+    }
+
+    /// How many are to be made, which count as being made from here on.
+    fn lacking(&self, node: &str, memory_mb: u64, memory: Memory) -> u64 {
+        let mut stocks = self.stocks();
+        let key = (node.to_owned(), memory_mb);
+        let stock = stocks.entry(key.clone()).or_default();
+        let wanted = self.wanted(&key, stock, memory);
+        let lacking = wanted.saturating_sub(stock.ids.len() as u64 + stock.making);
+        stock.making += lacking;
+        lacking
+    }
+
+    /// Takes out those that are more than should wait, now and then.
+    fn surplus(&self, nodes: &[NodeFacts]) -> Vec<(String, String)> {
+        let mut trimmed = self.trimmed.lock().unwrap_or_else(PoisonError::into_inner);
+        if trimmed.elapsed() < TRIM {
+            return Vec::new();
+        }
+        *trimmed = Instant::now();
+        let mut surplus = Vec::new();
+        for (key, stock) in &mut *self.stocks() {
+            let Some(node) = nodes.iter().find(|node| node.name == key.0) else { continue };
+            let wanted =
+                usize::try_from(self.wanted(key, stock, node.memory)).unwrap_or(usize::MAX);
+            let kept = wanted.min(stock.ids.len());
+            surplus.extend(stock.ids.drain(kept..).map(|id| (key.0.clone(), id)));
+        }
+        surplus
+    }
+
+    /// One was made, or not: its id, and what it takes in bytes.
+    fn made(&self, node: &str, memory_mb: u64, ghost: Option<(String, u64)>) {
+        let mut stocks = self.stocks();
+        let stock = stocks.entry((node.to_owned(), memory_mb)).or_default();
+        stock.making -= 1;
+        if let Some((id, bytes)) = ghost {
+            stock.ids.push(id);
+            stock.bytes = Some(bytes);
+        }
+    }
+
+    /// Takes out those that nobody takes.
+    fn unused(&self) -> Vec<(String, String)> {
+        let now = Instant::now();
+        let mut unused = Vec::new();
+        self.stocks().retain(|(node, memory_mb), stock| {
+            let is_used =
+                stock.takings.last().is_some_and(|last| now - last < UNUSED) || stock.making > 0;
+            if is_used || *memory_mb == USUAL_MB {
+                return true;
+            }
+            unused.extend(stock.ids.drain(..).map(|id| (node.clone(), id)));
+            false
+        });
+        unused
+    }
+}
+
+/// Takes those of a node's that are in `ids` out of a stock: how many those are.
+pub fn withdraw(
+    stock: &mut Vec<String>,
+    ids: &BTreeSet<&str>,
+    (node, withdrawn): (&str, &mut Vec<Ghost>),
+) -> u64 {
+    let before = withdrawn.len();
+    let theirs = stock.extract_if(.., |id| ids.contains(id.as_str()));
+    withdrawn.extend(theirs.map(|id| (node.to_owned(), id)));
+    (withdrawn.len() - before) as u64
+}
+
+/// Makes a ghost.
+pub fn make(node: &str, call: GhostCall) -> Result<GhostState, NodeError> {
+    agent(node, Wish::Container)?.start_ghost(call)
+}
+
+/// Those of the directories that everybody may write to which an instance can have of its own: this
+/// node has them, and nothing that instances need of the node's lies in them.
+pub fn scratch(needed: &[PathBuf]) -> Vec<PathBuf> {
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    let needed: Vec<PathBuf> = needed.iter().flat_map(|path| [path.clone(), real(path)]).collect();
+    let is_own = |directory: &PathBuf| {
+        let inside = needed.iter().find(|path| path.starts_with(directory));
+        if let Some(path) = inside {
+            let (directory, path) = (directory.display(), path.display());
+            tracing::warn!(%directory, needed = %path, "functions share a directory with the node");
+        }
+        inside.is_none() && directory.symlink_metadata().is_ok_and(|found| found.is_dir())
+    };
+    confine::SCRATCH.into_iter().map(PathBuf::from).filter(is_own).collect()
+}
+
+impl Inner {
+    /// A node as it is now, if it answers and ghosts may be made there.
+    fn may_make_on(&self, node: &str) -> Option<NodeFacts> {
+        let nodes =
+            self.ghosts.may_make(node).then(|| self.table.nodes(Claim::default(), |_| 0))?;
+        nodes.into_iter().find(|found| found.name == node)
+    }
+
+    /// Has as many ghosts made as should wait.
+    pub fn refill(self: &Arc<Inner>, node: &str, memory_mb: u64) {
+        let Some(found) = self.may_make_on(node) else { return };
+        for _ in 0..self.ghosts.lacking(node, memory_mb, found.memory) {
+            let (inner, node) = (Arc::clone(self), node.to_owned());
+            tokio::spawn(async move {
+                let call = inner.ghosts.call(memory_mb);
+                let made = inner.make_later(&node, call, None).await;
+                inner.ghosts.made(&node, memory_mb, made);
+            });
+        }
+    }
+
+    /// Has as many ghosts with an image made as should wait.
+    pub fn refill_attached(self: &Arc<Inner>, node: &str, wanted: &Wanted) {
+        let Some(found) = self.may_make_on(node) else { return };
+        for _ in 0..self.attached.lacking(&found, &wanted.name, self.images.room()) {
+            let (inner, node, wanted) = (Arc::clone(self), node.to_owned(), wanted.clone());
+            tokio::spawn(async move {
+                let image = GhostImage {
+                    pool: inner.settings.pool.clone(),
+                    cid: wanted.cid.to_string(),
+                    name: wanted.name.clone(),
+                    tiering: wanted.tiering,
+                };
+                let call = GhostCall { image: Some(image), ..inner.ghosts.call(wanted.memory_mb) };
+                let bytes = inner.attached.bytes(&node, &wanted);
+                let made = inner.make_later(&node, call, Some(bytes)).await;
+                let useless = inner.attached.made(&node, &wanted, made);
+                inner.stop(useless).await;
+            });
+        }
+    }
+
+    /// Makes a ghost for which nobody waits yet: its id, and what it takes in bytes. What it is expected
+    /// to take is set aside, if that is much.
+    async fn make_later(
+        &self,
+        node: &str,
+        call: GhostCall,
+        bytes: Option<u64>,
+    ) -> Option<(String, u64)> {
+        let turn = self.ghosts.turn().await;
+        let room = match bytes {
+            Some(bytes) => Some(self.table.set_aside(node, bytes)?),
+            None => None,
+        };
+        let name = node.to_owned();
+        let made = self.ask(node, move || make(&name, call)).await;
+        until_counted(room);
+        drop(turn);
+        let made =
+            made.inspect_err(|error| tracing::warn!(node, reason = %error, "no ghost is made"));
+        let GhostState { id, local_bytes, kernel_bytes, .. } = made.ok()?;
+        Some((id, local_bytes + kernel_bytes.unwrap_or(0)))
+    }
+
+    /// Stops ghosts that nobody is to have.
+    pub async fn stop(&self, ghosts: impl IntoIterator<Item = Ghost>) {
+        for (node, id) in ghosts {
+            let name = node.clone();
+            let stop = move || agent(&name, Wish::Container)?.stop_ghosts(Some(id));
+            if let Err(error) = self.ask(&node, stop).await {
+                tracing::warn!(node, reason = %error, "a ghost is not stopped");
+            }
+        }
+    }
+
+    /// Has ghosts wait where they should, and stops those that nobody takes.
+    pub fn tend_ghosts(self: &Arc<Inner>) {
+        let nodes = self.table.nodes(Claim::default(), |_| 0);
+        let surplus = self.ghosts.unused().into_iter().chain(self.ghosts.surplus(&nodes));
+        let surplus = surplus.chain(self.attached.surplus(&nodes, self.images.room()));
+        let mut of_nodes = BTreeMap::<String, Vec<Ghost>>::new();
+        for ghost in surplus {
+            of_nodes.entry(ghost.0.clone()).or_default().push(ghost);
+        }
+        for ghosts in of_nodes.into_values() {
+            let inner = Arc::clone(self);
+            tokio::spawn(async move { inner.stop(ghosts).await });
+        }
+        for node in &self.settings.nodes {
+            // One that has come back has none.
+            if self.ghosts.waiting(node, USUAL_MB) == 0 {
+                self.refill(node, USUAL_MB);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn ghosts_are_made_one_at_a_time_and_not_while_instances_start() {
+        let advisor = Advisor::new(farfork_policy::Settings::default(), None).unwrap();
+        let ghosts = Ghosts::new(Arc::new(advisor), Vec::new());
+        let soon = Duration::from_millis(1);
+        let turn = timeout(soon, ghosts.turn()).await.expect("nobody starts");
+        assert!(timeout(soon, ghosts.turn()).await.is_err(), "another is being made");
+        drop(turn);
+        let (one, other) = (ghosts.starting(), ghosts.starting());
+        drop(one);
+        assert!(timeout(soon, ghosts.turn()).await.is_err(), "an instance starts");
+        drop(other);
+        assert!(timeout(soon, ghosts.turn()).await.is_ok());
+        let _always = ghosts.starting();
+        assert!(timeout(PATIENCE - soon, ghosts.turn()).await.is_err());
+        assert!(timeout(PATIENCE + soon, ghosts.turn()).await.is_ok(), "it has waited enough");
+    }
+
+    #[test]
+    fn what_instances_need_is_not_hidden_from_them() {
+        let all = scratch(&[]);
+        assert!(all.contains(&PathBuf::from("/tmp")), "{all:?}");
+        assert!(!scratch(&["/tmp/x/bin/python".into()]).contains(&PathBuf::from("/tmp")));
+        let link = tempfile::tempdir().unwrap();
+        let link = link.path().join("link");
+        std::os::unix::fs::symlink("/dev/shm", &link).unwrap();
+        assert!(!scratch(&[link]).contains(&PathBuf::from("/dev/shm")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_burst_has_left_is_stopped_when_it_is_over() {
+        let advisor = Advisor::new(farfork_policy::Settings::default(), None).unwrap();
+        let ghosts = Ghosts::new(Arc::new(advisor), Vec::new());
+        let memory = Memory { used_bytes: 0, budget_bytes: 1 << 40 };
+        let node = NodeFacts { name: "a".to_owned(), memory, ..NodeFacts::default() };
+        let make_all = || {
+            let lacking = ghosts.lacking("a", USUAL_MB, memory);
+            let made = |id: u64| ghosts.made("a", USUAL_MB, Some((id.to_string(), 400 << 10)));
+            (0..lacking).for_each(made);
+            lacking
+        };
+        assert_eq!((make_all(), make_all()), (1, 0));
+        (0..5).for_each(|_| drop(ghosts.take("a", USUAL_MB)));
+        assert_eq!(make_all(), 6);
+        tokio::time::advance(TRIM + Duration::from_secs(1)).await;
+        assert!(ghosts.surplus(std::slice::from_ref(&node)).is_empty(), "it may come again");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let surplus = ghosts.surplus(std::slice::from_ref(&node));
+        assert_eq!((surplus.len(), ghosts.waiting("a", USUAL_MB)), (5, 1));
+        // One of another size is stopped when nobody wants it for long.
+        assert_eq!(ghosts.all_waiting("a"), 1);
+        let (only, uses) = (ghosts.idle("a").remove(0), 5);
+        assert_eq!((only.bytes, only.uses_per_hour), (400 << 10, uses));
+        let theirs = BTreeSet::from([&*only.id, "7"]);
+        assert_eq!(ghosts.withdraw("b", &theirs), (vec![], 0));
+        assert_eq!(ghosts.withdraw("a", &theirs).1, 400 << 10);
+        assert_eq!(ghosts.all_waiting("a"), 0);
+        ghosts.make_none("a");
+        assert!(!ghosts.may_make("a") && ghosts.may_make("b"));
+        tokio::time::advance(NONE).await;
+        assert!(ghosts.may_make("a"));
+        make_all();
+        ghosts.take("a", 64);
+        assert_eq!(ghosts.lacking("a", 64, memory), 2);
+        ghosts.made("a", 64, Some(("x".to_owned(), 1)));
+        assert_eq!((ghosts.all_waiting("a"), ghosts.waiting("a", 64)), (2, 1));
+        ghosts.made("a", 64, None);
+        assert!(ghosts.unused().is_empty());
+        tokio::time::advance(UNUSED).await;
+        assert_eq!(ghosts.unused(), [("a".to_owned(), "x".to_owned())]);
+    }
+}

@@ -1,0 +1,170 @@
+//! The pool's images, by name.
+//!
+//! A checkpoint is made by a process of its own: what stops and reads another process is not to take
+//! the gateway with it if it fails.
+
+use std::io;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use farfork_image::catalog::{Catalog, CatalogError, ImageName};
+use farfork_image::format::Image;
+use farfork_policy::Memory;
+use farfork_pool::{ImageInfo, ImageState, Pool, PoolError};
+use farfork_types::Cid;
+use farfork_types::wire::AddressRange;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Settings, blocking};
+use crate::scheduler::nodes::{Listed, NodesError};
+
+/// The images of a pool.
+#[derive(Clone, Debug)]
+pub struct Images {
+    pool: Arc<Pool>,
+    settings: Settings,
+}
+
+impl Images {
+    /// Those of this pool.
+    pub fn of(pool: Arc<Pool>, settings: Settings) -> Images {
+        Images { pool, settings }
+    }
+
+    /// How much of the pool is in use.
+    pub fn room(&self) -> Memory {
+        self.pool.info().map_or_else(
+            |_| Memory::default(),
+            |info| Memory {
+                used_bytes: info.size_bytes.saturating_sub(info.free_bytes),
+                budget_bytes: info.size_bytes,
+            },
+        )
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        let is_there = |image: &&ImageInfo| image.state == ImageState::Published;
+        self.pool.info().map_or(0, |info| info.images.iter().filter(is_there).count() as u64)
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Pool) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, NodesError> {
+        let pool = Arc::clone(&self.pool);
+        let asked = blocking(move || ask(&pool)).await;
+        let asked = asked.unwrap_or_else(|| Err("the platform ends".to_owned()));
+        asked.map_err(|reason| NodesError::Images { reason })
+    }
+
+    /// The image of this name.
+    pub async fn find(&self, name: &str) -> Result<Option<Cid>, NodesError> {
+        let name = parsed(name)?;
+        self.ask(move |pool| named(pool, &name)).await
+    }
+
+    /// The image of this name, if this farfork can read it.
+    pub async fn usable(&self, name: &str) -> Result<Option<Cid>, NodesError> {
+        let name = parsed(name)?;
+        self.ask(move |pool| Ok(named(pool, &name)?.filter(|cid| Image::read(pool, *cid).is_ok())))
+            .await
+    }
+
+    /// All that have names. One with several stands for each of them.
+    pub async fn list(&self) -> Result<Vec<Listed>, NodesError> {
+        self.ask(|pool| listed(pool).map_err(|error| error.to_string())).await
+    }
+
+    /// Takes a name away, and its image if it has no other.
+    pub async fn remove(&self, name: &str) -> Result<(), NodesError> {
+        let name = parsed(name)?;
+        self.ask(move |pool| remove(pool, &name)).await
+    }
+
+    /// Checkpoints a process; which goes on, or ends if that is all it was for.
+    pub async fn checkpoint(
+        &self,
+        pid: i32,
+        name: &str,
+        hot: Vec<AddressRange>,
+        kill: bool,
+    ) -> Result<(), NodesError> {
+        let mut command = Command::new(&self.settings.program);
+        command.args(["checkpoint", "--json", "--pid", &pid.to_string(), "--name", name]);
+        command.arg("--pool").arg(&self.settings.pool);
+        if kill {
+            command.arg("--kill");
+        }
+        // In one argument with its option each: a range is none, whatever it is called.
+        command.args(hot.iter().map(|range| format!("--hot={range}")));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let ended = blocking(move || command.output()).await;
+        match ended {
+            Some(Ok(output)) if output.status.success() => Ok(()),
+            Some(ended) => Err(told(ended)),
+            None => Err(NodesError::Checkpoint { reason: "the platform ends".to_owned() }),
+        }
+    }
+}
+
+fn parsed(name: &str) -> Result<ImageName, NodesError> {
+    let wrong = |reason: String| NodesError::Images { reason };
+    name.parse().map_err(|error: farfork_image::catalog::ParseNameError| wrong(error.to_string()))
+}
+
+fn named(pool: &Pool, name: &ImageName) -> Result<Option<Cid>, String> {
+    let found = Catalog::open(pool).and_then(|catalog| catalog.get(name));
+    found.map_err(|error| error.to_string())
+}
+
+fn listed(pool: &Pool) -> Result<Vec<Listed>, CatalogError> {
+    let named = Catalog::open(pool)?.list()?;
+    let images = pool.info()?.images;
+    let of = |cid: Cid| images.iter().find(|image| image.cid == cid.to_string());
+    let listed = named.into_iter().filter_map(|(name, cid, _)| {
+        let image = of(cid)?;
+        let (bytes, nodes) = (image.bytes + image.table_bytes, image.pinned_by.len() as u64);
+        Some(Listed { name: name.to_string(), bytes, nodes })
+    });
+    Ok(listed.collect())
+}
+
+fn remove(pool: &Pool, name: &ImageName) -> Result<(), String> {
+    let taken = || -> Result<Option<Cid>, CatalogError> {
+        let catalog = Catalog::open(pool)?;
+        let Some(cid) = catalog.remove(name)? else { return Ok(None) };
+        Ok(catalog.names_of(cid)?.is_empty().then_some(cid))
+    };
+    let Some(cid) = taken().map_err(|error| error.to_string())? else { return Ok(()) };
+    match pool.remove(cid) {
+        Ok(()) | Err(PoolError::NoImage { .. }) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// What the program says of a pool without room.
+#[derive(Deserialize)]
+struct NoRoom {
+    asked_bytes: u64,
+    free_bytes: u64,
+}
+
+/// Why a checkpoint was not made: refusals, or what was said last.
+fn told(ended: io::Result<Output>) -> NodesError {
+    let output = match ended {
+        Ok(output) => output,
+        Err(error) => return NodesError::Checkpoint { reason: farfork_sys::words::of(&error) },
+    };
+    if let Ok(NoRoom { asked_bytes, free_bytes }) = serde_json::from_slice(&output.stdout) {
+        return NodesError::NoRoom { asked_bytes, free_bytes };
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().trim_start_matches("farfork: ");
+    let reason = match serde_json::from_slice::<Value>(&output.stdout) {
+        Ok(document) if said.is_empty() => document.to_string(),
+        _ => said.to_owned(),
+    };
+    NodesError::Checkpoint { reason }
+}

@@ -1,0 +1,240 @@
+//! Starting an instance: a ghost becomes a clone, and this holds on to all that is its.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farfork_node::NodeError;
+use farfork_node::client::{Client, StartedClone};
+use farfork_types::wire::{DEFAULT_TIMEOUT_S, GhostCall, RestoreCall};
+use farfork_types::{Cid, Tiering};
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::io::Interest;
+use tokio::net::unix::pipe::Receiver;
+
+use super::ask::{Unanswered, Wish, agent};
+use super::attached::Wanted;
+use super::table::Reservation;
+use super::{Inner, ghosts};
+use crate::scheduler::nodes::{NodesError, Output, Start, Started, Took};
+
+/// What a clone prints, seen from both sides.
+struct Printed {
+    ours: [OwnedFd; 2],
+    theirs: [OwnedFd; 2],
+}
+
+impl Printed {
+    fn new() -> io::Result<Printed> {
+        let [(out, out_end), (err, err_end)] =
+            [pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?];
+        Ok(Printed { ours: [out, err], theirs: [out_end, err_end] })
+    }
+}
+
+impl Inner {
+    /// Starts an instance for which there is room.
+    pub async fn start(
+        self: Arc<Inner>,
+        start: Start,
+        reservation: Reservation,
+    ) -> Result<Started, NodesError> {
+        let begun = Instant::now();
+        let node = start.node.clone();
+        let failed = |reason: String| NodesError::Start { node: node.clone(), reason };
+        let (name, cid) = self.image_of(&start).await?;
+        let printed = Printed::new().map_err(|error| failed(farfork_sys::words::of(&error)))?;
+        let [out, err] = printed.ours.map(receiver);
+        let output = || -> io::Result<[Output; 2]> { Ok([Box::new(out?), Box::new(err?)]) };
+        let output = output().map_err(|error| failed(farfork_sys::words::of(&error)))?;
+        let starting = self.ghosts.starting();
+        let (tiering, memory_mb) = (start.tiering, start.claim.memory_mb);
+        let wanted = Wanted { name: name.clone(), cid, tiering, memory_mb };
+        let (attached, waiting) = self.ghost_for(&start, &wanted);
+        let call = Restore {
+            pool: self.settings.pool.clone(),
+            node: node.clone(),
+            fresh: self.ghosts.call(memory_mb),
+            tiering: start.tiering,
+            name,
+            cid,
+            theirs: printed.theirs,
+        };
+        let started = self.ask(&node, move || call.run(waiting)).await;
+        let (clone, container) = started.map_err(|error| self.failed(&node, &error))?;
+        drop(starting);
+        let was_attached = attached && container.is_none();
+        let container = container.unwrap_or_default();
+        let (pid, tiering) = (clone.running.pid, clone.running.tiering);
+        reservation.started(pid);
+        let connect = self.connector.to(pid);
+        let connect = connect.map_err(|error| failed(farfork_sys::words::of(&error)))?;
+        let restore = Duration::from_secs_f64(clone.running.restore_us.max(0.0) / 1e6);
+        let took = Took { whole: begun.elapsed(), container, restore };
+        if start.image.is_some() {
+            self.attached.started(&node, &wanted.name, restore, was_attached);
+            // The call that this instance is for does not wait for it.
+            let (inner, node) = (Arc::clone(&self), node.clone());
+            tokio::spawn(async move { inner.refill_attached(&node, &wanted) });
+        }
+        let id = reservation.id;
+        let table = Arc::clone(&self.table);
+        let paused = Arc::new(move || table.paused(id));
+        let ended = Box::pin(end_of(clone, reservation));
+        Ok(Started { id, took, was_attached, tiering, paused, connect, output, ended })
+    }
+
+    /// A ghost that waits, and whether it has the image; has others made in its place.
+    fn ghost_for(self: &Arc<Inner>, start: &Start, wanted: &Wanted) -> (bool, Option<String>) {
+        // The base image is everybody's, and so are ghosts for it.
+        if start.image.is_some() {
+            let (taken, stale) = self.attached.take(&start.node, wanted);
+            if !stale.is_empty() {
+                let inner = Arc::clone(self);
+                tokio::spawn(async move { inner.stop(stale).await });
+            }
+            if taken.is_some() {
+                return (true, taken);
+            }
+        }
+        let memory_mb = start.claim.memory_mb;
+        let waiting = self.ghosts.take(&start.node, memory_mb);
+        self.refill(&start.node, memory_mb);
+        (false, waiting)
+    }
+
+    /// Why no instance starts on a node; one that is gone is used no more until it answers. Whether one
+    /// that takes too long for this answers at all is looked at all the time.
+    fn failed(&self, node: &str, error: &Unanswered) -> NodesError {
+        let (node, reason) = (node.to_owned(), error.to_string());
+        match error {
+            Unanswered::Agent(gone @ (NodeError::Socket { .. } | NodeError::Connection(_))) => {
+                self.lost(&node, gone);
+                NodesError::Lost { node, reason }
+            }
+            Unanswered::Lost => NodesError::Lost { node, reason },
+            _ => NodesError::Start { node, reason },
+        }
+    }
+
+    /// The image that an instance is a clone of.
+    async fn image_of(&self, start: &Start) -> Result<(String, Cid), NodesError> {
+        // Of any kind: it becomes another program where it has to.
+        let Some(name) = start.image.as_ref().or(self.base.get()) else {
+            let reason = "there is no base image yet".to_owned();
+            return Err(NodesError::Start { node: start.node.clone(), reason });
+        };
+        match self.images.find(name).await? {
+            Some(cid) => Ok((name.clone(), cid)),
+            None => Err(NodesError::Images { reason: format!("{name} is not there any more") }),
+        }
+    }
+}
+
+fn receiver(fd: OwnedFd) -> io::Result<Receiver> {
+    Receiver::from_owned_fd(fd)
+}
+
+/// What it takes to start a clone.
+struct Restore {
+    pool: std::path::PathBuf,
+    node: String,
+    /// The ghost that is made if none waits.
+    fresh: GhostCall,
+    tiering: Tiering,
+    name: String,
+    cid: Cid,
+    theirs: [OwnedFd; 2],
+}
+
+impl Restore {
+    /// Starts it in a ghost that waits; in a new one if that has gone meanwhile, or none waits.
+    /// With it, how long making a ghost took, if one was made.
+    fn run(&self, waiting: Option<String>) -> Result<(StartedClone, Option<Duration>), NodeError> {
+        if let Some(ghost) = waiting {
+            match self.in_ghost(ghost) {
+                Err(error) => tracing::warn!(node = self.node, reason = %error, "a ghost is lost"),
+                started => return Ok((started?, None)),
+            }
+        }
+        let begun = Instant::now();
+        let ghost = ghosts::make(&self.node, self.fresh.clone())?.id;
+        let container = begun.elapsed();
+        Ok((self.in_ghost(ghost)?, Some(container)))
+    }
+
+    fn in_ghost(&self, ghost: String) -> Result<StartedClone, NodeError> {
+        let nothing = File::open("/dev/null").map_err(NodeError::Connection)?;
+        let [out, err] = &self.theirs;
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let call = RestoreCall {
+            pool: self.pool.clone(),
+            cid: self.cid.to_string(),
+            name: self.name.clone(),
+            detach: false,
+            same_pid: false,
+            inherit: Vec::new(),
+            requested_ns: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
+            ghost: Some(ghost),
+            tiering: self.tiering,
+            profile: false,
+            timeout_s: DEFAULT_TIMEOUT_S,
+        };
+        let agent = agent(&self.node, Wish::Start)?;
+        agent.restore(call, &[nothing.as_fd(), out.as_fd(), err.as_fd()])
+    }
+}
+
+/// Waits for the end of a clone, which ends when this is dropped: its agent sees its caller go.
+async fn end_of(clone: StartedClone, reservation: Reservation) -> Option<String> {
+    let ended = told_end(&clone.client).await;
+    drop(reservation);
+    Some(match ended {
+        Ok((_, Some(reason))) => reason,
+        Ok((status, None)) => in_words(ExitStatus::from_raw(status)),
+        Err(error) => farfork_sys::words::of(&error),
+    })
+}
+
+/// Hears from the agent how a clone has ended.
+async fn told_end(client: &Client) -> io::Result<(i32, Option<String>)> {
+    // It is a socket of packets, and nothing is read here: only whether something could be.
+    let socket = UnixStream::from(client.as_fd().try_clone_to_owned()?);
+    socket.set_nonblocking(true)?;
+    let socket = tokio::net::UnixStream::from_std(socket)?;
+    loop {
+        socket.readable().await?;
+        let told = socket.try_io(Interest::READABLE, || match client.ended() {
+            Err(NodeError::Connection(error)) => Err(error),
+            other => other.map_err(|error| io::Error::other(error.to_string())),
+        });
+        match told {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            told => return told,
+        }
+    }
+}
+
+fn in_words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it has exited with status {code}"),
+        (None, Some(signal)) => format!("it was killed by signal {signal}"),
+        (None, None) => "it has ended".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_told_in_words() {
+        assert_eq!(in_words(ExitStatus::from_raw(9)), "it was killed by signal 9");
+        assert_eq!(in_words(ExitStatus::from_raw(3 << 8)), "it has exited with status 3");
+    }
+}

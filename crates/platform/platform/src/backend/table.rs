@@ -1,0 +1,482 @@
+//! Which instances there are, and what memory of their nodes they take.
+//!
+//! What is at work, or about to be, may come to take all that its limit lets it. As much stays free as lets
+//! all of a node do so, at once or one after the other ([`farfork_policy::growth`]); what has nothing to do takes
+//! what it holds. So a node is never promised to more than can grow in it, and still holds many more instances
+//! than its memory divided by their limits.
+
+mod entry;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use farfork_policy::Memory;
+use farfork_policy::growth::{Demand, GrowthFacts};
+use farfork_policy::placement::NodeFacts;
+use farfork_policy::settings::Growth;
+use tokio::sync::watch;
+
+use super::MEASURE;
+use crate::scheduler::nodes::{Claim, NodeState, Usage};
+use entry::Entry;
+
+/// All instances and nodes.
+#[derive(Debug)]
+pub struct Table {
+    state: Mutex<State>,
+    /// Instances at work may take more than is free: somebody has to look more often.
+    crowded: Condvar,
+    /// Tells that a node answers no more, or again.
+    turned: watch::Sender<()>,
+    next: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Whether they answer.
+    nodes: BTreeMap<String, bool>,
+    /// Bytes that the kernel had charged to nodes when it was last looked at.
+    measured: BTreeMap<String, u64>,
+    /// How fast nodes read from the pool.
+    reading: BTreeMap<String, Reading>,
+    node_memory_bytes: u64,
+    growth: Growth,
+    instances: BTreeMap<u64, Entry>,
+    /// Nodes and bytes of what else is about to take some.
+    set_aside: BTreeMap<u64, (String, u64)>,
+}
+
+/// How fast a node reads from the pool, in bytes per second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reading {
+    last: u64,
+    /// The fastest that was seen: nobody else will have used the pool then, or few.
+    best: u64,
+}
+
+impl Reading {
+    /// Share of the pool's bandwidth in use, in thousandths. If its requests wait in one queue, which a
+    /// share `r` of the time is not empty, each takes `1 / (1 - r)` of what it takes alone (M/M/1).
+    fn busy_permille(self) -> u64 {
+        1000 - self.last * 1000 / self.best.max(1)
+    }
+}
+
+impl State {
+    /// What a node's memory is taken by or promised to.
+    fn memory(&self, node: &str) -> Memory {
+        let promised = self.growth.least_free(self.demands(node));
+        let used_bytes = self.taken(node) + promised;
+        Memory { used_bytes, budget_bytes: self.node_memory_bytes }
+    }
+
+    fn answers(&self, node: &str) -> bool {
+        self.nodes.get(node).copied().unwrap_or_default()
+    }
+
+    fn here(&self, node: &str) -> impl Iterator<Item = (&u64, &Entry)> {
+        self.instances.iter().filter(move |(_, entry)| entry.node == node)
+    }
+
+    /// What is taken of a node's memory, or about to be, but for what those at work may come to take.
+    fn taken(&self, node: &str) -> u64 {
+        let here = || self.here(node).map(|(_, entry)| entry);
+        let seen = self.measured.get(node).copied();
+        let held = seen.unwrap_or_else(|| here().map(Entry::held_if_not_measured).sum());
+        let begun: u64 = here().map(|entry| entry.begun_bytes() + entry.promoted_bytes).sum();
+        let others = self.set_aside.values().filter(|(of, _)| of == node);
+        held + begun + others.map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
+    /// What those of a node demand that are at work.
+    fn demands(&self, node: &str) -> impl Iterator<Item = Demand> {
+        self.here(node).filter(|(_, entry)| entry.is_at_work).map(|(_, entry)| entry.demand())
+    }
+
+    /// What those hold that have nothing to do.
+    fn idle_bytes(&self, node: &str) -> u64 {
+        let idle = self.here(node).filter(|(_, entry)| !entry.is_at_work);
+        idle.map(|(_, entry)| entry.held_if_not_measured()).sum()
+    }
+
+    /// What has to be free on a node for one more instance.
+    fn need(&self, node: &str, claim: Claim) -> u64 {
+        let newcomer = Entry::starting(node, claim);
+        let before = self.growth.least_free(self.demands(node));
+        let after = self.growth.least_free(self.demands(node).chain([newcomer.demand()]));
+        (newcomer.begun_bytes() + after).saturating_sub(before)
+    }
+
+    /// Makes a change if what is taken and promised on a node is no more than it has then, or else takes it
+    /// back. Whether it is made.
+    fn if_it_fits(
+        &mut self,
+        node: &str,
+        make: impl FnOnce(&mut State),
+        take_back: impl FnOnce(&mut State),
+    ) -> bool {
+        make(self);
+        let Memory { used_bytes, budget_bytes } = self.memory(node);
+        let fits = used_bytes <= budget_bytes;
+        if !fits {
+            take_back(self);
+        }
+        fits
+    }
+
+    fn change(&mut self, id: u64, change: impl FnOnce(&mut Entry)) {
+        self.instances.entry(id).and_modify(change);
+    }
+
+    /// Whether those at work on a node may take more than is free, or some pause.
+    fn is_crowded(&self, node: &str) -> bool {
+        if !self.growth.promises_more() {
+            return false;
+        }
+        if self.here(node).any(|(_, entry)| entry.is_paused()) {
+            return true;
+        }
+        let growth: u64 = self.demands(node).map(|demand| demand.headroom_bytes).sum();
+        self.taken(node) + growth > self.node_memory_bytes
+    }
+}
+
+/// An instance's place in the table, given up when this is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    table: Arc<Table>,
+    /// The instance's name.
+    pub id: u64,
+}
+
+impl Table {
+    /// One without instances.
+    pub fn of(nodes: &[String], node_memory_bytes: u64, growth: Growth) -> Table {
+        let nodes = nodes.iter().map(|node| (node.clone(), true)).collect();
+        let (measured, reading, instances, set_aside) = Default::default();
+        let state =
+            State { nodes, measured, reading, node_memory_bytes, growth, instances, set_aside };
+        let (crowded, turned) = (Condvar::new(), watch::Sender::new(()));
+        Table { state: Mutex::new(state), crowded, turned, next: AtomicU64::new(1) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every step leaves the table valid.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets memory aside for an instance that is to be started, which counts as one at work; none if
+    /// there is no room.
+    pub fn reserve(self: &Arc<Table>, node: &str, claim: Claim) -> Option<Reservation> {
+        let (mut state, id) = (self.state(), self.new_id());
+        let fits = state.if_it_fits(
+            node,
+            |state| drop(state.instances.insert(id, Entry::starting(node, claim))),
+            |state| drop(state.instances.remove(&id)),
+        );
+        self.look_closer_if_crowded(&state, node);
+        fits.then(|| Reservation { table: Arc::clone(self), id })
+    }
+
+    fn new_id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An instance is to have something to do: whether there is room for what it may come to take, and somebody
+    /// to have it go on if it stands still.
+    pub fn begin_work(&self, id: u64) -> bool {
+        let mut state = self.state();
+        let Some(entry) = state.instances.get(&id) else { return false };
+        if entry.is_frozen && !state.answers(&entry.node) {
+            return false;
+        }
+        if entry.is_at_work {
+            return true;
+        }
+        let node = entry.node.clone();
+        let fits = state.if_it_fits(
+            &node,
+            |state| state.change(id, |entry| entry.is_at_work = true),
+            |state| state.change(id, |entry| entry.is_at_work = false),
+        );
+        self.look_closer_if_crowded(&state, &node);
+        fits
+    }
+
+    fn look_closer_if_crowded(&self, state: &State, node: &str) {
+        if state.is_crowded(node) {
+            self.crowded.notify_all();
+        }
+    }
+
+    /// An instance has nothing to do.
+    pub fn end_work(&self, id: u64) {
+        self.state().change(id, |entry| entry.is_at_work = false);
+    }
+
+    /// Waits for so long, or until some node becomes crowded; not at all if this one is. Whether it is.
+    pub fn wait_until_crowded(&self, node: &str, longest: Duration) -> bool {
+        let state = self.state();
+        if state.is_crowded(node) {
+            return true;
+        }
+        let waited = self.crowded.wait_timeout(state, longest);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_crowded(node)
+    }
+
+    /// What decides who pauses on a node; nothing if everybody there may come to its limit at once.
+    pub fn growth(&self, node: &str) -> Option<GrowthFacts> {
+        let state = self.state();
+        state.is_crowded(node).then(|| GrowthFacts {
+            memory: Memory { used_bytes: state.taken(node), budget_bytes: state.node_memory_bytes },
+            idle_bytes: state.idle_bytes(node),
+            workers: state.here(node).filter_map(|(id, entry)| entry.worker(*id)).collect(),
+        })
+    }
+
+    /// Takes in which instances of a node are to pause. Those that have to be told, also by pid, and whether
+    /// they are to pause; one that is starting cannot be told.
+    pub fn pause(&self, node: &str, ids: &[String]) -> Vec<(u64, i32, bool)> {
+        let mut told = Vec::new();
+        let mut state = self.state();
+        for (id, entry) in state.instances.iter_mut().filter(|(_, entry)| entry.node == node) {
+            let paused = ids.contains(&id.to_string());
+            if let Some(pid) = entry.pid.filter(|_| entry.is_paused() != paused) {
+                entry.set_paused(paused);
+                told.push((*id, pid, paused));
+            }
+        }
+        told
+    }
+
+    /// An instance could not be told to pause, or to go on.
+    pub fn not_told(&self, id: u64, paused: bool) {
+        self.state().change(id, |entry| entry.set_paused(!paused));
+    }
+
+    /// An instance is about to stand still: its node, and its pid there as seen here. Not if it has something to
+    /// do, pauses, or has ended.
+    pub fn freeze(&self, id: u64) -> Option<(String, i32)> {
+        let mut state = self.state();
+        let entry = state.instances.get_mut(&id)?;
+        if entry.is_at_work || entry.is_paused() {
+            return None;
+        }
+        entry.is_frozen = true;
+        Some((entry.node.clone(), entry.pid?))
+    }
+
+    /// Where an instance is, if it has not ended: its node, and its pid as seen here.
+    pub fn place(&self, id: u64) -> Option<(String, i32)> {
+        let state = self.state();
+        let entry = state.instances.get(&id)?;
+        Some((entry.node.clone(), entry.pid?))
+    }
+
+    /// An instance does not stand still.
+    pub fn thawed(&self, id: u64) {
+        self.state().change(id, |entry| entry.is_frozen = false);
+    }
+
+    /// Has an instance not pause until this is dropped.
+    pub fn keep_going(self: &Arc<Table>, id: u64) -> Going {
+        self.state().change(id, |entry| entry.goes_on = true);
+        Going { table: Arc::clone(self), id }
+    }
+
+    /// For how long an instance has paused in all.
+    pub fn paused(&self, id: u64) -> Duration {
+        self.state().instances.get(&id).map(Entry::paused).unwrap_or_default()
+    }
+
+    /// Sets memory aside for what is no instance, until this is dropped; none if there is no room.
+    pub fn set_aside(self: &Arc<Table>, node: &str, bytes: u64) -> Option<SetAside> {
+        let (mut state, id) = (self.state(), self.new_id());
+        let fits = state.if_it_fits(
+            node,
+            |state| drop(state.set_aside.insert(id, (node.to_owned(), bytes))),
+            |state| drop(state.set_aside.remove(&id)),
+        );
+        fits.then(|| SetAside { table: Arc::clone(self), id })
+    }
+
+    /// Whether memory of a node is set aside for what is no instance.
+    pub fn has_set_aside(&self, node: &str) -> bool {
+        self.state().set_aside.values().any(|(of, bytes)| of == node && *bytes > 0)
+    }
+
+    /// Memory of an instance is to become local, as much as it was last seen to map of the pool. None if
+    /// there is no room, it was not looked at yet, or has ended.
+    pub fn promote(self: &Arc<Table>, id: u64) -> Option<Promoting> {
+        let mut state = self.state();
+        let entry = state.instances.get(&id)?;
+        let (node, pid, bytes) = (entry.node.clone(), entry.pid?, entry.usage?.pool_bytes);
+        let before = entry.promoted_bytes;
+        let fits = state.if_it_fits(
+            &node,
+            |state| state.change(id, |entry| entry.promoted_bytes = bytes),
+            |state| state.change(id, |entry| entry.promoted_bytes = before),
+        );
+        fits.then(|| Promoting { table: Arc::clone(self), id, node, pid })
+    }
+
+    /// What an instance was last seen to take.
+    pub fn usage(&self, id: u64) -> Option<Usage> {
+        self.state().instances.get(&id)?.usage
+    }
+
+    /// Takes in what the clones of a node take, by pid; nothing if it does not answer. Whether that
+    /// is another answer than before.
+    pub fn seen(&self, node: &str, clones: Option<BTreeMap<i32, Usage>>) -> bool {
+        let mut state = self.state();
+        let before = state.nodes.insert(node.to_owned(), clones.is_some());
+        let of_node = state.instances.values_mut().filter(|entry| entry.node == node);
+        for entry in of_node {
+            let seen = clones.as_ref().and_then(|clones| clones.get(&entry.pid?).copied());
+            entry.usage = seen.or(entry.usage);
+        }
+        let has_turned = before != Some(clones.is_some());
+        if has_turned {
+            self.turned.send_replace(());
+        }
+        has_turned
+    }
+
+    /// Whether a node answers.
+    pub fn answers(&self, node: &str) -> bool {
+        self.state().answers(node)
+    }
+
+    /// Waits until a node does not answer.
+    pub async fn until_lost(&self, node: &str) {
+        let mut turns = self.turned.subscribe();
+        // The sender is this table's.
+        while self.answers(node) && turns.changed().await.is_ok() {}
+    }
+
+    /// Takes in what the kernel has charged to a node, if it counts that.
+    pub fn measured(&self, node: &str, used_bytes: Option<u64>) {
+        if let Some(bytes) = used_bytes {
+            self.state().measured.insert(node.to_owned(), bytes);
+        }
+    }
+
+    /// Takes in how fast a node reads from the pool, in bytes per second, if it could be measured.
+    pub fn reads(&self, node: &str, bytes_per_s: Option<u64>) {
+        let mut state = self.state();
+        let Some(last) = bytes_per_s else {
+            state.reading.remove(node);
+            return;
+        };
+        let best = state.reading.get(node).map_or(last, |before| before.best.max(last));
+        state.reading.insert(node.to_owned(), Reading { last, best });
+    }
+
+    /// The nodes that answer, as somebody sees them who needs an instance with this claim.
+    pub fn nodes(&self, claim: Claim, empty_ghosts: impl Fn(&str) -> u64) -> Vec<NodeFacts> {
+        let answering = self.survey(empty_ghosts).into_iter().filter(|node| node.answers);
+        let state = self.state();
+        let facts = |node: NodeState| NodeFacts {
+            need_bytes: Some(state.need(&node.name, claim)),
+            name: node.name,
+            memory: node.memory,
+            attached_ghosts: 0,
+            empty_ghosts: node.ghosts,
+            starting: node.starting,
+            pool_busy_permille: node.pool_busy_permille,
+        };
+        answering.map(facts).collect()
+    }
+
+    /// All nodes; of ghosts with images it knows nothing.
+    pub fn survey(&self, empty_ghosts: impl Fn(&str) -> u64) -> Vec<NodeState> {
+        let state = self.state();
+        let starting = |name: &str| {
+            let entries = state.instances.values();
+            entries.filter(|entry| entry.node == name && entry.pid.is_none()).count()
+        };
+        let seen = |(name, answers): (&String, &bool)| NodeState {
+            name: name.clone(),
+            answers: *answers,
+            memory: state.memory(name),
+            starting: starting(name) as u64,
+            paused: state.here(name).filter(|(_, entry)| entry.is_paused()).count() as u64,
+            ghosts: empty_ghosts(name),
+            attached_ghosts: 0,
+            pool_read_bytes_per_s: state.reading.get(name).map(|reading| reading.last),
+            pool_busy_permille: state.reading.get(name).copied().map(Reading::busy_permille),
+        };
+        state.nodes.iter().map(seen).collect()
+    }
+}
+
+/// An instance that does not pause.
+#[derive(Debug)]
+pub struct Going {
+    table: Arc<Table>,
+    id: u64,
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.table.state().change(self.id, |entry| entry.goes_on = false);
+    }
+}
+
+/// Memory that is set aside.
+#[derive(Debug)]
+pub struct SetAside {
+    table: Arc<Table>,
+    id: u64,
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        self.table.state().set_aside.remove(&self.id);
+    }
+}
+
+/// An instance whose memory becomes local, until this is dropped.
+#[derive(Debug)]
+pub struct Promoting {
+    table: Arc<Table>,
+    id: u64,
+    /// Its node.
+    pub node: String,
+    /// Its pid, as seen here.
+    pub pid: i32,
+}
+
+impl Drop for Promoting {
+    fn drop(&mut self) {
+        self.table.state().change(self.id, |entry| entry.promoted_bytes = 0);
+    }
+}
+
+/// Something has taken what this keeps by now: drops it as soon as that is measured.
+pub fn until_counted(kept: impl Send + 'static) {
+    tokio::spawn(async move {
+        tokio::time::sleep(2 * MEASURE).await;
+        drop(kept);
+    });
+}
+
+impl Reservation {
+    /// The instance has started.
+    pub fn started(&self, pid: i32) {
+        if let Some(entry) = self.table.state().instances.get_mut(&self.id) {
+            entry.pid = Some(pid);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.table.state().instances.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests;

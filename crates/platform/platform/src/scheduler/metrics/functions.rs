@@ -1,0 +1,205 @@
+//! Each function's calls, by the names and labels of OpenWhisk's user metrics.
+//!
+//! The figures of an action go on when it is updated, and begin anew when it is deleted and made again.
+
+mod encode;
+mod rows;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::recent::{WarmRuns, Window};
+use super::{signed, times};
+use crate::api::{Action, Name, Outcome, Response, StartKind, Times, Version};
+use crate::scheduler::snapshot::Image;
+
+/// Calls of a function that are remembered, if they are recent.
+const REMEMBERED: usize = 1024;
+
+/// Upper bounds of the buckets of sizes, in bytes: up to the longest result that is kept.
+const BOUNDS_BYTES: [f64; 8] =
+    [64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0];
+
+const STARTS: [StartKind; 4] = StartKind::ALL;
+const OUTCOMES: [Outcome; 4] =
+    [Outcome::Success, Outcome::ApplicationError, Outcome::DeveloperError, Outcome::InternalError];
+
+/// Whose figures: namespace and action.
+type Whose = (Name, Name);
+/// A runtime, and megabytes of memory.
+type Shape = (String, u64);
+
+/// The figures of functions that were called.
+#[derive(Debug, Default)]
+pub struct Functions {
+    all: Mutex<BTreeMap<Whose, Entry>>,
+}
+
+/// The figures of a function, and which version of it was called last.
+#[derive(Debug)]
+struct Entry {
+    updated_ms: u64,
+    version: Version,
+    figures: Arc<Figures>,
+}
+
+#[derive(Debug)]
+struct Figures {
+    calls: Mutex<BTreeMap<Shape, Counter>>,
+    cold_starts: Counter,
+    waits: Histogram,
+    inits: Histogram,
+    durations: Histogram,
+    sizes: Histogram,
+    /// Sum of the durations, which the histogram keeps to itself.
+    duration_ms: Counter,
+    /// The limit of its instances, in megabytes.
+    memory_mb: Gauge,
+    outcomes: [Counter; OUTCOMES.len()],
+    starts: [Counter; STARTS.len()],
+    recent: Window,
+    /// Calls that wait for an instance.
+    waiting: Gauge,
+    image: Mutex<Image>,
+}
+
+impl Default for Figures {
+    fn default() -> Figures {
+        let [waits, inits, durations] = std::array::from_fn(|_| times());
+        Figures {
+            calls: Mutex::default(),
+            cold_starts: Counter::default(),
+            waits,
+            inits,
+            durations,
+            sizes: Histogram::new(BOUNDS_BYTES),
+            duration_ms: Counter::default(),
+            memory_mb: Gauge::default(),
+            outcomes: Default::default(),
+            starts: Default::default(),
+            recent: Window::of(REMEMBERED),
+            waiting: Gauge::default(),
+            image: Mutex::default(),
+        }
+    }
+}
+
+/// Counts the calls of one version of a function.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    figures: Arc<Figures>,
+    calls: Counter,
+    warm_runs: Arc<WarmRuns>,
+}
+
+impl Counted {
+    /// A call has ended; without a start it never came to an instance.
+    pub fn called(&self, response: &Response, start: Option<StartKind>, times: Times) {
+        self.calls.inc();
+        self.figures.count(response, start, times);
+    }
+
+    /// A call took so long in its instance: how much longer a new one took than those that are warm, if
+    /// that is known.
+    pub fn ran(&self, start: StartKind, run: Duration) -> Option<Duration> {
+        self.warm_runs.add(run, start == StartKind::Warm)
+    }
+
+    /// What came of a call is kept, so long after the platform had the call.
+    pub fn ended(&self, took: Duration, outcome: Outcome) {
+        self.figures.recent.add(took, outcome == Outcome::Success);
+    }
+
+    /// So many more calls wait for an instance, or fewer.
+    pub fn wait(&self, more: i64) {
+        self.figures.waiting.inc_by(more);
+    }
+
+    /// What is known of the function's image.
+    pub fn image(&self, image: Image) {
+        *self.figures.image.lock().unwrap_or_else(PoisonError::into_inner) = image;
+    }
+}
+
+impl Figures {
+    fn count(&self, response: &Response, start: Option<StartKind>, times: Times) {
+        self.sizes.observe(response.size as f64);
+        let seconds = |ms: u64| ms as f64 / 1000.0;
+        self.waits.observe(seconds(times.wait_ms));
+        let duration_ms = times.end_ms.saturating_sub(times.start_ms);
+        self.durations.observe(seconds(duration_ms));
+        self.duration_ms.inc_by(duration_ms);
+        if let Some(init_ms) = times.init_ms {
+            self.cold_starts.inc();
+            self.inits.observe(seconds(init_ms));
+        }
+        for (of, counter) in OUTCOMES.into_iter().zip(&self.outcomes) {
+            if of == response.status {
+                counter.inc();
+            }
+        }
+        for (of, counter) in STARTS.into_iter().zip(&self.starts) {
+            if Some(of) == start {
+                counter.inc();
+            }
+        }
+    }
+
+    fn shapes(&self) -> MutexGuard<'_, BTreeMap<Shape, Counter>> {
+        // Every step leaves the table valid.
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Functions {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Whose, Entry>> {
+        // Every step leaves the table valid.
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What counts the calls of this version of an action.
+    pub fn of(&self, action: &Action) -> Counted {
+        let fresh = || {
+            let (updated_ms, version) = (action.updated_ms, action.version);
+            Entry { updated_ms, version, figures: Arc::default() }
+        };
+        let mut all = self.all();
+        let entry = all.entry(whose(action)).or_insert_with(fresh);
+        if action.updated_ms > entry.updated_ms {
+            // Versions go on in an update, and begin anew in another action of the same name.
+            let figures = match action.version > entry.version {
+                true => Arc::clone(&entry.figures),
+                false => Arc::default(),
+            };
+            *entry = Entry { figures, ..fresh() };
+        }
+        let figures = Arc::clone(&entry.figures);
+        figures.memory_mb.set(signed(action.limits.memory_mb));
+        let shape = (action.exec.kind.clone(), action.limits.memory_mb);
+        let calls = figures.shapes().entry(shape).or_default().clone();
+        Counted { figures, calls, warm_runs: Arc::default() }
+    }
+
+    /// This action was deleted; one that was made since in its place keeps its figures.
+    pub fn forget(&self, action: &Action) {
+        let mut all = self.all();
+        if all.get(&whose(action)).is_some_and(|entry| entry.updated_ms <= action.updated_ms) {
+            all.remove(&whose(action));
+        }
+    }
+
+    /// All of them, as they are now.
+    fn list(&self) -> Vec<(Whose, Arc<Figures>)> {
+        let told = |(whose, entry): (&Whose, &Entry)| (whose.clone(), Arc::clone(&entry.figures));
+        self.all().iter().map(told).collect()
+    }
+}
+
+fn whose(action: &Action) -> Whose {
+    (action.namespace.clone(), action.name.clone())
+}

@@ -1,0 +1,126 @@
+//! Functions' figures for Prometheus.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::Unit;
+
+use super::{Figures, Functions, OUTCOMES, STARTS, Whose};
+use crate::api::Outcome;
+use crate::scheduler::metrics::{signed, word};
+
+impl Functions {
+    /// Writes all of them.
+    pub fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let all = self.list();
+        if all.is_empty() {
+            return Ok(());
+        }
+        calls(&mut encoder, &all)?;
+        each(&mut encoder, &all, COLD_STARTS, None, |figures| &figures.cold_starts)?;
+        each(&mut encoder, &all, MEMORY, None, |figures| &figures.memory_mb)?;
+        for (name, help, of) in TIMES {
+            each(&mut encoder, &all, (name, help), Some(&Unit::Seconds), of)?;
+        }
+        each(&mut encoder, &all, SIZES, Some(&Unit::Bytes), |figures| &figures.sizes)?;
+        outcomes(&mut encoder, &all)?;
+        starts(&mut encoder, &all)
+    }
+}
+
+const COLD_STARTS: (&str, &str) =
+    ("openwhisk_action_coldStarts", "Calls for which code was loaded.");
+const MEMORY: (&str, &str) =
+    ("openwhisk_action_memory", "Memory that an instance may take, in megabytes.");
+
+const SIZES: (&str, &str) = ("openwhisk_action_response_size", "Results of calls.");
+
+type OfTimes = (&'static str, &'static str, fn(&Figures) -> &Histogram);
+
+const TIMES: [OfTimes; 3] = [
+    ("openwhisk_action_waitTime", "From the request until the action began.", |all| &all.waits),
+    ("openwhisk_action_initTime", "Loading code.", |all| &all.inits),
+    ("openwhisk_action_duration", "The action, loading of its code included.", |all| {
+        &all.durations
+    }),
+];
+
+type All = [(Whose, Arc<Figures>)];
+
+/// OpenWhisk's labels of a function. Whoever calls an action is its owner here.
+fn labels((namespace, action): &Whose) -> [(&'static str, &str); 3] {
+    let namespace = namespace.as_str();
+    [("namespace", namespace), ("initiator", namespace), ("action", action.as_str())]
+}
+
+fn each<M: EncodeMetric + TypedMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    all: &All,
+    (name, help): (&str, &str),
+    unit: Option<&Unit>,
+    of: fn(&Figures) -> &M,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, unit, M::TYPE)?;
+    all.iter()
+        .try_for_each(|(whose, figures)| of(figures).encode(family.encode_family(&labels(whose))?))
+}
+
+fn calls(encoder: &mut DescriptorEncoder<'_>, all: &All) -> fmt::Result {
+    let (name, help) = ("openwhisk_action_activations", "Calls that have ended.");
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (whose, figures) in all {
+        for ((kind, memory_mb), counter) in &*figures.shapes() {
+            let memory_mb = memory_mb.to_string();
+            let [namespace, initiator, action] = labels(whose);
+            let labels = [
+                namespace,
+                initiator,
+                action,
+                ("kind", kind.as_str()),
+                ("memory", memory_mb.as_str()),
+            ];
+            counter.encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &All) -> fmt::Result {
+    // Its name has not the end that OpenMetrics wants of a counter's.
+    let (name, help) = ("openwhisk_action_status", "Calls by what came of them, a counter.");
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Unknown)?;
+    for (whose, figures) in all {
+        for (outcome, counter) in OUTCOMES.into_iter().zip(&figures.outcomes) {
+            let [namespace, initiator, action] = labels(whose);
+            let labels = [namespace, initiator, action, ("status", status(outcome))];
+            family.encode_family(&labels)?.encode_gauge(&signed(counter.get()))?;
+        }
+    }
+    Ok(())
+}
+
+fn starts(encoder: &mut DescriptorEncoder<'_>, all: &All) -> fmt::Result {
+    let (name, help) = ("farfork_action_starts", "Calls by how they came to their instance.");
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (whose, figures) in all {
+        for (start, counter) in STARTS.into_iter().zip(&figures.starts) {
+            let [namespace, _, action] = labels(whose);
+            let labels = [namespace, action, ("start", word(start))];
+            counter.encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// OpenWhisk's words in figures.
+fn status(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Success => "success",
+        Outcome::ApplicationError => "application_error",
+        Outcome::DeveloperError => "action_developer_error",
+        Outcome::InternalError => "whisk_internal_error",
+    }
+}

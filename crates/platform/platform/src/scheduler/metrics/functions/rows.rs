@@ -1,0 +1,37 @@
+//! Functions' figures for those who look.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+
+use super::{Figures, Functions, OUTCOMES, STARTS};
+use crate::api::Outcome;
+use crate::scheduler::snapshot::Function;
+
+impl Functions {
+    /// All of them by `NAMESPACE/NAME`, without their instances.
+    pub fn rows(&self) -> BTreeMap<String, Function> {
+        let all = self.list().into_iter();
+        all.map(|((namespace, name), of)| (format!("{namespace}/{name}"), of.row())).collect()
+    }
+}
+
+impl Figures {
+    fn row(&self) -> Function {
+        let (mut calls, mut failed) = (0, 0);
+        for (outcome, counter) in OUTCOMES.into_iter().zip(&self.outcomes) {
+            calls += counter.get();
+            failed += if outcome == Outcome::Success { 0 } else { counter.get() };
+        }
+        let mean = || self.duration_ms.get() as f64 / calls as f64;
+        Function {
+            calls,
+            failed,
+            waiting: u64::try_from(self.waiting.get()).unwrap_or(0),
+            image: *self.image.lock().unwrap_or_else(PoisonError::into_inner),
+            starts: STARTS.into_iter().zip(self.starts.iter().map(|one| one.get())).collect(),
+            duration_ms: (calls > 0).then(mean),
+            recent: self.recent.look(),
+            ..Function::default()
+        }
+    }
+}

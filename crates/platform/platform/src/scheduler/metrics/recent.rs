@@ -1,0 +1,213 @@
+//! Calls of late: how many, and what they took.
+//!
+//! What is added to is short and bounded, so that it costs a call next to nothing; figures are made of
+//! it when somebody looks.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::scheduler::snapshot::{Recent, Starts};
+
+/// Calls that ended longer ago are not recent.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Calls of one way to an instance of which medians are told, however long ago they were.
+const LAST: usize = 128;
+/// Warm calls of a function that others are held against.
+const LAST_RUNS: usize = 32;
+
+/// Calls of the last seconds. If they are more than can be remembered, of fewer seconds.
+#[derive(Debug)]
+pub struct Window {
+    /// The oldest first.
+    calls: Mutex<VecDeque<Ended>>,
+    most: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    at: Instant,
+    took: Duration,
+    is_good: bool,
+}
+
+impl Window {
+    /// One that remembers so many calls.
+    pub fn of(most: usize) -> Window {
+        Window { calls: Mutex::default(), most }
+    }
+
+    fn calls(&self) -> MutexGuard<'_, VecDeque<Ended>> {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        while calls.front().is_some_and(|call| now - call.at > WINDOW) {
+            calls.pop_front();
+        }
+        calls
+    }
+
+    /// A call has ended.
+    pub fn add(&self, took: Duration, is_good: bool) {
+        let mut calls = self.calls();
+        if calls.len() == self.most {
+            calls.pop_front();
+        }
+        calls.push_back(Ended { at: Instant::now(), took, is_good });
+    }
+
+    /// What they come to.
+    pub fn look(&self) -> Recent {
+        let calls = self.calls();
+        let span = match calls.front() {
+            // Those before the oldest one are not known.
+            Some(oldest) if calls.len() == self.most => oldest.at.elapsed(),
+            _ => WINDOW,
+        };
+        let failed = calls.iter().filter(|call| !call.is_good).count() as u64;
+        let times: Vec<Duration> = calls.iter().map(|call| call.took).collect();
+        drop(calls);
+        let count = times.len() as u64;
+        let per_s = count as f64 / span.as_secs_f64().max(0.001);
+        let [p50_ms, p99_ms] = quantiles(times, [50, 99]);
+        Recent { calls: count, failed, per_s, p50_ms, p99_ms }
+    }
+}
+
+/// Calls that came to their instance in one way.
+#[derive(Debug, Default)]
+pub struct OneWay {
+    state: Mutex<Way>,
+}
+
+#[derive(Debug, Default)]
+struct Way {
+    calls: u64,
+    /// Of the last ones, until the function ran and until the end.
+    last: VecDeque<[Duration; 2]>,
+}
+
+impl OneWay {
+    fn state(&self) -> MutexGuard<'_, Way> {
+        // Every step leaves it valid.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call has ended: how long it took until the function ran, and in all.
+    pub fn add(&self, waited: Duration, whole: Duration) {
+        let mut state = self.state();
+        state.calls += 1;
+        if state.last.len() == LAST {
+            state.last.pop_front();
+        }
+        state.last.push_back([waited, whole]);
+    }
+
+    /// What they come to.
+    pub fn look(&self) -> Starts {
+        let state = self.state();
+        let (calls, last) = (state.calls, state.last.clone());
+        drop(state);
+        let median = |of: usize| {
+            let [median] = quantiles(last.iter().map(|times| times[of]).collect(), [50]);
+            median
+        };
+        Starts { calls, wait_ms: median(0), whole_ms: median(1) }
+    }
+}
+
+/// How long calls of a version of a function took in instances that had made one before.
+#[derive(Debug, Default)]
+pub struct WarmRuns(Mutex<VecDeque<Duration>>);
+
+impl WarmRuns {
+    /// A call took so long in an instance that had made one before, or had not. Of the latter: how much
+    /// longer than the median of the former, if there were any.
+    pub fn add(&self, run: Duration, is_warm: bool) -> Option<Duration> {
+        // Every step leaves them valid.
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_warm {
+            last.truncate(LAST_RUNS - 1);
+            last.push_front(run);
+            return None;
+        }
+        let mut sorted: Vec<Duration> = last.iter().copied().collect();
+        drop(last);
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).map(|warm| run.saturating_sub(*warm))
+    }
+}
+
+/// The smallest times that so many of a hundred do not exceed, in milliseconds.
+fn quantiles<const N: usize>(mut times: Vec<Duration>, percents: [usize; N]) -> [Option<f64>; N] {
+    times.sort_unstable();
+    percents.map(|percent| {
+        let rank = (times.len() * percent).div_ceil(100).max(1);
+        times.get(rank - 1).map(|time| time.as_secs_f64() * 1000.0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn recent_is_what_ended_in_the_last_seconds() {
+        let window = Window::of(1000);
+        assert_eq!(window.look(), Recent::default());
+        (1..=100).for_each(|ms| window.add(ms * MS, ms <= 90));
+        advance(WINDOW - MS).await;
+        window.add(500 * MS, true);
+        let seen = Recent { calls: 101, failed: 10, per_s: 10.1, ..window.look() };
+        assert_eq!(window.look(), seen);
+        assert_eq!((seen.p50_ms, seen.p99_ms), (Some(51.0), Some(100.0)));
+        advance(2 * MS).await;
+        let only =
+            Recent { calls: 1, failed: 0, per_s: 0.1, p50_ms: Some(500.0), p99_ms: Some(500.0) };
+        assert_eq!(window.look(), only);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_more_calls_than_are_remembered_the_rate_is_still_right() {
+        let window = Window::of(100);
+        for _ in 0..500 {
+            window.add(MS, true);
+            advance(MS).await;
+        }
+        let Recent { calls, per_s, .. } = window.look();
+        assert_eq!((calls, per_s), (100, 1000.0));
+    }
+
+    #[test]
+    fn a_first_run_is_held_against_the_last_warm_ones() {
+        let runs = WarmRuns::default();
+        assert_eq!(runs.add(9 * MS, false), None);
+        for run in [1, 5, 2] {
+            assert_eq!(runs.add(run * MS, true), None);
+        }
+        assert_eq!(runs.add(9 * MS, false), Some(7 * MS));
+        assert_eq!(runs.add(1 * MS, false), Some(Duration::ZERO));
+        for _ in 0..LAST_RUNS {
+            runs.add(4 * MS, true);
+        }
+        assert_eq!(runs.add(9 * MS, false), Some(5 * MS));
+    }
+
+    #[test]
+    fn medians_are_those_of_the_last_calls_of_their_way() {
+        let way = OneWay::default();
+        assert_eq!(way.look(), Starts::default());
+        way.add(900 * MS, 900 * MS);
+        way.add(2 * MS, 3 * MS);
+        way.add(1 * MS, 9 * MS);
+        assert_eq!(way.look(), Starts { calls: 3, wait_ms: Some(2.0), whole_ms: Some(9.0) });
+        (0..LAST).for_each(|_| way.add(5 * MS, 6 * MS));
+        (0..LAST / 2 + 1).for_each(|_| way.add(7 * MS, 8 * MS));
+        let calls = 3 + LAST as u64 + LAST as u64 / 2 + 1;
+        assert_eq!(way.look(), Starts { calls, wait_ms: Some(7.0), whole_ms: Some(8.0) });
+    }
+}

@@ -1,0 +1,171 @@
+//! A store whose disk takes nothing for a while.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use farfork_platform::api::{
+    Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, Version,
+};
+use farfork_platform::store::{Accepted, Embedded, Key, Selection, Store, StoreError};
+use farfork_policy::Settings;
+use serde_json::json;
+use tokio::time::{Duration, sleep};
+
+use crate::nodes::TestNodes;
+use crate::world::{World, answered, kind};
+
+/// Nothing comes to its disk so many times.
+#[derive(Debug)]
+struct FullDisk {
+    store: Embedded,
+    failing: AtomicU32,
+    flushed: AtomicU32,
+    /// How often an action's code was read.
+    codes: AtomicU32,
+}
+
+impl FullDisk {
+    fn new(directory: &Path, failing: u32) -> FullDisk {
+        let store = Embedded::open(&directory.join("db")).unwrap();
+        let (flushed, codes) = Default::default();
+        FullDisk { store, failing: AtomicU32::new(failing), flushed, codes }
+    }
+}
+
+impl Store for FullDisk {
+    fn flush(&self) -> Result<(), StoreError> {
+        let less = |left: u32| left.checked_sub(1);
+        if self.failing.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok() {
+            return Err(StoreError::Conflict);
+        }
+        self.flushed.fetch_add(1, Ordering::AcqRel);
+        self.store.flush()
+    }
+
+    fn number(&self, namespace: &Name) -> Result<u32, StoreError> {
+        self.store.number(namespace)
+    }
+
+    fn namespaces(&self) -> Result<Vec<Name>, StoreError> {
+        self.store.namespaces()
+    }
+
+    fn put_key(&self, key: &Key) -> Result<(), StoreError> {
+        self.store.put_key(key)
+    }
+
+    fn key(&self, user: &str) -> Result<Option<Key>, StoreError> {
+        self.store.key(user)
+    }
+
+    fn keys(&self, namespace: Option<&Name>) -> Result<Vec<Key>, StoreError> {
+        self.store.keys(namespace)
+    }
+
+    fn revoke(&self, namespace: &Name) -> Result<usize, StoreError> {
+        self.store.revoke(namespace)
+    }
+
+    fn action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError> {
+        self.store.action(namespace, name)
+    }
+
+    fn actions(
+        &self,
+        namespace: &Name,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<Action>, StoreError> {
+        self.store.actions(namespace, skip, limit)
+    }
+
+    fn code(&self, namespace: &Name, name: &Name) -> Result<Option<Code>, StoreError> {
+        self.codes.fetch_add(1, Ordering::AcqRel);
+        self.store.code(namespace, name)
+    }
+
+    fn put_action(&self, change: &Change, before: Option<Version>) -> Result<(), StoreError> {
+        self.store.put_action(change, before)
+    }
+
+    fn delete_action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError> {
+        self.store.delete_action(namespace, name)
+    }
+
+    fn accept(&self, call: &Accepted) -> Result<(), StoreError> {
+        self.store.accept(call)
+    }
+
+    fn accepted(&self) -> Result<Vec<Accepted>, StoreError> {
+        self.store.accepted()
+    }
+
+    fn finish(&self, activation: Activation) -> Result<(), StoreError> {
+        self.store.finish(activation)
+    }
+
+    fn activation(
+        &self,
+        namespace: &Name,
+        id: ActivationId,
+    ) -> Result<Option<Activation>, StoreError> {
+        self.store.activation(namespace, id)
+    }
+
+    fn activations(
+        &self,
+        namespace: &Name,
+        selection: &Selection,
+    ) -> Result<Vec<ActivationSummary>, StoreError> {
+        self.store.activations(namespace, selection)
+    }
+
+    fn count_activations(
+        &self,
+        namespace: &Name,
+        selection: &Selection,
+    ) -> Result<usize, StoreError> {
+        self.store.count_activations(namespace, selection)
+    }
+
+    fn forget(&self, before_ms: u64) -> Result<usize, StoreError> {
+        self.store.forget(before_ms)
+    }
+}
+
+/// Nobody calls anything meanwhile that would have it tried again.
+#[tokio::test(start_paused = true)]
+async fn what_came_of_calls_is_written_as_soon_as_the_disk_takes_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FullDisk::new(directory.path(), 3));
+    let nodes = TestNodes::new(&[("node1", 1100)]);
+    let world = World::on(nodes, Arc::clone(&disk) as _, directory, Settings::default());
+    let action = world.action("a", "code", json!({}));
+    world.calls(&action, 1).await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(disk.failing.load(Ordering::Acquire), 0);
+    assert_eq!(disk.flushed.load(Ordering::Acquire), 1, "once, and then there is nothing to write");
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_is_read_for_those_who_load_it_and_kept_no_longer() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FullDisk::new(directory.path(), 0));
+    let nodes = TestNodes::new(&[("node1", 1100)]);
+    let world = World::on(nodes, Arc::clone(&disk) as _, directory, Settings::default());
+    let action = world.action("a", "code", json!({}));
+    let codes = || disk.codes.load(Ordering::Acquire);
+    // Several that begin at once have it from each other.
+    let calls = [(); 3].map(|()| world.begin(&action, json!({})));
+    for call in calls {
+        assert_eq!(kind(&answered(call).await), "cold");
+    }
+    assert_eq!(codes(), 1);
+    assert_eq!(kind(&world.call(&action, json!({})).await), "warm");
+    assert_eq!(codes(), 1);
+    // All of them end, and the next begins anew.
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(kind(&world.call(&action, json!({})).await), "cold");
+    assert_eq!(codes(), 2);
+}
