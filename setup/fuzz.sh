@@ -1,22 +1,20 @@
 #!/bin/bash
 set -euo pipefail
-# Fuzzes every reader, or those that are named, for 4 seconds each; 120 with FARFORK_TEST_LONG=1,
-# or as many as FARFORK_FUZZ_SECONDS says.
+# Fuzzes every reader, or those that are named, for 120 seconds each, or FARFORK_FUZZ_SECONDS. Part of
+# `make test-long`; `make test` runs the same targets on their seeds (crates/storage/image/tests/it/replay.rs).
 #
 # libFuzzer comes with the crate libfuzzer-sys, and the compiler's coverage pass is a stable option:
 # so neither cargo-fuzz nor a nightly compiler is needed. They would add the address sanitizer,
 # which has little to find here: the readers are safe Rust.
 
 cd "$(dirname "$0")/.."
-seconds=4
-[ -z "${FARFORK_TEST_LONG:-}" ] || seconds=120
-seconds=${FARFORK_FUZZ_SECONDS:-$seconds}
+seconds=${FARFORK_FUZZ_SECONDS:-120}
 names=("$@")
 [ $# -gt 0 ] || names=(metadata archive pool protocol)
 host=x86_64-unknown-linux-gnu
 target=${CARGO_TARGET_DIR:-fuzz/target}
 build=$PWD/build/fuzz
-FARFORK_FUZZ_SEEDS=$PWD/fuzz/corpus cargo test --quiet --workspace --test hostile seeds
+FARFORK_FUZZ_SEEDS=$PWD/fuzz/corpus cargo test --quiet --package farfork-image --test it seeds
 export CARGO_TARGET_DIR=$target/fuzz
 readonly coverage="-Cpasses=sancov-module --cfg fuzzing
     -Cllvm-args=-sanitizer-coverage-level=4

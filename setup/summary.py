@@ -16,6 +16,7 @@ here, which cargo counts as passed. Why, is told before the sums:
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,12 @@ LEFT_OUT = re.compile(r"^SKIPPED: (.+)$", re.MULTILINE)
 COUNTED = re.compile(r"^SKIPPED (?:(\d+) tests|\[(\d+)\] \S+): (.+)$", re.MULTILINE)
 
 
+# How long a test took: a program of tests/, and pytest's --durations.
+TOOK = re.compile(r"^took: ([\d.]+) s \[(\S+)\]$", re.MULTILINE)
+DURATION = re.compile(r"^([\d.]+)s (?:call|setup|teardown) +(\S.*?)$", re.MULTILINE)
+
 REPORT_LINES = 40
+SLOWEST = 20
 
 
 class Count(NamedTuple):
@@ -85,6 +91,26 @@ def reasons(log: str) -> Counter[str]:
     return found
 
 
+def slowest(logs: Iterable[str]) -> list[tuple[float, str]]:
+    """Return the tests that took longest, of those that are timed, the slowest first."""
+    found = [
+        (float(seconds), name)
+        for log in logs
+        for seconds, name in TOOK.findall(log) + DURATION.findall(log)
+    ]
+    return sorted(found, reverse=True)[:SLOWEST]
+
+
+def seconds(folder: Path, name: str) -> str:
+    """Return how long a step took, and for how long it had processors, if that was kept."""
+    try:
+        wall = int((folder / f"{name}.seconds").read_text())
+        processors = sum(map(float, (folder / f"{name}.cpu").read_text().split()))
+    except (OSError, ValueError):
+        return ""
+    return f" {wall:6} s, processors {processors:6.0f} s"
+
+
 def main(folder: Path) -> int:
     """Print the sum of all steps; 0 if nothing failed."""
     logs = {
@@ -96,10 +122,13 @@ def main(folder: Path) -> int:
         print(f"{report}\n")
     for reason, number in sum(map(reasons, logs.values()), Counter()).most_common():
         print(f"{number:5} skipped: {reason}")
+    for duration, test in slowest(logs.values()):
+        print(f"{duration:7.1f} s {test}")
     steps = {path.stem: judge(log, int(path.read_text())) for path, log in logs.items()}
     total = Count(*map(sum, zip(*steps.values(), strict=True))) if steps else Count(failed=1)
     for name, step in [*steps.items(), ("all", total)]:
-        print(f"{name:20} {step.passed:5} passed {step.failed:5} failed {step.skipped:5} skipped")
+        counts = f"{step.passed:5} passed {step.failed:5} failed {step.skipped:5} skipped"
+        print(f"{name:20} {counts}{seconds(folder, name)}")
     print(f"{total.passed} passed, {total.failed} failed")
     return 1 if total.failed else 0
 

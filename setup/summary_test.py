@@ -8,7 +8,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from summary import Count, count, judge, main, reasons, reports
+from summary import Count, count, judge, main, reasons, reports, seconds, slowest
 
 # What cargo shows of tests that passed, and a program of tests/ of its own.
 SHOWN = """
@@ -54,6 +54,30 @@ class Counting(unittest.TestCase):
     def test_what_is_ignored_is_not_counted_twice(self) -> None:
         log = "SKIPPED 4 tests: no runc\nSKIPPED [2] tests/test_a.py:9: no node\n"
         self.assertEqual(count(log + CARGO.format(1, 0)), Count(passed=1, skipped=1))
+
+
+class Times(unittest.TestCase):
+    def test_the_slowest_come_first_whoever_timed_them(self) -> None:
+        cargo = "took: 3.5 s [clone_twice::tls]\ntook: 12.0 s [plain::tls]\n"
+        pytest = (
+            "8.25s call     python/tests/test_a.py::test_b[c d]\n0.10s setup    python/x.py::y\n"
+        )
+        self.assertEqual(
+            slowest([cargo, pytest])[:3],
+            [
+                (12.0, "plain::tls"),
+                (8.25, "python/tests/test_a.py::test_b[c d]"),
+                (3.5, "clone_twice::tls"),
+            ],
+        )
+
+    def test_a_step_without_times_has_none(self) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            self.assertEqual(seconds(folder, "a"), "")
+            (folder / "a.seconds").write_text("70\n")
+            (folder / "a.cpu").write_text("100.25 19.75\n")
+            self.assertEqual(seconds(folder, "a"), "     70 s, processors    120 s")
 
 
 class Judging(unittest.TestCase):

@@ -8,14 +8,47 @@ logs=build/test
 rm -rf "$logs"
 mkdir -p "$logs"
 
-# A step is one check; where its output counts tests, these are summed up instead.
+# A step is one check; where its output counts tests, these are summed up instead. Wall time is noisy on a shared
+# machine, so the processors' time is kept, too (NAME.cpu: user and system seconds of what the step waited for).
 step() {
-    local name=$1 status=0 begun=$SECONDS
+    local name=$1
     shift
     printf '\n=== %s\n' "$name"
-    "$@" 2>&1 | tee "$logs/$name.log" || status=$?
+    measure "$name" "$@" | tee "$logs/$name.log"
+    report "$name"
+}
+
+# Starts a step in the background; its output is shown when it has ended (see `await`).
+beside() {
+    local name=$1
+    shift
+    measure "$name" "$@" >"$logs/$name.log" &
+}
+
+# Shows the steps that run in the background, one after the other.
+await() {
+    wait
+    local name
+    for name in "$@"; do
+        printf '\n=== %s\n' "$name"
+        cat "$logs/$name.log"
+        report "$name"
+    done
+}
+
+measure() {
+    local name=$1 status=0 begun=$SECONDS TIMEFORMAT='%U %S'
+    shift
+    { time "$@" 2>&1; } 2>"$logs/$name.cpu" || status=$?
     echo "$status" >"$logs/$name.status"
-    printf -- "--- %s: %d s\n" "$name" $((SECONDS - begun))
+    echo $((SECONDS - begun)) >"$logs/$name.seconds"
+}
+
+report() {
+    local user system
+    read -r user system <"$logs/$1.cpu"
+    printf -- '--- %s: %d s, processors %.0f s\n' "$1" "$(cat "$logs/$1.seconds")" \
+        "$(awk "BEGIN { print $user + $system }")"
 }
 
 restorer() {
@@ -40,17 +73,29 @@ if [ "${1:-}" = lint ]; then
 else
     # Tests too: what they need of other crates is not compiled twice then, with other features.
     step build cargo build --workspace --all-targets
-    # With the output of tests that passed: it tells which of them could not be made here.
-    step cargo cargo test --workspace --no-fail-fast -- --show-output
-    [ -z "${FARFORK_TEST_LONG:-}" ] || step qemu tests/qemu/run.sh
+    # With the output of tests that passed: it says which of them could not be made here. No crate has
+    # examples in its documentation that run.
+    cargo=(cargo test --workspace --lib --bins --tests --no-fail-fast -- --show-output)
+    pytest=(.venv/bin/python -m pytest --durations 20)
+    # Functions' processes, OOM kills, and what is left: some count on the whole machine, and are alone.
+    alone=(python/tests/test_{isolation,memory,soak}.py)
     if [ -d python ]; then
-        # Many wait. Functions' processes, who is killed for want of memory, and what is left: some count of the whole
-        # machine, and are alone.
-        alone=(python/tests/test_{isolation,memory,soak}.py)
-        step pytest .venv/bin/python -m pytest python --numprocesses 4 --dist loadfile "${alone[@]/#/--ignore=}"
-        step pytest-alone .venv/bin/python -m pytest "${alone[@]}"
+        # Most tests wait most of the time: what cargo runs and what pytest runs go side by side.
+        beside pytest "${pytest[@]}" python --numprocesses 3 --dist loadfile "${alone[@]/#/--ignore=}"
+        step cargo "${cargo[@]}"
+        await pytest
+        step pytest-alone "${pytest[@]}" "${alone[@]}"
+    else
+        step cargo "${cargo[@]}"
     fi
-    step fuzz setup/fuzz.sh
+    if [ -n "${FARFORK_TEST_LONG:-}" ]; then
+        step qemu tests/qemu/run.sh
+        step fuzz setup/fuzz.sh
+    else
+        echo "SKIPPED: guests in QEMU and fuzzing: FARFORK_TEST_LONG=1 (make test-long) has them" |
+            tee "$logs/long.log"
+        echo 0 >"$logs/long.status"
+    fi
 fi
 
 echo

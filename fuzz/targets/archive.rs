@@ -1,17 +1,7 @@
-//! An archive, read part by part to its end.
+//! See `bodies/archive.rs`.
 #![no_main]
 
-use farfork_image::archive::Reader;
-use farfork_types::CHUNK_BYTES;
-use libfuzzer_sys::fuzz_target;
+#[path = "../bodies/archive.rs"]
+mod body;
 
-fuzz_target!(|bytes: &[u8]| {
-    let Ok(mut reader) = Reader::open(bytes) else { return };
-    let chunks = reader.model().chunk_pages();
-    for stored in &chunks {
-        if reader.chunk(stored, &mut vec![0; CHUNK_BYTES as usize]).is_err() {
-            return;
-        }
-    }
-    let _ = reader.finish();
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::run(bytes));

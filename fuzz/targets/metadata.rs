@@ -1,20 +1,7 @@
-//! The metadata of an image in the pool, also where its checksum is right, and the plan that an
-//! import would compile from it.
+//! See `bodies/metadata.rs`.
 #![no_main]
 
-use farfork_image::format::{self, Metadata};
-use farfork_types::{CHUNK_BYTES, Cid};
-use libfuzzer_sys::fuzz_target;
+#[path = "../bodies/metadata.rs"]
+mod body;
 
-const CID: Cid = Cid::from_bytes([7; 16]);
-
-fuzz_target!(|bytes: &[u8]| {
-    let _ = Metadata::parse(bytes, CID);
-    let mut sealed = bytes.to_vec();
-    format::reseal(&mut sealed);
-    if let Ok(read) = Metadata::parse(&sealed, CID) {
-        let chunks = read.model.chunks();
-        let placement: Vec<u64> = (1..=chunks as u64).map(|i| i * CHUNK_BYTES).collect();
-        format::encode(&read.model, CID, &placement, &read.sums);
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::run(bytes));

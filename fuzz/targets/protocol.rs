@@ -1,29 +1,7 @@
-//! What agent and client say to each other, and the names and ids that people type. What is
-//! understood means the same when it is said again.
+//! See `bodies/protocol.rs`.
 #![no_main]
 
-use farfork_image::catalog::ImageName;
-use farfork_types::Cid;
-use farfork_types::wire::{Call, Reply};
-use libfuzzer_sys::fuzz_target;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+#[path = "../bodies/protocol.rs"]
+mod body;
 
-fuzz_target!(|bytes: &[u8]| {
-    repeats::<Call>(bytes);
-    repeats::<Reply>(bytes);
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        if let Ok(name) = text.parse::<ImageName>() {
-            assert_eq!(name.to_string().parse::<ImageName>().ok(), Some(name));
-        }
-        if let Ok(cid) = text.parse::<Cid>() {
-            assert_eq!(cid.to_string().parse::<Cid>().ok(), Some(cid));
-        }
-    }
-});
-
-fn repeats<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
-    let Ok(document) = serde_json::from_slice::<T>(bytes) else { return };
-    let said = serde_json::to_vec(&document).expect("what was read can be written");
-    assert_eq!(serde_json::from_slice::<T>(&said).ok(), Some(document));
-}
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::run(bytes));

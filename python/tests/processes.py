@@ -71,12 +71,13 @@ def everybody() -> set[int]:
     return {int(path.name) for path in Path("/proc").glob("[0-9]*")}
 
 
-def traces() -> set[str]:
-    """Return farfork's cgroups, and mounts of farfork's or of namespaces."""
+def traces(marks: Iterable[str]) -> set[str]:
+    """Return the cgroups and mounts of one run: lines of theirs hold one of `marks`."""
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    mounts = [line for line in mounts if "farfork" in line or "nsfs" in line]
     # Without the number that a mount has.
-    return {str(path) for path in cgroups("farfork.*")} | {line.split(" ", 2)[2] for line in mounts}
+    lines = {str(path) for path in cgroups(".*farfork.*")}
+    lines |= {line.split(" ", 2)[2] for line in mounts}
+    return {line for line in lines if any(mark in line for mark in marks)}
 
 
 def containers(of: Farfork | None = None) -> set[str]:

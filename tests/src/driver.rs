@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -11,6 +12,10 @@ use crate::{Outcome, Trouble, testbed};
 
 /// Tests that found, as they ran, that they cannot be made here: their names, and why.
 static SKIPPED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+
+/// How long tests took that took long, and their names.
+static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
+const LONG: Duration = Duration::from_secs(2);
 
 /// The tests of a program, and what some of them lack.
 #[derive(Default)]
@@ -40,7 +45,11 @@ impl Tests {
             *self.missing.entry(reason).or_default() += 1;
         }
         let shown = name.clone();
-        let trial = Trial::test(name, move || finish(shown, run()));
+        let trial = Trial::test(name, move || {
+            let begun = Instant::now();
+            let outcome = run();
+            finish(shown, begun.elapsed(), outcome)
+        });
         self.trials.push(trial.with_ignored_flag(is_ignored));
     }
 
@@ -68,6 +77,9 @@ impl Tests {
         for (name, reason) in SKIPPED.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             println!("skipped: {reason} [{name}]");
         }
+        for (took, name) in TIMES.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            println!("took: {:.1} s [{name}]", took.as_secs_f64());
+        }
         tear_down();
         testbed::tear_down();
         conclusion.exit_code()
@@ -75,7 +87,10 @@ impl Tests {
 }
 
 /// What the test `name` ends with; one that cannot be made here passes, and it is told at the end.
-fn finish(name: String, outcome: Outcome) -> Result<(), Failed> {
+fn finish(name: String, took: Duration, outcome: Outcome) -> Result<(), Failed> {
+    if took >= LONG {
+        TIMES.lock().unwrap_or_else(PoisonError::into_inner).push((took, name.clone()));
+    }
     match outcome {
         Ok(()) => Ok(()),
         Err(Trouble::Skipped(reason)) => {

@@ -113,6 +113,12 @@ impl Flavour {
         matches!(self, Flavour::CloneOfClone | Flavour::FromGhost | Flavour::Chain)
     }
 
+    /// Whether the short run has it for some programs only: the flavours that clone, as opposed to what a
+    /// program has for itself.
+    pub fn rotates(self) -> bool {
+        Flavour::CLONING.contains(&self) || self.is_pid_one()
+    }
+
     /// Whether its parent is pid 1 of a namespace.
     pub fn is_pid_one(self) -> bool {
         matches!(self, Flavour::PidOne | Flavour::PidOneInGhosts)

@@ -259,30 +259,30 @@ impl Program {
         }
     }
 
-    /// Whether other flavours of this program, or this flavour of others, do what this one does, and more:
-    /// in a hurry it can be left out.
-    pub fn is_covered(&self, flavour: Flavour) -> bool {
-        let runs = |other: Flavour| self.flavours().contains(&other);
-        match flavour {
-            // It clones a clone, too, which writes tables of what it touches beside.
-            Flavour::CloneOfClone => !self.has_fresh_clones && runs(Flavour::Profiling),
-            // Ghosts have a PID, mount and network namespace of their own, as other nodes have.
-            Flavour::CloneOnOtherNode => {
-                let is_ours = matches!(self.source, Source::C(_) | Source::Musl(_));
-                is_ours && (runs(Flavour::FromGhost) || runs(Flavour::InAttachedGhost))
-            }
-            // Where each policy, each kind of ghost and each pid are crossed by others.
-            Flavour::Chain | Flavour::InParentsPlace | Flavour::PidOneInGhosts => {
-                !REPRESENTATIVES.contains(&self.name)
-            }
-            _ => false,
+    /// Whether the short run has this program in this flavour. Of the flavours that clone it there are two,
+    /// which differ from program to program and with `rotation`; representatives have all of them.
+    pub fn is_in_short_run(&self, flavour: Flavour, rotation: usize) -> bool {
+        if !flavour.rotates() || REPRESENTATIVES.contains(&self.name) {
+            return true;
         }
+        let rotating: Vec<Flavour> =
+            self.flavours().into_iter().filter(|it| it.rotates()).collect();
+        let first = self.number() + rotation;
+        // Half of the list apart: one that clones plainly, one that clones a clone or goes on elsewhere.
+        [first, first + rotating.len() / 2]
+            .iter()
+            .any(|index| rotating[index % rotating.len()] == flavour)
+    }
+
+    /// A number that differs from program to program.
+    fn number(&self) -> usize {
+        self.name.bytes().map(usize::from).sum()
     }
 
     /// Whether its clones begin like this when there is little time: in each kind of ghost by one policy,
     /// which differs from program to program.
     pub fn stands_for(&self, way: Way) -> bool {
-        let first = self.name.bytes().map(usize::from).sum::<usize>();
+        let first = self.number();
         let place = usize::from(way.place == Place::AttachedGhost);
         REPRESENTATIVES.contains(&self.name)
             || POLICIES[(first + place) % POLICIES.len()] == way.tiering

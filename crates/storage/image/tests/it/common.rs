@@ -1,5 +1,4 @@
 //! A small model with something of everything.
-#![allow(dead_code)] // Every test program uses a part of it.
 
 use std::sync::OnceLock;
 

@@ -154,7 +154,7 @@ fn child() {
 
 fn start(role: &str, pool: &Pool, step: Option<u64>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child"]).env("ROLE", role).env("POOL", pool.path());
+    command.args(["--exact", "catalog::child"]).env("ROLE", role).env("POOL", pool.path());
     if let Some(step) = step {
         command.env("FARFORK_KILL_AT_STEP", step.to_string());
     }

@@ -1,7 +1,5 @@
 //! Bytes that nobody wrote on purpose, or somebody did: reading them ends in words.
 
-mod common;
-
 use farfork_image::archive::{self, ArchiveError, Reader};
 use farfork_image::format::{self, Metadata};
 use farfork_image::model::*;
@@ -12,7 +10,7 @@ use proptest::prelude::*;
 
 const CID: Cid = Cid::from_bytes([7; 16]);
 
-fn metadata(model: &Model) -> Vec<u8> {
+pub fn metadata(model: &Model) -> Vec<u8> {
     let chunks = model.chunks();
     let placement: Vec<u64> = (1..=chunks as u64).map(|i| i * CHUNK_BYTES).collect();
     format::encode(model, CID, &placement, &vec![0; chunks])
@@ -39,7 +37,7 @@ fn access() -> PageBits {
 
 /// A pool with one image, and that image as an archive.
 fn exported(pool: &Pool) -> (Cid, Vec<u8>) {
-    let cid = common::publish(pool, &common::model());
+    let cid = crate::common::publish(pool, &crate::common::model());
     pool.add_users_bits(cid, &access()).unwrap();
     let image = format::Image::read(pool, cid).unwrap();
     let mut bytes = Vec::new();
@@ -55,9 +53,9 @@ fn an_image_takes_what_it_needs_whatever_was_reserved() {
         let pool = small_pool(&directory);
         let mut draft = Draft::begin(&pool).unwrap();
         draft.reserve(reserved).unwrap();
-        let model = common::model();
+        let model = crate::common::model();
         draft.fit(&model).unwrap();
-        let made = common::fill_and_publish(draft, &model);
+        let made = crate::common::fill_and_publish(draft, &model);
         assert_eq!(made.pool_bytes, 4 * CHUNK_BYTES, "{reserved} reserved");
         assert_eq!(pool.info().unwrap().used_bytes, made.pool_bytes);
         let image = format::Image::read(&pool, made.cid).unwrap();
@@ -79,7 +77,7 @@ fn an_archive_brings_back_every_byte() {
     let (a, b) =
         (format::Image::read(&pool, old).unwrap(), format::Image::read(&pool, new).unwrap());
     assert_eq!((&a.model, &a.sums), (&b.model, &b.sums));
-    assert_eq!(b.damaged_chunks(&pool).unwrap(), []);
+    assert_eq!(b.damaged_chunks(&pool).unwrap(), [0u64; 0]);
     for (old, new) in a.placement.iter().zip(&b.placement) {
         assert_eq!(pool.bytes(*old, CHUNK_BYTES).unwrap(), pool.bytes(*new, CHUNK_BYTES).unwrap());
     }
@@ -116,32 +114,12 @@ fn an_archive_that_is_cut_off_or_changed_anywhere_leaves_nothing_in_the_pool() {
 fn an_image_whose_chunk_changed_is_not_exported() {
     let directory = tempfile::tempdir().unwrap();
     let pool = small_pool(&directory);
-    let cid = common::publish(&pool, &common::model());
+    let cid = crate::common::publish(&pool, &crate::common::model());
     let image = format::Image::read(&pool, cid).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(pool.path()).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"!", image.placement[1] + 9).unwrap();
     let result = archive::write(&pool, &image, std::io::sink(), &mut |_, _| ());
     assert!(result.unwrap_err().to_string().contains("does not match its sum"));
-}
-
-#[test]
-fn seeds_for_the_fuzzer() {
-    let Some(corpus) = std::env::var_os("FARFORK_FUZZ_SEEDS").map(std::path::PathBuf::from) else {
-        println!("nothing to do: FARFORK_FUZZ_SEEDS names no directory");
-        return;
-    };
-    let call = br#"{"restore":{"pool":"/p","cid":"00112233445566778899aabbccddeeff","name":"a/b","detach":false,"same_pid":true,"inherit":[6],"requested_ns":1}}"#;
-    // Every checksum made right, and a change in each area.
-    let changes: Vec<u8> = (0..7u8).flat_map(|area| [area, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0]).collect();
-    for (target, bytes) in [
-        ("metadata", metadata(&common::model())),
-        ("archive", common::archive().clone()),
-        ("pool", [&[31][..], &changes].concat()),
-        ("protocol", call.to_vec()),
-    ] {
-        std::fs::create_dir_all(corpus.join(target)).unwrap();
-        std::fs::write(corpus.join(target).join("whole"), bytes).unwrap();
-    }
 }
 
 /// What is broken, and how.
@@ -280,16 +258,16 @@ fn broken() -> Vec<Break> {
 
 #[test]
 fn a_model_that_breaks_an_invariant_is_damaged() {
-    assert_eq!(common::model().validate(), Ok(()));
-    let whole = metadata(&common::model());
+    assert_eq!(crate::common::model().validate(), Ok(()));
+    let whole = metadata(&crate::common::model());
     assert!(Metadata::parse(&whole, CID).is_ok());
     for (what, change) in broken() {
-        let mut model = common::model();
+        let mut model = crate::common::model();
         change(&mut model);
         assert!(model.validate().is_err(), "{what}");
         // As it would stand in an image, with every checksum right.
-        let mut bytes = metadata(&common::model());
-        assert!(common::replace_model(&mut bytes, &model), "{what}");
+        let mut bytes = metadata(&crate::common::model());
+        assert!(crate::common::replace_model(&mut bytes, &model), "{what}");
         let error = Metadata::parse(&bytes, CID).unwrap_err().to_string();
         assert!(error.contains("is damaged"), "{what}: {error}");
     }
@@ -297,7 +275,7 @@ fn a_model_that_breaks_an_invariant_is_damaged() {
 
 #[test]
 fn a_model_that_is_large_only_in_words_is_compiled_at_once() {
-    let mut model = common::model();
+    let mut model = crate::common::model();
     model.members[0].memory.regions.truncate(2);
     let all = Region { start: 1 << 47, end: 1 << 56, ..model.members[0].memory.regions[0].clone() };
     let traits = RegionTraits { wipe_on_fork: true, ..RegionTraits::default() };
@@ -329,7 +307,7 @@ proptest! {
         cut in prop::option::of(any::<prop::sample::Index>()),
         sealed in any::<bool>(),
     ) {
-        let mut bytes = metadata(&common::model());
+        let mut bytes = metadata(&crate::common::model());
         if let Some(cut) = cut {
             bytes.truncate(cut.index(bytes.len()));
         }
@@ -354,7 +332,7 @@ proptest! {
 
     #[test]
     fn a_changed_archive_is_refused(at in any::<prop::sample::Index>(), bits in 1..=255u8) {
-        let mut bytes = common::archive().clone();
+        let mut bytes = crate::common::archive().clone();
         let at = at.index(bytes.len());
         bytes[at] ^= bits;
         prop_assert!(read_archive(&bytes).is_err(), "byte {}", at);

@@ -1,0 +1,19 @@
+//! The metadata of an image in the pool, also where its checksum is right, and the plan that an
+//! import would compile from it.
+
+use farfork_image::format::{self, Metadata};
+use farfork_types::{CHUNK_BYTES, Cid};
+
+const CID: Cid = Cid::from_bytes([7; 16]);
+
+/// One run.
+pub fn run(bytes: &[u8]) {
+    let _ = Metadata::parse(bytes, CID);
+    let mut sealed = bytes.to_vec();
+    format::reseal(&mut sealed);
+    if let Ok(read) = Metadata::parse(&sealed, CID) {
+        let chunks = read.model.chunks();
+        let placement: Vec<u64> = (1..=chunks as u64).map(|i| i * CHUNK_BYTES).collect();
+        format::encode(&read.model, CID, &placement, &read.sums);
+    }
+}
