@@ -9,6 +9,8 @@ mod errors;
 mod layers;
 #[path = "tidy/manifests.rs"]
 mod manifests;
+#[path = "tidy/modules.rs"]
+mod modules;
 #[path = "tidy/scripts.rs"]
 mod scripts;
 #[path = "tidy/size.rs"]
@@ -27,6 +29,8 @@ const RULES: &[(&str, Rule)] = &[
     ("unsafe code is confined and explained", unsafety::rule),
     ("manifests describe, pin and inherit", manifests::rule),
     ("dependencies point down", layers::rule),
+    ("modules of a crate need each other in one direction", modules::circles),
+    ("every source file is a module", modules::unused),
     ("errors have words and no numbers", errors::rule),
     ("nothing unfinished is committed", words::unfinished),
     ("nothing of the building machine is committed", words::machine),
