@@ -17,6 +17,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("signals"),
     Program::c("restart_syscalls"),
     Program::c("steady"),
+    Program::c("handler_lasts"),
     Program::c("timers"),
     Program::c("rseq"),
     // Programs that register an area themselves switch off the one of glibc.

@@ -5,6 +5,7 @@ mod agent;
 mod checkpoint;
 mod copies;
 mod endurance;
+mod frozen;
 mod gateway;
 mod ghosts;
 mod hang;
@@ -40,6 +41,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("checkpoint", checkpoint::CASES),
     ("copies", copies::CASES),
     ("endurance", endurance::CASES),
+    ("frozen", frozen::CASES),
     ("gateway", gateway::CASES),
     ("ghosts", ghosts::CASES),
     ("pauses", pauses::CASES),

@@ -15,6 +15,8 @@ pub mod cgroup;
 #[cfg(feature = "std")]
 pub mod freezer;
 #[cfg(feature = "std")]
+pub mod frozen;
+#[cfg(feature = "std")]
 pub mod handle;
 #[cfg(feature = "std")]
 pub mod inherited;

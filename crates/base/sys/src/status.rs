@@ -54,6 +54,8 @@ pub struct Status {
     pub ignored: u64,
     /// Signals pending for the thread or the process.
     pub pending: u64,
+    /// The thread that traces it; 0 if none does.
+    pub tracer: u32,
     /// Whether another tracer than this thread holds it.
     pub is_ptraced_before: bool,
 }
@@ -107,7 +109,8 @@ impl Status {
             "TracerPid" => {
                 // A tracer is a thread, and the kernel names that.
                 let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-                self.is_ptraced_before = last() != 0 && last() != own;
+                self.tracer = last();
+                self.is_ptraced_before = self.tracer != 0 && self.tracer != own;
             }
             _ => {}
         }

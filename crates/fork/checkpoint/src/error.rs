@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use farfork_image::error::ImageError;
 use farfork_pool::PoolError;
+use farfork_sys::frozen::FrozenGroup;
 use farfork_sys::status::Unreadable;
 use farfork_sys::words;
 
@@ -55,6 +56,38 @@ pub enum CheckpointError {
         tid: i32,
         /// What it is at.
         why: String,
+    },
+    /// A cgroup of the process is frozen, so that it cannot make calls for the checkpoint.
+    #[error("cannot checkpoint process {pid}: its cgroup {group} {when}; {}, then try again", .group.remedy())]
+    Frozen {
+        /// The process.
+        pid: i32,
+        /// The cgroup.
+        group: Box<FrozenGroup>,
+        /// Whether it was so before, in words.
+        when: &'static str,
+    },
+    /// Another checkpoint of the process has begun before.
+    #[error(
+        "cannot checkpoint process {pid}: another farfork checkpoint of it is under way (process \
+         {tracer}); try again when that has ended"
+    )]
+    UnderWay {
+        /// The process.
+        pid: i32,
+        /// The thread that traces it.
+        tracer: u32,
+    },
+    /// A thread may come back to what a killed checkpointer has left.
+    #[error(
+        "cannot checkpoint process {pid}: thread {tid} runs a signal handler that returns through \
+         instructions of a checkpoint that was killed; try again when the handler has returned"
+    )]
+    Returning {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        tid: i32,
     },
     /// The process ended or executed another program meanwhile.
     #[error("process {pid} {what} while it was being checkpointed: try again when it is settled")]

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 
 use crate::error::CheckpointError;
 use crate::freeze::Frozen;
+use crate::hindrance::{self, BEFORE};
 use crate::refuse::{Cause, Refusals, causes};
 use crate::status::Status;
 
@@ -133,9 +134,11 @@ impl Family {
             return Err(CheckpointError::Descendant { pid });
         }
         let Ok(status) = Status::read(pid, pid) else { return Ok(()) }; // ended since it was listed
+        hindrance::of_others(pid, status.tracer)?;
         if let Some(cause) = obstacle(&status) {
             return Err(refused(pid, "process", cause));
         }
+        hindrance::of_freezers(pid, BEFORE)?;
         let frozen = match Frozen::freeze(pid) {
             Ok(frozen) => Some(frozen),
             Err(_) if has_ended(pid)? => None,
@@ -171,8 +174,9 @@ const FAREWELL: Duration = Duration::from_secs(5);
 const ENDING: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Refuses what cannot even be stopped.
-pub fn look_at(pid: i32) -> Result<(), CheckpointError> {
+/// Refuses what cannot even be stopped, or could not make calls.
+pub fn look_at(target: Target) -> Result<(), CheckpointError> {
+    let pid = target.pid();
     if pid == std::process::id() as i32 {
         return Err(CheckpointError::Itself { pid });
     }
@@ -180,7 +184,24 @@ pub fn look_at(pid: i32) -> Result<(), CheckpointError> {
     if status.state == Some('Z') {
         return Err(refused(pid, "main thread", causes::process::MAIN_THREAD_ENDED));
     }
-    obstacle(&status).map_or(Ok(()), |cause| Err(refused(pid, "process", cause)))
+    hindrance::of_others(pid, status.tracer)?;
+    if let Some(cause) = obstacle(&status) {
+        return Err(refused(pid, "process", cause));
+    }
+    look_at_freezers(target)
+}
+
+/// Refuses what is frozen, before anything is stopped. What is forked meanwhile is looked at later.
+fn look_at_freezers(target: Target) -> Result<(), CheckpointError> {
+    let mut pids = vec![target.pid()];
+    while let Some(pid) = pids.pop() {
+        hindrance::of_freezers(pid, BEFORE)?;
+        if let Target::Tree(_) = target {
+            // One that has ended meanwhile has no children.
+            pids.extend(children(pid).unwrap_or_default());
+        }
+    }
+    Ok(())
 }
 
 /// Why a process cannot even be stopped.

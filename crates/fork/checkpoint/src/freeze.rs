@@ -4,16 +4,19 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farfork_sys::proc;
 use farfork_sys::ptrace::{self, State};
-use nix::errno::Errno;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 
 use crate::error::{CheckpointError, doing};
-use crate::hindrance;
+use crate::hindrance::{self, MEANWHILE};
 
-/// All threads of a process have to stop within this time, or all of them go on.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// All threads of a process have to stop within this time, or all of them go on. So long a thread may
+/// take for a call that is made on its behalf, too.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// A thread that takes longer may be in a cgroup that is frozen: how often that is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long threads may take that are let go of and were about to stop, together.
+const FAREWELL: Duration = Duration::from_millis(50);
 /// How often a thread is looked for before each look costs a pause.
 const YIELDS: u32 = 200;
 const PAUSE: Duration = Duration::from_micros(100);
@@ -29,6 +32,8 @@ pub struct Frozen {
     asked: Vec<i32>,
     since: Instant,
     is_stopped: bool,
+    /// Whether it did not run when it was first looked at.
+    was_still: bool,
 }
 
 impl Frozen {
@@ -39,7 +44,8 @@ impl Frozen {
     /// [`CheckpointError::Changed`], [`CheckpointError::NoProcess`].
     pub fn freeze(pid: i32) -> Result<Frozen, CheckpointError> {
         let (tids, asked, since) = (Vec::new(), Vec::new(), Instant::now());
-        let mut frozen = Frozen { pid, tids, asked, since, is_stopped: false };
+        let was_still = matches!(proc::state(pid), Some('T' | 'D'));
+        let mut frozen = Frozen { pid, tids, asked, since, is_stopped: false, was_still };
         // Threads may start others until the last one is stopped.
         while frozen.stop_new_threads()? {}
         Ok(frozen)
@@ -93,6 +99,9 @@ impl Frozen {
 
     /// Asks a thread to stop; false if it has ended since it was listed.
     fn ask(&self, tid: i32) -> Result<bool, CheckpointError> {
+        if self.was_still {
+            hindrance::of_asking(self.pid, tid)?;
+        }
         if let Err(error) = ptrace::seize(tid) {
             return match error.raw_os_error() {
                 // The kernel says EPERM of what has ended and is still listed.
@@ -100,10 +109,7 @@ impl Frozen {
                     if tid == self.pid { Err(self.gone()) } else { Ok(false) }
                 }
                 Some(libc::ESRCH) => Err(self.gone()),
-                Some(libc::EPERM) => Err(CheckpointError::NotPermitted {
-                    pid: self.pid,
-                    why: hindrance::of_tracing(self.pid),
-                }),
+                Some(libc::EPERM) => Err(hindrance::of_tracing(self.pid, tid)),
                 _ => Err(doing(self.pid, "stop a thread")(error)),
             };
         }
@@ -134,22 +140,49 @@ impl Frozen {
     /// What becomes of a thread next. One that is at work in the kernel may stop much later, or
     /// when another process has ended that stands still as well.
     fn next_state(&self, tid: i32) -> Result<State, CheckpointError> {
+        match self.state_until(tid, self.since + PATIENCE)? {
+            Some(state) => Ok(state),
+            None => Err(self.does_not_stop(tid)),
+        }
+    }
+
+    /// What becomes of a thread next; nothing if that is nothing until `late`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Frozen`] as soon as it is seen that a cgroup of the process is frozen: what
+    /// is waited for may not come before it is thawed.
+    pub fn state_until(&self, tid: i32, late: Instant) -> Result<Option<State>, CheckpointError> {
+        let mut next_look = Instant::now() + LOOK;
         for round in 0u32.. {
             match ptrace::state(tid) {
                 Ok(State::Unchanged) => {}
-                Ok(state) => return Ok(state),
+                Ok(state) => return Ok(Some(state)),
                 // Another thread has executed a program.
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Err(self.gone()),
                 Err(error) => return Err(doing(self.pid, "wait for a thread")(error)),
             }
-            if self.since.elapsed() > PATIENCE {
+            // Most stop within microseconds.
+            if round < YIELDS {
+                thread::yield_now();
+                continue;
+            }
+            let now = Instant::now();
+            if now > next_look {
+                hindrance::of_freezers(self.pid, MEANWHILE)?;
+                next_look = now + LOOK;
+            }
+            if now > late {
                 break;
             }
-            // Most stop within microseconds.
-            if round < YIELDS { thread::yield_now() } else { thread::sleep(PAUSE) }
+            thread::sleep(PAUSE);
         }
+        Ok(None)
+    }
+
+    /// That a thread has not stopped in time.
+    pub fn does_not_stop(&self, tid: i32) -> CheckpointError {
         let why = hindrance::of_stopping(self.pid, tid);
-        Err(CheckpointError::DoesNotStop { pid: self.pid, tid, why })
+        CheckpointError::DoesNotStop { pid: self.pid, tid, why }
     }
 
     fn gone(&self) -> CheckpointError {
@@ -163,16 +196,18 @@ impl Drop for Frozen {
             // A thread that was killed meanwhile has nothing to be let go.
             let _ = ptrace::detach(*tid, 0);
         }
+        let late = Instant::now() + FAREWELL;
         for tid in &self.asked {
-            let_go(*tid);
+            let_go(*tid, late);
         }
     }
 }
 
 /// Lets go of a thread that may be about to stop.
-fn let_go(tid: i32) {
-    for _ in 0..YIELDS {
+fn let_go(tid: i32, late: Instant) {
+    loop {
         let signal = match ptrace::state(tid) {
+            Ok(State::Unchanged) if Instant::now() > late => return,
             Ok(State::Unchanged) => {
                 thread::sleep(PAUSE);
                 continue;
@@ -182,15 +217,5 @@ fn let_go(tid: i32) {
         };
         let _ = ptrace::detach(tid, signal);
         return;
-    }
-}
-
-/// Waits for the next stop of a traced thread.
-pub fn wait(tid: i32) -> nix::Result<WaitStatus> {
-    loop {
-        match waitpid(Pid::from_raw(tid), Some(WaitPidFlag::__WALL)) {
-            Err(Errno::EINTR) => {}
-            other => return other,
-        }
     }
 }

@@ -1,26 +1,92 @@
 //! Why a thread cannot be stopped, from what `/proc` tells of it.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
+use farfork_sys::frozen::FrozenGroup;
 use farfork_sys::{kcmp, proc};
 
+use crate::error::CheckpointError;
 use crate::status::Status;
+
+/// When a cgroup is found to be frozen: before anything was stopped, or after.
+pub const BEFORE: &str = "is frozen";
+/// The same, after.
+pub const MEANWHILE: &str = "was frozen while the process was being checkpointed";
 
 /// Whether a thread has ended, to the last bit or all but its number.
 pub fn has_ended(pid: i32, tid: i32) -> bool {
     Status::read(pid, tid).map_or(true, |status| matches!(status.state, Some('X' | 'Z') | None))
 }
 
-/// Why the kernel does not let farfork trace a process, and what to do.
-pub fn of_tracing(pid: i32) -> &'static str {
+/// Refuses a process that is in a frozen cgroup.
+pub fn of_freezers(pid: i32, when: &'static str) -> Result<(), CheckpointError> {
+    match FrozenGroup::of(pid) {
+        Some(group) => Err(CheckpointError::Frozen { pid, group: Box::new(group), when }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a thread that cannot be asked to stop, of a process that a signal has stopped: in a frozen
+/// cgroup of version 1 the kernel would have the tracer wait for the thaw.
+pub fn of_asking(pid: i32, tid: i32) -> Result<(), CheckpointError> {
+    match FrozenGroup::of_thread(pid, tid) {
+        Some(group) => {
+            Err(CheckpointError::Frozen { pid, group: Box::new(group), when: MEANWHILE })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Says of an error that a frozen cgroup has led to that it was that: a thread that it keeps from running
+/// looks to a tracer as if it did not stop, or was not there.
+pub fn explain(error: CheckpointError) -> CheckpointError {
+    let pid = match &error {
+        CheckpointError::DoesNotStop { pid, .. } | CheckpointError::Changed { pid, .. } => *pid,
+        CheckpointError::Kernel { pid, source, .. }
+            if source.raw_os_error() == Some(libc::ESRCH) =>
+        {
+            *pid
+        }
+        _ => return error,
+    };
+    of_freezers(pid, MEANWHILE).err().unwrap_or(error)
+}
+
+/// Refuses a thread that another farfork holds.
+pub fn of_others(pid: i32, tracer: u32) -> Result<(), CheckpointError> {
+    let name = proc::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    let program = |id: &str| fs::metadata(format!("/proc/{id}/exe")).ok();
+    let is_same = match (program(&tracer.to_string()), program("self")) {
+        (Some(its), Some(own)) => (its.dev(), its.ino()) == (own.dev(), own.ino()),
+        _ => false,
+    };
+    if tracer != 0 && (is_same || name.trim() == "farfork") {
+        return Err(CheckpointError::UnderWay { pid, tracer });
+    }
+    Ok(())
+}
+
+/// Why the kernel does not let farfork trace a thread of a process, and what to do.
+pub fn of_tracing(pid: i32, tid: i32) -> CheckpointError {
+    let tracer = Status::read(pid, tid).map_or(0, |status| status.tracer);
+    let why = why_not_traced(pid, tracer);
+    let other = |()| CheckpointError::NotPermitted { pid, why };
+    of_others(pid, tracer).map_or_else(|error| error, other)
+}
+
+fn why_not_traced(pid: i32, tracer: u32) -> &'static str {
     let capabilities = rustix::thread::capabilities(None).map(|sets| sets.effective);
     let may_trace = capabilities
         .is_ok_and(|effective| effective.contains(rustix::thread::CapabilitySet::SYS_PTRACE));
     if is_kernel_thread(pid) {
         "it is a thread of the kernel: name a process that runs a program"
+    } else if tracer != 0 {
+        "a debugger traces it: detach the debugger"
     } else if may_trace {
         "it has rights that farfork has not, or a security module of the kernel keeps it apart: \
-         run farfork in its user namespace or one above, and look at the module's rules"
+         run farfork in its user namespace or one above, and look at the module's rules; or another \
+         checkpoint of it has just ended: try again"
     } else {
         "run as root or as its owner with CAP_SYS_PTRACE, and make sure that no debugger holds it"
     }

@@ -2,28 +2,43 @@
 //! itself.
 //!
 //! A checkpointer may be killed at any moment, and the kernel then lets go of every thread it has
-//! stopped, with the registers of that moment. Invariants:
+//! stopped, with the registers of that moment. A thread may also be kept from running at any
+//! moment, by a cgroup that is frozen, and then makes no call before it is thawed. Invariants:
 //!
 //! 1. A thread's registers are its own, or point into the [`stub`], whose data is then that
-//!    thread's. Either way it runs on as if nothing had happened.
+//!    thread's. Either way it runs on as if nothing had happened, or the next checkpointer brings
+//!    it back ([`left`]).
 //! 2. The signal mask differs from the thread's own only while its registers point into the stub.
 //! 3. No thread is single-stepped: the kernel would deliver the SIGTRAP of a step whose tracer has
 //!    died, and takes the handler of SIGTRAP away where that signal is blocked.
+//! 4. As long as a thread may still run in a stub, or return to it, no checkpointer changes that
+//!    stub: another takes another place. The owner in its data says so.
+//! 5. The scratch page is where nothing else comes to be, so that unmapping it twice is harmless;
+//!    what is mapped stands in the data before the call that maps it.
+//! 6. Every wait has a limit. A thread that cannot be stopped again after it is left alone in the stub,
+//!    from where it comes back by itself.
 
+pub mod left;
 mod restarted;
 mod stub;
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use farfork_pool::failpoint::step;
 use farfork_sys::memory;
-use farfork_sys::ptrace::{self, Registers};
-use nix::sys::wait::WaitStatus;
+use farfork_sys::ptrace::{self, Registers, State};
 
 use crate::error::{CheckpointError, doing};
-use crate::freeze::{Frozen, wait};
+use crate::freeze::{Frozen, PATIENCE};
+use crate::status::Status;
 
 pub use stub::RESTARTS;
+
+/// How long a thread may take to be stopped that could not make a call: only what runs can be.
+const STOP_PATIENCE: Duration = Duration::from_millis(200);
+/// How a stop at a call is told from a signal.
+const AT_CALL: State = State::Taking(libc::SIGTRAP | 0x80);
 
 /// The means to make calls in a frozen process: instructions in its vDSO and a page of scratch
 /// memory. Dropping it takes both away again.
@@ -32,6 +47,17 @@ pub struct Injector<'f> {
     vdso: Vec<u8>,
     stub: u64,
     scratch: Cell<u64>,
+    ability: Cell<Ability>,
+}
+
+/// What the threads of the process can do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ability {
+    Call,
+    /// One did not make its call, and stands still with its own registers again.
+    Stand,
+    /// One could not be stopped after that, and is in the stub.
+    Nothing,
 }
 
 /// One thread that is lent for calls; its registers and mask come back with the drop.
@@ -40,44 +66,52 @@ pub struct Lent<'i> {
     tid: i32,
     registers: Registers,
     mask: u64,
+    /// Whether it was let go on and has not been seen to stop.
+    runs: Cell<bool>,
 }
 
 impl<'f> Injector<'f> {
-    /// Prepares calls; `vdso` is the range of the process's vDSO.
-    pub fn new(frozen: &'f Frozen, vdso: (u64, u64)) -> Result<Injector<'f>, CheckpointError> {
+    /// Prepares calls; `vdso` is the range of the process's vDSO, and nothing is mapped in the page
+    /// at `hole`, nor comes to be mapped there before others.
+    pub fn new(
+        frozen: &'f Frozen,
+        vdso: (u64, u64),
+        hole: u64,
+    ) -> Result<Injector<'f>, CheckpointError> {
         let pid = frozen.pid();
-        let mut code = vec![0u8; (vdso.1 - vdso.0) as usize];
-        memory::read(pid, vdso.0, &mut code).map_err(doing(pid, "read the vDSO"))?;
-        let at = stub::place(&code).ok_or(CheckpointError::NoVdso { pid })?;
-        let left = stub::left_scratch(&code[at..]);
-        code[at..at + stub::BYTES as usize].fill(0);
-        let (stub, scratch) = (vdso.0 + at as u64, Cell::new(stub::NO_SCRATCH));
-        let injector = Injector { frozen, vdso: code, stub, scratch };
+        let code = left::read(pid, vdso)?;
+        let at = left::free_place(frozen, &code)?;
+        let page = left::scratch(pid, &code);
+        let stub = vdso.0 + at as u64;
+        let scratch = Cell::new(page.unwrap_or(stub::NO_SCRATCH));
+        let (vdso, ability) = (left::without(code), Cell::new(Ability::Call));
+        let injector = Injector { frozen, vdso, stub, scratch, ability };
+        injector.own(0)?;
         injector.poke(stub, &stub::code())?;
-        match left.filter(|page| injector.is_ours(*page)) {
-            Some(page) => injector.scratch.set(page),
-            None => injector.map_scratch()?,
+        if page.is_none() {
+            injector.map_scratch(hole)?;
         }
         Ok(injector)
     }
 
-    /// Maps the scratch page, and marks it so that it is found if nobody is left to unmap it.
-    fn map_scratch(&self) -> Result<(), CheckpointError> {
+    /// Maps the scratch page.
+    fn map_scratch(&self, hole: u64) -> Result<(), CheckpointError> {
         let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let args = [0, stub::SCRATCH_BYTES, prot, flags, u64::MAX, 0];
+        let args = [hole, stub::SCRATCH_BYTES, prot, flags, u64::MAX, 0];
+        self.scratch.set(hole);
         let leader = self.lend(self.frozen.pid())?;
         let page = leader.call(libc::SYS_mmap, args)?;
-        self.scratch.set(page);
-        self.poke(self.stub + stub::DATA, &page.to_le_bytes())?;
-        self.poke(page + stub::SCRATCH_MARK, &stub::MAGIC.to_le_bytes())
+        if page != hole {
+            self.scratch.set(page);
+            self.poke(self.stub + stub::DATA, &page.to_le_bytes())?;
+        }
+        left::mark(self.frozen.pid(), page)
     }
 
-    /// Whether there is the scratch page of a checkpointer that was killed.
-    fn is_ours(&self, page: u64) -> bool {
-        let mut mark = [0u8; 8];
-        let got = memory::read(self.frozen.pid(), page + stub::SCRATCH_MARK, &mut mark);
-        got.is_ok_and(|bytes| bytes == 8) && mark == stub::MAGIC.to_le_bytes()
+    /// Says which thread the data is for.
+    fn own(&self, tid: i32) -> Result<(), CheckpointError> {
+        self.poke(self.stub + stub::OWNER, &(tid as u64).to_le_bytes())
     }
 
     /// The process.
@@ -98,22 +132,60 @@ impl<'f> Injector<'f> {
     /// Borrows a thread. No other thread of the process may be lent meanwhile.
     pub fn lend(&self, tid: i32) -> Result<Lent<'_>, CheckpointError> {
         let kernel = |what| doing(self.frozen.pid(), what);
+        if self.ability.get() == Ability::Nothing {
+            return Err(self.frozen.does_not_stop(tid));
+        }
         let registers = ptrace::registers(tid).map_err(kernel("read the registers"))?;
         let mask = ptrace::signal_mask(tid).map_err(kernel("read the signal mask"))?;
-        let data = stub::data(self.scratch.get(), mask, &registers);
-        let data: Vec<u8> = data.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.poke(self.stub + stub::DATA, &data)?;
+        self.prepare(tid, mask, &registers)?;
         // A call such as sigsuspend has another mask for as long as it waits. Without it the call
         // is made again, and no signal is taken in between that the call was to return with.
         ptrace::set_signal_mask(tid, mask).map_err(kernel("set the signal mask"))?;
         step();
-        let lent = Lent { injector: self, tid, registers, mask };
+        let lent = Lent { injector: self, tid, registers, mask, runs: Cell::new(false) };
         let (rip, orig_rax) = (self.stub + stub::HEAL, u64::MAX);
         lent.set_registers(&Registers { rip, orig_rax, ..registers })?;
         // No handler may run between the calls.
         ptrace::set_signal_mask(tid, u64::MAX).map_err(kernel("set the signal mask"))?;
         step();
         Ok(lent)
+    }
+
+    /// Writes down with what a thread finds back.
+    fn prepare(&self, tid: i32, mask: u64, own: &Registers) -> Result<(), CheckpointError> {
+        let data = stub::Data::of(tid, self.scratch.get(), mask, own);
+        self.poke(self.stub + stub::DATA, &data.bytes())?;
+        self.own(tid)
+    }
+
+    /// Unmaps the scratch page.
+    fn unmap_scratch(&self) -> Result<(), CheckpointError> {
+        let leader = self.lend(self.frozen.pid())?;
+        leader.call(libc::SYS_munmap, [self.scratch.get(), stub::SCRATCH_BYTES, 0, 0, 0, 0])?;
+        Ok(())
+    }
+
+    /// Leaves the leader where it unmaps the scratch page when it can run, and goes on. Filters might
+    /// not let it do that: the page stays then, for the next checkpointer to unmap.
+    fn park(&self) -> Result<(), CheckpointError> {
+        let tid = self.frozen.pid();
+        if Status::read(tid, tid)?.seccomp != 0 {
+            return Ok(());
+        }
+        let own = ptrace::registers(tid).map_err(doing(tid, "read the registers"))?;
+        let mask = ptrace::signal_mask(tid).map_err(doing(tid, "read the signal mask"))?;
+        self.prepare(tid, mask, &own)?;
+        let rip = self.stub + stub::PARK;
+        ptrace::set_registers(tid, &Registers { rip, ..own })
+            .map_err(doing(tid, "set the registers"))?;
+        step();
+        Ok(())
+    }
+
+    /// Takes the stub away: the word by which it is known goes last.
+    fn clear(&self) -> Result<(), CheckpointError> {
+        self.poke(self.stub + 8, &[0; stub::BYTES as usize - 8])?;
+        self.poke(self.stub, &[0; 8])
     }
 
     /// Reads words that a call has left in the scratch page.
@@ -134,13 +206,15 @@ impl<'f> Injector<'f> {
 
 impl Drop for Injector<'_> {
     fn drop(&mut self) {
-        let page = self.scratch.replace(stub::NO_SCRATCH);
-        if page != stub::NO_SCRATCH
-            && let Ok(leader) = self.lend(self.frozen.pid())
-        {
-            let _ = leader.call(libc::SYS_munmap, [page, stub::SCRATCH_BYTES, 0, 0, 0, 0]);
-        }
-        let _ = self.poke(self.stub, &[0; stub::BYTES as usize]);
+        let is_mapped = self.scratch.get() != stub::NO_SCRATCH;
+        let can_call = self.ability.get() == Ability::Call;
+        let is_unmapped = !is_mapped || can_call && self.unmap_scratch().is_ok();
+        // A process that was killed meanwhile has nothing to be taken away.
+        let _ = match self.ability.get() {
+            Ability::Nothing => Ok(()),
+            Ability::Stand if !is_unmapped => self.park(),
+            _ => self.clear(),
+        };
     }
 }
 
@@ -166,9 +240,7 @@ impl Lent<'_> {
             Registers { rdi, rsi, rdx, r10, r8, r9, rip, rax, orig_rax, ..self.registers };
         self.set_registers(&registers)?;
         for _ in ["entry", "exit"] {
-            self.until(ptrace::to_system_call, |status| {
-                matches!(status, WaitStatus::PtraceSyscall(_))
-            })?;
+            self.until(ptrace::to_system_call, |state| state == AT_CALL)?;
         }
         let after = ptrace::registers(self.tid).map_err(doing(pid, "read the registers"))?;
         Ok(after.rax as i64)
@@ -185,41 +257,88 @@ impl Lent<'_> {
     fn until(
         &self,
         resume: fn(i32, i32) -> std::io::Result<()>,
-        wanted: fn(&WaitStatus) -> bool,
+        wanted: fn(State) -> bool,
     ) -> Result<(), CheckpointError> {
-        let pid = self.injector.frozen.pid();
         let mut signal = 0;
         loop {
-            resume(self.tid, signal).map_err(doing(pid, "let a thread go on"))?;
-            step();
-            match wait(self.tid) {
-                Ok(status) if wanted(&status) => break,
+            self.go_on(resume, signal)?;
+            match self.stop_by(Instant::now() + PATIENCE)? {
+                state if wanted(state) => return Ok(()),
                 // SIGSTOP cannot be blocked: the thread takes it, and the stop that follows.
-                Ok(WaitStatus::Stopped(_, taken)) => signal = taken as i32,
-                Ok(WaitStatus::PtraceEvent(..)) => signal = 0,
-                _ => return Err(CheckpointError::Changed { pid, what: "was killed" }),
+                State::Taking(taken) => signal = taken,
+                _ => signal = 0,
             }
         }
+    }
+
+    /// Lets the thread go on in the way of `resume`.
+    fn go_on(
+        &self,
+        resume: fn(i32, i32) -> std::io::Result<()>,
+        signal: i32,
+    ) -> Result<(), CheckpointError> {
+        resume(self.tid, signal).map_err(doing(self.injector.pid(), "let a thread go on"))?;
+        self.runs.set(true);
         step();
         Ok(())
     }
 
+    /// Waits for the next stop of the thread. If there is none by `late`, no call is made any more.
+    fn stop_by(&self, late: Instant) -> Result<State, CheckpointError> {
+        let (pid, frozen) = (self.injector.pid(), self.injector.frozen);
+        let unable = || self.injector.ability.set(Ability::Stand);
+        match frozen.state_until(self.tid, late).inspect_err(|_| unable())? {
+            Some(State::Ended) => Err(CheckpointError::Changed { pid, what: "was killed" }),
+            Some(state) => {
+                self.runs.set(false);
+                step();
+                Ok(state)
+            }
+            None => {
+                unable();
+                Err(frozen.does_not_stop(self.tid))
+            }
+        }
+    }
+
+    /// Stops the thread after it was let go on. One whose cgroup is frozen stops by this in cgroup
+    /// v2, and in v1 when it is thawed.
+    fn stop(&self) -> Result<(), CheckpointError> {
+        let pid = self.injector.pid();
+        ptrace::interrupt(self.tid).map_err(doing(pid, "stop a thread"))?;
+        let late = Instant::now() + STOP_PATIENCE;
+        loop {
+            match self.stop_by(late)? {
+                State::Taking(signal) if AT_CALL != State::Taking(signal) => {
+                    self.go_on(ptrace::resume, signal)?;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
     /// Brings the thread to a stop from which the kernel restarts an interrupted call by itself.
     fn give_back(&self) -> Result<(), CheckpointError> {
-        let pid = self.injector.frozen.pid();
+        let pid = self.injector.pid();
+        if self.runs.get() {
+            self.stop()?;
+        }
         let rip = self.injector.stub + stub::HEAL;
         self.set_registers(&Registers { rip, orig_rax: u64::MAX, ..self.registers })?;
         ptrace::interrupt(self.tid).map_err(doing(pid, "stop a thread"))?;
-        self.until(ptrace::resume, |status| matches!(status, WaitStatus::PtraceEvent(..)))?;
+        self.until(ptrace::resume, |state| matches!(state, State::Stopped(_)))?;
         ptrace::set_signal_mask(self.tid, self.mask).map_err(doing(pid, "set the signal mask"))?;
         step();
-        self.set_registers(&self.registers)
+        self.set_registers(&self.registers)?;
+        self.injector.own(0)
     }
 }
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         // A thread that was killed meanwhile has nothing to come back to.
-        let _ = self.give_back();
+        if self.give_back().is_err() {
+            self.injector.ability.set(Ability::Nothing);
+        }
     }
 }

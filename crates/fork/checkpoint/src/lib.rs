@@ -115,10 +115,10 @@ pub fn dry_run(
     target: Target,
     terms: Terms,
 ) -> Result<(Option<Model>, Vec<Refusal>), CheckpointError> {
-    family::look_at(target.pid())?;
-    let family = freeze(target)?;
+    family::look_at(target)?;
+    let family = freeze(target).map_err(hindrance::explain)?;
     let mut refusals = Refusals::of(target.pid());
-    let collected = collect(&family, terms, &mut refusals)?;
+    let collected = collect(&family, terms, &mut refusals).map_err(hindrance::explain)?;
     Ok((collected.map(|collected| collected.model), refusals.into_list()))
 }
 
@@ -138,6 +138,8 @@ fn freeze(target: Target) -> Result<Family, CheckpointError> {
             return Ok(family);
         }
         drop(family);
+        // It does not arrive before it is thawed.
+        hindrance::of_freezers(target.pid(), hindrance::MEANWHILE)?;
         if begun.elapsed() > ARRIVAL {
             return Err(CheckpointError::Arriving { pid: target.pid(), waited: ARRIVAL });
         }
@@ -161,11 +163,11 @@ pub fn checkpoint(
     progress: Progress<'_>,
 ) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
-    family::look_at(target.pid())?;
+    family::look_at(target)?;
     let reserved = reserve(pool, target);
-    let stopped = freeze(target)?;
+    let stopped = freeze(target).map_err(hindrance::explain)?;
     let mut refusals = Refusals::of(target.pid());
-    let collected = collect(&stopped, terms, &mut refusals)?;
+    let collected = collect(&stopped, terms, &mut refusals).map_err(hindrance::explain)?;
     let refusals = refusals.into_list();
     let Some(mut collected) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));

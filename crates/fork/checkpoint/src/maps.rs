@@ -68,6 +68,16 @@ pub fn read(pid: i32) -> Result<Vec<Mapping>, CheckpointError> {
     Ok(parse(&text))
 }
 
+/// The page in the middle of the widest gap between mappings: the kernel, which fills gaps from
+/// their ends, does not put anything there unasked.
+pub fn hole(mappings: &[Mapping]) -> u64 {
+    const PAGE: u64 = 4096;
+    let gaps = mappings.windows(2).map(|pair| (pair[0].end, pair[1].start));
+    let widest =
+        gaps.filter(|(from, to)| from < to && *to < 1 << 47).max_by_key(|(from, to)| to - from);
+    widest.map_or(0, |(from, to)| (from + (to - from) / 2) / PAGE * PAGE)
+}
+
 fn parse(text: &[u8]) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
@@ -145,6 +155,16 @@ VmFlags: rd ex mr mw me \n\
         assert!(mappings[2].is_shared);
         assert_eq!(mappings[2].name, "[vvar]");
         assert!(mappings.iter().all(|mapping| !mapping.is_misnamed));
+    }
+
+    #[test]
+    fn the_widest_hole_is_between_two_mappings() {
+        let at = |start, end| Mapping { start, end, ..Mapping::default() };
+        let mut all = vec![at(0x1000, 0x2000), at(0x8000, 0x9000), at(0x1_9000, 0x2_0000)];
+        assert_eq!(hole(&all), 0x1_1000);
+        all.push(at(u64::MAX - 4095, u64::MAX)); // vsyscall
+        assert_eq!(hole(&all), 0x1_1000);
+        assert_eq!(hole(&[]), 0);
     }
 
     #[test]

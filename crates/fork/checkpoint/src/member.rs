@@ -5,7 +5,7 @@ use farfork_image::model::{MadeOn, Member, Memory, Process};
 use crate::ancestor::Ancestor;
 use crate::error::CheckpointError;
 use crate::freeze::Frozen;
-use crate::inject::Injector;
+use crate::inject::{Injector, left};
 use crate::maps::{self, Mapping};
 use crate::memory::{self, Run};
 use crate::refuse::{Refusals, causes};
@@ -38,9 +38,11 @@ pub struct Own {
 }
 
 impl<'f> Seen<'f> {
-    /// Looks at a process from outside.
+    /// Looks at a process from outside, after threads are back that a killed checkpointer has left.
     pub fn of(frozen: &'f Frozen) -> Result<Seen<'f>, CheckpointError> {
-        let mappings = maps::read(frozen.pid())?;
+        let mut mappings = maps::read(frozen.pid())?;
+        let left = left::heal(frozen, &mappings)?;
+        mappings.retain(|mapping| Some((mapping.start, mapping.end)) != left);
         let ancestor = Ancestor::of(frozen.pid(), &mappings)?;
         let is_under_own = ancestor.is_some() || filters::is_farforks(frozen.pid());
         Ok(Seen { frozen, mappings, ancestor, own_filters: is_under_own.into() })
@@ -80,7 +82,7 @@ impl<'f> Seen<'f> {
         let runs = memory::runs(pid, &regions, &guards)?;
         let locked_kb = Status::read(pid, pid)?.locked_kb;
         rseq::abort(self.frozen)?;
-        let injector = Injector::new(self.frozen, vdso)?;
+        let injector = Injector::new(self.frozen, vdso, maps::hole(&self.mappings))?;
         probe::refuse_confined(&injector, pid, refusals)?;
         let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
         let protection_keys = probe::protection_keys(&injector, pid)?;

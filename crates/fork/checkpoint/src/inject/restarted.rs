@@ -9,12 +9,10 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use farfork_pool::failpoint::step;
 use farfork_sys::ptrace::{self, Registers, State};
-use nix::sys::wait::WaitStatus;
 
 use super::stub::{self, RESTART_BLOCK};
-use super::{Injector, Lent};
+use super::{AT_CALL, Injector, Lent};
 use crate::error::{CheckpointError, doing};
 
 /// For so long a thread may take to go to sleep again.
@@ -51,8 +49,7 @@ impl Lent<'_> {
         let rip = self.injector.stub + stub::CALL;
         let (rax, orig_rax) = (libc::SYS_restart_syscall as u64, u64::MAX);
         self.set_registers(&Registers { rip, rax, orig_rax, ..self.registers })?;
-        let is_call = |status: &WaitStatus| matches!(status, WaitStatus::PtraceSyscall(_));
-        self.until(ptrace::to_system_call, is_call)?;
+        self.until(ptrace::to_system_call, |state| state == AT_CALL)?;
         let number = self.look_asleep()?;
         let after = ptrace::registers(self.tid).map_err(doing(pid, "read the registers"))?;
         if after.rax as i64 == RESTART_BLOCK {
@@ -65,32 +62,43 @@ impl Lent<'_> {
     /// From the entry of the call to its exit: looks where it sleeps, and interrupts it then.
     fn look_asleep(&self) -> Result<Option<libc::c_long>, CheckpointError> {
         let pid = self.injector.pid();
-        let go_on = |signal| {
-            let gone = ptrace::to_system_call(self.tid, signal);
-            step();
-            gone.map_err(doing(pid, "let a thread go on"))
-        };
-        go_on(0)?;
+        self.go_on(ptrace::to_system_call, 0)?;
         let late = Instant::now() + PATIENCE;
-        let (mut number, mut is_interrupted) = (None, false);
-        loop {
+        let mut number = None;
+        while number.is_none() && Instant::now() < late {
             match ptrace::state(self.tid).map_err(doing(pid, "wait for a thread"))? {
-                State::Taking(AT_CALL) => return Ok(number),
-                State::Taking(signal) => go_on(signal)?,
-                State::Stopped(_) => go_on(0)?,
-                State::Ended => return Err(CheckpointError::Changed { pid, what: "was killed" }),
-                State::Unchanged if is_interrupted => sleep(PAUSE),
                 State::Unchanged => {
                     number = self.sleeps_in();
-                    is_interrupted = number.is_some() || Instant::now() >= late;
-                    if is_interrupted {
-                        ptrace::interrupt(self.tid).map_err(doing(pid, "stop a thread"))?;
-                    } else {
-                        sleep(PAUSE);
+                    sleep(PAUSE);
+                }
+                state => {
+                    self.runs.set(state == State::Ended);
+                    if self.is_at_call(state)? {
+                        return Ok(number);
                     }
                 }
             }
         }
+        ptrace::interrupt(self.tid).map_err(doing(pid, "stop a thread"))?;
+        let late = Instant::now() + crate::freeze::PATIENCE;
+        loop {
+            let state = self.stop_by(late)?;
+            if self.is_at_call(state)? {
+                return Ok(number);
+            }
+        }
+    }
+
+    /// Whether the thread has stopped at the exit of its call; goes on from other stops.
+    fn is_at_call(&self, state: State) -> Result<bool, CheckpointError> {
+        let pid = self.injector.pid();
+        match state {
+            AT_CALL => return Ok(true),
+            State::Ended => return Err(CheckpointError::Changed { pid, what: "was killed" }),
+            State::Taking(signal) => self.go_on(ptrace::to_system_call, signal)?,
+            _ => self.go_on(ptrace::to_system_call, 0)?,
+        }
+        Ok(false)
     }
 
     /// The number of the call that the thread sleeps in, of those that go on as `restart_syscall`.
@@ -115,8 +123,6 @@ fn call_of(place: &str, [first, second]: [u64; 2]) -> Option<libc::c_long> {
     }
 }
 
-/// How a stop at a call is told from a signal.
-const AT_CALL: i32 = libc::SIGTRAP | 0x80;
 const PAUSE: Duration = Duration::from_micros(50);
 
 #[cfg(test)]

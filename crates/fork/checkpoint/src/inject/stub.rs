@@ -9,20 +9,28 @@
 //! ```text
 //!   magic
 //!   call:   syscall                 ─► the tracer stops the thread here, or is dead:
-//!   heal:   munmap(scratch, 4096)
+//!   heal:   r8d = 1; jmp back       the interrupted call is made again
+//!           jmp  heal               where the kernel restarts a call of a parked thread
+//!   park:   r8d = 0                 a call of a parked thread was interrupted, or there was none
+//!   back:   munmap(scratch, 4096)
 //!           rt_sigprocmask(SIG_SETMASK, &mask)
-//!           mov rdi, rsi, rdx, r10, r8, r9, rcx, r11, rax
-//!           jmp  target             the interrupted instruction, or its `syscall` again
-//!   data:   scratch, mask, rdi, rsi, rdx, r10, r8, r9, rcx, r11, rax, target
+//!           mov rdi, rsi, rdx, r10, r9, r11
+//!           r8 != 0:  mov r8, rcx, rax;  jmp target     the interrupted call again
+//!           r8 == 0:  mov r8, rcx, late; jmp rip        behind the interrupted call
+//!   data:   scratch, mask, rdi, rsi, rdx, r10, r8, r9, rcx, r11, rax, target, late, rip, and for
+//!           the next checkpointer: result, orig_rax, tid
 //! ```
 //! Invariants: neither the stack pointer, nor the flags, nor a vector register ever changes, so a
-//! signal handler that runs in the middle runs as it would have; none of the instructions touches
-//! what the kernel keeps for a call that it is going to restart.
+//! signal handler that runs in the middle runs as it would have, and the thread's own registers
+//! follow from the data and its registers at any instruction; no instruction touches what the
+//! kernel keeps for a call that it is going to restart. A thread is parked with its own mask, and
+//! with `rax` and `orig_rax` as they were: the kernel then does with an interrupted call and a
+//! signal what it would have done.
 
 use farfork_sys::ptrace::Registers;
 
 /// First word, by which the next checkpointer recognises what a killed one has left.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"ffcalls1");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"ffcalls2");
 /// Bytes of a scratch area, as the code has it.
 pub const SCRATCH_BYTES: u64 = 4096;
 /// Where in a scratch area its mark is: [`MAGIC`] once more.
@@ -31,12 +39,17 @@ pub const SCRATCH_MARK: u64 = SCRATCH_BYTES - 8;
 pub const CALL: u64 = 8;
 /// Where a thread goes that has no call to make.
 pub const HEAL: u64 = 10;
+/// Where a thread is left that cannot run now, with its own mask, `rax` and `orig_rax`.
+pub const PARK: u64 = 20;
 /// What stands for no scratch area: no address that the kernel would unmap.
 pub const NO_SCRATCH: u64 = 1;
 
 /// Instructions before an operand that is the distance to a word of the data, and the word.
-const CODE: [(&[u8], Option<usize>); 17] = [
+const CODE: [(&[u8], Option<usize>); 24] = [
     (&[0x0f, 0x05], None),                                           // syscall
+    (&[0x41, 0xb8, 1, 0, 0, 0, 0xeb, 0x08], None),                   // mov r8d, 1; jmp back
+    (&[0xeb, 0xf6], None),                                           // jmp heal
+    (&[0x41, 0xb8, 0, 0, 0, 0], None),                               // mov r8d, 0
     (&[0xb8, 11, 0, 0, 0], None),                                    // mov eax, SYS_munmap
     (&[0x48, 0x8b, 0x3d], Some(0)),                                  // mov rdi, [scratch]
     (&[0xbe, 0x00, 0x10, 0, 0, 0x0f, 0x05], None),                   // mov esi, 4096; syscall
@@ -47,18 +60,24 @@ const CODE: [(&[u8], Option<usize>); 17] = [
     (&[0x48, 0x8b, 0x35], Some(3)),                                  // mov rsi
     (&[0x48, 0x8b, 0x15], Some(4)),                                  // mov rdx
     (&[0x4c, 0x8b, 0x15], Some(5)),                                  // mov r10
-    (&[0x4c, 0x8b, 0x05], Some(6)),                                  // mov r8
     (&[0x4c, 0x8b, 0x0d], Some(7)),                                  // mov r9
-    (&[0x48, 0x8b, 0x0d], Some(8)),                                  // mov rcx
     (&[0x4c, 0x8b, 0x1d], Some(9)),                                  // mov r11
+    (&[0x4c, 0x89, 0xc1, 0xe3, 0x1b, 0x4c, 0x8b, 0x05], Some(6)),    // rcx = r8; jrcxz; mov r8
+    (&[0x48, 0x8b, 0x0d], Some(8)),                                  // mov rcx
     (&[0x48, 0x8b, 0x05], Some(10)),                                 // mov rax
     (&[0xff, 0x25], Some(11)),                                       // jmp [target]
+    (&[0x4c, 0x8b, 0x05], Some(6)),                                  // mov r8
+    (&[0x48, 0x8b, 0x0d], Some(8)),                                  // mov rcx
+    (&[0x48, 0x8b, 0x05], Some(12)),                                 // mov rax, [late]
+    (&[0xff, 0x25], Some(13)),                                       // jmp [rip]
 ];
 
 /// Words of the data.
-const WORDS: usize = 12;
+const WORDS: usize = 17;
 /// Where the data begins.
-pub const DATA: u64 = 128;
+pub const DATA: u64 = 176;
+/// Where the id of the thread is whose data this is; 0 if no thread needs it.
+pub const OWNER: u64 = DATA + 8 * (WORDS as u64 - 1);
 /// Bytes of the whole.
 pub const BYTES: u64 = DATA + 8 * WORDS as u64;
 
@@ -66,6 +85,7 @@ pub const BYTES: u64 = DATA + 8 * WORDS as u64;
 pub const RESTARTS: [i64; 4] = [-512, -513, -514, RESTART_BLOCK];
 /// The same, where the kernel has kept what is left of the call.
 pub const RESTART_BLOCK: i64 = -516;
+const EINTR: u64 = -(libc::EINTR as i64) as u64;
 
 /// The magic and the instructions.
 pub fn code() -> Vec<u8> {
@@ -82,39 +102,78 @@ pub fn code() -> Vec<u8> {
     bytes
 }
 
-/// The data with which a thread that was stopped with `registers` and `mask` finds back.
-pub fn data(scratch: u64, mask: u64, registers: &Registers) -> [u64; WORDS] {
-    let r = registers;
-    let (rax, rip) = resumption(registers);
-    [scratch, mask, r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9, r.rcx, r.r11, rax, rip]
+/// With what a thread finds back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Data([u64; WORDS]);
+
+impl Data {
+    /// For thread `tid`, which was stopped with `registers` and `mask`.
+    pub fn of(tid: i32, scratch: u64, mask: u64, registers: &Registers) -> Data {
+        let r = registers;
+        let ((rax, target), late) = (resumption(r), if is_restarted(r) { EINTR } else { r.rax });
+        Data([
+            scratch, mask, r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9, r.rcx, r.r11, rax, target, late,
+            r.rip, r.rax, r.orig_rax, tid as u64,
+        ])
+    }
+
+    /// That of a stub, if this is one.
+    pub fn read(stub: &[u8]) -> Option<Data> {
+        let words = stub.get(DATA as usize..BYTES as usize)?.chunks_exact(8);
+        let mut words = words.map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        let data = Data(std::array::from_fn(|_| words.next().unwrap_or(0)));
+        Some(data).filter(|_| stub.starts_with(&MAGIC.to_le_bytes()))
+    }
+
+    /// As it lies in the stub, up to the owner.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0[..WORDS - 1].iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// The thread, unless none needs this any more.
+    pub fn owner(&self) -> Option<i32> {
+        Some(self.0[WORDS - 1] as i32).filter(|tid| *tid != 0)
+    }
+
+    /// The scratch area, if there may be one.
+    pub fn scratch(&self) -> Option<u64> {
+        Some(self.0[0]).filter(|page| page % SCRATCH_BYTES == 0 && *page != 0)
+    }
+
+    /// The thread's own mask.
+    pub fn mask(&self) -> u64 {
+        self.0[1]
+    }
+
+    /// The thread's own registers, from those that it has in the stub.
+    pub fn own(&self, now: &Registers) -> Registers {
+        let [_, _, rdi, rsi, rdx, r10, r8, r9, rcx, r11, _, _, _, rip, rax, orig_rax, _] = self.0;
+        Registers { rdi, rsi, rdx, r10, r8, r9, rcx, r11, rip, rax, orig_rax, ..*now }
+    }
+}
+
+/// Whether the kernel would restart the call that the thread was interrupted in.
+fn is_restarted(registers: &Registers) -> bool {
+    (registers.orig_rax as i64) >= 0 && RESTARTS.contains(&(registers.rax as i64))
 }
 
 /// `rax` and `rip` with which the thread does what the kernel would have had it do: an interrupted
 /// call is made again.
 fn resumption(registers: &Registers) -> (u64, u64) {
-    let is_call = (registers.orig_rax as i64) >= 0;
     match registers.rax as i64 {
-        result if !is_call || !RESTARTS.contains(&result) => (registers.rax, registers.rip),
+        _ if !is_restarted(registers) => (registers.rax, registers.rip),
         RESTART_BLOCK => (libc::SYS_restart_syscall as u64, registers.rip - 2),
         _ => (registers.orig_rax, registers.rip - 2),
     }
 }
 
-/// Offset in the vDSO at which there is room, or where a killed checkpointer has left the same.
-pub fn place(vdso: &[u8]) -> Option<usize> {
-    let left = vdso.chunks_exact(8).position(|word| word == MAGIC.to_le_bytes());
-    if let Some(index) = left {
-        return Some(8 * index).filter(|at| at + BYTES as usize <= vdso.len());
-    }
-    let start = vdso.len().checked_sub(BYTES as usize)? / 8 * 8;
-    vdso[start..].iter().all(|byte| *byte == 0).then_some(start)
-}
-
-/// The scratch area of a killed checkpointer, if this is what one has left; it may be gone.
-pub fn left_scratch(stub: &[u8]) -> Option<u64> {
-    let word = |at: usize| Some(u64::from_le_bytes(stub.get(at..at + 8)?.try_into().ok()?));
-    let page = word(DATA as usize).filter(|page| page % SCRATCH_BYTES == 0 && *page != 0);
-    page.filter(|_| word(0) == Some(MAGIC))
+/// Offsets in the vDSO at which there is room, or where killed checkpointers have left the same.
+pub fn places(vdso: &[u8]) -> impl Iterator<Item = usize> {
+    let starts = (1..).map_while(|number| vdso.len().checked_sub(number * BYTES as usize));
+    starts.map(|at| at / 8 * 8).take_while(|at| {
+        let place = &vdso[*at..*at + BYTES as usize];
+        place.starts_with(&MAGIC.to_le_bytes()) || place.iter().all(|byte| *byte == 0)
+    })
 }
 
 const _: () = assert!(DATA.is_multiple_of(8) && BYTES.is_multiple_of(8));
@@ -123,6 +182,19 @@ const _: () = assert!(DATA.is_multiple_of(8) && BYTES.is_multiple_of(8));
 mod tests {
     use super::*;
 
+    fn registers(orig_rax: u64, result: i64) -> Registers {
+        let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8] =
+            std::array::from_fn(|index| 100 + index as u64);
+        let [rcx, rdx, rsi, rdi, rip, cs, eflags, rsp, ss] =
+            std::array::from_fn(|index| 200 + index as u64);
+        let [fs_base, gs_base, ds, es, fs, gs] = std::array::from_fn(|index| 300 + index as u64);
+        #[rustfmt::skip]
+        return Registers {
+            r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax: result as u64, rcx, rdx, rsi, rdi,
+            orig_rax, rip, cs, eflags, rsp, ss, fs_base, gs_base, ds, es, fs, gs,
+        };
+    }
+
     #[test]
     fn the_code_fits_before_its_data() {
         let length: usize = CODE
@@ -130,17 +202,58 @@ mod tests {
             .map(|(bytes, operand)| bytes.len() + 4 * usize::from(operand.is_some()))
             .sum();
         assert_eq!((8 + length).next_multiple_of(8), DATA as usize);
-        assert_eq!(code()[CALL as usize..HEAL as usize], [0x0f, 0x05]);
+        let code = code();
+        assert_eq!(code[CALL as usize..HEAL as usize], [0x0f, 0x05]);
+        // The jumps lead to where the instructions are.
+        let jump = |at: usize| (at + 2).wrapping_add_signed(code[at + 1] as i8 as isize);
+        assert_eq!(code[HEAL as usize..][..2], [0x41, 0xb8]);
+        assert_eq!(jump(16), 26);
+        assert_eq!(code[26..31], [0xb8, 11, 0, 0, 0]);
+        assert_eq!((PARK - 2, jump(18)), (18, HEAL as usize));
+        assert_eq!(code[PARK as usize..][..3], [0x41, 0xb8, 0]);
+        let branch = code.windows(2).position(|pair| pair == [0xe3, 0x1b]).unwrap();
+        assert_eq!(code[jump(branch)..][..3], [0x4c, 0x8b, 0x05]);
+        assert_eq!(code[jump(branch) - 6..][..2], [0xff, 0x25]);
     }
 
     #[test]
     fn there_is_room_only_where_nothing_is() {
-        let mut vdso = vec![0u8; 8192];
-        assert_eq!(place(&vdso), Some(8192 - BYTES as usize));
-        vdso[8191] = 1;
-        assert_eq!(place(&vdso), None);
-        vdso[1024..1032].copy_from_slice(&MAGIC.to_le_bytes());
-        assert_eq!(place(&vdso), Some(1024));
-        assert_eq!(place(&[0; 64]), None);
+        let all = |vdso: &[u8]| places(vdso).collect::<Vec<_>>();
+        let bytes = BYTES as usize;
+        let mut vdso = vec![0u8; 4 * bytes];
+        vdso[bytes + 3] = 1;
+        assert_eq!(all(&vdso), [3 * bytes, 2 * bytes]);
+        vdso[3 * bytes..3 * bytes + 8].copy_from_slice(&MAGIC.to_le_bytes());
+        vdso[4 * bytes - 1] = 1;
+        assert_eq!(all(&vdso), [3 * bytes, 2 * bytes]);
+        vdso[3 * bytes] = 0;
+        assert_eq!(all(&vdso), [0; 0]);
+        assert_eq!(all(&[0; 64]), [0; 0]);
+    }
+
+    #[test]
+    fn a_thread_finds_back_to_the_registers_that_it_had() {
+        for (number, result) in [(u64::MAX, 7), (0, -512), (35, RESTART_BLOCK), (1, 1), (1, -4)] {
+            let own = registers(number, result);
+            let data = Data::of(9, NO_SCRATCH, 3, &own);
+            let stub = [code(), data.bytes(), 9u64.to_le_bytes().to_vec()].concat();
+            assert_eq!(Data::read(&stub), Some(data));
+            assert_eq!((data.owner(), data.mask(), data.scratch()), (Some(9), 3, None));
+            let [rdi, rsi, rdx, r10, r8, r9, rcx, r11, rax, rip] = [5; 10];
+            let within =
+                Registers { rdi, rsi, rdx, r10, r8, r9, rcx, r11, rax, rip, orig_rax: 5, ..own };
+            let words = farfork_sys::ptrace::words;
+            assert_eq!(words(&data.own(&within)), words(&own));
+        }
+    }
+
+    #[test]
+    fn an_interrupted_call_is_made_again_or_returns_that_it_was() {
+        let tail = |number, result| Data::of(9, NO_SCRATCH, 0, &registers(number, result)).0;
+        let rip = registers(0, 0).rip;
+        assert_eq!(tail(0, -512)[10..14], [0, rip - 2, EINTR, rip]);
+        assert_eq!(tail(35, RESTART_BLOCK)[10..14], [219, rip - 2, EINTR, rip]);
+        assert_eq!(tail(u64::MAX, -512)[10..14], [-512i64 as u64, rip, -512i64 as u64, rip]);
+        assert_eq!(tail(1, 8)[10..14], [8, rip, 8, rip]);
     }
 }
