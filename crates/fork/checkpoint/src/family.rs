@@ -18,7 +18,7 @@ use crate::error::CheckpointError;
 use crate::freeze::Frozen;
 use crate::hindrance::{self, BEFORE};
 use crate::refuse::{Cause, Refusals, causes};
-use crate::status::Status;
+use farfork_sys::status::Status;
 
 /// What is checkpointed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use farfork_sys::ptrace;
 
 use crate::error::{CheckpointError, doing};
 use crate::refuse::{Cause, Refusals, causes};
-use crate::status::Status;
+use farfork_sys::status::Status;
 
 const MODE_STRICT: u32 = 1;
 const CAP_SYS_ADMIN: u32 = 21;

@@ -7,7 +7,7 @@ use farfork_sys::frozen::FrozenGroup;
 use farfork_sys::{kcmp, proc};
 
 use crate::error::CheckpointError;
-use crate::status::Status;
+use farfork_sys::status::Status;
 
 /// When a cgroup is found to be frozen: before anything was stopped, or after.
 pub const BEFORE: &str = "is frozen";

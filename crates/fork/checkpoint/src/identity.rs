@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use crate::status::Status;
+use farfork_sys::status::Status;
 
 const PERMITTED: usize = 1;
 

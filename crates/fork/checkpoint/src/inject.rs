@@ -31,7 +31,7 @@ use farfork_sys::ptrace::{self, Registers, State};
 
 use crate::error::{CheckpointError, doing};
 use crate::freeze::{Frozen, PATIENCE};
-use crate::status::Status;
+use farfork_sys::status::Status;
 
 pub use stub::RESTARTS;
 

@@ -20,7 +20,7 @@ use crate::family::{Family, Relative};
 use crate::ids::Ids;
 use crate::refuse::{Refusals, causes};
 use crate::stat::{self, Stat};
-use crate::status::Status;
+use farfork_sys::status::Status;
 
 /// Kinship of a family, looked at once.
 pub struct Kin<'f> {

@@ -49,7 +49,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use farfork_image::model::Model;
 use farfork_image::store::{Draft, Published};
 use farfork_pool::{Held, Pool};
-use farfork_sys::status;
 use farfork_types::Cid;
 
 use collect::collect;

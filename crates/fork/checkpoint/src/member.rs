@@ -11,9 +11,9 @@ use crate::memory::{self, Run};
 use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
 use crate::shown::Shown;
-use crate::status::Status;
 use crate::terms::Terms;
 use crate::{aio, filters, identity, namespaces, probe, process, rseq, threads};
+use farfork_sys::status::Status;
 
 /// A stopped process before it was asked anything.
 pub struct Seen<'f> {

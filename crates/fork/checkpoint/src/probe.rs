@@ -8,7 +8,7 @@ use farfork_types::PAGE_BYTES;
 use crate::error::{CheckpointError, doing};
 use crate::inject::Injector;
 use crate::refuse::{Refusals, causes};
-use crate::status::Status;
+use farfork_sys::status::Status;
 
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 const KEYS: u64 = 16;

@@ -14,7 +14,7 @@ use crate::files;
 use crate::inject::{Injector, Lent};
 use crate::refuse::{Refusals, causes};
 use crate::stat::Stat;
-use crate::status::Status;
+use farfork_sys::status::Status;
 
 const PR_GET_MDWE: u64 = 66;
 const PR_GET_MEMORY_MERGE: u64 = 68;

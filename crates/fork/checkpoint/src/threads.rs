@@ -12,7 +12,7 @@ use crate::freeze::Frozen;
 use crate::hardening;
 use crate::inject::{Injector, RESTARTS};
 use crate::refuse::{Refusals, causes};
-use crate::status::Status;
+use farfork_sys::status::Status;
 
 const PR_GET_TID_ADDRESS: u64 = 40;
 /// Code segment of 64-bit programs.

@@ -13,7 +13,7 @@ use std::fmt;
 
 pub use causes::{Cause, GROUPS};
 
-use crate::status::Status;
+use farfork_sys::status::Status;
 
 /// One thing that keeps a process from being checkpointed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
