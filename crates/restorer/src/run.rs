@@ -180,6 +180,7 @@ impl Slots {
                 nr::ASSUME => self.rights.assume(args[0]),
                 nr::RESUME => self.rights.resume(),
                 nr::OPEN => place::open(&mut self.rights, args),
+                nr::REOPEN => place::reopen(args),
                 nr::UNCHANGED => place::unchanged(args),
                 nr::BIND => place::bind(&mut self.rights, args),
                 nr::WATCH => place::watch(&mut self.rights, args),
