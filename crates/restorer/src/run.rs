@@ -12,6 +12,7 @@ use crate::ipc;
 use crate::place;
 use crate::rights::Assumed;
 use crate::settle::{VDSO, VDSO_AT};
+use crate::trial;
 
 /// What ops leave to later ones: descriptors, which they refer to by slot, and whose rights they
 /// work with.
@@ -150,6 +151,13 @@ impl Slots {
 
     unsafe fn step(&mut self, op: &Op) -> SysResult {
         let args = self.arguments(op);
+        // SAFETY: set before the first op is run.
+        if unsafe { SHARED.get() }.is_trial
+            && let Some(withheld) = trial::withheld(op)
+        {
+            // SAFETY: passed on to the caller of `run`.
+            return unsafe { trial::stand_in(withheld, &mut self.rights, op, args) };
+        }
         // SAFETY: passed on to the caller of `run`.
         unsafe {
             match op.nr {

@@ -1,0 +1,83 @@
+//! Trying an image before it counts.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use farfork_node::client::Client;
+use farfork_node::paths;
+use farfork_types::Cid;
+use farfork_types::wire::{DEFAULT_TIMEOUT_S, Verified, VerifyCall};
+
+use crate::{node, told};
+
+/// Whether and how to try.
+#[derive(clap::Args)]
+pub(crate) struct TrialArgs {
+    /// Start a clone of the image in namespaces of its own before the name moves, up to where it would run.
+    /// If that fails, no image is made. Always so with --kill, before anything is killed.
+    #[arg(long)]
+    verify: bool,
+    /// Leave that out with --kill.
+    #[arg(long, conflicts_with = "verify")]
+    no_verify: bool,
+    /// Seconds that it may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S)]
+    verify_timeout: u64,
+    /// Node to try it on.
+    #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
+    node: String,
+}
+
+impl TrialArgs {
+    /// The trial, if there is to be one of a process that is killed or not.
+    pub(crate) fn wanted(&self, kills: bool) -> Option<&TrialArgs> {
+        ((kills || self.verify) && !self.no_verify).then_some(self)
+    }
+
+    /// Sees to it that there is an agent, before anything stands still.
+    pub(crate) fn prepare(&self, pool: PathBuf) -> Result<Trial<'_>, Box<dyn Error>> {
+        Client::connect_or_start(&self.node).map_err(|error| {
+            let why = told(&error);
+            format!(
+                "cannot verify the image, so nothing was checkpointed: {why}; or leave that out with \
+                 --no-verify"
+            )
+        })?;
+        Ok(Trial { args: self, pool })
+    }
+}
+
+/// A trial to come.
+pub(crate) struct Trial<'a> {
+    args: &'a TrialArgs,
+    pool: PathBuf,
+}
+
+impl Trial<'_> {
+    /// Tries the image `cid`.
+    pub(crate) fn run(self, cid: Cid) -> Result<Verified, Box<dyn Error>> {
+        let timeout_s = self.args.verify_timeout;
+        let call = VerifyCall { pool: self.pool, cid: cid.to_string(), timeout_s };
+        // An agent that was started for this may have gone, if the copy took long.
+        Ok(Client::connect_or_start(&self.args.node)?.verify(call)?)
+    }
+}
+
+/// What to tell when no clone can start.
+pub(crate) fn refused(pid: i32, error: &(dyn Error + 'static)) -> String {
+    let why = told(error);
+    format!(
+        "process {pid} goes on, and no image was made, since no clone could start from it: {why}; \
+         --no-verify makes the image all the same"
+    )
+}
+
+/// Tells of a trial that was passed.
+pub(crate) fn show(verified: &Verified) {
+    let Verified { ran, skipped, us } = verified;
+    let ms = *us as f64 / 1e3;
+    eprintln!("verified: {ran} operations ran in {ms:.1} ms, {} did not", skipped.len());
+    for skipped in skipped {
+        eprintln!("  not tried: {} ({})", skipped.op, skipped.why);
+    }
+}
