@@ -108,7 +108,6 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     };
     let path = args.pool.path()?;
     let pool = Pool::open(&path)?;
-    let trial = args.trial.wanted(args.kill).map(|trial| trial.prepare(path)).transpose()?;
     let made = match checkpoint(&pool, args) {
         Err(CheckpointError::Refused(refusals)) if args.json => {
             eprintln!("farfork: {}", CheckpointError::Refused(refusals.clone()));
@@ -123,7 +122,8 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         }
         other => other?,
     };
-    let verified = match trial.map(|trial| trial.run(made.cid)).transpose() {
+    let trial = args.trial.wanted(args.kill);
+    let verified = match trial.map(|trial| trial.run(path, made.cid)).transpose() {
         Ok(verified) => verified,
         Err(error) => {
             let cid = made.cid;

@@ -34,32 +34,10 @@ impl TrialArgs {
         ((kills || self.verify) && !self.no_verify).then_some(self)
     }
 
-    /// Sees to it that there is an agent, before anything stands still.
-    pub(crate) fn prepare(&self, pool: PathBuf) -> Result<Trial<'_>, Box<dyn Error>> {
-        Client::connect_or_start(&self.node).map_err(|error| {
-            let why = told(&error);
-            format!(
-                "cannot verify the image, so nothing was checkpointed: {why}; or leave that out with \
-                 --no-verify"
-            )
-        })?;
-        Ok(Trial { args: self, pool })
-    }
-}
-
-/// A trial to come.
-pub(crate) struct Trial<'a> {
-    args: &'a TrialArgs,
-    pool: PathBuf,
-}
-
-impl Trial<'_> {
     /// Tries the image `cid`.
-    pub(crate) fn run(self, cid: Cid) -> Result<Verified, Box<dyn Error>> {
-        let timeout_s = self.args.verify_timeout;
-        let call = VerifyCall { pool: self.pool, cid: cid.to_string(), timeout_s };
-        // An agent that was started for this may have gone, if the copy took long.
-        Ok(Client::connect_or_start(&self.args.node)?.verify(call)?)
+    pub(crate) fn run(&self, pool: PathBuf, cid: Cid) -> Result<Verified, Box<dyn Error>> {
+        let call = VerifyCall { pool, cid: cid.to_string(), timeout_s: self.verify_timeout };
+        Ok(Client::connect_or_start(&self.node)?.verify(call)?)
     }
 }
 

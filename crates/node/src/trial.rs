@@ -13,16 +13,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farfork_image::compile::{externals, replaceables};
-use farfork_image::model::Model;
+use farfork_image::model::{Model, OpenFile, Socket, SocketRole};
 use farfork_image::trial::Outline;
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_restore::{Event, RestoreError, Started, Template};
+use farfork_sys::network_lock::{self, Connection};
 use farfork_sys::trial_network;
 use farfork_types::Cid;
 use farfork_types::wire::{Reply, SkippedOp, Verified, VerifyCall};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
+use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::error::NodeError;
@@ -85,7 +87,13 @@ impl Trial<'_> {
         given: &[OwnedFd],
         keeps_groups: bool,
     ) -> Result<(), NodeError> {
-        trial_network::enter().map_err(|errno| NodeError::TrialNetwork { source: errno.into() })?;
+        let no_network = |errno: Errno| NodeError::TrialNetwork { source: errno.into() };
+        trial_network::enter().map_err(no_network)?;
+        let connections = connections(&self.image.attached.image.model);
+        if !connections.is_empty() {
+            // Their peers are not in this network, which would reset them as soon as they say a word.
+            network_lock::lock(None, LOCK, &connections).map_err(no_network)?;
+        }
         let mut template = Template::start()?;
         let request = self.image.attached.request(PidMode::New, given.len(), keeps_groups);
         let request = Request { is_trial: 1, ..request };
@@ -118,6 +126,22 @@ impl Trial<'_> {
             }
         }
     }
+}
+
+/// Name of the table of nf_tables in the network of a trial.
+const LOCK: &str = "farfork-trial";
+
+/// Those that go on, as packets name them.
+fn connections(model: &Model) -> Vec<Connection> {
+    let sockets = model.files.iter().filter_map(|file| match file {
+        OpenFile::Socket(socket) => Some(socket),
+        _ => None,
+    });
+    let connection = |socket: &Box<Socket>| match &socket.role {
+        SocketRole::Established(own) => Connection::between(socket.name.as_ref()?, &own.peer),
+        _ => None,
+    };
+    sockets.filter_map(connection).collect()
 }
 
 fn could_not_go_on(status: i32) -> bool {

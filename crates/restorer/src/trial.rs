@@ -30,9 +30,10 @@ pub unsafe fn stand_in(
     op: &Op,
     args: [u64; 6],
 ) -> SysResult {
-    // SAFETY: passed on to the caller.
     match withheld {
+        // SAFETY: passed on to the caller.
         Withheld::Path => unsafe { bind_anywhere(args) },
+        // SAFETY: as above.
         Withheld::Opening => unsafe { open_nothing(rights, args) },
         // What would have got what the op gives, if it does, is not executed either.
         _ => Ok(if op.store == farfork_plan::SLOT_NONE { 0 } else { u64::MAX }),

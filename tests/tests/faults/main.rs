@@ -23,6 +23,7 @@ mod scene;
 mod stage;
 mod steps;
 mod tracer;
+mod trial;
 mod ways;
 
 use std::process::{Command, ExitCode};
@@ -54,6 +55,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("removal", removal::CASES),
     ("restore", restore::CASES),
     ("steps", steps::CASES),
+    ("trial", trial::CASES),
 ];
 
 /// What is crossed with policies and places.
