@@ -134,10 +134,10 @@ const LOCK: &str = "farfork-trial";
 /// Those that go on, as packets name them.
 fn connections(model: &Model) -> Vec<Connection> {
     let sockets = model.files.iter().filter_map(|file| match file {
-        OpenFile::Socket(socket) => Some(socket),
+        OpenFile::Socket(socket) => Some(&**socket),
         _ => None,
     });
-    let connection = |socket: &Box<Socket>| match &socket.role {
+    let connection = |socket: &Socket| match &socket.role {
         SocketRole::Established(own) => Connection::between(socket.name.as_ref()?, &own.peer),
         _ => None,
     };
