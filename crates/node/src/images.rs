@@ -354,6 +354,12 @@ impl NodeImage {
         }
     }
 
+    /// No clone has been asked for, and whoever asks next has the files looked at anew: the parent goes on
+    /// with them, or others do.
+    pub fn was_only_tried(&self) {
+        (*locked(&self.used), *locked(&self.files_seen)) = (None, None);
+    }
+
     fn check_files(&self, cid: Cid) -> Result<(), NodeError> {
         *locked(&self.used) = Some(Instant::now());
         if self.files_seen().is_some_and(|seen| seen.elapsed() < FILES_FRESH) {

@@ -62,6 +62,7 @@ impl Node {
             let tried = scope.spawn(|| trial.run(channel, &stand_ins.given, keeps_groups));
             tried.join().unwrap_or_else(|_| Err(failed(io::ErrorKind::Other.into())))
         })?;
+        image.was_only_tried();
         let skipped = outline.skipped.into_iter();
         let skipped = skipped.map(|own| SkippedOp { op: own.op, why: own.why.to_owned() });
         let us = begun.elapsed().as_micros() as u64;

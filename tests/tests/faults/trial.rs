@@ -1,6 +1,10 @@
 //! Images that are tried before they count: no process is lost for one that no clone can start from.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::DirEntryExt;
+use std::path::Path;
 use std::process::Stdio;
 
 use farfork_tests::subject::Subject;
@@ -19,6 +23,7 @@ pub const CASES: &[Case] = &[
     ("that_is_left_out_kills", that_is_left_out),
     ("of_a_tree_leaves_nothing_behind", of_a_tree),
     ("lists_what_it_leaves_out", lists_what_it_leaves_out),
+    ("leaves_files_alone", leaves_files_alone),
     ("lists_external_descriptors", lists_external_descriptors),
 ];
 
@@ -144,6 +149,29 @@ fn lists_what_it_leaves_out() -> Outcome {
     let has_reason = |own: &Value| own["why"].as_str().is_some_and(|why| why.contains("parent"));
     let all = skipped.iter().all(|own| is_lock(own) && has_reason(own));
     demand(all && !skipped.is_empty(), format!("expected locks: {said}"))?;
+    is_clean(&scene)?;
+    subject.must_pass()?;
+    scene.strike()
+}
+
+/// What lies in a directory, with inodes.
+fn files_in(directory: &Path) -> Outcome<BTreeSet<(OsString, u64)>> {
+    let entries = fs::read_dir(directory).map_err(during("listing a directory"))?;
+    Ok(entries.flatten().map(|entry| (entry.file_name(), entry.ino())).collect())
+}
+
+/// Sockets stay the parent's, with their files.
+fn leaves_files_alone() -> Outcome {
+    let mut scene = Scene::set(32)?;
+    scene.agent()?;
+    let mut subject = scene.subject_in_place("unix_listening_external")?;
+    let directory = scene.directory().join("unix_listening_external");
+    let before = files_in(&directory)?;
+    let said = verified(&scene, &subject, &[])?;
+    let skipped = said["verify"]["skipped"].as_array().cloned().unwrap_or_default();
+    let is_bind = |own: &Value| own["op"].as_str().is_some_and(|op| op.starts_with("bind"));
+    demand(skipped.iter().any(is_bind), format!("expected a bind to a path: {said}"))?;
+    demand(files_in(&directory)? == before, "files were made or removed")?;
     is_clean(&scene)?;
     subject.must_pass()?;
     scene.strike()
