@@ -45,8 +45,8 @@ impl TrialArgs {
 pub(crate) fn refused(pid: i32, error: &(dyn Error + 'static)) -> String {
     let why = told(error);
     format!(
-        "process {pid} goes on, and no image was made, since no clone could start from it: {why}; \
-         --no-verify makes the image all the same"
+        "process {pid} goes on, and no image was made, since no clone could start from it: {why}\n\
+         to make the image all the same, use --no-verify with --kill, or leave out --verify"
     )
 }
 

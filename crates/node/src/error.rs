@@ -82,8 +82,7 @@ pub enum NodeError {
     /// A trial takes memory beside that of the parent.
     #[error(
         "image {cid} cannot be tried: that takes {bytes} bytes of memory beside the process's own, and \
-         less is free; end other processes, raise the limit of the agent's cgroup, or leave the trial out \
-         (farfork checkpoint --no-verify)"
+         less is free; end other processes, or raise the limit of the agent's cgroup"
     )]
     NoRoomForTrial {
         /// The image.
@@ -93,8 +92,8 @@ pub enum NodeError {
     },
     /// There is no network for a trial.
     #[error(
-        "cannot make a network namespace to try an image in: {}; raise user.max_net_namespaces, or leave \
-         the trial out (farfork checkpoint --no-verify)",
+        "cannot make a network namespace to try an image in: {}; raise user.max_net_namespaces, or give the \
+         agent CAP_SYS_ADMIN",
         words::of(.source)
     )]
     TrialNetwork {

@@ -209,6 +209,11 @@ impl NodePool {
         Ok((image, pin))
     }
 
+    /// Forgets what was read of an image.
+    pub fn forget(&self, cid: Cid) {
+        locked(&self.images).remove(&cid);
+    }
+
     /// An image that was removed and imported again has its id, but lies elsewhere.
     fn known(&self, extents: &ImageExtents) -> Option<Arc<NodeImage>> {
         let known = locked(&self.images).get(&extents.cid).cloned();

@@ -58,11 +58,16 @@ impl Node {
         let stand_ins = StandIns::of(&read.model)?;
         let trial = Trial { call, cid, image: &image, pin: &pin, plan };
         let keeps_groups = self.own_ids.is_some();
-        thread::scope(|scope| {
+        let outcome = thread::scope(|scope| {
             let tried = scope.spawn(|| trial.run(channel, &stand_ins.given, keeps_groups));
             tried.join().unwrap_or_else(|_| Err(failed(io::ErrorKind::Other.into())))
-        })?;
+        });
         image.was_only_tried();
+        if outcome.is_err() {
+            // It is removed by whoever has asked.
+            pool.forget(cid);
+        }
+        outcome?;
         let skipped = outline.skipped.into_iter();
         let skipped = skipped.map(|own| SkippedOp { op: own.op, why: own.why.to_owned() });
         let us = begun.elapsed().as_micros() as u64;
