@@ -113,7 +113,14 @@ int main(void) {
     set(plain, SOL_SOCKET, SO_LOCK_FILTER, 1);
     bind_to(plain, &at);
     MUST(fchown(plain, 1234, 4321));
+    static const unsigned char records[8] = {7, 7, 4}; // IPOPT_RR, which takes its part of every segment
+    unsigned char records_now[sizeof records] = {0};
+    int recording = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(setsockopt(recording, IPPROTO_IP, IP_OPTIONS, records, sizeof records));
     ready_and_wait();
+    socklen_t recorded = sizeof records_now;
+    MUST(getsockopt(recording, IPPROTO_IP, IP_OPTIONS, records_now, &recorded));
+    CHECK(recorded == sizeof records && !memcmp(records, records_now, recorded), "IP_OPTIONS: saw %u bytes", recorded);
     for (int which = 0; which < SOCKETS; which++) expect_all(which);
     socklen_t bytes = sizeof linger_now;
     MUST(getsockopt(fds[0], SOL_SOCKET, SO_LINGER, &linger_now, &bytes));

@@ -9,6 +9,10 @@ pub(super) const PROGRAMS: &[Program] = &[
         .env(&[("LATIN", "1")])
         .refused(&["has the same memory"]),
     Program::c("refuse_sysv_elsewhere").refused(&["has the same memory"]),
+    Program::c("refuse_executable").refused(&["permission to be executed"]),
+    Program::of("refuse_executable_in_memory", Source::C("refuse_executable"))
+        .env(&[("IN_MEMORY", "1")])
+        .refused(&["is a memfd"]),
     Program::c("refuse_deleted_directory").refused(&["fd 3"]),
     Program::c("refuse_other_thread").refused(&["fd 3 (/proc/"]),
     Program::of("refuse_other_thread_cwd", Source::C("refuse_other_thread"))

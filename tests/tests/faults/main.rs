@@ -24,6 +24,7 @@ mod scene;
 mod stage;
 mod steps;
 mod tracer;
+mod trial;
 mod ways;
 
 use std::process::{Command, ExitCode};
@@ -56,6 +57,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("removal", removal::CASES),
     ("restore", restore::CASES),
     ("steps", steps::CASES),
+    ("trial", trial::CASES),
 ];
 
 /// What is crossed with policies and places.

@@ -233,6 +233,17 @@ impl Scene {
         Ok(subject)
     }
 
+    /// The same in a directory of its own in this place, for one that makes files.
+    pub fn subject_in_place(&self, name: &'static str) -> Outcome<Subject> {
+        let directory = self.directory.join(name);
+        fs::create_dir(&directory).map_err(during("making a directory"))?;
+        let mut command = compile::command(&Program::c(name))?;
+        command.current_dir(directory);
+        let mut subject = Subject::start(name, &mut command, PATIENCE)?;
+        subject.await_ready()?;
+        Ok(subject)
+    }
+
     /// Checkpoints a subject.
     pub fn checkpoint(&self, subject: &Subject, name: &str) -> Outcome<String> {
         self.works(&["checkpoint", "--pid", &subject.pid().to_string(), "--name", name])

@@ -65,6 +65,8 @@ pub mod tcp_repair;
 #[cfg(feature = "std")]
 pub mod terminal;
 #[cfg(feature = "std")]
+pub mod trial_network;
+#[cfg(feature = "std")]
 pub mod unix_diag;
 #[cfg(feature = "std")]
 pub mod words;

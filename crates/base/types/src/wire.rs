@@ -31,6 +31,8 @@ pub enum Call {
         /// Its pid, as the client sees it.
         pid: i32,
     },
+    /// Try whether clones of an image can start here.
+    Verify(VerifyCall),
     /// Wait for the end of a clone.
     Wait {
         /// Its pid, as the client sees it.
@@ -257,6 +259,37 @@ fn default_timeout_s() -> u64 {
     DEFAULT_TIMEOUT_S
 }
 
+/// Try whether clones of an image can start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyCall {
+    /// Path of the pool.
+    pub pool: PathBuf,
+    /// Id of the image, 32 hexadecimal digits.
+    pub cid: String,
+    /// Seconds that this may take.
+    pub timeout_s: u64,
+}
+
+/// A trial that a clone has passed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verified {
+    /// Operations that were executed.
+    pub ran: u64,
+    /// Those that were not.
+    pub skipped: Vec<SkippedOp>,
+    /// Microseconds that it took.
+    pub us: u64,
+}
+
+/// An operation that a trial does not execute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedOp {
+    /// What it does.
+    pub op: String,
+    /// Why it is not executed.
+    pub why: String,
+}
+
 /// A descriptor of one of the processes of an image; shown as `FD` or `PID:FD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InheritedFd {
@@ -285,6 +318,8 @@ pub enum Reply {
     Ready,
     /// A clone runs. The sender's pid in the packet's credentials is the clone's.
     Running(Running),
+    /// Clones can start; ends the call.
+    Verified(Verified),
     /// A clone has ended with this wait status; ends the call.
     Exited {
         /// As `waitpid` gives it.

@@ -17,6 +17,7 @@ mod copy;
 pub mod descriptors;
 mod error;
 mod estimate;
+mod external;
 mod family;
 mod files;
 mod filters;
@@ -55,6 +56,7 @@ use collect::collect;
 pub use copy::Progress;
 use descriptors::Kept;
 pub use error::CheckpointError;
+pub use external::External;
 use family::Family;
 pub use family::Target;
 use refuse::{Refusal, Refusals};
@@ -67,6 +69,8 @@ pub struct Checkpoint {
     pub cid: Cid,
     /// How many processes it holds.
     pub processes: usize,
+    /// What whoever starts a clone has to supply.
+    pub external: Vec<External>,
     /// Bytes of their memory that were copied.
     pub copied_bytes: u64,
     /// Bytes of the pool that the image takes.
@@ -189,9 +193,19 @@ pub fn checkpoint(
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let Published { cid, held, pool_bytes } = draft.publish(model)?;
     let total = begun.elapsed();
-    let processes = model.members.len();
+    let (processes, external) = (model.members.len(), External::all(model));
     let held = Unsettled { _image: held, family, kept };
-    Ok(Checkpoint { cid, processes, copied_bytes, pool_bytes, frozen, copying, total, held })
+    Ok(Checkpoint {
+        cid,
+        processes,
+        external,
+        copied_bytes,
+        pool_bytes,
+        frozen,
+        copying,
+        total,
+        held,
+    })
 }
 
 /// Takes and clears room for the processes as they are now, while they go on running. Without

@@ -1,8 +1,9 @@
 //! `/proc/PID/smaps`, as far as it matters here. The procfs crate leaves out flags that it does
 //! not know, and `dp` (droppable) is one that must not be missed.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use crate::error::CheckpointError;
@@ -26,6 +27,8 @@ pub struct Mapping {
     pub name: String,
     /// Whether the name is not UTF-8, so that `name` only shows it.
     pub is_misnamed: bool,
+    /// Whether the name is one although it looks like one that was lost.
+    pub is_named: bool,
     /// Protection key.
     pub protection_key: u8,
     /// Bytes of a page of the kernel's, of huge pages that were set aside more than of others.
@@ -57,7 +60,16 @@ impl Mapping {
 
     /// Whether the file has lost its name.
     pub fn is_deleted(&self) -> bool {
-        self.name.ends_with(" (deleted)")
+        self.name.ends_with(" (deleted)") && !self.is_named
+    }
+
+    /// Whether a file is mapped that has its name, as the process `pid` sees names.
+    fn has_its_name(&self, pid: i32) -> bool {
+        let (start, end, name) = (self.start, self.end, &self.name);
+        let identity = |found: Metadata| (found.dev(), found.ino());
+        let mapped = fs::metadata(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+        let named = || fs::metadata(format!("/proc/{pid}/root{name}"));
+        mapped.is_ok_and(|mapped| named().is_ok_and(|named| identity(named) == identity(mapped)))
     }
 }
 
@@ -65,7 +77,11 @@ impl Mapping {
 pub fn read(pid: i32) -> Result<Vec<Mapping>, CheckpointError> {
     let text = fs::read(format!("/proc/{pid}/smaps"))
         .map_err(|_| CheckpointError::Proc { pid, what: "the memory mappings" })?;
-    Ok(parse(&text))
+    let mut mappings = parse(&text);
+    for mapping in mappings.iter_mut().filter(|own| own.path().is_some() && own.is_deleted()) {
+        mapping.is_named = mapping.has_its_name(pid);
+    }
+    Ok(mappings)
 }
 
 /// The page in the middle of the widest gap between mappings: the kernel, which fills gaps from

@@ -95,8 +95,8 @@ fn paths(model: &Model) -> BTreeSet<&Path> {
     let processes = living.map(|member| &member.process);
     let own = processes.flat_map(|process| [process.cwd.as_path(), process.exe.as_path()]);
     let all = mapped.chain(open).chain(own).filter(|path| !path.starts_with("/proc"));
-    // Others are refused where they were found.
-    all.filter(|path| path.to_str().is_some()).collect()
+    // Others, and what was executed from memory, are refused where they were found.
+    all.filter(|path| path.to_str().is_some_and(|path| !path.starts_with("/memfd:"))).collect()
 }
 
 impl Mounts {

@@ -1,6 +1,8 @@
 //! What belongs to the process as a whole, besides memory and descriptors.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use farfork_image::clocks;
@@ -8,11 +10,12 @@ use farfork_image::model::{
     FileIdentity, MadeOn, Memory, PosixTimer, Process, Signals, Thread, Timers,
 };
 use farfork_sys::{ptrace, xstate};
+use rustix::fs::StatVfsMountFlags;
 
 use crate::error::{CheckpointError, doing};
 use crate::files;
 use crate::inject::{Injector, Lent};
-use crate::refuse::{Refusals, causes};
+use crate::refuse::{Cause, Refusals, causes};
 use crate::stat::Stat;
 use farfork_sys::status::Status;
 
@@ -50,9 +53,13 @@ pub fn collect(
     if let Some((what, cause)) = files::shows_other(&cwd, status.innermost_pid) {
         refusals.add(format!("cwd {} ({what})", cwd.display()), cause);
     }
+    let exe = place(pid, "exe", refusals)?;
+    if let Some(cause) = unfit(pid, &exe) {
+        refusals.add(format!("executable {}", exe.display()), cause);
+    }
     Ok(Process {
         pid: status.innermost_pid,
-        exe: place(pid, "exe", refusals)?,
+        exe,
         exe_identity: file_identity(pid, "exe")?,
         command_line: command_line(pid),
         cwd,
@@ -109,6 +116,20 @@ fn place(
         refusals.add(format!("{name} {}", place.display()), causes::files::NOT_UTF_8);
     }
     Ok(place)
+}
+
+/// Why what a process executes cannot be the executable of a clone.
+fn unfit(pid: i32, exe: &Path) -> Option<&'static Cause> {
+    let at = format!("/proc/{pid}/exe");
+    let is_allowed = |at: &str| fs::metadata(at).is_ok_and(|found| found.mode() & 0o111 != 0);
+    let is_on_noexec = |at: &str| {
+        let flags = rustix::fs::statvfs(at).map(|found| found.f_flag);
+        flags.is_ok_and(|flags| flags.contains(StatVfsMountFlags::NOEXEC))
+    };
+    if exe.as_os_str().as_bytes().starts_with(b"/memfd:") {
+        return Some(causes::process::EXECUTABLE_IN_MEMORY);
+    }
+    (!is_allowed(&at) || is_on_noexec(&at)).then_some(causes::process::NOT_EXECUTABLE)
 }
 
 fn file_identity(pid: i32, name: &'static str) -> Result<FileIdentity, CheckpointError> {

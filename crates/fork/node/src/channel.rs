@@ -52,6 +52,12 @@ impl Channel {
         Ok(Channel { limit: Some(limit), ..Channel::new(socket)? })
     }
 
+    /// Waits no longer than `limit` for each document from here on.
+    pub fn with_limit(self, limit: Duration) -> Result<Channel, NodeError> {
+        limit_waiting(&self.socket, limit).map_err(broken)?;
+        Ok(Channel { limit: Some(limit), ..self })
+    }
+
     /// Waits as long as it takes from here on.
     pub fn without_limit(self) -> Result<Channel, NodeError> {
         limit_waiting(&self.socket, Duration::ZERO).map_err(broken)?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use farfork_types::wire::{
     Call, CloneState, GhostCall, GhostState, Promoted, Promotion, Reply, RestoreCall, Running,
+    Verified, VerifyCall,
 };
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
@@ -22,6 +23,10 @@ use crate::paths;
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// After so long without a clone, an agent that started by itself goes.
 pub const IDLE: Duration = Duration::from_secs(60);
+
+/// How much longer than the trial itself its answer may take: the image is read before, and what is left
+/// of the clone goes after it.
+const TRIAL_MARGIN: Duration = Duration::from_secs(15);
 
 /// A call to the agent of one node.
 #[derive(Debug)]
@@ -135,6 +140,18 @@ impl Client {
                 let client = Client { channel: self.channel.without_limit()? };
                 Ok(StartedClone { running, asked_us, client })
             }
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Tries whether clones of an image can start on the node. The agent may take as long as the call says,
+    /// and a bit.
+    pub fn verify(self, call: VerifyCall) -> Result<Verified, NodeError> {
+        let limit = Duration::from_secs(call.timeout_s).saturating_add(TRIAL_MARGIN);
+        let channel = self.channel.with_limit(limit)?;
+        channel.send(&Call::Verify(call), &[])?;
+        match channel.receive::<Reply>()?.ok_or_else(gone)?.document {
+            Reply::Verified(verified) => Ok(verified),
             other => Err(unexpected(other)),
         }
     }

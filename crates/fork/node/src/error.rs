@@ -79,6 +79,46 @@ pub enum NodeError {
         /// What the copy takes.
         bytes: u64,
     },
+    /// A trial takes memory beside that of the parent.
+    #[error(
+        "image {cid} cannot be tried: that takes {bytes} bytes of memory beside the process's own, and \
+         less is free; end other processes, or raise the limit of the agent's cgroup"
+    )]
+    NoRoomForTrial {
+        /// The image.
+        cid: Cid,
+        /// What a clone takes of its own.
+        bytes: u64,
+    },
+    /// There is no network for a trial.
+    #[error(
+        "cannot make a network namespace to try an image in: {}; raise user.max_net_namespaces, or give the \
+         agent CAP_SYS_ADMIN",
+        words::of(.source)
+    )]
+    TrialNetwork {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A clone took too long.
+    #[error(
+        "the trial of image {cid} did not end within {seconds} s: look for files that block whoever opens \
+         them (network file systems), or give it longer (farfork checkpoint --verify-timeout)"
+    )]
+    TrialTooSlow {
+        /// The image.
+        cid: Cid,
+        /// How long it had.
+        seconds: u64,
+    },
+    /// The last thing that a clone does failed.
+    #[error(
+        "cannot restore image {cid}: installing its seccomp filters failed; look for memory limits"
+    )]
+    TrialFilters {
+        /// The image.
+        cid: Cid,
+    },
     /// What was read would look as if it had been written.
     #[error(
         "a clone of the pool at {} cannot be profiled: this kernel does not tell which pages of a \

@@ -98,7 +98,7 @@ fn missing(model: &Model, call: &RestoreCall, wanted: Supplied) -> NodeError {
 }
 
 /// What stands in a request for a descriptor that was left out.
-fn stand_in() -> Result<OwnedFd, NodeError> {
+pub fn stand_in() -> Result<OwnedFd, NodeError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     open("/", flags, Mode::empty()).map_err(|errno| {
         NodeError::Agent(format!("cannot open /: {}; look for limits", words::of(&errno.into())))

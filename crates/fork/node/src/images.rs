@@ -209,6 +209,11 @@ impl NodePool {
         Ok((image, pin))
     }
 
+    /// Forgets what was read of an image.
+    pub fn forget(&self, cid: Cid) {
+        locked(&self.images).remove(&cid);
+    }
+
     /// An image that was removed and imported again has its id, but lies elsewhere.
     fn known(&self, extents: &ImageExtents) -> Option<Arc<NodeImage>> {
         let known = locked(&self.images).get(&extents.cid).cloned();
@@ -352,6 +357,12 @@ impl NodeImage {
                 self.overlay(pool, tiering, Start::LaterWithoutRoom)
             }
         }
+    }
+
+    /// No clone has been asked for, and whoever asks next has the files looked at anew: the parent goes on
+    /// with them, or others do.
+    pub fn was_only_tried(&self) {
+        (*locked(&self.used), *locked(&self.files_seen)) = (None, None);
     }
 
     fn check_files(&self, cid: Cid) -> Result<(), NodeError> {

@@ -30,6 +30,7 @@ mod room;
 mod session;
 mod spares;
 mod start;
+mod trial;
 pub mod usage;
 mod user;
 mod workers;

@@ -61,6 +61,7 @@ impl Node {
         };
         let result = match document {
             Call::Restore(call) => self.restore(channel, &call, fds),
+            Call::Verify(call) => self.verify(channel, &call),
             Call::Seen { .. } => Err(NodeError::Language("nothing was started".to_owned())),
             Call::Wait { pid } => self.wait(channel, about, pid),
             Call::Kill { pid, signal } => self.kill(channel, about, pid, signal),

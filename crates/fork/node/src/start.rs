@@ -273,7 +273,7 @@ fn arrived(
 
 /// Whether a clone on its way has something to say before the deadline; an error if its caller goes
 /// first.
-fn speaks(
+pub fn speaks(
     started: &Started,
     channel: &Channel,
     deadline: Option<Instant>,

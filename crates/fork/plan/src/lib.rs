@@ -32,6 +32,7 @@ pub mod overlay;
 pub mod place;
 pub mod protocol;
 pub mod register;
+pub mod trial;
 pub mod window;
 
 use core::mem::size_of;

@@ -41,6 +41,9 @@ pub mod nr {
     /// anything), or this fails with ESTALE. What the assumed rights do not suffice for is opened
     /// with the restorer's own, and then has to be the very same.
     pub const OPEN: u32 = 0x8013;
+    /// Opens what is open as `args[0]` once more, with flags `args[1]`. The link in `/proc` that leads
+    /// to it is followed whatever they say.
+    pub const REOPEN: u32 = 0x801b;
     /// Fails with ESTALE unless what is open as `args[0]` still is what is at `args[1]` (an
     /// [`Identity`](crate::place::Identity)).
     pub const UNCHANGED: u32 = 0x8019;

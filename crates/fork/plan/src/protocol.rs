@@ -51,6 +51,10 @@ pub struct Request {
     /// 1 if no clone is started: an init is made that waits for the request for one, in a container
     /// of its own, on the one descriptor that this brings. All else is 0.
     pub prepares: u32,
+    /// 1 if the clone is made to [try](crate::trial) its image, and ends where others leave for their code.
+    pub is_trial: u32,
+    /// Keeps the struct free of padding.
+    pub reserved: u32,
 }
 
 /// What a clone that waits hears on its socket.
@@ -79,7 +83,7 @@ pub enum WakeKind {
 
 /// Version of all these messages. Agent and restorer are one program and always agree; a ghost says
 /// it, since it may have been started from another.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// First word of a ghost on its control socket: it waits for a [`Request`].
 #[derive(
@@ -154,7 +158,7 @@ pub enum StatusKind {
 }
 
 const _: () = {
-    assert!(size_of::<Request>() == 88);
+    assert!(size_of::<Request>() == 96);
     assert!(size_of::<Spawned>() == 8);
     assert!(size_of::<Hello>() == 8);
     assert!(size_of::<Wake>() == 16);

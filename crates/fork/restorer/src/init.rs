@@ -45,6 +45,8 @@ pub struct Shared {
     pub is_family: bool,
     /// Ops that set groups do nothing.
     pub keeps_groups: bool,
+    /// It is made to try its image.
+    pub is_trial: bool,
     /// There is an overlay.
     pub has_overlay: bool,
     /// The socket from which a clone is woken that waits before its last steps.
@@ -79,6 +81,7 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     has_namespace: false,
     is_family: false,
     keeps_groups: false,
+    is_trial: false,
     has_overlay: false,
     wake_fd: None,
     expected: 0,
@@ -107,6 +110,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     let request = start.request;
     let plan = map_plan(request, pool).map_err(|errno| Failure::of(What::Map, errno))?;
     shared.keeps_groups = request.keeps_groups != 0;
+    shared.is_trial = request.is_trial != 0;
     shared.has_overlay = request.overlay_bytes != 0;
     let is_new = request.pid_mode == PidMode::New as u32;
     // A parent that was pid 1 becomes pid 1: a namespace starts with it too, and needs a `/proc` of
@@ -139,8 +143,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     }
     shared.at_ns[1] = call::now_ns();
     let handed = Handed::of(request, shared);
-    let pid = start_process(plan, shared.mounts_proc)
-        .map_err(|errno| Failure::of(What::Process, errno))?;
+    let pid = start_process(plan, shared).map_err(|errno| Failure::of(What::Process, errno))?;
     if let Some(ends) = pager {
         pager::start(shared.slots.get(SLOT_POOL.into()), ends).map_err(|errno| {
             // SAFETY: ends the clone, which no namespace may do.
@@ -256,7 +259,8 @@ impl Handed {
 
 /// Forks the clone's first thread, with its parent's pid. It goes on with a copy of this memory,
 /// stack and all, and makes the parent's out of it.
-fn start_process(plan: &'static PlanHeader, is_pid_one: bool) -> SysResult {
+fn start_process(plan: &'static PlanHeader, shared: &Shared) -> SysResult {
+    let is_pid_one = shared.mounts_proc;
     // SAFETY: the tables are the plan's.
     let [root, ..] = (unsafe { elements::<MemberPlan>(plan.members) }) else {
         return Err(Errno(EBADMSG));
@@ -268,7 +272,8 @@ fn start_process(plan: &'static PlanHeader, is_pid_one: bool) -> SysResult {
     let tid = if is_pid_one { 1 } else { leader.tid };
     let container = if is_pid_one { k::CLONE_NEWPID | k::CLONE_NEWNS } else { 0 };
     // Not this process: who is in the namespace has to be the clone's.
-    let ipc = if plan.has_own_ipc != 0 { k::CLONE_NEWIPC } else { 0 };
+    let has_ipc = plan.has_own_ipc != 0 || shared.is_trial;
+    let ipc = if has_ipc { k::CLONE_NEWIPC } else { 0 };
     let args = CloneArgs {
         flags: u64::from(container | ipc),
         exit_signal: u64::from(k::SIGCHLD),

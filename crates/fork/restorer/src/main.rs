@@ -36,6 +36,7 @@ mod supervise;
 mod task;
 mod template;
 mod text;
+mod trial;
 mod userfault;
 mod wait;
 mod watch;

@@ -47,12 +47,52 @@ unsafe fn open_the_same(path: u64, flags: u64, wanted: u64) -> SysResult {
         if flags & u64::from(k::O_PATH) != 0 {
             return Ok(handle);
         }
-        let link = link(handle);
-        let followed = flags & !u64::from(k::O_NOFOLLOW);
-        let at = k::AT_FDCWD as i64 as u64;
-        let opened = syscall(k::__NR_openat, [at, link.address(), followed, 0]);
+        let opened = reopen([handle, flags, 0, 0, 0, 0]);
         call::close_range(handle as u32, handle as u32);
         opened
+    }
+}
+
+/// Opens what is open already as [`farfork_plan::nr::REOPEN`] says.
+///
+/// # Safety
+/// Opens what may do something when it is opened: the caller knows what it is.
+pub unsafe fn reopen([fd, flags, ..]: [u64; 6]) -> SysResult {
+    let no_follow = u64::from(k::O_NOFOLLOW);
+    // SAFETY: opens a file; passed on to the caller.
+    unsafe {
+        // The flag stays with an open file. Only a handle opens one with it, which not everybody may.
+        if flags & no_follow != 0
+            && let Ok(opened) = open_by_handle(fd, flags)
+        {
+            return Ok(opened);
+        }
+        let (at, link) = (k::AT_FDCWD as i64 as u64, link(fd));
+        syscall(k::__NR_openat, [at, link.address(), flags & !no_follow, 0])
+    }
+}
+
+/// `struct file_handle`, with the room that the kernel takes at most.
+#[repr(C)]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; MAX_HANDLE_BYTES],
+}
+
+const MAX_HANDLE_BYTES: usize = 128;
+
+unsafe fn open_by_handle(fd: u64, flags: u64) -> SysResult {
+    let bytes = MAX_HANDLE_BYTES as u32;
+    let mut handle = FileHandle { bytes, kind: 0, handle: [0; MAX_HANDLE_BYTES] };
+    let (at, mut mount) = (&raw mut handle as u64, 0i32);
+    let empty = c"".as_ptr() as u64;
+    // SAFETY: the kernel writes a handle, whose room it is told, and the number of a mount, and reads the
+    // handle again; to open it is passed on to the caller.
+    unsafe {
+        let args = [fd, empty, at, &raw mut mount as u64, AT_EMPTY_PATH];
+        syscall(k::__NR_name_to_handle_at, args)?;
+        syscall(k::__NR_open_by_handle_at, [fd, at, flags])
     }
 }
 

@@ -12,6 +12,7 @@ use crate::ipc;
 use crate::place;
 use crate::rights::Assumed;
 use crate::settle::{VDSO, VDSO_AT};
+use crate::trial;
 
 /// What ops leave to later ones: descriptors, which they refer to by slot, and whose rights they
 /// work with.
@@ -150,6 +151,13 @@ impl Slots {
 
     unsafe fn step(&mut self, op: &Op) -> SysResult {
         let args = self.arguments(op);
+        // SAFETY: set before the first op is run.
+        if unsafe { SHARED.get() }.is_trial
+            && let Some(withheld) = trial::withheld(op)
+        {
+            // SAFETY: passed on to the caller of `run`.
+            return unsafe { trial::stand_in(withheld, &mut self.rights, op, args) };
+        }
         // SAFETY: passed on to the caller of `run`.
         unsafe {
             match op.nr {
@@ -180,6 +188,7 @@ impl Slots {
                 nr::ASSUME => self.rights.assume(args[0]),
                 nr::RESUME => self.rights.resume(),
                 nr::OPEN => place::open(&mut self.rights, args),
+                nr::REOPEN => place::reopen(args),
                 nr::UNCHANGED => place::unchanged(args),
                 nr::BIND => place::bind(&mut self.rights, args),
                 nr::WATCH => place::watch(&mut self.rights, args),

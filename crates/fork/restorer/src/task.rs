@@ -11,7 +11,7 @@ use crate::gate::GATE;
 use crate::init::{self, SHARED, Shared};
 use crate::run::{Failure, Slots, elements};
 use crate::wait::{self, Rest};
-use crate::{overlay, pager, watch};
+use crate::{overlay, pager, trial, watch};
 
 const ARCH_SET_FS: u64 = 0x1002;
 
@@ -47,6 +47,12 @@ pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared
         if let Some(event) = shared.leaves_fd {
             call::signal(event);
         }
+        if shared.is_trial && shared.is_family {
+            // The others end, too: there is nothing left to be tried but filters, behind which no process
+            // could say how the others fare.
+            family::fail();
+            call::exit(0)
+        }
         family::let_run();
     } else {
         family::wait_until_running(member.stop_ops.count != 0);
@@ -62,6 +68,7 @@ pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared
         confine(&threads[0]);
         GATE.leave(has_filters(&threads[0]));
     }
+    trial::end_if_it_is_one();
     // SAFETY: the frame is the leader's, complete, in the plan.
     unsafe { sigreturn(threads[0].frame) }
 }
@@ -179,6 +186,7 @@ extern "C" fn follow(thread: u64) -> ! {
     GATE.pass();
     confine(thread);
     GATE.leave(has_filters(thread));
+    trial::end_if_it_is_one();
     // SAFETY: the frame is this thread's, complete, in the plan.
     unsafe { sigreturn(thread.frame) }
 }

@@ -21,7 +21,7 @@ use crate::error::ImageError;
 use crate::model::Model;
 
 /// Version of the format.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farfork\0");
 

@@ -13,5 +13,6 @@ pub mod model;
 pub mod mounts;
 pub mod stamp;
 pub mod store;
+pub mod trial;
 mod validate;
 pub mod verify;

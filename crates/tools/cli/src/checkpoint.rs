@@ -4,18 +4,19 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use farfork_checkpoint::refuse::Refusal;
-use farfork_checkpoint::{Checkpoint, CheckpointError, Fate, Target, Terms};
+use farfork_checkpoint::{Checkpoint, CheckpointError, External, Fate, Target, Terms};
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::format::Image;
 use farfork_pool::{Pool, PoolError};
 use farfork_sys::network_lock;
 use farfork_types::Cid;
-use farfork_types::wire::AddressRange;
+use farfork_types::wire::{AddressRange, InheritedFd, Verified};
 use serde::Serialize;
 
 use crate::output::print_json;
 use crate::pool::PoolArg;
 use crate::progress::Background;
+use crate::trial::{self, TrialArgs};
 use crate::{CommandResult, hot, size, told};
 
 /// What to checkpoint, and under which name.
@@ -51,6 +52,8 @@ pub(crate) struct Args {
     /// List everything that would be refused, and write nothing.
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    trial: TrialArgs,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -81,6 +84,9 @@ struct Made {
     frozen_us: u64,
     copying_us: u64,
     total_us: u64,
+    external: Vec<External>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<Verified>,
 }
 
 #[derive(Serialize)]
@@ -100,7 +106,8 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let Some(name) = args.name.as_ref().filter(|_| !args.dry_run) else {
         return dry_run(args);
     };
-    let pool = args.pool.open()?;
+    let path = args.pool.path()?;
+    let pool = Pool::open(&path)?;
     let made = match checkpoint(&pool, args) {
         Err(CheckpointError::Refused(refusals)) if args.json => {
             eprintln!("farfork: {}", CheckpointError::Refused(refusals.clone()));
@@ -115,6 +122,17 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         }
         other => other?,
     };
+    let trial = args.trial.wanted(args.kill);
+    let verified = match trial.map(|trial| trial.run(path, made.cid)).transpose() {
+        Ok(verified) => verified,
+        Err(error) => {
+            let cid = made.cid;
+            // Those that were to be killed go on at once.
+            drop(made);
+            remove(&pool, cid)?;
+            return Err(trial::refused(args.pid, &*error).into());
+        }
+    };
     publish(&pool, name, made.cid)?;
     made.settle()?;
     if !args.hot.is_empty()
@@ -123,7 +141,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         let why = told(&*error);
         eprintln!("farfork: the image is made, but no memory of it is declared hot: {why}");
     }
-    report(name, &made, args.json)?;
+    report(name, &made, verified, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -178,7 +196,12 @@ pub(crate) fn remove(pool: &Pool, cid: Cid) -> Result<(), PoolError> {
     }
 }
 
-fn report(name: &ImageName, made: &Checkpoint, json: bool) -> Result<(), Box<dyn Error>> {
+fn report(
+    name: &ImageName,
+    made: &Checkpoint,
+    verify: Option<Verified>,
+    json: bool,
+) -> Result<(), Box<dyn Error>> {
     let micros = |duration: std::time::Duration| duration.as_micros() as u64;
     if json {
         print_json(&Made {
@@ -190,6 +213,8 @@ fn report(name: &ImageName, made: &Checkpoint, json: bool) -> Result<(), Box<dyn
             frozen_us: micros(made.frozen),
             copying_us: micros(made.copying),
             total_us: micros(made.total),
+            external: made.external.clone(),
+            verify,
         })?;
         return Ok(());
     }
@@ -206,5 +231,24 @@ fn report(name: &ImageName, made: &Checkpoint, json: bool) -> Result<(), Box<dyn
         made.frozen.as_secs_f64() * 1e3,
         made.total.as_secs_f64() * 1e3,
     );
+    if let Some(verify) = verify {
+        trial::show(&verify);
+    }
+    show_external(&made.external);
     Ok(())
+}
+
+fn show_external(external: &[External]) {
+    for External { process, fd, what } in external.iter().filter(|own| !own.has_default()) {
+        let place = InheritedFd { process: *process, fd: *fd };
+        eprintln!(
+            "descriptor {place} ({what}) leads outside: clones need it from farfork restore \
+             --inherit-fd {place}=PATH"
+        );
+    }
+    let streams = external.iter().filter(|own| own.has_default());
+    let streams: Vec<String> = streams.map(|own| format!("{} ({})", own.fd, own.what)).collect();
+    if !streams.is_empty() {
+        eprintln!("standard streams {} come from the caller of restore", streams.join(", "));
+    }
 }

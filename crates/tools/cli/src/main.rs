@@ -24,6 +24,7 @@ mod replay;
 mod restore;
 mod serve;
 mod size;
+mod trial;
 
 use clap::{Parser, Subcommand};
 use farfork_sys::words;

@@ -71,6 +71,8 @@ pub struct Collected {
     pub files: Vec<OpenFile>,
     /// Files without a name among them.
     pub unnamed: Vec<UnnamedFile>,
+    /// By place in `unnamed`: which of the files without a name it is to the processes.
+    read: Vec<u32>,
     /// Terminals whose masters are among them.
     pub terminals: Vec<Terminal>,
     /// Connections of the processes, if they are to go on.
@@ -157,17 +159,10 @@ impl Collected {
     ) -> Capture {
         let entry = group[0];
         let subject = tree.subject(entry);
-        let file = capture(group, subject, objects)?;
+        let mut file = capture(group, subject, objects)?;
         in_flight::check(entry, &file)?;
-        if let OpenFile::Unnamed { file: index, .. } = file {
-            // Those before it that have no content were refused.
-            let before = self.unnamed.len().max(index as usize);
-            self.unnamed.resize_with(before, UnnamedFile::default);
-            if before == index as usize {
-                let extents = self.unnamed.iter().flat_map(|other| &other.extents);
-                let taken = extents.map(|(_, bytes)| bytes.len() as u64).sum();
-                self.unnamed.push(unnamed::read(entry, subject, taken)?);
-            }
+        if let OpenFile::Unnamed { file: index, .. } = &mut file {
+            *index = self.unnamed(*index, entry, subject)?;
         }
         if let (OpenFile::TerminalMaster { terminal: index, .. }, Some(number)) =
             (&file, terminal::number(entry))
@@ -181,6 +176,19 @@ impl Collected {
         }
         self.own[tree.place(entry.pid)].notices.extend(notice);
         Ok(file)
+    }
+
+    /// The place in the image of file `index` of those that have no name, which is read once. Not all of
+    /// them have one: what is mapped, too, is a shared object.
+    fn unnamed(&mut self, index: u32, entry: &Entry, subject: &Subject) -> Result<u32, Stop> {
+        if let Some(place) = self.read.iter().position(|read| *read == index) {
+            return Ok(place as u32);
+        }
+        let extents = self.unnamed.iter().flat_map(|other| &other.extents);
+        let taken = extents.map(|(_, bytes)| bytes.len() as u64).sum();
+        self.unnamed.push(unnamed::read(entry, subject, taken)?);
+        self.read.push(index);
+        Ok(self.read.len() as u32 - 1)
     }
 
     fn add(&mut self, file: OpenFile, group: &[&Entry], tree: &Tree) {

@@ -205,8 +205,20 @@ pub fn changed(socket: &OwnedFd, new: &OwnedFd) -> Vec<SocketOption> {
                 SocketOption { level, name, value }
             })
         })
+        .filter(|option| !is_derived(option))
         .collect()
 }
+
+/// Whether the kernel has worked the value out from other options: those of IP take their part of a segment,
+/// and what is left then may be less than a process may set.
+fn is_derived(option: &SocketOption) -> bool {
+    let is_segment = (option.level, option.name) == (libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+    let bytes = option.value.first_chunk().map(|value| i32::from_ne_bytes(*value));
+    is_segment && bytes.is_some_and(|bytes| bytes < LEAST_SEGMENT_BYTES)
+}
+
+/// `TCP_MIN_MSS`.
+const LEAST_SEGMENT_BYTES: i32 = 88;
 
 /// Whether the value is what the connection has come to rather than what was set. Those for
 /// multicast cannot be set on a stream.

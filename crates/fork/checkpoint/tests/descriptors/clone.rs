@@ -1,6 +1,7 @@
 //! Runs compiled ops for real, in a process of its own, as the restorer would.
 #![allow(unsafe_code)] // reason: a forked child may only make raw calls
 
+use std::io::Write;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -128,11 +129,21 @@ unsafe fn step(op: &Op, slots: &mut [i64; SLOTS]) -> i64 {
             // Rights are this process's own, and files are those that were looked at just before.
             nr::ASSUME | nr::RESUME => 0,
             nr::OPEN => libc::syscall(libc::SYS_openat, libc::AT_FDCWD, a[0], a[1], 0),
+            nr::REOPEN => reopen(a[0], a[1]),
             nr::WATCH => libc::syscall(libc::SYS_inotify_add_watch, a[0], a[1], a[2]),
             nr::WRITE_ALL => libc::syscall(libc::SYS_pwrite64, a[0], a[1], a[2], a[3]),
             number => libc::syscall(number.into(), a[0], a[1], a[2], a[3], a[4], a[5]),
         }
     }
+}
+
+/// Nothing here was opened with what the restorer needs a handle for.
+unsafe fn reopen(fd: u64, flags: u64) -> i64 {
+    let mut link = [0u8; 32];
+    // Nothing is allocated in a forked child.
+    let _ = write!(&mut link[..31], "/proc/self/fd/{fd}");
+    // SAFETY: the path ends with a NUL.
+    unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, link.as_ptr(), flags, 0) }
 }
 
 fn keep(slots: &mut [i64; SLOTS], first: u64, ends: [i32; 2]) {

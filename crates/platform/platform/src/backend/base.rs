@@ -198,6 +198,7 @@ async fn make(inner: &Arc<Inner>, python: &Python, name: &str) -> Result<(), Str
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let hot = prepare(&connect).await?;
-    let made = inner.images.checkpoint(pid, name, hot, true).await;
+    let node = inner.settings.nodes.first().ok_or("the platform has no node to try it on")?;
+    let made = inner.images.checkpoint((pid, node), name, hot, true).await;
     made.map_err(|error| error.to_string())
 }

@@ -83,10 +83,11 @@ impl Images {
         self.ask(move |pool| remove(pool, &name)).await
     }
 
-    /// Checkpoints a process; which goes on, or ends if that is all it was for.
+    /// Checkpoints a process; which goes on, or ends if that is all it was for. No call pays for an image that
+    /// no clone can start from: it is tried on `node` first.
     pub async fn checkpoint(
         &self,
-        pid: i32,
+        (pid, node): (i32, &str),
         name: &str,
         hot: Vec<AddressRange>,
         kill: bool,
@@ -94,6 +95,7 @@ impl Images {
         let mut command = Command::new(&self.settings.program);
         command.args(["checkpoint", "--json", "--pid", &pid.to_string(), "--name", name]);
         command.arg("--pool").arg(&self.settings.pool);
+        command.args(["--verify", "--node", node]);
         if kill {
             command.arg("--kill");
         }

@@ -364,12 +364,12 @@ impl Nodes for Backend {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             let reason = "it has ended".to_owned();
-            let (_, pid) = inner.table.place(id).ok_or(NodesError::Checkpoint { reason })?;
+            let (node, pid) = inner.table.place(id).ok_or(NodesError::Checkpoint { reason })?;
             let _going = inner.table.keep_going(id);
             // Before there is one, so that none is forgotten.
             let name = image.clone();
             inner.put_on_record(move |made| made.add(&name)).await;
-            inner.images.checkpoint(pid, &image, hot, false).await
+            inner.images.checkpoint((pid, &node), &image, hot, false).await
         })
     }
 

@@ -132,6 +132,8 @@ pub struct Function {
     image: Image,
     /// How many clones of it did not start since one did.
     failed_clones: u32,
+    /// How many images of it could not be made since one was.
+    failed_images: u32,
     code: Option<Arc<Code>>,
     tiering: Tiering,
     latency: RecentLatency,
@@ -178,6 +180,7 @@ impl Function {
             starting: 0,
             image: Image::None { next_after: 0 },
             failed_clones: 0,
+            failed_images: 0,
             code: None,
             tiering: Tiering::default(),
             latency: RecentLatency::default(),

@@ -102,6 +102,9 @@ pub struct Function {
     pub waiting: u64,
     /// Whether there is an image that new instances are clones of.
     pub image: Image,
+    /// Why the last one was not made, if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_error: Option<String>,
     /// Calls by how they came to their instance.
     pub starts: BTreeMap<StartKind, u64>,
     /// Mean of what the calls took in their instances; nothing without any.

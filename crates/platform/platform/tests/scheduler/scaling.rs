@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farfork_platform::api::{Action, Activation, Outcome};
-use farfork_platform::scheduler::Caller;
+use farfork_platform::scheduler::{Caller, Watched};
 use farfork_policy::Settings;
 use farfork_policy::keep_alive::ByPressure;
 use farfork_policy::settings::KeepAlive;
@@ -129,6 +129,23 @@ async fn a_call_during_the_checkpoint_waits_for_the_image() {
     kinds.sort();
     assert_eq!(kinds, ["clone", "warm"]);
     assert!(!world.nodes.events().iter().any(|event| event.starts_with("cold")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_function_whose_images_fail_stays_cold_and_tells_why() {
+    let world = World::new();
+    world.nodes.state().failing_checkpoints = u32::MAX;
+    let action = world.action("a", "code", json!({}));
+    for _ in 0..64 {
+        world.calls(&action, 16).await;
+        settle().await;
+    }
+    let tried = |events: Vec<String>| events.iter().filter(|e| e.starts_with("checkpoint")).count();
+    assert_eq!(tried(world.nodes.events()), 4, "after 16, 32, 64 and 128 calls, and no more");
+    let snapshot = world.platform.snapshot();
+    let function = &snapshot.functions["guest/a"];
+    let told = function.image_error.as_deref().unwrap_or_default();
+    assert!(told.contains("on purpose"), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]

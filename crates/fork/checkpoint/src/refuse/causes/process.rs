@@ -76,6 +76,17 @@ causes! {
         why: "it has made a time namespace for its children and is not in it itself",
         remedy: "checkpoint it when it has executed a program, or start it by unshare --time",
     }
+    EXECUTABLE_IN_MEMORY {
+        what: "program that was executed from memory",
+        why: "its executable is a memfd, which no name leads to",
+        remedy: "execute it from a file",
+    }
+    NOT_EXECUTABLE {
+        what: "executable that may not be executed any more",
+        why: "its file has lost the permission to be executed, or lies on a mount without it (noexec), \
+            and the kernel takes no such file for a clone's executable",
+        remedy: "give the permission back (chmod +x), or mount it with exec",
+    }
     POSIX_TIMERS {
         what: "timer of timer_create, before Linux 6.15",
         why: "only a kernel from 6.15 on makes a timer with the number that a program knows it by \

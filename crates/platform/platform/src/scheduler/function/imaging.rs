@@ -8,6 +8,9 @@ use super::{Function, GUESSED_BYTES, GUESSED_COLD_US, Image, Message};
 use crate::scheduler::instance::Instance;
 use crate::scheduler::nodes::NodesError;
 
+/// So many images are not made of a function, and then no other is tried.
+const MOST_FAILED_IMAGES: u32 = 4;
+
 impl Function {
     /// Whether an instance that has just answered is to be checkpointed.
     pub(super) fn is_due(&mut self, instance: &Instance) -> bool {
@@ -81,22 +84,32 @@ impl Function {
 
     pub(super) fn checkpointed(&mut self, result: Result<(), NodesError>) {
         self.shared.metrics.starts.checkpointed(result.is_ok());
+        self.counted.image_error(result.as_ref().err().map(ToString::to_string));
         match result {
             Ok(()) => {
                 tracing::info!(about = self.about, image = self.image_name, "checkpointed");
+                self.failed_images = 0;
                 self.use_image();
             }
             Err(error) => {
                 tracing::warn!(about = self.about, %error, "not checkpointed");
-                let waits_for_room = match error {
-                    NodesError::NoRoom { asked_bytes, free_bytes } => {
-                        self.needs_more(asked_bytes, free_bytes)
-                    }
-                    _ => false,
-                };
-                let later = if waits_for_room { 1 } else { 2 };
-                self.image = Image::None { next_after: self.answered.saturating_mul(later) };
+                self.image = Image::None { next_after: self.try_again_after(&error) };
             }
         }
+    }
+
+    /// How many calls are to be answered before an image is made again. What has failed so often is left:
+    /// each time, instances stand still, and calls wait.
+    fn try_again_after(&mut self, error: &NodesError) -> u64 {
+        if let NodesError::NoRoom { asked_bytes, free_bytes } = *error {
+            let later = if self.needs_more(asked_bytes, free_bytes) { 1 } else { 2 };
+            return self.answered.saturating_mul(later);
+        }
+        self.failed_images += 1;
+        if self.failed_images < MOST_FAILED_IMAGES {
+            return self.answered.saturating_mul(2);
+        }
+        tracing::warn!(about = self.about, "no image is made any more: its instances start cold");
+        u64::MAX
     }
 }

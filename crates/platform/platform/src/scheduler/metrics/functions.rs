@@ -66,6 +66,7 @@ struct Figures {
     /// Calls that wait for an instance.
     waiting: Gauge,
     image: Mutex<Image>,
+    image_error: Mutex<Option<String>>,
 }
 
 impl Default for Figures {
@@ -85,6 +86,7 @@ impl Default for Figures {
             recent: Window::of(REMEMBERED),
             waiting: Gauge::default(),
             image: Mutex::default(),
+            image_error: Mutex::default(),
         }
     }
 }
@@ -118,6 +120,11 @@ impl Counted {
     /// So many more calls wait for an instance, or fewer.
     pub fn wait(&self, more: i64) {
         self.figures.waiting.inc_by(more);
+    }
+
+    /// Why the last image of the function was not made, if it was not.
+    pub fn image_error(&self, reason: Option<String>) {
+        *self.figures.image_error.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
     /// What is known of the function's image.

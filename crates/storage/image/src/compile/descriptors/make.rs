@@ -1,6 +1,6 @@
 //! Files that one call makes.
 
-use farfork_plan::{Op, What};
+use farfork_plan::{Op, What, nr};
 
 use super::Compiler;
 use crate::compile::place;
@@ -25,11 +25,8 @@ impl Compiler<'_> {
                 self.opened(open, *offset);
             }
             OpenFile::Object { object, flags, offset } => {
-                let made = format!("/proc/self/fd/{}", self.objects.number(*object));
-                // What stands in /proc is a link, and is followed.
-                let at = self.arena.text(made.as_bytes());
-                let args = [libc::AT_FDCWD as i64 as u64, at, open_flags(*flags)];
-                self.opened(Op::new(What::File, libc::SYS_openat as u32, &args), *offset);
+                let made = self.objects.number(*object);
+                self.opened(reopen(made, *flags), *offset);
             }
             OpenFile::Event { count, flags, is_semaphore } => {
                 self.event(*count, *flags, *is_semaphore);
@@ -121,6 +118,11 @@ const UNNAMED: u32 = libc::O_TMPFILE as u32;
 /// Whether the file was made by `O_TMPFILE`.
 pub fn is_unnamed(flags: u32) -> bool {
     flags & UNNAMED == UNNAMED
+}
+
+/// Opens once more what is open as `fd`.
+pub fn reopen(fd: u32, flags: u32) -> Op {
+    Op::new(What::File, nr::REOPEN, &[fd.into(), open_flags(flags)])
 }
 
 /// A terminal must not become the clone's controlling one by being opened, and the flag of

@@ -226,6 +226,7 @@ impl<'m> Table<'m> {
             }
             (nr::SOCKET_FILE | nr::ASSUME | nr::RESUME, _) => 0,
             (nr::OPEN, _) => self.open_path(a[0], a[1]),
+            (nr::REOPEN, _) => self.reopen(a[0] as u32, a[1]),
             (nr::BIND, _) => self.on_socket(libc::SYS_bind, a),
             (nr::WATCH | nr::MARK, _) => self.place(op.nr, a),
             (_, number) => self.on_socket(number, a),
@@ -261,15 +262,15 @@ impl<'m> Table<'m> {
         0
     }
 
+    fn reopen(&mut self, number: u32, flags: u64) -> u64 {
+        match self.things[self.fds[&number].thing] {
+            Thing::Unnamed(file, ..) => self.open(Thing::Unnamed(file, flags, 0)),
+            ref other => panic!("{other:?} opened once more"),
+        }
+    }
+
     fn open_path(&mut self, path: u64, flags: u64) -> u64 {
         let path = self.text(path);
-        if let Some(number) = path.strip_prefix("/proc/self/fd/") {
-            let number: u32 = number.parse().unwrap();
-            return match self.things[self.fds[&number].thing] {
-                Thing::Unnamed(file, ..) => self.open(Thing::Unnamed(file, flags, 0)),
-                ref other => panic!("{other:?} opened once more"),
-            };
-        }
         if flags & libc::O_TMPFILE as u64 == libc::O_TMPFILE as u64 {
             self.unnamed.push(Vec::new());
             return self.open(Thing::Unnamed(self.unnamed.len() - 1, flags, 0));

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use farfork_plan::{Op, What, nr};
 
-use super::make::{is_unnamed, open_flags};
+use super::make::{is_unnamed, reopen};
 use super::{Compiler, LATER};
 use crate::model::{OpenFile, UnnamedFile};
 
@@ -79,11 +79,6 @@ impl Compiler<'_> {
 
     /// Opens what is at number `first` once more, into the slot for what is being made.
     fn reopen(&mut self, first: u32, flags: u32) {
-        let at = self.arena.text(format!("/proc/self/fd/{first}").as_bytes());
-        // What stands in /proc is a link, and must be followed.
-        let flags = open_flags(flags) & !(libc::O_NOFOLLOW as u64);
-        let args = [libc::AT_FDCWD as i64 as u64, at, flags];
-        let open = Op::new(What::File, libc::SYS_openat as u32, &args);
-        self.ops.push(open.store(self.slots.made).about(self.detail));
+        self.ops.push(reopen(first, flags).store(self.slots.made).about(self.detail));
     }
 }

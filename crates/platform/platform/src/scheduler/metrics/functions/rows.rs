@@ -28,6 +28,7 @@ impl Figures {
             failed,
             waiting: u64::try_from(self.waiting.get()).unwrap_or(0),
             image: *self.image.lock().unwrap_or_else(PoisonError::into_inner),
+            image_error: self.image_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             starts: STARTS.into_iter().zip(self.starts.iter().map(|one| one.get())).collect(),
             duration_ms: (calls > 0).then(mean),
             recent: self.recent.look(),
