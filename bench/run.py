@@ -26,8 +26,8 @@ import tiering_plots
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
-# The program, and what QEMU loads.
-PACKAGES = ["farfork-cli", "farfork-caches-qemu"]
+# The program, its benchmarks, and the plugin that QEMU loads.
+PACKAGES = ["farfork-cli", "farfork-bench", "farfork-caches-qemu"]
 BENCHMARKS = ["fork", "features", "tiering", "porter", "porter-slow-pool", "gateway", "latency"]
 
 

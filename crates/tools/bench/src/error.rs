@@ -23,7 +23,7 @@ pub enum BenchError {
         remedy: &'static str,
     },
     /// There is no such subject.
-    #[error("there is nothing called {unknown} to measure; there are {known}")]
+    #[error("unknown subject {unknown}; the subjects are {known}")]
     Unknown {
         /// What was asked for.
         unknown: String,

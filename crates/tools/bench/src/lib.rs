@@ -19,6 +19,7 @@ mod goals;
 mod latency;
 mod machine;
 mod porter;
+mod program;
 mod protocol;
 mod report;
 mod samples;

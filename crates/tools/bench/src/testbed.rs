@@ -122,9 +122,9 @@ impl Testbed {
     }
 }
 
-/// Starts this program as the agent, inside the cgroup from its first moment on.
+/// Starts farfork as the agent, inside the cgroup from its first moment on.
 fn start_agent(node: &str, cgroup: Option<&OwnGroup>) -> Result<Child, BenchError> {
-    let program = std::env::current_exe().map_err(io("find", "this program"))?;
+    let program = crate::program::farfork()?;
     let entrance = cgroup.map_or(PathBuf::from("/dev/null"), |group| group.entrance());
     let mut command = Command::new("sh");
     command.args(["-c", "echo $$ >\"$1\"; shift; exec \"$@\"", "sh"]);

@@ -1,4 +1,4 @@
-//! A platform that serves: this program, as `farfork serve`.
+//! A platform that serves: `farfork serve`.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -51,7 +51,7 @@ impl Platform {
         let text = serde_json::to_string(policies).unwrap_or_default();
         fs::write(&file, text).map_err(io("write", &file))?;
         let out = fs::File::create(&log).map_err(io("make", &log))?;
-        let program = std::env::current_exe().map_err(io("find", "this program"))?;
+        let program = crate::program::farfork()?;
         let mut child = Command::new(&program)
             .args(["serve", "--listen", "127.0.0.1:0", "--nodes", "2"])
             .args(["--node-memory", &node_bytes.to_string()])

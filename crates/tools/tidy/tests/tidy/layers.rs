@@ -15,8 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["checkpoint", "restore", "doctor"],
     &["node"],
     &["platform"],
-    &["bench"],
-    &["cli"],
+    &["bench", "cli"],
     &["tests", "tidy", "fuzz"],
 ];
 
