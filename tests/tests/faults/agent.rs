@@ -202,7 +202,7 @@ fn lets_its_clones_be() -> Outcome {
     await_until("the space is back", || scene.free_bytes().is_ok_and(|now| now > free))?;
     scene.kill_agent();
     let said = scene.works(&["pool", "forget-node", "local"])?;
-    let words = ["has forgotten node local: 1 rows", "1 rows of that name stay"];
+    let words = ["removed node local from the pool", "1 rows with", "kept 1 rows of that name"];
     demand(words.iter().all(|word| said.contains(word)), said)?;
     scene.check()?;
     scene.strike()

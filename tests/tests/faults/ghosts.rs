@@ -171,7 +171,7 @@ fn is_its_users() -> Outcome {
     clone.finish()?;
     // A refusal leaves it as it was.
     demand(told(&scene, &theirs)?["state"] == "empty", "expected it to wait")?;
-    scene.fails(&["ghost", "start", "--user", "a/b"], 2, &["first part"])?;
+    scene.fails(&["ghost", "start", "--user", "a/b"], 2, &["USER/FUNCTION"])?;
     scene.works(&["ghost", "stop", "--all"])?;
     scene.strike()
 }

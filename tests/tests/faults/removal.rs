@@ -45,7 +45,7 @@ fn under_running_clones() -> Outcome {
     // One is the file itself.
     await_until("the agent has one lock for all three", || pin_descriptors(agent) == 2)?;
     scene.works(&["images", "rm", "a/b"])?;
-    scene.fails(&["restore", "a/b"], 1, &["no image is named a/b"])?;
+    scene.fails(&["restore", "a/b"], 1, &["there is no image a/b"])?;
     let mut other = scene.subject("steady")?;
     for round in 0..25 {
         // Up to the last chunk, and beyond.

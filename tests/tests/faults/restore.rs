@@ -102,7 +102,7 @@ fn on_a_node_with_lower_limits() -> Outcome {
 
 fn of_no_image() -> Outcome {
     let (scene, subject, _) = stage(24)?;
-    scene.fails(&["restore", "a/nothing"], 1, &["no image is named a/nothing", "images list"])?;
+    scene.fails(&["restore", "a/nothing"], 1, &["there is no image a/nothing", "images list"])?;
     let cid = "00112233445566778899aabbccddeeff";
     scene.fails(&["restore", cid], 1, &["no image", cid])?;
     scene.fails(&["restore", "nonsense"], 1, &["nonsense"])?;
@@ -114,7 +114,7 @@ fn of_no_image() -> Outcome {
     finish(scene, subject)
 }
 
-/// Clones whose pids nobody was told would be lost.
+/// The caller would not know the pids of the others.
 fn of_several_is_of_all_or_none() -> Outcome {
     let (scene, subject, _) = stage(24)?;
     for number in 0..2 {
@@ -128,7 +128,11 @@ fn of_several_is_of_all_or_none() -> Outcome {
     let input = format!("0={}/in-%i", scene.directory().display());
     for more in [&["--detach"][..], &[]] {
         let call = [&["restore", "a/b", "--count", "3", "--inherit-fd", &input], more].concat();
-        scene.fails(&call, 1, &["cannot open", "in-2", "of 3 clones 2 ran and were ended"])?;
+        scene.fails(
+            &call,
+            1,
+            &["cannot open", "in-2", "2 of 3 clones had started and were killed"],
+        )?;
         demand(scene.works(&["ps", "--json"])? == "[]", "clones go on")?;
     }
     finish(scene, subject)
@@ -137,7 +141,7 @@ fn of_several_is_of_all_or_none() -> Outcome {
 fn two_with_the_same_pid() -> Outcome {
     let (scene, subject, _) = stage(24)?;
     let call = ["restore", "a/b", "--pid-mode", "same", "--count", "2"];
-    scene.fails(&call, 2, &["only one process"])?;
+    scene.fails(&call, 2, &["only one clone"])?;
     finish(scene, subject)
 }
 
