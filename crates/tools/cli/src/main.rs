@@ -8,7 +8,9 @@ mod bench;
 mod checkpoint;
 mod clones;
 mod doctor;
+mod generate;
 mod ghost;
+mod help;
 mod hot;
 mod images;
 mod inherit;
@@ -20,12 +22,14 @@ mod pool_directory;
 mod profile;
 mod progress;
 mod promote;
+#[cfg(test)]
+mod reference;
 mod replay;
 mod restore;
 mod serve;
 mod size;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 use farfork_sys::words;
 use std::error::Error;
 use std::io;
@@ -94,6 +98,9 @@ enum Command {
     Keys(platform::keys::Command),
     /// Run the agent of this machine. Other commands start it when they need it.
     Node(node::Args),
+    /// Write man pages and shell completions.
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
 fn main() -> ExitCode {
@@ -102,7 +109,9 @@ fn main() -> ExitCode {
     // An agent that this command starts must not keep the caller's pipes open. Without the call
     // (Linux before 5.11) it does.
     let _ = farfork_sys::inherited::close_on_exec_from(3);
-    let result = match Cli::parse().command {
+    let matches = help::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let result = match cli.command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Pool(command) => pool::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),
@@ -124,6 +133,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Keys(command) => platform::keys::run(&command),
         Command::Node(args) => node::run(&args),
+        Command::Generate(args) => generate::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("farfork: {}", error_text(&*error));
