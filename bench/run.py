@@ -61,7 +61,7 @@ def _run(program: Path, name: str, quick: bool) -> dict[str, Any]:
     command = [program, "bench", name, "--json", *(["--quick"] if quick else [])]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
     if done.returncode != 0:
-        sys.exit(f"bench/run.py: farfork bench {name} failed; its own words are above")
+        sys.exit(f"bench/run.py: farfork bench {name} failed (see above)")
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 

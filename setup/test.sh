@@ -1,14 +1,15 @@
 #!/bin/bash
 set -euo pipefail
-# Runs every check, goes on after a failed one, and ends with why tests were skipped, and "N passed, N failed".
-# With "lint" only those that run nothing of farfork. Logs are kept in build/test/.
+# Runs all checks, also after a failed one. Prints at the end why tests were skipped, and
+# "N passed, N failed". With "lint", runs only the checks that do not run farfork. Logs are kept in
+# build/test/.
 
 cd "$(dirname "$0")/.."
 logs=build/test
 rm -rf "$logs"
 mkdir -p "$logs"
 
-# A step is one check; where its output counts tests, these are summed up instead.
+# A step is one check. If its output counts tests, these are added up instead.
 step() {
     local name=$1 status=0 begun=$SECONDS
     shift
@@ -38,14 +39,14 @@ step summary python3 -m unittest discover --start-directory setup --pattern '*_t
 if [ "${1:-}" = lint ]; then
     step tidy cargo test --package farfork-tidy
 else
-    # Tests too: what they need of other crates is not compiled twice then, with other features.
+    # With tests: otherwise other crates would be compiled again for them, with other features.
     step build cargo build --workspace --all-targets
-    # With the output of tests that passed: it tells which of them could not be made here.
+    # With the output of passed tests, which contains the reasons of skipped ones.
     step cargo cargo test --workspace --no-fail-fast -- --show-output
     [ -z "${FARFORK_TEST_LONG:-}" ] || step qemu tests/qemu/run.sh
     if [ -d python ]; then
-        # Many wait. Functions' processes, who is killed for want of memory, and what is left: some count of the whole
-        # machine, and are alone.
+        # Most tests wait, so four run at once. Tests of isolation, of OOM kills and the soak observe the
+        # whole machine, and run alone.
         alone=(python/tests/test_{isolation,memory,soak}.py)
         step pytest .venv/bin/python -m pytest python --numprocesses 4 --dist loadfile "${alone[@]/#/--ignore=}"
         step pytest-alone .venv/bin/python -m pytest "${alone[@]}"
