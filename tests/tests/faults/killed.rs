@@ -89,7 +89,7 @@ fn at_every_step() -> Outcome {
             break;
         }
     }
-    // Within the calls that map and unmap the scratch page nobody knows whether it is there.
+    // Within the calls that map and unmap the scratch page, it is unknown whether the page exists.
     let pages = (mapped_bytes(&subject) - before) / 4096;
     demand(pages <= 10, format!("{pages} scratch pages are left behind"))?;
     // Killed after the image was published and before it had a name.

@@ -78,7 +78,7 @@ fn may_raise_limits() -> Outcome<bool> {
     Ok(held >> CAP_SYS_RESOURCE & 1 != 0)
 }
 
-/// What the node does not permit is told, and the clone runs without.
+/// An attribute that the node does not permit is reported, and the clone runs without it.
 fn on_a_node_with_lower_limits() -> Outcome {
     if may_raise_limits()? {
         return Err(Trouble::Skipped("CAP_SYS_RESOURCE lifts every limit".into()));
@@ -163,7 +163,7 @@ pub fn image(scene: &Scene) -> Outcome<(Cid, Image)> {
     Ok((cid, image))
 }
 
-/// Overwrites bytes of the pool's file, behind everybody's back.
+/// Overwrites bytes of the pool's file, which no process notices.
 pub fn scribble(scene: &Scene, offset: u64, bytes: &[u8]) -> Outcome {
     let file = OpenOptions::new().write(true).open(scene.pool_path());
     let file = file.map_err(during("opening the pool's file"))?;

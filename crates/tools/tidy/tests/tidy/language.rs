@@ -15,6 +15,9 @@ const COVERED: &[&str] = &[
     "docs/",
     "setup/",
     "tests/README.md",
+    "tests/qemu/",
+    "tests/src/",
+    "tests/tests/",
 ];
 
 /// Results of past runs, and a page that is generated from messages of crates/fork/checkpoint.
