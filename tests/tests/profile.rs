@@ -386,7 +386,7 @@ fn hot_ranges_are_declared_and_taken_back() -> Outcome {
         (vec!["10-20".to_owned()], 1, "has no memory at 10-20"),
         (vec![format!("77777777:{}", range(0, 1))], 1, "no process 77777777"),
         (vec!["20-10".to_owned()], 2, "START"),
-        (vec![], 2, "which memory"),
+        (vec![], 2, "START-END"),
     ] {
         let refused = hot("set", &ranges)?;
         let is_reported = refused.1.contains(word) && refused.2 == 3;

@@ -199,7 +199,7 @@ fn of_damaged_pages() -> Outcome {
     demand(leftover.next().is_none(), "an unfinished export is left")?;
     let output = farfork::run(scene.command(&["pool", "check"])?)?;
     let said = farfork::text(&output);
-    demand(output.status.code() == Some(1) && said.contains("1 chunks do not match"), said)?;
+    demand(output.status.code() == Some(1) && said.contains("wrong checksum of 1 chunks"), said)?;
     scene.works(&["images", "rm", "a/b"])?;
     scene.check()?;
     finish(scene, subject)
