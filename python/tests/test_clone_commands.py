@@ -137,7 +137,7 @@ def test_stopping_a_clone_is_a_success(bed: Bed, parent: Parent, node: str) -> N
 
 def test_calls_that_cannot_be_done_say_why(bed: Bed, parent: Parent) -> None:
     for arguments, status, words in [
-        (["restore", "test/nothing"], 1, "no image is named test/nothing"),
+        (["restore", "test/nothing"], 1, "there is no image test/nothing"),
         (["restore", parent.image], 1, f"fd {parent.listen_fd} "),
         (["restore", "--pid-mode", "same", "--count", 2, parent.image], USAGE, "--pid-mode same"),
         (["restore"], USAGE, "<IMAGE>"),

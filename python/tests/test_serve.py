@@ -296,7 +296,7 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(
     assert farfork.do("pool", "check", pool) == "the pool is sound\n"
     journal = (state / "decisions.jsonl").read_text().splitlines()
     again = farfork.do("replay", str(state / "decisions.jsonl"))
-    assert again.endswith(" decisions made again, 0 of them differ\n"), again
+    assert again.endswith(" decisions replayed, 0 of them differ\n"), again
     asked = {json.loads(line).get("question") for line in journal}
     assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
 
@@ -532,7 +532,7 @@ def test_clones_that_run_get_local_copies_near_their_objective() -> None:
         (["--listen", "192.0.2.1:80"], "cannot listen at 192.0.2.1:80"),
         (["--state", "/dev/null/state"], "/dev/null/state"),
         (["--policies", "/nowhere/policies"], "cannot read /nowhere/policies"),
-        (["--policies", "{place}/policies"], "no settings of policies: unknown field `calls`"),
+        (["--policies", "{place}/policies"], "{place}/policies: unknown field `calls`"),
         (["--state", "{place}/closed/state"], "users of functions may not pass {place}/closed:"),
     ],
 )
