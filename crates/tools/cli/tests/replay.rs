@@ -69,8 +69,7 @@ fn what_is_no_journal_is_told_so() {
     let missing = replay(&[&path]);
     fs::write(&path, "{\"settings\": {}}\nnot json\n").unwrap();
     let wrong = replay(&[&path]);
-    for (output, words) in
-        [(missing, "cannot replay"), (wrong, "line 2 of the journal is no record")]
+    for (output, words) in [(missing, "cannot replay"), (wrong, "line 2 of the journal is invalid")]
     {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");

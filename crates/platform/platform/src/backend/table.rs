@@ -132,7 +132,7 @@ impl State {
 
     /// Whether those at work on a node may take more than is free, or some pause.
     fn is_crowded(&self, node: &str) -> bool {
-        if !self.growth.promises_more() {
+        if !self.growth.overcommits() {
             return false;
         }
         if self.here(node).any(|(_, entry)| entry.is_paused()) {
