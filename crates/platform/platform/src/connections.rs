@@ -20,7 +20,7 @@ use tower_http::timeout::RequestBodyTimeoutLayer;
 
 /// How long clients are waited for.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct ClientTimeouts {
     /// For the head of a request: from the connection, or from the answer before it.
     pub head: Duration,
     /// For the next part of a body.
@@ -29,12 +29,12 @@ pub struct Patience {
     pub answer: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
+impl Default for ClientTimeouts {
+    fn default() -> ClientTimeouts {
         // A proxy keeps connections for a while, nginx for 60 s: it is to be the one that ends them.
         let head = Duration::from_secs(75);
         let usual = Duration::from_secs(30);
-        Patience { head, body: usual, answer: usual }
+        ClientTimeouts { head, body: usual, answer: usual }
     }
 }
 
@@ -42,7 +42,7 @@ impl Default for Patience {
 pub async fn serve(
     mut listener: TcpListener,
     routes: Router,
-    patience: Patience,
+    patience: ClientTimeouts,
     over: impl Future<Output = ()>,
 ) {
     let mut http = http1::Builder::new();

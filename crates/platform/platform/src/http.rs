@@ -14,7 +14,7 @@ pub const MOST_ANSWER_BYTES: usize = 1 << 20;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silence {
+pub enum HttpError {
     /// Nothing of the request has left.
     NotSent,
     /// The connection has ended, and it is not known how far the server came.
@@ -22,7 +22,7 @@ pub enum Silence {
     /// The answer is longer than answers may be.
     TooLong,
     /// The answer is none of HTTP's.
-    Garbled,
+    InvalidHttp,
 }
 
 /// A connection.
@@ -34,36 +34,36 @@ pub struct Connection {
 
 impl Connection {
     /// Speaks HTTP over a stream of bytes.
-    pub async fn over(
+    pub async fn handshake(
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    ) -> Result<Connection, Silence> {
+    ) -> Result<Connection, HttpError> {
         let (sender, connection) =
-            handshake(TokioIo::new(stream)).await.map_err(|_| Silence::NotSent)?;
+            handshake(TokioIo::new(stream)).await.map_err(|_| HttpError::NotSent)?;
         // What it fails by, the requests on it do, too.
         let driver = tokio::spawn(async { drop(connection.await) });
         Ok(Connection { sender, driver })
     }
 
     /// Posts a document: the status and the answer's body.
-    pub async fn post(&mut self, path: &str, body: Bytes) -> Result<(u16, Bytes), Silence> {
-        self.sender.ready().await.map_err(|_| Silence::NotSent)?;
+    pub async fn post(&mut self, path: &str, body: Bytes) -> Result<(u16, Bytes), HttpError> {
+        self.sender.ready().await.map_err(|_| HttpError::NotSent)?;
         let request = Request::builder()
             .method(Method::POST)
             .uri(path)
             .header(HOST, "here")
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(body))
-            .map_err(|_| Silence::NotSent)?;
+            .map_err(|_| HttpError::NotSent)?;
         let answer = self.sender.send_request(request).await.map_err(|error| match error {
-            error if error.is_canceled() => Silence::NotSent,
-            error if error.is_parse() => Silence::Garbled,
-            _ => Silence::Lost,
+            error if error.is_canceled() => HttpError::NotSent,
+            error if error.is_parse() => HttpError::InvalidHttp,
+            _ => HttpError::Lost,
         })?;
         let status = answer.status().as_u16();
         let body = Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-            Some(_) => Silence::TooLong,
-            None => Silence::Lost,
+            Some(_) => HttpError::TooLong,
+            None => HttpError::Lost,
         })?;
         Ok((status, body.to_bytes()))
     }

@@ -17,12 +17,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::api::{Name, Runtimes};
 use crate::backend::{Agents, Backend, BackendError, Budgets, Python, Settings as BackendSettings};
 use crate::confine::{FolderError, Folders};
-use crate::connections::{self, Patience};
+use crate::connections::{self, ClientTimeouts};
 use crate::dashboard::Dashboard;
 use crate::gateway::{Gateway, router};
-use crate::operator::{Listener, OperatorError, have_guest};
-use crate::runtimes::{NodeJs, NodeJsError, Others};
-use crate::scheduler::{Advisor, Caller, GRACE, JournalFile, Platform, Watched};
+use crate::operator::{Listener, OperatorError, ensure_guest_key};
+use crate::runtimes::{NodeJs, NodeJsError, OtherRuntimes};
+use crate::scheduler::{Advisor, Caller, GRACE, JournalFile, Observable, Platform};
 use crate::store::{Embedded, Store, StoreError, forget_old};
 
 /// What to serve.
@@ -49,7 +49,7 @@ pub struct Settings {
 pub enum ServeError {
     /// A file or socket of it fails.
     #[error("cannot {doing} {place}: {}", farfork_sys::words::of(.source))]
-    Place {
+    Io {
         /// What was being done.
         doing: &'static str,
         /// To what.
@@ -78,7 +78,7 @@ fn failed<'a>(
     doing: &'static str,
     place: &'a impl ToString,
 ) -> impl Fn(io::Error) -> ServeError + 'a {
-    move |source| ServeError::Place { doing, place: place.to_string(), source }
+    move |source| ServeError::Io { doing, place: place.to_string(), source }
 }
 
 /// Serves until SIGTERM or SIGINT, and then until all calls that have begun are made, or the next of these;
@@ -91,24 +91,24 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
         .map_err(failed("raise the limit of open files of", &"the platform"))?;
     let state = settings.state.display().to_string();
     fs::create_dir_all(&settings.state)
-        .and_then(|()| open_to_pass(&settings.state))
+        .and_then(|()| allow_traversal(&settings.state))
         .map_err(failed("make the directory", &state))?;
-    let folders = Folders::at(settings.state.join("code"))?;
+    let folders = Folders::open(settings.state.join("code"))?;
     let store: Arc<dyn Store> = Arc::new(Embedded::open(&settings.state.join("store.redb"))?);
-    have_guest(&*store, &Name::guest(), &settings.state.join("guest.key"))?;
+    ensure_guest_key(&*store, &Name::guest(), &settings.state.join("guest.key"))?;
     let journal = settings.state.join("decisions.jsonl");
     let advisor = JournalFile::open(&journal)
         .and_then(|journal| Advisor::new(settings.policies, Some(journal)))
         .map_err(failed("write", &journal.display().to_string()))?;
     let python = Python::find(settings.python.clone())?;
     let runtimes = settings.state.join("runtimes");
-    let others = Others { nodejs: NodeJs::find(settings.nodejs.as_deref(), &runtimes)? };
+    let others = OtherRuntimes { nodejs: NodeJs::find(settings.nodejs.as_deref(), &runtimes)? };
     let listener = std::net::TcpListener::bind(settings.listen);
     let listener = listener.map_err(failed("listen at", &settings.listen))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(failed("start threads of", &"the platform"))?;
     // From here on a signal waits for its turn: agents outlive who is killed.
-    let over = runtime.block_on(async { Over::expected() });
+    let over = runtime.block_on(async { ShutdownSignals::expected() });
     let over = over.map_err(failed("wait for signals to", &"the platform"))?;
     let agents = Agents::start(&settings.backend)?;
     let parts = Parts {
@@ -130,7 +130,7 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
 
 /// Has functions pass a directory on the way to their files. They cannot list it, and read nothing in
 /// it, whatever was written there before and by whom.
-fn open_to_pass(directory: &Path) -> io::Result<()> {
+fn allow_traversal(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_file() {
@@ -144,7 +144,7 @@ fn open_to_pass(directory: &Path) -> io::Result<()> {
 /// What a platform is made of.
 struct Parts {
     python: Python,
-    others: Others,
+    others: OtherRuntimes,
     store: Arc<dyn Store>,
     folders: Folders,
     advisor: Arc<Advisor>,
@@ -155,7 +155,7 @@ async fn serve(
     settings: &Settings,
     parts: Parts,
     listener: std::net::TcpListener,
-    (mut over, ready): (Over, impl FnOnce(SocketAddr)),
+    (mut over, ready): (ShutdownSignals, impl FnOnce(SocketAddr)),
 ) -> Result<(), ServeError> {
     let place = "the platform's socket";
     let Parts { python, others, store, folders, advisor, budgets } = parts;
@@ -177,8 +177,8 @@ async fn serve(
     if let Some(retention) = settings.retention {
         tokio::spawn(forget_old(Arc::clone(&store), retention));
     }
-    let dashboard = Dashboard::of(Arc::clone(&platform) as Arc<dyn Watched>);
-    let operator = tokio::spawn(Listener::at(&settings.state)?.serve(Arc::clone(&store)));
+    let dashboard = Dashboard::new(Arc::clone(&platform) as Arc<dyn Observable>);
+    let operator = tokio::spawn(Listener::bind(&settings.state)?.serve(Arc::clone(&store)));
     let gateway = Gateway { store, runtimes, caller: Arc::clone(&platform) as Arc<dyn Caller> };
     listener.set_nonblocking(true).map_err(failed("use", &place))?;
     let listener = TcpListener::from_std(listener).map_err(failed("use", &place))?;
@@ -187,7 +187,7 @@ async fn serve(
     let routes = router(gateway).merge(Arc::clone(&dashboard).router());
     // It is over, too, if nobody can say so any more.
     let over_for_clients = async { drop(told.await) };
-    let serving = connections::serve(listener, routes, Patience::default(), over_for_clients);
+    let serving = connections::serve(listener, routes, ClientTimeouts::default(), over_for_clients);
     let serving = tokio::spawn(serving);
     over.wait().await;
     tracing::info!("ending");
@@ -202,15 +202,15 @@ async fn serve(
 }
 
 /// Somebody wants an end.
-struct Over {
+struct ShutdownSignals {
     terminated: tokio::signal::unix::Signal,
     interrupted: tokio::signal::unix::Signal,
 }
 
-impl Over {
-    fn expected() -> io::Result<Over> {
+impl ShutdownSignals {
+    fn expected() -> io::Result<ShutdownSignals> {
         let terminated = signal(SignalKind::terminate())?;
-        Ok(Over { terminated, interrupted: signal(SignalKind::interrupt())? })
+        Ok(ShutdownSignals { terminated, interrupted: signal(SignalKind::interrupt())? })
     }
 
     async fn wait(&mut self) {
@@ -231,7 +231,7 @@ mod tests {
         let old = directory.path().join("store");
         fs::write(&old, "of before").unwrap();
         fs::set_permissions(&old, Permissions::from_mode(0o644)).unwrap();
-        open_to_pass(directory.path()).unwrap();
+        allow_traversal(directory.path()).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&old), mode(directory.path())), (0o600, 0o711));
     }

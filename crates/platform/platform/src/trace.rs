@@ -52,7 +52,7 @@ impl Extractor for Headers<'_> {
 
 impl Trace {
     /// A new span in the trace that a request is a part of, or the first of a trace.
-    pub fn of(headers: &HeaderMap) -> Trace {
+    pub fn from_headers(headers: &HeaderMap) -> Trace {
         let propagator = TraceContextPropagator::new();
         let asked = propagator.extract_with_context(&Context::new(), &Headers(headers));
         let asked = asked.span().span_context().clone();
@@ -89,7 +89,7 @@ mod tests {
         let fields = fields
             .iter()
             .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
-        Trace::of(&fields.collect())
+        Trace::from_headers(&fields.collect())
     }
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";

@@ -9,7 +9,9 @@ use farfork_platform::api::{
     Action, ActionPut, Activation, ActivationId, ActivationSummary, Change, Name, Response,
     Runtimes, StartKind, Times, Version,
 };
-use farfork_platform::store::{Accepted, Embedded, Key, Selection, Store, StoreError, forget_old};
+use farfork_platform::store::{
+    AcceptedCall, Embedded, Key, Selection, Store, StoreError, forget_old,
+};
 use farfork_platform::trace::Trace;
 use serde_json::{Map, json};
 
@@ -71,12 +73,12 @@ fn created(store: &dyn Store, namespace: &str, action: &str) -> Action {
 
 fn activation(action: &Action, id: u128, start_ms: u64) -> Activation {
     let times = Times { start_ms, end_ms: start_ms + 5, wait_ms: 1, init_ms: None };
-    let response = Response::of(json!({ "id": id.to_string() }));
+    let response = Response::from_result(json!({ "id": id.to_string() }));
     Activation::new(ActivationId(id), action, response, Vec::new(), (StartKind::Warm, times))
 }
 
-fn accepted(id: u128, accepted_ms: u64) -> Accepted {
-    Accepted {
+fn accepted(id: u128, accepted_ms: u64) -> AcceptedCall {
+    AcceptedCall {
         id: ActivationId(id),
         namespace: name("guest"),
         name: name("hello"),

@@ -112,7 +112,7 @@ pub struct Response {
 
 impl Response {
     /// What an action returned.
-    pub fn of(result: Value) -> Response {
+    pub fn from_result(result: Value) -> Response {
         let outcome = match result.get("error") {
             Some(_) => Outcome::ApplicationError,
             None => Outcome::Success,
@@ -263,7 +263,7 @@ impl Activation {
         let names = (&Name::guest(), &name.parse().unwrap());
         let action = put.apply(names, None, &runtimes, 1).unwrap().action;
         let times = Times { start_ms: start, end_ms: start, ..Times::default() };
-        let (response, logs) = (Response::of(json!({})), vec!["a line".to_owned()]);
+        let (response, logs) = (Response::from_result(json!({})), vec!["a line".to_owned()]);
         Activation::new(ActivationId(id), &action, response, logs, (StartKind::Cold, times))
     }
 }
@@ -289,17 +289,17 @@ mod tests {
     #[test]
     fn what_came_of_a_call_is_told_in_openwhisks_words() {
         let of = |response: Response| serde_json::to_value(response).unwrap();
-        let good = of(Response::of(json!({"a": 1})));
+        let good = of(Response::from_result(json!({"a": 1})));
         let expected = json!({"status": "success", "statusCode": 0, "success": true,
                               "result": {"a": 1}, "size": 7});
         assert_eq!(good, expected);
-        assert_eq!(of(Response::of(json!({"error": "x"})))["status"], "application error");
+        assert_eq!(of(Response::from_result(json!({"error": "x"})))["status"], "application error");
         let failed = of(Response::failure(Outcome::DeveloperError, "it ended"));
         assert_eq!(failed["status"], "action developer error");
         assert_eq!(
             (&failed["statusCode"], &failed["result"]["error"]),
             (&json!(2), &json!("it ended"))
         );
-        assert_eq!(of(Response::of(json!([1])))["success"], true);
+        assert_eq!(of(Response::from_result(json!([1])))["success"], true);
     }
 }

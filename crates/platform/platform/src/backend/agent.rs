@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Settings;
-use super::ask::{self, Wish};
+use super::requests::{self, RequestClass};
 
 /// How long an agent may take to answer, and to end.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -73,7 +73,7 @@ pub struct Agent {
 /// that one of another version of farfork is known and ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Terms(Value);
+pub struct LaunchSpec(Value);
 
 /// What is known of an agent as long as it lives, in a file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,21 +81,21 @@ struct Record {
     pid: i32,
     identity: String,
     socket: PathBuf,
-    terms: Terms,
+    terms: LaunchSpec,
 }
 
 /// An agent that lives, of a platform that does not.
 #[derive(Debug)]
-pub struct Left {
+pub struct SurvivingAgent {
     /// It.
     pub agent: Agent,
     /// What it was started with.
-    pub terms: Terms,
+    pub terms: LaunchSpec,
 }
 
-impl Terms {
+impl LaunchSpec {
     /// Those on which the agent of a node would be started now.
-    pub fn of(settings: &Settings, node: &str, budget: &MemoryGroup) -> Terms {
+    pub fn new(settings: &Settings, node: &str, budget: &MemoryGroup) -> LaunchSpec {
         let exactly = |word: &OsStr| word.as_encoded_bytes().escape_ascii().to_string();
         let command = command(settings, node, budget);
         let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -110,7 +110,7 @@ impl Terms {
             let found = fs::metadata(path).ok()?;
             Some((found.dev(), found.ino()))
         };
-        Terms(json!({
+        LaunchSpec(json!({
             "command": words.map(exactly).collect::<Vec<_>>(),
             "environment": variables,
             "program": file(&settings.program),
@@ -142,11 +142,11 @@ fn records(state: &Path) -> impl Iterator<Item = PathBuf> {
     files.filter(|path| path.extension().is_some_and(|end| end == RECORD))
 }
 
-impl Left {
+impl SurvivingAgent {
     /// All whose records are in a platform's state. Nobody else uses that. Records of those that have ended go.
-    pub fn all(state: &Path) -> Vec<Left> {
+    pub fn all(state: &Path) -> Vec<SurvivingAgent> {
         let known = |path: PathBuf| {
-            let left = Left::of(&path);
+            let left = SurvivingAgent::read(&path);
             if left.is_none() {
                 let _ = fs::remove_file(&path);
             }
@@ -161,7 +161,7 @@ impl Left {
         records(state).filter_map(node).collect()
     }
 
-    fn of(path: &Path) -> Option<Left> {
+    fn read(path: &Path) -> Option<SurvivingAgent> {
         let node = path.file_stem()?.to_str()?.to_owned();
         let read: Record = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
         let Record { pid, identity, socket, terms } = read;
@@ -169,7 +169,7 @@ impl Left {
         let process = pidfd::open(pid).ok()?;
         let agent = Agent { node, process, pid, socket, child: None, record: path.to_owned() };
         let is_it = proc::identity(pid).is_ok_and(|now| now == identity) && !agent.has_ended();
-        is_it.then_some(Left { agent, terms })
+        is_it.then_some(SurvivingAgent { agent, terms })
     }
 }
 
@@ -178,7 +178,7 @@ impl Agent {
     pub fn start(node: &str, settings: &Settings, budget: &MemoryGroup) -> Result<Agent, String> {
         let wrong = |source: io::Error| words::of(&source);
         let log = log(&settings.state, node).map_err(wrong)?;
-        let terms = Terms::of(settings, node, budget);
+        let terms = LaunchSpec::new(settings, node, budget);
         let mut command = command(settings, node, budget);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         // Ctrl-C is for this process alone, which ends them in order.
@@ -198,7 +198,7 @@ impl Agent {
         Ok(agent)
     }
 
-    fn write(&self, terms: Terms) -> io::Result<()> {
+    fn write(&self, terms: LaunchSpec) -> io::Result<()> {
         let (pid, socket) = (self.pid, self.socket.clone());
         let record = Record { pid, identity: proc::identity(pid)?, socket, terms };
         // One that is written in part only is none.
@@ -219,7 +219,10 @@ impl Agent {
     /// Waits until it answers.
     pub fn await_answer(&self, settings: &Settings) -> Result<(), String> {
         let begun = Instant::now();
-        while ask::agent(&self.node, Wish::Look).and_then(|client| client.list()).is_err() {
+        while requests::agent(&self.node, RequestClass::Look)
+            .and_then(|client| client.list())
+            .is_err()
+        {
             if self.has_ended() {
                 let said = fs::read_to_string(log_path(&settings.state, &self.node));
                 let said = said.unwrap_or_default();
@@ -283,8 +286,8 @@ impl Drop for Agent {
 
 /// Stops the ghosts of a node; whether no clone is left.
 fn is_empty(node: &str) -> Result<bool, NodeError> {
-    ask::agent(node, Wish::Container)?.stop_ghosts(None)?;
-    Ok(ask::agent(node, Wish::Look)?.list()?.is_empty())
+    requests::agent(node, RequestClass::Container)?.stop_ghosts(None)?;
+    Ok(requests::agent(node, RequestClass::Look)?.list()?.is_empty())
 }
 
 fn log_path(directory: &Path, node: &str) -> PathBuf {
@@ -299,8 +302,8 @@ fn log(directory: &Path, node: &str) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn terms() -> Terms {
-        Terms(json!({ "memory_bytes": 4 }))
+    fn terms() -> LaunchSpec {
+        LaunchSpec(json!({ "memory_bytes": 4 }))
     }
 
     /// Something like an agent: a process with a child, which ends after that.
@@ -321,8 +324,8 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let mut started = agent(state.path(), "node1");
         started.write(terms()).unwrap();
-        let mut found = Left::all(state.path());
-        let Left { agent, terms: with } = found.remove(0);
+        let mut found = SurvivingAgent::all(state.path());
+        let SurvivingAgent { agent, terms: with } = found.remove(0);
         assert_eq!((agent.node.as_str(), agent.pid, with), ("node1", started.pid, terms()));
         assert!(found.is_empty() && !agent.has_ended());
         agent.end();
@@ -338,15 +341,15 @@ mod tests {
         let identity = proc::identity(1).unwrap();
         let record = Record { pid, identity, socket: other.socket.clone(), terms: terms() };
         fs::write(&other.record, serde_json::to_vec(&record).unwrap()).unwrap();
-        assert!(Left::all(state.path()).is_empty());
+        assert!(SurvivingAgent::all(state.path()).is_empty());
         assert!(!other.record.exists() && !other.has_ended(), "it is nobody's");
         fs::write(&other.record, "{").unwrap();
-        assert!(Left::all(state.path()).is_empty() && !other.record.exists());
+        assert!(SurvivingAgent::all(state.path()).is_empty() && !other.record.exists());
         other.write(terms()).unwrap();
         let record = other.record.clone();
         let kept = fs::read(&record).unwrap();
         other.end();
         fs::write(&record, kept).unwrap();
-        assert!(Left::all(state.path()).is_empty(), "it has ended");
+        assert!(SurvivingAgent::all(state.path()).is_empty(), "it has ended");
     }
 }

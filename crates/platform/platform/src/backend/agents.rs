@@ -17,8 +17,8 @@ use farfork_pool::Pool;
 use farfork_sys::cgroup::{MemoryGroup, OwnGroup};
 use farfork_sys::words;
 
-use super::agent::{self, Agent, Left, PATIENCE, Terms};
-use super::ask::{self, Wish};
+use super::agent::{self, Agent, LaunchSpec, PATIENCE, SurvivingAgent};
+use super::requests::{self, RequestClass};
 use super::{BackendError, Settings};
 
 /// How often agents are looked at.
@@ -49,7 +49,8 @@ impl Agents {
         // From here on none leaves.
         let lock = keeper::keep(&agent::keeper(&settings.state)).map_err(BackendError::Lock)?;
         let left = settle(settings, &budgets)?;
-        let keeper = Keeper { settings: settings.clone(), budgets: Arc::clone(&budgets), left };
+        let keeper =
+            AgentSupervisor { settings: settings.clone(), budgets: Arc::clone(&budgets), left };
         let over = Arc::clone(&is_over);
         let keeper = Some(thread::spawn(move || keeper.keep(&over, &tell)));
         let (nodes, pool) = (Vec::new(), settings.pool.clone());
@@ -74,9 +75,10 @@ impl Agents {
     fn end(&mut self) {
         for node in &self.nodes {
             // The agent takes away what it has made, which nobody does for one that was killed.
-            let answers = ask::agent(node, Wish::Look).and_then(|client| client.list());
-            let stopped =
-                answers.and_then(|_| ask::agent(node, Wish::Container)?.stop_ghosts(None));
+            let answers =
+                requests::agent(node, RequestClass::Look).and_then(|client| client.list());
+            let stopped = answers
+                .and_then(|_| requests::agent(node, RequestClass::Container)?.stop_ghosts(None));
             if let Err(error) = stopped {
                 tracing::warn!(node, reason = %error, "ghosts of a node are not stopped");
                 if matches!(error, NodeError::Late(_)) {
@@ -135,13 +137,13 @@ fn group(node: &str) -> io::Result<OwnGroup> {
 /// nodes' limits, which it sets. Those that can be gone on with.
 fn settle(settings: &Settings, budgets: &Owned) -> Result<BTreeMap<String, Agent>, BackendError> {
     let mut usable = BTreeMap::new();
-    let known = Left::nodes(&settings.state);
-    for Left { agent, terms } in Left::all(&settings.state) {
+    let known = SurvivingAgent::nodes(&settings.state);
+    for SurvivingAgent { agent, terms } in SurvivingAgent::all(&settings.state) {
         let node = agent.node.clone();
         // Where this platform has another directory for sockets, somebody else may be behind this one.
         let is_here = agent.socket == paths::socket(&node);
         let is_clear = is_here && agent.is_clear();
-        let is_it = |budget: &OwnGroup| terms == Terms::of(settings, &node, budget);
+        let is_it = |budget: &OwnGroup| terms == LaunchSpec::new(settings, &node, budget);
         if is_clear && budgets.get(&node).is_some_and(is_it) {
             tracing::info!(node, "an agent of the last run is gone on with");
             usable.insert(node, agent);
@@ -172,7 +174,7 @@ fn settle(settings: &Settings, budgets: &Owned) -> Result<BTreeMap<String, Agent
 
 /// Fails, in words, if an agent serves a node that was not started for this platform.
 fn must_be_free(node: &str, settings: &Settings) -> Result<(), String> {
-    if let Err(NodeError::Socket { .. }) = ask::agent(node, Wish::Look) {
+    if let Err(NodeError::Socket { .. }) = requests::agent(node, RequestClass::Look) {
         return Ok(());
     }
     Err(format!(
@@ -185,14 +187,14 @@ fn must_be_free(node: &str, settings: &Settings) -> Result<(), String> {
 }
 
 /// Starts agents and looks after them.
-struct Keeper {
+struct AgentSupervisor {
     settings: Settings,
     budgets: Owned,
     /// Those that are there already.
     left: BTreeMap<String, Agent>,
 }
 
-impl Keeper {
+impl AgentSupervisor {
     /// Looks after them until it is over, which is their end.
     fn keep(mut self, is_over: &AtomicBool, tell: &mpsc::Sender<Result<(), String>>) {
         let mut agents = Vec::new();

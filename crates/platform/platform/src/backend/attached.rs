@@ -11,8 +11,8 @@ use farfork_policy::placement::NodeFacts;
 use farfork_types::{Cid, Tiering};
 use tokio::time::{Duration, Instant};
 
+use super::arrivals::ArrivalWindow;
 use super::ghosts::withdraw;
-use super::takings::Takings;
 use crate::scheduler::Advisor;
 
 /// What waking one takes, a guess until one was woken.
@@ -21,7 +21,7 @@ const GUESSED_WAKE_US: u64 = 100;
 const GUESSED_BYTES: u64 = 3 << 20;
 
 /// What a ghost takes, until one was made.
-fn guessed_bytes(wanted: &Wanted) -> u64 {
+fn guessed_bytes(wanted: &ImageSpec) -> u64 {
     match wanted.tiering {
         // It has all of the image's memory.
         Tiering::Copy => wanted.memory_mb << 20,
@@ -38,7 +38,7 @@ const INERTIA: u64 = 3;
 
 /// An image as ghosts have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ImageSpec {
     /// Its name.
     pub name: String,
     /// It.
@@ -63,11 +63,11 @@ pub struct Attached {
 
 #[derive(Debug)]
 struct Stock {
-    wanted: Wanted,
+    wanted: ImageSpec,
     ids: Vec<String>,
     /// Ghosts that are being made.
     making: u64,
-    takings: Takings,
+    arrivals: ArrivalWindow,
     /// What starts took in empty ghosts, and in such as these.
     empty_us: Option<u64>,
     attached_us: Option<u64>,
@@ -76,12 +76,12 @@ struct Stock {
 }
 
 impl Stock {
-    fn of(wanted: &Wanted) -> Stock {
+    fn new(wanted: &ImageSpec) -> Stock {
         Stock {
             wanted: wanted.clone(),
             ids: Vec::new(),
             making: 0,
-            takings: Takings::default(),
+            arrivals: ArrivalWindow::default(),
             empty_us: None,
             attached_us: None,
             bytes: guessed_bytes(wanted),
@@ -99,15 +99,15 @@ impl Stock {
         let Some(saved_us) = self.saved_us() else { return 0 };
         let now = Instant::now();
         let facts = AttachedFacts {
-            burst: self.takings.burst(now),
-            starts_per_hour: self.takings.in_last_hour(now),
+            burst: self.arrivals.burst(now),
+            starts_per_hour: self.arrivals.in_last_hour(now),
             saved_us,
             ghost_bytes: self.bytes,
             memory: node.memory,
             pool,
         };
         let about = format!("{} on {}", self.wanted.name, node.name);
-        advisor.ask(&*advisor.policies.attached_ghosts, &about, &facts)
+        advisor.decide(&*advisor.policies.attached_ghosts, &about, &facts)
     }
 }
 
@@ -141,7 +141,7 @@ impl Attached {
         let own = stocks.iter_mut().filter(|((of, _), _)| of == node);
         let idle = own.flat_map(|(_, stock)| {
             let worth = (stock.bytes, stock.saved_us().unwrap_or(0));
-            stock.takings.idle(&stock.ids, worth, now)
+            stock.arrivals.idle(&stock.ids, worth, now)
         });
         idle.collect()
     }
@@ -165,17 +165,17 @@ impl Attached {
     }
 
     /// Takes one that waits. With it, those that have become of no use, as the image is another.
-    pub fn take(&self, node: &str, wanted: &Wanted) -> (Option<String>, Vec<Ghost>) {
+    pub fn take(&self, node: &str, wanted: &ImageSpec) -> (Option<String>, Vec<Ghost>) {
         let mut stocks = self.stocks();
         let key = (node.to_owned(), wanted.name.clone());
-        let stock = stocks.entry(key).or_insert_with(|| Stock::of(wanted));
+        let stock = stocks.entry(key).or_insert_with(|| Stock::new(wanted));
         let mut stale = Vec::new();
         if stock.wanted != *wanted {
             stale.extend(stock.ids.drain(..).map(|id| (node.to_owned(), id)));
             stock.bytes = guessed_bytes(wanted);
             stock.wanted = wanted.clone();
         }
-        stock.takings.add(Instant::now());
+        stock.arrivals.add(Instant::now());
         (stock.ids.pop(), stale)
     }
 
@@ -201,7 +201,7 @@ impl Attached {
     }
 
     /// What one of an image takes on a node, as far as that is known.
-    pub fn bytes(&self, node: &str, of: &Wanted) -> u64 {
+    pub fn bytes(&self, node: &str, of: &ImageSpec) -> u64 {
         let stocks = self.stocks();
         let stock = stocks.get(&(node.to_owned(), of.name.clone()));
         stock
@@ -211,7 +211,7 @@ impl Attached {
 
     /// One was made, or not: its id, and what it takes in bytes. It is given back if nobody wants such
     /// a one any more.
-    pub fn made(&self, node: &str, of: &Wanted, ghost: Option<(String, u64)>) -> Option<Ghost> {
+    pub fn made(&self, node: &str, of: &ImageSpec, ghost: Option<(String, u64)>) -> Option<Ghost> {
         let mut stocks = self.stocks();
         let stock = stocks.get_mut(&(node.to_owned(), of.name.clone()));
         let Some(stock) = stock else { return ghost.map(|(id, _)| (node.to_owned(), id)) };
@@ -277,9 +277,9 @@ mod tests {
         Attached::new(Arc::new(Advisor::new(farfork_policy::Settings::default(), None).unwrap()))
     }
 
-    fn wanted(cid: u128) -> Wanted {
+    fn wanted(cid: u128) -> ImageSpec {
         let (name, tiering) = ("guest/f".to_owned(), Tiering::Mow);
-        Wanted { name, cid: format!("{cid:032x}").parse().unwrap(), tiering, memory_mb: 128 }
+        ImageSpec { name, cid: format!("{cid:032x}").parse().unwrap(), tiering, memory_mb: 128 }
     }
 
     fn node(memory: Memory) -> NodeFacts {
@@ -287,14 +287,14 @@ mod tests {
     }
 
     /// Many starts in empty ghosts, three at a time.
-    fn used(attached: &Attached, of: &Wanted) {
+    fn used(attached: &Attached, of: &ImageSpec) {
         for _ in 0..3 {
             assert_eq!(attached.take("a", of).0, None);
             attached.started("a", &of.name, Duration::from_millis(100), false);
         }
     }
 
-    fn made(attached: &Attached, of: &Wanted, id: &str) -> Option<Ghost> {
+    fn made(attached: &Attached, of: &ImageSpec, id: &str) -> Option<Ghost> {
         attached.made("a", of, Some((id.to_owned(), 4 << 20)))
     }
 

@@ -4,7 +4,7 @@
 //! its calls, and see nothing of it but the time.
 
 use super::Inner;
-use super::ask::{Wish, agent};
+use super::requests::{RequestClass, agent};
 use crate::scheduler::nodes::NodesError;
 
 impl Inner {
@@ -27,9 +27,9 @@ impl Inner {
 
     async fn tell(&self, node: &str, pid: i32, is_to_freeze: bool) -> Result<(), NodesError> {
         let name = node.to_owned();
-        let tell = move || agent(&name, Wish::Look)?.pause(pid, is_to_freeze);
+        let tell = move || agent(&name, RequestClass::Look)?.pause(pid, is_to_freeze);
         let doing = if is_to_freeze { "freeze" } else { "thaw" };
-        self.ask(node, tell).await.map_err(|error| failed(doing, &error.to_string()))
+        self.request(node, tell).await.map_err(|error| failed(doing, &error.to_string()))
     }
 }
 

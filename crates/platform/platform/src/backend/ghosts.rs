@@ -17,17 +17,17 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
 
 use super::Inner;
-use super::ask::{Wish, agent};
-use super::attached::{Ghost, Wanted};
+use super::arrivals::ArrivalWindow;
+use super::attached::{Ghost, ImageSpec};
+use super::requests::{RequestClass, agent};
 use super::table::until_counted;
-use super::takings::Takings;
 use crate::confine;
 use crate::scheduler::Advisor;
 use crate::scheduler::nodes::Claim;
 
 /// The limit of memory that actions have by default, in megabytes: ghosts with it always wait.
 pub const USUAL_MB: u64 = 256;
-/// Others than the usual ones that nobody has taken for so long are stopped.
+/// OtherRuntimes than the usual ones that nobody has taken for so long are stopped.
 const UNUSED: Duration = Duration::from_secs(600);
 /// How often it is looked at whether too many wait.
 const TRIM: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ struct Stock {
     ids: Vec<String>,
     /// Ghosts that are being made.
     making: u64,
-    takings: Takings,
+    arrivals: ArrivalWindow,
     /// What the last one took that was made.
     bytes: Option<u64>,
 }
@@ -86,7 +86,7 @@ impl Stock {
     }
 
     fn take(&mut self, now: Instant) -> Option<String> {
-        self.takings.add(now);
+        self.arrivals.add(now);
         self.ids.pop()
     }
 }
@@ -149,7 +149,7 @@ impl Ghosts {
         let here = stocks.iter_mut().filter(|((of, _), _)| of == node);
         let idle = here.flat_map(|(_, stock)| {
             let bytes = stock.bytes();
-            stock.takings.idle(&stock.ids, (bytes, SAVES_US), now)
+            stock.arrivals.idle(&stock.ids, (bytes, SAVES_US), now)
         });
         idle.collect()
     }
@@ -202,10 +202,10 @@ impl Ghosts {
 
     /// How many should wait.
     fn wanted(&self, key: &(String, u64), stock: &mut Stock, memory: Memory) -> u64 {
-        let burst = stock.takings.burst(Instant::now());
+        let burst = stock.arrivals.burst(Instant::now());
         let facts = EmptyFacts { burst, ghost_bytes: stock.bytes(), memory };
         let about = format!("{}/{}", key.0, key.1);
-        self.advisor.ask(&*self.advisor.policies.empty_ghosts, &about, &facts)
+        self.advisor.decide(&*self.advisor.policies.empty_ghosts, &about, &facts)
     }
 
     /// How many are to be made, which count as being made from here on.
@@ -254,7 +254,7 @@ impl Ghosts {
         let mut unused = Vec::new();
         self.stocks().retain(|(node, memory_mb), stock| {
             let is_used =
-                stock.takings.last().is_some_and(|last| now - last < UNUSED) || stock.making > 0;
+                stock.arrivals.last().is_some_and(|last| now - last < UNUSED) || stock.making > 0;
             if is_used || *memory_mb == USUAL_MB {
                 return true;
             }
@@ -279,7 +279,7 @@ pub fn withdraw(
 
 /// Makes a ghost.
 pub fn make(node: &str, call: GhostCall) -> Result<GhostState, NodeError> {
-    agent(node, Wish::Container)?.start_ghost(call)
+    agent(node, RequestClass::Container)?.start_ghost(call)
 }
 
 /// Those of the directories that everybody may write to which an instance can have of its own: this
@@ -320,7 +320,7 @@ impl Inner {
     }
 
     /// Has as many ghosts with an image made as should wait.
-    pub fn refill_attached(self: &Arc<Inner>, node: &str, wanted: &Wanted) {
+    pub fn refill_attached(self: &Arc<Inner>, node: &str, wanted: &ImageSpec) {
         let Some(found) = self.may_make_on(node) else { return };
         for _ in 0..self.attached.lacking(&found, &wanted.name, self.images.room()) {
             let (inner, node, wanted) = (Arc::clone(self), node.to_owned(), wanted.clone());
@@ -354,7 +354,7 @@ impl Inner {
             None => None,
         };
         let name = node.to_owned();
-        let made = self.ask(node, move || make(&name, call)).await;
+        let made = self.request(node, move || make(&name, call)).await;
         until_counted(room);
         drop(turn);
         let made =
@@ -367,8 +367,8 @@ impl Inner {
     pub async fn stop(&self, ghosts: impl IntoIterator<Item = Ghost>) {
         for (node, id) in ghosts {
             let name = node.clone();
-            let stop = move || agent(&name, Wish::Container)?.stop_ghosts(Some(id));
-            if let Err(error) = self.ask(&node, stop).await {
+            let stop = move || agent(&name, RequestClass::Container)?.stop_ghosts(Some(id));
+            if let Err(error) = self.request(&node, stop).await {
                 tracing::warn!(node, reason = %error, "a ghost is not stopped");
             }
         }

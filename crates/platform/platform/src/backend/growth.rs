@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::ask::{Wish, agent};
+use super::requests::{RequestClass, agent};
 use super::{Inner, MEASURE, usages};
 
 /// How often it is looked at what instances take that may take more than is free.
@@ -39,39 +39,39 @@ impl Inner {
         if let Some(group) = self.budgets.get(node) {
             self.table.measured(node, group.used_bytes());
         }
-        if self.have_pause(node) {
+        if self.apply_pauses(node) {
             // They may take less than they could when they were last looked at, and need not pause then.
             if let Ok(clones) = usages(node) {
                 self.table.seen(node, Some(clones));
             }
-            self.have_pause(node);
+            self.apply_pauses(node);
         }
     }
 
     /// Asks who is to pause, and tells those that do not yet, or do no more. Whether some pause now that did not.
-    fn have_pause(&self, node: &str) -> bool {
+    fn apply_pauses(&self, node: &str) -> bool {
         let Some(mut facts) = self.table.growth(node) else { return false };
         let ghosts = self.attached.idle(node).into_iter().chain(self.ghosts.idle(node));
         facts.idle_bytes += ghosts.map(|ghost| ghost.bytes).sum::<u64>();
         let decision = self.advisor.policies.growth.decide(&facts);
         // Whoever takes memory does not wait until this is on record.
-        let told = self.tell_who_pauses(node, &decision.choice);
+        let told = self.send_pauses(node, &decision.choice);
         // What stays as it is is no decision.
         if !told.is_empty() {
-            self.advisor.decided(node, &facts, &decision);
+            self.advisor.record(node, &facts, &decision);
         }
         told.contains(&true)
     }
 
     /// What those were told that heard it.
-    fn tell_who_pauses(&self, node: &str, ids: &[String]) -> Vec<bool> {
+    fn send_pauses(&self, node: &str, ids: &[String]) -> Vec<bool> {
         let mut told = Vec::new();
         for (id, pid, paused) in self.table.pause(node, ids) {
-            match agent(node, Wish::Look).and_then(|client| client.pause(pid, paused)) {
+            match agent(node, RequestClass::Look).and_then(|client| client.pause(pid, paused)) {
                 Ok(()) => told.push(paused),
                 Err(error) => {
                     // It may have ended meanwhile. If not, it is told again.
-                    self.table.not_told(id, paused);
+                    self.table.undo_pause(id, paused);
                     tracing::debug!(node, pid, paused, %error, "an instance does not hear whether to pause");
                 }
             }

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Settings, blocking};
-use crate::scheduler::nodes::{Listed, NodesError};
+use crate::scheduler::nodes::{NodesError, PoolImage};
 
 /// The images of a pool.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Images {
 
 impl Images {
     /// Those of this pool.
-    pub fn of(pool: Arc<Pool>, settings: Settings) -> Images {
+    pub fn new(pool: Arc<Pool>, settings: Settings) -> Images {
         Images { pool, settings }
     }
 
@@ -73,7 +73,7 @@ impl Images {
     }
 
     /// All that have names. One with several stands for each of them.
-    pub async fn list(&self) -> Result<Vec<Listed>, NodesError> {
+    pub async fn list(&self) -> Result<Vec<PoolImage>, NodesError> {
         self.ask(|pool| listed(pool).map_err(|error| error.to_string())).await
     }
 
@@ -119,14 +119,14 @@ fn named(pool: &Pool, name: &ImageName) -> Result<Option<Cid>, String> {
     found.map_err(|error| error.to_string())
 }
 
-fn listed(pool: &Pool) -> Result<Vec<Listed>, CatalogError> {
+fn listed(pool: &Pool) -> Result<Vec<PoolImage>, CatalogError> {
     let named = Catalog::open(pool)?.list()?;
     let images = pool.info()?.images;
     let of = |cid: Cid| images.iter().find(|image| image.cid == cid.to_string());
     let listed = named.into_iter().filter_map(|(name, cid, _)| {
         let image = of(cid)?;
         let (bytes, nodes) = (image.bytes + image.table_bytes, image.pinned_by.len() as u64);
-        Some(Listed { name: name.to_string(), bytes, nodes })
+        Some(PoolImage { name: name.to_string(), bytes, nodes })
     });
     Ok(listed.collect())
 }

@@ -1,7 +1,7 @@
 //! Nodes for real: the agents of this machine, and the pool that they share.
 //!
 //! ```text
-//!  adrift   ghosts that agents have and nobody knows
+//!  orphans   ghosts that agents have and nobody knows
 //!  ask      how agents are asked, and for how long
 //!  agents   an agent for each emulated node, started again when it ends; it outlives a platform that is killed
 //!  ghosts   containers that wait on each node; attached: those that have an image
@@ -16,21 +16,21 @@
 //! Invariants: an instance ends with this process, as its clone is no detached one; a ghost is taken for
 //! one instance; no agent is waited for without end, and none by who has to do with another node.
 
-mod adrift;
 mod agent;
 mod agents;
-mod ask;
+mod arrivals;
 mod attached;
 mod base;
 mod frozen;
 mod ghosts;
 mod growth;
 mod images;
-mod made;
+mod made_images;
 mod network;
+mod orphans;
+mod requests;
 mod start;
 mod table;
-mod takings;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -46,17 +46,17 @@ use farfork_types::wire::{AddressRange, CloneState, Promotion};
 
 use crate::scheduler::Advisor;
 use crate::scheduler::nodes::{
-    Claim, Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Usage,
+    BoxFuture, Claim, NodeGhosts, NodeState, Nodes, NodesError, PoolImage, Start, Started, Usage,
 };
-use adrift::Adrift;
 pub use agents::{Agents, Budgets};
-use ask::{Wish, agent};
 use attached::Attached;
 pub use base::Python;
 use ghosts::Ghosts;
 use images::Images;
-use made::Made;
+use made_images::MadeImages;
 use network::Connector;
+use orphans::OrphanGhosts;
+use requests::{RequestClass, agent};
 use table::Table;
 
 /// How often it is looked at what memory instances take.
@@ -136,11 +136,11 @@ pub struct Backend {
 struct Inner {
     settings: Settings,
     images: Images,
-    made: Arc<Made>,
+    made: Arc<MadeImages>,
     table: Arc<Table>,
     ghosts: Ghosts,
     attached: Attached,
-    adrift: Adrift,
+    orphans: OrphanGhosts,
     connector: Connector,
     budgets: Budgets,
     advisor: Arc<Advisor>,
@@ -162,15 +162,15 @@ impl Backend {
         needed.extend(python.paths.clone());
         needed.extend([settings.program.clone(), settings.state.clone()]);
         let inner = Inner {
-            made: Arc::new(Made::of(&settings.state)),
-            images: Images::of(pool, settings.clone()),
-            table: Arc::new(Table::of(
+            made: Arc::new(MadeImages::read(&settings.state)),
+            images: Images::new(pool, settings.clone()),
+            table: Arc::new(Table::new(
                 &settings.nodes,
                 settings.node_memory_bytes,
                 advisor.growth(),
             )),
             attached: Attached::new(Arc::clone(&advisor)),
-            adrift: Adrift::default(),
+            orphans: OrphanGhosts::default(),
             ghosts: Ghosts::new(Arc::clone(&advisor), ghosts::scratch(&needed)),
             connector: Connector::start().map_err(BackendError::Connector)?,
             budgets,
@@ -214,7 +214,7 @@ impl Inner {
     }
 
     /// Changes what is on record of images.
-    async fn put_on_record(&self, change: impl FnOnce(&Made) + Send + 'static) {
+    async fn put_on_record(&self, change: impl FnOnce(&MadeImages) + Send + 'static) {
         let made = Arc::clone(&self.made);
         blocking(move || change(&made)).await;
     }
@@ -222,7 +222,8 @@ impl Inner {
     /// Has a node read a bit of the pool, to see how fast that is.
     async fn measure_reading(&self, node: &str) {
         let (name, pool) = (node.to_owned(), self.settings.pool.clone());
-        let read = self.ask(node, move || agent(&name, Wish::Look)?.read_rate(&pool)).await;
+        let read =
+            self.request(node, move || agent(&name, RequestClass::Look)?.read_rate(&pool)).await;
         let read = read.inspect_err(|error| tracing::debug!(node, %error, "the pool was not read"));
         self.table.reads(node, read.ok());
     }
@@ -247,18 +248,18 @@ fn usages(node: &str) -> Result<BTreeMap<i32, Usage>, NodeError> {
         let CloneState { pid, local_bytes, pool_bytes, .. } = clone;
         (pid, Usage { local_bytes, pool_bytes })
     };
-    Ok(agent(node, Wish::Look)?.list()?.into_iter().map(usage).collect())
+    Ok(agent(node, RequestClass::Look)?.list()?.into_iter().map(usage).collect())
 }
 
 /// Looks at a node, by itself: no other has to do with how long it takes to answer.
 async fn watch(inner: Arc<Inner>, node: String) {
-    let mut looked_for_adrift = Instant::now();
+    let mut looked_for_orphans = Instant::now();
     loop {
         tokio::time::sleep(LOOK).await;
         inner.look(&node).await;
-        if looked_for_adrift.elapsed() >= adrift::LOOK {
-            looked_for_adrift = Instant::now();
-            inner.end_adrift(&node).await;
+        if looked_for_orphans.elapsed() >= orphans::LOOK {
+            looked_for_orphans = Instant::now();
+            inner.end_orphans(&node).await;
         }
     }
 }
@@ -314,12 +315,12 @@ impl Nodes for Backend {
         self.inner.table.end_work(id);
     }
 
-    fn freeze(&self, id: u64) -> Doing<Result<(), NodesError>> {
+    fn freeze(&self, id: u64) -> BoxFuture<Result<(), NodesError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.freeze(id).await })
     }
 
-    fn thaw(&self, id: u64) -> Doing<Result<(), NodesError>> {
+    fn thaw(&self, id: u64) -> BoxFuture<Result<(), NodesError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.thaw(id).await })
     }
@@ -332,7 +333,7 @@ impl Nodes for Backend {
         NodeGhosts { idle, is_settling: table.has_set_aside(node) }
     }
 
-    fn stop_ghosts(&self, node: &str, ids: &[String]) -> (u64, Doing<()>) {
+    fn stop_ghosts(&self, node: &str, ids: &[String]) -> (u64, BoxFuture<()>) {
         let ids = ids.iter().filter_map(|id| id.strip_prefix(GHOST)).collect();
         let (mut theirs, attached_bytes) = self.inner.attached.withdraw(node, &ids);
         let (empty, empty_bytes) = self.inner.ghosts.withdraw(node, &ids);
@@ -344,7 +345,7 @@ impl Nodes for Backend {
         (attached_bytes + empty_bytes, Box::pin(async move { inner.stop(theirs).await }))
     }
 
-    fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {
+    fn start(&self, start: Start) -> BoxFuture<Result<Started, NodesError>> {
         let reservation = self.inner.table.reserve(&start.node, start.claim);
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
@@ -360,12 +361,12 @@ impl Nodes for Backend {
         id: u64,
         image: &str,
         hot: Vec<AddressRange>,
-    ) -> Doing<Result<(), NodesError>> {
+    ) -> BoxFuture<Result<(), NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             let reason = "it has ended".to_owned();
             let (_, pid) = inner.table.place(id).ok_or(NodesError::Checkpoint { reason })?;
-            let _going = inner.table.keep_going(id);
+            let _going = inner.table.prevent_pause(id);
             // Before there is one, so that none is forgotten.
             let name = image.clone();
             inner.put_on_record(move |made| made.add(&name)).await;
@@ -373,7 +374,7 @@ impl Nodes for Backend {
         })
     }
 
-    fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>> {
+    fn promote(&self, id: u64) -> BoxFuture<Result<u64, NodesError>> {
         let (promoting, inner) = (self.inner.table.promote(id), Arc::clone(&self.inner));
         Box::pin(async move {
             let failed = |reason: &str| NodesError::Promotion { reason: reason.to_owned() };
@@ -382,15 +383,15 @@ impl Nodes for Backend {
             let (node, pid) = (promoting.node.clone(), promoting.pid);
             let pages = Promotion { hot: true, accessed: true, ranges: Vec::new() };
             let name = node.clone();
-            let promote = move || agent(&name, Wish::Promote)?.promote(pid, pages);
-            let promoted = inner.ask(&node, promote).await;
+            let promote = move || agent(&name, RequestClass::Promote)?.promote(pid, pages);
+            let promoted = inner.request(&node, promote).await;
             table::until_counted(promoting);
             let promoted = promoted.map_err(|error| failed(&error.to_string()))?;
             Ok(promoted.promoted_pages)
         })
     }
 
-    fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>> {
+    fn list_images(&self) -> BoxFuture<Result<Vec<PoolImage>, NodesError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.images.list().await })
     }
@@ -399,12 +400,12 @@ impl Nodes for Backend {
         self.inner.made.all()
     }
 
-    fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>> {
+    fn has_image(&self, image: &str) -> BoxFuture<Result<bool, NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move { Ok(inner.images.usable(&image).await?.is_some()) })
     }
 
-    fn remove_image(&self, image: &str) -> Doing<Result<(), NodesError>> {
+    fn remove_image(&self, image: &str) -> BoxFuture<Result<(), NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             inner.stop(inner.attached.forget_image(&image)).await;

@@ -25,11 +25,11 @@ const PORT: u16 = 8080;
 /// Makes connections.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    wishes: mpsc::Sender<Wish>,
+    requests: mpsc::Sender<SocketRequest>,
 }
 
 #[derive(Debug)]
-struct Wish {
+struct SocketRequest {
     network: Arc<File>,
     made: oneshot::Sender<io::Result<OwnedFd>>,
 }
@@ -37,14 +37,14 @@ struct Wish {
 impl Connector {
     /// Starts the thread that enters networks; it ends with the last of these.
     pub fn start() -> io::Result<Connector> {
-        let (wishes, all) = mpsc::channel::<Wish>();
+        let (requests, all) = mpsc::channel::<SocketRequest>();
         thread::Builder::new().name("networks".to_owned()).spawn(move || {
-            for Wish { network, made } in all {
+            for SocketRequest { network, made } in all {
                 // Who asked may have gone.
                 let _ = made.send(make(&network));
             }
         })?;
-        Ok(Connector { wishes })
+        Ok(Connector { requests })
     }
 
     /// Connects to the server in the network of a process, which is to be another than this one's:
@@ -65,7 +65,7 @@ impl Connector {
     async fn connect(&self, network: Arc<File>) -> io::Result<Stream> {
         let ended = |()| io::Error::other("the thread that makes sockets has ended");
         let (made, socket) = oneshot::channel();
-        self.wishes.send(Wish { network, made }).map_err(|_| ended(()))?;
+        self.requests.send(SocketRequest { network, made }).map_err(|_| ended(()))?;
         let socket = socket.await.map_err(|_| ended(()))??;
         // Not connected yet, whatever the type says.
         let socket = TcpSocket::from_std_stream(TcpStream::from(socket));

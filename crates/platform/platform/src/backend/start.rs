@@ -17,23 +17,23 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 use tokio::net::unix::pipe::Receiver;
 
-use super::ask::{Unanswered, Wish, agent};
-use super::attached::Wanted;
+use super::attached::ImageSpec;
+use super::requests::{RequestClass, RequestError, agent};
 use super::table::Reservation;
 use super::{Inner, ghosts};
-use crate::scheduler::nodes::{NodesError, Output, Start, Started, Took};
+use crate::scheduler::nodes::{NodesError, Output, Start, StartTimes, Started};
 
 /// What a clone prints, seen from both sides.
-struct Printed {
+struct OutputPipes {
     ours: [OwnedFd; 2],
     theirs: [OwnedFd; 2],
 }
 
-impl Printed {
-    fn new() -> io::Result<Printed> {
+impl OutputPipes {
+    fn new() -> io::Result<OutputPipes> {
         let [(out, out_end), (err, err_end)] =
             [pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?];
-        Ok(Printed { ours: [out, err], theirs: [out_end, err_end] })
+        Ok(OutputPipes { ours: [out, err], theirs: [out_end, err_end] })
     }
 }
 
@@ -48,13 +48,13 @@ impl Inner {
         let node = start.node.clone();
         let failed = |reason: String| NodesError::Start { node: node.clone(), reason };
         let (name, cid) = self.image_of(&start).await?;
-        let printed = Printed::new().map_err(|error| failed(farfork_sys::words::of(&error)))?;
+        let printed = OutputPipes::new().map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let [out, err] = printed.ours.map(receiver);
         let output = || -> io::Result<[Output; 2]> { Ok([Box::new(out?), Box::new(err?)]) };
         let output = output().map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let starting = self.ghosts.starting();
         let (tiering, memory_mb) = (start.tiering, start.claim.memory_mb);
-        let wanted = Wanted { name: name.clone(), cid, tiering, memory_mb };
+        let wanted = ImageSpec { name: name.clone(), cid, tiering, memory_mb };
         let (attached, waiting) = self.ghost_for(&start, &wanted);
         let call = Restore {
             pool: self.settings.pool.clone(),
@@ -65,7 +65,7 @@ impl Inner {
             cid,
             theirs: printed.theirs,
         };
-        let started = self.ask(&node, move || call.run(waiting)).await;
+        let started = self.request(&node, move || call.run(waiting)).await;
         let (clone, container) = started.map_err(|error| self.failed(&node, &error))?;
         drop(starting);
         let was_attached = attached && container.is_none();
@@ -75,7 +75,7 @@ impl Inner {
         let connect = self.connector.to(pid);
         let connect = connect.map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let restore = Duration::from_secs_f64(clone.running.restore_us.max(0.0) / 1e6);
-        let took = Took { whole: begun.elapsed(), container, restore };
+        let took = StartTimes { whole: begun.elapsed(), container, restore };
         if start.image.is_some() {
             self.attached.started(&node, &wanted.name, restore, was_attached);
             // The call that this instance is for does not wait for it.
@@ -90,7 +90,7 @@ impl Inner {
     }
 
     /// A ghost that waits, and whether it has the image; has others made in its place.
-    fn ghost_for(self: &Arc<Inner>, start: &Start, wanted: &Wanted) -> (bool, Option<String>) {
+    fn ghost_for(self: &Arc<Inner>, start: &Start, wanted: &ImageSpec) -> (bool, Option<String>) {
         // The base image is everybody's, and so are ghosts for it.
         if start.image.is_some() {
             let (taken, stale) = self.attached.take(&start.node, wanted);
@@ -110,14 +110,14 @@ impl Inner {
 
     /// Why no instance starts on a node; one that is gone is used no more until it answers. Whether one
     /// that takes too long for this answers at all is looked at all the time.
-    fn failed(&self, node: &str, error: &Unanswered) -> NodesError {
+    fn failed(&self, node: &str, error: &RequestError) -> NodesError {
         let (node, reason) = (node.to_owned(), error.to_string());
         match error {
-            Unanswered::Agent(gone @ (NodeError::Socket { .. } | NodeError::Connection(_))) => {
+            RequestError::Agent(gone @ (NodeError::Socket { .. } | NodeError::Connection(_))) => {
                 self.lost(&node, gone);
                 NodesError::Lost { node, reason }
             }
-            Unanswered::Lost => NodesError::Lost { node, reason },
+            RequestError::Lost => NodesError::Lost { node, reason },
             _ => NodesError::Start { node, reason },
         }
     }
@@ -185,7 +185,7 @@ impl Restore {
             profile: false,
             timeout_s: DEFAULT_TIMEOUT_S,
         };
-        let agent = agent(&self.node, Wish::Start)?;
+        let agent = agent(&self.node, RequestClass::Start)?;
         agent.restore(call, &[nothing.as_fd(), out.as_fd(), err.as_fd()])
     }
 }

@@ -153,7 +153,7 @@ pub struct Reservation {
 
 impl Table {
     /// One without instances.
-    pub fn of(nodes: &[String], node_memory_bytes: u64, growth: Growth) -> Table {
+    pub fn new(nodes: &[String], node_memory_bytes: u64, growth: Growth) -> Table {
         let nodes = nodes.iter().map(|node| (node.clone(), true)).collect();
         let (measured, reading, instances, set_aside) = Default::default();
         let state =
@@ -252,7 +252,7 @@ impl Table {
     }
 
     /// An instance could not be told to pause, or to go on.
-    pub fn not_told(&self, id: u64, paused: bool) {
+    pub fn undo_pause(&self, id: u64, paused: bool) {
         self.state().change(id, |entry| entry.set_paused(!paused));
     }
 
@@ -281,9 +281,9 @@ impl Table {
     }
 
     /// Has an instance not pause until this is dropped.
-    pub fn keep_going(self: &Arc<Table>, id: u64) -> Going {
+    pub fn prevent_pause(self: &Arc<Table>, id: u64) -> PauseGuard {
         self.state().change(id, |entry| entry.goes_on = true);
-        Going { table: Arc::clone(self), id }
+        PauseGuard { table: Arc::clone(self), id }
     }
 
     /// For how long an instance has paused in all.
@@ -414,12 +414,12 @@ impl Table {
 
 /// An instance that does not pause.
 #[derive(Debug)]
-pub struct Going {
+pub struct PauseGuard {
     table: Arc<Table>,
     id: u64,
 }
 
-impl Drop for Going {
+impl Drop for PauseGuard {
     fn drop(&mut self) {
         self.table.state().change(self.id, |entry| entry.goes_on = false);
     }

@@ -38,7 +38,7 @@ pub enum FolderError {
     },
     /// The place of the folders fails.
     #[error("cannot {doing} {}: {}", .path.display(), words::of(.source))]
-    Place {
+    Io {
         /// What was being done.
         doing: &'static str,
         /// To what.
@@ -50,7 +50,7 @@ pub enum FolderError {
 
 pub(super) fn failed(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> FolderError {
     let path = path.to_owned();
-    move |source| FolderError::Place { doing, path: path.clone(), source }
+    move |source| FolderError::Io { doing, path: path.clone(), source }
 }
 
 /// The folders of all functions.
@@ -61,7 +61,7 @@ pub struct Folders {
 
 impl Folders {
     /// Those below `at`, which is made if need be.
-    pub fn at(at: PathBuf) -> Result<Folders, FolderError> {
+    pub fn open(at: PathBuf) -> Result<Folders, FolderError> {
         fs::create_dir_all(&at)
             .and_then(|()| fs::set_permissions(&at, Permissions::from_mode(0o711)))
             .map_err(failed("make", &at))?;
@@ -73,7 +73,7 @@ impl Folders {
 
     /// The folder of what is called `name`, made with these contents if it is not there yet; for members
     /// of the group `group`.
-    pub fn have(
+    pub fn ensure(
         &self,
         name: &str,
         group: u32,
@@ -161,7 +161,7 @@ mod tests {
     fn bed() -> (tempfile::TempDir, Folders) {
         let bed = tempfile::tempdir().unwrap();
         fs::set_permissions(bed.path(), Permissions::from_mode(0o711)).unwrap();
-        let folders = Folders::at(bed.path().join("code")).unwrap();
+        let folders = Folders::open(bed.path().join("code")).unwrap();
         (bed, folders)
     }
 
@@ -177,14 +177,14 @@ mod tests {
             with(zip, "__main__.py", 0o600, "one");
             with(zip, "bin/tool", 0o700, "two");
         });
-        let folder = folders.have("guest/a:0.0.1-x", group, Contents::Archive(&first)).unwrap();
+        let folder = folders.ensure("guest/a:0.0.1-x", group, Contents::Archive(&first)).unwrap();
         assert_eq!(fs::read_to_string(folder.join("__main__.py")).unwrap(), "one");
         assert_eq!((mode(&folder), folder.metadata().unwrap().gid()), (0o750, group));
         assert_eq!(mode(&folder.join("__main__.py")), 0o644);
         assert_eq!((mode(&folder.join("bin")), mode(&folder.join("bin/tool"))), (0o755, 0o755));
-        let same = folders.have("guest/a:0.0.1-x", group, Contents::Archive("none")).unwrap();
+        let same = folders.ensure("guest/a:0.0.1-x", group, Contents::Archive("none")).unwrap();
         assert_eq!(same, folder);
-        let other = folders.have("guest/b:0.0.1-x", group, Contents::Archive(&first)).unwrap();
+        let other = folders.ensure("guest/b:0.0.1-x", group, Contents::Archive(&first)).unwrap();
         folders.keep_only(["guest/b:0.0.1-x".to_owned()].into_iter()).unwrap();
         assert_eq!((folder.exists(), other.exists()), (false, true));
         folders.remove("guest/b:0.0.1-x").unwrap();
@@ -206,7 +206,7 @@ mod tests {
             (&*STANDARD.encode("PK"), "unpacked"),
         ] {
             let told =
-                folders.have("guest/a:1", 0, Contents::Archive(wrong)).unwrap_err().to_string();
+                folders.ensure("guest/a:1", 0, Contents::Archive(wrong)).unwrap_err().to_string();
             assert!(told.contains(words), "{told}");
         }
         assert_eq!(fs::read_dir(bed.path().join("code")).unwrap().count(), 0);
@@ -222,14 +222,14 @@ mod tests {
         for (name, code) in
             [("text", script), ("base64", &*STANDARD.encode(script)), ("archive", &*inside)]
         {
-            let folder = folders.have(name, group, Contents::Program(code)).unwrap();
+            let folder = folders.ensure(name, group, Contents::Program(code)).unwrap();
             let program = folder.join(PROGRAM);
             assert_eq!(fs::read_to_string(&program).unwrap(), script, "{name}");
             assert_eq!((mode(&folder), mode(&program)), (0o750, 0o755), "{name}");
         }
         let without = archive(|zip| with(zip, "bin/exec", 0o755, script));
         for (wrong, words) in [("!", "kept"), (&*without, "no file called exec at its top")] {
-            let told = folders.have("wrong", group, Contents::Program(wrong)).unwrap_err();
+            let told = folders.ensure("wrong", group, Contents::Program(wrong)).unwrap_err();
             assert!(told.to_string().contains(words), "{told}");
         }
         assert!(!folders.path("wrong").exists());
@@ -239,7 +239,7 @@ mod tests {
     fn a_place_that_others_may_not_pass_is_told() {
         let bed = tempfile::tempdir().unwrap();
         fs::set_permissions(bed.path(), Permissions::from_mode(0o700)).unwrap();
-        let told = Folders::at(bed.path().join("a/code")).unwrap_err().to_string();
+        let told = Folders::open(bed.path().join("a/code")).unwrap_err().to_string();
         assert!(told.contains(&format!("may not pass {}:", bed.path().display())), "{told}");
     }
 }

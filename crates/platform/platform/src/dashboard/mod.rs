@@ -25,7 +25,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::api::ApiError;
-use crate::scheduler::Watched;
+use crate::scheduler::Observable;
 use crate::scheduler::snapshot::Snapshot;
 use stream::Viewer;
 
@@ -39,7 +39,7 @@ const FRESH: Duration = Duration::from_millis(500);
 /// What people look at.
 #[derive(Debug)]
 pub struct Dashboard {
-    watched: Arc<dyn Watched>,
+    watched: Arc<dyn Observable>,
     seats: Arc<Semaphore>,
     /// What was seen last, as JSON, and when.
     last: Mutex<Option<(Instant, Arc<str>)>>,
@@ -48,7 +48,7 @@ pub struct Dashboard {
 
 impl Dashboard {
     /// One that shows this.
-    pub fn of(watched: Arc<dyn Watched>) -> Arc<Dashboard> {
+    pub fn new(watched: Arc<dyn Observable>) -> Arc<Dashboard> {
         let seats = Arc::new(Semaphore::new(MOST_VIEWERS));
         let is_over = watch::Sender::new(false);
         Arc::new(Dashboard { watched, seats, last: Mutex::default(), is_over })
@@ -85,7 +85,7 @@ impl Dashboard {
 }
 
 /// Looks where it holds nobody up.
-async fn seen(watched: Arc<dyn Watched>) -> Result<Snapshot, ApiError> {
+async fn seen(watched: Arc<dyn Observable>) -> Result<Snapshot, ApiError> {
     let seen = tokio::task::spawn_blocking(move || watched.snapshot()).await;
     seen.map_err(|_| ApiError::Internal("nobody could look".to_owned()))
 }

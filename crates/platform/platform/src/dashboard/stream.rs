@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use super::Dashboard;
-use crate::scheduler::decisions::{Told, Watch};
+use crate::scheduler::decisions::{Published, Subscription};
 
 /// How often it is told what there is.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -36,8 +36,8 @@ pub struct Viewer {
     dashboard: Arc<Dashboard>,
     _seat: OwnedSemaphorePermit,
     /// Decisions of before, until they are told.
-    past: Option<Vec<Arc<Told>>>,
-    coming: Receiver<Arc<Told>>,
+    past: Option<Vec<Arc<Published>>>,
+    upcoming: Receiver<Arc<Published>>,
     /// Decisions that were lost, and of which that is not told yet.
     missed: u64,
     /// Until then no decisions are told.
@@ -49,20 +49,20 @@ pub struct Viewer {
 /// What is told next.
 enum Next {
     Snapshot,
-    Decisions(Result<Arc<Told>, RecvError>),
+    Decisions(Result<Arc<Published>, RecvError>),
     End,
 }
 
 impl Viewer {
     /// Somebody who begins to look, and has a seat for it.
     pub fn new(dashboard: Arc<Dashboard>, seat: OwnedSemaphorePermit) -> Viewer {
-        let Watch { past, coming } = dashboard.watched.watch();
+        let Subscription { past, upcoming } = dashboard.watched.subscribe();
         let mut ticks = interval(PERIOD);
         // Who is slow is not told twice what is past.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let is_over = dashboard.is_over.subscribe();
         let (past, quiet) = (Some(past), Instant::now());
-        Viewer { dashboard, _seat: seat, past, coming, missed: 0, quiet, ticks, is_over }
+        Viewer { dashboard, _seat: seat, past, upcoming, missed: 0, quiet, ticks, is_over }
     }
 
     /// What they are told, until they go or the platform ends. Nothing is done unless they take it.
@@ -96,11 +96,11 @@ impl Viewer {
     }
 
     /// Decisions that were made meanwhile.
-    fn gather(&mut self, first: Arc<Told>) -> Vec<Arc<Told>> {
+    fn gather(&mut self, first: Arc<Published>) -> Vec<Arc<Published>> {
         self.quiet = Instant::now() + GATHERED;
         let mut all = vec![first];
         while all.len() < MOST_GATHERED {
-            match self.coming.try_recv() {
+            match self.upcoming.try_recv() {
                 Ok(another) => all.push(another),
                 Err(TryRecvError::Lagged(missed)) => {
                     self.missed = missed;
@@ -113,10 +113,10 @@ impl Viewer {
     }
 
     async fn next(&mut self) -> Next {
-        let Viewer { coming, quiet, ticks, is_over, .. } = self;
+        let Viewer { upcoming, quiet, ticks, is_over, .. } = self;
         let decision = async {
             sleep_until(*quiet).await;
-            coming.recv().await
+            upcoming.recv().await
         };
         tokio::select! {
             biased;
@@ -127,8 +127,8 @@ impl Viewer {
     }
 }
 
-fn told(kind: &str, decisions: &[Arc<Told>]) -> Event {
-    let decisions: Vec<&Told> = decisions.iter().map(|told| &**told).collect();
+fn told(kind: &str, decisions: &[Arc<Published>]) -> Event {
+    let decisions: Vec<&Published> = decisions.iter().map(|told| &**told).collect();
     // Of texts, numbers and lists of them there is JSON always, in one line.
     Event::default().event(kind).data(serde_json::to_string(&decisions).unwrap_or_default())
 }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::api::ApiError;
     use crate::dashboard::{MOST_VIEWERS, events};
-    use crate::scheduler::Watched;
+    use crate::scheduler::Observable;
     use crate::scheduler::decisions::Decisions;
     use crate::scheduler::snapshot::Snapshot;
 
@@ -161,7 +161,7 @@ mod tests {
     impl Scene {
         fn decide(&self, count: usize) {
             for _ in 0..count {
-                self.decisions.tell(&Record {
+                self.decisions.publish(&Record {
                     at_ms: 1,
                     about: "g/<b>".to_owned(),
                     question: "checkpoint".to_owned(),
@@ -177,20 +177,20 @@ mod tests {
         }
     }
 
-    impl Watched for Scene {
+    impl Observable for Scene {
         fn snapshot(&self) -> Snapshot {
             let at_ms = 1 + self.looks.fetch_add(1, Ordering::Relaxed);
             Snapshot { at_ms, ..Snapshot::default() }
         }
 
-        fn watch(&self) -> Watch {
-            self.decisions.watch()
+        fn subscribe(&self) -> Subscription {
+            self.decisions.subscribe()
         }
     }
 
     fn scene() -> (Arc<Scene>, Arc<Dashboard>) {
         let scene = Arc::<Scene>::default();
-        (Arc::clone(&scene), Dashboard::of(scene))
+        (Arc::clone(&scene), Dashboard::new(scene))
     }
 
     async fn looked(dashboard: &Arc<Dashboard>) -> Result<Response, ApiError> {

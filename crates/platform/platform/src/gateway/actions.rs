@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::auth::Identity;
-use super::extract::{Asked, Body, Place};
+use super::extract::{Body, PathParams, QueryParams};
 use super::page::Page;
 use super::reply::{Reply, document};
 use super::{Gateway, name};
@@ -19,8 +19,8 @@ const MOST_BODY_BYTES: usize = 64 << 20;
 pub async fn list(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place(namespace): Place<String>,
-    Asked(page): Asked<Page>,
+    PathParams(namespace): PathParams<String>,
+    QueryParams(page): QueryParams<Page>,
 ) -> Reply {
     let namespace = identity.opens(&namespace)?;
     let (skip, limit) = page.bounds()?;
@@ -46,8 +46,8 @@ fn yes() -> bool {
 pub async fn read(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place((namespace, action)): Place<(String, String)>,
-    Asked(WithCode { code }): Asked<WithCode>,
+    PathParams((namespace, action)): PathParams<(String, String)>,
+    QueryParams(WithCode { code }): QueryParams<WithCode>,
 ) -> Reply {
     let (namespace, action) = (identity.opens(&namespace)?, name(&action)?);
     let found = find(&gateway, namespace, &action)?;
@@ -75,8 +75,8 @@ pub struct Overwrite {
 pub async fn put(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place((namespace, action)): Place<(String, String)>,
-    Asked(Overwrite { overwrite }): Asked<Overwrite>,
+    PathParams((namespace, action)): PathParams<(String, String)>,
+    QueryParams(Overwrite { overwrite }): QueryParams<Overwrite>,
     Body(body): Body<MOST_BODY_BYTES>,
 ) -> Reply {
     let (namespace, action) = (identity.opens(&namespace)?.clone(), name(&action)?);
@@ -110,7 +110,7 @@ pub async fn put(
 pub async fn delete(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place((namespace, action)): Place<(String, String)>,
+    PathParams((namespace, action)): PathParams<(String, String)>,
 ) -> Reply {
     let (namespace, action) = (identity.opens(&namespace)?.clone(), name(&action)?);
     let (Gateway { store, caller, .. }, name) = (gateway, action.clone());

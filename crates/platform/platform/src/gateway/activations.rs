@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::actions::on_disk;
 use super::auth::Identity;
-use super::extract::{Asked, Place};
+use super::extract::{PathParams, QueryParams};
 use super::page::Page;
 use super::reply::{Reply, document, streamed};
 use super::{Gateway, name};
@@ -20,14 +20,14 @@ use crate::store::{Selection, Store};
 /// Which activations are listed, and how.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct ListOptions {
     name: Option<String>,
     since: Option<u64>,
     upto: Option<u64>,
     docs: bool,
 }
 
-impl Wanted {
+impl ListOptions {
     fn selection(&self, page: &Page) -> Result<Selection, ApiError> {
         let (skip, limit) = page.bounds()?;
         Ok(Selection {
@@ -44,9 +44,9 @@ impl Wanted {
 pub async fn list(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place(namespace): Place<String>,
-    Asked(page): Asked<Page>,
-    Asked(wanted): Asked<Wanted>,
+    PathParams(namespace): PathParams<String>,
+    QueryParams(page): QueryParams<Page>,
+    QueryParams(wanted): QueryParams<ListOptions>,
 ) -> Reply {
     let namespace = identity.opens(&namespace)?;
     let (store, namespace) = (gateway.store.clone(), namespace.clone());
@@ -112,7 +112,7 @@ async fn find(
 pub async fn read(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place(which): Place<(String, String)>,
+    PathParams(which): PathParams<(String, String)>,
 ) -> Reply {
     Ok(document(find(&identity, &gateway, &which).await?))
 }
@@ -121,7 +121,7 @@ pub async fn read(
 pub async fn logs(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place(which): Place<(String, String)>,
+    PathParams(which): PathParams<(String, String)>,
 ) -> Reply {
     Ok(document(json!({ "logs": find(&identity, &gateway, &which).await?.logs })))
 }
@@ -130,7 +130,7 @@ pub async fn logs(
 pub async fn result(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place(which): Place<(String, String)>,
+    PathParams(which): PathParams<(String, String)>,
 ) -> Reply {
     let response = find(&identity, &gateway, &which).await?.response;
     Ok(document(json!({

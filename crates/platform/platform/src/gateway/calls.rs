@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 
 use super::actions::{find, on_disk};
 use super::auth::Identity;
-use super::extract::{Asked, Body, Place};
+use super::extract::{Body, PathParams, QueryParams};
 use super::reply::{Reply, with_status};
 use super::{Gateway, name};
 use crate::api::{Activation, ActivationId, ApiError};
 use crate::clock::now_ms;
-use crate::scheduler::{Admitted, Call};
-use crate::store::Accepted;
+use crate::scheduler::{Call, CallSlot};
+use crate::store::AcceptedCall;
 use crate::trace::Trace;
 
 /// So long a blocking call is waited for at most; then its id is told.
@@ -28,7 +28,7 @@ const ID_HEADER: &str = "x-openwhisk-activation-id";
 /// How a call is waited for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wish {
+pub struct CallOptions {
     blocking: bool,
     result: bool,
     timeout: Option<u64>,
@@ -38,8 +38,8 @@ pub struct Wish {
 pub async fn call(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place((namespace, action)): Place<(String, String)>,
-    Asked(wish): Asked<Wish>,
+    PathParams((namespace, action)): PathParams<(String, String)>,
+    QueryParams(options): QueryParams<CallOptions>,
     headers: HeaderMap,
     Body(body): Body<MOST_BODY_BYTES>,
 ) -> Reply {
@@ -50,8 +50,8 @@ pub async fn call(
     let action = find(&gateway, namespace, &action)?;
     let id = new_id()?;
     let args = action.parameters.merged(given);
-    let call = Call { id, args, asked_ms, action, trace: Trace::of(&headers) };
-    if !wish.blocking {
+    let call = Call { id, args, asked_ms, action, trace: Trace::from_headers(&headers) };
+    if !options.blocking {
         let Gateway { store, caller, .. } = gateway;
         on_disk(move || {
             store.accept(&accepted(&call))?;
@@ -61,9 +61,9 @@ pub async fn call(
         .await?;
         return Ok(late(id));
     }
-    let time = wish.timeout.map_or(MOST_WAITING, Duration::from_millis).min(MOST_WAITING);
+    let time = options.timeout.map_or(MOST_WAITING, Duration::from_millis).min(MOST_WAITING);
     Ok(match outcome(&gateway, (call, place), time).await? {
-        Some(activation) => finished(&activation, wish.result),
+        Some(activation) => finished(&activation, options.result),
         None => late(id),
     })
 }
@@ -71,7 +71,7 @@ pub async fn call(
 /// Makes a call, and waits for so long for what comes of it. Afterwards it goes on, and its record tells.
 pub async fn outcome(
     gateway: &Gateway,
-    (call, place): (Call, Admitted),
+    (call, place): (Call, CallSlot),
     time: Duration,
 ) -> Result<Option<Activation>, ApiError> {
     let id = call.id;
@@ -98,19 +98,19 @@ fn finished(activation: &Activation, only_result: bool) -> Response {
 
 fn told(id: ActivationId, status: u16, value: &impl serde::Serialize) -> Response {
     let mut response = with_status(status, value);
-    name_activation(&mut response, id);
+    set_activation_id(&mut response, id);
     response
 }
 
 /// Has an answer tell which activation it comes of.
-pub fn name_activation(response: &mut Response, id: ActivationId) {
+pub fn set_activation_id(response: &mut Response, id: ActivationId) {
     if let Ok(id) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(ID_HEADER, id);
     }
 }
 
-fn accepted(call: &Call) -> Accepted {
-    Accepted {
+fn accepted(call: &Call) -> AcceptedCall {
+    AcceptedCall {
         id: call.id,
         namespace: call.action.namespace.clone(),
         name: call.action.name.clone(),

@@ -13,29 +13,31 @@ use crate::api::ApiError;
 
 /// What stands in the path.
 #[derive(Debug)]
-pub struct Place<T>(pub T);
+pub struct PathParams<T>(pub T);
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Place<T> {
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParams<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Place<T>, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<PathParams<T>, ApiError> {
         let found = Path::<T>::from_request_parts(parts, state).await;
         let wrong = |reason: String| ApiError::BadRequest(format!("its path: {reason}"));
-        found.map(|Path(found)| Place(found)).map_err(|rejection| wrong(rejection.body_text()))
+        found.map(|Path(found)| PathParams(found)).map_err(|rejection| wrong(rejection.body_text()))
     }
 }
 
 /// What stands behind the question mark.
 #[derive(Debug)]
-pub struct Asked<T>(pub T);
+pub struct QueryParams<T>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Asked<T>, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<QueryParams<T>, ApiError> {
         let found = Query::<T>::try_from_uri(&parts.uri);
         let wrong = |reason: String| ApiError::BadRequest(format!("its query: {reason}"));
-        found.map(|Query(found)| Asked(found)).map_err(|rejection| wrong(rejection.body_text()))
+        found
+            .map(|Query(found)| QueryParams(found))
+            .map_err(|rejection| wrong(rejection.body_text()))
     }
 }
 

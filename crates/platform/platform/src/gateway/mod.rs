@@ -35,7 +35,7 @@ use crate::api::{ApiError, Limits, Name, Runtimes};
 use crate::scheduler::{Caller, MOST_CALLS};
 use crate::store::Store;
 use auth::Identity;
-use extract::Place;
+use extract::PathParams;
 use reply::{Reply, document};
 
 /// Where all of OpenWhisk's interface is.
@@ -114,12 +114,12 @@ async fn namespaces(identity: Identity) -> Response {
 }
 
 /// What there is none of, so that clients that list everything get on.
-async fn nothing(identity: Identity, Place(namespace): Place<String>) -> Reply {
+async fn nothing(identity: Identity, PathParams(namespace): PathParams<String>) -> Reply {
     identity.opens(&namespace)?;
     Ok(document(json!([])))
 }
 
-async fn limits(identity: Identity, Place(namespace): Place<String>) -> Reply {
+async fn limits(identity: Identity, PathParams(namespace): PathParams<String>) -> Reply {
     identity.opens(&namespace)?;
     Ok(document(Limits::of_namespace(MOST_CALLS)))
 }

@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::Name;
 use crate::store::StoreError;
-pub use keys::have_guest;
+pub use keys::ensure_guest_key;
 pub use socket::{Listener, ask};
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ask {
+pub enum KeyRequest {
     /// A new key.
     Create(Name),
     /// The keys of a namespace, or all.
@@ -35,7 +35,7 @@ pub enum Ask {
 /// What is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
+pub enum KeyReply {
     /// The new key. Its secret is kept nowhere, and not told again.
     Made {
         /// The public part.
@@ -44,14 +44,14 @@ pub enum Told {
         secret: String,
     },
     /// Keys, without their secrets.
-    Keys(Vec<Shown>),
+    Keys(Vec<KeyInfo>),
     /// So many keys are no more.
     Revoked(usize),
 }
 
 /// A key in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct KeyInfo {
     /// The public part.
     pub user: String,
     /// Whose it is.
@@ -65,10 +65,10 @@ pub struct Shown {
 pub enum OperatorError {
     /// No platform was ever there.
     #[error("{} holds no platform's state; farfork serve makes it (--state DIR)", .0.display())]
-    Nothing(PathBuf),
+    NoState(PathBuf),
     /// A file or socket fails.
     #[error("cannot {doing} {}: {}", .place.display(), farfork_sys::words::of(.source))]
-    Place {
+    Io {
         /// What was being done.
         doing: &'static str,
         /// To what.
@@ -84,7 +84,7 @@ pub enum OperatorError {
     Random,
     /// The platform ends, or is another version.
     #[error("the platform that listens at {} has not answered: try again when it has started or ended", .0.display())]
-    Silent(PathBuf),
+    NoAnswer(PathBuf),
     /// The platform cannot.
     #[error("{0}")]
     Failed(String),

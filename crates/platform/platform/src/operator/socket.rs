@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 use tokio::net::{UnixListener, UnixStream};
 
 use super::keys::answer;
-use super::{Ask, OperatorError, Told};
+use super::{KeyReply, KeyRequest, OperatorError};
 use crate::http::Connection;
 use crate::store::{Embedded, Store};
 
@@ -29,10 +29,9 @@ fn path(state: &Path) -> PathBuf {
 impl Listener {
     /// Listens where the state lies, in the place of a platform that was there before. The caller's umask
     /// leaves the socket to its owner, and no other platform has the state.
-    pub fn at(state: &Path) -> Result<Listener, OperatorError> {
+    pub fn bind(state: &Path) -> Result<Listener, OperatorError> {
         let path = path(state);
-        let place =
-            |source| OperatorError::Place { doing: "listen at", place: path.clone(), source };
+        let place = |source| OperatorError::Io { doing: "listen at", place: path.clone(), source };
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(place(error)),
             _ => {}
@@ -48,9 +47,9 @@ impl Listener {
 }
 
 /// What was done, or why not, in words.
-type Outcome = Result<Told, String>;
+type Outcome = Result<KeyReply, String>;
 
-async fn told(State(store): State<Arc<dyn Store>>, Json(ask): Json<Ask>) -> Json<Outcome> {
+async fn told(State(store): State<Arc<dyn Store>>, Json(ask): Json<KeyRequest>) -> Json<Outcome> {
     // It writes to disk, which is not to hold up calls.
     let told = tokio::task::spawn_blocking(move || answer(&*store, &ask)).await;
     Json(match told {
@@ -60,9 +59,9 @@ async fn told(State(store): State<Arc<dyn Store>>, Json(ask): Json<Ask>) -> Json
 }
 
 /// Asks the platform that serves `state`, or the state itself if none does.
-pub fn ask(state: &Path, ask: &Ask) -> Result<Told, OperatorError> {
+pub fn ask(state: &Path, ask: &KeyRequest) -> Result<KeyReply, OperatorError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let place = |source| OperatorError::Place { doing: "reach", place: path(state), source };
+    let place = |source| OperatorError::Io { doing: "reach", place: path(state), source };
     match runtime.map_err(place)?.block_on(over_socket(state, ask))? {
         Some(told) => told.map_err(OperatorError::Failed),
         None => answer(&open(state)?, ask),
@@ -72,45 +71,45 @@ pub fn ask(state: &Path, ask: &Ask) -> Result<Told, OperatorError> {
 fn open(state: &Path) -> Result<Embedded, OperatorError> {
     let path = state.join("store.redb");
     if !path.exists() {
-        return Err(OperatorError::Nothing(state.to_owned()));
+        return Err(OperatorError::NoState(state.to_owned()));
     }
     Ok(Embedded::open(&path)?)
 }
 
 /// What a platform says; nothing if there is none.
-async fn over_socket(state: &Path, ask: &Ask) -> Result<Option<Outcome>, OperatorError> {
+async fn over_socket(state: &Path, ask: &KeyRequest) -> Result<Option<Outcome>, OperatorError> {
     let path = path(state);
     let stream = match UnixStream::connect(&path).await {
         Ok(stream) => stream,
         Err(error) => match error.kind() {
             // One that was killed leaves its socket.
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
-            _ => return Err(OperatorError::Place { doing: "reach", place: path, source: error }),
+            _ => return Err(OperatorError::Io { doing: "reach", place: path, source: error }),
         },
     };
-    let silent = || OperatorError::Silent(path.clone());
-    let mut connection = Connection::over(stream).await.map_err(|_| silent())?;
-    let body = serde_json::to_vec(ask).map_err(|_| silent())?;
-    let (_, body) = connection.post("/", Bytes::from(body)).await.map_err(|_| silent())?;
-    serde_json::from_slice(&body).map(Some).map_err(|_| silent())
+    let no_answer = || OperatorError::NoAnswer(path.clone());
+    let mut connection = Connection::handshake(stream).await.map_err(|_| no_answer())?;
+    let body = serde_json::to_vec(ask).map_err(|_| no_answer())?;
+    let (_, body) = connection.post("/", Bytes::from(body)).await.map_err(|_| no_answer())?;
+    serde_json::from_slice(&body).map(Some).map_err(|_| no_answer())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn make(state: &Path) -> Result<Told, OperatorError> {
-        ask(state, &Ask::Create("team".parse().unwrap()))
+    fn make(state: &Path) -> Result<KeyReply, OperatorError> {
+        ask(state, &KeyRequest::Create("team".parse().unwrap()))
     }
 
     #[test]
     fn without_a_platform_the_state_is_asked() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path();
-        assert!(matches!(make(state), Err(OperatorError::Nothing(_))));
+        assert!(matches!(make(state), Err(OperatorError::NoState(_))));
         assert_eq!(fs::read_dir(state).unwrap().count(), 0, "nothing is made");
         drop(Embedded::open(&state.join("store.redb")).unwrap());
-        assert!(matches!(make(state), Ok(Told::Made { .. })));
+        assert!(matches!(make(state), Ok(KeyReply::Made { .. })));
     }
 
     #[test]
@@ -122,14 +121,14 @@ mod tests {
         let serving = Arc::clone(&store);
         let listener = {
             let _in_runtime = runtime.enter();
-            Listener::at(state).unwrap()
+            Listener::bind(state).unwrap()
         };
         runtime.spawn(listener.serve(serving));
-        let Ok(Told::Made { user, .. }) = make(state) else { panic!("no key") };
+        let Ok(KeyReply::Made { user, .. }) = make(state) else { panic!("no key") };
         assert!(store.key(&user).unwrap().is_some(), "the platform has it at once");
         drop(runtime);
         assert!(matches!(make(state), Err(OperatorError::Store(_))), "somebody has the database");
         drop(store);
-        assert!(path(state).exists() && matches!(make(state), Ok(Told::Made { .. })));
+        assert!(path(state).exists() && matches!(make(state), Ok(KeyReply::Made { .. })));
     }
 }

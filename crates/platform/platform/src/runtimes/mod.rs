@@ -39,12 +39,12 @@ pub struct NoRuntime {
 
 /// The runtimes that are found on this machine, beside Python's.
 #[derive(Clone, Debug, Default)]
-pub struct Others {
+pub struct OtherRuntimes {
     /// Node.js, if it is there.
     pub nodejs: Option<NodeJs>,
 }
 
-impl Others {
+impl OtherRuntimes {
     /// What serves an action, whose files are in `folder` if it has any; nothing if that is the server that
     /// every instance begins with.
     pub fn server(
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_server() {
-        let others = Others { nodejs: Some(NodeJs::made_up()) };
+        let others = OtherRuntimes { nodejs: Some(NodeJs::made_up()) };
         let folder = Path::new("/state/code/a");
         assert_eq!(others.server(&action("python", "x"), Some(folder)), Ok(None));
         let blackbox = action("blackbox", "#!/bin/sh");
@@ -103,7 +103,7 @@ mod tests {
         let nodejs = others.server(&action("nodejs", "x"), None).unwrap().unwrap();
         assert!(nodejs.arguments.contains(&"--max-old-space-size=384".to_owned()), "{nodejs:?}");
         assert_eq!(nodejs.folder, Path::new("/"));
-        let told = Others::default().server(&action("nodejs", "x"), None).unwrap_err();
+        let told = OtherRuntimes::default().server(&action("nodejs", "x"), None).unwrap_err();
         assert_eq!(told.to_string(), "there is no runtime for nodejs:20 on this machine");
     }
 }

@@ -22,12 +22,12 @@ const DRAWS: &str = "openssl.cnf";
 /// The server's files, the first of which is executed.
 const FILES: [(&str, &str); 7] = [
     ("action.js", include_str!("nodejs/action.js")),
-    ("draws.js", include_str!("nodejs/draws.js")),
+    ("random.js", include_str!("nodejs/random.js")),
     ("listening.js", include_str!("nodejs/listening.js")),
     ("load.js", include_str!("nodejs/load.js")),
     (DRAWS, include_str!("nodejs/openssl.cnf")),
     ("output.js", include_str!("nodejs/output.js")),
-    ("surroundings.js", include_str!("nodejs/surroundings.js")),
+    ("environment.js", include_str!("nodejs/environment.js")),
 ];
 
 /// Node.js that was asked for cannot be used.

@@ -29,14 +29,14 @@ pub struct Advisor {
     settings: Settings,
     journal: Mutex<Option<JournalFile>>,
     /// How often who was asked decided what.
-    pub counts: Family<OfDecision, Counter>,
+    pub counts: Family<DecisionLabels, Counter>,
     /// What was decided, for those who look.
     pub decisions: Decisions,
 }
 
 /// Decisions that are counted as one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct OfDecision {
+pub struct DecisionLabels {
     policy: &'static str,
     /// What was decided, in a word; nothing where that is a figure or a list.
     choice: String,
@@ -158,18 +158,18 @@ impl Advisor {
     }
 
     /// Asks a policy about somebody.
-    pub fn ask<F: Facts>(&self, policy: &dyn Policy<F>, about: &str, facts: &F) -> F::Choice {
+    pub fn decide<F: Facts>(&self, policy: &dyn Policy<F>, about: &str, facts: &F) -> F::Choice {
         let decision = policy.decide(facts);
-        self.decided(about, facts, &decision);
+        self.record(about, facts, &decision);
         decision.choice
     }
 
     /// Counts and keeps what a policy has decided about somebody.
-    pub fn decided<F: Facts>(&self, about: &str, facts: &F, decision: &Decision<F::Choice>) {
-        self.counts.get_or_create(&OfDecision::of::<F>(&decision.choice)).inc();
+    pub fn record<F: Facts>(&self, about: &str, facts: &F, decision: &Decision<F::Choice>) {
+        self.counts.get_or_create(&DecisionLabels::of::<F>(&decision.choice)).inc();
         let record = Record::new(now_ms(), about, facts, decision).map_err(io::Error::from);
         if let Ok(record) = &record {
-            self.decisions.tell(record);
+            self.decisions.publish(record);
         }
         self.keep(record);
     }
@@ -183,8 +183,8 @@ impl Advisor {
     }
 }
 
-impl OfDecision {
-    fn of<F: Facts>(choice: &F::Choice) -> OfDecision {
+impl DecisionLabels {
+    fn of<F: Facts>(choice: &F::Choice) -> DecisionLabels {
         let choice = match serde_json::to_value(choice) {
             Ok(Value::String(word)) => word,
             Ok(Value::Bool(is_so)) => if is_so { "yes" } else { "no" }.to_owned(),
@@ -193,7 +193,7 @@ impl OfDecision {
             Ok(Value::Object(with)) => with.keys().next().cloned().unwrap_or_default(),
             _ => String::new(),
         };
-        OfDecision { policy: F::QUESTION, choice }
+        DecisionLabels { policy: F::QUESTION, choice }
     }
 }
 
@@ -218,7 +218,7 @@ mod tests {
             let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
             for (calls, expected) in [(1, Timing::NotYet), (16, Timing::Now)] {
                 let facts = CheckpointFacts { calls, ..CheckpointFacts::default() };
-                let choice = advisor.ask(&*advisor.policies.checkpoint, "guest/a", &facts);
+                let choice = advisor.decide(&*advisor.policies.checkpoint, "guest/a", &facts);
                 assert_eq!(choice, expected);
             }
         }
@@ -235,7 +235,7 @@ mod tests {
             fs::write(&path, text).unwrap();
             let journal = JournalFile::open(&path).unwrap();
             let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
-            advisor.ask(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+            advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
         }
         assert_eq!(replayed(&path), (2, 0));
     }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     fn ask(advisor: &Advisor) {
-        advisor.ask(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+        advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
     }
 
     fn lost(advisor: &Advisor) -> u64 {
@@ -303,7 +303,7 @@ mod tests {
         let mut journal = JournalFile::open(&path).unwrap();
         journal.bytes = MOST_BYTES;
         let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
-        advisor.ask(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+        advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
         assert_eq!(replayed(&path), (1, 0));
         assert!(directory.path().join("decisions.old.jsonl").exists());
         let text = fs::read_to_string(&path).unwrap();

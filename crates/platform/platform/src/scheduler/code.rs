@@ -73,7 +73,7 @@ impl Shared {
         let is_blackbox = action.exec.is_blackbox();
         let had = tokio::task::spawn_blocking(move || {
             let contents = if is_blackbox { Contents::Program } else { Contents::Archive };
-            folders.have(&name, user, contents(&code))
+            folders.ensure(&name, user, contents(&code))
         });
         let had = had.await.map_err(|_| NoCode::Lost("the platform ends".to_owned()))?;
         had.map_err(|error| match error {

@@ -22,7 +22,7 @@ const BEHIND: usize = 256;
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Told {
+pub struct Published {
     /// Its number, from 0 when the platform began.
     pub number: u64,
     /// When, in milliseconds since 1970.
@@ -39,24 +39,24 @@ pub struct Told {
 
 /// What somebody looks at.
 #[derive(Debug)]
-pub struct Watch {
+pub struct Subscription {
     /// The last decisions, the oldest first.
-    pub past: Vec<Arc<Told>>,
+    pub past: Vec<Arc<Published>>,
     /// Those to come.
-    pub coming: broadcast::Receiver<Arc<Told>>,
+    pub upcoming: broadcast::Receiver<Arc<Published>>,
 }
 
 /// The last decisions.
 #[derive(Debug)]
 pub struct Decisions {
     kept: Mutex<Kept>,
-    sender: broadcast::Sender<Arc<Told>>,
+    sender: broadcast::Sender<Arc<Published>>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
     next: u64,
-    last: BTreeMap<String, VecDeque<Arc<Told>>>,
+    last: BTreeMap<String, VecDeque<Arc<Published>>>,
 }
 
 impl Default for Decisions {
@@ -67,9 +67,9 @@ impl Default for Decisions {
 
 impl Decisions {
     /// A decision was made.
-    pub fn tell(&self, record: &Record) {
+    pub fn publish(&self, record: &Record) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = Arc::new(Told {
+        let told = Arc::new(Published {
             number: kept.next,
             at_ms: record.at_ms,
             about: record.about.clone(),
@@ -88,13 +88,13 @@ impl Decisions {
     }
 
     /// Begins to look.
-    pub fn watch(&self) -> Watch {
+    pub fn subscribe(&self) -> Subscription {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut past: Vec<_> = kept.last.values().flatten().cloned().collect();
-        let coming = self.sender.subscribe();
+        let upcoming = self.sender.subscribe();
         drop(kept);
         past.sort_unstable_by_key(|told| told.number);
-        Watch { past, coming }
+        Subscription { past, upcoming }
     }
 }
 
@@ -117,9 +117,9 @@ mod tests {
     #[test]
     fn what_is_rare_stays_beside_what_is_frequent() {
         let decisions = Decisions::default();
-        decisions.tell(&record("checkpoint", "rare"));
-        (0..100).for_each(|number| decisions.tell(&record("keep-alive", &number.to_string())));
-        let past = decisions.watch().past;
+        decisions.publish(&record("checkpoint", "rare"));
+        (0..100).for_each(|number| decisions.publish(&record("keep-alive", &number.to_string())));
+        let past = decisions.subscribe().past;
         assert_eq!(past.len(), 1 + KEPT);
         assert_eq!((past[0].why.as_str(), past[1].why.as_str()), ("rare", "84"));
         assert!(past.windows(2).all(|two| two[0].number < two[1].number));
@@ -128,15 +128,15 @@ mod tests {
     #[test]
     fn each_is_heard_once_and_who_is_slow_hears_how_many_are_lost() {
         let decisions = Decisions::default();
-        decisions.tell(&record("checkpoint", "before"));
-        let Watch { past, mut coming } = decisions.watch();
+        decisions.publish(&record("checkpoint", "before"));
+        let Subscription { past, mut upcoming } = decisions.subscribe();
         assert_eq!(past.len(), 1);
-        assert_eq!(coming.try_recv(), Err(TryRecvError::Empty));
-        decisions.tell(&record("checkpoint", "after"));
-        assert_eq!(coming.try_recv().unwrap().why, "after");
+        assert_eq!(upcoming.try_recv(), Err(TryRecvError::Empty));
+        decisions.publish(&record("checkpoint", "after"));
+        assert_eq!(upcoming.try_recv().unwrap().why, "after");
         let many = BEHIND as u64 + 44;
-        (0..many).for_each(|_| decisions.tell(&record("checkpoint", "much")));
-        assert_eq!(coming.try_recv(), Err(TryRecvError::Lagged(44)));
-        assert_eq!(coming.try_recv().unwrap().number, 2 + 44);
+        (0..many).for_each(|_| decisions.publish(&record("checkpoint", "much")));
+        assert_eq!(upcoming.try_recv(), Err(TryRecvError::Lagged(44)));
+        assert_eq!(upcoming.try_recv().unwrap().number, 2 + 44);
     }
 }

@@ -7,11 +7,11 @@ use hyper::body::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::call_error::CallError;
 use super::instance::End;
 use super::logs::{Lines, Logs};
 use super::nodes::{Connect, Paused};
-use super::trouble::Trouble;
-use crate::http::{Connection, Silence};
+use crate::http::{Connection, HttpError};
 
 /// How often it is looked whether an instance that pauses at its deadline does so still.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -47,20 +47,20 @@ impl Deadline {
 
 /// What comes of work with an instance, while its lines are read, until it ends or time is over.
 pub async fn watched<T>(
-    work: impl Future<Output = Result<T, Silence>>,
+    work: impl Future<Output = Result<T, HttpError>>,
     deadline: &Deadline,
     end: &mut watch::Receiver<Option<End>>,
     logs: &mut Logs,
     lines: &mut Lines,
-) -> Result<T, Trouble> {
+) -> Result<T, CallError> {
     let work = async {
         tokio::select! {
             // An answer that is there counts, whatever became of the instance.
             biased;
             answer = work => Ok(answer?),
             // Nobody else changes it; a sender that is gone has said all.
-            _ = end.wait_for(Option::is_some) => Err(Trouble::Gone),
-            () = deadline.passed() => Err(Trouble::Late),
+            _ = end.wait_for(Option::is_some) => Err(CallError::Exited),
+            () = deadline.passed() => Err(CallError::TimedOut),
         }
     };
     logs.during(work, lines).await
@@ -72,15 +72,15 @@ pub async fn exchange(
     connection: &mut Option<Connection>,
     path: &str,
     body: Bytes,
-) -> Result<(u16, Bytes), Silence> {
+) -> Result<(u16, Bytes), HttpError> {
     if let Some(open) = connection {
         match open.post(path, body.clone()).await {
-            Err(Silence::NotSent) => *connection = None,
+            Err(HttpError::NotSent) => *connection = None,
             other => return other,
         }
     }
-    let stream = connect().await.map_err(|_| Silence::NotSent)?;
-    let made = Connection::over(stream).await?;
+    let stream = connect().await.map_err(|_| HttpError::NotSent)?;
+    let made = Connection::handshake(stream).await?;
     connection.insert(made).post(path, body).await
 }
 

@@ -105,7 +105,7 @@ impl State {
 
 /// An instance that is added.
 #[derive(Debug)]
-pub struct Newcomer<'a> {
+pub struct NewInstance<'a> {
     /// Its name.
     pub id: u64,
     /// The namespace and name of its action.
@@ -120,7 +120,7 @@ pub struct Newcomer<'a> {
 
 /// What is on a node, as those see it who need room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Neighbours {
+pub struct Occupancy {
     /// What has nothing to do.
     pub idle: Vec<Idle>,
     /// How many instances have something to do.
@@ -135,7 +135,7 @@ pub struct Neighbours {
 
 /// An instance, as those see it who count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resident {
+pub struct InstanceInfo {
     /// Its name.
     pub id: u64,
     /// The namespace and name of its action.
@@ -148,7 +148,7 @@ pub struct Resident {
 
 /// An instance's place among all, given up when this is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct FleetSlot {
     fleet: Arc<Fleet>,
     id: u64,
     /// The node that it is on.
@@ -171,12 +171,12 @@ impl Fleet {
     /// Adds an instance, which has something to do.
     pub fn add(
         self: &Arc<Fleet>,
-        newcomer: Newcomer<'_>,
+        new: NewInstance<'_>,
         evict: impl Fn() + Send + 'static,
-    ) -> Place {
-        let Newcomer { id, function, node, bytes, start_us } = newcomer;
+    ) -> FleetSlot {
+        let NewInstance { id, function, node, bytes, start_us } = new;
         let (node, evict) = (node.to_owned(), Box::new(evict));
-        let place = Place { fleet: Arc::clone(self), id, node: node.clone() };
+        let place = FleetSlot { fleet: Arc::clone(self), id, node: node.clone() };
         let (held_bytes, work) = (None, Work::Busy);
         let entry = Entry { function, node, bytes, held_bytes, start_us, work, evict };
         self.state().entries.insert(id, entry);
@@ -184,18 +184,18 @@ impl Fleet {
     }
 
     /// All instances that have started.
-    pub fn residents(&self) -> Vec<Resident> {
-        let resident = |(id, entry): (&u64, &Entry)| Resident {
+    pub fn instances(&self) -> Vec<InstanceInfo> {
+        let instance = |(id, entry): (&u64, &Entry)| InstanceInfo {
             id: *id,
             function: entry.function.clone(),
             node: entry.node.clone(),
             is_idle: entry.work != Work::Busy,
         };
-        self.state().entries.iter().map(resident).collect()
+        self.state().entries.iter().map(instance).collect()
     }
 
     /// The instances of a node.
-    pub fn on(&self, node: &str) -> Neighbours {
+    pub fn on(&self, node: &str) -> Occupancy {
         let state = self.state();
         let leaving_bytes = state.leaving_bytes(node);
         let here = || state.entries.iter().filter(|(_, entry)| entry.node == node);
@@ -211,7 +211,7 @@ impl Fleet {
         let busy = here().filter(|(_, entry)| entry.work.is_busy()).count() as u64;
         let has_freed = state.freed.get(node).is_some_and(|freed| freed.elapsed() < SETTLED);
         let is_settling = has_freed || leaving_bytes > 0;
-        Neighbours { idle: idle.collect(), busy, leaving_bytes, is_settling }
+        Occupancy { idle: idle.collect(), busy, leaving_bytes, is_settling }
     }
 
     /// Has the functions of these instances end them, if they still have nothing to do. Names of what is
@@ -249,7 +249,7 @@ impl Drop for Leaving {
     }
 }
 
-impl Place {
+impl FleetSlot {
     /// It has nothing to do, or has something again; what it takes, as far as that is known.
     pub fn set_idle(&self, calls_per_hour: Option<u64>, bytes: Option<u64>) {
         let mut state = self.fleet.state();
@@ -268,7 +268,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for FleetSlot {
     fn drop(&mut self) {
         let mut state = self.fleet.state();
         let entry = state.entries.remove(&self.id);
@@ -293,18 +293,18 @@ mod tests {
                 evicted.fetch_add(1 << (8 * (id - 1)), Ordering::Relaxed);
             };
             let function = ["guest", "a"].map(|name| name.parse().unwrap()).into();
-            fleet.add(Newcomer { id, function, node, bytes: 100, start_us: 7 }, evict)
+            fleet.add(NewInstance { id, function, node, bytes: 100, start_us: 7 }, evict)
         };
         let (first, second, other) = (place(1, "a"), place(2, "a"), place(3, "b"));
-        let busy = |busy, is_settling| Neighbours { busy, is_settling, ..Neighbours::default() };
+        let busy = |busy, is_settling| Occupancy { busy, is_settling, ..Occupancy::default() };
         assert_eq!(fleet.on("a"), busy(2, false));
         first.set_idle(Some(9), Some(50));
         let idle = Idle { id: "1".to_owned(), bytes: 50, saves_us: 7, uses_per_hour: 9 };
-        assert_eq!(fleet.on("a"), Neighbours { idle: vec![idle], ..busy(1, true) });
+        assert_eq!(fleet.on("a"), Occupancy { idle: vec![idle], ..busy(1, true) });
         assert_eq!(fleet.on("b"), busy(1, false));
-        let idle = fleet.residents().into_iter().filter(|resident| resident.is_idle);
+        let idle = fleet.instances().into_iter().filter(|instance| instance.is_idle);
         assert_eq!(
-            idle.map(|resident| (resident.id, resident.node)).collect::<Vec<_>>(),
+            idle.map(|instance| (instance.id, instance.node)).collect::<Vec<_>>(),
             [(1, "a".to_owned())]
         );
         first.set_idle(None, None);
@@ -324,7 +324,7 @@ mod tests {
         let fleet = Arc::new(Fleet::default());
         let place = |id: u64| {
             let function = ["guest", "a"].map(|name| name.parse().unwrap()).into();
-            let place = Newcomer { id, function, node: "a", bytes: 100, start_us: 7 };
+            let place = NewInstance { id, function, node: "a", bytes: 100, start_us: 7 };
             let place = fleet.add(place, || ());
             place.set_idle(Some(1), Some(30));
             place
@@ -345,7 +345,7 @@ mod tests {
         tokio::time::advance(LEAVING).await;
         assert_eq!((leaving(), fleet.on("b").is_settling), (0, true));
         tokio::time::advance(SETTLED).await;
-        assert_eq!(fleet.on("b"), Neighbours::default());
+        assert_eq!(fleet.on("b"), Occupancy::default());
         fleet.evict(&["2".to_owned(), "3".to_owned()]);
         second.set_idle(None, None);
         assert_eq!((leaving(), fleet.on("a").busy), (30, 1), "a call came first");

@@ -25,14 +25,14 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::code::Code;
-use super::instance::{Instance, Spent};
-use super::metrics::{Counted, Way};
+use super::counter::CountGuard;
+use super::image_usage::ImageSlot;
+use super::instance::{CallTimes, Instance};
+use super::metrics::{CallPhases, FunctionCounters};
 use super::nodes::{NodesError, Usage};
 use super::platform::Shared;
 use super::running::Run;
-use super::shelf::Slot;
-use super::tally::Tallied;
-use super::{Admitted, Call, image, snapshot};
+use super::{Call, CallSlot, image, snapshot};
 use crate::api::{Action, Activation};
 use resting::Idle;
 
@@ -54,13 +54,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A call that waits.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct QueuedCall {
     /// It.
     pub call: Call,
     /// Who is told what comes of it; nobody if the caller has gone.
     pub answer: oneshot::Sender<Activation>,
     /// Its place among the calls of its namespace.
-    pub place: Admitted,
+    pub place: CallSlot,
     /// How often it was handed to an instance that did not take it, or found none.
     pub tries: u32,
     /// Since when it waits here.
@@ -69,9 +69,9 @@ pub struct Waiting {
 
 /// What a function is told by others.
 #[derive(Debug)]
-pub enum Told {
+pub enum Command {
     /// It is called.
-    Called(Box<Waiting>),
+    Called(Box<QueuedCall>),
     /// There is no such version any more. It makes the calls that it was told of, and ends.
     Gone,
 }
@@ -87,9 +87,9 @@ pub enum Message {
     /// An instance was started, or not.
     Started { result: Result<Box<Instance>, NodesError>, is_clone: bool },
     /// A call was made; the instance may make another.
-    Made { instance: Option<Box<Instance>>, run_us: Option<u64>, cold_us: Option<u64> },
+    CallFinished { instance: Option<Box<Instance>>, run_us: Option<u64>, cold_us: Option<u64> },
     /// An instance did not take a call.
-    NotTaken(Box<Waiting>),
+    NotTaken(Box<QueuedCall>),
     /// An instance was checkpointed, or not.
     Checkpointed { instance: Option<Box<Instance>>, result: Result<(), NodesError> },
 }
@@ -102,7 +102,7 @@ enum Image {
     /// An instance is being checkpointed.
     InTheMaking,
     /// There is one.
-    There(Slot),
+    There(ImageSlot),
 }
 
 /// A function, owned by its task.
@@ -112,18 +112,18 @@ pub struct Function {
     version: Action,
     /// What its calls are made of: that version, or a later one where the code of it was no more.
     action: Action,
-    served: Tallied<String>,
+    served: CountGuard<String>,
     /// What its calls are counted by.
-    counted: Counted,
+    counted: FunctionCounters,
     /// What the journal calls it.
     about: String,
     image_name: String,
-    told: UnboundedReceiver<Told>,
+    told: UnboundedReceiver<Command>,
     /// Whether it is told nothing any more.
-    is_told_all: bool,
+    is_closed: bool,
     inbox: UnboundedReceiver<Message>,
     outbox: UnboundedSender<Message>,
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedCall>,
     /// The one that was used last is last.
     idle: Vec<Idle>,
     /// Instances that make a call or are being checkpointed.
@@ -151,17 +151,17 @@ pub struct Function {
     look_again: Option<Instant>,
     is_gone: bool,
     /// How many calls it has said to wait.
-    said_waiting: usize,
+    reported_waiting: usize,
 }
 
 impl Function {
     /// Begins to schedule a function; it is told what happens by what this returns.
-    pub fn begin(shared: Arc<Shared>, action: Action) -> UnboundedSender<Told> {
+    pub fn spawn(shared: Arc<Shared>, action: Action) -> UnboundedSender<Command> {
         let (tell, told) = unbounded_channel();
         let (outbox, inbox) = unbounded_channel();
         let image_name = image::name(&action);
         let function = Function {
-            counted: shared.metrics.functions.of(&action),
+            counted: shared.metrics.functions.counters(&action),
             about: action.path(),
             served: shared.served.add(&image_name),
             image_name,
@@ -169,7 +169,7 @@ impl Function {
             version: action.clone(),
             action,
             told,
-            is_told_all: false,
+            is_closed: false,
             inbox,
             outbox,
             queue: VecDeque::new(),
@@ -191,7 +191,7 @@ impl Function {
             cold_us: None,
             look_again: None,
             is_gone: false,
-            said_waiting: 0,
+            reported_waiting: 0,
         };
         tokio::spawn(function.live());
         tell
@@ -208,10 +208,10 @@ impl Function {
                 biased;
                 // It has a sender itself.
                 Some(message) = self.inbox.recv() => self.hear(message),
-                told = self.told.recv(), if !self.is_told_all => match told {
-                    Some(Told::Called(waiting)) => self.called(*waiting),
-                    Some(Told::Gone) => self.retire(),
-                    None => self.is_told_all = true,
+                told = self.told.recv(), if !self.is_closed => match told {
+                    Some(Command::Called(waiting)) => self.called(*waiting),
+                    Some(Command::Gone) => self.retire(),
+                    None => self.is_closed = true,
                 },
                 () = sleep_until(wake) => {}
                 () = room, if self.look_again.is_some() => self.look_again = None,
@@ -232,9 +232,9 @@ impl Function {
     /// Has those who look see how it stands.
     fn say(&mut self) {
         let waiting = self.queue.len();
-        if waiting != self.said_waiting {
-            self.counted.wait(waiting as i64 - self.said_waiting as i64);
-            self.said_waiting = waiting;
+        if waiting != self.reported_waiting {
+            self.counted.wait(waiting as i64 - self.reported_waiting as i64);
+            self.reported_waiting = waiting;
         }
         // If it is gone, another version speaks of the function.
         if !self.is_gone {
@@ -266,7 +266,7 @@ impl Function {
     }
 
     fn has_ended(&self) -> bool {
-        self.is_gone && self.is_told_all && self.queue.is_empty() && self.busy + self.starting == 0
+        self.is_gone && self.is_closed && self.queue.is_empty() && self.busy + self.starting == 0
     }
 
     /// When there is something to do though nothing happens.
@@ -286,7 +286,7 @@ impl Function {
                 self.starting -= 1;
                 self.started(result, is_clone);
             }
-            Message::Made { instance, run_us, cold_us } => {
+            Message::CallFinished { instance, run_us, cold_us } => {
                 self.busy -= 1;
                 self.cold_us = cold_us.or(self.cold_us);
                 self.made(instance, run_us);
@@ -303,7 +303,7 @@ impl Function {
         }
     }
 
-    fn called(&mut self, waiting: Waiting) {
+    fn called(&mut self, waiting: QueuedCall) {
         let now = Instant::now();
         if let Some(end) = self.last_end.filter(|_| self.busy == 0 && self.queue.is_empty()) {
             self.gaps.add(millis(now - end));
@@ -379,9 +379,9 @@ impl Function {
     }
 
     /// Hands a call to an instance.
-    fn hand(&mut self, mut instance: Box<Instance>, mut waiting: Waiting, running: Run) {
+    fn hand(&mut self, mut instance: Box<Instance>, mut waiting: QueuedCall, running: Run) {
         self.busy += 1;
-        instance.place.set_idle(None, None);
+        instance.slot.set_idle(None, None);
         // The call may be of a version that was there when it came.
         waiting.call.action = self.action.clone();
         let (shared, outbox, code) =
@@ -400,24 +400,31 @@ impl Function {
                 let _ = outbox.send(Message::NotTaken(Box::new(waiting)));
                 return;
             };
-            let Spent { init, run } = made.spent;
+            let CallTimes { init, run } = made.spent;
             // What fails may take no time.
             let well = run.filter(|_| made.is_well);
             let faults = well.and_then(|run| counted.ran(kind, run));
-            shared.metrics.starts.called(&Way { start: kind, waited, took, init, run, faults });
+            shared.metrics.starts.called(&CallPhases {
+                start: kind,
+                waited,
+                took,
+                init,
+                run,
+                faults,
+            });
             counted.called(&made.response, Some(kind), made.times);
             let run_us = made.is_well.then_some(made.spent.run_us());
             let cold_us = init.map(|init| micros(took.whole + init));
             let instance = made.is_well.then_some(instance);
             // The caller hears of it later, so that the next call finds the instance.
-            let _ = outbox.send(Message::Made { instance, run_us, cold_us });
+            let _ = outbox.send(Message::CallFinished { instance, run_us, cold_us });
             shared.finish(&counted, waiting, kind, made);
             drop(running);
         });
     }
 
     /// Puts a call back that was not made, or gives it up.
-    fn again(&mut self, mut waiting: Waiting, why: &str) {
+    fn again(&mut self, mut waiting: QueuedCall, why: &str) {
         waiting.tries += 1;
         if waiting.tries < MOST_TRIES {
             self.queue.push_front(waiting);
@@ -426,7 +433,7 @@ impl Function {
         }
     }
 
-    fn give_up(&self, waiting: Waiting, why: &str) {
+    fn give_up(&self, waiting: QueuedCall, why: &str) {
         self.shared.give_up(&self.counted, waiting, why);
     }
 }

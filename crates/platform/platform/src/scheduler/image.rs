@@ -31,7 +31,7 @@ pub fn names(store: &dyn Store) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-/// Whose images those of a namespace are.
+/// FunctionKey images those of a namespace are.
 pub fn user(namespace: &Name) -> String {
     let plain = part(namespace.as_str());
     if plain == namespace.as_str() {

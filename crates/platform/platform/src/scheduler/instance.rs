@@ -12,13 +12,13 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use super::call_error::CallError;
 use super::code::Code;
 use super::exchange::{Deadline, exchange, watched};
-use super::fleet::Place;
+use super::fleet::FleetSlot;
 use super::logs::{Lines, Logs};
-use super::nodes::{Connect, Nodes, NodesError, Paused, Started, Took};
+use super::nodes::{Connect, Nodes, NodesError, Paused, StartTimes, Started};
 use super::prepare::prepare;
-use super::trouble::Trouble;
 use super::{Call, launch, protocol};
 use crate::api::{Action, Outcome, Response, StartKind, Times};
 use crate::clock::now_ms;
@@ -45,9 +45,9 @@ pub struct Instance {
     /// How long the last of them took, in microseconds.
     pub recent_us: VecDeque<u64>,
     /// Where it is.
-    pub place: Place,
+    pub slot: FleetSlot,
     /// What starting it took.
-    pub took: Took,
+    pub took: StartTimes,
     /// For how long it has paused.
     paused: Paused,
     connect: Connect,
@@ -70,7 +70,7 @@ pub struct End {
 
 /// What came of a call.
 #[derive(Debug)]
-pub struct Made {
+pub struct CallOutcome {
     /// The answer.
     pub response: Response,
     /// What was printed.
@@ -78,21 +78,21 @@ pub struct Made {
     /// When.
     pub times: Times,
     /// How long it took inside of the instance.
-    pub spent: Spent,
+    pub spent: CallTimes,
     /// Whether the instance may make another.
     pub is_well: bool,
 }
 
 /// How long a call took inside of its instance.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub struct CallTimes {
     /// Loading the code, if that was done.
     pub init: Option<Duration>,
     /// The call itself, if there was an answer.
     pub run: Option<Duration>,
 }
 
-impl Spent {
+impl CallTimes {
     /// Microseconds that the call itself took.
     pub fn run_us(&self) -> u64 {
         let us = self.run.unwrap_or_default().as_micros();
@@ -111,7 +111,7 @@ impl Instance {
     pub fn new(
         started: Started,
         kind: StartKind,
-        place: Place,
+        slot: FleetSlot,
         tell: impl FnOnce() + Send + 'static,
     ) -> Instance {
         let Started { id, took, tiering, paused, connect, output, ended, .. } = started;
@@ -128,12 +128,12 @@ impl Instance {
             is_local: Arc::default(),
             calls: 0,
             recent_us: VecDeque::new(),
-            place,
+            slot,
             took,
             paused,
             connect,
             connection: None,
-            logs: Logs::of(output),
+            logs: Logs::new(output),
             has_code: kind != StartKind::Cold,
             is_blackbox: false,
             end,
@@ -182,18 +182,18 @@ impl Instance {
     }
 
     /// Makes a call; nothing if the instance was not even asked.
-    pub async fn make(&mut self, call: &Call, code: Option<&Code>) -> Option<Made> {
+    pub async fn make(&mut self, call: &Call, code: Option<&Code>) -> Option<CallOutcome> {
         let limits = call.action.limits;
         self.is_blackbox = call.action.exec.is_blackbox();
         let mut lines = Lines::new(limits.logs_mb << 20);
         let start_ms = now_ms();
         let wait_ms = start_ms.saturating_sub(call.asked_ms);
-        let mut spent = Spent::default();
+        let mut spent = CallTimes::default();
         let (response, is_whole) = match self.steps(call, code, &mut lines, &mut spent).await {
             Ok(response) => (response, true),
-            Err(Trouble::NotAsked) => return None,
-            Err(trouble) => {
-                let response = self.told(trouble, limits.timeout_ms, &mut lines).await;
+            Err(CallError::NotSent) => return None,
+            Err(error) => {
+                let response = self.told(error, limits.timeout_ms, &mut lines).await;
                 (response, false)
             }
         };
@@ -206,7 +206,7 @@ impl Instance {
         if is_well {
             self.answered(spent.run_us());
         }
-        Some(Made { response, logs: lines.into_lines(), times, spent, is_well })
+        Some(CallOutcome { response, logs: lines.into_lines(), times, spent, is_well })
     }
 
     fn answered(&mut self, run_us: u64) {
@@ -224,13 +224,13 @@ impl Instance {
         call: &Call,
         code: Option<&Code>,
         lines: &mut Lines,
-        spent: &mut Spent,
-    ) -> Result<Response, Trouble> {
+        spent: &mut CallTimes,
+    ) -> Result<Response, CallError> {
         let limit = Duration::from_millis(call.action.limits.timeout_ms);
         if !self.has_code {
             let begun = Instant::now();
             // Whoever starts one without an image has the code.
-            let code = code.ok_or(Trouble::NotAsked)?;
+            let code = code.ok_or(CallError::NotSent)?;
             let deadline = Deadline::after(limit, &self.paused);
             let failure = self.load(&call.action, code, &deadline, lines).await?;
             spent.init = Some(begun.elapsed());
@@ -242,10 +242,14 @@ impl Instance {
         let begun = Instant::now();
         let deadline = Deadline::after(limit, &self.paused);
         let (status, body) =
-            self.post("/run", protocol::run(call), &deadline, lines).await.map_err(|trouble| {
+            self.post("/run", protocol::run(call), &deadline, lines).await.map_err(|error| {
                 // One that takes nothing after its code is ended by that.
                 let is_new = spent.init.is_some();
-                if is_new && matches!(trouble, Trouble::NotAsked) { Trouble::Gone } else { trouble }
+                if is_new && matches!(error, CallError::NotSent) {
+                    CallError::Exited
+                } else {
+                    error
+                }
             })?;
         spent.run = Some(begun.elapsed());
         Ok(protocol::ran((status, &body)))
@@ -258,7 +262,7 @@ impl Instance {
         code: &Code,
         deadline: &Deadline,
         lines: &mut Lines,
-    ) -> Result<Option<Response>, Trouble> {
+    ) -> Result<Option<Response>, CallError> {
         if let Some(server) = &code.server {
             let document = protocol::launch(code, server);
             if let Some(failure) = self.launch(document, deadline, lines).await? {
@@ -266,10 +270,10 @@ impl Instance {
             }
         }
         let init = self.post("/init", protocol::init(action, code), deadline, lines).await;
-        let (status, body) = init.map_err(|trouble| match trouble {
+        let (status, body) = init.map_err(|error| match error {
             // Nobody else can take the call instead: the program is its owner's.
-            Trouble::NotAsked if code.server.is_some() => Trouble::Gone,
-            trouble => trouble,
+            CallError::NotSent if code.server.is_some() => CallError::Exited,
+            error => error,
         })?;
         Ok(protocol::initialised((status, &body)))
     }
@@ -280,7 +284,7 @@ impl Instance {
         document: Bytes,
         deadline: &Deadline,
         lines: &mut Lines,
-    ) -> Result<Option<Response>, Trouble> {
+    ) -> Result<Option<Response>, CallError> {
         let Instance { connect, connection, logs, end, .. } = self;
         let launching = launch::launch(connect, document);
         if let Some(failure) = watched(launching, deadline, end, logs, lines).await? {
@@ -288,8 +292,8 @@ impl Instance {
         }
         match watched(launch::listening(connect), deadline, end, logs, lines).await {
             Ok(made) => *connection = Some(made),
-            Err(Trouble::Late) => return Err(Trouble::Deaf),
-            Err(_) => return Err(Trouble::Gone),
+            Err(CallError::TimedOut) => return Err(CallError::NotListening),
+            Err(_) => return Err(CallError::Exited),
         }
         Ok(None)
     }
@@ -300,7 +304,7 @@ impl Instance {
         body: Bytes,
         deadline: &Deadline,
         lines: &mut Lines,
-    ) -> Result<(u16, Bytes), Trouble> {
+    ) -> Result<(u16, Bytes), CallError> {
         let Instance { connect, connection, logs, end, .. } = self;
         let work = exchange(connect, connection, path, body);
         let answer = watched(work, deadline, end, logs, lines).await;
@@ -312,13 +316,13 @@ impl Instance {
     }
 
     /// What the caller is told of a call that has no answer.
-    async fn told(&mut self, trouble: Trouble, timeout_ms: u64, lines: &mut Lines) -> Response {
-        if matches!(trouble, Trouble::Gone | Trouble::NotAsked)
+    async fn told(&mut self, error: CallError, timeout_ms: u64, lines: &mut Lines) -> Response {
+        if matches!(error, CallError::Exited | CallError::NotSent)
             && let Some(why) = self.reason().await
         {
             lines.note("stderr", &format!("The instance has ended: {why}"));
         }
-        Response::failure(Outcome::DeveloperError, &trouble.words(timeout_ms, self.has_code))
+        Response::failure(Outcome::DeveloperError, &error.message(timeout_ms, self.has_code))
     }
 
     /// Why it has ended, if that comes to be known soon.

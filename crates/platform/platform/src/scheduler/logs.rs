@@ -88,7 +88,7 @@ fn line(stream: &str, text: &str) -> String {
 
 impl Logs {
     /// Those of an instance that prints on these.
-    pub fn of(output: [Output; 2]) -> Logs {
+    pub fn new(output: [Output; 2]) -> Logs {
         Logs { streams: output.map(BufReader::new), parts: Default::default() }
     }
 

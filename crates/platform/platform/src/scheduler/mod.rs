@@ -15,12 +15,15 @@
 //! - An instance whose call did not end well ends with it.
 
 mod advisor;
+mod call_error;
 mod code;
+mod counter;
 pub mod decisions;
 mod exchange;
 mod fleet;
 mod function;
 mod image;
+mod image_usage;
 mod instance;
 mod launch;
 mod logs;
@@ -31,10 +34,7 @@ pub mod prepare;
 mod pressure;
 mod protocol;
 mod running;
-mod shelf;
 pub mod snapshot;
-mod tally;
-mod trouble;
 
 use std::fmt::Debug;
 
@@ -43,9 +43,9 @@ use tokio::sync::oneshot;
 
 use crate::api::{Action, Activation, ActivationId, ApiError, Name};
 use crate::trace::Trace;
-use decisions::Watch;
+use counter::{CountGuard, KeyedCounter};
+use decisions::Subscription;
 use snapshot::Snapshot;
-use tally::{Tallied, Tally};
 
 pub use advisor::{Advisor, JournalFile};
 pub use platform::{GRACE, Platform};
@@ -54,9 +54,9 @@ pub use platform::{GRACE, Platform};
 pub const MOST_CALLS: usize = 1000;
 
 /// How many calls of a namespace wait or are being made.
-pub type Admission = Tally<Name>;
+pub type CallCounts = KeyedCounter<Name>;
 /// A call's place among those of its namespace.
-pub type Admitted = Tallied<Name>;
+pub type CallSlot = CountGuard<Name>;
 
 /// A call to be made.
 #[derive(Clone, Debug)]
@@ -76,10 +76,10 @@ pub struct Call {
 /// Whoever makes calls.
 pub trait Caller: Debug + Send + Sync {
     /// Takes a place for a call of this namespace, or refuses one that would be too many.
-    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError>;
+    fn admit(&self, namespace: &Name) -> Result<CallSlot, ApiError>;
     /// Makes a call, which has its place until then. What comes of it is in the store before it is told
     /// here.
-    fn call(&self, call: Call, place: Admitted) -> oneshot::Receiver<Activation>;
+    fn call(&self, call: Call, place: CallSlot) -> oneshot::Receiver<Activation>;
     /// This version of an action is no more, as the action is gone or another now. Calls of it that
     /// are there already are made.
     fn gone(&self, action: &Action);
@@ -88,9 +88,9 @@ pub trait Caller: Debug + Send + Sync {
 }
 
 /// Whoever can be looked at.
-pub trait Watched: Debug + Send + Sync {
+pub trait Observable: Debug + Send + Sync {
     /// What there is, and what has been. It may take a while.
     fn snapshot(&self) -> Snapshot;
     /// The last decisions, and those to come.
-    fn watch(&self) -> Watch;
+    fn subscribe(&self) -> Subscription;
 }

@@ -14,13 +14,13 @@ use farfork_types::wire::AddressRange;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Work that goes on while others do.
-pub type Doing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// What an instance prints.
 pub type Output = Box<dyn AsyncRead + Send + Unpin>;
 /// A connection to an instance.
 pub type Stream = Box<dyn ByteStream>;
 /// Makes connections to an instance.
-pub type Connect = Box<dyn Fn() -> Doing<io::Result<Stream>> + Send + Sync>;
+pub type Connect = Box<dyn Fn() -> BoxFuture<io::Result<Stream>> + Send + Sync>;
 
 /// Tells for how long an instance has paused in all.
 pub type Paused = Arc<dyn Fn() -> Duration + Send + Sync>;
@@ -133,7 +133,7 @@ pub struct Start {
 
 /// What starting an instance took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Took {
+pub struct StartTimes {
     /// All of it.
     pub whole: Duration,
     /// Of that, making a container, if none waited.
@@ -185,7 +185,7 @@ pub struct NodeGhosts {
 
 /// An image that lies in the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listed {
+pub struct PoolImage {
     /// Its name.
     pub name: String,
     /// What it takes of the pool, in bytes.
@@ -199,7 +199,7 @@ pub struct Started {
     /// Its name.
     pub id: u64,
     /// What starting it took.
-    pub took: Took,
+    pub took: StartTimes,
     /// Whether its image was there already, in a ghost that waited with it.
     pub was_attached: bool,
     /// In which tier its memory lives: not always what was asked for, as some clones are watched.
@@ -212,7 +212,7 @@ pub struct Started {
     pub output: [Output; 2],
     /// Comes to an end when the instance has ended: why, if that is known. The instance ends when
     /// this is dropped.
-    pub ended: Doing<Option<String>>,
+    pub ended: BoxFuture<Option<String>>,
 }
 
 /// What instances run on.
@@ -234,16 +234,16 @@ pub trait Nodes: Debug + Send + Sync {
     /// An instance has nothing to do.
     fn end_work(&self, id: u64);
     /// Has an instance stand still that has nothing to do, and see nothing of it but the time.
-    fn freeze(&self, id: u64) -> Doing<Result<(), NodesError>>;
+    fn freeze(&self, id: u64) -> BoxFuture<Result<(), NodesError>>;
     /// Has one that stands still go on.
-    fn thaw(&self, id: u64) -> Doing<Result<(), NodesError>>;
+    fn thaw(&self, id: u64) -> BoxFuture<Result<(), NodesError>>;
     /// The ghosts that wait on a node.
     fn ghosts(&self, node: &str) -> NodeGhosts;
     /// Has those of these ghosts end that still wait, and makes none there for a moment; names of what is no
     /// ghost are nothing to this. What they take, in bytes, and what comes to an end when they have.
-    fn stop_ghosts(&self, node: &str, ids: &[String]) -> (u64, Doing<()>);
+    fn stop_ghosts(&self, node: &str, ids: &[String]) -> (u64, BoxFuture<()>);
     /// Starts an instance.
-    fn start(&self, start: Start) -> Doing<Result<Started, NodesError>>;
+    fn start(&self, start: Start) -> BoxFuture<Result<Started, NodesError>>;
     /// Checkpoints an instance that waits for a connection, under a name; memory at the addresses
     /// `hot` is declared so. The instance goes on.
     fn checkpoint(
@@ -251,16 +251,16 @@ pub trait Nodes: Debug + Send + Sync {
         id: u64,
         image: &str,
         hot: Vec<AddressRange>,
-    ) -> Doing<Result<(), NodesError>>;
+    ) -> BoxFuture<Result<(), NodesError>>;
     /// Has what instances of the image were seen to access become local memory of this one, which goes
     /// on meanwhile, as far as its node's memory allows. How many pages that were.
-    fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>>;
+    fn promote(&self, id: u64) -> BoxFuture<Result<u64, NodesError>>;
     /// The images that lie in the pool, whosever they are.
-    fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>>;
+    fn list_images(&self) -> BoxFuture<Result<Vec<PoolImage>, NodesError>>;
     /// The names of images that were checkpointed here, also by earlier runs of the platform, and not removed.
     fn made_images(&self) -> Vec<String>;
     /// Whether there is an image of this name that can be used.
-    fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>>;
+    fn has_image(&self, image: &str) -> BoxFuture<Result<bool, NodesError>>;
     /// Removes an image, if there is one of this name.
-    fn remove_image(&self, image: &str) -> Doing<Result<(), NodesError>>;
+    fn remove_image(&self, image: &str) -> BoxFuture<Result<(), NodesError>>;
 }

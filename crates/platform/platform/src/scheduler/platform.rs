@@ -10,25 +10,25 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::decisions::Watch;
+use super::counter::KeyedCounter;
+use super::decisions::Subscription;
 use super::fleet::Fleet;
-use super::function::{Function, Told, Waiting};
-use super::instance::{Made, Spent};
-use super::metrics::{Counted, Metrics};
+use super::function::{Command, Function, QueuedCall};
+use super::image_usage::ImageUsage;
+use super::instance::{CallOutcome, CallTimes};
+use super::metrics::{FunctionCounters, Metrics};
 use super::nodes::Nodes;
 use super::running::{Running, Stage};
-use super::shelf::Shelf;
 use super::snapshot::Snapshot;
-use super::tally::Tally;
-use super::{Admission, Admitted, Advisor, Call, Caller, MOST_CALLS, Watched, image, pressure};
+use super::{Advisor, Call, CallCounts, CallSlot, Caller, MOST_CALLS, Observable, image, pressure};
 use crate::api::{
     Action, Activation, ApiError, Exec, Limits, Name, Outcome, Parameters, Response, StartKind,
     Times,
 };
 use crate::clock::now_ms;
 use crate::confine::Folders;
-use crate::runtimes::Others;
-use crate::store::{Accepted, FLUSH, Store, StoreError};
+use crate::runtimes::OtherRuntimes;
+use crate::store::{AcceptedCall, FLUSH, Store, StoreError};
 
 /// For so long clients are waited for at the end, apart from their calls.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -47,20 +47,20 @@ pub struct Shared {
     /// All instances.
     pub fleet: Arc<Fleet>,
     /// The images that functions use.
-    pub shelf: Arc<Shelf>,
+    pub image_usage: Arc<ImageUsage>,
     /// What is counted.
     pub metrics: Metrics,
     /// Files of functions.
     pub folders: Folders,
     /// What serves functions of other kinds than Python.
-    pub others: Others,
+    pub others: OtherRuntimes,
     /// How many tasks versions of functions have, by the names of their images: what there is of a version goes
     /// when its last task ends, and not before. A call that was looked up before an update may come after it.
-    pub served: Arc<Tally<String>>,
+    pub served: Arc<KeyedCounter<String>>,
     /// Calls that are being made.
     pub running: Arc<Running>,
     /// Calls that wait or are being made.
-    admission: Arc<Admission>,
+    call_counts: Arc<CallCounts>,
     /// Whether something was kept that is not on disk.
     is_dirty: AtomicBool,
     /// When the platform began, in milliseconds since 1970.
@@ -79,7 +79,7 @@ pub struct Platform {
 struct Known {
     /// Tells versions apart, also of an action that was deleted and made again.
     updated_ms: u64,
-    tell: UnboundedSender<Told>,
+    tell: UnboundedSender<Command>,
 }
 
 impl Platform {
@@ -90,7 +90,7 @@ impl Platform {
         nodes: Arc<dyn Nodes>,
         advisor: Arc<Advisor>,
         folders: Folders,
-        others: Others,
+        others: OtherRuntimes,
     ) -> Result<Arc<Platform>, StoreError> {
         let fleet = Arc::<Fleet>::default();
         let shared = Arc::new(Shared {
@@ -99,12 +99,12 @@ impl Platform {
             nodes,
             advisor,
             fleet,
-            shelf: Arc::default(),
+            image_usage: Arc::default(),
             folders,
             others,
             served: Arc::default(),
             running: Arc::default(),
-            admission: Arc::default(),
+            call_counts: Arc::default(),
             is_dirty: AtomicBool::new(false),
             began_ms: now_ms(),
         });
@@ -129,7 +129,7 @@ impl Platform {
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             for image in old {
-                tracing::info!(image, "an image goes whose version is no more");
+                tracing::info!(image, "an image goes key version is no more");
                 shared.remove_image(&image).await;
             }
         });
@@ -138,10 +138,11 @@ impl Platform {
 
     fn make_accepted(&self) -> Result<(), StoreError> {
         for accepted in self.shared.store.accepted()? {
-            let Accepted { id, namespace, name, args, accepted_ms, trace, .. } = accepted.clone();
+            let AcceptedCall { id, namespace, name, args, accepted_ms, trace, .. } =
+                accepted.clone();
             match self.shared.store.action(&namespace, &name)? {
                 Some(action) => {
-                    let place = self.shared.admission.add(&namespace);
+                    let place = self.shared.call_counts.add(&namespace);
                     let call = Call { id, action, args, asked_ms: accepted_ms, trace };
                     drop(self.call(call, place));
                 }
@@ -185,13 +186,13 @@ impl Platform {
     }
 
     /// Tells the function of an action of a call; an older version of it ends.
-    fn tell(&self, action: Action, waiting: Waiting) {
+    fn tell(&self, action: Action, waiting: QueuedCall) {
         let mut functions = self.functions();
         let key = (action.namespace.clone(), action.name.clone());
-        let mut told = Told::Called(Box::new(waiting));
+        let mut told = Command::Called(Box::new(waiting));
         if let Some(known) = functions.remove(&key) {
             if known.updated_ms < action.updated_ms {
-                let _ = known.tell.send(Told::Gone);
+                let _ = known.tell.send(Command::Gone);
             } else if let Err(unsent) = known.tell.send(told) {
                 // It is gone, and hears nothing any more.
                 told = unsent.0;
@@ -201,7 +202,7 @@ impl Platform {
             }
         }
         let updated_ms = action.updated_ms;
-        let tell = Function::begin(Arc::clone(&self.shared), action);
+        let tell = Function::spawn(Arc::clone(&self.shared), action);
         // It hears at least what it is told first.
         let _ = tell.send(told);
         functions.insert(key, Known { updated_ms, tell });
@@ -209,20 +210,20 @@ impl Platform {
 }
 
 impl Caller for Platform {
-    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError> {
-        self.shared.admission.add_within(namespace, MOST_CALLS).map_err(|calls| {
+    fn admit(&self, namespace: &Name) -> Result<CallSlot, ApiError> {
+        self.shared.call_counts.add_within(namespace, MOST_CALLS).map_err(|calls| {
             self.shared.metrics.starts.refused(namespace);
             let words = format!("{calls} calls of '{namespace}' wait or are being made already");
             ApiError::TooMany(words)
         })
     }
 
-    fn call(&self, call: Call, place: Admitted) -> oneshot::Receiver<Activation> {
+    fn call(&self, call: Call, place: CallSlot) -> oneshot::Receiver<Activation> {
         self.shared.metrics.starts.calls.inc();
         let (answer, receiver) = oneshot::channel();
         let action = call.action.clone();
         let since = Instant::now();
-        self.tell(action, Waiting { call, answer, place, tries: 0, since });
+        self.tell(action, QueuedCall { call, answer, place, tries: 0, since });
         receiver
     }
 
@@ -232,7 +233,7 @@ impl Caller for Platform {
         if let Some(known) = functions.remove(&key) {
             if known.updated_ms > action.updated_ms {
                 functions.insert(key, known);
-            } else if known.tell.send(Told::Gone).is_ok() {
+            } else if known.tell.send(Command::Gone).is_ok() {
                 return;
             }
         }
@@ -247,7 +248,7 @@ impl Caller for Platform {
     }
 }
 
-impl Watched for Platform {
+impl Observable for Platform {
     fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.shared.metrics.snapshot();
         snapshot.version = env!("CARGO_PKG_VERSION").to_owned();
@@ -257,8 +258,8 @@ impl Watched for Platform {
         snapshot
     }
 
-    fn watch(&self) -> Watch {
-        self.shared.advisor.decisions.watch()
+    fn subscribe(&self) -> Subscription {
+        self.shared.advisor.decisions.subscribe()
     }
 }
 
@@ -322,9 +323,15 @@ impl Shared {
     }
 
     /// Keeps what came of a call, and tells it.
-    pub fn finish(&self, counted: &Counted, waiting: Waiting, kind: StartKind, made: Made) {
-        let Waiting { call, answer, place, since, .. } = waiting;
-        let Made { response, logs, times, .. } = made;
+    pub fn finish(
+        &self,
+        counted: &FunctionCounters,
+        waiting: QueuedCall,
+        kind: StartKind,
+        made: CallOutcome,
+    ) {
+        let QueuedCall { call, answer, place, since, .. } = waiting;
+        let CallOutcome { response, logs, times, .. } = made;
         let outcome = response.status;
         let mut activation = Activation::new(call.id, &call.action, response, logs, (kind, times));
         activation.annotations.set("traceparent", &*call.trace.parent);
@@ -356,7 +363,7 @@ impl Shared {
     }
 
     /// Gives a call up that no instance can be had for.
-    pub fn give_up(&self, counted: &Counted, waiting: Waiting, why: &str) {
+    pub fn give_up(&self, counted: &FunctionCounters, waiting: QueuedCall, why: &str) {
         let about = waiting.call.action.path();
         tracing::error!(about, why, id = %waiting.call.id, "a call is given up");
         let words = "The platform could not make the call; its log tells why.";
@@ -364,13 +371,13 @@ impl Shared {
     }
 
     /// Answers a call that is not made.
-    pub fn not_made(&self, counted: &Counted, waiting: Waiting, response: Response) {
+    pub fn not_made(&self, counted: &FunctionCounters, waiting: QueuedCall, response: Response) {
         let now_ms = now_ms();
         let wait_ms = now_ms.saturating_sub(waiting.call.asked_ms);
         let times = Times { start_ms: now_ms, end_ms: now_ms, wait_ms, init_ms: None };
         counted.called(&response, None, times);
-        let spent = Spent::default();
-        let made = Made { response, logs: Vec::new(), times, spent, is_well: false };
+        let spent = CallTimes::default();
+        let made = CallOutcome { response, logs: Vec::new(), times, spent, is_well: false };
         self.finish(counted, waiting, StartKind::Cold, made);
     }
 }
@@ -390,7 +397,7 @@ async fn flush(shared: Arc<Shared>) {
 }
 
 /// What is known of the action of a call that was accepted, and is gone.
-fn deleted(call: &Accepted) -> Action {
+fn deleted(call: &AcceptedCall) -> Action {
     Action {
         namespace: call.namespace.clone(),
         name: call.name.clone(),

@@ -8,11 +8,11 @@ use farfork_policy::Memory;
 use farfork_policy::reclaim::{ImageFacts, ReclaimFacts};
 use farfork_policy::relief::ReliefFacts;
 
-use super::fleet::Neighbours;
+use super::fleet::Occupancy;
 use super::image;
+use super::image_usage::ImageStats;
 use super::nodes::{Claim, NodeGhosts};
 use super::platform::Shared;
-use super::shelf::Use;
 
 /// How often it is looked at whether nodes have room.
 const RELIEF: Duration = Duration::from_millis(250);
@@ -21,7 +21,7 @@ const RECLAIM: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// What is on a node: instances, and ghosts that wait among what has nothing to do.
-    pub fn neighbours(&self, node: &str) -> Neighbours {
+    pub fn occupancy(&self, node: &str) -> Occupancy {
         let mut instances = self.fleet.on(node);
         let NodeGhosts { idle, is_settling } = self.nodes.ghosts(node);
         instances.idle.extend(idle);
@@ -29,7 +29,7 @@ impl Shared {
         instances
     }
 
-    /// Has these neighbours end, if they still have nothing to do.
+    /// Has these occupancy end, if they still have nothing to do.
     pub fn evict(&self, node: &str, ids: &[String]) {
         self.fleet.evict(ids);
         let (bytes, ending) = self.nodes.stop_ghosts(node, ids);
@@ -48,12 +48,12 @@ pub async fn relieve(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RELIEF).await;
         for node in shared.nodes.nodes(Claim::default(), None) {
-            let Neighbours { idle, leaving_bytes, .. } = shared.neighbours(&node.name);
+            let Occupancy { idle, leaving_bytes, .. } = shared.occupancy(&node.name);
             let facts = ReliefFacts { memory: node.memory, idle, leaving_bytes };
             let decision = shared.advisor.policies.relief.decide(&facts);
             // Nothing that ends is nothing to keep on record.
             if !decision.choice.is_empty() {
-                shared.advisor.decided(&node.name, &facts, &decision);
+                shared.advisor.record(&node.name, &facts, &decision);
                 shared.evict(&node.name, &decision.choice);
             }
         }
@@ -65,7 +65,7 @@ pub async fn reclaim(shared: Arc<Shared>) {
     let mut kept_all = None;
     loop {
         tokio::time::sleep(RECLAIM).await;
-        let (pool, wanted_bytes) = (shared.nodes.pool(), shared.shelf.take_wanted());
+        let (pool, wanted_bytes) = (shared.nodes.pool(), shared.image_usage.take_wanted());
         // Whether any is to go is known before it is known which there are.
         let all = ImageFacts { bytes: pool.used_bytes, ..ImageFacts::default() };
         let facts = ReclaimFacts { pool, wanted_bytes, images: vec![all] };
@@ -74,7 +74,7 @@ pub async fn reclaim(shared: Arc<Shared>) {
         }
         for name in chosen(&shared, pool, wanted_bytes, &mut kept_all).await {
             tracing::info!(image = name, "an image makes room for others");
-            if !shared.shelf.give_up(&name) {
+            if !shared.image_usage.give_up(&name) {
                 shared.remove_image(&name).await;
             }
         }
@@ -99,7 +99,7 @@ async fn chosen(
     let own = shared.ask_store(|store| image::names(store)).await;
     let own: BTreeSet<String> = own.unwrap_or_default().into_iter().collect();
     let facts = listed.into_iter().filter(|image| own.contains(&image.name)).map(|image| {
-        let Use { starts_per_hour, saved_us } = shared.shelf.use_of(&image.name);
+        let ImageStats { starts_per_hour, saved_us } = shared.image_usage.stats(&image.name);
         let (name, bytes, nodes) = (image.name, image.bytes, image.nodes);
         ImageFacts { name, bytes, nodes, starts_per_hour, saved_us }
     });
@@ -108,7 +108,7 @@ async fn chosen(
     if facts.images.is_empty() || kept_all.as_ref() == Some(&facts) {
         return Vec::new();
     }
-    let chosen = shared.advisor.ask(&*shared.advisor.policies.reclaim, "pool", &facts);
+    let chosen = shared.advisor.decide(&*shared.advisor.policies.reclaim, "pool", &facts);
     *kept_all = chosen.is_empty().then_some(facts);
     chosen
 }

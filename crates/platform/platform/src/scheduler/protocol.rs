@@ -96,7 +96,7 @@ pub fn ran((status, body): (u16, &[u8])) -> Response {
         return failure("The action failed", body);
     }
     match serde_json::from_slice(body) {
-        Ok(result @ Value::Object(_)) => Response::of(result),
+        Ok(result @ Value::Object(_)) => Response::from_result(result),
         _ => Response::failure(
             Outcome::DeveloperError,
             "The action did not return a dictionary: its answer is no JSON object.",

@@ -96,7 +96,7 @@ impl Running {
             if last <= Instant::now() {
                 return *count.borrow();
             }
-            // Others may have begun then.
+            // OtherRuntimes may have begun then.
             let _ = timeout_at(last, count.wait_for(|count| *count == 0)).await;
         }
     }

@@ -12,8 +12,8 @@ use redb::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use self::finished::Finished;
-use super::{Accepted, Key, Selection, Store, StoreError};
+use self::finished::FinishedQueue;
+use super::{AcceptedCall, Key, Selection, Store, StoreError};
 use crate::api::{
     Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, NameError, Version,
 };
@@ -40,7 +40,7 @@ const CACHE: usize = 16 << 20;
 pub struct Embedded {
     path: PathBuf,
     database: Database,
-    finished: Finished,
+    finished: FinishedQueue,
 }
 
 impl Embedded {
@@ -50,7 +50,8 @@ impl Embedded {
             .set_cache_size(CACHE)
             .create(path)
             .map_err(failed("be opened", path))?;
-        let store = Embedded { path: path.to_owned(), database, finished: Finished::default() };
+        let store =
+            Embedded { path: path.to_owned(), database, finished: FinishedQueue::default() };
         // Readers find all tables.
         store.write("make tables", Durability::Immediate, |write| {
             write.open_table(NAMESPACES)?;
@@ -297,7 +298,7 @@ impl Store for Embedded {
         })
     }
 
-    fn accept(&self, call: &Accepted) -> Result<(), StoreError> {
+    fn accept(&self, call: &AcceptedCall) -> Result<(), StoreError> {
         self.write("accept a call", Durability::Immediate, |write| {
             let place = (call.accepted_ms, call.id.0);
             write.open_table(ACCEPTED)?.insert(place, &*encoded(call)?)?;
@@ -306,7 +307,7 @@ impl Store for Embedded {
         })
     }
 
-    fn accepted(&self) -> Result<Vec<Accepted>, StoreError> {
+    fn accepted(&self) -> Result<Vec<AcceptedCall>, StoreError> {
         self.write_finished()?;
         self.read("list accepted calls", |read| {
             let table = read.open_table(ACCEPTED)?;

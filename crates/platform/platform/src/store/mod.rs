@@ -69,7 +69,7 @@ pub struct Key {
 
 /// A non-blocking call that was accepted, and is to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Accepted {
+pub struct AcceptedCall {
     /// The activation that it becomes.
     pub id: ActivationId,
     /// Whose action.
@@ -137,9 +137,9 @@ pub trait Store: Debug + Send + Sync {
     fn delete_action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError>;
 
     /// Takes a call to be made, whatever happens.
-    fn accept(&self, call: &Accepted) -> Result<(), StoreError>;
+    fn accept(&self, call: &AcceptedCall) -> Result<(), StoreError>;
     /// The calls that are to be made yet, the oldest first.
-    fn accepted(&self) -> Result<Vec<Accepted>, StoreError>;
+    fn accepted(&self) -> Result<Vec<AcceptedCall>, StoreError>;
     /// Keeps what came of a call, which is not to be made any more. It can be read at once, and is on
     /// disk after the next [`flush`](Store::flush), which does what takes time.
     fn finish(&self, activation: Activation) -> Result<(), StoreError>;

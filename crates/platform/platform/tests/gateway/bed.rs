@@ -12,9 +12,9 @@ use base64::engine::general_purpose::STANDARD;
 use farfork_platform::api::{
     Action, Activation, ApiError, Name, Outcome, Response, Runtimes, StartKind, Times,
 };
-use farfork_platform::connections::{self, Patience};
+use farfork_platform::connections::{self, ClientTimeouts};
 use farfork_platform::gateway::{Gateway, router};
-use farfork_platform::scheduler::{Admission, Admitted, Call, Caller};
+use farfork_platform::scheduler::{Call, CallCounts, CallSlot, Caller};
 use farfork_platform::store::{Embedded, Key, Store};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -65,15 +65,15 @@ impl TestCaller {
 }
 
 impl Caller for TestCaller {
-    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError> {
+    fn admit(&self, namespace: &Name) -> Result<CallSlot, ApiError> {
         if namespace.as_str() == "crowded" || self.is_full.load(Ordering::Acquire) {
             return Err(ApiError::TooMany("1000 calls are being made already".to_owned()));
         }
         self.admitted.fetch_add(1, Ordering::AcqRel);
-        Ok(Arc::<Admission>::default().add(namespace))
+        Ok(Arc::<CallCounts>::default().add(namespace))
     }
 
-    fn call(&self, call: Call, _: Admitted) -> oneshot::Receiver<Activation> {
+    fn call(&self, call: Call, _: CallSlot) -> oneshot::Receiver<Activation> {
         let (answer, receiver) = oneshot::channel();
         let is_accepted = self.store.accepted().unwrap().iter().any(|other| other.id == call.id);
         self.note(format!("call {} accepted={is_accepted}", call.action.path()));
@@ -83,11 +83,11 @@ impl Caller for TestCaller {
                 self.kept.lock().unwrap().push(answer);
                 return receiver;
             }
-            Some("return") => Response::of(call.args["result"].clone()),
-            Some("fail") => Response::of(json!({ "error": "on purpose" })),
+            Some("return") => Response::from_result(call.args["result"].clone()),
+            Some("fail") => Response::from_result(json!({ "error": "on purpose" })),
             Some("crash") => Response::failure(Outcome::DeveloperError, "it ended"),
             Some("break") => Response::failure(Outcome::InternalError, "no node answers"),
-            _ => Response::of(Value::Object(call.args.clone())),
+            _ => Response::from_result(Value::Object(call.args.clone())),
         };
         let start_ms = call.args.get("at").and_then(Value::as_u64).unwrap_or(call.asked_ms);
         let times = Times { start_ms, end_ms: start_ms + 7, wait_ms: 2, init_ms: Some(5) };
@@ -151,15 +151,15 @@ impl Answer {
 
 impl Bed {
     pub fn new() -> Bed {
-        Bed::waiting(Patience::default())
+        Bed::waiting(ClientTimeouts::default())
     }
 
     /// A gateway that does not wait for slow clients.
     pub fn impatient() -> Bed {
-        Bed::waiting(Patience { head: SOON, body: SOON, answer: SOON })
+        Bed::waiting(ClientTimeouts { head: SOON, body: SOON, answer: SOON })
     }
 
-    fn waiting(patience: Patience) -> Bed {
+    fn waiting(patience: ClientTimeouts) -> Bed {
         Bed::served(|gateway, listener| {
             let runtime = Runtime::new().unwrap();
             runtime.spawn(async move {

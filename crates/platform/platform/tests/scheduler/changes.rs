@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farfork_platform::api::{ActivationId, Outcome, Version};
 use farfork_platform::scheduler::{Call, Caller};
-use farfork_platform::store::Accepted;
+use farfork_platform::store::AcceptedCall;
 use farfork_platform::trace::Trace;
 use farfork_policy::Settings;
 use serde_json::{Map, json};
@@ -141,8 +141,8 @@ async fn a_deleted_action_leaves_nothing() {
     assert_eq!((kind(&made), &made.response.result["code"]), ("cold".into(), &json!("other")));
 }
 
-fn accepted(id: u128, function: &str) -> Accepted {
-    Accepted {
+fn accepted(id: u128, function: &str) -> AcceptedCall {
+    AcceptedCall {
         id: ActivationId(id),
         namespace: name("guest"),
         name: name(function),

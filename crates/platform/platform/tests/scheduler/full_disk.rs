@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use farfork_platform::api::{
     Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, Version,
 };
-use farfork_platform::store::{Accepted, Embedded, Key, Selection, Store, StoreError};
+use farfork_platform::store::{AcceptedCall, Embedded, Key, Selection, Store, StoreError};
 use farfork_policy::Settings;
 use serde_json::json;
 use tokio::time::{Duration, sleep};
@@ -93,11 +93,11 @@ impl Store for FullDisk {
         self.store.delete_action(namespace, name)
     }
 
-    fn accept(&self, call: &Accepted) -> Result<(), StoreError> {
+    fn accept(&self, call: &AcceptedCall) -> Result<(), StoreError> {
         self.store.accept(call)
     }
 
-    fn accepted(&self) -> Result<Vec<Accepted>, StoreError> {
+    fn accepted(&self) -> Result<Vec<AcceptedCall>, StoreError> {
         self.store.accepted()
     }
 

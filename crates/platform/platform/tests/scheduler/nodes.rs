@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use farfork_platform::scheduler::nodes::{
-    Claim, Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Stream, Took,
-    Usage,
+    BoxFuture, Claim, NodeGhosts, NodeState, Nodes, NodesError, PoolImage, Start, StartTimes,
+    Started, Stream, Usage,
 };
 use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
@@ -392,7 +392,7 @@ impl Nodes for TestNodes {
         }
     }
 
-    fn freeze(&self, id: u64) -> Doing<Result<(), NodesError>> {
+    fn freeze(&self, id: u64) -> BoxFuture<Result<(), NodesError>> {
         let nodes = self.clone();
         Box::pin(async move {
             nodes.state().freezer.push(format!("freeze {id}"));
@@ -403,7 +403,7 @@ impl Nodes for TestNodes {
         })
     }
 
-    fn thaw(&self, id: u64) -> Doing<Result<(), NodesError>> {
+    fn thaw(&self, id: u64) -> BoxFuture<Result<(), NodesError>> {
         let nodes = self.clone();
         Box::pin(async move {
             let mut state = nodes.state();
@@ -427,7 +427,7 @@ impl Nodes for TestNodes {
         NodeGhosts { idle, is_settling: state.is_settling }
     }
 
-    fn stop_ghosts(&self, _: &str, ids: &[String]) -> (u64, Doing<()>) {
+    fn stop_ghosts(&self, _: &str, ids: &[String]) -> (u64, BoxFuture<()>) {
         let nodes = self.clone();
         let mut state = self.state();
         let bytes = ids.iter().filter_map(|id| state.ghosts.remove(id)).sum();
@@ -439,7 +439,7 @@ impl Nodes for TestNodes {
         (bytes, ending)
     }
 
-    fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {
+    fn start(&self, start: Start) -> BoxFuture<Result<Started, NodesError>> {
         let nodes = self.clone();
         let mut state = self.state();
         if state.full_starts > 0 || !state.has_room(&start.node, start.claim.most_bytes()) {
@@ -495,7 +495,7 @@ impl Nodes for TestNodes {
                 was_attached,
                 tiering,
                 paused: Arc::new(|| Duration::ZERO),
-                took: Took { whole: 3 * START, container: START, restore: START },
+                took: StartTimes { whole: 3 * START, container: START, restore: START },
                 connect: Box::new(move || {
                     if server.is_deaf() {
                         let refused = io::ErrorKind::ConnectionRefused.into();
@@ -521,7 +521,7 @@ impl Nodes for TestNodes {
         id: u64,
         image: &str,
         hot: Vec<AddressRange>,
-    ) -> Doing<Result<(), NodesError>> {
+    ) -> BoxFuture<Result<(), NodesError>> {
         let (nodes, image) = (self.clone(), image.to_owned());
         Box::pin(async move {
             sleep(CHECKPOINT).await;
@@ -546,14 +546,14 @@ impl Nodes for TestNodes {
         })
     }
 
-    fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>> {
+    fn promote(&self, id: u64) -> BoxFuture<Result<u64, NodesError>> {
         self.state().events.push(format!("promote {id}"));
         Box::pin(async { Ok(1) })
     }
 
-    fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>> {
+    fn list_images(&self) -> BoxFuture<Result<Vec<PoolImage>, NodesError>> {
         let state = self.state();
-        let listed = |name: &String| Listed {
+        let listed = |name: &String| PoolImage {
             name: name.clone(),
             bytes: IMAGE_BYTES,
             nodes: u64::from(state.pinned.contains(name)),
@@ -566,12 +566,12 @@ impl Nodes for TestNodes {
         self.state().made.iter().cloned().collect()
     }
 
-    fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>> {
+    fn has_image(&self, image: &str) -> BoxFuture<Result<bool, NodesError>> {
         let has = self.state().images.contains(image);
         Box::pin(async move { Ok(has) })
     }
 
-    fn remove_image(&self, image: &str) -> Doing<Result<(), NodesError>> {
+    fn remove_image(&self, image: &str) -> BoxFuture<Result<(), NodesError>> {
         let mut state = self.state();
         state.images.remove(image);
         state.made.remove(image);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farfork_platform::api::{Action, StartKind};
 use farfork_platform::scheduler::nodes::Usage;
 use farfork_platform::scheduler::snapshot::{Function, Image, Instances, Snapshot};
-use farfork_platform::scheduler::{Caller, Watched};
+use farfork_platform::scheduler::{Caller, Observable};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -154,13 +154,13 @@ async fn decisions_are_told_as_they_are_made() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     world.calls(&action, 1).await;
-    let mut watch = world.platform.watch();
+    let mut watch = world.platform.subscribe();
     let placed = watch.past.iter().find(|told| told.question == "placement").unwrap();
     assert_eq!((placed.about.as_str(), &placed.choice), ("guest/a", &json!("node1")));
     assert!(!placed.why.is_empty() && placed.at_ms > 0);
     world.calls(&action, 15).await;
     let mut asked = Vec::new();
-    while let Ok(told) = watch.coming.try_recv() {
+    while let Ok(told) = watch.upcoming.try_recv() {
         asked.push((told.question.clone(), told.choice.clone()));
     }
     assert_eq!(asked.iter().filter(|(question, _)| question == "checkpoint").count(), 15);

@@ -10,7 +10,7 @@ use farfork_platform::api::{
     Action, ActionPut, Activation, ActivationId, Change, Name, Outcome, Runtimes,
 };
 use farfork_platform::confine::Folders;
-use farfork_platform::runtimes::Others;
+use farfork_platform::runtimes::OtherRuntimes;
 use farfork_platform::scheduler::{Advisor, Call, Caller, JournalFile, Platform};
 use farfork_platform::store::{Embedded, Store};
 use farfork_platform::trace::Trace;
@@ -61,9 +61,9 @@ impl World {
         let advisor = Arc::new(Advisor::new(settings, Some(journal)).unwrap());
         // Functions have to pass it.
         fs::set_permissions(directory.path(), Permissions::from_mode(0o711)).unwrap();
-        let folders = Folders::at(directory.path().join("code")).unwrap();
+        let folders = Folders::open(directory.path().join("code")).unwrap();
         let nodes_of_it = Arc::new(nodes.clone());
-        let others = Others::default();
+        let others = OtherRuntimes::default();
         let platform =
             Platform::begin(store.clone(), nodes_of_it, advisor, folders, others).unwrap();
         World { nodes, store, platform, directory }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use farfork_platform::api::Name;
-use farfork_platform::operator::{Ask, Told, ask};
+use farfork_platform::operator::{KeyReply, KeyRequest, ask};
 use serde::Serialize;
 
 use crate::CommandResult;
@@ -57,24 +57,24 @@ struct Revoked {
 /// Runs the subcommand.
 pub(crate) fn run(command: &Command) -> CommandResult {
     let (question, place) = match command {
-        Command::Create { namespace, place } => (Ask::Create(namespace.clone()), place),
-        Command::List { namespace, place } => (Ask::List(namespace.clone()), place),
-        Command::Revoke { namespace, place } => (Ask::Revoke(namespace.clone()), place),
+        Command::Create { namespace, place } => (KeyRequest::Create(namespace.clone()), place),
+        Command::List { namespace, place } => (KeyRequest::List(namespace.clone()), place),
+        Command::Revoke { namespace, place } => (KeyRequest::Revoke(namespace.clone()), place),
     };
     match (ask(&place.state, &question)?, place.json) {
-        (Told::Keys(keys), true) => print_json(&keys)?,
-        (Told::Keys(keys), false) => {
+        (KeyReply::Keys(keys), true) => print_json(&keys)?,
+        (KeyReply::Keys(keys), false) => {
             for key in keys {
                 let created = UNIX_EPOCH + Duration::from_millis(key.created_ms);
                 let created = humantime::format_rfc3339_seconds(created);
                 println!("{}  {created}  {}", key.user, key.namespace);
             }
         }
-        (Told::Revoked(0), _) => return Err("the namespace has no keys".into()),
-        (Told::Revoked(revoked), true) => print_json(&Revoked { revoked })?,
-        (Told::Revoked(revoked), false) => eprintln!("{revoked} revoked"),
+        (KeyReply::Revoked(0), _) => return Err("the namespace has no keys".into()),
+        (KeyReply::Revoked(revoked), true) => print_json(&Revoked { revoked })?,
+        (KeyReply::Revoked(revoked), false) => eprintln!("{revoked} revoked"),
         (made, true) => print_json(&made)?,
-        (Told::Made { user, secret }, false) => println!("{user}:{secret}"),
+        (KeyReply::Made { user, secret }, false) => println!("{user}:{secret}"),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ fn one_by_one() -> Growth {
 
 fn table_by(growth: Growth, nodes: &[&str]) -> Arc<Table> {
     let nodes: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
-    Arc::new(Table::of(&nodes, 1000 << 20, growth))
+    Arc::new(Table::new(&nodes, 1000 << 20, growth))
 }
 
 fn claim(memory_mb: u64) -> Claim {
@@ -145,7 +145,7 @@ fn many_work_where_each_may_come_to_its_limit_after_the_others() {
 #[test]
 fn by_default_figures_fifty_small_ones_work_beside_a_large_one() {
     let growth = Growth::OneByOne(OneByOne::default());
-    let table = Arc::new(Table::of(&["a".to_owned()], 1024 << 20, growth));
+    let table = Arc::new(Table::new(&["a".to_owned()], 1024 << 20, growth));
     let _large = at_work(&table, 1, 900, 5);
     let all: Vec<_> = (0..50).map(|_| table.reserve("a", like_others(128, 2)).unwrap()).collect();
     assert_eq!((all.len(), used(&table)), (50, vec![900]), "105 taken, 795 free for the large one");
@@ -179,7 +179,7 @@ fn those_pause_that_are_told_to_and_know_for_how_long() {
     assert_eq!(table.pause("b", &ids), [], "it is not there");
     assert_eq!(table.pause("a", &ids), [(other.id, 8, true)]);
     assert_eq!(table.pause("a", &ids), [], "it was told already");
-    table.not_told(other.id, true);
+    table.undo_pause(other.id, true);
     assert_eq!(table.pause("a", &ids), [(other.id, 8, true)], "it was not");
     assert_eq!(table.survey(|_| 0)[0].paused, 1);
     drop(one);
@@ -263,7 +263,7 @@ fn who_is_starting_or_checkpointed_goes_on() {
     let table = table(&["a"]);
     let (one, other) = (at_work(&table, 7, 600, 10), at_work(&table, 8, 600, 10));
     let _starting = table.reserve("a", like_others(600, 1)).unwrap();
-    let going = table.keep_going(one.id);
+    let going = table.prevent_pause(one.id);
     let goes_on = || -> Vec<bool> {
         let facts = table.growth("a").unwrap();
         facts.workers.iter().map(|worker| worker.goes_on).collect()

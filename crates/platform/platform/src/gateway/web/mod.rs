@@ -30,14 +30,14 @@ use sha2::{Digest, Sha256};
 use super::Gateway;
 use super::auth::{Identity, has_digest};
 use super::calls::{MOST_BODY_BYTES, MOST_WAITING, late, new_id, outcome};
-use super::extract::{Body, Place};
+use super::extract::{Body, PathParams};
 use super::reply::Reply;
 use crate::api::{Action, ApiError, Name};
 use crate::clock::now_ms;
 use crate::scheduler::Call;
 use crate::trace::Trace;
 use media::Extension;
-use request::{Asked, arguments};
+use request::{WebRequest, arguments};
 
 /// What the package is called of actions that are in none.
 const NO_PACKAGE: &str = "default";
@@ -76,7 +76,7 @@ struct Target {
 
 async fn call(
     State(gateway): State<Gateway>,
-    Place(target): Place<Target>,
+    PathParams(target): PathParams<Target>,
     request: Request,
 ) -> Reply {
     let (name, extension) = Extension::split(&target.action);
@@ -118,14 +118,15 @@ async fn answer(
     drop(gateway.caller.admit(&action.namespace)?);
     let request = Request::from_parts(parts.clone(), body);
     let Body(body) = Body::<MOST_BODY_BYTES>::from_request(request, gateway).await?;
-    // Others may have come while it was read, which may take as long as its sender likes.
+    // OtherRuntimes may have come while it was read, which may take as long as its sender likes.
     let place = gateway.caller.admit(&action.namespace)?;
-    let given = arguments(&action, &Asked { parts: &parts, body: &body, user: user.as_ref() })?;
+    let given =
+        arguments(&action, &WebRequest { parts: &parts, body: &body, user: user.as_ref() })?;
     let id = new_id()?;
     let args = action.parameters.merged(given);
-    let call = Call { id, args, asked_ms, action, trace: Trace::of(&parts.headers) };
+    let call = Call { id, args, asked_ms, action, trace: Trace::from_headers(&parts.headers) };
     Ok(match outcome(gateway, (call, place), MOST_WAITING).await? {
-        Some(activation) => response::of(&activation, extension),
+        Some(activation) => response::from_activation(&activation, extension),
         None => late(id),
     })
 }

@@ -22,7 +22,7 @@ const BODY: &str = "__ow_body";
 const RESERVED: [&str; 6] = [METHOD, HEADERS, PATH, USER, QUERY, BODY];
 /// A request of which it is known who sends it.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct WebRequest<'a> {
     /// All but the body.
     pub parts: &'a Parts,
     /// The body.
@@ -33,7 +33,7 @@ pub struct Asked<'a> {
 
 /// What an action is called with, beside its own parameters. Fields of the body count for more than those
 /// of the query; neither may be what the platform says, nor what the action has bound for good.
-pub fn arguments(action: &Action, asked: &Asked<'_>) -> Result<Map<String, Value>, ApiError> {
+pub fn arguments(action: &Action, asked: &WebRequest<'_>) -> Result<Map<String, Value>, ApiError> {
     let mut args = context(asked);
     let mut put = |key: &str, value: Value| drop(args.insert(key.to_owned(), value));
     let query = asked.parts.uri.query().unwrap_or_default();
@@ -53,7 +53,7 @@ pub fn arguments(action: &Action, asked: &Asked<'_>) -> Result<Map<String, Value
     Ok(args)
 }
 
-fn context(asked: &Asked<'_>) -> Map<String, Value> {
+fn context(asked: &WebRequest<'_>) -> Map<String, Value> {
     let parts = asked.parts;
     let mut context = Map::from_iter([
         (METHOD.to_owned(), parts.method.as_str().to_lowercase().into()),
@@ -82,7 +82,7 @@ fn rest(path: &str) -> &str {
 }
 
 /// What the body is, unless there is none: JSON, the fields of a form, or content that nobody looks into.
-fn content(asked: &Asked<'_>) -> Result<Option<Value>, ApiError> {
+fn content(asked: &WebRequest<'_>) -> Result<Option<Value>, ApiError> {
     let kind = kind(asked);
     if asked.body.is_empty() {
         return Ok(None);
@@ -98,7 +98,7 @@ fn content(asked: &Asked<'_>) -> Result<Option<Value>, ApiError> {
 }
 
 /// The body as a text, or in base64 if it is none, or JSON.
-fn opaque(asked: &Asked<'_>) -> Result<Value, ApiError> {
+fn opaque(asked: &WebRequest<'_>) -> Result<Value, ApiError> {
     let kind = kind(asked);
     if !is_text(&kind) || is_json(&kind) {
         return Ok(STANDARD.encode(asked.body).into());
@@ -109,7 +109,7 @@ fn opaque(asked: &Asked<'_>) -> Result<Value, ApiError> {
 }
 
 /// What the body is said to be; bytes, if nothing is said that can be understood.
-fn kind(asked: &Asked<'_>) -> Mime {
+fn kind(asked: &WebRequest<'_>) -> Mime {
     let said = asked.parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     said.and_then(|said| said.parse().ok()).unwrap_or(mime::APPLICATION_OCTET_STREAM)
 }

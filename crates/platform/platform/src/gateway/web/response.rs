@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::media::{Extension, is_json, is_text};
 use crate::api::{Activation, Outcome};
-use crate::gateway::calls::name_activation;
+use crate::gateway::calls::set_activation_id;
 use crate::gateway::reply::coded;
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -46,7 +46,7 @@ const MOST_SHOWN: usize = 64;
 
 /// Why a result is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Unfit {
+enum ResultError {
     /// Parts of it are not what they are in an answer of HTTP.
     #[error("The action's result is no HTTP response: {0}.")]
     Http(&'static str),
@@ -65,26 +65,26 @@ enum Unfit {
 }
 
 /// The answer to a call that has ended.
-pub fn of(activation: &Activation, extension: Extension) -> Response {
+pub fn from_activation(activation: &Activation, extension: Extension) -> Response {
     let id = activation.activation_id;
     let outcome = activation.response.status;
     let refused = |status, words: &str| coded(status, words, &id.to_string());
     let mut response = match outcome {
         Outcome::Success | Outcome::ApplicationError => answer(activation, extension)
-            .unwrap_or_else(|unfit| {
-                let status = if unfit == Unfit::Missing { 404 } else { 400 };
-                refused(status, &unfit.to_string())
+            .unwrap_or_else(|error| {
+                let status = if error == ResultError::Missing { 404 } else { 400 };
+                refused(status, &error.to_string())
             }),
         // What went wrong is the owner's affair, who finds it by the code.
         Outcome::DeveloperError | Outcome::InternalError => {
             refused(outcome.status(), "The action failed; its activation tells its owner why.")
         }
     };
-    name_activation(&mut response, id);
+    set_activation_id(&mut response, id);
     response
 }
 
-fn answer(activation: &Activation, extension: Extension) -> Result<Response, Unfit> {
+fn answer(activation: &Activation, extension: Extension) -> Result<Response, ResultError> {
     let result = &activation.response.result;
     let (told, full, empty) = match activation.response.status {
         Outcome::ApplicationError => {
@@ -101,18 +101,18 @@ fn answer(activation: &Activation, extension: Extension) -> Result<Response, Unf
 }
 
 /// A value of the result, as an extension wants it.
-fn value(result: &Value, extension: Extension) -> Result<(&'static str, String), Unfit> {
+fn value(result: &Value, extension: Extension) -> Result<(&'static str, String), ResultError> {
     let text = |key, kind, words| {
         let found = property(result, key).and_then(Value::as_str);
-        found.map(|text| (kind, text.to_owned())).ok_or(Unfit::Kind(words))
+        found.map(|text| (kind, text.to_owned())).ok_or(ResultError::Kind(words))
     };
     match extension {
         Extension::Html => text("html", HTML, "HTML: it is a text in 'body' or 'html'"),
         Extension::Svg => text("svg", SVG, "SVG: it is a text in 'body' or 'svg'"),
-        Extension::Text => Ok((TEXT, shown(property(result, "text").ok_or(Unfit::Missing)?))),
+        Extension::Text => Ok((TEXT, shown(property(result, "text").ok_or(ResultError::Missing)?))),
         Extension::Json | Extension::Http => match result {
             Value::Object(_) | Value::Array(_) => Ok((JSON, result.to_string())),
-            _ => Err(Unfit::Kind("object or list")),
+            _ => Err(ResultError::Kind("object or list")),
         },
     }
 }
@@ -137,8 +137,8 @@ fn content(status: StatusCode, kind: &'static str, text: String) -> Response {
 }
 
 /// `{"statusCode", "headers", "body"}`, with these statuses if it names none.
-fn http(result: &Value, full: StatusCode, empty: StatusCode) -> Result<Response, Unfit> {
-    let fields = result.as_object().ok_or(Unfit::Http("it is no object"))?;
+fn http(result: &Value, full: StatusCode, empty: StatusCode) -> Result<Response, ResultError> {
+    let fields = result.as_object().ok_or(ResultError::Http("it is no object"))?;
     let named = status(result)?;
     let mut headers = headers(fields)?;
     let kind = headers.remove(CONTENT_TYPE);
@@ -159,7 +159,7 @@ fn is_something(body: &Value) -> bool {
 }
 
 /// The status that a result names. Those below 200 are no end of an answer.
-fn status(result: &Value) -> Result<Option<StatusCode>, Unfit> {
+fn status(result: &Value) -> Result<Option<StatusCode>, ResultError> {
     let Some(named) = result.get("statusCode") else { return Ok(None) };
     let number = match named {
         Value::Number(number) => number.as_f64().filter(|number| number.fract() == 0.0),
@@ -168,23 +168,23 @@ fn status(result: &Value) -> Result<Option<StatusCode>, Unfit> {
     };
     let number = number.filter(|number| (200.0..600.0).contains(number));
     let status = number.and_then(|number| StatusCode::from_u16(number as u16).ok());
-    let wrong = Unfit::Http("'statusCode' is no whole number from 200 to 599");
+    let wrong = ResultError::Http("'statusCode' is no whole number from 200 to 599");
     status.map(Some).ok_or(wrong)
 }
 
 /// The headers of a result, without what is not for a function to say.
-fn headers(fields: &Map<String, Value>) -> Result<HeaderMap, Unfit> {
+fn headers(fields: &Map<String, Value>) -> Result<HeaderMap, ResultError> {
     let mut headers = HeaderMap::new();
     match fields.get("headers") {
         None => {}
         Some(Value::Object(all)) => {
             for (name, value) in all {
-                let wrong = || Unfit::Header(name.chars().take(MOST_SHOWN).collect());
+                let wrong = || ResultError::Header(name.chars().take(MOST_SHOWN).collect());
                 let named = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
                 append(&mut headers, &named, value, &wrong)?;
             }
         }
-        Some(_) => return Err(Unfit::Http("'headers' is no object")),
+        Some(_) => return Err(ResultError::Http("'headers' is no object")),
     }
     for name in CONNECTIONS_OWN {
         headers.remove(name);
@@ -197,8 +197,8 @@ fn append(
     headers: &mut HeaderMap,
     name: &HeaderName,
     value: &Value,
-    wrong: &impl Fn() -> Unfit,
-) -> Result<(), Unfit> {
+    wrong: &impl Fn() -> ResultError,
+) -> Result<(), ResultError> {
     let text = match value {
         Value::Array(all) => {
             return all.iter().try_for_each(|one| append(headers, name, one, wrong));
@@ -209,28 +209,28 @@ fn append(
     };
     let value = HeaderValue::try_from(text.into_bytes()).map_err(|_| wrong())?;
     if headers.len() == MOST_HEADERS {
-        return Err(Unfit::Http("it has more than 256 headers"));
+        return Err(ResultError::Http("it has more than 256 headers"));
     }
     headers.append(name, value);
     Ok(())
 }
 
 /// The body of an answer, and what it is.
-fn body_of(body: &Value, said: Option<HeaderValue>) -> Result<(HeaderValue, Vec<u8>), Unfit> {
+fn body_of(body: &Value, said: Option<HeaderValue>) -> Result<(HeaderValue, Vec<u8>), ResultError> {
     let otherwise = if body.is_string() { HTML } else { JSON };
     let said = said.unwrap_or(HeaderValue::from_static(otherwise));
     let kind = said.to_str().ok().and_then(|kind| kind.parse::<Mime>().ok());
-    let kind = kind.ok_or(Unfit::Http("its content type is no media type"))?;
+    let kind = kind.ok_or(ResultError::Http("its content type is no media type"))?;
     let bytes = match body {
         Value::String(text) => bytes_of(text, &kind)?,
         _ if is_json(&kind) => body.to_string().into_bytes(),
-        _ => return Err(Unfit::Http("'body' is no text, and its content type not JSON")),
+        _ => return Err(ResultError::Http("'body' is no text, and its content type not JSON")),
     };
     Ok((with_charset(said, &kind), bytes))
 }
 
 /// What a text is of this kind: itself, or bytes in base64. JSON may be either.
-fn bytes_of(text: &str, kind: &Mime) -> Result<Vec<u8>, Unfit> {
+fn bytes_of(text: &str, kind: &Mime) -> Result<Vec<u8>, ResultError> {
     let decoded = || BASE64.decode(text).ok();
     let is_document = |bytes: &Vec<u8>| serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
     if is_json(kind) {
@@ -239,7 +239,7 @@ fn bytes_of(text: &str, kind: &Mime) -> Result<Vec<u8>, Unfit> {
     if is_text(kind) {
         return Ok(text.as_bytes().to_vec());
     }
-    decoded().ok_or(Unfit::Http("'body' is not in base64, as content of its type has to be"))
+    decoded().ok_or(ResultError::Http("'body' is not in base64, as content of its type has to be"))
 }
 
 /// Texts go out in UTF-8, whatever browsers would guess.

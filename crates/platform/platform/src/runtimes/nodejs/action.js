@@ -9,18 +9,18 @@
 // - Environment and working directory are the same at the beginning of every activation.
 // - Without a connection the process waits for one: so it is checkpointed. `/prepare` readies it, and
 //   ends its connection; who asked sees that end last.
-// - A clone draws other numbers than its siblings before it answers its first call (see draws.js).
+// - A clone draws other numbers than its siblings before it answers its first call (see random.js).
 // - Status 200 means that the function has answered; 502 that its code failed, which is its owner's
 //   affair; 400, 403, 404 and 413 that the call was wrong.
 // - What an activation has printed is out, and ended by END on both streams, before its answer is.
 const http = require("node:http");
 const { text } = require("node:stream/consumers");
 
-const draws = require("./draws.js");
+const random = require("./random.js");
 const { Listening } = require("./listening.js");
 const { load } = require("./load.js");
 const { end, show } = require("./output.js");
-const { Surroundings, variables } = require("./surroundings.js");
+const { Environment, variables } = require("./environment.js");
 
 const MAX_BODY_BYTES = 64 << 20;
 const collect = globalThis.gc;
@@ -28,7 +28,7 @@ globalThis.gc = undefined; // it is no business of functions, and cannot be dele
 
 const calls = new Map(Object.entries({ "/init": init, "/run": run, "/prepare": prepare }));
 let action;
-let surroundings;
+let environment;
 let isBroken;
 
 async function init({ value, folder }) {
@@ -41,14 +41,14 @@ async function init({ value, folder }) {
     await end();
     return [502, `The action failed to initialize: ${error}`];
   }
-  surroundings = new Surroundings();
+  environment = new Environment();
   return [200, { ok: true }];
 }
 
 async function run(body) {
   if (!action) return [403, "The action is not initialized: /init comes first."];
   if (isBroken) return [502, isBroken];
-  surroundings.restore();
+  environment.restore();
   Object.assign(process.env, contextOf(body));
   const answer = await made(body.value ?? {});
   await end();
@@ -100,7 +100,7 @@ function result(value = {}) {
 // Gets ready for a checkpoint.
 function prepare() {
   try {
-    draws.prepare();
+    random.prepare();
   } catch (error) {
     return [502, `Clones of this process would draw the same random numbers: ${error.message}`];
   }
@@ -143,7 +143,7 @@ server.on("connection", () => {
   if (!listening.isOther()) return;
   listening.remember();
   try {
-    draws.renew();
+    random.renew();
   } catch (error) {
     isBroken = `becoming a clone: ${error}`;
   }

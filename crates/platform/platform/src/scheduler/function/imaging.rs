@@ -22,11 +22,11 @@ impl Function {
             image_bytes: self.whole_bytes.unwrap_or(GUESSED_BYTES),
         };
         let advisor = &self.shared.advisor;
-        match advisor.ask(&*advisor.policies.checkpoint, &self.about, &facts) {
+        match advisor.decide(&*advisor.policies.checkpoint, &self.about, &facts) {
             Timing::Now => true,
             Timing::NotYet => false,
             Timing::NoRoom => {
-                self.shared.shelf.want(facts.image_bytes);
+                self.shared.image_usage.want(facts.image_bytes);
                 false
             }
         }
@@ -41,7 +41,7 @@ impl Function {
         let outbox = self.outbox.clone();
         let give_up = move || drop(outbox.send(Message::Reclaim));
         let saved_us = self.cold_us.unwrap_or(GUESSED_COLD_US);
-        self.image = Image::There(self.shared.shelf.put(&self.image_name, saved_us, give_up));
+        self.image = Image::There(self.shared.image_usage.put(&self.image_name, saved_us, give_up));
         self.code = None;
     }
 
@@ -75,7 +75,7 @@ impl Function {
         // What it was given before it asked for more is free again.
         let needed = asked_bytes + free_now.saturating_sub(free_bytes);
         self.whole_bytes = self.whole_bytes.max(Some(needed));
-        self.shared.shelf.want(needed);
+        self.shared.image_usage.want(needed);
         free_now < needed
     }
 

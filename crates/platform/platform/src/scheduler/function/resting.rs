@@ -29,14 +29,14 @@ impl Function {
     /// Has an instance wait for calls, for a while.
     pub(super) fn rest(&mut self, instance: Option<Box<Instance>>) {
         let Some(instance) = instance.filter(|instance| !instance.has_ended()) else { return };
-        let node = self.node(&instance.place.node);
+        let node = self.node(&instance.slot.node);
         let facts = IdleFacts {
             memory: node.as_ref().map(|node| node.memory).unwrap_or_default(),
             has_image: self.has_image(),
             gaps: self.gaps.gaps(),
         };
         let advisor = &self.shared.advisor;
-        let window_ms = advisor.ask(&*advisor.policies.keep_alive, &self.about, &facts);
+        let window_ms = advisor.decide(&*advisor.policies.keep_alive, &self.about, &facts);
         let freeze_after = advisor.freeze_after();
         if let Some(node) = node.filter(|_| window_ms > 0 && !self.is_gone) {
             // While it is at work there is room for what it may take.
@@ -46,7 +46,7 @@ impl Function {
         let now = Instant::now();
         let (freeze_at, until) = (Some(now + freeze_after), now + Duration::from_millis(window_ms));
         let calls = self.calls_per_hour() / (self.idle.len() as u64 + 1);
-        instance.place.set_idle(Some(calls), self.local_bytes);
+        instance.slot.set_idle(Some(calls), self.local_bytes);
         self.idle.push(Idle { instance, freeze_at, until });
     }
 

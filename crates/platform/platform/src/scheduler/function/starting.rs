@@ -9,11 +9,11 @@ use farfork_types::Tiering;
 use tokio::time::Instant;
 
 use super::{
-    Function, Image, LOOK_AGAIN, MOST_FAILED_CLONES, Message, NO_NODE, Waiting, micros, millis,
+    Function, Image, LOOK_AGAIN, MOST_FAILED_CLONES, Message, NO_NODE, QueuedCall, micros, millis,
 };
 use crate::api::{Outcome, Response, StartKind};
 use crate::scheduler::code::NoCode;
-use crate::scheduler::fleet::{Neighbours, Newcomer};
+use crate::scheduler::fleet::{NewInstance, Occupancy};
 use crate::scheduler::instance::Instance;
 use crate::scheduler::nodes::{Claim, NodesError, Start};
 
@@ -31,7 +31,7 @@ impl Function {
             let nodes = self.shared.nodes.nodes(claim, image);
             let facts = PlacementFacts { need_bytes: claim.most_bytes(), nodes };
             let advisor = &self.shared.advisor;
-            match advisor.ask(&*advisor.policies.placement, &self.about, &facts) {
+            match advisor.decide(&*advisor.policies.placement, &self.about, &facts) {
                 Some(node) => self.start_on(node, &facts),
                 None => return self.make_room(&facts),
             }
@@ -103,10 +103,10 @@ impl Function {
                 let start_us = micros(started.took.whole);
                 let [evicts, ends] = [outbox.clone(), outbox.clone()];
                 let evict = move || drop(evicts.send(Message::Evict(id)));
-                let newcomer = Newcomer { id, function, node: &node, bytes: need_bytes, start_us };
-                let place = shared.fleet.add(newcomer, evict);
+                let new = NewInstance { id, function, node: &node, bytes: need_bytes, start_us };
+                let slot = shared.fleet.add(new, evict);
                 let tell = move || drop(ends.send(Message::Ended(id)));
-                Box::new(Instance::new(started, kind, place, tell))
+                Box::new(Instance::new(started, kind, slot, tell))
             });
             let _ = outbox.send(Message::Started { result, is_clone: has_image });
         });
@@ -127,7 +127,7 @@ impl Function {
             Err(error) => error,
         };
         tracing::warn!(about = self.about, %error, "an instance does not start");
-        let waits_long = |waiting: &Waiting| waiting.since.elapsed() > NO_NODE;
+        let waits_long = |waiting: &QueuedCall| waiting.since.elapsed() > NO_NODE;
         if matches!(error, NodesError::Lost { .. }) && !self.queue.front().is_some_and(waits_long) {
             // All starts fail that it has, at once; it is not used until it answers.
             return;
@@ -163,7 +163,7 @@ impl Function {
         }
         let advisor = &self.shared.advisor;
         for (facts, node) in nodes {
-            match advisor.ask(&*advisor.policies.admission, &self.about, &facts) {
+            match advisor.decide(&*advisor.policies.admission, &self.about, &facts) {
                 // There is by now.
                 Admission::Start | Admission::Wait => return,
                 Admission::Evict(ids) => return self.shared.evict(node, &ids),
@@ -176,8 +176,8 @@ impl Function {
     }
 
     fn admission_facts(&self, node: &NodeFacts, most_bytes: u64) -> AdmissionFacts {
-        let Neighbours { idle, busy, leaving_bytes, is_settling } =
-            self.shared.neighbours(&node.name);
+        let Occupancy { idle, busy, leaving_bytes, is_settling } =
+            self.shared.occupancy(&node.name);
         AdmissionFacts {
             need_bytes: node.need_bytes.unwrap_or(most_bytes),
             most_bytes,

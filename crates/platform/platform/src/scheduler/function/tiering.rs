@@ -29,7 +29,7 @@ impl Function {
             pool_busy_permille: node.pool_busy_permille,
         };
         let advisor = &self.shared.advisor;
-        advisor.ask(&*advisor.policies.tiering, &self.about, &facts)
+        advisor.decide(&*advisor.policies.tiering, &self.about, &facts)
     }
 
     /// Has an instance that waits for its next call get local copies of what it reads from the pool, where

@@ -29,15 +29,15 @@ const STARTS: [StartKind; 4] = StartKind::ALL;
 const OUTCOMES: [Outcome; 4] =
     [Outcome::Success, Outcome::ApplicationError, Outcome::DeveloperError, Outcome::InternalError];
 
-/// Whose figures: namespace and action.
-type Whose = (Name, Name);
+/// FunctionKey figures: namespace and action.
+type FunctionKey = (Name, Name);
 /// A runtime, and megabytes of memory.
 type Shape = (String, u64);
 
 /// The figures of functions that were called.
 #[derive(Debug, Default)]
 pub struct Functions {
-    all: Mutex<BTreeMap<Whose, Entry>>,
+    all: Mutex<BTreeMap<FunctionKey, Entry>>,
 }
 
 /// The figures of a function, and which version of it was called last.
@@ -82,7 +82,7 @@ impl Default for Figures {
             memory_mb: Gauge::default(),
             outcomes: Default::default(),
             starts: Default::default(),
-            recent: Window::of(REMEMBERED),
+            recent: Window::new(REMEMBERED),
             waiting: Gauge::default(),
             image: Mutex::default(),
         }
@@ -91,13 +91,13 @@ impl Default for Figures {
 
 /// Counts the calls of one version of a function.
 #[derive(Clone, Debug)]
-pub struct Counted {
+pub struct FunctionCounters {
     figures: Arc<Figures>,
     calls: Counter,
     warm_runs: Arc<WarmRuns>,
 }
 
-impl Counted {
+impl FunctionCounters {
     /// A call has ended; without a start it never came to an instance.
     pub fn called(&self, response: &Response, start: Option<StartKind>, times: Times) {
         self.calls.inc();
@@ -157,19 +157,19 @@ impl Figures {
 }
 
 impl Functions {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Whose, Entry>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<FunctionKey, Entry>> {
         // Every step leaves the table valid.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What counts the calls of this version of an action.
-    pub fn of(&self, action: &Action) -> Counted {
+    pub fn counters(&self, action: &Action) -> FunctionCounters {
         let fresh = || {
             let (updated_ms, version) = (action.updated_ms, action.version);
             Entry { updated_ms, version, figures: Arc::default() }
         };
         let mut all = self.all();
-        let entry = all.entry(whose(action)).or_insert_with(fresh);
+        let entry = all.entry(key(action)).or_insert_with(fresh);
         if action.updated_ms > entry.updated_ms {
             // Versions go on in an update, and begin anew in another action of the same name.
             let figures = match action.version > entry.version {
@@ -182,24 +182,24 @@ impl Functions {
         figures.memory_mb.set(signed(action.limits.memory_mb));
         let shape = (action.exec.kind.clone(), action.limits.memory_mb);
         let calls = figures.shapes().entry(shape).or_default().clone();
-        Counted { figures, calls, warm_runs: Arc::default() }
+        FunctionCounters { figures, calls, warm_runs: Arc::default() }
     }
 
     /// This action was deleted; one that was made since in its place keeps its figures.
     pub fn forget(&self, action: &Action) {
         let mut all = self.all();
-        if all.get(&whose(action)).is_some_and(|entry| entry.updated_ms <= action.updated_ms) {
-            all.remove(&whose(action));
+        if all.get(&key(action)).is_some_and(|entry| entry.updated_ms <= action.updated_ms) {
+            all.remove(&key(action));
         }
     }
 
     /// All of them, as they are now.
-    fn list(&self) -> Vec<(Whose, Arc<Figures>)> {
-        let told = |(whose, entry): (&Whose, &Entry)| (whose.clone(), Arc::clone(&entry.figures));
+    fn list(&self) -> Vec<(FunctionKey, Arc<Figures>)> {
+        let told = |(key, entry): (&FunctionKey, &Entry)| (key.clone(), Arc::clone(&entry.figures));
         self.all().iter().map(told).collect()
     }
 }
 
-fn whose(action: &Action) -> Whose {
+fn key(action: &Action) -> FunctionKey {
     (action.namespace.clone(), action.name.clone())
 }

@@ -4,14 +4,14 @@
 //!  functions  each function's calls
 //!  starts     how calls came to instances, by phase; instances and checkpoints, done and failed
 //!  recent     calls of the last seconds, for those who look
-//!  presence   instances, nodes and pool, which are looked at when somebody asks
+//!  gauges   instances, nodes and pool, which are looked at when somebody asks
 //! ```
 //! Invariants: a function has series from its first call since the start on, and none once it was
 //! deleted; what a call is counted by is looked up once for each version, so that counting it adds
 //! to a few numbers.
 
 mod functions;
-mod presence;
+mod gauges;
 mod recent;
 mod starts;
 
@@ -32,10 +32,10 @@ use super::fleet::Fleet;
 use super::nodes::Nodes;
 use super::snapshot::Snapshot;
 use crate::api::{Outcome, StartKind};
-pub use functions::{Counted, Functions};
-use presence::Presence;
+pub use functions::{FunctionCounters, Functions};
+use gauges::Gauges;
 use recent::Window;
-pub use starts::{Starts, Way};
+pub use starts::{CallPhases, Starts};
 
 /// Upper bounds of the buckets of all times, in seconds: from a fraction of a restore to the longest
 /// that a call may take.
@@ -56,7 +56,7 @@ pub struct Metrics {
     pub starts: Starts,
     recent: Window,
     failed: Counter,
-    presence: Presence,
+    gauges: Gauges,
     registry: Registry,
 }
 
@@ -66,17 +66,17 @@ impl Metrics {
         let functions = Arc::new(Functions::default());
         let starts = Starts::default();
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(OfFunctions(Arc::clone(&functions))));
+        registry.register_collector(Box::new(FunctionsCollector(Arc::clone(&functions))));
         starts.register(&mut registry);
         registry.register("farfork_decisions", "Decisions of policies", advisor.counts.clone());
-        let presence = Presence { nodes: Arc::clone(nodes), fleet: Arc::clone(fleet) };
-        registry.register_collector(Box::new(presence.clone()));
-        let (recent, failed) = (Window::of(REMEMBERED), Counter::default());
-        Metrics { functions, starts, recent, failed, presence, registry }
+        let gauges = Gauges { nodes: Arc::clone(nodes), fleet: Arc::clone(fleet) };
+        registry.register_collector(Box::new(gauges.clone()));
+        let (recent, failed) = (Window::new(REMEMBERED), Counter::default());
+        Metrics { functions, starts, recent, failed, gauges, registry }
     }
 
     /// What came of a call is kept, so long after the platform had the call.
-    pub fn ended(&self, counted: &Counted, took: Duration, outcome: Outcome) {
+    pub fn ended(&self, counted: &FunctionCounters, took: Duration, outcome: Outcome) {
         self.recent.add(took, outcome == Outcome::Success);
         counted.ended(took, outcome);
         if outcome != Outcome::Success {
@@ -96,7 +96,7 @@ impl Metrics {
         };
         let waiting = snapshot.functions.values().map(|function| function.waiting);
         snapshot.calls_waiting = waiting.sum();
-        self.presence.look(&mut snapshot);
+        self.gauges.look(&mut snapshot);
         snapshot
     }
 
@@ -111,9 +111,9 @@ impl Metrics {
 
 /// What the registry owns of functions' figures.
 #[derive(Debug)]
-struct OfFunctions(Arc<Functions>);
+struct FunctionsCollector(Arc<Functions>);
 
-impl Collector for OfFunctions {
+impl Collector for FunctionsCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.0.encode(encoder)
     }

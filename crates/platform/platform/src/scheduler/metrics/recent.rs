@@ -35,7 +35,7 @@ struct Ended {
 
 impl Window {
     /// One that remembers so many calls.
-    pub fn of(most: usize) -> Window {
+    pub fn new(most: usize) -> Window {
         Window { calls: Mutex::default(), most }
     }
 
@@ -77,19 +77,19 @@ impl Window {
 
 /// Calls that came to their instance in one way.
 #[derive(Debug, Default)]
-pub struct OneWay {
-    state: Mutex<Way>,
+pub struct StartStats {
+    state: Mutex<StartHistory>,
 }
 
 #[derive(Debug, Default)]
-struct Way {
+struct StartHistory {
     calls: u64,
     /// Of the last ones, until the function ran and until the end.
     last: VecDeque<[Duration; 2]>,
 }
 
-impl OneWay {
-    fn state(&self) -> MutexGuard<'_, Way> {
+impl StartStats {
+    fn state(&self) -> MutexGuard<'_, StartHistory> {
         // Every step leaves it valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -157,7 +157,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn recent_is_what_ended_in_the_last_seconds() {
-        let window = Window::of(1000);
+        let window = Window::new(1000);
         assert_eq!(window.look(), Recent::default());
         (1..=100).for_each(|ms| window.add(ms * MS, ms <= 90));
         advance(WINDOW - MS).await;
@@ -173,7 +173,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn of_more_calls_than_are_remembered_the_rate_is_still_right() {
-        let window = Window::of(100);
+        let window = Window::new(100);
         for _ in 0..500 {
             window.add(MS, true);
             advance(MS).await;
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn medians_are_those_of_the_last_calls_of_their_way() {
-        let way = OneWay::default();
+        let way = StartStats::default();
         assert_eq!(way.look(), Starts::default());
         way.add(900 * MS, 900 * MS);
         way.add(2 * MS, 3 * MS);

@@ -17,10 +17,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::recent::OneWay;
+use super::recent::StartStats;
 use super::{times, word};
 use crate::api::{Name, StartKind};
-use crate::scheduler::nodes::Took;
+use crate::scheduler::nodes::StartTimes;
 use crate::scheduler::snapshot;
 
 /// What the calls and instances of all functions are counted by.
@@ -28,44 +28,44 @@ use crate::scheduler::snapshot;
 pub struct Starts {
     /// Calls that wait or are being made.
     pub calls: Gauge,
-    ways: BTreeMap<StartKind, OneWay>,
-    phases: Family<OfPhase, Histogram, fn() -> Histogram>,
-    instances: Family<OfStart, Counter>,
-    checkpoints: Family<OfResult, Counter>,
-    refusals: Family<OfNamespace, Counter>,
+    ways: BTreeMap<StartKind, StartStats>,
+    phases: Family<PhaseLabels, Histogram, fn() -> Histogram>,
+    instances: Family<StartLabels, Counter>,
+    checkpoints: Family<ResultLabels, Counter>,
+    refusals: Family<NamespaceLabels, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfPhase {
+struct PhaseLabels {
     start: &'static str,
     phase: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfStart {
+struct StartLabels {
     start: &'static str,
     result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfResult {
+struct ResultLabels {
     result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfNamespace {
+struct NamespaceLabels {
     namespace: String,
 }
 
 /// What a call's way was.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct CallPhases {
     /// How it came to its instance.
     pub start: StartKind,
     /// From when the platform had it until the instance had it.
     pub waited: Duration,
     /// What starting the instance took.
-    pub took: Took,
+    pub took: StartTimes,
     /// What loading the code took, if that was done.
     pub init: Option<Duration>,
     /// What the call itself took, if there was an answer.
@@ -78,17 +78,17 @@ impl Default for Starts {
     fn default() -> Starts {
         let (calls, instances, checkpoints, refusals) = Default::default();
         let phases = Family::new_with_constructor(times as fn() -> Histogram);
-        let ways = StartKind::ALL.map(|start| (start, OneWay::default())).into();
+        let ways = StartKind::ALL.map(|start| (start, StartStats::default())).into();
         Starts { calls, ways, phases, instances, checkpoints, refusals }
     }
 }
 
 impl Starts {
     /// A call has ended that was handed to an instance.
-    pub fn called(&self, way: &Way) {
-        let Way { start, waited, took, init, run, faults } = *way;
+    pub fn called(&self, way: &CallPhases) {
+        let CallPhases { start, waited, took, init, run, faults } = *way;
         let observe = |phase: &'static str, time: Duration| {
-            let labels = OfPhase { start: word(start), phase };
+            let labels = PhaseLabels { start: word(start), phase };
             self.phases.get_or_create(&labels).observe(time.as_secs_f64());
         };
         if start == StartKind::Warm {
@@ -118,18 +118,18 @@ impl Starts {
 
     /// An instance was started, or not.
     pub fn started(&self, start: StartKind, is_done: bool) {
-        let labels = OfStart { start: word(start), result: result(is_done) };
+        let labels = StartLabels { start: word(start), result: result(is_done) };
         self.instances.get_or_create(&labels).inc();
     }
 
     /// An instance was checkpointed, or not.
     pub fn checkpointed(&self, is_done: bool) {
-        self.checkpoints.get_or_create(&OfResult { result: result(is_done) }).inc();
+        self.checkpoints.get_or_create(&ResultLabels { result: result(is_done) }).inc();
     }
 
     /// A call was one too many of its namespace.
     pub fn refused(&self, namespace: &Name) {
-        let labels = OfNamespace { namespace: namespace.to_string() };
+        let labels = NamespaceLabels { namespace: namespace.to_string() };
         self.refusals.get_or_create(&labels).inc();
     }
 

@@ -10,13 +10,13 @@ const MOST: usize = 10_000;
 
 /// What waits to be written.
 #[derive(Debug, Default)]
-pub struct Finished {
+pub struct FinishedQueue {
     waiting: Mutex<Vec<Activation>>,
     /// Held while some of it is being written.
     writing: Mutex<()>,
 }
 
-impl Finished {
+impl FinishedQueue {
     /// Adds one; not if the database has taken none for long.
     pub fn add(&self, activation: Activation) -> bool {
         let mut waiting = self.waiting();
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn what_is_not_written_goes_on_waiting_in_its_order() {
-        let finished = Finished::default();
+        let finished = FinishedQueue::default();
         assert!([1, 2].map(activation).into_iter().all(|one| finished.add(one)));
         let full = finished.write(|all| {
             assert_eq!(ids(all), [1, 2]);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn no_more_wait_than_can_be_held() {
-        let finished = Finished::default();
+        let finished = FinishedQueue::default();
         assert!((0..MOST).all(|id| finished.add(activation(id as u128))));
         assert!(!finished.add(activation(0)));
         finished.write(|_| Ok::<_, ()>(())).unwrap();
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn who_has_nothing_to_write_waits_for_who_writes() {
         let (finished, is_written) =
-            (Arc::new(Finished::default()), Arc::new(AtomicBool::new(false)));
+            (Arc::new(FinishedQueue::default()), Arc::new(AtomicBool::new(false)));
         finished.add(activation(1));
         let (begin, begun) = channel();
         let writer = thread::spawn({

@@ -8,7 +8,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Unit;
 
-use super::{Figures, Functions, OUTCOMES, STARTS, Whose};
+use super::{Figures, FunctionKey, Functions, OUTCOMES, STARTS};
 use crate::api::Outcome;
 use crate::scheduler::metrics::{signed, word};
 
@@ -38,9 +38,9 @@ const MEMORY: (&str, &str) =
 
 const SIZES: (&str, &str) = ("openwhisk_action_response_size", "Results of calls.");
 
-type OfTimes = (&'static str, &'static str, fn(&Figures) -> &Histogram);
+type TimesMetric = (&'static str, &'static str, fn(&Figures) -> &Histogram);
 
-const TIMES: [OfTimes; 3] = [
+const TIMES: [TimesMetric; 3] = [
     ("openwhisk_action_waitTime", "From the request until the action began.", |all| &all.waits),
     ("openwhisk_action_initTime", "Loading code.", |all| &all.inits),
     ("openwhisk_action_duration", "The action, loading of its code included.", |all| {
@@ -48,10 +48,10 @@ const TIMES: [OfTimes; 3] = [
     }),
 ];
 
-type All = [(Whose, Arc<Figures>)];
+type All = [(FunctionKey, Arc<Figures>)];
 
 /// OpenWhisk's labels of a function. Whoever calls an action is its owner here.
-fn labels((namespace, action): &Whose) -> [(&'static str, &str); 3] {
+fn labels((namespace, action): &FunctionKey) -> [(&'static str, &str); 3] {
     let namespace = namespace.as_str();
     [("namespace", namespace), ("initiator", namespace), ("action", action.as_str())]
 }
@@ -65,16 +65,16 @@ fn each<M: EncodeMetric + TypedMetric>(
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, unit, M::TYPE)?;
     all.iter()
-        .try_for_each(|(whose, figures)| of(figures).encode(family.encode_family(&labels(whose))?))
+        .try_for_each(|(key, figures)| of(figures).encode(family.encode_family(&labels(key))?))
 }
 
 fn calls(encoder: &mut DescriptorEncoder<'_>, all: &All) -> fmt::Result {
     let (name, help) = ("openwhisk_action_activations", "Calls that have ended.");
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (whose, figures) in all {
+    for (key, figures) in all {
         for ((kind, memory_mb), counter) in &*figures.shapes() {
             let memory_mb = memory_mb.to_string();
-            let [namespace, initiator, action] = labels(whose);
+            let [namespace, initiator, action] = labels(key);
             let labels = [
                 namespace,
                 initiator,
@@ -92,9 +92,9 @@ fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &All) -> fmt::Result {
     // Its name has not the end that OpenMetrics wants of a counter's.
     let (name, help) = ("openwhisk_action_status", "Calls by what came of them, a counter.");
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Unknown)?;
-    for (whose, figures) in all {
+    for (key, figures) in all {
         for (outcome, counter) in OUTCOMES.into_iter().zip(&figures.outcomes) {
-            let [namespace, initiator, action] = labels(whose);
+            let [namespace, initiator, action] = labels(key);
             let labels = [namespace, initiator, action, ("status", status(outcome))];
             family.encode_family(&labels)?.encode_gauge(&signed(counter.get()))?;
         }
@@ -105,9 +105,9 @@ fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &All) -> fmt::Result {
 fn starts(encoder: &mut DescriptorEncoder<'_>, all: &All) -> fmt::Result {
     let (name, help) = ("farfork_action_starts", "Calls by how they came to their instance.");
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (whose, figures) in all {
+    for (key, figures) in all {
         for (start, counter) in STARTS.into_iter().zip(&figures.starts) {
-            let [namespace, _, action] = labels(whose);
+            let [namespace, _, action] = labels(key);
             let labels = [namespace, action, ("start", word(start))];
             counter.encode(family.encode_family(&labels)?)?;
         }

@@ -12,21 +12,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The images that were made and not removed yet, or are being made.
 #[derive(Debug)]
-pub struct Made {
+pub struct MadeImages {
     file: PathBuf,
     names: Mutex<BTreeSet<String>>,
 }
 
-impl Made {
+impl MadeImages {
     /// Those that are on record in a platform's state.
-    pub fn of(state: &Path) -> Made {
+    pub fn read(state: &Path) -> MadeImages {
         let file = state.join("images");
         let names = read(&file).unwrap_or_else(|error| {
             let (file, error) = (file.display(), farfork_sys::words::of(&error));
             tracing::warn!(%file, error, "it is not known which images were made");
             BTreeSet::new()
         });
-        Made { file, names: Mutex::new(names) }
+        MadeImages { file, names: Mutex::new(names) }
     }
 
     fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
@@ -81,14 +81,14 @@ mod tests {
     #[test]
     fn what_was_made_is_known_to_the_next_one() {
         let state = tempfile::tempdir().unwrap();
-        let made = Made::of(state.path());
+        let made = MadeImages::read(state.path());
         assert!(made.all().is_empty());
         ["guest/b:1", "guest/a:1", "guest/c:1"].iter().for_each(|name| made.add(name));
         made.remove("guest/b:1");
         made.remove("guest/x:1");
-        let next = Made::of(state.path());
+        let next = MadeImages::read(state.path());
         assert_eq!(next.all(), ["guest/a:1", "guest/c:1"]);
         fs::write(state.path().join("images"), [0xff]).unwrap();
-        assert!(Made::of(state.path()).all().is_empty());
+        assert!(MadeImages::read(state.path()).all().is_empty());
     }
 }

@@ -1,7 +1,7 @@
 "use strict";
 // Environment and working directory.
 
-class Surroundings {
+class Environment {
   #environment = { ...process.env };
   #directory = process.cwd();
 
@@ -27,4 +27,4 @@ function variables(values = {}) {
   return Object.fromEntries(texts);
 }
 
-module.exports = { Surroundings, variables };
+module.exports = { Environment, variables };

@@ -15,11 +15,11 @@ const MOST: usize = 1024;
 
 /// When ghosts of a kind were taken, or would have been had any waited.
 #[derive(Clone, Debug, Default)]
-pub struct Takings {
+pub struct ArrivalWindow {
     taken: VecDeque<Instant>,
 }
 
-impl Takings {
+impl ArrivalWindow {
     /// One is taken now.
     pub fn add(&mut self, now: Instant) {
         self.taken.push_back(now);
@@ -71,27 +71,27 @@ mod tests {
 
     #[test]
     fn bursts_are_counted_within_the_time_that_making_takes() {
-        let mut takings = Takings::default();
+        let mut arrivals = ArrivalWindow::default();
         let begun = Instant::now();
         let at = |ms: u64| begun + Duration::from_millis(ms);
-        assert_eq!(takings.burst(begun), 0);
+        assert_eq!(arrivals.burst(begun), 0);
         for ms in [0, 50, 99, 300, 350, 380, 400, 401] {
-            takings.add(at(ms));
+            arrivals.add(at(ms));
         }
-        assert_eq!(takings.burst(at(500)), 4);
-        assert_eq!(takings.burst(at(60_351)), 3, "the others were long ago");
-        assert_eq!(takings.burst(at(70_000)), 0);
-        assert_eq!(takings.last(), Some(at(401)));
+        assert_eq!(arrivals.burst(at(500)), 4);
+        assert_eq!(arrivals.burst(at(60_351)), 3, "the others were long ago");
+        assert_eq!(arrivals.burst(at(70_000)), 0);
+        assert_eq!(arrivals.last(), Some(at(401)));
     }
 
     #[test]
     fn an_hour_is_remembered_and_no_more_than_many() {
-        let mut takings = Takings::default();
+        let mut arrivals = ArrivalWindow::default();
         let begun = Instant::now();
         let at = |s: u64| begun + Duration::from_secs(s);
-        [0, 10, 3000].into_iter().for_each(|s| takings.add(at(s)));
-        assert_eq!([3000, 3605, 7000].map(|s| takings.in_last_hour(at(s))), [3, 2, 0]);
-        (0..2000).for_each(|_| takings.add(at(7000)));
-        assert_eq!(takings.in_last_hour(at(7000)), 1024);
+        [0, 10, 3000].into_iter().for_each(|s| arrivals.add(at(s)));
+        assert_eq!([3000, 3605, 7000].map(|s| arrivals.in_last_hour(at(s))), [3, 2, 0]);
+        (0..2000).for_each(|_| arrivals.add(at(7000)));
+        assert_eq!(arrivals.in_last_hour(at(7000)), 1024);
     }
 }

@@ -13,7 +13,7 @@ use super::{Inner, blocking};
 
 /// What an agent is asked.
 #[derive(Clone, Copy, Debug)]
-pub enum Wish {
+pub enum RequestClass {
     /// To tell what there is, or to have a clone pause: nothing that takes time.
     Look,
     /// To make or to end a container.
@@ -24,23 +24,23 @@ pub enum Wish {
     Promote,
 }
 
-impl Wish {
+impl RequestClass {
     /// How long an agent may take for it.
     pub const fn limit(self) -> Duration {
         Duration::from_secs(match self {
             // Much for a machine that is busy or short of memory: a node that is given up loses its ghosts.
-            Wish::Look => 15,
-            Wish::Container => 30,
+            RequestClass::Look => 15,
+            RequestClass::Container => 30,
             // The agent itself ends one that takes longer than it may.
-            Wish::Start => DEFAULT_TIMEOUT_S + 5,
-            Wish::Promote => 60,
+            RequestClass::Start => DEFAULT_TIMEOUT_S + 5,
+            RequestClass::Promote => 60,
         })
     }
 }
 
 /// There is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Unanswered {
+pub enum RequestError {
     /// The node does not answer any more, whatever it is asked.
     #[error("its agent does not answer")]
     Lost,
@@ -53,25 +53,25 @@ pub enum Unanswered {
 }
 
 /// Reaches the agent of a node, to ask it one thing.
-pub fn agent(node: &str, wish: Wish) -> Result<Client, NodeError> {
-    Client::connect_within(node, wish.limit())
+pub fn agent(node: &str, class: RequestClass) -> Result<Client, NodeError> {
+    Client::connect_within(node, class.limit())
 }
 
 impl Inner {
     /// Asks the agent of a node for what takes time. What comes of it is dropped if the node is seen not to
     /// answer meanwhile, however the agent goes on about it later.
-    pub async fn ask<T: Send + 'static>(
+    pub async fn request<T: Send + 'static>(
         &self,
         node: &str,
         ask: impl FnOnce() -> Result<T, NodeError> + Send + 'static,
-    ) -> Result<T, Unanswered> {
+    ) -> Result<T, RequestError> {
         if !self.table.answers(node) {
-            return Err(Unanswered::Lost);
+            return Err(RequestError::Lost);
         }
         tokio::select! {
             biased;
-            asked = blocking(ask) => Ok(asked.ok_or(Unanswered::Over)??),
-            () = self.table.until_lost(node) => Err(Unanswered::Lost),
+            asked = blocking(ask) => Ok(asked.ok_or(RequestError::Over)??),
+            () = self.table.until_lost(node) => Err(RequestError::Lost),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::scheduler::snapshot::{Instances, Node, Snapshot};
 
 /// Looks at it.
 #[derive(Clone, Debug)]
-pub struct Presence {
+pub struct Gauges {
     /// Nodes and pool.
     pub nodes: Arc<dyn Nodes>,
     /// Instances.
@@ -25,10 +25,10 @@ pub struct Presence {
 
 /// The instances of a function on a node, by namespace, action and node.
 type Groups = BTreeMap<(Name, Name, String), Instances>;
-type OfNode = (&'static str, &'static str, Option<Unit>, fn(&NodeState) -> u64);
-type OfGroup = (&'static str, fn(&Instances) -> u64);
+type NodeGauge = (&'static str, &'static str, Option<Unit>, fn(&NodeState) -> u64);
+type GroupGauge = (&'static str, fn(&Instances) -> u64);
 
-const OF_NODE: [OfNode; 8] = [
+const NODE_GAUGES: [NodeGauge; 8] = [
     ("farfork_node_up", "Whether a node answers.", None, |node| u64::from(node.answers)),
     ("farfork_node_ghosts", "Empty ghosts that wait.", None, |node| node.ghosts),
     (
@@ -65,21 +65,21 @@ const OF_NODE: [OfNode; 8] = [
         |node| node.pool_read_bytes_per_s.unwrap_or(0),
     ),
 ];
-const STATES: [OfGroup; 2] = [("idle", |group| group.idle), ("busy", |group| group.busy)];
-const TIERS: [OfGroup; 2] =
+const STATES: [GroupGauge; 2] = [("idle", |group| group.idle), ("busy", |group| group.busy)];
+const TIERS: [GroupGauge; 2] =
     [("local", |group| group.local_bytes), ("pool", |group| group.pool_bytes)];
 
-impl Presence {
+impl Gauges {
     fn groups(&self) -> Groups {
         let mut groups = Groups::new();
-        for resident in self.fleet.residents() {
-            let (namespace, action) = resident.function;
-            let group = groups.entry((namespace, action, resident.node)).or_default();
-            match resident.is_idle {
+        for instance in self.fleet.instances() {
+            let (namespace, action) = instance.function;
+            let group = groups.entry((namespace, action, instance.node)).or_default();
+            match instance.is_idle {
                 true => group.idle += 1,
                 false => group.busy += 1,
             }
-            let usage = self.nodes.usage(resident.id).unwrap_or_default();
+            let usage = self.nodes.usage(instance.id).unwrap_or_default();
             group.local_bytes += usage.local_bytes;
             group.pool_bytes += usage.pool_bytes;
         }
@@ -116,10 +116,10 @@ impl Presence {
     }
 }
 
-impl Collector for Presence {
+impl Collector for Gauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let nodes = self.nodes.survey();
-        for (name, help, unit, of) in OF_NODE {
+        for (name, help, unit, of) in NODE_GAUGES {
             let mut family = gauge(&mut encoder, (name, help), unit.as_ref())?;
             for node in &nodes {
                 let labels = [("node", node.name.as_str())];
@@ -145,7 +145,7 @@ fn by_group(
     groups: &Groups,
     about: (&str, &str),
     unit: Option<&Unit>,
-    (key, parts): (&'static str, [OfGroup; 2]),
+    (key, parts): (&'static str, [GroupGauge; 2]),
 ) -> fmt::Result {
     if groups.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Ghosts that are adrift: an agent has them, and nobody here knows of them.
+//! Ghosts that are orphans: an agent has them, and nobody here knows of them.
 //!
 //! A start in a ghost fails before the agent takes it, an answer is lost, a node is given up that only stood
 //! still. A ghost that is being made, or is about to become a clone, is unknown for a moment as well; so those go
@@ -11,27 +11,27 @@ use farfork_types::wire::{GhostPhase, GhostState};
 use tokio::time::{Duration, Instant};
 
 use super::Inner;
-use super::ask::{Wish, agent};
 use super::attached::Ghost;
+use super::requests::{RequestClass, agent};
 
 /// How often it is looked for them.
 pub const LOOK: Duration = Duration::from_secs(5);
-/// Who is unknown for so long is adrift.
+/// Who is unknown for so long is orphans.
 const AFTER: Duration = Duration::from_secs(30);
 
 /// Ghosts that were unknown when they were last looked at, and since when.
 #[derive(Debug, Default)]
-pub struct Adrift {
+pub struct OrphanGhosts {
     unknown: Mutex<BTreeMap<Ghost, Instant>>,
 }
 
-impl Adrift {
+impl OrphanGhosts {
     fn unknown(&self) -> MutexGuard<'_, BTreeMap<Ghost, Instant>> {
         // Every step leaves the table valid.
         self.unknown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in which ghosts of a node are unknown now; those that are adrift.
+    /// Takes in which ghosts of a node are unknown now; those that are orphans.
     fn seen(&self, node: &str, ids: &BTreeSet<String>) -> Vec<Ghost> {
         let (mut unknown, now) = (self.unknown(), Instant::now());
         unknown.retain(|(of, id), _| of != node || ids.contains(id));
@@ -44,20 +44,22 @@ impl Adrift {
 }
 
 impl Inner {
-    /// Ends the ghosts of a node that are adrift.
-    pub async fn end_adrift(&self, node: &str) {
+    /// Ends the ghosts of a node that are orphans.
+    pub async fn end_orphans(&self, node: &str) {
         let name = node.to_owned();
-        let Ok(ghosts) = self.ask(node, move || agent(&name, Wish::Look)?.ghosts()).await else {
+        let Ok(ghosts) =
+            self.request(node, move || agent(&name, RequestClass::Look)?.ghosts()).await
+        else {
             return;
         };
         // Looked at after the agent was: one that has been made meanwhile is known.
         let mut known = self.ghosts.ids(node);
         known.extend(self.attached.ids(node));
         let waiting = ghosts.into_iter().filter(waits).map(|ghost| ghost.id);
-        let adrift = self.adrift.seen(node, &waiting.filter(|id| !known.contains(id)).collect());
-        if !adrift.is_empty() {
-            tracing::warn!(node, count = adrift.len(), "ghosts that nobody knows are stopped");
-            self.stop(adrift).await;
+        let orphans = self.orphans.seen(node, &waiting.filter(|id| !known.contains(id)).collect());
+        if !orphans.is_empty() {
+            tracing::warn!(node, count = orphans.len(), "ghosts that nobody knows are stopped");
+            self.stop(orphans).await;
         }
     }
 }
@@ -80,16 +82,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn those_go_that_were_unknown_all_the_time() {
-        let adrift = Adrift::default();
-        assert_eq!(adrift.seen("a", &ids(["x", "y"])), []);
-        assert_eq!(adrift.seen("b", &ids(["z"])), []);
+        let orphans = OrphanGhosts::default();
+        assert_eq!(orphans.seen("a", &ids(["x", "y"])), []);
+        assert_eq!(orphans.seen("b", &ids(["z"])), []);
         tokio::time::advance(AFTER / 2).await;
         // Somebody knows this one now, or it has become a clone.
-        assert_eq!(adrift.seen("a", &ids(["x"])), []);
+        assert_eq!(orphans.seen("a", &ids(["x"])), []);
         tokio::time::advance(AFTER / 2).await;
-        assert_eq!(adrift.seen("a", &ids(["x", "y"])), [ghost("a", "x")]);
-        assert_eq!(adrift.seen("b", &ids(["z"])), [ghost("b", "z")]);
-        assert_eq!(adrift.seen("a", &ids([])), []);
-        assert_eq!(adrift.seen("a", &ids(["x"])), [], "it is another of this name");
+        assert_eq!(orphans.seen("a", &ids(["x", "y"])), [ghost("a", "x")]);
+        assert_eq!(orphans.seen("b", &ids(["z"])), [ghost("b", "z")]);
+        assert_eq!(orphans.seen("a", &ids([])), []);
+        assert_eq!(orphans.seen("a", &ids(["x"])), [], "it is another of this name");
     }
 }

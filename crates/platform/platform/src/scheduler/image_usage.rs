@@ -13,7 +13,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// The images that functions start clones of.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct ImageUsage {
     state: Mutex<State>,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Debug for Entry {
 
 /// What an image is good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Use {
+pub struct ImageStats {
     /// Clones of it that were started in the last hour.
     pub starts_per_hour: u64,
     /// What a start without it takes longer, in microseconds.
@@ -48,12 +48,12 @@ pub struct Use {
 
 /// The place of an image that a function uses, given up when this is dropped.
 #[derive(Debug)]
-pub struct Slot {
-    shelf: Arc<Shelf>,
+pub struct ImageSlot {
+    image_usage: Arc<ImageUsage>,
     name: String,
 }
 
-impl Shelf {
+impl ImageUsage {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every step leaves the table valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,25 +61,25 @@ impl Shelf {
 
     /// A function uses an image of its own.
     pub fn put(
-        self: &Arc<Shelf>,
+        self: &Arc<ImageUsage>,
         name: &str,
         saved_us: u64,
         give_up: impl Fn() + Send + 'static,
-    ) -> Slot {
+    ) -> ImageSlot {
         let entry = Entry { starts: VecDeque::new(), saved_us, give_up: Box::new(give_up) };
         self.state().entries.insert(name.to_owned(), entry);
-        Slot { shelf: Arc::clone(self), name: name.to_owned() }
+        ImageSlot { image_usage: Arc::clone(self), name: name.to_owned() }
     }
 
     /// What the image of this name is good for: for nothing if no function uses it.
-    pub fn use_of(&self, name: &str) -> Use {
+    pub fn stats(&self, name: &str) -> ImageStats {
         let mut state = self.state();
-        let Some(entry) = state.entries.get_mut(name) else { return Use::default() };
+        let Some(entry) = state.entries.get_mut(name) else { return ImageStats::default() };
         let now = Instant::now();
         while entry.starts.front().is_some_and(|at| now - *at > HOUR) {
             entry.starts.pop_front();
         }
-        Use { starts_per_hour: entry.starts.len() as u64, saved_us: entry.saved_us }
+        ImageStats { starts_per_hour: entry.starts.len() as u64, saved_us: entry.saved_us }
     }
 
     /// Has the function that uses this image do without it; whether there is one.
@@ -101,10 +101,10 @@ impl Shelf {
     }
 }
 
-impl Slot {
+impl ImageSlot {
     /// A clone of it is started.
     pub fn start(&self) {
-        if let Some(entry) = self.shelf.state().entries.get_mut(&self.name) {
+        if let Some(entry) = self.image_usage.state().entries.get_mut(&self.name) {
             entry.starts.push_back(Instant::now());
             if entry.starts.len() > REMEMBERED {
                 entry.starts.pop_front();
@@ -113,9 +113,9 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ImageSlot {
     fn drop(&mut self) {
-        self.shelf.state().entries.remove(&self.name);
+        self.image_usage.state().entries.remove(&self.name);
     }
 }
 
@@ -126,37 +126,37 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_started_long_ago_counts_no_more() {
-        let shelf = Arc::<Shelf>::default();
-        let slot = shelf.put("a", 9, || {});
+        let image_usage = Arc::<ImageUsage>::default();
+        let slot = image_usage.put("a", 9, || {});
         slot.start();
         tokio::time::advance(HOUR / 2).await;
         slot.start();
-        assert_eq!(shelf.use_of("a"), Use { starts_per_hour: 2, saved_us: 9 });
+        assert_eq!(image_usage.stats("a"), ImageStats { starts_per_hour: 2, saved_us: 9 });
         tokio::time::advance(HOUR / 2 + Duration::from_secs(1)).await;
-        assert_eq!(shelf.use_of("a").starts_per_hour, 1);
-        assert_eq!(shelf.use_of("b"), Use::default());
+        assert_eq!(image_usage.stats("a").starts_per_hour, 1);
+        assert_eq!(image_usage.stats("b"), ImageStats::default());
     }
 
     #[test]
     fn who_uses_an_image_is_asked_to_do_without() {
-        let shelf = Arc::<Shelf>::default();
+        let image_usage = Arc::<ImageUsage>::default();
         let asked = Arc::new(AtomicU32::new(0));
         let counts = Arc::clone(&asked);
-        let slot = shelf.put("a", 0, move || {
+        let slot = image_usage.put("a", 0, move || {
             counts.fetch_add(1, Ordering::Relaxed);
         });
-        assert!(shelf.give_up("a") && !shelf.give_up("b"));
+        assert!(image_usage.give_up("a") && !image_usage.give_up("b"));
         drop(slot);
-        assert!(!shelf.give_up("a"));
+        assert!(!image_usage.give_up("a"));
         assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn the_most_that_is_wanted_is_told_once() {
-        let shelf = Shelf::default();
+        let image_usage = ImageUsage::default();
         for bytes in [3, 7, 5] {
-            shelf.want(bytes);
+            image_usage.want(bytes);
         }
-        assert_eq!((shelf.take_wanted(), shelf.take_wanted()), (7, 0));
+        assert_eq!((image_usage.take_wanted(), image_usage.take_wanted()), (7, 0));
     }
 }

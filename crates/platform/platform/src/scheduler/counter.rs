@@ -7,31 +7,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Counts what goes on, by key.
 #[derive(Debug)]
-pub struct Tally<K: Eq + Hash> {
+pub struct KeyedCounter<K: Eq + Hash> {
     counts: Mutex<HashMap<K, usize>>,
 }
 
 /// Something goes on until this is dropped.
 #[derive(Debug)]
-pub struct Tallied<K: Eq + Hash> {
-    tally: Arc<Tally<K>>,
+pub struct CountGuard<K: Eq + Hash> {
+    counter: Arc<KeyedCounter<K>>,
     key: K,
 }
 
-impl<K: Eq + Hash> Default for Tally<K> {
-    fn default() -> Tally<K> {
-        Tally { counts: Mutex::default() }
+impl<K: Eq + Hash> Default for KeyedCounter<K> {
+    fn default() -> KeyedCounter<K> {
+        KeyedCounter { counts: Mutex::default() }
     }
 }
 
-impl<K: Clone + Eq + Hash> Tally<K> {
+impl<K: Clone + Eq + Hash> KeyedCounter<K> {
     /// One more goes on with this key, however many there are.
-    pub fn add(self: &Arc<Tally<K>>, key: &K) -> Tallied<K> {
+    pub fn add(self: &Arc<KeyedCounter<K>>, key: &K) -> CountGuard<K> {
         self.count(&mut self.counts(), key)
     }
 
     /// The same, or how many there are if these are as many as there may be.
-    pub fn add_within(self: &Arc<Tally<K>>, key: &K, most: usize) -> Result<Tallied<K>, usize> {
+    pub fn add_within(
+        self: &Arc<KeyedCounter<K>>,
+        key: &K,
+        most: usize,
+    ) -> Result<CountGuard<K>, usize> {
         let mut counts = self.counts();
         let count = counts.get(key).copied().unwrap_or(0);
         if count < most { Ok(self.count(&mut counts, key)) } else { Err(count) }
@@ -42,22 +46,26 @@ impl<K: Clone + Eq + Hash> Tally<K> {
         self.counts().contains_key(key)
     }
 
-    fn count(self: &Arc<Tally<K>>, counts: &mut HashMap<K, usize>, key: &K) -> Tallied<K> {
+    fn count(
+        self: &Arc<KeyedCounter<K>>,
+        counts: &mut HashMap<K, usize>,
+        key: &K,
+    ) -> CountGuard<K> {
         *counts.entry(key.clone()).or_default() += 1;
-        Tallied { tally: Arc::clone(self), key: key.clone() }
+        CountGuard { counter: Arc::clone(self), key: key.clone() }
     }
 }
 
-impl<K: Eq + Hash> Tally<K> {
+impl<K: Eq + Hash> KeyedCounter<K> {
     fn counts(&self) -> MutexGuard<'_, HashMap<K, usize>> {
         // Every step leaves the table valid.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K: Eq + Hash> Drop for Tallied<K> {
+impl<K: Eq + Hash> Drop for CountGuard<K> {
     fn drop(&mut self) {
-        let mut counts = self.tally.counts();
+        let mut counts = self.counter.counts();
         if let Some(count) = counts.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
@@ -73,16 +81,16 @@ mod tests {
 
     #[test]
     fn a_place_is_taken_until_it_is_given_up() {
-        let tally = Arc::<Tally<&str>>::default();
-        let mut held: Vec<_> = (0..3).map(|_| tally.add_within(&"guest", 3).unwrap()).collect();
-        assert_eq!(tally.add_within(&"guest", 3).unwrap_err(), 3);
-        assert!(tally.add_within(&"other", 3).is_ok());
+        let counter = Arc::<KeyedCounter<&str>>::default();
+        let mut held: Vec<_> = (0..3).map(|_| counter.add_within(&"guest", 3).unwrap()).collect();
+        assert_eq!(counter.add_within(&"guest", 3).unwrap_err(), 3);
+        assert!(counter.add_within(&"other", 3).is_ok());
         held.pop();
-        held.push(tally.add_within(&"guest", 3).unwrap());
-        held.push(tally.add(&"guest"));
-        assert_eq!(tally.add_within(&"guest", 3).unwrap_err(), 4);
-        assert!(tally.has(&"guest") && !tally.has(&"other"));
+        held.push(counter.add_within(&"guest", 3).unwrap());
+        held.push(counter.add(&"guest"));
+        assert_eq!(counter.add_within(&"guest", 3).unwrap_err(), 4);
+        assert!(counter.has(&"guest") && !counter.has(&"other"));
         drop(held);
-        assert!(tally.counts().is_empty(), "what is not there takes no room");
+        assert!(counter.counts().is_empty(), "what is not there takes no room");
     }
 }
