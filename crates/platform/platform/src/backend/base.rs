@@ -86,7 +86,7 @@ impl Python {
     /// Tells which packages functions cannot import.
     fn warn_of_closed(&self) {
         for path in self.paths.iter().filter(|path| path.is_dir()) {
-            if let Ok(Some(closed)) = confine::closed(path) {
+            if let Ok(Some(closed)) = confine::not_traversable(path) {
                 let (path, closed) = (path.display(), closed.display());
                 tracing::warn!(%path, "functions cannot import what lies there: chmod o+x {closed}");
             }

@@ -17,7 +17,7 @@ use super::{Gateway, name};
 use crate::api::{Activation, ActivationId, ApiError, Name};
 use crate::store::{Selection, Store};
 
-/// Which activations are listed, and how.
+/// The query parameters of a list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ListOptions {
@@ -64,8 +64,9 @@ pub async fn list(
     Ok(document(found))
 }
 
-/// A list of whole records, each read when the ones before it were taken: all of them may have gigabytes.
-/// Those that were forgotten meanwhile are left out.
+/// A list of whole records, each read when the client has taken the ones before it: together they
+/// may
+/// have gigabytes. Records deleted meanwhile are left out.
 fn documents(
     store: Arc<dyn Store>,
     namespace: Name,
@@ -78,12 +79,12 @@ fn documents(
         async move {
             let id = ids.next()?;
             let found = on_disk(move || store.activation(&namespace, id)).await;
-            let (told, is_first) = match found {
+            let (text, is_first) = match found {
                 Ok(Some(activation)) => (element(&activation, is_first), false),
                 Ok(None) => (Ok(Bytes::new()), is_first),
                 Err(error) => (Err(error), is_first),
             };
-            Some((told, (ids, is_first)))
+            Some((text, (ids, is_first)))
         }
     });
     begin.chain(records).chain(stream::once(async { Ok(Bytes::from_static(b"]")) }))
@@ -154,16 +155,16 @@ mod tests {
         for id in 1..=3 {
             store.finish(Activation::example("hello", id, id as u64)).unwrap();
         }
-        let told = |ids: [u128; 3]| {
+        let streamed = |ids: [u128; 3]| {
             let ids = ids.map(ActivationId).to_vec();
             Box::pin(documents(Arc::clone(&store), Name::guest(), ids))
         };
-        let all: Vec<Bytes> = told([3, 2, 1]).map(Result::unwrap).collect().await;
+        let all: Vec<Bytes> = streamed([3, 2, 1]).map(Result::unwrap).collect().await;
         let all: Vec<Activation> = serde_json::from_slice(&all.concat()).unwrap();
         assert_eq!(all, [3, 2, 1].map(|id| Activation::example("hello", id as u128, id)));
-        let mut slow = told([1, 3, 2]);
+        let mut slow = streamed([1, 3, 2]);
         let mut seen = slow.next().await.unwrap().unwrap().to_vec();
-        // The oldest is asked for first, and forgotten before it is sent.
+        // The oldest is requested first, and deleted before it is sent.
         assert_eq!(store.forget(2).unwrap(), 1);
         while let Some(more) = slow.next().await {
             seen.extend(more.unwrap());

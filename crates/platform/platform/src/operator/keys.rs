@@ -12,12 +12,12 @@ use crate::api::Name;
 use crate::clock::now_ms;
 use crate::store::{Key, Store};
 
-/// Does what is asked for.
-pub fn answer(store: &dyn Store, ask: &KeyRequest) -> Result<KeyReply, OperatorError> {
+/// Handles a request.
+pub fn handle(store: &dyn Store, ask: &KeyRequest) -> Result<KeyReply, OperatorError> {
     Ok(match ask {
         KeyRequest::Create(namespace) => {
-            let (user, secret) = new()?;
-            keep(store, namespace, &user, &secret)?;
+            let (user, secret) = generate()?;
+            store_key(store, namespace, &user, &secret)?;
             KeyReply::Made { user, secret }
         }
         KeyRequest::List(namespace) => {
@@ -34,12 +34,12 @@ fn shown(key: Key) -> KeyInfo {
 }
 
 /// The public and the secret part of a new key.
-fn new() -> Result<(String, String), OperatorError> {
+fn generate() -> Result<(String, String), OperatorError> {
     Ok((random()?, random()? + &random()?))
 }
 
-/// Keeps what is needed to know a key again.
-fn keep(
+/// Stores a key, with only the digest of its secret.
+fn store_key(
     store: &dyn Store,
     namespace: &Name,
     user: &str,
@@ -50,7 +50,8 @@ fn keep(
     Ok(store.put_key(&Key { user, secret_sha256, namespace, created_ms })?)
 }
 
-/// Has a key of the namespace `guest` in the store and in a file for its owner alone.
+/// Makes sure that the store has a key of the namespace `guest`, and a file for its owner alone
+/// holds it.
 pub fn ensure_guest_key(store: &dyn Store, guest: &Name, path: &Path) -> Result<(), OperatorError> {
     if opens(store, guest, path)? {
         return Ok(());
@@ -63,12 +64,12 @@ pub fn ensure_guest_key(store: &dyn Store, guest: &Name, path: &Path) -> Result<
         .mode(0o600)
         .open(path)
         .map_err(place)?;
-    let (user, secret) = new()?;
+    let (user, secret) = generate()?;
     writeln!(file, "{user}:{secret}").map_err(place)?;
-    keep(store, guest, &user, &secret)
+    store_key(store, guest, &user, &secret)
 }
 
-/// Whether the key in a file is one of a namespace's.
+/// Whether the key in a file opens a namespace.
 fn opens(store: &dyn Store, namespace: &Name, path: &Path) -> Result<bool, OperatorError> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let Some((user, secret)) = text.trim_end().split_once(':') else { return Ok(false) };
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_has_one_key_that_only_its_owner_reads() {
+    fn the_guests_key_is_readable_by_its_owner_alone() {
         let directory = tempfile::tempdir().unwrap();
         let store = Embedded::open(&directory.path().join("db")).unwrap();
         let (guest, path) = (name("guest"), directory.path().join("guest.key"));
@@ -112,8 +113,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), text, "it stays");
         fs::remove_file(&path).unwrap();
         ensure_guest_key(&store, &guest, &path).unwrap();
-        assert_eq!(store.keys(None).unwrap().len(), 2, "whoever lost it gets another");
-        // As a start leaves it that ended between the file and the store.
+        assert_eq!(store.keys(None).unwrap().len(), 2, "a lost key is replaced");
+        // As a start leaves it that was killed between the file and the store.
         for dead in ["", "a:b\n", &text.replace(secret, user)] {
             fs::write(&path, dead).unwrap();
             ensure_guest_key(&store, &guest, &path).unwrap();
@@ -122,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_made_listed_and_revoked_by_namespace() {
+    fn keys_are_created_listed_and_revoked_by_namespace() {
         let directory = tempfile::tempdir().unwrap();
         let store = Embedded::open(&directory.path().join("db")).unwrap();
         let mut made = Vec::new();
         for namespace in ["b", "a", "b"] {
             let KeyReply::Made { user, secret } =
-                answer(&store, &KeyRequest::Create(name(namespace))).unwrap()
+                handle(&store, &KeyRequest::Create(name(namespace))).unwrap()
             else {
                 panic!("no key was made")
             };
@@ -137,7 +138,7 @@ mod tests {
         }
         made.sort();
         made.dedup();
-        assert_eq!(made.len(), 6, "no two are alike");
+        assert_eq!(made.len(), 6, "all differ");
         let list = |namespace: Option<&str>| match answer(
             &store,
             &KeyRequest::List(namespace.map(name)),
@@ -147,7 +148,7 @@ mod tests {
         };
         assert_eq!(list(None), ["a", "b", "b"]);
         assert_eq!(list(Some("b")), ["b", "b"]);
-        let revoke = || answer(&store, &KeyRequest::Revoke(name("b"))).unwrap();
+        let revoke = || handle(&store, &KeyRequest::Revoke(name("b"))).unwrap();
         assert_eq!((revoke(), revoke()), (KeyReply::Revoked(2), KeyReply::Revoked(0)));
         assert_eq!(list(None), ["a"]);
     }

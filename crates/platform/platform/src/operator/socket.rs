@@ -1,4 +1,4 @@
-//! The operator's socket, and who asks there.
+//! The operator's socket: server and client.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use axum::{Json, Router};
 use hyper::body::Bytes;
 use tokio::net::{UnixListener, UnixStream};
 
-use super::keys::answer;
+use super::keys::handle;
 use super::{KeyReply, KeyRequest, OperatorError};
 use crate::http::Connection;
 use crate::store::{Embedded, Store};
@@ -27,8 +27,9 @@ fn path(state: &Path) -> PathBuf {
 }
 
 impl Listener {
-    /// Listens where the state lies, in the place of a platform that was there before. The caller's umask
-    /// leaves the socket to its owner, and no other platform has the state.
+    /// Listens in the state directory, replacing the socket of an earlier platform. The caller's
+    /// umask
+    /// limits the socket to its owner, and no other platform has the state.
     pub fn bind(state: &Path) -> Result<Listener, OperatorError> {
         let path = path(state);
         let place = |source| OperatorError::Io { doing: "listen at", place: path.clone(), source };
@@ -39,32 +40,35 @@ impl Listener {
         Ok(Listener { listener: UnixListener::bind(&path).map_err(place)? })
     }
 
-    /// Answers until the task ends.
+    /// Answers requests until the task ends.
     pub async fn serve(self, store: Arc<dyn Store>) -> io::Result<()> {
-        let router = Router::new().route("/", post(told)).with_state(store);
+        let router = Router::new().route("/", post(respond)).with_state(store);
         axum::serve(self.listener, router).await
     }
 }
 
-/// What was done, or why not, in words.
+/// The reply, or an error message.
 type Outcome = Result<KeyReply, String>;
 
-async fn told(State(store): State<Arc<dyn Store>>, Json(ask): Json<KeyRequest>) -> Json<Outcome> {
-    // It writes to disk, which is not to hold up calls.
-    let told = tokio::task::spawn_blocking(move || answer(&*store, &ask)).await;
-    Json(match told {
-        Ok(told) => told.map_err(|error| error.to_string()),
-        Err(_) => Err("the platform ends".to_owned()),
+async fn respond(
+    State(store): State<Arc<dyn Store>>,
+    Json(ask): Json<KeyRequest>,
+) -> Json<Outcome> {
+    // It writes to disk, which must not block calls.
+    let reply = tokio::task::spawn_blocking(move || handle(&*store, &ask)).await;
+    Json(match reply {
+        Ok(reply) => reply.map_err(|error| error.to_string()),
+        Err(_) => Err("the platform is shutting down".to_owned()),
     })
 }
 
-/// Asks the platform that serves `state`, or the state itself if none does.
+/// Sends a request to the platform that serves `state`, or handles it here if none does.
 pub fn ask(state: &Path, ask: &KeyRequest) -> Result<KeyReply, OperatorError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let place = |source| OperatorError::Io { doing: "reach", place: path(state), source };
     match runtime.map_err(place)?.block_on(over_socket(state, ask))? {
-        Some(told) => told.map_err(OperatorError::Failed),
-        None => answer(&open(state)?, ask),
+        Some(reply) => reply.map_err(OperatorError::Failed),
+        None => handle(&open(state)?, ask),
     }
 }
 
@@ -76,13 +80,13 @@ fn open(state: &Path) -> Result<Embedded, OperatorError> {
     Ok(Embedded::open(&path)?)
 }
 
-/// What a platform says; nothing if there is none.
+/// The platform's reply; nothing if none runs.
 async fn over_socket(state: &Path, ask: &KeyRequest) -> Result<Option<Outcome>, OperatorError> {
     let path = path(state);
     let stream = match UnixStream::connect(&path).await {
         Ok(stream) => stream,
         Err(error) => match error.kind() {
-            // One that was killed leaves its socket.
+            // A killed platform leaves its socket.
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
             _ => return Err(OperatorError::Io { doing: "reach", place: path, source: error }),
         },
@@ -103,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_platform_the_state_is_asked() {
+    fn without_a_platform_the_state_is_used_directly() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path();
         assert!(matches!(make(state), Err(OperatorError::NoState(_))));
@@ -113,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_platform_that_runs_is_asked_and_one_that_was_killed_is_not() {
+    fn a_running_platform_is_asked_and_a_killed_one_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path();
         let store: Arc<dyn Store> = Arc::new(Embedded::open(&state.join("store.redb")).unwrap());
@@ -127,7 +131,10 @@ mod tests {
         let Ok(KeyReply::Made { user, .. }) = make(state) else { panic!("no key") };
         assert!(store.key(&user).unwrap().is_some(), "the platform has it at once");
         drop(runtime);
-        assert!(matches!(make(state), Err(OperatorError::Store(_))), "somebody has the database");
+        assert!(
+            matches!(make(state), Err(OperatorError::Store(_))),
+            "another has the database open"
+        );
         drop(store);
         assert!(path(state).exists() && matches!(make(state), Ok(KeyReply::Made { .. })));
     }
