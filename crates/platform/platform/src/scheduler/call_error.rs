@@ -1,21 +1,21 @@
-//! Why an instance does not answer, and what its caller is told of that.
+//! Why an instance did not answer a call, and the message for the caller.
 
 use crate::http::{HttpError, MOST_ANSWER_BYTES};
 
-/// Why an instance does not answer.
+/// Why an instance did not answer a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// It was not asked.
+    /// Nothing was sent to it.
     NotSent,
     /// It took too long.
     TimedOut,
-    /// The program that it has become does not listen.
+    /// Its program does not listen.
     NotListening,
-    /// It has ended, or ended the connection.
+    /// It has exited, or closed the connection.
     Exited,
-    /// It has answered too much.
+    /// Its answer is too long.
     TooLong,
-    /// It has answered something that is not HTTP.
+    /// Its answer is not valid HTTP.
     InvalidHttp,
 }
 
@@ -31,15 +31,15 @@ impl From<HttpError> for CallError {
 }
 
 impl CallError {
-    /// What the caller is told, of an instance that may have loaded its code already.
+    /// The message for the caller; `has_code` says whether the instance had loaded its code.
     pub fn message(self, timeout_ms: u64, has_code: bool) -> String {
         match self {
             CallError::TimedOut => {
                 format!("The action exceeded its time limits of {timeout_ms} milliseconds.")
             }
             CallError::NotListening => format!(
-                "The action did not initialize: its program did not listen at port 8080 within its \
-                 time limits of {timeout_ms} milliseconds."
+                "The action did not initialize: its program did not listen on port 8080 within its \
+                time limits of {timeout_ms} milliseconds."
             ),
             CallError::TooLong => format!(
                 "The action produced a response that exceeded the allowed length of \

@@ -1,17 +1,17 @@
-//! Counts, by key, of what goes on.
+//! Counters by key, with guards.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Counts what goes on, by key.
+/// Counts guards by key.
 #[derive(Debug)]
 pub struct KeyedCounter<K: Eq + Hash> {
     counts: Mutex<HashMap<K, usize>>,
 }
 
-/// Something goes on until this is dropped.
+/// Counts until it is dropped.
 #[derive(Debug)]
 pub struct CountGuard<K: Eq + Hash> {
     counter: Arc<KeyedCounter<K>>,
@@ -25,12 +25,12 @@ impl<K: Eq + Hash> Default for KeyedCounter<K> {
 }
 
 impl<K: Clone + Eq + Hash> KeyedCounter<K> {
-    /// One more goes on with this key, however many there are.
+    /// Adds one to a key, without a limit.
     pub fn add(self: &Arc<KeyedCounter<K>>, key: &K) -> CountGuard<K> {
         self.count(&mut self.counts(), key)
     }
 
-    /// The same, or how many there are if these are as many as there may be.
+    /// Adds one to a key, unless it has `most` already; then returns the count.
     pub fn add_within(
         self: &Arc<KeyedCounter<K>>,
         key: &K,
@@ -41,7 +41,7 @@ impl<K: Clone + Eq + Hash> KeyedCounter<K> {
         if count < most { Ok(self.count(&mut counts, key)) } else { Err(count) }
     }
 
-    /// Whether something goes on with this key.
+    /// Whether the count of a key is above 0.
     pub fn has(&self, key: &K) -> bool {
         self.counts().contains_key(key)
     }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_taken_until_it_is_given_up() {
+    fn a_guard_counts_until_it_is_dropped() {
         let counter = Arc::<KeyedCounter<&str>>::default();
         let mut held: Vec<_> = (0..3).map(|_| counter.add_within(&"guest", 3).unwrap()).collect();
         assert_eq!(counter.add_within(&"guest", 3).unwrap_err(), 3);
@@ -91,6 +91,6 @@ mod tests {
         assert_eq!(counter.add_within(&"guest", 3).unwrap_err(), 4);
         assert!(counter.has(&"guest") && !counter.has(&"other"));
         drop(held);
-        assert!(counter.counts().is_empty(), "what is not there takes no room");
+        assert!(counter.counts().is_empty(), "zero counts take no memory");
     }
 }

@@ -1,11 +1,11 @@
-//! How calls came to instances, and what that took, by phase.
+//! Starts by kind, and their duration by phase.
 //!
 //! ```text
 //!  call ─ queue ─► platform ─ container ─ restore ─► init ─► faults ─ run
 //!                  └── of a new instance only ──┘    cold    new
 //! ```
-//! Page faults take their time within the first run of an instance, and nothing tells how much: `faults`
-//! is what that run took longer than warm ones of its function.
+//! Page faults happen within the first call of an instance, where their time cannot be measured
+//! directly: `faults` is how much longer that call took than warm calls of its function.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::api::{Name, StartKind};
 use crate::scheduler::nodes::StartTimes;
 use crate::scheduler::snapshot;
 
-/// What the calls and instances of all functions are counted by.
+/// Counters of calls and instances of all functions.
 #[derive(Debug)]
 pub struct Starts {
-    /// Calls that wait or are being made.
+    /// Calls that wait or run.
     pub calls: Gauge,
     ways: BTreeMap<StartKind, StartStats>,
     phases: Family<PhaseLabels, Histogram, fn() -> Histogram>,
@@ -57,20 +57,20 @@ struct NamespaceLabels {
     namespace: String,
 }
 
-/// What a call's way was.
+/// The phases of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallPhases {
-    /// How it came to its instance.
+    /// How it got its instance.
     pub start: StartKind,
-    /// From when the platform had it until the instance had it.
+    /// From its receipt until it was sent to the instance.
     pub waited: Duration,
-    /// What starting the instance took.
+    /// The times of the instance's start.
     pub took: StartTimes,
-    /// What loading the code took, if that was done.
+    /// Loading the code, if it was loaded.
     pub init: Option<Duration>,
-    /// What the call itself took, if there was an answer.
+    /// The call itself, if it was answered.
     pub run: Option<Duration>,
-    /// Of this, what it took longer than warm ones, if the instance was new and that is known.
+    /// Of this, how much longer it took than warm calls, for a new instance and if known.
     pub faults: Option<Duration>,
 }
 
@@ -84,7 +84,7 @@ impl Default for Starts {
 }
 
 impl Starts {
-    /// A call has ended that was handed to an instance.
+    /// Records a call that was dispatched to an instance.
     pub fn called(&self, way: &CallPhases) {
         let CallPhases { start, waited, took, init, run, faults } = *way;
         let observe = |phase: &'static str, time: Duration| {
@@ -111,37 +111,37 @@ impl Starts {
         }
     }
 
-    /// How calls came to instances, and what that took of late.
+    /// The figures of each kind of start.
     pub fn look(&self) -> BTreeMap<StartKind, snapshot::Starts> {
         self.ways.iter().map(|(start, one)| (*start, one.look())).collect()
     }
 
-    /// An instance was started, or not.
+    /// Counts the start of an instance, or its failure.
     pub fn started(&self, start: StartKind, is_done: bool) {
         let labels = StartLabels { start: word(start), result: result(is_done) };
         self.instances.get_or_create(&labels).inc();
     }
 
-    /// An instance was checkpointed, or not.
+    /// Counts a checkpoint, or its failure.
     pub fn checkpointed(&self, is_done: bool) {
         self.checkpoints.get_or_create(&ResultLabels { result: result(is_done) }).inc();
     }
 
-    /// A call was one too many of its namespace.
+    /// Counts a call that was refused because its namespace had too many.
     pub fn refused(&self, namespace: &Name) {
         let labels = NamespaceLabels { namespace: namespace.to_string() };
         self.refusals.get_or_create(&labels).inc();
     }
 
-    /// Has a registry tell them; all but OpenWhisk's below its prefix.
+    /// Registers the metrics: farfork's below a prefix, and OpenWhisk's.
     pub fn register(&self, registry: &mut Registry) {
         let refusals = self.refusals.clone();
-        let help = "Calls refused as there were too many of their namespace";
+        let help = "Calls refused because their namespace had too many concurrent calls";
         registry.register("openwhisk_action_limit_concurrent", help, refusals);
         let own = registry.sub_registry_with_prefix("farfork");
-        let help = "Calls by phase and by how they came to their instance";
+        let help = "Duration of calls by phase and by how they got their instance";
         own.register_with_unit("call_phase", help, Unit::Seconds, self.phases.clone());
-        own.register("calls_in_flight", "Calls that wait or are being made", self.calls.clone());
+        own.register("calls_in_flight", "Calls waiting or running", self.calls.clone());
         own.register("instance_starts", "Starts of instances", self.instances.clone());
         own.register("checkpoints", "Checkpoints of instances", self.checkpoints.clone());
     }
