@@ -1,7 +1,9 @@
-//! Connections into the networks of ghosts.
+//! Connections into the network namespaces of ghosts.
 //!
-//! A socket belongs for ever to the network namespace of the thread that makes it. So one thread enters
-//! the namespaces, and makes sockets there; who asked for one connects it from wherever it is. No
+//! A socket belongs for ever to the network namespace of the thread that makes it. So one thread
+//! enters
+//! the namespaces and makes sockets there; the requesting task connects them from its own
+//! namespace. No
 //! container needs an address, a bridge or a route.
 
 use std::fs::File;
@@ -19,7 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::scheduler::nodes::{Connect, Stream};
 
-/// Where every action's server listens, in its own network.
+/// The port of every action's server, in its own network namespace.
 const PORT: u16 = 8080;
 
 /// Makes connections.
@@ -35,25 +37,26 @@ struct SocketRequest {
 }
 
 impl Connector {
-    /// Starts the thread that enters networks; it ends with the last of these.
+    /// Starts the thread that enters namespaces. It ends when the last connector is dropped.
     pub fn start() -> io::Result<Connector> {
         let (requests, all) = mpsc::channel::<SocketRequest>();
         thread::Builder::new().name("networks".to_owned()).spawn(move || {
             for SocketRequest { network, made } in all {
-                // Who asked may have gone.
+                // The requesting task may have ended.
                 let _ = made.send(make(&network));
             }
         })?;
         Ok(Connector { requests })
     }
 
-    /// Connects to the server in the network of a process, which is to be another than this one's:
-    /// who listens here is somebody else.
+    /// Makes connections to the server in the network namespace of a process. Refuses this
+    /// process's own
+    /// namespace, where another program may listen.
     pub fn to(&self, pid: i32) -> io::Result<Connect> {
         let network = Arc::new(File::open(format!("/proc/{pid}/ns/net"))?);
         let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
         if identity(&network)? == identity(&File::open("/proc/self/ns/net")?)? {
-            return Err(io::Error::other("it has no network of its own"));
+            return Err(io::Error::other("it has no network namespace of its own"));
         }
         let connector = self.clone();
         Ok(Box::new(move || {
@@ -63,11 +66,11 @@ impl Connector {
     }
 
     async fn connect(&self, network: Arc<File>) -> io::Result<Stream> {
-        let ended = |()| io::Error::other("the thread that makes sockets has ended");
+        let ended = |()| io::Error::other("the thread that makes sockets panicked");
         let (made, socket) = oneshot::channel();
         self.requests.send(SocketRequest { network, made }).map_err(|_| ended(()))?;
         let socket = socket.await.map_err(|_| ended(()))??;
-        // Not connected yet, whatever the type says.
+        // Despite its type, not connected yet.
         let socket = TcpSocket::from_std_stream(TcpStream::from(socket));
         let stream = socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))).await?;
         stream.set_nodelay(true)?;

@@ -1,8 +1,8 @@
-//! Ghosts that are orphans: an agent has them, and nobody here knows of them.
+//! Orphan ghosts: an agent has them, but the platform does not know them.
 //!
-//! A start in a ghost fails before the agent takes it, an answer is lost, a node is given up that only stood
-//! still. A ghost that is being made, or is about to become a clone, is unknown for a moment as well; so those go
-//! that were unknown for longer.
+//! They arise when a start in a ghost fails before the agent takes it, an answer is lost, or a node
+//! that was only stopped is given up. A ghost that is being made, or is about to become a clone, is
+//! unknown for a moment as well, so only ghosts that stay unknown for long are stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use tokio::time::{Duration, Instant};
 
 use super::Inner;
 use super::attached::Ghost;
-use super::requests::{RequestClass, agent};
+use super::requests::{RequestClass, connect};
 
-/// How often it is looked for them.
-pub const LOOK: Duration = Duration::from_secs(5);
-/// Who is unknown for so long is orphans.
+/// Period of the check.
+pub const PERIOD: Duration = Duration::from_secs(5);
+/// A ghost that is unknown for this long is an orphan.
 const AFTER: Duration = Duration::from_secs(30);
 
-/// Ghosts that were unknown when they were last looked at, and since when.
+/// Ghosts that were unknown at the last check, and since when.
 #[derive(Debug, Default)]
 pub struct OrphanGhosts {
     unknown: Mutex<BTreeMap<Ghost, Instant>>,
@@ -31,34 +31,36 @@ impl OrphanGhosts {
         self.unknown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in which ghosts of a node are unknown now; those that are orphans.
-    fn seen(&self, node: &str, ids: &BTreeSet<String>) -> Vec<Ghost> {
+    /// Records the ghosts of a node that are unknown now; returns the orphans.
+    fn update(&self, node: &str, ids: &BTreeSet<String>) -> Vec<Ghost> {
         let (mut unknown, now) = (self.unknown(), Instant::now());
-        unknown.retain(|(of, id), _| of != node || ids.contains(id));
+        unknown.retain(|(other, id), _| other != node || ids.contains(id));
         for id in ids {
             unknown.entry((node.to_owned(), id.clone())).or_insert(now);
         }
-        let here = unknown.iter().filter(|((of, _), since)| of == node && now - **since >= AFTER);
+        let here =
+            unknown.iter().filter(|((other, _), since)| other == node && now - **since >= AFTER);
         here.map(|(ghost, _)| ghost.clone()).collect()
     }
 }
 
 impl Inner {
-    /// Ends the ghosts of a node that are orphans.
+    /// Stops the orphans of a node.
     pub async fn end_orphans(&self, node: &str) {
         let name = node.to_owned();
         let Ok(ghosts) =
-            self.request(node, move || agent(&name, RequestClass::Look)?.ghosts()).await
+            self.request(node, move || connect(&name, RequestClass::Look)?.ghosts()).await
         else {
             return;
         };
-        // Looked at after the agent was: one that has been made meanwhile is known.
+        // Read after the agent's list, so that a ghost made meanwhile is known.
         let mut known = self.ghosts.ids(node);
         known.extend(self.attached.ids(node));
         let waiting = ghosts.into_iter().filter(waits).map(|ghost| ghost.id);
-        let orphans = self.orphans.seen(node, &waiting.filter(|id| !known.contains(id)).collect());
+        let orphans =
+            self.orphans.update(node, &waiting.filter(|id| !known.contains(id)).collect());
         if !orphans.is_empty() {
-            tracing::warn!(node, count = orphans.len(), "ghosts that nobody knows are stopped");
+            tracing::warn!(node, count = orphans.len(), "stopping unknown ghosts");
             self.stop(orphans).await;
         }
     }
@@ -81,17 +83,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_go_that_were_unknown_all_the_time() {
+    async fn ghosts_that_stay_unknown_are_orphans() {
         let orphans = OrphanGhosts::default();
-        assert_eq!(orphans.seen("a", &ids(["x", "y"])), []);
-        assert_eq!(orphans.seen("b", &ids(["z"])), []);
+        assert_eq!(orphans.update("a", &ids(["x", "y"])), []);
+        assert_eq!(orphans.update("b", &ids(["z"])), []);
         tokio::time::advance(AFTER / 2).await;
-        // Somebody knows this one now, or it has become a clone.
-        assert_eq!(orphans.seen("a", &ids(["x"])), []);
+        // y is known now, or has become a clone.
+        assert_eq!(orphans.update("a", &ids(["x"])), []);
         tokio::time::advance(AFTER / 2).await;
-        assert_eq!(orphans.seen("a", &ids(["x", "y"])), [ghost("a", "x")]);
-        assert_eq!(orphans.seen("b", &ids(["z"])), [ghost("b", "z")]);
-        assert_eq!(orphans.seen("a", &ids([])), []);
-        assert_eq!(orphans.seen("a", &ids(["x"])), [], "it is another of this name");
+        assert_eq!(orphans.update("a", &ids(["x", "y"])), [ghost("a", "x")]);
+        assert_eq!(orphans.update("b", &ids(["z"])), [ghost("b", "z")]);
+        assert_eq!(orphans.update("a", &ids([])), []);
+        assert_eq!(orphans.update("a", &ids(["x"])), [], "it is a new one of this name");
     }
 }

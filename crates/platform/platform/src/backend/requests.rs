@@ -1,7 +1,8 @@
-//! Asking agents, none of which is waited for without end: one may hang, or have been stopped.
+//! Requests to agents, all with time limits: an agent may hang or be stopped.
 //!
-//! Whoever asks waits on a thread that holds nobody else up, for so long as the agent may take for what it is
-//! asked, and no longer than until its node is seen not to answer.
+//! A request waits on a blocking thread, at most as long as its class allows, and no longer than
+//! until
+//! its node is seen not to answer.
 
 use std::time::Duration;
 
@@ -11,66 +12,68 @@ use farfork_types::wire::DEFAULT_TIMEOUT_S;
 
 use super::{Inner, blocking};
 
-/// What an agent is asked.
+/// The classes of requests.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestClass {
-    /// To tell what there is, or to have a clone pause: nothing that takes time.
+    /// To list what exists, or to freeze or thaw a clone: quick.
     Look,
-    /// To make or to end a container.
+    /// To make or end a container.
     Container,
     /// To start a clone.
     Start,
-    /// To make pages of a clone local.
+    /// To promote a clone.
     Promote,
 }
 
 impl RequestClass {
-    /// How long an agent may take for it.
+    /// The time limit.
     pub const fn limit(self) -> Duration {
         Duration::from_secs(match self {
-            // Much for a machine that is busy or short of memory: a node that is given up loses its ghosts.
+            // Long, for machines that are busy or short of memory: a node that is given up loses
+            // its ghosts.
             RequestClass::Look => 15,
             RequestClass::Container => 30,
-            // The agent itself ends one that takes longer than it may.
+            // The agent has a limit itself, and ends a clone that takes longer.
             RequestClass::Start => DEFAULT_TIMEOUT_S + 5,
             RequestClass::Promote => 60,
         })
     }
 }
 
-/// There is no answer.
+/// A request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// The node does not answer any more, whatever it is asked.
+    /// The node does not answer any request.
     #[error("its agent does not answer")]
     Lost,
-    /// The platform ends.
-    #[error("the platform ends")]
+    /// The platform is shutting down.
+    #[error("the platform is shutting down")]
     Over,
-    /// The agent says no, is gone, or takes too long for this.
+    /// The agent refuses, has exited, or timed out.
     #[error(transparent)]
     Agent(#[from] NodeError),
 }
 
-/// Reaches the agent of a node, to ask it one thing.
-pub fn agent(node: &str, class: RequestClass) -> Result<Client, NodeError> {
+/// Connects to the agent of a node, for one request.
+pub fn connect(node: &str, class: RequestClass) -> Result<Client, NodeError> {
     Client::connect_within(node, class.limit())
 }
 
 impl Inner {
-    /// Asks the agent of a node for what takes time. What comes of it is dropped if the node is seen not to
-    /// answer meanwhile, however the agent goes on about it later.
+    /// Sends a request to the agent of a node from a blocking thread. If the node is seen not to
+    /// answer
+    /// meanwhile, the result is dropped, even if the agent handles the request later.
     pub async fn request<T: Send + 'static>(
         &self,
         node: &str,
-        ask: impl FnOnce() -> Result<T, NodeError> + Send + 'static,
+        request: impl FnOnce() -> Result<T, NodeError> + Send + 'static,
     ) -> Result<T, RequestError> {
         if !self.table.answers(node) {
             return Err(RequestError::Lost);
         }
         tokio::select! {
             biased;
-            asked = blocking(ask) => Ok(asked.ok_or(RequestError::Over)??),
+            result = blocking(request) => Ok(result.ok_or(RequestError::Over)??),
             () = self.table.until_lost(node) => Err(RequestError::Lost),
         }
     }

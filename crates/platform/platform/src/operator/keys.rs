@@ -139,7 +139,7 @@ mod tests {
         made.sort();
         made.dedup();
         assert_eq!(made.len(), 6, "all differ");
-        let list = |namespace: Option<&str>| match answer(
+        let list = |namespace: Option<&str>| match handle(
             &store,
             &KeyRequest::List(namespace.map(name)),
         ) {

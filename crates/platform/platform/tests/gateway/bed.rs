@@ -1,4 +1,4 @@
-//! A gateway that serves, and a client that sends what it likes.
+//! A gateway under test, and a raw client.
 
 use std::future::pending;
 use std::io::{Read, Write};
@@ -26,12 +26,12 @@ pub const GUEST: &str = "guest-key:secret";
 /// A key of another namespace.
 pub const OTHER: &str = "other-key:hidden";
 
-/// What a gateway that is not patient waits for clients.
+/// The timeout of an impatient gateway.
 const SOON: Duration = Duration::from_millis(1000);
 /// Longer than that.
 const LATE: Duration = Duration::from_millis(2500);
 
-/// A gateway at work.
+/// A running gateway.
 pub struct Bed {
     address: SocketAddr,
     pub store: Arc<dyn Store>,
@@ -41,26 +41,26 @@ pub struct Bed {
     _directory: tempfile::TempDir,
 }
 
-/// Answers by what is in the arguments; remembers what it is told.
+/// A caller that answers by the arguments, and records its calls.
 #[derive(Debug)]
 pub struct TestCaller {
     store: Arc<dyn Store>,
-    told: Mutex<Vec<String>>,
-    /// How many were let in, and whether nobody is any more.
+    records: Mutex<Vec<String>>,
+    /// How many calls were admitted, and whether no more are.
     pub admitted: AtomicUsize,
     pub is_full: AtomicBool,
-    /// Calls that are never answered: who waits for them must not hear that they were lost.
+    /// The senders of calls that are never answered, kept open so that they do not count as lost.
     kept: Mutex<Vec<oneshot::Sender<Activation>>>,
 }
 
 impl TestCaller {
-    /// What it was told, a line each; forgotten then.
-    pub fn told(&self) -> Vec<String> {
-        std::mem::take(&mut self.told.lock().unwrap())
+    /// Takes the recorded calls, a line each.
+    pub fn recorded(&self) -> Vec<String> {
+        std::mem::take(&mut self.records.lock().unwrap())
     }
 
     fn note(&self, line: String) {
-        self.told.lock().unwrap().push(line);
+        self.records.lock().unwrap().push(line);
     }
 }
 
@@ -115,12 +115,12 @@ impl Caller for TestCaller {
     }
 }
 
-/// An answer of the gateway.
+/// A response of the gateway.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
-    /// JSON, or else a text.
+    /// JSON, or a text if it is not JSON.
     pub body: Value,
     /// All that followed the head.
     pub bytes: Vec<u8>,
@@ -133,7 +133,7 @@ impl Answer {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Demands an error in OpenWhisk's shape, without which clients report a broken connection.
+    /// Asserts an error in OpenWhisk's shape. On any other, clients report a broken connection.
     pub fn assert_error(&self, status: u16, words: &str) {
         assert_eq!(self.status, status, "{self:?}");
         let text = self.body["error"].as_str().unwrap_or_else(|| panic!("no error in {self:?}"));
@@ -142,7 +142,7 @@ impl Answer {
         assert_eq!(self.header("content-type"), Some("application/json"), "{self:?}");
     }
 
-    /// The body of an answer that is a success.
+    /// The body of a successful response.
     pub fn good(self) -> Value {
         assert_eq!(self.status, 200, "{self:?}");
         self.body
@@ -170,7 +170,7 @@ impl Bed {
         })
     }
 
-    /// A gateway for which it is always later as soon as there is nothing to do.
+    /// A gateway whose clock advances whenever it is idle.
     pub fn in_no_time() -> Bed {
         Bed::served(|gateway, listener| {
             let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
@@ -192,8 +192,9 @@ impl Bed {
             };
             store.put_key(&key).unwrap();
         }
-        let (told, admitted, is_full, kept) = Default::default();
-        let caller = Arc::new(TestCaller { store: store.clone(), told, admitted, is_full, kept });
+        let (records, admitted, is_full, kept) = Default::default();
+        let caller =
+            Arc::new(TestCaller { store: store.clone(), records, admitted, is_full, kept });
         let runtimes =
             Arc::new(Runtimes { python: "3.11".to_owned(), nodejs: None, blackbox: true });
         let gateway = Gateway { store: store.clone(), runtimes, caller: caller.clone() };
@@ -251,7 +252,7 @@ impl Bed {
         self.guest("GET", path, ())
     }
 
-    /// Makes an action that returns its arguments.
+    /// Creates an action that returns its arguments.
     pub fn create(&self, name: &str) -> Value {
         let exec = json!({"kind": "python:default", "code": "def main(args): return args"});
         let body = json!({"namespace": "_", "name": name, "exec": exec});
@@ -259,13 +260,13 @@ impl Bed {
     }
 }
 
-/// Without limits of time, which would be over at once where it is always later.
+/// Serves without timeouts, which would expire at once on that clock.
 async fn serve(gateway: Gateway, listener: TcpListener) {
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     axum::serve(listener, router(gateway)).await.unwrap();
 }
 
-/// What a request carries.
+/// The body of a request.
 pub trait AsBody {
     fn bytes(self) -> Vec<u8>;
 }
@@ -307,7 +308,7 @@ fn parsed(answer: &[u8]) -> Answer {
     Answer { status, headers, body, bytes }
 }
 
-/// The content of chunks, the last of which is empty.
+/// The content of chunks, ended by an empty one.
 fn joined(mut chunks: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! What an instance is told before it loads anything.
+//! The confinement that an instance gets before it loads code.
 
 use std::io::{Cursor, Write};
 use std::path::Path;
@@ -22,7 +22,7 @@ fn archive(text: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_becomes_its_namespaces_user() {
+async fn an_instance_runs_as_its_namespaces_user() {
     let world = World::new();
     assert_eq!(world.store.number(&name("first")).unwrap(), 0, "so that the guest's is another");
     let guest = world.action("a", "code", json!({}));
@@ -44,7 +44,7 @@ async fn the_files_of_an_archive_live_as_long_as_its_version() {
     assert_eq!(told["value"]["code"], "", "it is in the folder");
     let folder = Path::new(told["folder"].as_str().unwrap()).to_owned();
     assert_eq!(std::fs::read_to_string(folder.join("main.py")).unwrap(), "one");
-    // A platform that starts again keeps what is of use, and nothing else.
+    // A restarted platform keeps needed folders only.
     let left = folder.with_file_name("guest_gone:0.0.1-x");
     std::fs::create_dir(&left).unwrap();
     let World { nodes, store, directory, .. } = world;
@@ -57,11 +57,11 @@ async fn the_files_of_an_archive_live_as_long_as_its_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_archive_that_is_none_is_its_owners_affair() {
+async fn an_invalid_archive_is_a_developer_error() {
     let world = World::new();
     let action = world.action("wrong", &STANDARD.encode(b"PK\x03\x04 and no more"), json!({}));
     let made = world.call(&action, json!({})).await;
     assert_eq!(made.response.status, Outcome::DeveloperError);
-    assert!(made.response.result["error"].as_str().unwrap().contains("cannot be unpacked"));
+    assert!(made.response.result["error"].as_str().unwrap().contains("cannot unpack"));
     assert!(world.nodes.events().is_empty(), "nothing is started for it");
 }

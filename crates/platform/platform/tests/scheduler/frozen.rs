@@ -1,4 +1,4 @@
-//! Instances that have nothing to do stand still.
+//! Freezing idle instances.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::world::{World, kind, settle};
 
 const AFTER: Duration = Duration::from_secs(2);
 
-/// They stand still after two seconds, and end after a minute.
+/// Idle instances are frozen after two seconds, and end after a minute.
 fn world() -> World {
     let long = ByPressure { long_ms: 60_000, ..ByPressure::default() };
     let settings = Settings {
@@ -30,7 +30,7 @@ fn told(world: &World) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_no_call_for_a_while_stands_still_until_the_next() {
+async fn an_idle_instance_is_frozen_until_its_next_call() {
     let world = world();
     let action = world.action("a", "code", json!({}));
     for _ in 0..3 {
@@ -52,7 +52,7 @@ async fn what_has_no_call_for_a_while_stands_still_until_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_comes_while_one_is_told_to_waits_for_that() {
+async fn a_call_during_a_freeze_waits_for_its_end() {
     let world = world();
     let action = world.action("a", "code", json!({}));
     world.call(&action, json!({})).await;
@@ -63,11 +63,11 @@ async fn a_call_that_comes_while_one_is_told_to_waits_for_that() {
     assert!(world.nodes.state().frozen.is_empty(), "it does not stand still yet");
     is_warm(&world, &action).await;
     sleep(2 * FREEZE).await;
-    assert!(world.nodes.state().frozen.is_empty(), "it was told to go on before it stood still");
+    assert!(world.nodes.state().frozen.is_empty(), "it was thawed before it was frozen");
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_may_stand_still_is_told_to_go_on() {
+async fn an_instance_that_may_be_frozen_is_thawed() {
     let world = world();
     let action = world.action("a", "code", json!({}));
     world.call(&action, json!({})).await;
@@ -76,14 +76,14 @@ async fn one_that_may_stand_still_is_told_to_go_on() {
     is_warm(&world, &action).await;
 }
 
-/// The next call goes to the same instance, which is told to go on.
+/// The next call goes to the same instance, which is thawed.
 async fn is_warm(world: &World, action: &Action) {
     let made = world.call(action, json!({})).await;
     assert_eq!((&*kind(&made), told(world)), ("warm", vec!["freeze 1".into(), "thaw 1".into()]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_does_not_go_on_ends_and_its_call_is_anothers() {
+async fn an_instance_that_cannot_be_thawed_ends_and_its_call_is_retried() {
     let world = world();
     let action = world.action("a", "code", json!({}));
     world.call(&action, json!({})).await;
