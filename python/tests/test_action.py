@@ -165,8 +165,8 @@ def test_a_call_before_the_code_is_refused(server: Server) -> None:
         ("raise KeyError('missing')", 502, "KeyError: 'missing'"),
         ("import sys; sys.exit(3)", 502, "SystemExit: 3"),
         ("return [1]", 502, "main returned list"),
-        ("return {'n': float('nan')}", 502, "no JSON"),
-        ("return {'s': {1}}", 502, "no JSON"),
+        ("return {'n': float('nan')}", 502, "not JSON"),
+        ("return {'s': {1}}", 502, "not JSON"),
         ("return {'error': 'of its own'}", 200, "of its own"),
     ],
 )
@@ -196,7 +196,7 @@ def test_what_a_function_does_wrong_is_its_own_affair(
         ({"code": "!", "binary": True}, 400, "base64"),
         ({"code": base64.b64encode(b"no zip").decode(), "binary": True}, 502, "LoadError"),
         ({"code": "x", "env": {"A": "\0"}}, 400, "environment"),
-        ({"code": "x", "env": 7}, 400, "env is no JSON object"),
+        ({"code": "x", "env": 7}, 400, "env is not a JSON object"),
     ],
 )
 def test_code_that_does_not_load_is_told(
@@ -293,10 +293,10 @@ def test_a_launched_program_has_its_place_and_nothing_else(server: Server) -> No
 @pytest.mark.parametrize(
     ("program", "content", "words"),
     [
-        ("none", None, "it is not there, or the interpreter that it names is not"),
+        ("none", None, "the file or its interpreter does not exist"),
         ("interpreter", "#!/nowhere/sh", "the interpreter that it names is not"),
         ("nothing", "", "it is neither an ELF program nor a script"),
-        ("closed", "#!/bin/sh", "it may not be executed"),
+        ("closed", "#!/bin/sh", "it is not executable"),
     ],
 )
 def test_what_cannot_be_launched_is_told_and_is_the_end(

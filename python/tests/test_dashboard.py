@@ -77,7 +77,7 @@ def test_what_happens_is_seen_as_it_does(platform: Platform, page: Page) -> None
 
     def decided() -> list[str]:
         all_of = [one for one in page.table("decisions") if one["About"] == "guest/seen@x.y"]
-        return [one["Decided"] for one in all_of if one["Question"] == "Checkpoint it now?"]
+        return [one["Decision"] for one in all_of if one["Question"] == "Checkpoint it now?"]
 
     await_true(lambda: set(decided()) == {"yes", "not yet"}, "decisions are told")
     assert int(page.text("card-instances")) >= BURST - 1
@@ -215,7 +215,7 @@ def test_who_is_one_too_many_is_told_and_gets_a_seat_that_is_left(
         assert time.monotonic() - begun < PATIENCE_S / 2, "pages that were left keep their seats"
         assert set(statuses) <= {200, 429}
         page = Page(browser, platform)
-        page.await_text("status", f"{VIEWERS} look at the dashboard already")
+        page.await_text("status", f"the dashboard has {VIEWERS} viewers already")
     await_true(page.is_live, "there are seats again")
     assert page.is_the_same()
 
@@ -240,13 +240,13 @@ def test_a_platform_that_ends_and_comes_back(browser: Chrome, tmp_path: Path) ->
             commands = page.text("empty-commands")
             assert f"farfork deploy --url http://{platform.address} hello.py" in commands
             platform.deploy("back", COUNT)
-            page.await_text("empty-title", "No function was called yet")
+            page.await_text("empty-title", "No function has been called yet")
             platform.good("back")
             await_true(lambda: not page.is_shown("empty"), "there is something to be seen")
             platform.process.kill()
             platform.process.wait()
             page.await_text("status", "Connection lost")
-            page.await_text("status", "Shown is how it was at ")
+            page.await_text("status", "This page shows the state at ")
         with serving(farfork, state, "--nodes", "1", listen=platform.address) as platform:
             await_true(page.is_live, "it comes back by itself")
             await_true(lambda: len(page.table("nodes")) == 1, "it shows the new one")
@@ -256,4 +256,4 @@ def test_a_platform_that_ends_and_comes_back(browser: Chrome, tmp_path: Path) ->
             # Who looks keeps nobody from ending.
             platform.process.send_signal(signal.SIGTERM)
             assert platform.process.wait(PATIENCE_S) == 0
-            assert "are given up" not in platform.log()
+            assert "aborted" not in platform.log()

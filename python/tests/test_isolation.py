@@ -361,4 +361,4 @@ def test_an_archives_files_are_there_for_clones_and_go_with_it(platform: Platfor
     body["exec"]["code"] = wrong
     platform.ask("PUT", "actions/no-zip?overwrite=true", body)
     answer = platform.call("no-zip")
-    assert (answer.status, "cannot be unpacked" in str(answer.body)) == (502, True)
+    assert (answer.status, "cannot unpack" in str(answer.body)) == (502, True)

@@ -144,7 +144,7 @@ def test_activations_in_nodejs_find_what_the_code_has_left(platform: Platform, p
         ),
         ("list", "action developer error", "did not return a dictionary, but an array", ""),
         ("text", "action developer error", "did not return a dictionary, but a string", ""),
-        ("circle", "action developer error", "returned no JSON", ""),
+        ("circle", "action developer error", "result is not JSON", ""),
         ("reject", "application error", "{'code': 7}", ""),
         ("rejectError", "application error", "'message': 'too far'", "RangeError: too far"),
         ("rejectNothing", "application error", "{}", ""),
@@ -379,11 +379,11 @@ with socket.create_server(("127.0.0.1", 8080)) as server:
     ("code", "words", "log"),
     [
         ("#!/bin/sh\necho bad luck >&2\nexit 7\n", "exited unexpectedly", ["bad luck", "status 7"]),
-        ("#!/bin/sh\necho waiting\nexec sleep 60\n", "did not listen at port 8080", ["waiting"]),
+        ("#!/bin/sh\necho waiting\nexec sleep 60\n", "did not listen on port 8080", ["waiting"]),
         (GARBLED, "did not answer /init by HTTP", []),
-        ("#!/nowhere/interpreter\n", "the interpreter that it names is not", []),
+        ("#!/nowhere/interpreter\n", "the file or its interpreter does not exist", []),
         (encoded(b"\x7fELF and no more"), "neither an ELF program nor a script", []),
-        (archive({"bin/exec": "#!/bin/sh\n"}), "no file called exec at its top", []),
+        (archive({"bin/exec": "#!/bin/sh\n"}), "no file exec at its top", []),
         (SERVER_PY.replace('"/init"', '"/begin"'), "none", []),
         (
             SERVER_PY.replace("dumps(document)", "dumps([document])"),

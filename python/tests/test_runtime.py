@@ -69,8 +69,8 @@ def test_status_describes_the_process(serve: Serve) -> None:
     [
         ("raise", "KeyError: 'missing'"),
         ("exit", "SystemExit: 3"),
-        ("nan", "the result is no JSON: Out of range float"),
-        ("set", "the result is no JSON: Object of type set"),
+        ("nan", "the result is not JSON: Out of range float"),
+        ("set", "the result is not JSON: Object of type set"),
     ],
 )
 def test_a_failing_function_fails_only_its_call(
@@ -102,9 +102,9 @@ def test_many_requests_may_be_under_way_on_a_connection(serve: Serve) -> None:
     ("line", "error"),
     [
         (b"nonsense\n", "send one JSON object a line"),
-        (b'{"id": 1}\n', "no operation None; use one of run, prepare, status, stop"),
-        (b'{"id": 1, "op": ["run"]}\n', "no operation"),
-        (b'{"id": 1, "op": "run", "args": [1]}\n', "args is no JSON object"),
+        (b'{"id": 1}\n', "unknown operation None; use one of run, prepare, status, stop"),
+        (b'{"id": 1, "op": ["run"]}\n', "unknown operation"),
+        (b'{"id": 1, "op": "run", "args": [1]}\n', "args is not a JSON object"),
     ],
 )
 def test_a_bad_request_is_refused_and_the_connection_lives(
@@ -158,7 +158,7 @@ def test_stop_ends_the_process_and_removes_its_path(serve: Serve) -> None:
     client.stop()
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     impatient = Client(client._path, connect_timeout_s=0.05)
-    with pytest.raises(NoAnswerError, match=r"connecting to .*is its runtime up"):
+    with pytest.raises(NoAnswerError, match=r"cannot connect to .*start its runtime"):
         impatient.run()
 
 
@@ -189,10 +189,10 @@ def test_an_inherited_socket_is_served(tmp_path: Path) -> None:
     ("source", "options", "status", "reason"),
     [
         ("import nowhere", [], 1, "No module named 'nowhere'"),
-        ("", [], 1, "no main"),
+        ("", [], 1, "neither main"),
         ("def main(a): return a['x']", ["--warm", "{}"], 1, "KeyError"),
-        ("def main(a): return a", ["--warm", "["], 2, "no JSON in"),
-        ("def main(a): return a", ["--warm", "[1]"], 2, "no JSON object"),
+        ("def main(a): return a", ["--warm", "["], 2, "invalid JSON"),
+        ("def main(a): return a", ["--warm", "[1]"], 2, "not a JSON object"),
     ],
 )
 def test_what_cannot_start_says_why(

@@ -347,7 +347,7 @@ def test_a_second_signal_waits_for_no_call_and_the_next_run_makes_it(lasting: La
         platform.deploy("last", COUNT)
         one = begin(platform, sleep_s)
         platform.process.send_signal(signal.SIGTERM)
-        await_true(lambda: "ending" in platform.log(), "it has the first")
+        await_true(lambda: "shutting down" in platform.log(), "it has the first")
         platform.process.send_signal(signal.SIGTERM)
         assert platform.process.wait(PATIENCE_S) == 0, platform.log()
         ended_ms = time.time() * 1000
@@ -533,7 +533,10 @@ def test_clones_that_run_get_local_copies_near_their_objective() -> None:
         (["--state", "/dev/null/state"], "/dev/null/state"),
         (["--policies", "/nowhere/policies"], "cannot read /nowhere/policies"),
         (["--policies", "{place}/policies"], "no settings of policies: unknown field `calls`"),
-        (["--state", "{place}/closed/state"], "users of functions may not pass {place}/closed:"),
+        (
+            ["--state", "{place}/closed/state"],
+            "users of functions may not traverse {place}/closed;",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_told(farfork: Farfork, options: list[str], words: str) -> None:
