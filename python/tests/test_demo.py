@@ -94,7 +94,7 @@ def test_calls_of_the_platform_are_tabled_and_wrong_ones_end_with_status_1(
     assert ("hello answered 502" in said.err) == bool(wrong)
 
 
-def test_what_functions_cannot_read_is_found(tmp_path: Path) -> None:
+def test_directories_hidden_from_functions_are_found(tmp_path: Path) -> None:
     inner = tmp_path / "hidden/inner"
     inner.mkdir(parents=True)
     seen = platform.hidden_from_functions([Path("/usr/bin")])

@@ -68,7 +68,7 @@ def test_a_function_named_like_a_library_module_does_not_hide_it(tmp_path: Path)
         ("empty.py", "", "neither main"),
     ],
 )
-def test_what_is_no_function_is_refused(
+def test_an_invalid_function_is_refused(
     tmp_path: Path, name: str, content: str | None, reason: str
 ) -> None:
     if content is not None:

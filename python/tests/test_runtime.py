@@ -1,4 +1,4 @@
-"""What a client sees of a runtime: answers, errors, and that bad peers harm nobody."""
+"""A runtime as its clients see it: answers, errors, and that bad peers do no harm."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def test_many_requests_may_be_under_way_on_a_connection(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"nonsense\n", "send one JSON object a line"),
+        (b"nonsense\n", "send one JSON object per line"),
         (b'{"id": 1}\n', "unknown operation None; use one of run, prepare, status, stop"),
         (b'{"id": 1, "op": ["run"]}\n', "unknown operation"),
         (b'{"id": 1, "op": "run", "args": [1]}\n', "args is not a JSON object"),
@@ -118,7 +118,7 @@ def test_a_bad_request_is_refused_and_the_connection_lives(
             assert error in answer["error"]
 
 
-def test_a_client_that_goes_in_mid_request_harms_nobody(serve: Serve) -> None:
+def test_a_client_that_disconnects_in_a_request_does_no_harm(serve: Serve) -> None:
     client = serve(ROOT / "functions/hello")
     for rest in (b"", b'{"op": "run"', b'{"op": "run", "args": {}}\n' * 2000):
         with connected(client) as raw:
@@ -126,7 +126,7 @@ def test_a_client_that_goes_in_mid_request_harms_nobody(serve: Serve) -> None:
     assert client.run()["greeting"] == "Hello, world!"
 
 
-def test_what_follows_a_prepare_is_dropped_and_harms_nobody(serve: Serve) -> None:
+def test_requests_after_a_prepare_are_dropped(serve: Serve) -> None:
     client = serve(ROOT / "functions/hello")
     with connected(client) as raw, raw.makefile("rb") as answers:
         raw.sendall(b'{"op": "prepare"}\n' + b'{"op": "run", "args": {}}\n' * 3)
@@ -195,7 +195,7 @@ def test_an_inherited_socket_is_served(tmp_path: Path) -> None:
         ("def main(a): return a", ["--warm", "[1]"], 2, "not a JSON object"),
     ],
 )
-def test_what_cannot_start_says_why(
+def test_failed_starts_are_explained(
     write_function: Write, tmp_path: Path, source: str, options: list[str], status: int, reason: str
 ) -> None:
     command = [sys.executable, "-m", "farfork.runtime", str(write_function(source))]
@@ -214,7 +214,7 @@ def connected(client: Client) -> socket.socket:
 
 
 def received(raw: socket.socket) -> bool:
-    """Tell whether an answer comes before the connection ends."""
+    """Return whether an answer comes before the connection ends."""
     try:
         return bool(raw.recv(1 << 16))
     except ConnectionResetError:

@@ -103,7 +103,7 @@ class Runtime:
             return
         connection.sendall(_encode_answer(self.handle(message)))
         if self._lifecycle.is_prepared and message.get("op") == "prepare":
-            # Who asked sees its end last: then no connection is left.
+            # The connection of this request is closed last: then none is left.
             self._connections[connection.fileno()] = self._connections.pop(connection.fileno())
             self._drop_all()
 

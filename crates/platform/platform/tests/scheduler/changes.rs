@@ -159,16 +159,16 @@ async fn shutdown_finishes_running_calls_and_leaves_the_rest_to_the_next_run() {
     let world = World::with(TestNodes::new(&[("node1", 300)]), Settings::default());
     let action = world.action("a", "code", json!({}));
     world.calls(&action, 1).await;
-    let tell = |id: u128, ms: u64| {
+    let accept_call = |id: u128, ms: u64| {
         world.store.accept(&accepted(id, "a")).unwrap();
         let args = Map::from_iter([("ms".to_owned(), json!(ms))]);
         let call = Call { id: ActivationId(id), ..call(&action, args) };
         drop(world.platform.call(call, world.platform.admit(&name("guest")).unwrap()));
     };
-    tell(7, 50_000);
+    accept_call(7, 50_000);
     settle().await;
     // It waits for the instance, and no client waits for it.
-    tell(8, 1);
+    accept_call(8, 1);
     settle().await;
     world.platform.end(tokio::spawn(async {})).await;
     let found = |id: u128| world.store.activation(&name("guest"), ActivationId(id)).unwrap();

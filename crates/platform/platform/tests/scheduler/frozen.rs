@@ -25,7 +25,7 @@ fn world() -> World {
     World::with(TestNodes::new(&[("node1", 1100), ("node2", 1100)]), settings)
 }
 
-fn told(world: &World) -> Vec<String> {
+fn requests(world: &World) -> Vec<String> {
     std::mem::take(&mut world.nodes.state().freezer)
 }
 
@@ -39,12 +39,12 @@ async fn an_idle_instance_is_frozen_until_its_next_call() {
         let second = world.call(&action, json!({})).await;
         assert_eq!(first.response.result["instance"], second.response.result["instance"]);
         sleep(AFTER - Duration::from_millis(1)).await;
-        assert!(!told(&world).contains(&"freeze 1".to_owned()), "it was called meanwhile");
+        assert!(!requests(&world).contains(&"freeze 1".to_owned()), "it was called meanwhile");
         sleep(AFTER).await;
-        assert_eq!(told(&world), ["freeze 1"], "once is enough");
+        assert_eq!(requests(&world), ["freeze 1"], "once is enough");
     }
     world.call(&action, json!({})).await;
-    assert_eq!(told(&world), ["thaw 1"]);
+    assert_eq!(requests(&world), ["thaw 1"]);
     sleep(Duration::from_secs(59)).await;
     assert_eq!(world.nodes.alive(), [1], "its time is that without it");
     sleep(Duration::from_secs(2)).await;
@@ -60,7 +60,7 @@ async fn a_call_during_a_freeze_waits_for_its_end() {
     while world.nodes.state().freezer.is_empty() {
         sleep(FREEZE / 4).await;
     }
-    assert!(world.nodes.state().frozen.is_empty(), "it does not stand still yet");
+    assert!(world.nodes.state().frozen.is_empty(), "it is not frozen yet");
     is_warm(&world, &action).await;
     sleep(2 * FREEZE).await;
     assert!(world.nodes.state().frozen.is_empty(), "it was thawed before it was frozen");
@@ -79,7 +79,10 @@ async fn an_instance_that_may_be_frozen_is_thawed() {
 /// The next call goes to the same instance, which is thawed.
 async fn is_warm(world: &World, action: &Action) {
     let made = world.call(action, json!({})).await;
-    assert_eq!((&*kind(&made), told(world)), ("warm", vec!["freeze 1".into(), "thaw 1".into()]));
+    assert_eq!(
+        (&*kind(&made), requests(world)),
+        ("warm", vec!["freeze 1".into(), "thaw 1".into()])
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,9 +15,9 @@ fn series(world: &World, family: &str) -> Vec<String> {
     assert!(text.ends_with("\n# EOF\n"), "{text}");
     let of = text.lines().filter_map(|line| line.strip_prefix(family));
     let of = of.filter(|rest| rest.starts_with(['{', ' ']));
-    let mut told: Vec<String> = of.map(str::to_owned).collect();
-    told.sort();
-    told
+    let mut lines: Vec<String> = of.map(str::to_owned).collect();
+    lines.sort();
+    lines
 }
 
 fn of(action: &str, more: &str) -> String {

@@ -274,7 +274,7 @@ impl Inside {
             (state.0.clone().expect("code was loaded"), state.1)
         };
         self.nodes.state().events.push(format!("run {}", self.id));
-        assert!(!self.nodes.state().frozen.contains(&self.id), "it stands still");
+        assert!(!self.nodes.state().frozen.contains(&self.id), "it is frozen");
         sleep(Duration::from_millis(args["ms"].as_u64().unwrap_or(10))).await;
         self.print(0, &format!("called {count}\n")).await;
         let (status, answer) = match args["do"].as_str() {
