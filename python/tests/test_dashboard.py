@@ -81,7 +81,7 @@ def test_events_are_shown_live(platform: Platform, page: Page) -> None:
 
     await_true(lambda: set(decided()) == {"yes", "not yet"}, "decisions are shown")
     assert int(page.text("card-instances")) >= BURST - 1
-    assert "MiB are instances" in page.text("sharing-words")
+    assert "MiB are the instances" in page.text("sharing-words")
     assert page.is_the_same(), "without being loaded again"
     assert page.errors() == []
 

@@ -44,7 +44,7 @@ def test_a_wrong_answer_is_noted_and_ends_with_status_1(
     monkeypatch.setattr(demo.os, "geteuid", lambda: 0)
     assert demo.main([]) == 1
     said = capsys.readouterr()
-    assert "mean nothing" in said.out
+    assert "are invalid" in said.out
     assert "clone 7 on node1 answered" in said.err
 
 

@@ -176,7 +176,7 @@ def test_errors_of_a_function_in_nodejs_are_reported(
         ("throw new RangeError('at once')", "RangeError: at once"),
         ("exports.other = 1", "no function main"),
         ("import { none } from 'nowhere'; export const main = none;", "nowhere"),
-        (archive({"other.js": "exports.main = () => ({})"}), "no index.js at its top"),
+        (archive({"other.js": "exports.main = () => ({})"}), "neither index.js at its top"),
         (archive({"package.json": '{"main": "a.js"}', "a.js": "x ="}), "SyntaxError"),
     ],
 )

@@ -158,14 +158,14 @@ mod tests {
             assert_eq!(runtimes().resolve(asked).unwrap(), found);
         }
         for unknown in ["python:2", "python:3.12", "nodejs:18", "swift:5", "", "python:"] {
-            let error = runtimes().resolve(unknown).unwrap_err().to_string();
-            assert!(error.contains("python:3.11, nodejs:20, blackbox"), "{error}");
+            let message = runtimes().resolve(unknown).unwrap_err().to_string();
+            assert!(message.contains("python:3.11, nodejs:20, blackbox"), "{message}");
         }
         let without = Runtimes { nodejs: None, ..runtimes() };
         assert!(without.resolve("nodejs:default").is_err());
         let without = Runtimes { blackbox: false, ..runtimes() };
-        let error = without.resolve("blackbox").unwrap_err().to_string();
-        assert!(error.ends_with("python:3.11, nodejs:20."), "{error}");
+        let message = without.resolve("blackbox").unwrap_err().to_string();
+        assert!(message.ends_with("python:3.11, nodejs:20."), "{message}");
     }
 
     fn put(kind: &str, code: &str) -> ExecPut {

@@ -72,7 +72,7 @@ mod tests {
             assert!(bad.parse::<Name>().is_err(), "{bad:?}");
         }
         assert!(serde_json::from_str::<Name>("\"a/b\"").is_err());
-        let error = "a\u{1b}[31m".parse::<Name>().unwrap_err().to_string();
-        assert!(!error.contains('\u{1b}'), "{error}");
+        let message = "a\u{1b}[31m".parse::<Name>().unwrap_err().to_string();
+        assert!(!message.contains('\u{1b}'), "{message}");
     }
 }

@@ -206,9 +206,9 @@ mod tests {
             ("!", "unpack"),
             (&*STANDARD.encode("PK"), "unpack"),
         ] {
-            let error =
+            let message =
                 folders.ensure("guest/a:1", 0, Contents::Archive(wrong)).unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
+            assert!(message.contains(words), "{message}");
         }
         assert_eq!(fs::read_dir(bed.path().join("code")).unwrap().count(), 0);
         assert!(!bed.path().join("escaped").exists());
@@ -230,8 +230,8 @@ mod tests {
         }
         let without = archive(|zip| with(zip, "bin/exec", 0o755, script));
         for (wrong, words) in [("!", "cannot use"), (&*without, "no file exec at its top")] {
-            let error = folders.ensure("wrong", group, Contents::Program(wrong)).unwrap_err();
-            assert!(error.to_string().contains(words), "{error}");
+            let message = folders.ensure("wrong", group, Contents::Program(wrong)).unwrap_err();
+            assert!(message.to_string().contains(words), "{message}");
         }
         assert!(!folders.path("wrong").exists());
     }
@@ -240,7 +240,10 @@ mod tests {
     fn a_directory_that_functions_cannot_traverse_is_refused() {
         let bed = tempfile::tempdir().unwrap();
         fs::set_permissions(bed.path(), Permissions::from_mode(0o700)).unwrap();
-        let error = Folders::open(bed.path().join("a/code")).unwrap_err().to_string();
-        assert!(error.contains(&format!("may not traverse {};", bed.path().display())), "{error}");
+        let message = Folders::open(bed.path().join("a/code")).unwrap_err().to_string();
+        assert!(
+            message.contains(&format!("may not traverse {};", bed.path().display())),
+            "{message}"
+        );
     }
 }

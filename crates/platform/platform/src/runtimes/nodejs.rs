@@ -193,11 +193,11 @@ mod tests {
             ("#!/bin/sh\necho 20.1.0; echo /nowhere/node", "cannot access /nowhere/node"),
         ] {
             let (bed, path) = script(text);
-            let error = NodeJs::find(Some(&path), bed.path()).unwrap_err().to_string();
-            assert!(error.contains(words) && error.contains("--nodejs"), "{error}");
+            let message = NodeJs::find(Some(&path), bed.path()).unwrap_err().to_string();
+            assert!(message.contains(words) && message.contains("--nodejs"), "{message}");
         }
-        let error = NodeJs::find(Some(Path::new("/nowhere/node")), Path::new("/")).unwrap_err();
-        assert!(error.to_string().contains("does not run"), "{error}");
+        let message = NodeJs::find(Some(Path::new("/nowhere/node")), Path::new("/")).unwrap_err();
+        assert!(message.to_string().contains("does not run"), "{message}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ const QUESTIONS = {
   "attached-ghosts": ["How many ghosts with an image wait?", (number) => count(number)],
   "placement": ["Where does an instance start?", (node) => node ?? "nowhere yet"],
   "admission": ["No room: how to proceed?", admitted],
-  "relief": ["Which idle instances end, as memory runs out?", (ids) => several(ids.length, "idle instance")],
+  "relief": ["Which end, as memory runs out?", (ids) => several(ids.length, "idle instance")],
   "reclaim": ["Which images are removed?", (names) => (names.length > 0 ? names.join(", ") : "none")],
   "tiering": ["When do pages become local?", (name) => TIERINGS[name] ?? name],
 };
