@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Days to keep records of activations. 0 keeps them for ever.
     #[arg(long, value_name = "DAYS", env = "FARFORK_RETENTION_DAYS", default_value_t = 7)]
     retention_days: u32,
-    /// Python with the package farfork, for Python functions.
+    /// Python with the package farfork, for Python functions. A name means the program beside farfork, or in PATH.
     #[arg(long, value_name = "PATH", env = "FARFORK_PYTHON", default_value = "python3")]
     python: PathBuf,
     /// Node.js, for JavaScript functions. Default: node in PATH, if there is one.
@@ -119,12 +119,14 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A path. A name without a slash is left to be looked up in `PATH`.
+/// The path of a program. A name without a slash means the program beside farfork's own, as in a virtual
+/// environment, or else the one in `PATH`.
 fn program(path: &Path) -> std::io::Result<PathBuf> {
-    match path.components().count() {
-        1 => Ok(path.to_owned()),
-        _ => std::path::absolute(path),
+    if path.components().count() > 1 {
+        return std::path::absolute(path);
     }
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(path));
+    Ok(beside.filter(|beside| beside.is_file()).unwrap_or_else(|| path.to_owned()))
 }
 
 /// Settings of the policies from a file.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use farfork_platform::api::Name;
-use farfork_platform::operator::{Ask, Told, ask};
+use farfork_platform::operator::{KeyReply, KeyRequest, ask};
 use serde::Serialize;
 
 use crate::CommandResult;
@@ -57,24 +57,24 @@ struct Revoked {
 /// Runs the subcommand.
 pub(crate) fn run(command: &Command) -> CommandResult {
     let (question, args) = match command {
-        Command::Create { namespace, state } => (Ask::Create(namespace.clone()), state),
-        Command::List { namespace, state } => (Ask::List(namespace.clone()), state),
-        Command::Revoke { namespace, state } => (Ask::Revoke(namespace.clone()), state),
+        Command::Create { namespace, state } => (KeyRequest::Create(namespace.clone()), state),
+        Command::List { namespace, state } => (KeyRequest::List(namespace.clone()), state),
+        Command::Revoke { namespace, state } => (KeyRequest::Revoke(namespace.clone()), state),
     };
     match (ask(&args.state, &question)?, args.json) {
-        (Told::Keys(keys), true) => print_json(&keys)?,
-        (Told::Keys(keys), false) => {
+        (KeyReply::Keys(keys), true) => print_json(&keys)?,
+        (KeyReply::Keys(keys), false) => {
             for key in keys {
                 let created = UNIX_EPOCH + Duration::from_millis(key.created_ms);
                 let created = humantime::format_rfc3339_seconds(created);
                 println!("{}  {created}  {}", key.user, key.namespace);
             }
         }
-        (Told::Revoked(0), _) => return Err("the namespace has no keys".into()),
-        (Told::Revoked(revoked), true) => print_json(&Revoked { revoked })?,
-        (Told::Revoked(revoked), false) => eprintln!("{revoked} keys revoked"),
+        (KeyReply::Revoked(0), _) => return Err("the namespace has no keys".into()),
+        (KeyReply::Revoked(revoked), true) => print_json(&Revoked { revoked })?,
+        (KeyReply::Revoked(revoked), false) => eprintln!("{revoked} keys revoked"),
         (created, true) => print_json(&created)?,
-        (Told::Made { user, secret }, false) => println!("{user}:{secret}"),
+        (KeyReply::Made { user, secret }, false) => println!("{user}:{secret}"),
     }
     Ok(ExitCode::SUCCESS)
 }
