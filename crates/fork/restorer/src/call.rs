@@ -8,6 +8,11 @@ pub const EXIT_BUG: i32 = 120;
 /// Exit status after a failure that was reported on the status socket.
 pub const EXIT_REPORTED: i32 = 121;
 
+/// An error of the kind the kernel gives.
+pub fn fail<T>(errno: u32) -> Result<T, Errno> {
+    Err(Errno(errno as i32))
+}
+
 /// Flags of `clone3` for a thread of the caller's process.
 pub const THREAD: u32 = k::CLONE_VM
     | k::CLONE_FS

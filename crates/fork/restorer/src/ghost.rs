@@ -6,9 +6,10 @@ use farfork_plan::protocol::{Hello, VERSION};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
-use crate::init::{self, Start, mount_proc};
+use crate::init::{self, Start};
+use crate::mounts::mount_proc;
+use crate::packets::{CONTROL_FD, receive_request};
 use crate::supervise::Tools;
-use crate::template::{CONTROL_FD, receive};
 
 /// Life of a ghost.
 pub fn wait() -> ! {
@@ -51,7 +52,7 @@ fn tools() -> Result<Tools, Errno> {
 /// Waits for the one request, and becomes the init of its clone. Ends when the agent closes its
 /// end first, or speaks in a way that is not understood.
 fn become_init(tools: Result<Tools, Errno>) -> ! {
-    match receive() {
+    match receive_request() {
         Some((request, received)) => {
             let (request, received) = (&request, &received);
             let start = Start { request, received, has_container: true, tools: Some(tools) };

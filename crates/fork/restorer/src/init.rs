@@ -6,11 +6,13 @@ use farfork_plan::{MemberPlan, PLAN_MAGIC, PlanHeader, ThreadPlan, What, window}
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, syscall};
-use crate::cell::ProcessCell;
-use crate::run::{Failure, Slots, elements};
+use crate::failure::Failure;
+use crate::mounts::mount_proc;
+use crate::packets::{CONTROL_FD, Received};
+use crate::shared::{SHARED, Shared};
 use crate::supervise::{Supervisor, Tools};
+use crate::tables::elements;
 use crate::task;
-use crate::template::{CONTROL_FD, Received};
 use crate::{clocks, overlay, pager, watch};
 
 /// What the template hands to the init.
@@ -24,72 +26,6 @@ pub struct Start<'a> {
     /// What the supervisor needs, or why it cannot be had, if that was seen to already.
     pub tools: Option<Result<Tools, Errno>>,
 }
-
-/// What the init leaves to the clone, and what the clone's threads share.
-pub struct Shared {
-    /// Slots of the plan's ops.
-    pub slots: Slots,
-    /// The status socket.
-    pub status_fd: i32,
-    /// When each phase ended, as in `Status::at_ns`.
-    pub at_ns: [u64; 6],
-    /// How far the clone's clock is ahead of the agent's, in ns.
-    pub ahead_ns: i64,
-    /// Threads of the process besides the first.
-    pub others: u32,
-    /// The clone has a container of its own and must mount its `/proc` itself.
-    pub mounts_proc: bool,
-    /// The clone has pids of its own.
-    pub has_namespace: bool,
-    /// The clone has several processes, which may be waiting for this one.
-    pub is_family: bool,
-    /// Ops that set groups do nothing.
-    pub keeps_groups: bool,
-    /// It is made to try its image.
-    pub is_trial: bool,
-    /// There is an overlay.
-    pub has_overlay: bool,
-    /// The socket from which a clone is woken that waits before its last steps.
-    pub wake_fd: Option<i32>,
-    /// How many external descriptors that brings.
-    pub expected: u32,
-    /// The lowest number that is free for the restorer.
-    pub spare_fd: u32,
-    /// Where the clone's processes hand over what their pages are supplied by, if they are.
-    pub pager_fd: Option<i32>,
-    /// What tells the init that the first process leaves for its parent's code, if the init then helps it.
-    pub leaves_fd: Option<i32>,
-    /// Where they leave what watches their memory, if something does.
-    pub watch_fd: Option<i32>,
-}
-
-impl Shared {
-    /// The agent's monotonic time in nanoseconds, for the clone.
-    pub fn now_ns(&self) -> u64 {
-        call::now_ns().wrapping_sub_signed(self.ahead_ns)
-    }
-}
-
-/// One instance per process; the template's is never used.
-pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
-    slots: Slots::new(),
-    status_fd: -1,
-    at_ns: [0; 6],
-    ahead_ns: 0,
-    others: 0,
-    mounts_proc: false,
-    has_namespace: false,
-    is_family: false,
-    keeps_groups: false,
-    is_trial: false,
-    has_overlay: false,
-    wake_fd: None,
-    expected: 0,
-    spare_fd: 0,
-    pager_fd: None,
-    leaves_fd: None,
-    watch_fd: None,
-});
 
 /// First function of the init, be it forked for that or a ghost.
 pub extern "C" fn enter(start: u64) -> ! {
@@ -176,18 +112,6 @@ fn map_plan(request: &Request, pool: i32) -> Result<&'static PlanHeader, Errno> 
 }
 
 const EBADMSG: i32 = linux_raw_sys::errno::EBADMSG as i32;
-
-/// Mounts the `/proc` of this PID namespace over the one inherited.
-pub fn mount_proc() -> SysResult {
-    let (kind, at) = (c"proc".as_ptr() as u64, c"/proc".as_ptr() as u64);
-    let flags = u64::from(MS_NOSUID | MS_NODEV | MS_NOEXEC);
-    // SAFETY: changes this mount namespace only.
-    unsafe { syscall(k::__NR_mount, [kind, at, kind, flags, 0]) }
-}
-
-const MS_NOSUID: u32 = 2;
-const MS_NODEV: u32 = 4;
-const MS_NOEXEC: u32 = 8;
 
 /// Moves what is needed out of the way of the clone's numbers and closes all else. Returns the
 /// lowest number that is free for the supervisor.

@@ -5,7 +5,7 @@ use farfork_plan::{Table, window};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, SysResult, syscall};
-use crate::run::elements;
+use crate::tables::elements;
 
 /// Maps the overlay, from a file that nobody can write any more, and closes it.
 pub fn map(fd: i32, bytes: u64) -> Result<(), Errno> {

@@ -7,8 +7,8 @@ use farfork_plan::place::Identity;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, SysResult, syscall};
-use crate::init::SHARED;
 use crate::rights::Assumed;
+use crate::shared::SHARED;
 use crate::text::Text;
 
 /// What stands at a path is not what the parent had there.

@@ -22,6 +22,7 @@ mod job;
 mod memory;
 mod notify;
 mod proc;
+mod range;
 mod reap;
 mod remap;
 mod smaps;
@@ -36,7 +37,7 @@ use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
 use crate::pager;
-use crate::run::elements;
+use crate::tables::elements;
 use changes::Changes;
 use files::Files;
 use helper::Helper;

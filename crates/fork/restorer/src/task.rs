@@ -6,12 +6,14 @@ use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, SysResult, clone3_with_ids, sigreturn, syscall};
-use crate::family;
+use crate::failure::Failure;
 use crate::gate::GATE;
-use crate::init::{self, SHARED, Shared};
-use crate::run::{Failure, Slots, elements};
+use crate::mounts::mount_proc;
+use crate::shared::{SHARED, Shared};
+use crate::slots::Slots;
+use crate::tables::{self, elements};
 use crate::wait::{self, Rest};
-use crate::{overlay, pager, trial, watch};
+use crate::{family, overlay, pager, stages, trial, watch};
 
 const ARCH_SET_FS: u64 = 0x1002;
 
@@ -22,14 +24,50 @@ pub extern "C" fn lead(plan: u64) -> ! {
     shared.at_ns[2] = shared.now_ns();
     // SAFETY: the tables are the plan's; the init has looked at them.
     let member = unsafe { &elements::<MemberPlan>(plan.members)[0] };
-    if let Err(failure) = family::begin(shared) {
+    if let Err(failure) = begin_family(shared) {
         failure.report(shared.status_fd)
     }
     become_member(plan, member, shared)
 }
 
+/// Of several processes, the first is born here: it forks the others.
+fn begin_family(shared: &mut Shared) -> Result<(), Failure> {
+    if !family::has_several() {
+        return Ok(());
+    }
+    stages::map().map_err(|errno| Failure::of(What::Map, errno))?;
+    (shared.is_family, shared.born) = (true, born);
+    if shared.mounts_proc {
+        // The others are in the same mount namespace, and need no other.
+        shared.mounts_proc = false;
+        mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
+    }
+    // SAFETY: the ops are the plan's.
+    unsafe { shared.slots.run(elements(family::births()[0].ops)) }
+}
+
+/// First function of every process but the first.
+extern "C" fn born(index: u64) -> ! {
+    // SAFETY: this process has but this thread as yet.
+    let shared = unsafe { SHARED.get_mut() };
+    let birth = &family::births()[index as usize];
+    // SAFETY: the ops are the plan's.
+    if let Err(failure) = unsafe { shared.slots.run(elements(birth.ops)) } {
+        failure.report(shared.status_fd)
+    }
+    // SAFETY: the init has mapped the plan; the table is its own.
+    let (plan, members) = unsafe {
+        let plan = tables::plan();
+        (plan, elements::<MemberPlan>(plan.members))
+    };
+    match members.get(index as usize) {
+        Some(member) => become_member(plan, member, shared),
+        None => call::exit(call::EXIT_BUG), // its last op ends it
+    }
+}
+
 /// Makes this process `member`, and leaves for its code.
-pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared) -> ! {
+fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared) -> ! {
     // SAFETY: the tables are the plan's.
     let threads = unsafe { elements::<ThreadPlan>(member.threads) };
     let first = plan.members.address as *const MemberPlan;
@@ -50,12 +88,12 @@ pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared
         if shared.is_trial && shared.is_family {
             // The others end, too: there is nothing left to be tried but filters, behind which no process
             // could say how the others fare.
-            family::fail();
+            stages::fail();
             call::exit(0)
         }
-        family::let_run();
+        stages::let_run();
     } else {
-        family::wait_until_running(member.stop_ops.count != 0);
+        stages::wait_until_running(member.stop_ops.count != 0);
     }
     // Every descriptor that is not the parent's.
     call::close_range(plan.spare_fd, plan.spare_fd + plan.spare_count - 1);
@@ -100,7 +138,7 @@ fn build(
     map_stacks(threads.len() as u64).map_err(|errno| Failure::of(What::Map, errno))?;
     shared.at_ns[3] = shared.now_ns();
     if shared.mounts_proc {
-        init::mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
+        mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
     }
     // SAFETY: the ops are the plan's; the clone's descriptors and signals are its own.
     unsafe { shared.slots.run(elements(member.task_ops))? };
@@ -235,7 +273,7 @@ fn announce(shared: &mut Shared) {
     if call::send(shared.status_fd, &status).is_err() {
         // The agent has gone: nobody would know of this clone.
         if shared.is_family {
-            family::fail();
+            stages::fail();
         }
         call::exit(call::EXIT_REPORTED)
     }

@@ -5,9 +5,9 @@ use farfork_plan::trial::{self, Withheld};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, SysResult, syscall};
-use crate::init::SHARED;
 use crate::place;
 use crate::rights::Assumed;
+use crate::shared::SHARED;
 
 /// Whether, and why, `op` is not executed as it stands.
 pub fn withheld(op: &Op) -> Option<Withheld> {

@@ -14,14 +14,16 @@
 use farfork_plan::protocol::{
     SLOT_EXTERNAL, SLOT_POOL, Status, StatusKind, VERSION, Wake, WakeKind,
 };
-use farfork_plan::{MemberPlan, Op, PlanHeader, ThreadPlan, What, nr, window};
+use farfork_plan::{MemberPlan, Op, ThreadPlan, What, nr, window};
 use linux_raw_sys::{general as k, prctl};
 
 use crate::call::{self, Errno, syscall};
-use crate::init::Shared;
-use crate::run::{Failure, Slots, elements};
+use crate::failure::Failure;
+use crate::packets::{Received, receive_from};
 use crate::settle::{VDSO, VDSO_AT};
-use crate::template::{Received, receive_from};
+use crate::shared::Shared;
+use crate::slots::Slots;
+use crate::tables::{self, elements};
 
 /// Ops that are still to be run: those of the process that may have to wait for the start, then
 /// those of its first thread.
@@ -150,7 +152,7 @@ fn supply(received: &Received, shared: &mut Shared) -> Result<(), Errno> {
 fn fetch_plan() {
     // SAFETY: the init has mapped the plan, which says how long it is.
     unsafe {
-        let bytes = (*(window::PLAN as *const PlanHeader)).bytes;
+        let bytes = tables::plan().bytes;
         let advice = u64::from(k::MADV_POPULATE_READ);
         let _ = syscall(k::__NR_madvise, [window::PLAN, bytes, advice]);
     }

@@ -18,7 +18,7 @@ use farfork_types::{CHUNK_BYTES, align_up};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
-use crate::run::elements;
+use crate::tables::elements;
 use crate::{overlay, userfault};
 
 const WRITE_PROTECTION: u64 = 1 << 1;

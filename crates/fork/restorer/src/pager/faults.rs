@@ -8,8 +8,8 @@ use linux_raw_sys::ioctl::{UFFDIO_CONTINUE, UFFDIO_WAKE};
 use super::Pool;
 use crate::call::{Errno, syscall};
 use crate::overlay;
-use crate::run::elements;
-use crate::template::receive_from;
+use crate::packets::receive_from;
+use crate::tables::elements;
 use crate::userfault::{self, EAGAIN, EINTR};
 
 /// Processes of one clone that can be served; the memory of others is mapped by the kernel.

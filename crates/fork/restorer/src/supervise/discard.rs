@@ -4,15 +4,15 @@
 //! the right new ones, for other threads, too, and when a call fails.
 
 use farfork_plan::traits;
-use farfork_types::{PAGE_BYTES, align_down, align_up};
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use super::filter::MADV_GUARD_INSTALL;
 use super::image::Piece;
-use super::job::{Job, fail};
+use super::job::Job;
+use super::range::range;
 use super::smaps::{KEY_SHIFT, SEALED, WATCHED};
-use crate::call::{Errno, SysResult};
+use crate::call::{Errno, SysResult, fail};
 use crate::maps;
 
 /// What cannot be put in another mapping's place as a new one with the same attributes.
@@ -26,22 +26,6 @@ const ADVICE: [(u64, u32, bool); 5] = [
     (traits::NO_HUGE, k::MADV_NOHUGEPAGE, false),
     (traits::MERGEABLE, k::MADV_MERGEABLE, false),
 ];
-
-/// First address and end of a range, as the kernel reads the arguments of `madvise`.
-pub fn range(start: u64, bytes: u64) -> Result<(u64, u64), Errno> {
-    let length = bytes.checked_add(PAGE_BYTES - 1).map(|bytes| align_down(bytes, PAGE_BYTES));
-    let end = length.and_then(|length| start.checked_add(length));
-    match end {
-        Some(end) if start == align_down(start, PAGE_BYTES) => Ok((start, end)),
-        _ => fail(e::EINVAL),
-    }
-}
-
-/// The whole pages that a range touches, as the kernel reads the arguments of `mlock`.
-pub fn pages(start: u64, bytes: u64) -> (u64, u64) {
-    let end = start.saturating_add(bytes).min(u64::MAX - PAGE_BYTES);
-    (align_down(start, PAGE_BYTES), align_up(end, PAGE_BYTES))
-}
 
 impl Job<'_> {
     /// Advises range by range up to the first that fails, and gives the bytes advised.

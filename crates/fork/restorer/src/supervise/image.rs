@@ -5,7 +5,7 @@ use farfork_plan::{FileRange, PlanHeader, TraitRange, Window};
 
 use crate::call::Errno;
 use crate::maps::{self, AddressSpace, Mapping};
-use crate::run::elements;
+use crate::tables::elements;
 
 /// What is known of the image.
 pub struct Image {

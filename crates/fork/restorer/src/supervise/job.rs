@@ -13,9 +13,26 @@ use linux_raw_sys::general as k;
 use super::Supervisor;
 use super::caller::Caller;
 use super::image::Piece;
-use super::notify::Work;
 use super::visit::Thread;
-use crate::call::{Errno, SysResult, syscall};
+use crate::call::{SysResult, fail, syscall};
+
+/// A call whose effect on memory of the image would differ.
+pub enum Work<'a> {
+    /// `madvise`, or `process_madvise` on the caller itself.
+    Advise {
+        /// Start and bytes of each range.
+        ranges: &'a [[u64; 2]],
+        /// One of [`DISCARDING`](super::filter::DISCARDING).
+        advice: u32,
+        /// Whether the call returns the bytes advised.
+        is_vector: bool,
+    },
+    /// `mremap` that grows or leaves a range behind.
+    Remap {
+        /// Its arguments.
+        args: [u64; 6],
+    },
+}
 
 /// A call, and whoever is at hand for it.
 pub struct Job<'a> {
@@ -29,23 +46,7 @@ pub struct Job<'a> {
     pub lent: Lent,
 }
 
-/// An error of the kind the kernel gives.
-pub fn fail<T>(errno: u32) -> Result<T, Errno> {
-    Err(Errno(errno as i32))
-}
-
 impl Job<'_> {
-    /// Does what the call asked for.
-    pub fn perform(&self, work: &Work<'_>) -> SysResult {
-        match work {
-            Work::Advise { ranges, advice, is_vector } => {
-                let advised = self.advise(ranges, *advice);
-                advised.map(|bytes| if *is_vector { bytes } else { 0 })
-            }
-            Work::Remap { args } => self.remap(*args),
-        }
-    }
-
     /// Has the thread make a system call.
     pub(super) fn call(&self, nr: u32, args: [u64; 6]) -> SysResult {
         match &self.thread {

@@ -4,11 +4,11 @@ use linux_raw_sys::{errno as e, general as k};
 
 use super::Supervisor;
 use super::caller::Caller;
-use super::discard::{pages, range};
 use super::filter::{DISCARDING, NR_MSEAL, is_marking, native_number};
-use super::job::{Job, Lent};
+use super::job::{Job, Lent, Work};
+use super::range::{pages, range};
 use super::visit::Held;
-use crate::call::{Errno, syscall};
+use crate::call::{Errno, SysResult, syscall};
 
 /// `struct seccomp_notif`.
 #[repr(C)]
@@ -54,24 +54,6 @@ pub enum Answer {
 
 /// The kernel's word for what it lacks something for.
 const NO_MEMORY: Answer = Answer::Fail(Errno(e::ENOMEM as i32));
-
-/// A call whose effect on memory of the image would differ.
-pub enum Work<'a> {
-    /// `madvise`, or `process_madvise` on the caller itself.
-    Advise {
-        /// Start and bytes of each range.
-        ranges: &'a [[u64; 2]],
-        /// One of [`DISCARDING`].
-        advice: u32,
-        /// Whether the call returns the bytes advised.
-        is_vector: bool,
-    },
-    /// `mremap` that grows or leaves a range behind.
-    Remap {
-        /// Its arguments.
-        args: [u64; 6],
-    },
-}
 
 /// Most ranges that `process_madvise` takes.
 const MAX_RANGES: usize = 1024;
@@ -248,3 +230,16 @@ impl Supervisor {
 }
 
 const DONT_UNMAP: u64 = k::MREMAP_DONTUNMAP as u64;
+
+impl Job<'_> {
+    /// Does what the call asked for.
+    fn perform(&self, work: &Work<'_>) -> SysResult {
+        match work {
+            Work::Advise { ranges, advice, is_vector } => {
+                let advised = self.advise(ranges, *advice);
+                advised.map(|bytes| if *is_vector { bytes } else { 0 })
+            }
+            Work::Remap { args } => self.remap(*args),
+        }
+    }
+}

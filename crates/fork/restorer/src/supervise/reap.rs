@@ -8,7 +8,7 @@ use super::Supervisor;
 use super::proc::{Path, Proc};
 use super::visit::Held;
 use crate::call::{self, SysResult, syscall};
-use crate::init::SHARED;
+use crate::shared::SHARED;
 
 /// Makes this process the parent of descendants of the clone that lose theirs. The pid 1 of a
 /// namespace is that anyhow.

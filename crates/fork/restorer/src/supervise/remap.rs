@@ -4,11 +4,11 @@ use farfork_plan::traits;
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
-use super::discard::range;
-use super::job::{Job, fail};
+use super::job::Job;
+use super::range::range;
 use super::smaps::{KEY_SHIFT, SEALED, WATCHED};
 use super::standstill::Standstill;
-use crate::call::{Errno, SysResult};
+use crate::call::{Errno, SysResult, fail};
 
 /// What a range of memory has in common.
 struct Common {

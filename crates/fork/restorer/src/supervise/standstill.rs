@@ -8,10 +8,9 @@ use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use super::caller::Caller;
-use super::job::fail;
 use super::proc::{self, Proc};
 use super::visit::{Held, State};
-use crate::call::{self, Errno, syscall};
+use crate::call::{self, Errno, fail, syscall};
 
 /// The other threads of a process, held.
 pub struct Standstill {

@@ -30,7 +30,6 @@ type Modules = BTreeMap<Path, Module>;
 const EXEMPT: &[&str] = &[
     "crates/fork/checkpoint",
     "crates/fork/node",
-    "crates/fork/restorer",
     "crates/platform/platform",
     "crates/storage/image",
     "crates/tools/bench",
