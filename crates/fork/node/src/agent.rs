@@ -12,7 +12,6 @@ use farfork_restore::Template;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
-use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::NodeError;
@@ -20,6 +19,7 @@ use crate::ghosts::Ghosts;
 use crate::images::Images;
 use crate::keeper::Keeper;
 use crate::leftovers::leave_ghosts;
+use crate::lock;
 use crate::paths;
 use crate::profile::Sampler;
 use crate::registry::Registry;
@@ -113,30 +113,11 @@ fn listen_at(path: &Path) -> Result<(OwnedFd, fs::File), NodeError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     paths::make_run_directory(directory)
         .map_err(|e| socket_error("make the directory of", path, e))?;
-    let lock = lock(path)?;
+    let lock = lock::take(path)?;
     let _ = fs::remove_file(path);
     let listener = bound(path).map_err(|errno| socket_error("listen at", path, errno.into()))?;
     Ok((listener, lock))
 }
-
-/// Takes the lock beside the socket, which an agent holds as long as it lives. It may be held for a
-/// moment by somebody who clears what a dead agent has left.
-pub fn lock(path: &Path) -> Result<fs::File, NodeError> {
-    let create = || {
-        paths::demand_own(path)?;
-        fs::File::create(path.with_extension("lock"))
-    };
-    let lock = create().map_err(|source| socket_error("lock", path, source))?;
-    for _ in 0..LOCK_TRIES {
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(lock);
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    Err(NodeError::Agent(format!("a node agent already serves {}", path.display())))
-}
-
-const LOCK_TRIES: u32 = 20;
 
 fn bound(path: &Path) -> nix::Result<OwnedFd> {
     let kind = SockType::SeqPacket;

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use farfork_pool::{Forgotten, PinFile, Pool};
 
-use crate::agent::lock;
 use crate::error::NodeError;
 use crate::ghosts::{self, Places};
+use crate::lock;
 use crate::paths;
 
 /// Clears the pins of nodes of this machine that have no agent, unless a clone still holds them.
@@ -24,7 +24,7 @@ pub fn clear_pins(pool: &Pool) -> Result<Vec<(String, usize)>, NodeError> {
             continue;
         }
         // Held so that no agent starts meanwhile: its pins come before the locks that back them.
-        let Ok(_lock) = lock(&paths::socket(&node)) else { continue };
+        let Ok(_lock) = lock::take(&paths::socket(&node)) else { continue };
         let pins = PinFile::open(&pins)?;
         let Some(row) = pool.row_of(&node, &pins)? else { continue };
         let count = pool.reconcile(row.slot(), &pins)?.len();

@@ -21,8 +21,8 @@ use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals;
 use crate::ghosts::{Attached, Container, Stage, Waiting};
+use crate::handover::hand_over;
 use crate::images::{NodeImage, Pin};
-use crate::overlays::Overlay;
 use crate::profile::{self, Profile, Watched};
 use crate::registry::{Number, Origin};
 use crate::room::Room;
@@ -223,26 +223,6 @@ impl Node {
         }
         Ok(first?)
     }
-}
-
-/// Sends a request, with everything that goes with it.
-pub fn hand_over(
-    overlay: Option<Arc<Overlay>>,
-    image: &NodeImage,
-    pin: &Pin,
-    (request, externals): (Request, &[OwnedFd]),
-    send: impl FnOnce(&Request, &Hands<'_>) -> Result<Started, NodeError>,
-) -> Result<Started, NodeError> {
-    let request =
-        Request { overlay_bytes: overlay.as_ref().map_or(0, |overlay| overlay.bytes), ..request };
-    let pool = image.attached.pool();
-    let hands = Hands {
-        pool: pool.as_fd(),
-        pin: pin.lock().unwrap_or(pool).as_fd(),
-        overlay: overlay.as_ref().map(|overlay| overlay.as_fd()),
-        externals,
-    };
-    send(&request, &hands)
 }
 
 /// Waits until a clone runs, as long as its caller waits and for the time that the caller gives it.

@@ -29,10 +29,11 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals::stand_in;
+use crate::handover::hand_over;
 use crate::images::{NodeImage, Pin};
 use crate::room;
 use crate::session::Node;
-use crate::start::{hand_over, speaks};
+use crate::start::speaks;
 
 /// Exit status of a process of the restorer's that could not go on.
 const EXIT_REPORTED: i32 = 121;

@@ -11,9 +11,9 @@ use rustix::time::Timespec;
 
 use super::{Container, Stage};
 use crate::error::NodeError;
+use crate::handover::hand_over;
 use crate::images::{NodeImage, Pin};
 use crate::session::Node;
-use crate::start::hand_over;
 
 /// How long a plan may take up to its last steps.
 const PATIENCE: Duration = Duration::from_secs(60);
