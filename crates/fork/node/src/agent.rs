@@ -64,7 +64,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     raise_file_limit();
     let path = paths::socket(name);
     let keeper = settings.keeper.as_ref().map(|(file, patience)| {
-        let failed = |source| socket_error("look for the keeper of", &path, source);
+        let failed = |source| socket_error("open the lock of the owner of", &path, source);
         Keeper::of(file, *patience).map_err(failed)
     });
     let keeper = keeper.transpose()?;
@@ -77,7 +77,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
         room: Room::of(std::process::id() as i32),
         images: Images::new(name, settings.copies_images),
         registry: Registry::new()
-            .map_err(|source| socket_error("watch clones of", &path, source))?,
+            .map_err(|source| socket_error("watch the clones of", &path, source))?,
         spares: settings.has_spare.then(|| Spares::start(Arc::clone(&template))),
         template,
         sampler: Sampler::start(),

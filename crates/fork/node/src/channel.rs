@@ -96,7 +96,7 @@ impl Channel {
         control: &[ControlMessage<'_>],
     ) -> Result<(), NodeError> {
         let bytes =
-            serde_json::to_vec(document).map_err(|error| NodeError::Language(error.to_string()))?;
+            serde_json::to_vec(document).map_err(|error| NodeError::Protocol(error.to_string()))?;
         let vectors = [IoSlice::new(&bytes)];
         let fd = self.socket.as_raw_fd();
         sendmsg::<()>(fd, &vectors, control, MsgFlags::MSG_NOSIGNAL, None)
@@ -113,7 +113,7 @@ impl Channel {
             return Ok(None);
         }
         let document = serde_json::from_slice(&bytes[..length])
-            .map_err(|error| NodeError::Language(error.to_string()))?;
+            .map_err(|error| NodeError::Protocol(error.to_string()))?;
         // The kernel adds the sender's own pid where none was given.
         let about = Some(sender).filter(|pid| ![0, self.peer].contains(pid));
         Ok(Some(Received { document, fds, about }))

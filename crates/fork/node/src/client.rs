@@ -286,7 +286,7 @@ fn gone() -> NodeError {
 fn unexpected(reply: Reply) -> NodeError {
     match reply {
         Reply::Failed { message } => NodeError::Agent(message),
-        other => NodeError::Language(format!("{other:?} was not expected")),
+        other => NodeError::Protocol(format!("unexpected reply {other:?}")),
     }
 }
 
@@ -323,7 +323,7 @@ impl StartedAgent {
         let said = text.trim().trim_start_matches("farfork: ");
         match read {
             Ok(_) if !said.is_empty() => Some(said.to_owned()),
-            _ => Some("the node agent ended at once: see farfork node".to_owned()),
+            _ => Some("the node agent exited at once; run farfork node to see why".to_owned()),
         }
     }
 

@@ -64,7 +64,9 @@ impl Given {
         let stream = self.streams.get(wanted.fd as usize);
         stream.map(|stream| stream.as_fd().try_clone_to_owned()).transpose().map_err(|error| {
             let words = words::of(&error);
-            NodeError::Agent(format!("cannot duplicate a descriptor: {words}; look for limits"))
+            NodeError::Agent(format!(
+                "cannot duplicate a descriptor: {words}; look for limits of open files"
+            ))
         })
     }
 }
@@ -101,7 +103,10 @@ fn missing(model: &Model, call: &RestoreCall, wanted: Supplied) -> NodeError {
 pub fn stand_in() -> Result<OwnedFd, NodeError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     open("/", flags, Mode::empty()).map_err(|errno| {
-        NodeError::Agent(format!("cannot open /: {}; look for limits", words::of(&errno.into())))
+        NodeError::Agent(format!(
+            "cannot open /: {}; look for limits of open files",
+            words::of(&errno.into())
+        ))
     })
 }
 

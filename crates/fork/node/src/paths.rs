@@ -100,8 +100,8 @@ fn check_private(directory: &Path, uid: u32) -> io::Result<()> {
         return Ok(());
     }
     let text = format!(
-        "{} is somebody else's, or open to others: remove it, or set FARFORK_RUN to a directory of \
-         your own",
+        "{} belongs to another user, or is open to others; remove it, or set FARFORK_RUN to a \
+         directory of your own",
         directory.display()
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))

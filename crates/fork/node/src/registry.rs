@@ -63,8 +63,8 @@ pub struct End {
 }
 
 /// Why a clone ends whose init was killed.
-const WITHOUT_INIT: &str = "its init was killed, which answers its calls on memory, and so it was ended, \
-    too; start it anew";
+const WITHOUT_INIT: &str = "its init was killed, so the clone was ended, too: its memory calls need the \
+    init; start it again";
 
 impl Clone {
     /// Its pid as seen by whoever started it, perhaps from another PID namespace.

@@ -62,7 +62,7 @@ impl Node {
         let result = match document {
             Call::Restore(call) => self.restore(channel, &call, fds),
             Call::Verify(call) => self.verify(channel, &call),
-            Call::Seen { .. } => Err(NodeError::Language("nothing was started".to_owned())),
+            Call::Seen { .. } => Err(NodeError::Protocol("no clone was started".to_owned())),
             Call::Wait { pid } => self.wait(channel, about, pid),
             Call::Kill { pid, signal } => self.kill(channel, about, pid, signal),
             Call::Pause { pid, paused } => self.pause(channel, about, pid, paused),
@@ -151,7 +151,7 @@ impl Node {
             // It has ended, and is only listed until its image is let go of.
             Ok(()) | Err((Some(libc::ESRCH), _)) => channel.send(&Reply::Done, &[]),
             Err((Some(libc::EINVAL), _)) => {
-                Err(NodeError::Agent(format!("{signal} is no signal number")))
+                Err(NodeError::Agent(format!("invalid signal number {signal}")))
             }
             Err((_, error)) => Err(NodeError::Agent(format!(
                 "cannot send signal {signal} to clone {seen}: {}",

@@ -64,7 +64,7 @@ impl Node {
         let cid: Cid = call
             .cid
             .parse()
-            .map_err(|_| NodeError::Language(format!("{} is no image id", call.cid)))?;
+            .map_err(|_| NodeError::Protocol(format!("invalid image id {}", call.cid)))?;
         let pool = self.images.pool(&call.pool)?;
         let (image, pin) = pool.attach(cid)?;
         self.check_rights(call, &image)?;

@@ -42,7 +42,7 @@ impl Node {
     /// Tries an image for the caller behind `channel`.
     pub fn verify(&self, channel: &Channel, call: &VerifyCall) -> Result<(), NodeError> {
         let begun = Instant::now();
-        let no_id = |_| NodeError::Language(format!("invalid image id {}", call.cid));
+        let no_id = |_| NodeError::Protocol(format!("invalid image id {}", call.cid));
         let cid: Cid = call.cid.parse().map_err(no_id)?;
         let pool = self.images.pool(&call.pool)?;
         let (image, pin) = pool.attach(cid)?;
@@ -182,5 +182,5 @@ impl StandIns {
 }
 
 fn failed(source: io::Error) -> NodeError {
-    RestoreError::Restorer { doing: "being tried", source }.into()
+    RestoreError::Restorer { doing: "run the trial", source }.into()
 }

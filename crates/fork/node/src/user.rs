@@ -87,14 +87,14 @@ impl OwnIds {
     fn difference(&self, theirs: &Credentials) -> Option<String> {
         let Credentials { uids, gids, groups, capabilities, .. } = theirs;
         if let Some(uid) = uids.iter().find(|uid| **uid != self.uid) {
-            return Some(format!("ran as user {uid}, and this agent as user {}", self.uid));
+            return Some(format!("ran as user {uid}, this agent runs as user {}", self.uid));
         }
         if let Some(gid) = gids.iter().find(|gid| **gid != self.gid) {
-            return Some(format!("ran as group {gid}, and this agent as group {}", self.gid));
+            return Some(format!("ran as group {gid}, this agent runs as group {}", self.gid));
         }
         if self.groups != groups.iter().copied().collect() {
             let (theirs, own) = (list(groups.iter()), list(self.groups.iter()));
-            return Some(format!("was in the groups {theirs}, and this agent is in {own}"));
+            return Some(format!("was in the groups {theirs}, this agent is in {own}"));
         }
         (capabilities[PERMITTED] != 0).then(|| "had capabilities".to_owned())
     }

@@ -56,7 +56,7 @@ pub fn attach(pool: &Pool, cid: Cid, source: Source) -> Result<Attached, Restore
     let file = std::fs::File::from(mapped);
     let metadata = file
         .metadata()
-        .map_err(|source| RestoreError::Restorer { doing: "looking at the pool", source })?;
+        .map_err(|source| RestoreError::Restorer { doing: "look at the pool file", source })?;
     let device = metadata.dev();
     let (major, minor) = (u64::from(libc::major(device)), u64::from(libc::minor(device)));
     let clocks = shift(&image)?;
@@ -73,7 +73,7 @@ pub fn attach(pool: &Pool, cid: Cid, source: Source) -> Result<Attached, Restore
 /// The clones of an image have one clock here, from the first that is started to the last.
 fn shift(image: &Image) -> Result<Option<Shift>, RestoreError> {
     let here = clocks::here()
-        .map_err(|source| RestoreError::Restorer { doing: "looking at the clocks", source })?;
+        .map_err(|source| RestoreError::Restorer { doing: "read the clocks", source })?;
     let offsets = clocks::needed(&image.model.made_on.clocks, &here);
     Ok(offsets.map(|offsets| Shift { offsets, ahead: offsets.from(here.ahead) }))
 }

@@ -67,9 +67,9 @@ impl Seat {
             FdMapping { parent_fd: theirs, child_fd: CONTROL_FD },
             FdMapping { parent_fd: program, child_fd: PROGRAM_FD },
         ];
-        command
-            .fd_mappings(mappings)
-            .map_err(|_| failed("being given a socket")(io::Error::other("numbers collide")))?;
+        command.fd_mappings(mappings).map_err(|_| {
+            failed("make a socket for the restorer")(io::Error::other("numbers collide"))
+        })?;
         Ok(Summoned { control })
     }
 }
@@ -83,13 +83,13 @@ impl Summoned {
         let heard = poll(&mut polls, time.as_ref());
         let mut hello = Hello::default();
         if !heard.is_ok_and(|heard| heard > 0) {
-            return Err(failed("waiting in its container")(io::ErrorKind::TimedOut.into()));
+            return Err(failed("reach the ghost in its container")(io::ErrorKind::TimedOut.into()));
         }
         let read = rustix::io::read(&control, hello.as_mut_bytes())
-            .map_err(|errno| failed("waiting in its container")(errno.into()))?;
+            .map_err(|errno| failed("reach the ghost in its container")(errno.into()))?;
         if read != size_of::<Hello>() || hello != (Hello { version: VERSION, reserved: 0 }) {
             let kind = io::ErrorKind::UnexpectedEof;
-            return Err(failed("waiting in its container")(kind.into()));
+            return Err(failed("reach the ghost in its container")(kind.into()));
         }
         Ok(Ghost { control, init_pid })
     }

@@ -130,15 +130,15 @@ pub(crate) fn failed(doing: &'static str) -> impl Fn(io::Error) -> RestoreError 
 pub(crate) fn packet_pair() -> Result<(OwnedFd, OwnedFd), RestoreError> {
     let kind = SockType::SeqPacket;
     socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)
-        .map_err(|errno| failed("being given a socket")(errno.into()))
+        .map_err(|errno| failed("make a socket for the restorer")(errno.into()))
 }
 
 /// The program that this library carries, in memory of its own.
 pub(crate) fn program() -> Result<File, RestoreError> {
     let program = memfd_create("farfork-restorer", MemfdFlags::CLOEXEC)
-        .map_err(|errno| failed("being unpacked")(errno.into()))?;
+        .map_err(|errno| failed("unpack the restorer")(errno.into()))?;
     let mut file = File::from(program);
-    file.write_all(RESTORER).map_err(failed("being unpacked"))?;
+    file.write_all(RESTORER).map_err(failed("unpack the restorer"))?;
     Ok(file)
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn send_request(
 ) -> Result<OwnedFd, RestoreError> {
     let (status, theirs) = packet_pair()?;
     setsockopt(&status, sockopt::PassCred, &true)
-        .map_err(|errno| failed("being given a socket")(errno.into()))?;
+        .map_err(|errno| failed("make a socket for the restorer")(errno.into()))?;
     let mut fds = vec![hands.pool.as_raw_fd(), theirs.as_raw_fd(), hands.pin.as_raw_fd()];
     fds.extend(hands.overlay.map(|overlay| overlay.as_raw_fd()));
     fds.extend(hands.externals.iter().map(AsRawFd::as_raw_fd));
@@ -165,7 +165,7 @@ fn send(control: &OwnedFd, request: &Request, fds: &[RawFd]) -> Result<(), Resto
     let sent = sendmsg::<()>(control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None);
     sent.map(drop).map_err(|errno| match errno {
         Errno::EPIPE => gone(),
-        _ => failed("taking a request")(errno.into()),
+        _ => failed("send a request to the restorer")(errno.into()),
     })
 }
 
@@ -174,17 +174,17 @@ impl Template {
     pub fn start() -> Result<Template, RestoreError> {
         // Not at the number that the socket is given in the child.
         let file = rustix::io::fcntl_dupfd_cloexec(program()?, CONTROL_FD + 1)
-            .map_err(|errno| failed("being unpacked")(errno.into()))?;
+            .map_err(|errno| failed("unpack the restorer")(errno.into()))?;
         let (control, theirs) = packet_pair()?;
         // Before the template has its own: what changes in between is told, and no harm.
-        let mounts = Mounts::of_now().map_err(failed("being given the node's mounts"))?;
+        let mounts = Mounts::of_now().map_err(failed("watch the node's mounts"))?;
         let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
         command.env_clear().current_dir("/").stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        command
-            .fd_mappings(vec![FdMapping { parent_fd: theirs, child_fd: CONTROL_FD }])
-            .map_err(|_| failed("being given a socket")(io::Error::other("descriptor 3 taken")))?;
-        let child = command.spawn().map_err(failed("being started"))?;
+        command.fd_mappings(vec![FdMapping { parent_fd: theirs, child_fd: CONTROL_FD }]).map_err(
+            |_| failed("make a socket for the restorer")(io::Error::other("descriptor 3 taken")),
+        )?;
+        let child = command.spawn().map_err(failed("start the restorer"))?;
         Ok(Template { control, child, is_given_up: false, spare: None, mounts })
     }
 
@@ -276,13 +276,13 @@ impl Template {
         match recv(self.control.as_raw_fd(), spawned.as_mut_bytes(), flags) {
             Ok(bytes) if bytes == size_of::<Spawned>() => Ok(spawned),
             Ok(_) | Err(Errno::EAGAIN) => Err(gone()),
-            Err(errno) => Err(failed("answering")(errno.into())),
+            Err(errno) => Err(failed("get an answer from the restorer")(errno.into())),
         }
     }
 }
 
 /// What the template does in answer to a request.
-const FORKING: &str = "forking the clone's init";
+const FORKING: &str = "fork the init of the clone";
 
 impl Spare {
     fn waits(&self) -> bool {
@@ -307,7 +307,7 @@ fn gone() -> RestoreError {
     let capabilities = rustix::thread::capabilities(None).map(|sets| sets.effective);
     match capabilities {
         Ok(effective) if !effective.contains(CapabilitySet::SYS_ADMIN) => RestoreError::NoRights,
-        _ => failed("answering")(io::ErrorKind::UnexpectedEof.into()),
+        _ => failed("get an answer from the restorer")(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -399,7 +399,10 @@ impl Started {
                 // Told once of an init that has gone without hearing that somebody knows of its
                 // clone; what it has said before is still there.
                 Err(Errno::EINTR | Errno::ECONNRESET) => {}
-                other => break other.map_err(|errno| failed("reporting")(errno.into()))?,
+                other => {
+                    break other
+                        .map_err(|errno| failed("read the status of a clone")(errno.into()))?;
+                }
             }
         };
         let sender = message

@@ -32,7 +32,7 @@ impl Waker {
     /// One, and what the clone sleeps on: the last of the descriptors of its request.
     pub fn new() -> Result<(Waker, OwnedFd), RestoreError> {
         let (socket, theirs) = packet_pair()?;
-        let kept = theirs.try_clone().map_err(failed("being given a socket"))?;
+        let kept = theirs.try_clone().map_err(failed("make a socket for the restorer"))?;
         Ok((Waker { socket, theirs: Theirs(kept) }, theirs))
     }
 
@@ -44,7 +44,8 @@ impl Waker {
     /// Gives the clone its external descriptors, in the order of the plan. It sleeps on.
     pub fn supply(&self, externals: &[OwnedFd]) -> Result<(), RestoreError> {
         let fds: Vec<i32> = externals.iter().map(AsRawFd::as_raw_fd).collect();
-        send(self.as_fd(), WakeKind::Supply, 0, &fds).map_err(failed("being supplied"))
+        send(self.as_fd(), WakeKind::Supply, 0, &fds)
+            .map_err(failed("send descriptors to the waiting clone"))
     }
 }
 

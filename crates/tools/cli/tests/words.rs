@@ -121,8 +121,8 @@ fn a_node_has_a_name_that_leads_nowhere_else() {
     let victim = place.0.join("victim.sock");
     fs::write(&victim, "something").expect("a file");
     for name in ["../victim", "", ".", "a/b"] {
-        place.fails(&["node", "--name", name, "--idle-exit-s", "0"], 2, &["is no name of a node"]);
-        place.fails(&["ps", "--node", name], 2, &["is no name of a node"]);
+        place.fails(&["node", "--name", name, "--idle-exit-s", "0"], 2, &["invalid node name"]);
+        place.fails(&["ps", "--node", name], 2, &["invalid node name"]);
     }
     assert_eq!(fs::read_to_string(&victim).expect("the file"), "something");
 }
@@ -196,7 +196,10 @@ fn what_a_stranger_made_is_not_believed() {
         let output = farfork(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
-        assert!(said.contains("is somebody else's, or open to others"), "{arguments:?}: {said}");
+        assert!(
+            said.contains("belongs to another user, or is open to others"),
+            "{arguments:?}: {said}"
+        );
     }
     std::os::unix::fs::chown(&own.0, Some(user), Some(user)).expect("a directory given away");
     let opened = fs::Permissions::from_mode(0o770);

@@ -48,8 +48,8 @@ impl Node {
         (user, wanted): (Option<&str>, &GhostImage),
     ) -> Result<Stage, NodeError> {
         let GhostImage { pool, cid, name, tiering } = wanted;
-        let language = || NodeError::Language(format!("{cid} is no image id"));
-        let cid: Cid = cid.parse().map_err(|_| language())?;
+        let invalid = || NodeError::Protocol(format!("invalid image id {cid}"));
+        let cid: Cid = cid.parse().map_err(|_| invalid())?;
         let pool = self.images.pool(pool)?;
         if let Some(user) = user {
             self.check_user(&container.id, user, name, pool.pool(), cid)?;

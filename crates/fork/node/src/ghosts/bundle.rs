@@ -107,11 +107,11 @@ fn empty(directory: &Path, most_bytes: Option<u64>) -> Result<Mount, NodeError> 
     let wrong =
         |reason: &str| NodeError::Tmpfs { path: directory.to_owned(), reason: reason.to_owned() };
     if !directory.is_absolute() {
-        return Err(wrong("its path has to begin at /"));
+        return Err(wrong("its path must be absolute"));
     }
     // Where there is none, runc would make one in the node's own file system.
     if !directory.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-        return Err(wrong("this node has no such directory in whose place it could be"));
+        return Err(wrong("this node has no such directory to mount it over"));
     }
     let size = most_bytes.map(|bytes| format!("size={bytes}"));
     let options: Vec<&str> =
@@ -278,11 +278,9 @@ mod tests {
         let options = mount["options"].as_array().unwrap();
         assert!(options.contains(&"size=4096".into()) && options.contains(&"nosuid".into()));
         assert_eq!(made["linux"]["resources"]["pids"]["limit"], 7);
-        for (wrong, words) in [
-            (Path::new("tmp"), "begin at /"),
-            (Path::new("/nowhere"), "no such"),
-            (&link, "no such"),
-        ] {
+        for (wrong, words) in
+            [(Path::new("tmp"), "absolute"), (Path::new("/nowhere"), "no such"), (&link, "no such")]
+        {
             let text = seen(wrong).unwrap_err().to_string();
             assert!(text.contains(words), "{text}");
         }

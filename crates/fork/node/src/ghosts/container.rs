@@ -94,7 +94,7 @@ impl Places {
     /// The same as [`delete`](Places::delete), where nobody is to be told but whoever reads what the agent says.
     fn clear(&self, id: &str) {
         if let Err(reason) = self.delete(id) {
-            eprintln!("farfork: ghost {id} has left something behind: {reason}");
+            eprintln!("farfork: cannot delete what ghost {id} has left: {reason}");
         }
     }
 
@@ -162,15 +162,16 @@ impl Container {
             |bytes| format!("its ghost's limit of {} MiB", bytes >> 20),
         );
         Some(format!(
-            "the kernel killed in ghost {} for want of memory: {limit} is reached; start a ghost \
-             with more (farfork ghost start --memory)",
+            "out of memory in ghost {}: the kernel killed a process, as {limit} was reached; start a \
+             ghost with more memory (farfork ghost start --memory)",
             self.id
         ))
     }
 
     /// Has all that is in it stand still.
     pub fn freeze(&self) -> io::Result<()> {
-        let none = || io::Error::new(io::ErrorKind::Unsupported, "no cgroup of it can be frozen");
+        let none =
+            || io::Error::new(io::ErrorKind::Unsupported, "it has no cgroup that can be frozen");
         self.freezer.as_ref().ok_or_else(none)?.freeze()
     }
 
@@ -232,7 +233,7 @@ fn make(
         let pid = &mut runc;
         let made = scope.spawn(move || {
             root.map_or(Ok(()), show_root).map_err(|errno| {
-                format!("cannot mount the node's root file system for it: {}", words::of(&errno))
+                format!("cannot mount the node's root file system in it: {}", words::of(&errno))
             })?;
             let (child, said) = begin(&mut command)?;
             *pid = Some(child.id() as i32);
@@ -240,7 +241,7 @@ fn make(
             drop(command);
             end(child, said)
         });
-        made.join().unwrap_or_else(|_| Err("the thread that makes it has ended".to_owned()))
+        made.join().unwrap_or_else(|_| Err("the thread that ran runc has panicked".to_owned()))
     });
     let first = made.and_then(|()| first_process(&pid_file)).inspect_err(|_| {
         adopting.end_all(runc, &places.bundle(id));
@@ -254,7 +255,7 @@ fn make(
 /// What `runc` says is the first process of the container.
 fn first_process(pid_file: &Path) -> Result<(i32, OwnedFd), String> {
     let text = fs::read_to_string(pid_file).map_err(|error| words::of(&error))?;
-    let pid = text.trim().parse().map_err(|_| format!("runc named '{text}' as its first pid"))?;
+    let pid = text.trim().parse().map_err(|_| format!("runc reported the invalid pid '{text}'"))?;
     let init = pidfd::open(pid).map_err(|error| words::of(&error))?;
     Ok((pid, init))
 }
@@ -293,15 +294,15 @@ fn end(mut child: Child, mut said: File) -> Result<(), String> {
     let mut text = String::new();
     said.rewind().and_then(|()| said.read_to_string(&mut text)).map_err(failed)?;
     match status.signal() {
-        Some(signal) => Err(format!("runc was killed by signal {signal} before it was done")),
-        None => Err(format!("runc said: {}", text.trim())),
+        Some(signal) => Err(format!("runc was killed by signal {signal}")),
+        None => Err(format!("runc failed: {}", text.trim())),
     }
 }
 
 fn failed(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => {
-            "runc, which makes containers, is not installed: apt-get install runc".to_owned()
+            "runc is not installed; install it (apt-get install runc)".to_owned()
         }
         _ => format!("cannot run runc: {}", words::of(&error)),
     }

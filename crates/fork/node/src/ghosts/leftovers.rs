@@ -45,11 +45,11 @@ impl Leftovers {
             {
                 return true;
             }
-            let told = match self.places.delete(id) {
-                Ok(()) => "was taken away".to_owned(),
-                Err(reason) => format!("cannot be taken away: {reason}"),
+            let outcome = match self.places.delete(id) {
+                Ok(()) => "was deleted".to_owned(),
+                Err(reason) => format!("cannot be deleted: {reason}"),
             };
-            eprintln!("farfork: ghost {id} of an agent before this one has ended and {told}");
+            eprintln!("farfork: ghost {id} of an earlier agent has ended and {outcome}");
             false
         });
     }

@@ -101,7 +101,7 @@ impl Ghosts {
     /// [kept](Ghosts::keep).
     pub fn make(&self, call: &GhostCall) -> Result<(Ghost, Container, Spent), NodeError> {
         if let Some(bundle) = call.bundle.as_deref().filter(|bundle| !bundle.is_absolute()) {
-            let reason = "its path has to begin at /".to_owned();
+            let reason = "its path must be absolute".to_owned();
             return Err(NodeError::Bundle { path: bundle.to_owned(), reason });
         }
         let wishes = Wishes {
@@ -141,7 +141,7 @@ impl Ghosts {
     pub fn take(&self, id: &str, image: &str) -> Result<Waiting, NodeError> {
         let mut state = self.state();
         let Some(taken) = state.waiting.remove(id) else { return Err(state.missing(id)) };
-        state.remember(id, format!("has been used for {image}, and a ghost takes one clone only"));
+        state.remember(id, format!("was used for {image}, and a ghost takes one clone only"));
         Ok(taken)
     }
 
@@ -213,7 +213,7 @@ impl State {
 /// Names never come again, so that no command means a ghost that it has not seen.
 fn new_id() -> Result<String, NodeError> {
     let random = getrandom::u32().map_err(|_| {
-        NodeError::Agent("the kernel gives no random numbers, which ghosts are named by".to_owned())
+        NodeError::Agent("cannot name a ghost: the kernel returns no random numbers".to_owned())
     })?;
     Ok(format!("{random:08x}"))
 }
