@@ -23,13 +23,13 @@ pub struct Start<'a> {
     pub received: &'a Received,
     /// The container is there already, its `/proc` mounted.
     pub has_container: bool,
-    /// What the supervisor needs, or why it cannot be had, if that was seen to already.
+    /// What the supervisor needs, if it was made already, or why it could not be made.
     pub tools: Option<Result<Tools, Errno>>,
 }
 
-/// First function of the init, be it forked for that or a ghost.
+/// First function of the init, forked from the template or a ghost.
 pub extern "C" fn enter(start: u64) -> ! {
-    // SAFETY: whoever calls this passes a `Start` on a stack that stays, or was copied with it.
+    // SAFETY: all callers pass a `Start` on a stack that stays, or was copied with it.
     let start = unsafe { &*(start as *const Start<'_>) };
     // SAFETY: this process is the only one with this address space as yet.
     let shared = unsafe { SHARED.get_mut() };
@@ -78,7 +78,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
         shared.leaves_fd = Some(event);
     }
     shared.at_ns[1] = call::now_ns();
-    let handed = Handed::of(request, shared);
+    let clone_fds = CloneFds::of(request, shared);
     let pid = start_process(plan, shared).map_err(|errno| Failure::of(What::Process, errno))?;
     if let Some(ends) = pager {
         pager::start(shared.slots.get(SLOT_POOL.into()), ends).map_err(|errno| {
@@ -90,7 +90,7 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     if let Some(ends) = watch {
         call::close_range(ends.theirs as u32, ends.theirs as u32);
     }
-    handed.close();
+    clone_fds.close();
     Ok(supervisor.with_process(pid as i32, watch.map(|ends| ends.own), shared.leaves_fd))
 }
 
@@ -113,8 +113,8 @@ fn map_plan(request: &Request, pool: i32) -> Result<&'static PlanHeader, Errno> 
 
 const EBADMSG: i32 = linux_raw_sys::errno::EBADMSG as i32;
 
-/// Moves what is needed out of the way of the clone's numbers and closes all else. Returns the
-/// lowest number that is free for the supervisor.
+/// Moves the descriptors that are needed out of the way of the clone's numbers and closes all others.
+/// Returns the lowest number that is free for the supervisor.
 fn keep_descriptors(
     start: &Start<'_>,
     plan: &PlanHeader,
@@ -143,35 +143,35 @@ fn keep_descriptors(
     Ok(spare)
 }
 
-/// Maps the pin, so that it lasts as long as any process that was forked from here and may map the image,
+/// Maps the pin. It then lasts as long as any process that is forked from here and may map the image,
 /// even one that outlives its init.
 fn hold_pin(pin: i32) -> Result<(), Errno> {
     let flags = k::MAP_PRIVATE | k::MAP_FIXED_NOREPLACE;
-    // SAFETY: nothing else is mapped at the pin's place, and nobody looks there.
+    // SAFETY: nothing else is mapped at the pin's place, and nothing accesses it.
     unsafe { call::mmap(window::PIN, farfork_types::PAGE_BYTES, k::PROT_NONE, flags, pin, 0) }?;
     call::close_range(pin as u32, pin as u32);
     Ok(())
 }
 
-/// Descriptors that only the clone needs. The init closes them once the clone has copies: a pipe
-/// that it held open would never end, and nobody but the plan may see the pool.
-struct Handed {
+/// Descriptors that only the clone needs. The init closes them once the clone has copies: the readers
+/// of a pipe that it held open would never see its end, and only plans may use the pool.
+struct CloneFds {
     fds: [i32; MAX_REQUEST_FDS],
     count: usize,
 }
 
-impl Handed {
-    fn of(request: &Request, shared: &Shared) -> Handed {
-        let mut handed = Handed { fds: [-1; MAX_REQUEST_FDS], count: 0 };
+impl CloneFds {
+    fn of(request: &Request, shared: &Shared) -> CloneFds {
+        let mut clone_fds = CloneFds { fds: [-1; MAX_REQUEST_FDS], count: 0 };
         let externals =
             (0..u64::from(request.external_count)).map(|i| u64::from(SLOT_EXTERNAL) + i);
         let slots = externals.chain([u64::from(SLOT_POOL)]).map(|slot| shared.slots.get(slot));
         let all = slots.filter(|fd| *fd >= 0).chain(shared.wake_fd);
-        for (place, fd) in handed.fds.iter_mut().zip(all) {
+        for (place, fd) in clone_fds.fds.iter_mut().zip(all) {
             *place = fd;
-            handed.count += 1;
+            clone_fds.count += 1;
         }
-        handed
+        clone_fds
     }
 
     fn close(&self) {
@@ -195,7 +195,7 @@ fn start_process(plan: &'static PlanHeader, shared: &Shared) -> SysResult {
     };
     let tid = if is_pid_one { 1 } else { leader.tid };
     let container = if is_pid_one { k::CLONE_NEWPID | k::CLONE_NEWNS } else { 0 };
-    // Not this process: who is in the namespace has to be the clone's.
+    // This process is not in the IPC namespace: only processes of the clone may be.
     let has_ipc = plan.has_own_ipc != 0 || shared.is_trial;
     let ipc = if has_ipc { k::CLONE_NEWIPC } else { 0 };
     let args = CloneArgs {

@@ -50,7 +50,7 @@ struct Control {
     fds: [i32; MAX_REQUEST_FDS],
 }
 
-/// The next request, or nothing when the agent has gone.
+/// The next request, or nothing when the agent has exited.
 pub fn receive_request() -> Option<(Request, Received)> {
     let mut request = Request::default();
     let (bytes, received) = receive_from(CONTROL_FD, &mut request)?;
@@ -73,8 +73,8 @@ pub fn receive_from<T: Copy>(fd: i32, message: &mut T) -> Option<(usize, Receive
     };
     let args = [fd as u64, &raw mut header as u64, MSG_CMSG_CLOEXEC];
     let bytes = loop {
-        // SAFETY: the kernel writes into `message`, plain numbers, and `control`, whose sizes it is
-        // told.
+        // SAFETY: the kernel writes into `message`, plain numbers, and `control`, whose sizes are in
+        // the header.
         match unsafe { syscall(k::__NR_recvmsg, args) } {
             Err(errno) if errno.0 == linux_raw_sys::errno::EINTR as i32 => {}
             Ok(0) | Err(_) => return None,
@@ -84,7 +84,7 @@ pub fn receive_from<T: Copy>(fd: i32, message: &mut T) -> Option<(usize, Receive
     let is_fds =
         header.control_bytes >= 16 && (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
     let count = if is_fds { (control.bytes as usize - 16) / 4 } else { 0 };
-    // What did not fit is no message of ours.
+    // A longer message is not one of the protocol.
     let bytes = if header.flags & MSG_TRUNC != 0 { usize::MAX } else { bytes };
     Some((bytes, Received { fds: control.fds, count: count.min(MAX_REQUEST_FDS) }))
 }

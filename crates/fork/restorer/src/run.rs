@@ -25,7 +25,7 @@ impl Slots {
         unsafe { self.run_while(ops, |_, _| true) }.map(|_| ())
     }
 
-    /// Runs `ops` in order up to the first that fails, or that `may` not run yet; what is left.
+    /// Runs `ops` in order up to the first that fails, or that `may` not run yet. Returns the rest.
     ///
     /// # Safety
     /// As [`run`](Slots::run).
@@ -118,7 +118,7 @@ impl Slots {
                 nr::MAKE_IPC => ipc::make(args),
                 nr::SEND_ALL => send_all(args),
                 nr::REPAIR => repair(args[0]),
-                // In a user namespace without root the kernel lets nobody change groups.
+                // In a user namespace without root the kernel refuses every change of groups.
                 k::__NR_setgroups if SHARED.get().keeps_groups => Ok(0),
                 k::__NR_fcntl if args[1] == k::F_ADD_SEALS.into() => seal(args),
                 number => syscall(number, args),
@@ -152,7 +152,7 @@ impl Slots {
     }
 }
 
-/// No descriptor: nothing was supplied.
+/// Not a descriptor: the caller supplied none.
 const NOT_SUPPLIED: u64 = u64::MAX;
 
 /// The descriptor `fd`, unless it stands for one that the caller has left out.
@@ -222,9 +222,8 @@ unsafe fn timer_create(id: u64, clock: u64, event: u64) -> SysResult {
     }
 }
 
-/// `pread64` or `pwrite64` until all is done. A file system that is full, a memory limit and a signal
-/// may end one in the middle, and the kernel ends each after 2 GiB: the next one goes on, or tells why
-/// not.
+/// `pread64` or `pwrite64` until all is done. A full file system, a memory limit or a signal may end a
+/// call in the middle, and the kernel ends each after 2 GiB. The next call goes on, or returns the error.
 unsafe fn transfer_all(number: u32, [fd, at, bytes, offset, ..]: [u64; 6]) -> SysResult {
     let mut done = 0;
     while done < bytes {
@@ -241,8 +240,8 @@ unsafe fn transfer_all(number: u32, [fd, at, bytes, offset, ..]: [u64; 6]) -> Sy
 /// How often sealing is tried; the kernel waits for 150 ms each time.
 const SEALINGS: u32 = 32;
 
-/// Seals a file in memory. Reclaim, compaction and DAMON hold pages for a moment, and the kernel refuses
-/// to seal a file while anybody does.
+/// Seals a file in memory. The kernel refuses that (EBUSY) while reclaim, compaction or DAMON hold one
+/// of its pages, which they do for a moment.
 unsafe fn seal(args: [u64; 6]) -> SysResult {
     for _ in 1..SEALINGS {
         // SAFETY: takes no pointers.

@@ -20,27 +20,29 @@ pub struct Shared {
     pub mounts_proc: bool,
     /// The clone has pids of its own.
     pub has_namespace: bool,
-    /// The clone has several processes, which may be waiting for this one.
+    /// The clone has several processes, which may wait for this one.
     pub is_family: bool,
     /// Ops that set groups do nothing.
     pub keeps_groups: bool,
-    /// It is made to try its image.
+    /// The clone tries its image: see [`farfork_plan::trial`].
     pub is_trial: bool,
     /// There is an overlay.
     pub has_overlay: bool,
-    /// The socket from which a clone is woken that waits before its last steps.
+    /// The socket on which a clone waits before its last steps.
     pub wake_fd: Option<i32>,
-    /// How many external descriptors that brings.
+    /// How many external descriptors come with the wake-up.
     pub expected: u32,
     /// The lowest number that is free for the restorer.
     pub spare_fd: u32,
-    /// Where the clone's processes hand over what their pages are supplied by, if they are.
+    /// Where the clone's processes send the userfaultfd of memory that the page service supplies.
     pub pager_fd: Option<i32>,
-    /// What tells the init that the first process leaves for its parent's code, if the init then helps it.
+    /// The event that the first process signals when it leaves for its parent's code, if the init then
+    /// helps it.
     pub leaves_fd: Option<i32>,
-    /// Where they leave what watches their memory, if something does.
+    /// Where the clone's processes leave the userfaultfd that watches their memory, if it is watched.
     pub watch_fd: Option<i32>,
-    /// First function of the processes that ops fork: the executor of ops is not to need what needs it.
+    /// First function of the processes that ops fork. It stands here because the executor of ops cannot
+    /// depend on code that runs ops.
     pub born: extern "C" fn(u64) -> !,
 }
 

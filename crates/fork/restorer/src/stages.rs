@@ -13,7 +13,7 @@ use crate::family;
 /// How many processes have arrived at each stage.
 type Stages = [AtomicU32; stage::COUNT];
 
-/// In the place of a count that no longer matters.
+/// Set in a count when a process has failed.
 const FAILED: u32 = 1 << 31;
 
 /// Maps the counters, before the first process forks others.
@@ -59,7 +59,7 @@ fn wake(word: &AtomicU32) {
     let _ = unsafe { syscall(k::__NR_futex, [word.as_ptr() as u64, FUTEX_WAKE, i32::MAX as u64]) };
 }
 
-/// Ends all who wait, or will.
+/// Ends all processes that wait, now or later.
 pub fn fail() {
     for arrived in stages() {
         arrived.fetch_or(FAILED, Ordering::AcqRel);
@@ -67,8 +67,8 @@ pub fn fail() {
     }
 }
 
-/// The last of the others' waits: until the root has said that the clone runs. One that was
-/// stopped does not wait here, since whoever continues it may be one that does.
+/// The last wait of all processes but the root: until the root has reported that the clone runs. A
+/// process whose parent was stopped does not wait, as the process that continues it may wait here.
 pub fn wait_until_running(is_stopped: bool) {
     if !is_stopped {
         let arrived = &stages()[stage::RUNNING as usize];
@@ -84,7 +84,7 @@ pub fn wait_until_running(is_stopped: bool) {
     leave();
 }
 
-/// The root's word that the clone runs.
+/// Lets the other processes go on, in the root, once it has reported that the clone runs.
 pub fn let_run() {
     if family::has_several() {
         meet(stage::RUNNING, 0);
@@ -92,8 +92,8 @@ pub fn let_run() {
     }
 }
 
-/// Nothing here is needed by a process that runs.
+/// Unmaps the page, which a running process does not need.
 fn leave() {
-    // SAFETY: nothing uses the page any more; not even failures, which are told no longer.
+    // SAFETY: nothing uses the page any more: failures are not reported from here on.
     let _ = unsafe { call::munmap(window::STAGES, farfork_types::PAGE_BYTES) };
 }

@@ -86,8 +86,8 @@ fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared) ->
             call::signal(event);
         }
         if shared.is_trial && shared.is_family {
-            // The others end, too: there is nothing left to be tried but filters, behind which no process
-            // could say how the others fare.
+            // The others end, too. Only filters are left to be tried, and a process behind its filters
+            // could not report the failure of another.
             stages::fail();
             call::exit(0)
         }
@@ -237,8 +237,8 @@ fn stop(member: &MemberPlan) {
     }
 }
 
-/// Puts the calling thread under the parent's seccomp filters, or all threads. There is nobody left
-/// to tell of a failure; a clone that is less confined than its parent must not run.
+/// Puts the calling thread, or all threads, under the parent's seccomp filters. A failure cannot be
+/// reported any more. A clone that is less confined than its parent must not run.
 fn confine(thread: &ThreadPlan) {
     // SAFETY: the ops are this thread's own.
     if unsafe { Slots::new().run(elements(thread.last_ops)) }.is_err() {
@@ -265,13 +265,13 @@ fn default_slice() {
 /// Policies whose runtime is a time slice: `SCHED_OTHER`, `SCHED_BATCH`.
 const FAIR: [u32; 2] = [k::SCHED_NORMAL, k::SCHED_BATCH];
 
-/// Tells the agent.
+/// Reports to the agent that the clone runs.
 fn announce(shared: &mut Shared) {
     shared.at_ns[5] = shared.now_ns();
     let status =
         Status { kind: StatusKind::Running as u32, at_ns: shared.at_ns, ..Status::default() };
     if call::send(shared.status_fd, &status).is_err() {
-        // The agent has gone: nobody would know of this clone.
+        // The agent has exited: no process would know of this clone.
         if shared.is_family {
             stages::fail();
         }

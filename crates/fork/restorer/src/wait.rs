@@ -1,14 +1,14 @@
-//! A clone that was made before anybody asked for it, up to what has to wait: it sleeps in the one
-//! call from which it is woken, by whoever holds the other end of its socket.
+//! A clone that was made before it was requested, up to its last steps. It sleeps in one call, until
+//! the agent or its client sends a message on its socket.
 //!
 //! ```text
-//!  agent ── Supply, external descriptors ──► what is the first thread's own and nobody's else, then
-//!                                            the late ops as far as nobody notices, then its rights
+//!  agent ── Supply, external descriptors ──► ops that change only the first thread, then late ops
+//!                                            that other processes cannot notice, then its rights
 //!                                            waits on     (long before, or just before)
 //!  agent or its client ── Start ──► what is left ─► "running" ─► leaves
 //! ```
-//! The descriptors come before the wake-up, so that this is one small message, and so that what they
-//! are needed for is done by then. The socket lies in the restorer's run of numbers, which is closed
+//! The descriptors come before the wake-up. So the wake-up is one small message, and the ops that need
+//! the descriptors are done by then. The socket lies in the restorer's run of numbers, which is closed
 //! before any of the parent's code runs.
 
 use farfork_plan::protocol::{
@@ -49,7 +49,7 @@ impl Rest {
     /// What can be done once the descriptors have come. The late ops need the agent's rights; when
     /// none is left, those are given up, as far as no timer is to be set before.
     fn go_on(&mut self, slots: &mut Slots) -> Result<(), Failure> {
-        // SAFETY: the ops are the plan's; nobody else of this process makes descriptors now.
+        // SAFETY: the ops are the plan's; no other thread of this process makes descriptors now.
         self.late = unsafe { slots.run_while(self.late, is_quiet) }?;
         if self.late.is_empty() {
             hide().map_err(|errno| Failure::of(What::Attribute, errno))?;
@@ -69,8 +69,8 @@ impl Rest {
     }
 }
 
-/// Whether an op changes what only the calling thread has, and asks for no right. The kernel writes
-/// to the memory that it is told of, which takes a page fault, and that can be dear.
+/// Whether an op changes only the calling thread, and needs no rights. The kernel writes to the memory
+/// that is named here. Such a page fault can take long, so it comes before the start.
 fn is_private(op: &Op) -> bool {
     let is_name = op.args[0] == u64::from(prctl::PR_SET_NAME);
     let is_slack = op.args[0] == u64::from(prctl::PR_SET_TIMERSLACK);
@@ -83,8 +83,8 @@ fn is_private(op: &Op) -> bool {
     }
 }
 
-/// Whether nobody but this process can notice a late op: it puts what came from the caller in its
-/// place, or sets a limit.
+/// Whether only this process can notice a late op: it puts a descriptor from the caller in its place,
+/// or sets a limit.
 fn is_quiet(slots: &Slots, op: &Op) -> bool {
     [nr::MOVE_FD, k::__NR_dup3, k::__NR_prlimit64].contains(&op.nr) || slots.is_supplied(op)
 }
@@ -101,12 +101,12 @@ fn hide() -> Result<(), Errno> {
     unsafe { syscall(k::__NR_prctl, [u64::from(prctl::PR_SET_DUMPABLE), 0]) }.map(|_| ())
 }
 
-/// Waits until the clone is to start, and has run `rest` then. Ends it when nobody can ask for that
-/// any more.
+/// Waits until the clone is to start, then runs `rest`. Ends the clone when the other end of its socket
+/// is closed.
 pub fn for_start(socket: i32, shared: &mut Shared, mut rest: Rest) -> Result<(), Failure> {
     fetch_plan();
     touch_vdso();
-    // All that comes from the pool has come.
+    // Nothing is read from the pool after this.
     shared.slots.close(SLOT_POOL);
     rest.begin(&mut shared.slots)?;
     let waits = Status { kind: StatusKind::Waits as u32, ..Status::default() };
@@ -132,7 +132,7 @@ pub fn for_start(socket: i32, shared: &mut Shared, mut rest: Rest) -> Result<(),
                 shared.at_ns = [wake.requested_ns, now, now, now, 0, 0];
                 return rest.end(&mut shared.slots);
             }
-            // Not understood, and nothing was done.
+            // Not a valid message at this point: ignored.
             _ => received.close(),
         }
     }
@@ -148,7 +148,7 @@ fn supply(received: &Received, shared: &mut Shared) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Maps what of the plan is left to be read, so that it does not fault when there is hurry.
+/// Maps the rest of the plan, so that no page fault delays the start.
 fn fetch_plan() {
     // SAFETY: the init has mapped the plan, which says how long it is.
     unsafe {

@@ -1,7 +1,7 @@
 //! `madvise` and `process_madvise` on a caller's own memory.
 //!
-//! Nothing is thrown away before what takes its place is there: an address has its old bytes or
-//! the right new ones, for other threads, too, and when a call fails.
+//! No memory is discarded before its replacement exists. At every moment an address has its old bytes
+//! or the right new ones, for other threads too, and also when a call fails.
 
 use farfork_plan::traits;
 use linux_raw_sys::errno as e;
@@ -15,10 +15,10 @@ use super::smaps::{KEY_SHIFT, SEALED, WATCHED};
 use crate::call::{Errno, SysResult, fail};
 use crate::maps;
 
-/// What cannot be put in another mapping's place as a new one with the same attributes.
+/// Attributes with which a mapping cannot be replaced by a new one.
 const STAYS_IN_PLACE: u64 = traits::LOCKED | traits::LOCKS_FUTURE | SEALED | u64::MAX << KEY_SHIFT;
 
-/// Attributes that are advice, and whether a program relies on it.
+/// Attributes set by advice, and whether programs rely on them.
 const ADVICE: [(u64, u32, bool); 5] = [
     (traits::DONT_FORK, k::MADV_DONTFORK, true),
     (traits::DONT_DUMP, k::MADV_DONTDUMP, true),
@@ -41,8 +41,8 @@ impl Job<'_> {
         Ok(advised)
     }
 
-    /// Performs the advice mapping by mapping, as the kernel does: it stops at the first error,
-    /// and tells of holes at the end.
+    /// Performs the advice mapping by mapping, as the kernel does: it stops at the first error, and
+    /// reports holes at the end.
     fn discard(&self, start: u64, end: u64, advice: u32) -> Result<(), Errno> {
         let image = &self.supervisor.image;
         let mut at = start;
@@ -72,7 +72,7 @@ impl Job<'_> {
             return fail(e::EPERM);
         }
         if traits & WATCHED != 0 {
-            return fail(e::ENOMEM); // what comes next is its watcher's to say
+            return fail(e::ENOMEM); // its watcher decides what comes next
         }
         match advice {
             k::MADV_REMOVE => fail(if is_file { e::EACCES } else { e::EINVAL }),
@@ -101,12 +101,12 @@ impl Job<'_> {
         if planned & traits::LOCKED == 0 && !changes.has(offset, offset + piece.bytes()) {
             return Ok(planned);
         }
-        // What farfork has set to watch the clone is nothing of the program's.
+        // Attributes that farfork has set to watch the clone are not the program's.
         let is_watched = self.supervisor.watch.get().is_some();
         let advised = if is_watched { traits::HUGE | traits::NO_HUGE } else { 0 };
         let kept = planned & (traits::NO_RESERVE | traits::LOCKS_FUTURE | advised);
         let future = if changes.locks_future() { traits::LOCKS_FUTURE } else { 0 };
-        // Of memory that is not its own to watch, the program watches nothing.
+        // Memory that farfork has registered is not the program's to watch.
         let is_ours = self.supervisor.is_served || is_watched;
         let ours = advised | if is_ours { WATCHED } else { 0 };
         Ok(self.caller.attributes(piece.start)? & !ours | kept | future)

@@ -1,4 +1,4 @@
-//! How a mapping of the clone's image is told from any other, and what lay where in the parent.
+//! Which mappings of a clone are of its image, and what lay where in the parent.
 
 use farfork_plan::protocol::Request;
 use farfork_plan::{FileRange, PlanHeader, TraitRange, Window};

@@ -1,9 +1,9 @@
 //! A call on memory of the image, performed in the kernel's stead.
 //!
-//! Where the calling thread can be held, it is [sent](super::visit) through calls of its own. What
-//! cannot be done like that, since a debugger has the thread or the kernel refuses the mapping
-//! ([`Job::overwrite`]), is done by writing the caller's memory from here: at the price of memory
-//! that the call was meant to save, but right.
+//! Where the calling thread can be traced, it is [sent](super::visit) through calls of its own. Where
+//! a debugger has the thread, or the kernel refuses the mapping ([`Job::overwrite`]), the supervisor
+//! writes the caller's memory instead. That does not save the memory that the call was meant to save,
+//! but the bytes are right.
 
 use core::cell::Cell;
 
@@ -16,7 +16,7 @@ use super::image::Piece;
 use super::visit::Thread;
 use crate::call::{SysResult, fail, syscall};
 
-/// A call whose effect on memory of the image would differ.
+/// A call whose effect on memory of the image would differ from that on anonymous memory.
 pub enum Work<'a> {
     /// `madvise`, or `process_madvise` on the caller itself.
     Advise {
@@ -34,11 +34,11 @@ pub enum Work<'a> {
     },
 }
 
-/// A call, and whoever is at hand for it.
+/// A call, and what is needed to perform it.
 pub struct Job<'a> {
-    /// Who answers for the image.
+    /// The supervisor of the clone.
     pub supervisor: &'a Supervisor,
-    /// Who called.
+    /// The calling task.
     pub caller: &'a Caller,
     /// Its thread, unless it cannot be held.
     pub thread: Option<Thread>,

@@ -1,4 +1,4 @@
-//! Receiving a handed-over call, choosing who answers, and answering.
+//! Receiving a handed-over call, and answering it or leaving it to the kernel.
 
 use linux_raw_sys::{errno as e, general as k};
 
@@ -52,7 +52,7 @@ pub enum Answer {
     Fail(Errno),
 }
 
-/// The kernel's word for what it lacks something for.
+/// The error that the kernel returns where it is out of memory.
 const NO_MEMORY: Answer = Answer::Fail(Errno(e::ENOMEM as i32));
 
 /// Most ranges that `process_madvise` takes.
@@ -67,7 +67,7 @@ impl Supervisor {
         if unsafe { syscall(k::__NR_ioctl, [self.tools.listener as u64, RECEIVE, at]) }.is_err() {
             return; // the caller was killed meanwhile
         }
-        // A call of which nothing can be learnt may be about the image: it must not go on as it is.
+        // A call that cannot be examined may be about the image: the kernel must not perform it.
         let Ok(caller) = Caller::open(self.tools.proc, call.tid) else {
             return self.send(call.id, NO_MEMORY);
         };
@@ -95,7 +95,7 @@ impl Supervisor {
         }
     }
 
-    /// Remembers where a call changes attributes that the plan tells otherwise.
+    /// Remembers where a call changes attributes from those in the plan.
     fn mark(&self, caller: &Caller, nr: u32, args: [u64; 6]) {
         let [start, bytes, ..] = args;
         match nr {
@@ -155,7 +155,7 @@ impl Supervisor {
     fn settle(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], work: &Work<'_>) {
         let touches = |[start, bytes]: &[u64; 2]| match range(*start, *bytes) {
             Ok((start, end)) => self.image.touches(&caller.space, start, end),
-            Err(_) => Ok(false), // for the kernel to refuse
+            Err(_) => Ok(false), // the kernel refuses it
         };
         match ranges.iter().map(touches).find(|touches| *touches != Ok(false)) {
             None => self.send(id, Answer::Kernel),
@@ -167,7 +167,7 @@ impl Supervisor {
     fn perform(&self, id: u64, caller: &Caller, work: &Work<'_>) {
         let held = Held::seize(caller);
         if held.is_none() {
-            // Opened before the next question: an id that has gone to another would name it.
+            // Opened before the check below, after which the id may belong to another task.
             let _ = caller.memory();
         }
         if !self.is_waiting(id) {
@@ -182,7 +182,7 @@ impl Supervisor {
             return self.send(id, answer);
         };
         let lent = self.lend(id, caller, work);
-        // What the call returns if this process should not get to say more.
+        // What the call returns if this process dies before it has a result.
         self.send(id, NO_MEMORY);
         let Ok(thread) = held.stop() else { return };
         let job = Job { supervisor: self, caller, thread: Some(thread), lent };
@@ -224,7 +224,7 @@ impl Supervisor {
         };
         let response = Response { id, value, error, flags };
         let at = &raw const response as u64;
-        // SAFETY: the kernel reads one response; a caller killed meanwhile is no error.
+        // SAFETY: the kernel reads one response. That the caller was killed meanwhile is not an error.
         let _ = unsafe { syscall(k::__NR_ioctl, [self.tools.listener as u64, SEND, at]) };
     }
 }

@@ -1,5 +1,5 @@
-//! Reaping, and the end of the clone, which is the end of all that descends from it: their memory
-//! is right only as long as the init answers for it.
+//! Reaping, and the end of the clone. All descendants of the clone end with it: their memory is right
+//! only as long as the init supervises it.
 
 use farfork_plan::protocol::{KNOWN, Status, StatusKind};
 use linux_raw_sys::{general as k, prctl};
@@ -25,7 +25,7 @@ impl Supervisor {
         let _ = unsafe { syscall(k::__NR_read, args) };
     }
 
-    /// Reaps whoever has ended; the clone's own end is this process's end too.
+    /// Reaps processes that have ended. This process ends with the clone.
     pub(super) fn reap(&self) {
         loop {
             let mut status = 0i32;
@@ -39,8 +39,8 @@ impl Supervisor {
         }
     }
 
-    /// What the agent says, once: that somebody knows of the clone. If the agent has gone before,
-    /// nobody ever will, and the clone ends.
+    /// Reads the one message of the agent: the caller knows of the clone. If the agent has exited
+    /// without it, no process will ever know of the clone, and the clone is killed.
     pub(super) fn end_unless_known(&self, status_fd: i32) {
         let mut byte = 0u8;
         let args = [status_fd as u64, &raw mut byte as u64, 1];
@@ -72,7 +72,7 @@ pub fn status_fd() -> i32 {
     unsafe { SHARED.get() }.status_fd
 }
 
-/// How the low byte of a wait status tells a stop.
+/// The low byte of a wait status that reports a stop.
 const STOPPED: i32 = 0x7f;
 
 fn wait(status: &mut i32, options: u32) -> SysResult {

@@ -25,11 +25,11 @@ struct Stopped {
     stop: i32,
 }
 
-/// A process with more threads than these cannot be brought to a standstill.
+/// Most other threads that a process may have to be brought to a standstill.
 const MOST: usize = 1024;
 
-/// For so long a thread may be in a call that nothing interrupts. Whatever it is, it does not get
-/// back to user code; only the call itself can still write.
+/// How long to wait for a thread in an uninterruptible call. After that it still does not get back to
+/// user code; only the call itself can write.
 const PATIENCE_NS: u64 = 100_000_000;
 
 impl Standstill {
@@ -42,7 +42,7 @@ impl Standstill {
     /// others: when a look finds none that is new, it was all. To be [ended](Self::end) in any case.
     ///
     /// # Errors
-    /// ENOMEM: there are too many, or one of them is traced by somebody else.
+    /// ENOMEM: there are too many, or one of them has another tracer.
     pub fn begin(&mut self, caller: &Caller, proc: Proc) -> Result<(), Errno> {
         loop {
             let known = self.count;
@@ -80,8 +80,8 @@ impl Standstill {
         seized
     }
 
-    /// Lets them go on. One that has not come to its stop yet is let go when it does, by whoever
-    /// hears of it ([`Held::let_go`]).
+    /// Lets them go on. A thread that has not stopped yet goes on when it does: the supervisor waits
+    /// for it ([`TracedThread::let_go`]).
     pub fn end(&self) {
         for thread in &self.threads[..self.count] {
             Held::known(thread.tid).let_go(thread.stop);
@@ -103,7 +103,7 @@ impl Stopped {
     }
 }
 
-/// Whether a thread runs no more: there is nothing to hold of it.
+/// Whether a thread has ended.
 fn has_ended(proc: Proc, tid: u32) -> bool {
     let mut text = [0u8; 128];
     let Ok(text) = proc.read(&proc::of(tid, b"stat"), &mut text) else { return true };

@@ -13,8 +13,7 @@
 //!  registers := saved, rax := result, DETACH
 //! ```
 //!
-//! The thread's memory is in its own hands: whatever it put in the window's place can only harm
-//! itself.
+//! A thread controls its own memory: whatever it puts in the window's place can harm only itself.
 
 use core::arch::global_asm;
 
@@ -45,8 +44,8 @@ const GET_SIGNAL_MASK: u64 = 0x420a;
 const SET_SIGNAL_MASK: u64 = 0x420b;
 const RUN_TO_CALL: u64 = 24; // PTRACE_SYSCALL
 const DETACH: u64 = 17;
-/// `PTRACE_O_TRACESYSGOOD`: stops at system calls are told from signals. `PTRACE_O_EXITKILL`: a
-/// thread that loses the init halfway does not go on from there.
+/// `PTRACE_O_TRACESYSGOOD` marks stops at system calls. `PTRACE_O_EXITKILL`: a thread that loses the
+/// init halfway does not go on from there.
 const OPTIONS: u64 = 1 | 1 << 20;
 /// How such a stop looks, as `si_status`.
 const AT_CALL: i32 = k::SIGTRAP as i32 | 0x80;
@@ -55,15 +54,15 @@ const STOP: i32 = k::SIGSTOP as i32;
 
 type Registers = [u64; register::COUNT];
 
-/// A thread that waits for the answer to a call, held; nothing where that is not allowed, as when
-/// a debugger has it.
+/// A thread that this process traces.
 #[derive(Clone, Copy)]
 pub struct Held {
     tid: u64,
 }
 
 impl Held {
-    /// Takes hold of the thread.
+    /// Traces the caller's thread, which waits for the answer to a call. `None` where that is not
+    /// allowed, as when a debugger traces it.
     pub fn seize(caller: &Caller) -> Option<Held> {
         let gate = gate();
         let there = caller.space.at_or_after(gate).ok()??;
@@ -73,13 +72,13 @@ impl Held {
         Held::take(caller.tid).ok()
     }
 
-    /// A thread of which it is known that it is held.
+    /// A thread that is traced already.
     pub const fn known(tid: u32) -> Held {
         Held { tid: tid as u64 }
     }
 
-    /// Has any thread come to a stop before user code, also one that was told to before and has
-    /// not come to it.
+    /// Has a thread stop before user code. The thread may have been asked to before, without having
+    /// stopped yet.
     pub fn take(tid: u32) -> Result<Held, Errno> {
         let held = Held::known(tid);
         let seized = held.request(SEIZE, 0, OPTIONS);
@@ -89,7 +88,7 @@ impl Held {
         }
     }
 
-    /// What it has come to by now.
+    /// Its state.
     pub fn state(&self) -> State {
         let stopped = self.peek(k::WSTOPPED);
         match stopped {
@@ -102,7 +101,7 @@ impl Held {
         }
     }
 
-    /// Lets it go from a stop of this kind. If it stopped since a signal had arrived, it gets that.
+    /// Lets it go on from a stop of this kind, with the signal that stopped it, if one did.
     pub fn let_go(&self, stop: i32) {
         let signal = if stop > 0xff || stop == AT_CALL { 0 } else { stop as u64 };
         let _ = self.request(DETACH, 0, signal);
@@ -128,8 +127,8 @@ impl Held {
         Ok(thread)
     }
 
-    /// Waits for the next stop and gives its kind. The thread's end is not waited for here: that
-    /// of the clone is for the supervisor to see and tell.
+    /// Waits for the next stop and returns its kind. It does not wait for the thread's end: the
+    /// supervisor must see the end of the clone and report it.
     fn await_stop(&self) -> Result<i32, Errno> {
         let mut info = [0i32; 32];
         let options = u64::from(k::WSTOPPED | k::__WALL);
@@ -146,13 +145,13 @@ impl Held {
     }
 }
 
-/// What a thread that was told to stop has come to.
+/// The state of a thread that was asked to stop.
 pub enum State {
-    /// It is on its way.
+    /// It has not stopped yet.
     Runs,
     /// It has stopped; the kind of stop.
     Stopped(i32),
-    /// It is no more.
+    /// It has ended.
     Ended,
 }
 
