@@ -294,7 +294,7 @@ impl Registry {
         state.ended.retain(|ended| ended.seen != seen || ended.number == number);
         if let Some(clone) = state.living.get(&number) {
             clone.seen.store(seen, Ordering::SeqCst);
-            clone.started.is_known();
+            clone.started.confirm();
         } else if let Some(ended) = state.ended.iter_mut().find(|ended| ended.number == number) {
             ended.seen = seen;
         }

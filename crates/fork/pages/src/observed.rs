@@ -49,7 +49,7 @@ impl Observed {
         untouched
     }
 
-    /// As it is kept beside the image.
+    /// As a side table of the image.
     pub fn access(&self) -> Access {
         let mut accessed = self.read.clone();
         accessed.merge(&self.written);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_touched_is_told_by_its_place_and_not_beyond_the_span() {
+    fn touched_pages_are_known_by_place_up_to_the_end_of_the_span() {
         let page = PAGE_BYTES;
         let span = MappedSpan {
             address: 100 * page,

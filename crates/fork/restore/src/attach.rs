@@ -70,7 +70,7 @@ pub fn attach(pool: &Pool, cid: Cid, source: Source) -> Result<Attached, Restore
     })
 }
 
-/// The clones of an image have one clock here, from the first that is started to the last.
+/// All clones of an image have the same clock offsets, which are computed once.
 fn shift(image: &Image) -> Result<Option<Shift>, RestoreError> {
     let here = clocks::here()
         .map_err(|source| RestoreError::Restorer { doing: "read the clocks", source })?;
@@ -79,12 +79,12 @@ fn shift(image: &Image) -> Result<Option<Shift>, RestoreError> {
 }
 
 impl Attached {
-    /// What clones map: the pool, open for reading only, or a copy that nobody can write.
+    /// The file that clones map: the pool, open for reading only, or a sealed copy.
     pub fn pool(&self) -> &OwnedFd {
         &self.pool
     }
 
-    /// Device and inode of that, as the request tells them.
+    /// Device and inode of that file, as in the request.
     pub fn pool_file(&self) -> (u64, u64) {
         (self.pool_device, self.pool_inode)
     }
@@ -95,7 +95,7 @@ impl Attached {
         Request { waits: 1, ..self.request(PidMode::New, expected, false) }
     }
 
-    /// The request that starts a clone, which keeps the groups of its agent or has those of the plan.
+    /// The request that starts a clone. With `keeps_groups` it has the groups of its agent.
     pub fn request(&self, mode: PidMode, external_count: usize, keeps_groups: bool) -> Request {
         let request = Request {
             plan_offset: self.image.plan_offset,

@@ -1,4 +1,4 @@
-//! A ghost: the init of a container that somebody else makes, waiting for its one clone.
+//! A ghost: an init that waits for its one clone in a container that the caller makes.
 //!
 //! ```text
 //!  Seat ── descriptors ──► container's first process ── Hello ──► Ghost ── Request ──► Started
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_killed_is_told() {
+    fn a_killed_ghost_has_ended() {
         let (mut child, ghost) = arrived();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn another_program_is_no_ghost() {
+    fn another_program_is_not_taken_for_a_ghost() {
         let seat = Seat::new().unwrap();
         let mut command = Command::new("true");
         let summoned = seat.hand_to(&mut command).unwrap();
@@ -186,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_not_waited_for_without_end() {
+    fn waiting_for_a_silent_process_times_out() {
         let seat = Seat::new().unwrap();
         let mut command = Command::new("sleep");
         let summoned = seat.hand_to(command.arg("60")).unwrap();
         let mut child = command.spawn().unwrap();
-        let told = summoned.arrive(child.id() as i32, Duration::from_millis(50)).unwrap_err();
-        assert!(told.to_string().contains("container"), "{told}");
+        let error = summoned.arrive(child.id() as i32, Duration::from_millis(50)).unwrap_err();
+        assert!(error.to_string().contains("container"), "{error}");
         child.kill().unwrap();
         child.wait().unwrap();
     }

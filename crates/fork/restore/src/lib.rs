@@ -9,7 +9,7 @@
 //!  Members::end    ── SIGKILL ──► what descends from an init that was killed
 //! ```
 //! CXLfork (ASPLOS '25) §4.2 rebuilds a process inside the kernel; here the restorer runs the
-//! image's plan, and this room starts it, feeds it and listens to it.
+//! image's plan, and this crate starts it, sends it requests and reads its status.
 
 mod attach;
 mod ending;

@@ -10,15 +10,15 @@ use zerocopy::IntoBytes;
 use crate::error::RestoreError;
 use crate::template::{failed, packet_pair};
 
-/// What a clone that waits is woken by. Once every copy is closed, the clone ends.
+/// Wakes a clone that waits. The clone ends once every copy of the socket is closed.
 #[derive(Debug)]
 pub struct Waker {
     socket: OwnedFd,
     theirs: Theirs,
 }
 
-/// The clone's own end. As long as somebody else has it, too, the clone does not take it apart when it
-/// closes it, on the way to its first instruction.
+/// The clone's end of its socket. As long as this process has it open too, the clone's `close`, on the
+/// way to its first instruction, does not have to tear down the connection.
 #[derive(Debug)]
 pub struct Theirs(OwnedFd);
 
@@ -29,19 +29,19 @@ impl AsFd for Theirs {
 }
 
 impl Waker {
-    /// One, and what the clone sleeps on: the last of the descriptors of its request.
+    /// A waker, and the end that the clone sleeps on: the last descriptor of its request.
     pub fn new() -> Result<(Waker, OwnedFd), RestoreError> {
         let (socket, theirs) = packet_pair()?;
         let kept = theirs.try_clone().map_err(failed("make a socket for the restorer"))?;
         Ok((Waker { socket, theirs: Theirs(kept) }, theirs))
     }
 
-    /// Lets go of it. What is given is to be kept until the clone runs.
+    /// Closes this end, and returns the other one, to be kept until the clone runs.
     pub fn leave(self) -> Theirs {
         self.theirs
     }
 
-    /// Gives the clone its external descriptors, in the order of the plan. It sleeps on.
+    /// Sends the clone its external descriptors, in the order of the plan. The clone goes on waiting.
     pub fn supply(&self, externals: &[OwnedFd]) -> Result<(), RestoreError> {
         let fds: Vec<i32> = externals.iter().map(AsRawFd::as_raw_fd).collect();
         send(self.as_fd(), WakeKind::Supply, 0, &fds)
