@@ -37,14 +37,14 @@ const SLICE_NS: u64 = 100_000;
 pub struct Settings {
     /// Pools that are joined at once.
     pub pools: Vec<PathBuf>,
-    /// After so long without a clone or a ghost the agent goes.
+    /// After this time without a clone or a ghost the agent exits.
     pub idle: Option<Duration>,
     /// A file that its keeper holds a lock on, and how long it waits, without clones, for another before it
     /// goes and ends its ghosts.
     pub keeper: Option<(PathBuf, Duration)>,
-    /// One clone of each image in so many is watched, to tell which pages it touches; 0 for none.
+    /// One of so many clones of each image is profiled; 0 for none.
     pub profile_every: u32,
-    /// After so long what clones of an image have accessed is forgotten, when the next one is watched.
+    /// After this time the accessed bits of an image are reset, when the next clone is profiled.
     pub reset_accessed: Option<Duration>,
     /// Whether an init is made before a clone is asked for.
     pub has_spare: bool,
@@ -58,8 +58,8 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     // Between a request and a clone's first instruction six processes wake each other; behind busy
     // neighbours each could wait for a whole slice of theirs. Clones get the default back.
     let _ = farfork_sys::slice::request(SLICE_NS);
-    // When whoever started this agent ends, the kernel would send SIGHUP to all of the process
-    // group as soon as one clone in it is stopped. A shell's job stays the shell's.
+    // When the process that started this agent exits, the kernel would send SIGHUP to all of the process
+    // group as soon as one clone in it is stopped. This fails for the job of a shell.
     let _ = rustix::process::setsid();
     raise_file_limit();
     let path = paths::socket(name);
@@ -100,7 +100,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
 /// parent's.
 fn raise_file_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // What stays low is told when it is reached.
+    // If the limit stays low, calls fail with a message when it is reached.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
@@ -108,7 +108,7 @@ fn socket_error(doing: &'static str, path: &Path, source: io::Error) -> NodeErro
     NodeError::Socket { doing, path: path.to_owned(), source }
 }
 
-/// Binds the socket; the lock beside it tells a living agent from a dead one's leftovers.
+/// Binds the socket. The lock beside it shows whether an agent lives.
 fn listen_at(path: &Path) -> Result<(OwnedFd, fs::File), NodeError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     paths::make_run_directory(directory)
@@ -122,7 +122,7 @@ fn listen_at(path: &Path) -> Result<(OwnedFd, fs::File), NodeError> {
 fn bound(path: &Path) -> nix::Result<OwnedFd> {
     let kind = SockType::SeqPacket;
     let listener = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)?;
-    // Whoever may connect may start processes as this user: for the owner alone.
+    // A client may start processes as this user: only the owner may connect.
     let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
     let result = bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &UnixAddr::new(path)?);
     rustix::process::umask(before);
@@ -158,5 +158,5 @@ fn serve_all(
     }
 }
 
-/// How often the agent looks after itself.
+/// How often the agent does its housekeeping.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);

@@ -90,7 +90,7 @@ pub enum NodeError {
         /// What a clone takes of its own.
         bytes: u64,
     },
-    /// There is no network for a trial.
+    /// A trial needs a network namespace.
     #[error(
         "cannot make a network namespace to try an image in: {}; raise user.max_net_namespaces, or give the \
          agent CAP_SYS_ADMIN",
@@ -179,7 +179,7 @@ pub enum NodeError {
         /// The image.
         name: String,
     },
-    /// The agent is not root, and there is no user namespace for it.
+    /// The agent is not root, and cannot make a user namespace.
     #[error(
         "cannot make a user namespace, which a node agent without root needs: {}; run it as root, or \
          allow user namespaces ({})",
@@ -304,7 +304,7 @@ pub enum NodeError {
         /// The image.
         name: String,
     },
-    /// There is no such clone here.
+    /// The node has no such clone.
     #[error("no clone has pid {pid} on this node; farfork ps lists the clones")]
     NoClone {
         /// The pid asked for.

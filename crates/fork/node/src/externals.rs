@@ -1,4 +1,4 @@
-//! Which of the caller's descriptors goes where in a clone.
+//! The external descriptors of a clone, from the caller's descriptors.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -17,11 +17,11 @@ struct Given {
     others: Vec<(InheritedFd, OwnedFd)>,
 }
 
-/// The descriptors that the plan wants from outside, in its order: those that it cannot do
-/// without, then those that the caller may give. Of these, one that is left out has a stand-in.
+/// The external descriptors in the order of the plan: those that it needs, then the optional ones. An
+/// optional one that was not given has a stand-in.
 ///
 /// # Errors
-/// One that is missing, and one that the image has no place for.
+/// A descriptor is missing, or the image does not take one that was given.
 pub fn gather(
     model: &Model,
     call: &RestoreCall,
@@ -59,7 +59,7 @@ impl Given {
         Some(self.others.remove(index).1)
     }
 
-    /// The caller's own standard stream, as often as it is wanted.
+    /// A copy of the caller's standard stream.
     fn stream(&self, wanted: Supplied) -> Result<Option<OwnedFd>, NodeError> {
         let stream = self.streams.get(wanted.fd as usize);
         stream.map(|stream| stream.as_fd().try_clone_to_owned()).transpose().map_err(|error| {
@@ -99,7 +99,7 @@ fn missing(model: &Model, call: &RestoreCall, wanted: Supplied) -> NodeError {
     NodeError::MissingDescriptor { name: call.name.clone(), place, description }
 }
 
-/// What stands in a request for a descriptor that was left out.
+/// Stands in a request for a descriptor that was not given.
 pub fn stand_in() -> Result<OwnedFd, NodeError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     open("/", flags, Mode::empty()).map_err(|errno| {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_descriptor_is_missing_is_told() {
+    fn a_missing_descriptor_is_named_with_its_process() {
         let text = gather(&model(), &call(&[(None, 7)]), fds(4)).unwrap_err().to_string();
         assert!(text.contains("--inherit-fd 11:7=PATH"), "{text}");
         let places = call(&[(None, 7), (Some(11), 7), (None, 8), (None, 9)]);

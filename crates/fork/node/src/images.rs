@@ -24,9 +24,9 @@ use crate::room::{self, Room};
 
 /// Images whose metadata is kept at hand.
 const KEPT_IMAGES: usize = 256;
-/// For so long the files of an image are taken to be as they were when last looked at.
+/// How long a check of an image's files holds.
 const FILES_FRESH: Duration = Duration::from_secs(2);
-/// For so long after its last start the files of an image are looked at every second.
+/// How long after its last start the files of an image are checked every second.
 const IN_USE: Duration = Duration::from_secs(60);
 
 /// Everything this node has attached.
@@ -50,7 +50,7 @@ pub struct NodePool {
     images: Mutex<HashMap<Cid, Arc<NodeImage>>>,
     /// What clones map of it.
     source: Source,
-    /// An image is read once, and copied once, by whoever needs it first.
+    /// An image is read once, and copied once, by the thread that needs it first.
     reading: Mutex<()>,
     pinning: Mutex<Held>,
     /// The node's tables have one writer.
@@ -75,7 +75,7 @@ pub struct NodeImage {
     used: Mutex<Option<Instant>>,
 }
 
-/// A reason for an image to stay: held by a clone that lives, or is being started.
+/// Keeps an image in the pool: held by a clone that lives or is being started.
 #[derive(Debug)]
 pub struct Pin {
     pool: Arc<NodePool>,
@@ -84,8 +84,8 @@ pub struct Pin {
     lock: Option<Arc<OwnedFd>>,
 }
 
-/// Locks that pins of this agent hold, one for all clones of an image: whenever anybody locks the
-/// file or closes it, the kernel looks at every lock that it has.
+/// Locks that pins of this agent hold, one for all clones of an image: at each lock and close of the file
+/// the kernel walks over all its locks.
 #[derive(Debug, Default)]
 struct Held(HashMap<ImageSlot, Weak<OwnedFd>>);
 
@@ -129,8 +129,7 @@ impl Images {
 }
 
 impl Images {
-    /// Lets go of images whose last clone has ended without this agent's knowledge: clones that
-    /// an agent before it had started.
+    /// Unpins images whose last clone has ended unnoticed: clones that an earlier agent had started.
     pub fn reconcile(&self) {
         let pools: Vec<Arc<NodePool>> = locked(&self.pools).values().cloned().collect();
         for pool in pools {
@@ -248,8 +247,7 @@ impl NodePool {
         Ok(image)
     }
 
-    /// Copies take memory: those go that no clone has, if none was lately asked for either, or none can
-    /// be any more.
+    /// Drops copies that no clone maps, if none was requested lately or the image is gone.
     fn drop_idle_copies(&self) {
         if self.source == Source::Copy {
             self.drop_copies_but(|image| {
@@ -259,7 +257,7 @@ impl NodePool {
         }
     }
 
-    /// Drops copies that no clone has.
+    /// Drops copies that no clone maps, except for those that `keeps` keeps.
     fn drop_copies_but(&self, keeps: impl Fn(&NodeImage) -> bool) {
         let is_held = |image: &NodeImage| self.pins.is_held(image.attached.image.extents.slot);
         locked(&self.images).retain(|_, image| {
@@ -267,8 +265,8 @@ impl NodePool {
         });
     }
 
-    /// Whether so much memory can be had for a copy, for which others go that no clone has. The kernel
-    /// would kill somebody.
+    /// Whether there is memory for a copy of `bytes`. If not, copies without clones are dropped first:
+    /// allocating more than there is would get processes OOM-killed.
     fn make_room(&self, bytes: u64) -> bool {
         let own = Room::of(std::process::id() as i32);
         let has_room = || own.has(bytes) && room::machine_has(bytes);
@@ -298,7 +296,7 @@ impl NodePool {
 }
 
 impl NodeImage {
-    /// What clones that are watched are given beside the plan.
+    /// The overlay of profiled clones.
     pub fn watch(&self) -> Result<Option<Arc<Overlay>>, NodeError> {
         self.overlays.watch(&self.attached.image)
     }
@@ -308,11 +306,11 @@ impl NodeImage {
         self.starts.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
     }
 
-    /// Begins an epoch anew if the present one has been known here for so long: what clones have
-    /// accessed counts for nothing any more. It may be somebody else who has begun this one.
+    /// Begins a new epoch if this node has known the current one for `after`: the accessed bits are reset.
+    /// Another node may have begun the current one.
     ///
     /// # Errors
-    /// The pool has no room to say so, or the image was removed.
+    /// The pool has no room for the table, or the image was removed.
     pub fn forget_accessed(&self, pool: &Pool, after: Duration) -> Result<(), PoolError> {
         let cid = self.attached.image.extents.cid;
         let mut known = locked(&self.epoch);
@@ -327,7 +325,7 @@ impl NodeImage {
         Ok(())
     }
 
-    /// What clones under `tiering` are given beside the plan.
+    /// The overlay of clones under `tiering`.
     fn overlay(
         &self,
         pool: &Pool,
@@ -340,8 +338,8 @@ impl NodeImage {
         self.overlays.get(pool, &self.attached.image, (tiering, start))
     }
 
-    /// The same where there is so much room. What becomes local ahead may never be needed: without room for
-    /// it, it does not.
+    /// The same with a limit of memory. Pages that become local in advance may never be needed: without
+    /// memory for them they do not become local.
     pub fn overlay_within(
         &self,
         pool: &Pool,
@@ -359,8 +357,8 @@ impl NodeImage {
         }
     }
 
-    /// No clone has been asked for, and whoever asks next has the files looked at anew: the parent goes on
-    /// with them, or others do.
+    /// Forgets the check of the files, and the use, by a trial. The next start checks the files again: the
+    /// parent, or other processes, go on writing to them.
     pub fn was_only_tried(&self) {
         (*locked(&self.used), *locked(&self.files_seen)) = (None, None);
     }

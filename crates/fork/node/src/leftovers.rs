@@ -1,5 +1,5 @@
-//! What agents have left. Pins of those that were killed: the next agent of the node clears them; where
-//! none comes, whoever checks the pool does. The directory of their ghosts' containers.
+//! What agents have left: pins of killed agents, and directories of containers. The next agent of the node
+//! clears its pins. If none starts, a check of the pool does.
 
 use std::fs;
 use std::path::Path;
@@ -51,8 +51,8 @@ pub fn has_ghosts(node: &str) -> bool {
     found.map(|entry| entry.file_name()).any(|name| name != "runc" && name != "root")
 }
 
-/// Has all go on that is in containers of an agent, known by its socket, that has ended. By cgroup v1 nothing ends
-/// that is frozen, and with it no PID namespace that it is in.
+/// Thaws all containers of an agent that has exited, known by its socket. In cgroup v1 a frozen process does
+/// not end, nor does its PID namespace.
 pub fn thaw_ghosts(socket: &Path) {
     ghosts::thaw(&Places::new(paths::ghosts_beside(socket)));
 }

@@ -13,8 +13,8 @@ use crate::paths;
 /// How often the lock is tried, 10 ms apart.
 const TRIES: u32 = 20;
 
-/// Takes the lock beside the socket, which an agent holds as long as it lives. It may be held for a
-/// moment by somebody who clears what a dead agent has left.
+/// Takes the lock beside the socket, which an agent holds as long as it lives. [`crate::clear_pins`] may
+/// hold it for a moment.
 pub fn take(path: &Path) -> Result<fs::File, NodeError> {
     let create = || {
         paths::demand_own(path)?;

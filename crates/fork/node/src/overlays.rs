@@ -1,4 +1,4 @@
-//! Overlays of an image's plan, worked out once for all clones that start alike.
+//! Overlays of an image's plan, compiled once for all clones that start alike.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::NodeError;
 
-/// What the inits of an image's clones are given beside the plan.
+/// The overlay that inits of an image's clones map.
 #[derive(Debug)]
 pub struct Overlay {
     file: OwnedFd,
@@ -28,7 +28,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Nobody can write it any more: clones map it.
+    /// Writes and seals the file: clones map it.
     fn put(compiled: &overlay::Overlay) -> std::io::Result<Overlay> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("farfork-overlay", flags)?);
@@ -45,20 +45,20 @@ impl AsFd for Overlay {
     }
 }
 
-/// An overlay as it was worked out.
+/// A compiled overlay.
 #[derive(Debug)]
 struct Known {
     overlay: Option<Arc<Overlay>>,
-    /// Of what was known of the image's pages then.
+    /// The version of the side tables that it was compiled from.
     version: u64,
     /// When that was last looked at.
     looked: Instant,
 }
 
-/// For so long nobody looks whether more is known.
+/// How long an overlay is used without a look at the side tables.
 const FRESH: Duration = Duration::from_millis(100);
-/// The same for clones that start at once, by the default policy: what the init helps with is no more than
-/// a guess, and to work it out takes milliseconds for a large image, which a start waits for.
+/// The same for clones that start at once under the default policy. Their overlay only guides the helper,
+/// and compiling it for a large image delays a start by milliseconds.
 const FRESH_HELP: Duration = Duration::from_secs(1);
 
 /// Those of one image; most clones need none.
@@ -92,7 +92,7 @@ impl Overlays {
         if let Some(known) = fresh {
             return Ok(known.overlay.clone());
         }
-        // What cannot be read, of an image that goes for example, only makes clones slower.
+        // Side tables that cannot be read, as of a removed image, only make clones slower.
         let cid = image.extents.cid;
         let version = pool.access_version(cid).unwrap_or(0);
         let looked = Instant::now();

@@ -3,11 +3,11 @@
 //! ```text
 //!  watched clone ── page maps ──► Watched::look ─► Observed ─► this node's table beside the image
 //! ```
-//! A watched clone's page tables only ever gain pages, so that each look tells all that it has
-//! touched since it started, and to look again costs no more than a walk over its page tables (about
-//! 60 us for 2,000 pages). Looks come at growing intervals, and before a signal is sent to the clone
-//! by way of the agent. What it touches between the last look and an end of its own is not told: its
-//! memory is gone before anybody hears of that.
+//! A watched clone's page tables only ever gain pages. So each look shows all that it has touched since
+//! it started, and another look costs only a walk over its page tables (about 60 us for 2,000 pages).
+//! The agent looks at growing intervals, and before it sends a signal to the clone. What a clone touches
+//! between the last look and an exit of its own is not recorded: its memory is gone before the agent
+//! learns of the exit.
 
 use std::fs::File;
 use std::io;
@@ -33,8 +33,8 @@ const FIRST: Duration = Duration::from_millis(100);
 const GROWTH: u32 = 2;
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// The page maps of a clone's processes. They stay those of the memory that the clone was started
-/// with, whoever gets its pids, and tell nothing once that is gone.
+/// The page maps of a clone's processes. They refer to the memory that the clone was started with, even
+/// if its pids are reused, and show nothing once that memory is gone.
 #[derive(Debug)]
 pub struct Watched {
     members: Vec<(File, Vec<MappedSpan>)>,
@@ -77,13 +77,13 @@ impl Watched {
     }
 }
 
-/// Whether the kernel tells pages of the pool that were only read from those that were written:
-/// before Linux 6.15 it counts those of a DAX file system as nobody's. It is asked about a page of
-/// the image that this process reads itself.
+/// Whether the kernel reports which pages of the pool were only read. Before Linux 6.15 it does not
+/// report read pages of a DAX file system as pages of a file. This process reads a page of the image and
+/// looks how the kernel reports it.
 ///
 /// # Errors
 /// [`PoolError`]: the image cannot be read.
-pub fn are_read_pages_told(pool: &Pool, attached: &Attached) -> Result<bool, PoolError> {
+pub fn are_read_pages_reported(pool: &Pool, attached: &Attached) -> Result<bool, PoolError> {
     if attached.medium != Medium::Dax {
         return Ok(true);
     }
@@ -145,14 +145,14 @@ impl Profile {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the clone and adds to its node's table what is new. What goes wrong shows in the
-    /// table: it tells nothing. The image may have been removed, or the pool be full.
+    /// Looks at the clone and adds new pages to its node's table. Errors are ignored: the image may have
+    /// been removed, or the pool may be full.
     pub fn sample(&self) {
         self.look(&mut self.seen());
     }
 
-    /// Looks once more and never again: pages are to become local that the clone has not written, and
-    /// would be taken for written ones.
+    /// Looks for the last time. Pages are about to become local that the clone has not written, and
+    /// would count as written.
     pub fn finish(&self) {
         let mut seen = self.seen();
         self.look(&mut seen);
@@ -198,7 +198,7 @@ impl Sampler {
     }
 }
 
-/// Whom to look at, when, and after how long again.
+/// The clones to look at: when next, and the interval after that.
 #[derive(Default)]
 struct Schedule {
     looks: Vec<(Instant, Duration, Weak<Profile>)>,

@@ -3,16 +3,16 @@
 //! ```text
 //!  wanted pages of the image ─► addresses ─► mapped from the pool now? ─► make_local ─► look again
 //! ```
-//! Nothing of it is seen by the clone but speed: bytes, mappings and faults of its own stay what they
-//! are (`farfork_sys::promote`). Only pages that its page tables show as the pool's are touched, in
-//! mappings that are the image's still: what a clone has discarded, moved, protected or replaced is
-//! left alone, what it has not touched yet is left to its tiering policy, and so are pages that a
-//! userfaultfd of its own protects, whose handler would be asked. Between that look and the call lie a
-//! few microseconds. Whatever the clone has put there by then loses nothing either: it has memory a
-//! little earlier than it would have.
+//! The clone notices only the speed: its bytes, mappings and faults stay as they are
+//! (`farfork_sys::promote`). Only pages that its page tables show as the pool's are promoted, in mappings
+//! that are still of the image. Pages that the clone has discarded, moved, protected or replaced are left
+//! alone. So are pages that it has not touched yet, which are left to its tiering policy, and pages that a
+//! userfaultfd of its own protects, whose handler would get a fault. Between the look and the call lie a
+//! few microseconds. Memory that the clone has put there meanwhile loses nothing: it becomes present a
+//! little earlier.
 //!
-//! Memory is charged to the clone. Where its cgroup has a limit, promotion stops before the kernel
-//! would have to kill.
+//! Memory is charged to the clone. Where its cgroup has a limit, promotion stops before the clone would be
+//! OOM-killed.
 
 use std::fs::File;
 use std::io;
@@ -87,7 +87,7 @@ pub fn promote(
     pages: &PageSet,
     done: &AtomicU64,
 ) -> io::Result<Promoted> {
-    // Whoever serves the clone's requests comes first.
+    // The threads that serve the clone's requests come first.
     let _displaces_nobody = Patience::begin();
     let read = &image.attached.image;
     let (device, inode) = image.attached.pool_file();
@@ -156,9 +156,8 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// What the pool shows of a window is mapped by one entry, as long as none of it is local: the first
-    /// page that becomes so takes the others out of the page table. Whoever reads one page, has the
-    /// kernel map those around it.
+    /// One page table entry maps a window of 2 MiB, as long as none of its pages is local. The first page
+    /// that becomes local unmaps the others. Reading one page makes the kernel map those around it again.
     fn map_again(&self, before: &[PageRun], (start, end): (u64, u64)) -> io::Result<()> {
         let there = |runs: &[PageRun]| count(runs, true) + count(runs, false);
         if there(&self.present(start, end)?) >= there(before) {
@@ -168,7 +167,7 @@ impl Target<'_> {
             let blocks =
                 (align_down(run.start, AROUND_BYTES)..run.end).step_by(AROUND_BYTES as usize);
             for block in blocks {
-                // What cannot be read any more is not there any more.
+                // A page that cannot be read any more is not mapped any more.
                 let _ = memory::read(self.pid, block.max(run.start), &mut [0]);
             }
         }

@@ -42,23 +42,23 @@ pub struct Clone {
     pub promoted_bytes: AtomicU64,
     seen: AtomicI32,
     started: Started,
-    /// All that descends from it, if the kernel does not end that with its init.
+    /// All its descendants, if the kernel does not end them with its init.
     members: Option<Members>,
     /// The clone and no other process that has its pid later; nothing if it has ended already.
     process: Option<OwnedFd>,
     pin: Mutex<Option<Pin>>,
-    /// Whether it was killed; it is not frozen after that, or would not end.
+    /// Whether it was killed. It is not frozen after that, or would not end.
     is_killed: AtomicBool,
     /// What it runs in, if it was started in a ghost.
     container: Mutex<Option<Container>>,
 }
 
-/// How a clone has ended.
+/// The end of a clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     /// As `waitpid` gives it.
     pub wait_status: i32,
-    /// What else is known about it, in words.
+    /// A message, if more is known.
     pub reason: Option<String>,
 }
 
@@ -67,7 +67,7 @@ const WITHOUT_INIT: &str = "its init was killed, so the clone was ended, too: it
     init; start it again";
 
 impl Clone {
-    /// Its pid as seen by whoever started it, perhaps from another PID namespace.
+    /// Its pid as its caller sees it, maybe from another PID namespace.
     pub fn seen(&self) -> i32 {
         self.seen.load(Ordering::SeqCst)
     }
@@ -85,17 +85,17 @@ impl Clone {
         }
     }
 
-    /// Kills it. While it pauses it would not end, and from now on it does not pause any more.
+    /// Kills it, and thaws it: a frozen process does not end. From now on it is not frozen any more.
     fn kill(&self, process: &OwnedFd) -> io::Result<()> {
         self.is_killed.store(true, Ordering::SeqCst);
         pidfd::send_signal(process, libc::SIGKILL)?;
         self.resume()
     }
 
-    /// Has it and all that is in its container stand still, without its noticing.
+    /// Freezes its container.
     pub fn pause(&self) -> io::Result<()> {
         let outside = io::Error::new(io::ErrorKind::Unsupported, "it was not started in a ghost");
-        // Under the lock of the container, so that whoever kills it thaws it after this.
+        // Under the lock of the container, so that a concurrent kill thaws it after this.
         let freeze = |container: &Container| match self.is_killed.load(Ordering::SeqCst) {
             true => Err(io::Error::from_raw_os_error(libc::ESRCH)),
             false => container.freeze(),
@@ -103,14 +103,14 @@ impl Clone {
         self.ghost(freeze).unwrap_or(Err(outside))
     }
 
-    /// Has it go on.
+    /// Thaws its container.
     pub fn resume(&self) -> io::Result<()> {
         self.ghost(Container::thaw).unwrap_or(Ok(()))
     }
 
-    /// Kills the clone of an init that was killed, and all that descends from it, as nobody is left to
-    /// answer their memory calls, and waits until they map nothing any more. Where the init was pid 1
-    /// the kernel does both.
+    /// Kills the clone of an init that was killed, with all its descendants: no supervisor answers their
+    /// memory calls any more. Waits until they map nothing any more. Where the init was pid 1 the kernel
+    /// does both.
     fn follow_init(&self) {
         if let Some(members) = &self.members {
             members.end();
@@ -181,12 +181,12 @@ struct Ended {
     end: End,
 }
 
-/// How the watcher learns of an end.
+/// How a clone has ended.
 #[derive(Clone, Copy, Debug)]
-enum News {
-    /// The init tells the clone's wait status.
-    Told(i32),
-    /// The init is gone without a word: it was killed.
+enum Cause {
+    /// The init has reported the clone's wait status.
+    Exited(i32),
+    /// The init has ended without a report: it was killed.
     InitKilled,
 }
 
@@ -235,7 +235,7 @@ impl Registry {
         let members = if started.has_namespace {
             None
         } else {
-            // Of the init first: the clone may do with its namespaces what it likes.
+            // The init's first: the clone may have changed its namespaces.
             Members::of(started.init_pid()).or_else(|_| Members::of(pid)).ok()
         };
         let mut state = self.state();
@@ -287,7 +287,7 @@ impl Registry {
         self.state().living.get(&number).cloned()
     }
 
-    /// Notes how whoever started a clone sees it, who knows of it from now on.
+    /// Notes the pid by which the caller sees its clone. The caller knows of the clone from now on.
     pub fn seen(&self, number: Number, seen: i32) {
         let mut state = self.state();
         // A pid that comes again means the younger clone.
@@ -300,8 +300,8 @@ impl Registry {
         }
     }
 
-    /// The clone that the kernel says a call is `about`, by its pid here, or else the one that was
-    /// started as `seen`, be it alive or not; the youngest of several.
+    /// The clone that a call is `about`, by the pid that the kernel has translated, or else the one that
+    /// its caller sees as `seen`, alive or not; the youngest of several.
     pub fn find(&self, about: Option<i32>, seen: i32) -> Option<Number> {
         let state = self.state();
         let living = |is_it: &dyn Fn(&Clone) -> bool| {
@@ -350,42 +350,42 @@ impl Registry {
                     continue; // interrupted
                 }
                 for event in &events {
-                    self.hear(scope, Number(event.data.u64()));
+                    self.read_status(scope, Number(event.data.u64()));
                 }
             }
         })
     }
 
-    /// Hears what an init has to say. What follows an end waits for others, who may take their
-    /// time, and so gets a thread of its own.
-    fn hear<'s>(&'s self, scope: &'s Scope<'s, '_>, number: Number) {
+    /// Reads a message of an init. The work after an end waits for other processes, which may take long,
+    /// and so gets a thread of its own.
+    fn read_status<'s>(&'s self, scope: &'s Scope<'s, '_>, number: Number) {
         let Some(clone) = self.get(number) else { return };
-        let news = match clone.started.next(&[]) {
+        let cause = match clone.started.next(&[]) {
             Ok(Event::Running { .. } | Event::Waits { .. } | Event::Warned(_)) => return,
-            Ok(Event::Exited(status)) => News::Told(status),
-            Err(_) => News::InitKilled,
+            Ok(Event::Exited(status)) => Cause::Exited(status),
+            Err(_) => Cause::InitKilled,
         };
         let _ = epoll::delete(&self.epoll, clone.started.as_fd());
-        let bury = move || self.bury(number, news);
-        if thread::Builder::new().spawn_scoped(scope, bury).is_err() {
-            bury();
+        let finish = move || self.finish(number, cause);
+        if thread::Builder::new().spawn_scoped(scope, finish).is_err() {
+            finish();
         }
     }
 
-    /// Init and clone hold the pin's lock until they have gone, and whoever waits for the clone
-    /// may go on to remove the pool: first the init, then the pin, then the news.
+    /// Init and clone hold the pin's lock until they have ended, and a process that waits for the clone
+    /// may remove the pool next. So first the init is reaped, then the pin dropped, then the end reported.
     ///
-    /// A container goes before the news, too: whoever hears of the end finds nothing left.
-    fn bury(&self, number: Number, news: News) {
+    /// The container is deleted before the report, too: after it nothing is left.
+    fn finish(&self, number: Number, cause: Cause) {
         let Some(clone) = self.get(number) else { return };
-        if matches!(news, News::InitKilled) {
+        if matches!(cause, Cause::InitKilled) {
             clone.follow_init();
         }
         let _ = waitpid(Pid::from_raw(clone.started.init_pid()), None);
         clone.unpin();
-        let (wait_status, alone) = match news {
-            News::Told(status) => (status, None),
-            News::InitKilled => (libc::SIGKILL, Some(WITHOUT_INIT.to_owned())),
+        let (wait_status, alone) = match cause {
+            Cause::Exited(status) => (status, None),
+            Cause::InitKilled => (libc::SIGKILL, Some(WITHOUT_INIT.to_owned())),
         };
         let reason = clone.ghost(Container::shortage).flatten().or(alone);
         clone.leave_container();

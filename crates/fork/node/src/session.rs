@@ -1,4 +1,4 @@
-//! One client's call, from its request to its last reply.
+//! One session: a client's call, from its request to its last reply.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub struct Node {
     pub name: String,
     /// The ids that all clones have, if it is not root's.
     pub own_ids: Option<OwnIds>,
-    /// How much memory may be charged to clones without a container of their own.
+    /// Memory that may still be charged to clones without a container of their own.
     pub room: Room,
     /// Images in use.
     pub images: Images,
@@ -43,9 +43,9 @@ pub struct Node {
     pub spares: Option<Spares>,
     /// What looks at watched clones.
     pub sampler: Sampler,
-    /// One clone in so many is watched without being asked for; 0 for none.
+    /// One of so many clones of an image is profiled without a request; 0 for none.
     pub profile_every: u32,
-    /// After so long it is forgotten what clones have accessed, when one is watched without being asked for.
+    /// After this time the accessed bits of an image are reset, when a clone is profiled without a request.
     pub reset_accessed: Option<Duration>,
     /// Containers that wait for clones.
     pub ghosts: Ghosts,
@@ -91,11 +91,11 @@ impl Node {
         }
         let (number, running) = started?;
         let pid = running.pid;
-        let told = channel.send_about(&Reply::Running(running), pid);
+        let sent = channel.send_about(&Reply::Running(running), pid);
         let Ok(Some(Received { document: Call::Seen { pid: seen }, .. })) =
-            told.and_then(|()| channel.receive())
+            sent.and_then(|()| channel.receive())
         else {
-            // Whoever asked has gone, and nobody else knows of the clone.
+            // The caller has exited, and no other process knows of the clone.
             self.registry.get(number).map(|clone| clone.signal(libc::SIGKILL));
             return Ok(());
         };
@@ -106,10 +106,10 @@ impl Node {
         self.attend(channel, number)
     }
 
-    /// Tells the end of a clone to its caller, and ends the clone when the caller goes first.
+    /// Reports the end of a clone to its caller, and kills the clone when the caller exits first.
     fn attend(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| self.tell_end(channel, number));
+            let waiter = scope.spawn(|| self.report_end(channel, number));
             while !waiter.is_finished() {
                 if has_hung_up(channel) {
                     // One that has just ended takes no signal.
@@ -121,8 +121,8 @@ impl Node {
         Ok(())
     }
 
-    /// A clone of this session is known at least until somebody was told of its end.
-    fn tell_end(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
+    /// Waits for the end of a clone and reports it.
+    fn report_end(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
         let Some(End { wait_status, reason }) = self.registry.wait(number) else { return Ok(()) };
         channel.send(&Reply::Exited { wait_status, reason }, &[])
     }
@@ -130,7 +130,7 @@ impl Node {
     fn wait(&self, channel: &Channel, about: Option<i32>, seen: i32) -> Result<(), NodeError> {
         let no_clone = NodeError::NoClone { pid: seen };
         let number = self.registry.find(about, seen).ok_or(no_clone)?;
-        self.tell_end(channel, number)
+        self.report_end(channel, number)
     }
 
     /// The living clone that a call is `about`, or that its client sees as `seen`.
@@ -148,7 +148,7 @@ impl Node {
     ) -> Result<(), NodeError> {
         let clone = self.clone_of(about, seen)?;
         match clone.signal(signal).map_err(|error| (error.raw_os_error(), error)) {
-            // It has ended, and is only listed until its image is let go of.
+            // It has ended, and is listed only until its image is unpinned.
             Ok(()) | Err((Some(libc::ESRCH), _)) => channel.send(&Reply::Done, &[]),
             Err((Some(libc::EINVAL), _)) => {
                 Err(NodeError::Agent(format!("invalid signal number {signal}")))
@@ -185,7 +185,7 @@ impl Node {
     ) -> Result<(), NodeError> {
         let clone = self.clone_of(about, seen)?;
         let (pool, image) = &clone.image;
-        // What it has touched itself is known then, too.
+        // Records first what the clone has touched itself.
         if let Some(profile) = &clone.profile {
             profile.finish();
         }
@@ -226,7 +226,7 @@ impl Node {
     }
 }
 
-/// Whether the client has closed its end, looked at for a moment.
+/// Whether the client closes its end within a second.
 fn has_hung_up(channel: &Channel) -> bool {
     let mut polls = [PollFd::new(channel, PollFlags::RDHUP)];
     let moment = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };

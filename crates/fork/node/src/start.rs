@@ -1,4 +1,4 @@
-//! Starting a clone: from the call to its first instruction, or to words why not.
+//! Starting a clone: from the call to its first instruction, or to the error.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,10 +31,10 @@ use crate::user;
 
 /// Names of the phases whose ends a clone reports.
 const PHASES: [&str; 6] = ["init", "container", "process", "memory", "state", "leave"];
-/// How long a caller waits for what is left of a clone that could not be started.
+/// How long a caller waits for the rest of a clone that could not be started to end.
 const CLEARING: Duration = Duration::from_secs(5);
 
-/// What a clone said before its first instruction.
+/// What a clone reported before its first instruction.
 struct Arrived {
     pid: i32,
     at_ns: [u64; 6],
@@ -76,7 +76,7 @@ impl Node {
             Some(id) => self.check_ghost(id, call, pool.pool(), cid)?,
             None => false,
         };
-        // One that waits already is as it is.
+        // A clone that waits in its ghost already cannot be profiled.
         let is_watched = !is_made && self.is_watched(call, &image, pool.pool())?;
         let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
         let Begun { started, container, _pin, _theirs, warnings, tiering } =
@@ -99,7 +99,8 @@ impl Node {
         };
         let Arrived { pid, at_ns, warnings: others } = arrived;
         let warnings = [warnings, others].concat();
-        let told = if is_made { woken(pid, at_ns) } else { running(pid, call.requested_ns, at_ns) };
+        let times =
+            if is_made { woken(pid, at_ns) } else { running(pid, call.requested_ns, at_ns) };
         let watched = |epochs| {
             let watched = Watched::open(pid, &image.attached.image.model).ok()?;
             let profile = Arc::new(Profile::new(watched, Arc::clone(&pool), cid, epochs));
@@ -110,12 +111,12 @@ impl Node {
         let name = call.name.clone();
         let origin = Origin { pid, cid, name, tiering, profile, image: (Arc::clone(&pool), image) };
         let number = self.registry.add(followed, origin, started, (pin, container));
-        Ok((number, Running { warnings, tiering, ..told }))
+        Ok((number, Running { warnings, tiering, ..times }))
     }
 
-    /// Whether a clone is to tell which pages it touches: its caller wants it, or it is its turn. What is
-    /// watched maps its pages from the pool. By `hybrid`, clones take turns all the same: what they get
-    /// copies of comes from those that were watched, and nothing else would keep it true.
+    /// Whether a clone is to be profiled: its caller wants it, or it is its turn. A profiled clone maps its
+    /// pages from the pool. Under `hybrid`, clones take turns all the same: which pages the others copy
+    /// comes from profiled clones, and would go stale without them.
     fn is_watched(
         &self,
         call: &RestoreCall,
@@ -135,15 +136,15 @@ impl Node {
         if !(call.profile || takes_turns && is_its_turn()) {
             return Ok(false);
         }
-        let is_told = profile::are_read_pages_told(pool, &image.attached)?;
-        if call.profile && !is_told {
+        let is_reported = profile::are_read_pages_reported(pool, &image.attached)?;
+        if call.profile && !is_reported {
             return Err(NodeError::ProfileMedium { pool: pool.path().to_owned() });
         }
-        if let Some(after) = self.reset_accessed.filter(|_| is_told && !call.profile) {
-            // What is remembered for too long is no reason not to start.
+        if let Some(after) = self.reset_accessed.filter(|_| is_reported && !call.profile) {
+            // Stale accessed bits do not keep a clone from starting.
             let _ = image.forget_accessed(pool, after);
         }
-        Ok(is_told)
+        Ok(is_reported)
     }
 
     /// Refuses what an agent that is not root cannot do, before anything of the clone is made.
@@ -159,8 +160,8 @@ impl Node {
         own.check(&call.name, &image.attached.image.model)
     }
 
-    /// Has the template fork an init, or a ghost become it, which nobody else can have after that. A
-    /// clone that waits in its ghost is given its descriptors, and then it is the client's to wake.
+    /// Has the template fork an init, or takes a ghost to become it. A clone that waits in its ghost gets
+    /// its descriptors, and then the client wakes it.
     fn spawn(
         &self,
         channel: &Channel,
@@ -211,8 +212,8 @@ impl Node {
         Ok(Begun { started, container: Some(container), _pin, _theirs, warnings, tiering })
     }
 
-    /// Has the template fork an init, or another template if somebody has killed it, or has mounted
-    /// something that it does not see.
+    /// Has the template fork an init. A template that was killed, or that lacks new mounts, is replaced
+    /// first.
     fn fork(&self, cid: Cid, request: &Request, hands: &Hands<'_>) -> Result<Started, NodeError> {
         let mut template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
         template.renew()?;
@@ -235,8 +236,8 @@ fn arrived(
     let patience = Duration::from_secs(call.timeout_s);
     let deadline = Instant::now().checked_add(patience);
     let mut warnings = Vec::new();
-    // The clone says that it runs just before it does. Whoever hears that must not take its processor
-    // away from it then.
+    // The clone reports that it runs just before it does. This thread, woken by that, must not displace
+    // it from its processor.
     let _displaces_nobody = farfork_sys::slice::Patience::begin();
     loop {
         if !speaks(started, channel, deadline)? {
@@ -251,7 +252,7 @@ fn arrived(
     }
 }
 
-/// Whether a clone on its way has something to say before the deadline; an error if its caller goes
+/// Waits for a message of a clone that is starting. False at the deadline; an error if its caller exits
 /// first.
 pub fn speaks(
     started: &Started,
@@ -273,8 +274,8 @@ pub fn speaks(
     }
 }
 
-/// Ends what there is of a clone. A process that cannot be killed for now, as it is at work in the
-/// kernel, keeps its image but not the caller waiting.
+/// Ends all processes of a clone. A process that is at work in the kernel cannot be killed at once: it
+/// keeps its image, but does not keep the caller waiting.
 fn clear(started: Started, pin: Pin, container: Option<Container>) {
     let (done, cleared) = mpsc::channel();
     thread::spawn(move || {
@@ -297,7 +298,7 @@ fn running(pid: i32, requested_ns: u64, at_ns: [u64; 6]) -> Running {
     Running { pid, restore_us: microseconds(total), phases_us, ..Running::default() }
 }
 
-/// The same for a clone that has waited: see [`Status::at_ns`](farfork_plan::protocol::Status).
+/// The same for a clone that waited in its ghost: see [`Status::at_ns`](farfork_plan::protocol::Status).
 fn woken(pid: i32, at_ns: [u64; 6]) -> Running {
     let [requested, awake, _, _, state, last] = at_ns;
     let since = |from: u64, to: u64| microseconds(to.saturating_sub(from));

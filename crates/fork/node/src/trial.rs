@@ -1,11 +1,11 @@
-//! Trying an image before it counts: a clone is started in namespaces of its own and ended where it would
-//! leave for its parent's code.
+//! Trying an image: a clone is started in namespaces of its own, and ends where it would leave for its
+//! parent's code.
 //!
 //! ```text
 //!  thread of its own ─ new network ─► template ─► init ─► clone ─► all ops but those withheld ─► ends
 //! ```
-//! The template is one for this trial alone, since it and all that it forks are in the network that the
-//! thread has made. Nothing of it is in the registry, and the pin goes with it.
+//! The trial has a template of its own, in the network namespace that the thread has made. Its clone is not
+//! in the registry, and its pin is dropped at its end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ use crate::room;
 use crate::session::Node;
 use crate::start::speaks;
 
-/// Exit status of a process of the restorer's that could not go on.
+/// Exit status of a process of the restorer that has failed.
 const EXIT_REPORTED: i32 = 121;
 
 impl Node {
@@ -65,7 +65,7 @@ impl Node {
         });
         image.was_only_tried();
         if outcome.is_err() {
-            // It is removed by whoever has asked.
+            // The caller removes the image.
             pool.forget(cid);
         }
         outcome?;
@@ -98,7 +98,7 @@ impl Trial<'_> {
         trial_network::enter().map_err(no_network)?;
         let connections = connections(&self.image.attached.image.model);
         if !connections.is_empty() {
-            // Their peers are not in this network, which would reset them as soon as they say a word.
+            // Their peers are not in this network, which would answer their packets with a reset.
             network_lock::lock(None, LOCK, &connections).map_err(no_network)?;
         }
         let mut template = Template::start()?;
@@ -173,7 +173,7 @@ impl StandIns {
             given.push(own);
             others.push(other);
         }
-        // What the clone makes itself it is to make.
+        // The clone makes optional ones itself.
         for _ in replaceables(model) {
             given.push(stand_in()?);
         }

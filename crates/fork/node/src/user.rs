@@ -1,4 +1,4 @@
-//! What an agent does that is not root: it works in a user namespace of its own.
+//! An agent without root works in a user namespace of its own.
 //!
 //! In it the agent keeps its ids and holds every capability over the namespaces that are made from
 //! there, which is what clones need: a PID and a mount namespace, `/proc`, pids of choice. Over
@@ -25,8 +25,8 @@ pub struct OwnIds {
     groups: BTreeSet<u32>,
 }
 
-/// Moves this process, which must have but one thread, to a user namespace unless it has the right
-/// to do without; then there are ids that all clones must have.
+/// Moves this process, which must have one thread only, to a user namespace, unless it has CAP_SYS_ADMIN.
+/// Returns the ids that all clones then must have.
 pub fn settle() -> Result<Option<OwnIds>, NodeError> {
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false) {
         return Ok(None);
@@ -40,8 +40,8 @@ pub fn settle() -> Result<Option<OwnIds>, NodeError> {
     Ok(Some(own))
 }
 
-/// The template is executed, at which a user that is not root loses what is not ambient. Clones
-/// give up every capability that their parents did not have.
+/// Makes all capabilities ambient: `execve` of the template drops the others. Clones give up every
+/// capability that their parents did not have.
 fn keep_capabilities() -> io::Result<()> {
     let failed = |error: caps::errors::CapsError| io::Error::other(error.to_string());
     let all = caps::read(None, CapSet::Permitted).map_err(failed)?;
@@ -66,8 +66,8 @@ impl OwnIds {
         })
     }
 
-    /// Gives the new namespace this process's ids. The kernel wants `setgroups` to be forbidden
-    /// first: nobody may leave a group that files are closed to.
+    /// Gives the new namespace this process's ids. The kernel demands that `setgroups` is denied first: a
+    /// process could leave a group that has fewer rights to a file.
     fn map(&self) -> io::Result<()> {
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/uid_map", format!("{0} {0} 1", self.uid))?;

@@ -32,7 +32,7 @@ pub struct Workers {
     spare: Mutex<Option<OwnedFd>>,
 }
 
-/// A descriptor to be closed when there is no other.
+/// A descriptor that is closed when all others are in use.
 fn spare() -> Option<OwnedFd> {
     open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
 }
@@ -78,7 +78,7 @@ impl Workers {
             let connection = rustix::net::accept_with(self.listener.as_fd(), flags);
             self.begin();
             self.node.registry.touch();
-            // A client that has gone has nobody to tell.
+            // A client that has exited gets no answer.
             let _ = match connection {
                 Ok(connection) => {
                     Channel::new(connection).and_then(|channel| self.node.serve(&channel))
@@ -92,8 +92,8 @@ impl Workers {
         }
     }
 
-    /// Tells a client, with the descriptor kept for that, that there is none for it. Without an
-    /// answer it would wait for as long as the limit is reached.
+    /// Refuses a client, with the descriptor kept for that: there is none for its session. Without an
+    /// answer the client would wait as long as the limit is reached.
     fn refuse(&self) -> Result<(), NodeError> {
         let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let is_kept = kept.take().is_some();
@@ -103,7 +103,7 @@ impl Workers {
         let result = if is_kept && is_waiting { self.refuse_one() } else { Ok(()) };
         *kept = spare();
         if kept.is_none() {
-            // Somebody was faster; there is nothing to be done before something is closed.
+            // The descriptor was taken meanwhile; none is free before another is closed.
             thread::sleep(Duration::from_millis(50));
         }
         result

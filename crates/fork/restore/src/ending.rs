@@ -112,7 +112,7 @@ impl Members {
         }
     }
 
-    /// Kills them all, and waits until they have ended, for at most [`PATIENCE`]. Only a process at work
+    /// Kills them all, and waits until they have ended, for a few seconds at most. Only a process at work
     /// in the kernel takes longer than a moment.
     pub fn end(&self) {
         let begun = Instant::now();

@@ -25,15 +25,15 @@ pub struct Attached {
     pub pid: i32,
     /// Its image.
     pub cid: Cid,
-    /// The name by which that was asked for.
+    /// The name by which the image was requested.
     pub name: String,
     /// When its pages become local.
     pub tiering: Tiering,
-    /// What its init says.
+    /// Its init's messages.
     pub started: Started,
-    /// What it is woken by.
+    /// Wakes it.
     pub waker: Waker,
-    /// What the node did not permit so far.
+    /// Its warnings so far.
     pub warnings: Vec<String>,
     /// Holds the image.
     pub pin: Pin,
@@ -88,7 +88,8 @@ impl Node {
     }
 }
 
-/// Of several processes each would have to wait; and connections go on at one place only.
+/// Refuses trees, of which each process would have to wait, and connections, which one clone only can
+/// continue.
 fn check_image(image: &NodeImage, name: &str) -> Result<(), NodeError> {
     let model = &image.attached.image.model;
     let name = || name.to_owned();
@@ -101,7 +102,7 @@ fn check_image(image: &NodeImage, name: &str) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// Hears a clone on its way until it waits: its pid, and what the node did not permit.
+/// Reads a clone's messages until it waits. Returns its pid and its warnings.
 fn waits(started: &Started, plan: &[u8]) -> Result<(i32, Vec<String>), NodeError> {
     let begun = Instant::now();
     let mut warnings = Vec::new();

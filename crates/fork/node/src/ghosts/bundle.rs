@@ -119,7 +119,7 @@ fn empty(directory: &Path, most_bytes: Option<u64>) -> Result<Mount, NodeError> 
     Ok(mount(directory, "tmpfs", "tmpfs", &options))
 }
 
-/// Nothing limited and nothing hidden: a clone without a ghost sees its node as it is, too.
+/// Without limits and hidden paths: a clone without a ghost sees its node as it is, too.
 fn empty_linux() -> Linux {
     let mut linux = Linux::default();
     let mut resources = LinuxResources::default();
@@ -142,24 +142,24 @@ fn mount(at: &Path, kind: &str, source: &str, options: &[&str]) -> Mount {
 fn of_user(bundle: &Path) -> Result<Spec, NodeError> {
     let wrong = |reason: String| NodeError::Bundle { path: bundle.to_owned(), reason };
     let mut spec = Spec::load(bundle.join("config.json"))
-        .map_err(|error| wrong(format!("its config.json cannot be read: {}", told(&error))))?;
+        .map_err(|error| wrong(format!("its config.json cannot be read: {}", reason_of(&error))))?;
     if let Some(reason) = obstacle(&spec) {
         return Err(wrong(reason));
     }
     spec.canonicalize_rootfs(bundle).map_err(|error| {
-        wrong(format!("its root file system cannot be found: {}", told(&error)))
+        wrong(format!("its root file system cannot be found: {}", reason_of(&error)))
     })?;
     Ok(spec)
 }
 
-fn told(error: &OciSpecError) -> String {
+fn reason_of(error: &OciSpecError) -> String {
     match error {
         OciSpecError::Io(error) => words::of(error),
         other => other.to_string(),
     }
 }
 
-/// Why no clone can live in a container like this.
+/// Why no clone can run in a container like this.
 fn obstacle(spec: &Spec) -> Option<String> {
     let linux = spec.linux().clone().unwrap_or_default();
     let namespaces = linux.namespaces().clone().unwrap_or_default();
@@ -200,7 +200,7 @@ fn process() -> Result<Process, NodeError> {
     let held = caps::read(None, CapSet::Effective).map_err(|_| {
         NodeError::Agent("cannot read own capabilities; is /proc mounted?".to_owned())
     })?;
-    // One that the library has no name for is not to be had in a container.
+    // A capability that the library has no name for cannot be given to a container.
     let held: HashSet<Capability> =
         held.iter().filter_map(|one| one.to_string().strip_prefix("CAP_")?.parse().ok()).collect();
     let mut capabilities = LinuxCapabilities::default();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn bundles_in_which_no_clone_can_live_are_refused_in_words() {
+    fn bundles_in_which_no_clone_can_run_are_refused_with_a_reason() {
         let nothing = ("cgroupsPath", serde_json::json!("x"));
         let filter = ("seccomp", serde_json::json!({ "defaultAction": "SCMP_ACT_ALLOW" }));
         for (config, words) in [

@@ -86,12 +86,12 @@ impl Places {
         self.directory.join(id)
     }
 
-    /// Where the node's root is mounted, for a container's eyes only.
+    /// Where the node's root is mounted, visible only to the container.
     fn root(&self) -> PathBuf {
         self.directory.join("root")
     }
 
-    /// The same as [`delete`](Places::delete), where nobody is to be told but whoever reads what the agent says.
+    /// The same as [`delete`](Places::delete); a failure is logged.
     fn clear(&self, id: &str) {
         if let Err(reason) = self.delete(id) {
             eprintln!("farfork: cannot delete what ghost {id} has left: {reason}");
@@ -127,7 +127,7 @@ impl Container {
         let bundle = begun.elapsed();
         let begun = Instant::now();
         let seat = Seat::new()?;
-        // From here on there may be something to be deleted.
+        // From here on a failure may leave something to delete.
         let made = make(places, &id, root.as_deref(), seat);
         let (summoned, init_pid, init) = made.map_err(|reason| {
             places.clear(&id);
@@ -143,7 +143,7 @@ impl Container {
         Ok((container, ghost, Spent { bundle, container: made, init: begun.elapsed() }))
     }
 
-    /// How much memory may be charged to it.
+    /// The memory that may still be charged to it.
     pub fn room(&self) -> Room {
         Room::within(self.memory.clone())
     }
@@ -153,7 +153,7 @@ impl Container {
         self.memory.as_ref()?.kernel_bytes()
     }
 
-    /// Says that the kernel has killed in it for want of memory, if it has.
+    /// A message if processes in it were OOM-killed.
     pub fn shortage(&self) -> Option<String> {
         let group = self.memory.as_ref().filter(|group| group.kills() > 0)?;
         let own = group.limit_bytes().filter(|_| group.has_reached_limit());
@@ -168,23 +168,23 @@ impl Container {
         ))
     }
 
-    /// Has all that is in it stand still.
+    /// Freezes all processes in it.
     pub fn freeze(&self) -> io::Result<()> {
         let none =
             || io::Error::new(io::ErrorKind::Unsupported, "it has no cgroup that can be frozen");
         self.freezer.as_ref().ok_or_else(none)?.freeze()
     }
 
-    /// Has all that is in it go on. Whoever was killed meanwhile ends now.
+    /// Thaws it. Processes that were killed meanwhile end now.
     pub fn thaw(&self) -> io::Result<()> {
         self.freezer.as_ref().map_or(Ok(()), Freezer::thaw)
     }
 
-    /// Ends all that is in it, and waits for that.
+    /// Kills all processes in it, and waits for their end.
     fn end(&self) {
         let _ = pidfd::send_signal(&self.init, libc::SIGKILL);
         let _ = self.thaw();
-        // Somebody else has if this says no.
+        // Fails if it was reaped already.
         let _ = waitid(Id::PIDFd(self.init.as_fd()), WaitPidFlag::WEXITED);
         orphans::waited(self.init_pid);
     }
@@ -224,7 +224,7 @@ fn make(
     command.arg("--root").arg(places.state()).args(["run", "--detach", "--preserve-fds"]);
     command.arg(Seat::DESCRIPTORS.to_string()).arg("--pid-file").arg(&pid_file);
     command.arg("--bundle").arg(places.bundle(id)).arg(id);
-    // Whoever it leaves when it is killed is known by the group.
+    // If it is killed, the processes that it leaves are found by their group.
     command.process_group(0);
     let summoned = seat.hand_to(&mut command).map_err(|error| error.to_string())?;
     let adopting = Adopting::begin();
@@ -260,8 +260,8 @@ fn first_process(pid_file: &Path) -> Result<(i32, OwnedFd), String> {
     Ok((pid, init))
 }
 
-/// Gives this thread a mount namespace of its own, and in it the node's root another place: `runc`
-/// takes no container to the root that it is in itself.
+/// Gives this thread a mount namespace of its own, and mounts the node's root at `at` in it: `runc`
+/// cannot use its own root as the root of a container.
 fn show_root(at: &Path) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let nothing = None::<&str>;
@@ -270,14 +270,14 @@ fn show_root(at: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs a command of `runc` to its end; what it said if it failed.
+/// Runs a command of `runc` to its end. If it fails, returns its standard error.
 fn run(command: &mut Command) -> Result<(), String> {
     let (child, said) = begin(command)?;
     end(child, said)
 }
 
-/// Starts it, and gives what it will have said. Whatever it leaves running keeps what it has for standard
-/// error, which is no pipe for that reason.
+/// Starts it, and returns the file with its standard error. Processes that it leaves running keep that
+/// open, so it is not a pipe, whose end would never come.
 fn begin(command: &mut Command) -> Result<(Child, File), String> {
     let said = memfd_create("runc", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
     let said = File::from(said);

@@ -1,5 +1,5 @@
-//! Containers that an agent has left which was killed, or has gone: ghosts that waited have ended
-//! with it, clones in ghosts may live on.
+//! Containers that earlier agents of the node have left. Ghosts that waited have ended with their agent;
+//! clones in ghosts may live on.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,19 +29,19 @@ struct Kept {
 }
 
 impl Leftovers {
-    /// All that there are before this agent makes the first of its own.
-    pub fn of(places: &Places) -> Leftovers {
+    /// Finds all containers, before this agent makes the first of its own.
+    pub fn find(places: &Places) -> Leftovers {
         thaw(places);
         Leftovers { places: places.clone(), ids: Mutex::new(ids(places)) }
     }
 
-    /// Deletes those in which nobody lives any more, and says so.
+    /// Deletes those without living processes, and logs that.
     pub fn clear(&self) {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         ids.retain(|id| {
             // Where the agent was killed alone, `runc` may have gone on.
             if is_alive(&self.places.state().join(id))
-                || groups::are_inhabited(&self.places.bundle(id))
+                || groups::have_processes(&self.places.bundle(id))
             {
                 return true;
             }
@@ -55,7 +55,7 @@ impl Leftovers {
     }
 }
 
-/// Has all that is in containers go on: whoever had them pause is gone.
+/// Thaws all containers: the agent that froze them has exited.
 pub fn thaw(places: &Places) {
     let ids = ids(places);
     let freezers = ids.iter().filter_map(|id| groups::freezer(&places.bundle(id)));
@@ -73,7 +73,7 @@ fn ids(places: &Places) -> BTreeSet<String> {
 
 fn is_alive(kept: &Path) -> bool {
     let text = proc::text(kept.join("state.json")).unwrap_or_default();
-    // A container that was never finished has nobody in it.
+    // A container that was never finished has no processes.
     let Ok(Kept { init_process_pid, init_process_start }) = serde_json::from_str(&text) else {
         return false;
     };
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_lives_is_told_by_pid_and_start() {
+    fn living_processes_are_known_by_pid_and_start_time() {
         let own = std::process::id() as i32;
         let start = proc::started(own).unwrap();
         let kept = tempfile::tempdir().unwrap();
@@ -104,13 +104,13 @@ mod tests {
     fn only_ghosts_are_found() {
         let directory = tempfile::tempdir().unwrap();
         let places = Places::new(directory.path().to_owned());
-        for name in ["0123abcd", "somebody", "0123abcg", "0123abcde"] {
+        for name in ["0123abcd", "another", "0123abcg", "0123abcde"] {
             fs::create_dir_all(places.state().join(name)).unwrap();
         }
         for bundle in ["0123abcd", "89abcdef", "root"] {
             fs::create_dir_all(directory.path().join(bundle)).unwrap();
         }
-        let found = Leftovers::of(&places).ids.into_inner().unwrap();
+        let found = Leftovers::find(&places).ids.into_inner().unwrap();
         assert_eq!(Vec::from_iter(found), ["0123abcd", "89abcdef"]);
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  start ──► waiting ──► taken by a restore ──► its clone is in the registry, and has the container
-//!               └──► stopped, or ended by itself: remembered in words
+//!               └──► stopped, or ended by itself: the reason is remembered
 //! ```
 //! A ghost takes one clone, once. Ghosts that wait end with their agent, which holds their control
-//! sockets; a clone in a ghost lives on, as any clone does. What is left of their containers is
-//! taken away by the next agent of the node.
+//! sockets. A clone in a ghost lives on, as any clone does. The next agent of the node deletes what is
+//! left of their containers.
 
 mod attached;
 mod bundle;
@@ -31,7 +31,7 @@ pub use leftovers::thaw;
 
 use crate::error::NodeError;
 
-/// Most ghosts whose ends are remembered in words.
+/// Most ended ghosts that are remembered.
 const REMEMBERED: usize = 1024;
 
 /// The ghosts of a node that wait, and what became of others.
@@ -52,7 +52,7 @@ struct State {
 /// A ghost that waits.
 #[derive(Debug)]
 pub struct Waiting {
-    /// Whose images it takes; any one's without.
+    /// The user whose images it takes; None for all users.
     pub user: Option<String>,
     /// How far it is.
     pub stage: Stage,
@@ -88,7 +88,7 @@ impl Ghosts {
     /// Those of a node that keeps its containers in `directory`.
     pub fn new(directory: PathBuf) -> Ghosts {
         let places = Places::new(directory);
-        let leftovers = Leftovers::of(&places);
+        let leftovers = Leftovers::find(&places);
         Ghosts { places, state: Mutex::default(), leftovers }
     }
 
@@ -97,7 +97,7 @@ impl Ghosts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes an empty ghost, and tells how long that took. It is nobody's until it is
+    /// Makes an empty ghost, and returns how long that took. The ghost is not listed until it is
     /// [kept](Ghosts::keep).
     pub fn make(&self, call: &GhostCall) -> Result<(Ghost, Container, Spent), NodeError> {
         if let Some(bundle) = call.bundle.as_deref().filter(|bundle| !bundle.is_absolute()) {
@@ -114,7 +114,7 @@ impl Ghosts {
         Ok((ghost, container, spent))
     }
 
-    /// Has a ghost wait; its name.
+    /// Lists a ghost as waiting, and returns its name.
     pub fn keep(&self, waiting: Waiting) -> String {
         let id = waiting.container.id.clone();
         self.state().waiting.insert(id.clone(), waiting);
@@ -137,7 +137,7 @@ impl Ghosts {
         self.state().waiting.values().map(at).collect()
     }
 
-    /// Takes a ghost, which nobody else can after that, for a clone of `image`.
+    /// Takes a ghost for a clone of `image`. No other call can take it after that.
     pub fn take(&self, id: &str, image: &str) -> Result<Waiting, NodeError> {
         let mut state = self.state();
         let Some(taken) = state.waiting.remove(id) else { return Err(state.missing(id)) };
@@ -168,8 +168,8 @@ impl Ghosts {
         self.state().waiting.is_empty()
     }
 
-    /// Takes away what is left of ghosts that have ended by themselves, of those of earlier agents, and of
-    /// those that were not to be.
+    /// Deletes what is left of ghosts that have ended by themselves, of those of earlier agents, and of
+    /// unfinished ones.
     pub fn tidy(&self) {
         self.sweep();
         self.leftovers.clear();
@@ -210,7 +210,7 @@ impl State {
     }
 }
 
-/// Names never come again, so that no command means a ghost that it has not seen.
+/// Names are random, so that a command never means a later ghost of the same name.
 fn new_id() -> Result<String, NodeError> {
     let random = getrandom::u32().map_err(|_| {
         NodeError::Agent("cannot name a ghost: the kernel returns no random numbers".to_owned())

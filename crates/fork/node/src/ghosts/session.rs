@@ -36,10 +36,10 @@ impl Node {
             }
         };
         let id = self.ghosts.keep(Waiting { user, stage, container });
-        let (state, pid) = self.ghosts.look(&id, |waiting| self.describe_waiting(waiting))?;
-        let made = GhostState { phases_us, ..state };
-        if tell(channel, &(made, pid)).is_err() {
-            // Nobody knows of it.
+        let mut made = self.ghosts.look(&id, |waiting| self.describe_waiting(waiting))?;
+        made.state.phases_us = phases_us;
+        if describe(channel, &made).is_err() {
+            // The client has exited without knowing of the ghost.
             return self.ghosts.stop(&id);
         }
         Ok(())
@@ -50,8 +50,8 @@ impl Node {
         let mut all = self.ghosts.look_at_all(|waiting| self.describe_waiting(waiting));
         let running = self.registry.living();
         all.extend(running.iter().filter_map(|clone| self.describe_running(clone)));
-        all.sort_by(|(a, _), (b, _)| a.id.cmp(&b.id));
-        all.iter().try_for_each(|ghost| tell(channel, ghost))?;
+        all.sort_by(|a, b| a.state.id.cmp(&b.state.id));
+        all.iter().try_for_each(|ghost| describe(channel, ghost))?;
         channel.send(&Reply::Done, &[])
     }
 
@@ -72,7 +72,7 @@ impl Node {
         };
         for one in ids {
             match running(&one) {
-                // Who watches it takes the container away.
+                // The watcher of the registry deletes the container.
                 Some(clone) => self.end_clone(&clone),
                 // Of all of them, some may end by themselves meanwhile.
                 None if id.is_none() => drop(self.ghosts.stop(&one)),
@@ -90,8 +90,8 @@ impl Node {
         }
     }
 
-    /// Refuses an image that the ghost `id` is not for, before anything is done to either. Whether
-    /// the clone waits there already; then the image is its user's, or it had not been made.
+    /// Refuses an image that the ghost `id` does not take. Returns whether the clone waits there already;
+    /// then its user was checked before.
     pub fn check_ghost(
         &self,
         id: &str,
@@ -113,7 +113,7 @@ impl Node {
         Ok(false)
     }
 
-    /// Refuses an image of somebody else's than `user`.
+    /// Refuses an image that is not `user`'s.
     pub fn check_user(
         &self,
         id: &str,
@@ -134,7 +134,7 @@ impl Node {
         Err(NodeError::GhostOfOther { id, user, name })
     }
 
-    fn describe_waiting(&self, waiting: &Waiting) -> Described {
+    fn describe_waiting(&self, waiting: &Waiting) -> Description {
         let Waiting { user, container, stage } = waiting;
         let state = GhostState {
             id: container.id.clone(),
@@ -146,7 +146,7 @@ impl Node {
             ..GhostState::default()
         };
         match stage {
-            Stage::Empty(_) => (state, None),
+            Stage::Empty(_) => Description { state, clone_pid: None },
             Stage::Attached(attached) => {
                 let state = GhostState {
                     state: GhostPhase::Attached,
@@ -154,12 +154,12 @@ impl Node {
                     image: Some(attached.name.clone()),
                     ..state
                 };
-                (state, Some(attached.pid))
+                Description { state, clone_pid: Some(attached.pid) }
             }
         }
     }
 
-    fn describe_running(&self, clone: &Clone) -> Option<Described> {
+    fn describe_running(&self, clone: &Clone) -> Option<Description> {
         let (id, init_pid, kernel_bytes) =
             clone.ghost(|ghost| (ghost.id.clone(), ghost.init_pid, ghost.kernel_bytes()))?;
         let state = GhostState {
@@ -175,17 +175,22 @@ impl Node {
             kernel_bytes,
             ..GhostState::default()
         };
-        Some((state, Some(clone.pid)))
+        Some(Description { state, clone_pid: Some(clone.pid) })
     }
 }
 
-/// What is told of a ghost, and the pid of its clone here.
-type Described = (GhostState, Option<i32>);
+/// The reply about a ghost.
+struct Description {
+    state: GhostState,
+    /// Pid of its clone as seen here.
+    clone_pid: Option<i32>,
+}
 
-/// Tells of a ghost; whoever has asked sees its processes by other numbers in another PID namespace.
-fn tell(channel: &Channel, (ghost, clone): &Described) -> Result<(), NodeError> {
-    channel.send_about(&Reply::Ghost(ghost.clone()), ghost.init_pid)?;
-    match *clone {
+/// Sends a description. The kernel translates the pids for a client in another PID namespace.
+fn describe(channel: &Channel, description: &Description) -> Result<(), NodeError> {
+    let Description { state, clone_pid } = description;
+    channel.send_about(&Reply::Ghost(state.clone()), state.init_pid)?;
+    match *clone_pid {
         Some(pid) => channel.send_about(&Reply::InGhost, pid),
         None => channel.send(&Reply::InGhost, &[]),
     }
