@@ -16,16 +16,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::NodeError;
 use crate::ghosts::Ghosts;
+use crate::headroom::MemoryHeadroom;
 use crate::images::Images;
-use crate::keeper::Keeper;
 use crate::leftovers::leave_ghosts;
 use crate::lock;
+use crate::owner_lock::OwnerLock;
 use crate::paths;
+use crate::preforked::PreforkedInits;
 use crate::profile::Sampler;
 use crate::registry::Registry;
-use crate::room::Room;
 use crate::session::Node;
-use crate::spares::Spares;
 use crate::user;
 use crate::workers::Workers;
 
@@ -39,15 +39,15 @@ pub struct Settings {
     pub pools: Vec<PathBuf>,
     /// After this time without a clone or a ghost the agent exits.
     pub idle: Option<Duration>,
-    /// A file that its keeper holds a lock on, and how long it waits, without clones, for another before it
-    /// goes and ends its ghosts.
-    pub keeper: Option<(PathBuf, Duration)>,
+    /// A file that its owner holds a lock on, and how long it waits, without clones, for a new owner before
+    /// it ends its ghosts and exits.
+    pub owner_lock: Option<(PathBuf, Duration)>,
     /// One of so many clones of each image is profiled; 0 for none.
     pub profile_every: u32,
     /// After this time the accessed bits of an image are reset, when the next clone is profiled.
     pub reset_accessed: Option<Duration>,
-    /// Whether an init is made before a clone is asked for.
-    pub has_spare: bool,
+    /// Whether an init is forked before a clone is requested.
+    pub preforks_inits: bool,
     /// Whether clones map copies of images in memory, also where they could map the pool.
     pub copies_images: bool,
 }
@@ -63,22 +63,22 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     let _ = rustix::process::setsid();
     raise_file_limit();
     let path = paths::socket(name);
-    let keeper = settings.keeper.as_ref().map(|(file, patience)| {
+    let owner_lock = settings.owner_lock.as_ref().map(|(file, patience)| {
         let failed = |source| socket_error("open the lock of the owner of", &path, source);
-        Keeper::of(file, *patience).map_err(failed)
+        OwnerLock::open(file, *patience).map_err(failed)
     });
-    let keeper = keeper.transpose()?;
+    let owner_lock = owner_lock.transpose()?;
     let own_ids = user::settle()?; // before there are threads
     let (listener, _lock) = listen_at(&path)?;
     let template = Arc::new(Mutex::new(Template::start()?));
     let node = Arc::new(Node {
         name: name.to_owned(),
         own_ids,
-        room: Room::of(std::process::id() as i32),
+        headroom: MemoryHeadroom::of_process(std::process::id() as i32),
         images: Images::new(name, settings.copies_images),
         registry: Registry::new()
             .map_err(|source| socket_error("watch the clones of", &path, source))?,
-        spares: settings.has_spare.then(|| Spares::start(Arc::clone(&template))),
+        preforked: settings.preforks_inits.then(|| PreforkedInits::start(Arc::clone(&template))),
         template,
         sampler: Sampler::start(),
         profile_every: settings.profile_every,
@@ -90,7 +90,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     }
     let watched = Arc::clone(&node);
     thread::spawn(move || watched.registry.watch());
-    serve_all(&node, listener, settings.idle, keeper);
+    serve_all(&node, listener, settings.idle, owner_lock);
     leave_ghosts(name);
     let _ = fs::remove_file(&path);
     Ok(())
@@ -135,7 +135,7 @@ fn serve_all(
     node: &Arc<Node>,
     listener: OwnedFd,
     idle: Option<Duration>,
-    mut keeper: Option<Keeper>,
+    mut owner_lock: Option<OwnerLock>,
 ) {
     let workers = Workers::new(Arc::clone(node), listener);
     let mut looked = Instant::now();
@@ -150,8 +150,9 @@ fn serve_all(
         node.ghosts.tidy();
         let idle_for = node.registry.idle_for();
         let is_idle = node.ghosts.is_empty() && idle.is_some_and(|idle| idle_for > idle);
-        let is_left = keeper.as_mut().is_some_and(Keeper::has_left) && !idle_for.is_zero();
-        if is_quiet && (is_idle || is_left) {
+        let is_abandoned =
+            owner_lock.as_mut().is_some_and(OwnerLock::is_abandoned) && !idle_for.is_zero();
+        if is_quiet && (is_idle || is_abandoned) {
             node.ghosts.stop_all();
             return;
         }

@@ -119,7 +119,7 @@ impl Client {
         if let (Reply::Ready, Some(waker)) = (&received.document, received.fds.first()) {
             // Wakes the clone directly. If it has ended the agent reports why.
             let now = now_ns();
-            let woken = farfork_restore::start(waker.as_fd(), now);
+            let woken = farfork_restore::wake(waker.as_fd(), now);
             asked_us = Some(now.saturating_sub(requested_ns) as f64 / 1000.0);
             received = match (self.channel.receive::<Reply>()?, woken) {
                 (Some(received), _) => received,

@@ -12,7 +12,7 @@ use crate::addresses;
 use crate::error::NodeError;
 
 /// The caller's descriptors, each of what is not a standard stream with its place.
-struct Given {
+struct CallerFds {
     streams: Vec<OwnedFd>,
     others: Vec<(InheritedFd, OwnedFd)>,
 }
@@ -29,7 +29,7 @@ pub fn gather(
 ) -> Result<Vec<OwnedFd>, NodeError> {
     let others = fds.split_off(fds.len().min(3));
     let others = call.inherit.iter().copied().zip(others).collect();
-    let mut given = Given { streams: fds, others };
+    let mut given = CallerFds { streams: fds, others };
     let mut gathered = Vec::new();
     for wanted in externals(model) {
         let found = match given.take(model, wanted) {
@@ -53,7 +53,7 @@ pub fn gather(
     }
 }
 
-impl Given {
+impl CallerFds {
     fn take(&mut self, model: &Model, wanted: Supplied) -> Option<OwnedFd> {
         let index = self.others.iter().position(|(place, _)| is_meant(model, *place, wanted))?;
         Some(self.others.remove(index).1)

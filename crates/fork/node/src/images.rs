@@ -6,21 +6,22 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
 use farfork_pages::Observed;
-use farfork_pages::overlay::Start;
+use farfork_pages::overlay::{OverlayKind, Start};
 use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeRow, PageBits, PinFile, Pool, PoolError};
-use farfork_restore::{Attached, RestoreError, Source, attach};
+use farfork_restore::{AttachedImage, ImageSource, RestoreError, attach};
 use farfork_types::{Cid, Tiering};
 
 use crate::error::NodeError;
+use crate::headroom::{self, MemoryHeadroom};
 use crate::overlays::{Overlay, Overlays};
 use crate::paths;
-use crate::room::{self, Room};
+use crate::sync::locked;
 
 /// Images whose metadata is kept at hand.
 const KEPT_IMAGES: usize = 256;
@@ -49,10 +50,10 @@ pub struct NodePool {
     /// Images that were read, whether clones of them live or not.
     images: Mutex<HashMap<Cid, Arc<NodeImage>>>,
     /// What clones map of it.
-    source: Source,
+    source: ImageSource,
     /// An image is read once, and copied once, by the thread that needs it first.
     reading: Mutex<()>,
-    pinning: Mutex<Held>,
+    pinning: Mutex<PinLocks>,
     /// The node's tables have one writer.
     noting: Mutex<()>,
 }
@@ -61,7 +62,7 @@ pub struct NodePool {
 #[derive(Debug)]
 pub struct NodeImage {
     /// The image, read and checked.
-    pub attached: Attached,
+    pub attached: AttachedImage,
     overlays: Overlays,
     /// Clones that might have been watched.
     starts: AtomicU32,
@@ -87,9 +88,9 @@ pub struct Pin {
 /// Locks that pins of this agent hold, one for all clones of an image: at each lock and close of the file
 /// the kernel walks over all its locks.
 #[derive(Debug, Default)]
-struct Held(HashMap<ImageSlot, Weak<OwnedFd>>);
+struct PinLocks(HashMap<ImageSlot, Weak<OwnedFd>>);
 
-impl Held {
+impl PinLocks {
     fn lock(&mut self, pins: &PinFile, slot: ImageSlot) -> Result<Arc<OwnedFd>, PoolError> {
         if let Some(lock) = self.0.get(&slot).and_then(Weak::upgrade) {
             return Ok(lock);
@@ -98,11 +99,6 @@ impl Held {
         self.0.insert(slot, Arc::downgrade(&lock));
         Ok(lock)
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these guard is valid after every single step.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Images {
@@ -157,7 +153,7 @@ impl NodePool {
     fn open(path: &Path, node: &str, copies: bool) -> Result<NodePool, NodeError> {
         let pool = Pool::open(path)?;
         let maps_pool = pool.medium().maps_privately() && !copies;
-        let source = if maps_pool { Source::Pool } else { Source::Copy };
+        let source = if maps_pool { ImageSource::Pool } else { ImageSource::Copy };
         let file = fs::metadata(path).map_or((0, 0), |now| (now.dev(), now.ino()));
         let directory = paths::pins(node);
         // A directory that cannot be made shows as an error of the file in it.
@@ -225,7 +221,7 @@ impl NodePool {
             return Ok(image);
         }
         let cid = extents.cid;
-        if self.source == Source::Copy {
+        if self.source == ImageSource::Copy {
             let bytes = extents.extents.iter().map(|run| run.bytes()).sum();
             if !self.make_room(bytes) {
                 return Err(NodeError::NoRoomForCopy { cid, bytes });
@@ -239,8 +235,8 @@ impl NodePool {
         let image = Arc::new(image);
         if locked(&self.images).len() >= KEPT_IMAGES {
             match self.source {
-                Source::Copy => self.drop_copies_but(|_| false),
-                Source::Pool => locked(&self.images).clear(), // clones hold what they use themselves
+                ImageSource::Copy => self.drop_copies_but(|_| false),
+                ImageSource::Pool => locked(&self.images).clear(), // clones hold what they use themselves
             }
         }
         locked(&self.images).insert(cid, Arc::clone(&image));
@@ -249,7 +245,7 @@ impl NodePool {
 
     /// Drops copies that no clone maps, if none was requested lately or the image is gone.
     fn drop_idle_copies(&self) {
-        if self.source == Source::Copy {
+        if self.source == ImageSource::Copy {
             self.drop_copies_but(|image| {
                 let own = &image.attached.image.extents;
                 image.is_in_use() && self.pool.find(own.cid).is_ok_and(|now| now == *own)
@@ -268,8 +264,8 @@ impl NodePool {
     /// Whether there is memory for a copy of `bytes`. If not, copies without clones are dropped first:
     /// allocating more than there is would get processes OOM-killed.
     fn make_room(&self, bytes: u64) -> bool {
-        let own = Room::of(std::process::id() as i32);
-        let has_room = || own.has(bytes) && room::machine_has(bytes);
+        let own = MemoryHeadroom::of_process(std::process::id() as i32);
+        let has_room = || own.has(bytes) && headroom::machine_has(bytes);
         if !has_room() {
             self.drop_copies_but(|_| false);
         }
@@ -277,12 +273,12 @@ impl NodePool {
     }
 
     fn pin(self: &Arc<Self>, cid: Cid) -> Result<(ImageExtents, Pin), NodeError> {
-        // Held against `unpin`, which looks whether it drops the last lock.
-        let mut held = locked(&self.pinning);
+        // PinLocks against `unpin`, which looks whether it drops the last lock.
+        let mut locks = locked(&self.pinning);
         self.pool.pin(self.row.slot(), cid)?;
         let extents = self.pool.find(cid)?;
         let slot = extents.slot;
-        let lock = Some(held.lock(&self.pins, slot)?);
+        let lock = Some(locks.lock(&self.pins, slot)?);
         Ok((extents, Pin { pool: Arc::clone(self), cid, slot, lock }))
     }
 
@@ -325,17 +321,13 @@ impl NodeImage {
         Ok(())
     }
 
-    /// The overlay of clones under `tiering`.
-    fn overlay(
-        &self,
-        pool: &Pool,
-        tiering: Tiering,
-        start: Start,
-    ) -> Result<Option<Arc<Overlay>>, NodeError> {
+    /// The overlay of this kind.
+    fn overlay(&self, pool: &Pool, kind: OverlayKind) -> Result<Option<Arc<Overlay>>, NodeError> {
+        let tiering = kind.tiering;
         if tiering != Tiering::Mow && !self.attached.medium.tells_of_faults() {
             return Err(NodeError::TieringMedium { tiering, pool: pool.path().to_owned() });
         }
-        self.overlays.get(pool, &self.attached.image, (tiering, start))
+        self.overlays.get(pool, &self.attached.image, kind)
     }
 
     /// The same with a limit of memory. Pages that become local in advance may never be needed: without
@@ -343,16 +335,16 @@ impl NodeImage {
     pub fn overlay_within(
         &self,
         pool: &Pool,
-        (tiering, start): (Tiering, Start),
-        room: &Room,
+        kind: OverlayKind,
+        headroom: &MemoryHeadroom,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
-        let overlay = self.overlay(pool, tiering, start)?;
+        let overlay = self.overlay(pool, kind)?;
         let ahead_bytes = overlay.as_ref().map_or(0, |overlay| overlay.ahead_bytes);
-        match start {
-            _ if ahead_bytes == 0 || room.has(ahead_bytes) => Ok(overlay),
+        match kind.start {
+            _ if ahead_bytes == 0 || headroom.has(ahead_bytes) => Ok(overlay),
             Start::AtOnce => Ok(None),
             Start::Later | Start::LaterWithoutRoom => {
-                self.overlay(pool, tiering, Start::LaterWithoutRoom)
+                self.overlay(pool, OverlayKind { start: Start::LaterWithoutRoom, ..kind })
             }
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use farfork_pool::{Forgotten, PinFile, Pool};
 
 use crate::error::NodeError;
-use crate::ghosts::{self, Places};
+use crate::ghosts::{self, ContainerPaths};
 use crate::lock;
 use crate::paths;
 
@@ -54,7 +54,7 @@ pub fn has_ghosts(node: &str) -> bool {
 /// Thaws all containers of an agent that has exited, known by its socket. In cgroup v1 a frozen process does
 /// not end, nor does its PID namespace.
 pub fn thaw_ghosts(socket: &Path) {
-    ghosts::thaw(&Places::new(paths::ghosts_beside(socket)));
+    ghosts::thaw(&ContainerPaths::new(paths::ghosts_beside(socket)));
 }
 
 /// Removes the directory of a node's containers, unless one is left.

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use farfork_image::format::Image;
-use farfork_pages::overlay::Start;
+use farfork_pages::overlay::{OverlayKind, Start};
 use farfork_pages::{Access, overlay};
 use farfork_pool::Pool;
 use farfork_sys::memfd;
@@ -16,6 +16,7 @@ use farfork_types::Tiering;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::NodeError;
+use crate::sync::locked;
 
 /// The overlay that inits of an image's clones map.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl AsFd for Overlay {
 
 /// A compiled overlay.
 #[derive(Debug)]
-struct Known {
+struct CachedOverlay {
     overlay: Option<Arc<Overlay>>,
     /// The version of the side tables that it was compiled from.
     version: u64,
@@ -64,7 +65,7 @@ const FRESH_HELP: Duration = Duration::from_secs(1);
 /// Those of one image; most clones need none.
 #[derive(Debug, Default)]
 pub struct Overlays {
-    known: Mutex<HashMap<(Tiering, Start), Known>>,
+    known: Mutex<HashMap<OverlayKind, CachedOverlay>>,
     watch: OnceLock<Option<Arc<Overlay>>>,
 }
 
@@ -84,10 +85,11 @@ impl Overlays {
         &self,
         pool: &Pool,
         image: &Image,
-        kind: (Tiering, Start),
+        kind: OverlayKind,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
-        let fresh = if kind == (Tiering::Mow, Start::AtOnce) { FRESH_HELP } else { FRESH };
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let helped = OverlayKind { tiering: Tiering::Mow, start: Start::AtOnce };
+        let fresh = if kind == helped { FRESH_HELP } else { FRESH };
+        let mut all = locked(&self.known);
         let fresh = all.get(&kind).filter(|known| known.looked.elapsed() < fresh);
         if let Some(known) = fresh {
             return Ok(known.overlay.clone());
@@ -104,10 +106,10 @@ impl Overlays {
             0 => Access::default(),
             _ => pool.access(cid).map(Access::from).unwrap_or_default(),
         };
-        let compiled = overlay::compile(image, &access, kind.0, kind.1);
+        let compiled = overlay::compile(image, &access, kind);
         let put = compiled.map(|compiled| Overlay::put(&compiled)).transpose();
         let overlay = put.map_err(|source| NodeError::Overlay { source })?.map(Arc::new);
-        all.insert(kind, Known { overlay: overlay.clone(), version, looked });
+        all.insert(kind, CachedOverlay { overlay: overlay.clone(), version, looked });
         Ok(overlay)
     }
 }

@@ -12,7 +12,7 @@
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,16 +20,17 @@ use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_pages::{Observed, Touched};
 use farfork_pool::{Epochs, Medium, Pool, PoolError};
-use farfork_restore::Attached;
+use farfork_restore::AttachedImage;
 use farfork_sys::memory::{PAGE_FILE, PageRun, pages_with_content, watched_pages};
 use farfork_sys::proc;
 use farfork_sys::status::Status;
 use farfork_types::{Cid, PAGE_BYTES};
 
 use crate::images::NodePool;
+use crate::sync::locked;
 
 /// When a clone is first looked at, and by how much the intervals grow.
-const FIRST: Duration = Duration::from_millis(100);
+const FIRST_LOOK: Duration = Duration::from_millis(100);
 const GROWTH: u32 = 2;
 const LONGEST: Duration = Duration::from_secs(30);
 
@@ -69,7 +70,7 @@ impl Watched {
                 for run in watched_pages(pagemap, span.address, end)? {
                     let is_file = run.categories & PAGE_FILE != 0;
                     let touched = if is_file { Touched::Read } else { Touched::Written };
-                    observed.add(*span, (run.start, run.end), touched);
+                    observed.add(*span, run.start..run.end, touched);
                 }
             }
         }
@@ -83,7 +84,7 @@ impl Watched {
 ///
 /// # Errors
 /// [`PoolError`]: the image cannot be read.
-pub fn are_read_pages_reported(pool: &Pool, attached: &Attached) -> Result<bool, PoolError> {
+pub fn are_read_pages_reported(pool: &Pool, attached: &AttachedImage) -> Result<bool, PoolError> {
     if attached.medium != Medium::Dax {
         return Ok(true);
     }
@@ -125,11 +126,11 @@ pub struct Profile {
     cid: Cid,
     /// Those in which it started.
     epochs: Epochs,
-    seen: Mutex<Seen>,
+    seen: Mutex<Progress>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Progress {
     last: Observed,
     is_over: bool,
 }
@@ -140,9 +141,8 @@ impl Profile {
         Profile { watched, pool, cid, epochs, seen: Mutex::default() }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        // Every step leaves it valid.
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seen(&self) -> MutexGuard<'_, Progress> {
+        locked(&self.seen)
     }
 
     /// Looks at the clone and adds new pages to its node's table. Errors are ignored: the image may have
@@ -164,9 +164,9 @@ impl Profile {
         !self.seen().is_over
     }
 
-    fn look(&self, seen: &mut Seen) {
+    fn look(&self, seen: &mut Progress) {
         let Ok(mut now) = self.watched.look() else { return };
-        let Seen { last, is_over: false } = seen else { return };
+        let Progress { last, is_over: false } = seen else { return };
         // A clone that has ended, or has discarded memory, has touched what it has touched.
         now.read.merge(&last.read);
         now.written.merge(&last.written);
@@ -210,7 +210,7 @@ impl Schedule {
             let next = self.looks.iter().map(|(at, ..)| *at).min();
             let wait = next.map_or(LONGEST, |at| at.saturating_duration_since(Instant::now()));
             match new.recv_timeout(wait) {
-                Ok(profile) => self.looks.push((Instant::now() + FIRST, FIRST, profile)),
+                Ok(profile) => self.looks.push((Instant::now() + FIRST_LOOK, FIRST_LOOK, profile)),
                 Err(RecvTimeoutError::Timeout) => self.look(Instant::now()),
                 Err(RecvTimeoutError::Disconnected) => return,
             }

@@ -30,9 +30,9 @@ use farfork_types::wire::{AddressRange, Promoted, Promotion};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use crate::error::NodeError;
+use crate::headroom::MemoryHeadroom;
 use crate::images::NodeImage;
 use crate::profile::members_of;
-use crate::room::Room;
 
 /// The file that clones of an image map, and where in it each chunk of the image lies.
 struct Source<'i> {
@@ -47,7 +47,7 @@ struct Target<'t> {
     pagemap: File,
     maps: File,
     source: Source<'t>,
-    room: Room,
+    headroom: MemoryHeadroom,
     done: &'t AtomicU64,
 }
 
@@ -95,9 +95,9 @@ pub fn promote(
     for (pid, member) in members_of(pid, &read.model) {
         let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
         let source = Source { device, inode, placement: &read.placement };
-        let room = Room::of(pid);
+        let headroom = MemoryHeadroom::of_process(pid);
         let (pagemap, maps) = (open("pagemap")?, open("maps")?);
-        let target = Target { pid, pagemap, maps, source, room, done };
+        let target = Target { pid, pagemap, maps, source, headroom, done };
         for span in member.memory.mapped_spans() {
             target.span(span, pages, &mut sum)?;
         }
@@ -144,7 +144,7 @@ impl Target<'_> {
         let asked = bytes / PAGE_BYTES;
         if !self.is_images(&piece, span)? {
             sum.kept_pages += asked;
-        } else if !self.room.has(bytes) {
+        } else if !self.headroom.has(bytes) {
             sum.refused_pages += asked;
         } else {
             promote::make_local(self.pid, piece.start, bytes)?;

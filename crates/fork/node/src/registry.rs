@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::ghosts::Container;
 use crate::images::{NodeImage, NodePool, Pin};
 use crate::profile::Profile;
+use crate::sync::{locked, unpoisoned};
 
 /// Most ended clones that are remembered for `wait`.
 const REMEMBERED: usize = 4096;
 
 /// A clone that has been started.
 #[derive(Debug)]
-pub struct Clone {
+pub struct RunningClone {
     /// Its pid as seen here.
     pub pid: i32,
     /// Its image.
@@ -36,8 +37,10 @@ pub struct Clone {
     pub tiering: Tiering,
     /// Which pages it touches, if it is watched.
     pub profile: Option<Arc<Profile>>,
-    /// Its image as this node has it, and where that lies.
-    pub image: (Arc<NodePool>, Arc<NodeImage>),
+    /// The pool of its image.
+    pub pool: Arc<NodePool>,
+    /// Its image as this node has it.
+    pub image: Arc<NodeImage>,
     /// Bytes that were made local while it ran.
     pub promoted_bytes: AtomicU64,
     seen: AtomicI32,
@@ -55,7 +58,7 @@ pub struct Clone {
 
 /// The end of a clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct CloneEnd {
     /// As `waitpid` gives it.
     pub wait_status: i32,
     /// A message, if more is known.
@@ -66,7 +69,7 @@ pub struct End {
 const WITHOUT_INIT: &str = "its init was killed, so the clone was ended, too: its memory calls need the \
     init; start it again";
 
-impl Clone {
+impl RunningClone {
     /// Its pid as its caller sees it, maybe from another PID namespace.
     pub fn seen(&self) -> i32 {
         self.seen.load(Ordering::SeqCst)
@@ -123,7 +126,7 @@ impl Clone {
 
     /// Looks at the container of its ghost, if it has one and has not ended.
     pub fn ghost<T>(&self, at: impl FnOnce(&Container) -> T) -> Option<T> {
-        self.container.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(at)
+        locked(&self.container).as_ref().map(at)
     }
 
     /// Name of its ghost.
@@ -133,24 +136,24 @@ impl Clone {
 
     /// Takes its container away, which may last: never under the lock of the tables.
     fn leave_container(&self) {
-        let container = self.container.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let container = locked(&self.container).take();
         drop(container);
     }
 
     /// Drops the pin, which may give chunks back: never under the lock of the tables.
     fn unpin(&self) {
-        let pin = self.pin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let pin = locked(&self.pin).take();
         drop(pin);
     }
 }
 
-/// Number of a clone. Pids come again, while an older clone of the same pid is still listed.
+/// CloneNumber of a clone. Pids come again, while an older clone of the same pid is still listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Number(u64);
+pub struct CloneNumber(u64);
 
-/// Where a clone comes from.
+/// A clone that has started, as it is registered.
 #[derive(Debug)]
-pub struct Origin {
+pub struct CloneOrigin {
     /// Its pid as seen here.
     pub pid: i32,
     /// Its image.
@@ -161,24 +164,30 @@ pub struct Origin {
     pub tiering: Tiering,
     /// Which pages it touches, if it is watched.
     pub profile: Option<Arc<Profile>>,
-    /// Its image as this node has it, and where that lies.
-    pub image: (Arc<NodePool>, Arc<NodeImage>),
+    /// The pool of its image.
+    pub pool: Arc<NodePool>,
+    /// Its image as this node has it.
+    pub image: Arc<NodeImage>,
+    /// Keeps the image in the pool.
+    pub pin: Pin,
+    /// Its ghost's container, if it was started in a ghost.
+    pub container: Option<Container>,
 }
 
 /// What it takes to follow a clone to its end.
 #[derive(Debug)]
-pub struct Followed {
-    number: Number,
+pub struct FollowedClone {
+    number: CloneNumber,
     process: Option<OwnedFd>,
     members: Option<Members>,
 }
 
 /// What is remembered of a clone that has ended.
 #[derive(Debug)]
-struct Ended {
-    number: Number,
+struct EndedClone {
+    number: CloneNumber,
     seen: i32,
-    end: End,
+    end: CloneEnd,
 }
 
 /// How a clone has ended.
@@ -200,9 +209,9 @@ pub struct Registry {
 
 #[derive(Debug)]
 struct State {
-    living: BTreeMap<Number, Arc<Clone>>,
+    living: BTreeMap<CloneNumber, Arc<RunningClone>>,
     /// In the order of their ends.
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedClone>,
     next: u64,
     idle_since: Instant,
 }
@@ -221,13 +230,12 @@ impl Registry {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every step leaves the tables valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Begins to follow a clone; [`add`](Registry::add) is next. Without this its end would never
     /// be seen.
-    pub fn follow(&self, pid: i32, started: &Started) -> io::Result<Followed> {
+    pub fn follow(&self, pid: i32, started: &Started) -> io::Result<FollowedClone> {
         let process = match pidfd::open(pid) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
             other => Some(other?),
@@ -236,59 +244,56 @@ impl Registry {
             None
         } else {
             // The init's first: the clone may have changed its namespaces.
-            Members::of(started.init_pid()).or_else(|_| Members::of(pid)).ok()
+            Members::of_process(started.init_pid()).or_else(|_| Members::of_process(pid)).ok()
         };
         let mut state = self.state();
-        let number = Number(state.next);
+        let number = CloneNumber(state.next);
         epoll::add(&self.epoll, started.as_fd(), EventData::new_u64(number.0), EventFlags::IN)?;
         state.next += 1;
-        Ok(Followed { number, process, members })
+        Ok(FollowedClone { number, process, members })
     }
 
     /// Adds a running clone.
     pub fn add(
         &self,
-        followed: Followed,
-        Origin { pid, cid, name, tiering, profile, image }: Origin,
+        followed: FollowedClone,
+        origin: CloneOrigin,
         started: Started,
-        (pin, container): (Pin, Option<Container>),
-    ) -> Number {
-        let Followed { number, process, members } = followed;
-        let (seen, pin) = (AtomicI32::new(pid), Mutex::new(Some(pin)));
-        let container = Mutex::new(container);
-        let promoted_bytes = AtomicU64::new(0);
-        let clone = Clone {
-            pid,
-            cid,
-            name,
-            tiering,
-            profile,
-            image,
-            promoted_bytes,
-            seen,
+    ) -> CloneNumber {
+        let FollowedClone { number, process, members } = followed;
+        let clone = RunningClone {
+            pid: origin.pid,
+            cid: origin.cid,
+            name: origin.name,
+            tiering: origin.tiering,
+            profile: origin.profile,
+            pool: origin.pool,
+            image: origin.image,
+            promoted_bytes: AtomicU64::new(0),
+            seen: AtomicI32::new(origin.pid),
             started,
             members,
             process,
-            pin,
+            pin: Mutex::new(Some(origin.pin)),
             is_killed: AtomicBool::new(false),
-            container,
+            container: Mutex::new(origin.container),
         };
         self.state().living.insert(number, Arc::new(clone));
         number
     }
 
     /// Clones that live.
-    pub fn living(&self) -> Vec<Arc<Clone>> {
+    pub fn living(&self) -> Vec<Arc<RunningClone>> {
         self.state().living.values().cloned().collect()
     }
 
     /// The living clone with this number.
-    pub fn get(&self, number: Number) -> Option<Arc<Clone>> {
+    pub fn get(&self, number: CloneNumber) -> Option<Arc<RunningClone>> {
         self.state().living.get(&number).cloned()
     }
 
     /// Notes the pid by which the caller sees its clone. The caller knows of the clone from now on.
-    pub fn seen(&self, number: Number, seen: i32) {
+    pub fn seen(&self, number: CloneNumber, seen: i32) {
         let mut state = self.state();
         // A pid that comes again means the younger clone.
         state.ended.retain(|ended| ended.seen != seen || ended.number == number);
@@ -302,9 +307,9 @@ impl Registry {
 
     /// The clone that a call is `about`, by the pid that the kernel has translated, or else the one that
     /// its caller sees as `seen`, alive or not; the youngest of several.
-    pub fn find(&self, about: Option<i32>, seen: i32) -> Option<Number> {
+    pub fn find(&self, about: Option<i32>, seen: i32) -> Option<CloneNumber> {
         let state = self.state();
-        let living = |is_it: &dyn Fn(&Clone) -> bool| {
+        let living = |is_it: &dyn Fn(&RunningClone) -> bool| {
             state.living.iter().rev().find(|(_, clone)| is_it(clone)).map(|(number, _)| *number)
         };
         let ended = || state.ended.iter().rev().find(|ended| ended.seen == seen);
@@ -315,7 +320,7 @@ impl Registry {
     }
 
     /// Waits for the end of a clone; nothing if it is not known any more.
-    pub fn wait(&self, number: Number) -> Option<End> {
+    pub fn wait(&self, number: CloneNumber) -> Option<CloneEnd> {
         let mut state = self.state();
         loop {
             if let Some(ended) = state.ended.iter().find(|ended| ended.number == number) {
@@ -324,7 +329,7 @@ impl Registry {
             if !state.living.contains_key(&number) {
                 return None;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.changed.wait(state));
         }
     }
 
@@ -350,7 +355,7 @@ impl Registry {
                     continue; // interrupted
                 }
                 for event in &events {
-                    self.read_status(scope, Number(event.data.u64()));
+                    self.read_status(scope, CloneNumber(event.data.u64()));
                 }
             }
         })
@@ -358,7 +363,7 @@ impl Registry {
 
     /// Reads a message of an init. The work after an end waits for other processes, which may take long,
     /// and so gets a thread of its own.
-    fn read_status<'s>(&'s self, scope: &'s Scope<'s, '_>, number: Number) {
+    fn read_status<'s>(&'s self, scope: &'s Scope<'s, '_>, number: CloneNumber) {
         let Some(clone) = self.get(number) else { return };
         let cause = match clone.started.next(&[]) {
             Ok(Event::Running { .. } | Event::Waits { .. } | Event::Warned(_)) => return,
@@ -376,7 +381,7 @@ impl Registry {
     /// may remove the pool next. So first the init is reaped, then the pin dropped, then the end reported.
     ///
     /// The container is deleted before the report, too: after it nothing is left.
-    fn finish(&self, number: Number, cause: Cause) {
+    fn finish(&self, number: CloneNumber, cause: Cause) {
         let Some(clone) = self.get(number) else { return };
         if matches!(cause, Cause::InitKilled) {
             clone.follow_init();
@@ -390,13 +395,13 @@ impl Registry {
         let reason = clone.ghost(Container::shortage).flatten().or(alone);
         clone.leave_container();
         drop(clone);
-        self.end(number, End { wait_status, reason });
+        self.end(number, CloneEnd { wait_status, reason });
     }
 
-    fn end(&self, number: Number, end: End) {
+    fn end(&self, number: CloneNumber, end: CloneEnd) {
         let mut state = self.state();
         let Some(clone) = state.living.remove(&number) else { return };
-        state.ended.push_back(Ended { number, seen: clone.seen(), end });
+        state.ended.push_back(EndedClone { number, seen: clone.seen(), end });
         if state.ended.len() > REMEMBERED {
             state.ended.pop_front();
         }

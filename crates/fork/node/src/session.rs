@@ -15,12 +15,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::channel::{Channel, Received};
 use crate::error::NodeError;
 use crate::ghosts::Ghosts;
+use crate::headroom::MemoryHeadroom;
 use crate::images::Images;
+use crate::preforked::PreforkedInits;
 use crate::profile::Sampler;
 use crate::promote;
-use crate::registry::{Clone, End, Number, Registry};
-use crate::room::Room;
-use crate::spares::Spares;
+use crate::registry::{CloneEnd, CloneNumber, Registry, RunningClone};
 use crate::usage;
 use crate::user::OwnIds;
 
@@ -32,7 +32,7 @@ pub struct Node {
     /// The ids that all clones have, if it is not root's.
     pub own_ids: Option<OwnIds>,
     /// Memory that may still be charged to clones without a container of their own.
-    pub room: Room,
+    pub headroom: MemoryHeadroom,
     /// Images in use.
     pub images: Images,
     /// Its clones.
@@ -40,7 +40,7 @@ pub struct Node {
     /// What clones are forked from.
     pub template: Arc<Mutex<Template>>,
     /// What has the next clone's init ready.
-    pub spares: Option<Spares>,
+    pub preforked: Option<PreforkedInits>,
     /// What looks at watched clones.
     pub sampler: Sampler,
     /// One of so many clones of an image is profiled without a request; 0 for none.
@@ -86,8 +86,8 @@ impl Node {
         fds: Vec<OwnedFd>,
     ) -> Result<(), NodeError> {
         let started = self.start(channel, call, fds);
-        if let Some(spares) = &self.spares {
-            spares.used();
+        if let Some(preforked) = &self.preforked {
+            preforked.used();
         }
         let (number, running) = started?;
         let pid = running.pid;
@@ -107,7 +107,7 @@ impl Node {
     }
 
     /// Reports the end of a clone to its caller, and kills the clone when the caller exits first.
-    fn attend(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
+    fn attend(&self, channel: &Channel, number: CloneNumber) -> Result<(), NodeError> {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| self.report_end(channel, number));
             while !waiter.is_finished() {
@@ -122,8 +122,10 @@ impl Node {
     }
 
     /// Waits for the end of a clone and reports it.
-    fn report_end(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
-        let Some(End { wait_status, reason }) = self.registry.wait(number) else { return Ok(()) };
+    fn report_end(&self, channel: &Channel, number: CloneNumber) -> Result<(), NodeError> {
+        let Some(CloneEnd { wait_status, reason }) = self.registry.wait(number) else {
+            return Ok(());
+        };
         channel.send(&Reply::Exited { wait_status, reason }, &[])
     }
 
@@ -134,7 +136,7 @@ impl Node {
     }
 
     /// The living clone that a call is `about`, or that its client sees as `seen`.
-    fn clone_of(&self, about: Option<i32>, seen: i32) -> Result<Arc<Clone>, NodeError> {
+    fn clone_of(&self, about: Option<i32>, seen: i32) -> Result<Arc<RunningClone>, NodeError> {
         let found = self.registry.find(about, seen).and_then(|number| self.registry.get(number));
         found.ok_or(NodeError::NoClone { pid: seen })
     }
@@ -184,7 +186,7 @@ impl Node {
         wanted: &Promotion,
     ) -> Result<(), NodeError> {
         let clone = self.clone_of(about, seen)?;
-        let (pool, image) = &clone.image;
+        let (pool, image) = (&clone.pool, &clone.image);
         // Records first what the clone has touched itself.
         if let Some(profile) = &clone.profile {
             profile.finish();
@@ -208,7 +210,7 @@ impl Node {
         channel.send(&Reply::Done, &[])
     }
 
-    fn describe(&self, clone: &Clone) -> CloneState {
+    fn describe(&self, clone: &RunningClone) -> CloneState {
         let usage = usage::of_family(clone.pid);
         CloneState {
             pid: clone.seen(),

@@ -29,11 +29,11 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals::stand_in;
-use crate::handover::hand_over;
+use crate::handover::Handover;
+use crate::headroom;
 use crate::images::{NodeImage, Pin};
-use crate::room;
 use crate::session::Node;
-use crate::start::speaks;
+use crate::start::await_message;
 
 /// Exit status of a process of the restorer that has failed.
 const EXIT_REPORTED: i32 = 121;
@@ -53,10 +53,10 @@ impl Node {
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
         let outline = Outline::of(plan);
         let bytes = outline.copied_bytes;
-        if !self.room.has(bytes) || !room::machine_has(bytes) {
+        if !self.headroom.has(bytes) || !headroom::machine_has(bytes) {
             return Err(NodeError::NoRoomForTrial { cid, bytes });
         }
-        let stand_ins = StandIns::of(&read.model)?;
+        let stand_ins = StandIns::make(&read.model)?;
         let trial = Trial { call, cid, image: &image, pin: &pin, plan };
         let keeps_groups = self.own_ids.is_some();
         let outcome = thread::scope(|scope| {
@@ -104,9 +104,9 @@ impl Trial<'_> {
         let mut template = Template::start()?;
         let request = self.image.attached.request(PidMode::New, given.len(), keeps_groups);
         let request = Request { is_trial: 1, ..request };
-        let started = hand_over(None, self.image, self.pin, (request, given), |request, hands| {
-            Ok(template.spawn(self.cid, request, hands)?)
-        })?;
+        let (image, pin) = (self.image, self.pin);
+        let handover = Handover { image, pin, overlay: None, request, externals: given };
+        let started = handover.send(|request, fds| Ok(template.spawn(self.cid, request, fds)?))?;
         let outcome = self.outcome(channel, &started);
         started.end();
         outcome
@@ -118,7 +118,7 @@ impl Trial<'_> {
         let deadline = Instant::now().checked_add(patience);
         let mut is_made = false;
         loop {
-            if !speaks(started, channel, deadline)? {
+            if !await_message(started, channel, deadline)? {
                 return Err(NodeError::TrialTooSlow { cid: self.cid, seconds: patience.as_secs() });
             }
             match started.next(self.plan)? {
@@ -164,7 +164,7 @@ struct StandIns {
 }
 
 impl StandIns {
-    fn of(model: &Model) -> Result<StandIns, NodeError> {
+    fn make(model: &Model) -> Result<StandIns, NodeError> {
         let (mut given, mut others) = (Vec::new(), Vec::new());
         for _ in externals(model) {
             let (kind, flags) = (SockType::Stream, SockFlag::SOCK_CLOEXEC);

@@ -31,7 +31,7 @@ pub fn settle() -> Result<Option<OwnIds>, NodeError> {
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false) {
         return Ok(None);
     }
-    let own = OwnIds::of_this_process()?;
+    let own = OwnIds::read()?;
     unshare(CloneFlags::CLONE_NEWUSER)
         .map_err(io::Error::from)
         .and_then(|()| own.map())
@@ -56,7 +56,7 @@ pub fn may_supply_pages() -> bool {
 }
 
 impl OwnIds {
-    fn of_this_process() -> Result<OwnIds, NodeError> {
+    fn read() -> Result<OwnIds, NodeError> {
         let groups = nix::unistd::getgroups()
             .map_err(|errno| NodeError::UserNamespace { source: errno.into() })?;
         Ok(OwnIds {

@@ -37,6 +37,15 @@ pub enum Start {
     LaterWithoutRoom,
 }
 
+/// What an overlay depends on besides the image and its side tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OverlayKind {
+    /// The tiering policy of the clones.
+    pub tiering: Tiering,
+    /// When they start.
+    pub start: Start,
+}
+
 /// An overlay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlay {
@@ -47,17 +56,17 @@ pub struct Overlay {
     pub ahead_bytes: u64,
 }
 
-/// The overlay that `tiering` gives the clones of `image`, given its side tables `access`. None if the
+/// The overlay of this kind for clones of `image`, given its side tables `access`. None if the
 /// plan alone suffices, or if the overlay does not fit into its window: then pages may not be where the
 /// policy wants them, but all bytes are right.
-pub fn compile(image: &Image, access: &Access, tiering: Tiering, start: Start) -> Option<Overlay> {
-    let draft = |member| Draft::of(member, &image.placement, access, (tiering, start));
+pub fn compile(image: &Image, access: &Access, kind: OverlayKind) -> Option<Overlay> {
+    let draft = |member| Draft::compile(member, &image.placement, access, kind);
     let mut drafts: Vec<Draft> = image.model.members.iter().map(draft).collect();
-    let ahead_bytes = match start {
+    let ahead_bytes = match kind.start {
         Start::AtOnce => leave_to_helper(&mut drafts),
         Start::Later | Start::LaterWithoutRoom => drafts.iter().map(Draft::written_bytes).sum(),
     };
-    let is_helped = start == Start::AtOnce && ahead_bytes > 0;
+    let is_helped = kind.start == Start::AtOnce && ahead_bytes > 0;
     Some(Overlay { bytes: lay_out(&drafts, is_helped)?, ahead_bytes })
 }
 
@@ -104,12 +113,8 @@ struct Draft {
 }
 
 impl Draft {
-    fn of(
-        member: &Member,
-        placement: &[u64],
-        access: &Access,
-        (tiering, start): (Tiering, Start),
-    ) -> Draft {
+    fn compile(member: &Member, placement: &[u64], access: &Access, kind: OverlayKind) -> Draft {
+        let OverlayKind { tiering, start } = kind;
         let mut draft = Draft::default();
         let only_read = access.only_read();
         for span in member.memory.mapped_spans() {
@@ -298,12 +303,16 @@ mod tests {
 
     const PLACEMENT: [u64; 1] = [7 * CHUNK_BYTES];
 
+    fn kind(tiering: Tiering, start: Start) -> OverlayKind {
+        OverlayKind { tiering, start }
+    }
+
     fn draft(access: &Access, tiering: Tiering) -> Draft {
-        Draft::of(&member(), &PLACEMENT, access, (tiering, Start::AtOnce))
+        Draft::compile(&member(), &PLACEMENT, access, kind(tiering, Start::AtOnce))
     }
 
     fn later(access: &Access, tiering: Tiering) -> Draft {
-        Draft::of(&member(), &PLACEMENT, access, (tiering, Start::Later))
+        Draft::compile(&member(), &PLACEMENT, access, kind(tiering, Start::Later))
     }
 
     /// A process of so many pages from 0x100000 on, at the same place in the image as in memory.
@@ -322,12 +331,8 @@ mod tests {
         let dirtied = accessed.runs(0..u64::MAX).flatten().filter(|page| page % 2 == 1).collect();
         let access = Access { accessed, dirtied, ..Access::default() };
         let member = Member { memory, ..Member::default() };
-        Draft::of(
-            &member,
-            &[0, CHUNK_BYTES, 2 * CHUNK_BYTES],
-            &access,
-            (Tiering::Mow, Start::AtOnce),
-        )
+        let placement = [0, CHUNK_BYTES, 2 * CHUNK_BYTES];
+        Draft::compile(&member, &placement, &access, kind(Tiering::Mow, Start::AtOnce))
     }
 
     #[test]
@@ -380,8 +385,8 @@ mod tests {
     #[test]
     fn a_waiting_clone_without_room_has_no_local_pages_yet() {
         let access = Access { dirtied: PageSet::from_iter([5, 6]), ..Access::default() };
-        let without = (Tiering::Mow, Start::LaterWithoutRoom);
-        let without = Draft::of(&member(), &PLACEMENT, &access, without);
+        let without = kind(Tiering::Mow, Start::LaterWithoutRoom);
+        let without = Draft::compile(&member(), &PLACEMENT, &access, without);
         let with = later(&access, Tiering::Mow);
         assert_eq!((without.written_bytes(), with.written_bytes()), (0, 2 * PAGE_BYTES));
         assert_eq!(without.read, with.read, "which takes nothing but page tables");

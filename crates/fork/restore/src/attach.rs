@@ -15,7 +15,7 @@ use crate::error::RestoreError;
 
 /// An image that this node can start clones of.
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachedImage {
     /// The image.
     pub image: Image,
     /// What its clones map lies on.
@@ -36,7 +36,7 @@ struct Shift {
 
 /// What clones of an image map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ImageSource {
     /// The pool.
     Pool,
     /// A copy of the image in this machine's memory, which is made first.
@@ -44,14 +44,14 @@ pub enum Source {
 }
 
 /// Reads and checks the image `cid` for use on this machine.
-pub fn attach(pool: &Pool, cid: Cid, source: Source) -> Result<Attached, RestoreError> {
+pub fn attach(pool: &Pool, cid: Cid, source: ImageSource) -> Result<AttachedImage, RestoreError> {
     let image = Image::read(pool, cid)?;
     if let Some(reason) = machine::obstacle(&image.model.made_on, machine::this()) {
         return Err(RestoreError::Incompatible { cid, reason });
     }
     let (mapped, medium) = match source {
-        Source::Pool => (pool.open_read_only()?, pool.medium()),
-        Source::Copy => (pool.copy(&image.extents.extents)?, Medium::Tmpfs),
+        ImageSource::Pool => (pool.open_read_only()?, pool.medium()),
+        ImageSource::Copy => (pool.copy(&image.extents.extents)?, Medium::Tmpfs),
     };
     let file = std::fs::File::from(mapped);
     let metadata = file
@@ -60,7 +60,7 @@ pub fn attach(pool: &Pool, cid: Cid, source: Source) -> Result<Attached, Restore
     let device = metadata.dev();
     let (major, minor) = (u64::from(libc::major(device)), u64::from(libc::minor(device)));
     let clocks = shift(&image)?;
-    Ok(Attached {
+    Ok(AttachedImage {
         image,
         medium,
         clocks,
@@ -78,7 +78,7 @@ fn shift(image: &Image) -> Result<Option<Shift>, RestoreError> {
     Ok(offsets.map(|offsets| Shift { offsets, ahead: offsets.from(here.ahead) }))
 }
 
-impl Attached {
+impl AttachedImage {
     /// The file that clones map: the pool, open for reading only, or a sealed copy.
     pub fn pool(&self) -> &OwnedFd {
         &self.pool

@@ -103,7 +103,7 @@ impl Members {
     ///
     /// # Errors
     /// It has ended; it has no mount namespace of its own.
-    pub fn of(pid: i32) -> io::Result<Members> {
+    pub fn of_process(pid: i32) -> io::Result<Members> {
         let namespace = File::open(namespace_of(pid))?;
         let id = id_of(&namespace.metadata()?);
         match fs::metadata(namespace_of(std::process::id() as i32)).map(|own| id_of(&own))? {
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_process_with_the_namespace_of_all_has_no_members() {
-        let error = Members::of(std::process::id() as i32).unwrap_err();
+        let error = Members::of_process(std::process::id() as i32).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
@@ -192,7 +192,7 @@ mod tests {
             process.wait().unwrap();
             return println!("skipped: a mount namespace of its own needs root");
         }
-        let members = Members::of(process.id() as i32).unwrap();
+        let members = Members::of_process(process.id() as i32).unwrap();
         assert_eq!(members.living().len(), 3);
         members.end();
         assert!(pids.iter().all(|pid| has_ended(*pid)), "{pids:?}");

@@ -18,9 +18,9 @@ mod ghost;
 mod template;
 mod waker;
 
-pub use attach::{Attached, Source, attach};
+pub use attach::{AttachedImage, ImageSource, attach};
 pub use ending::Members;
 pub use error::RestoreError;
-pub use ghost::{Ghost, Seat, Summoned};
-pub use template::{Event, Hands, Started, Template};
-pub use waker::{Theirs, Waker, start};
+pub use ghost::{Ghost, GhostLauncher, PendingGhost};
+pub use template::{Event, RequestFds, Started, Template};
+pub use waker::{PeerEnd, Waker, wake};

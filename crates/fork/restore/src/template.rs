@@ -45,7 +45,7 @@ pub struct Template {
     /// Whether it took too long and was killed. A stopped init may still hold its end of the control
     /// socket open.
     is_given_up: bool,
-    spare: Option<Spare>,
+    preforked: Option<PreforkedInit>,
     mounts: Mounts,
 }
 
@@ -58,7 +58,7 @@ struct Mounts {
 }
 
 impl Mounts {
-    fn of_now() -> io::Result<Mounts> {
+    fn open() -> io::Result<Mounts> {
         Ok(Mounts { table: File::open("/proc/self/mountinfo")?, have_changed: false })
     }
 
@@ -73,14 +73,14 @@ impl Mounts {
 /// An init that waits for its request. It saves the start of a clone one fork, one container and one
 /// wake-up. Dropped, it ends.
 #[derive(Debug)]
-struct Spare {
+struct PreforkedInit {
     control: Option<OwnedFd>,
     init_pid: i32,
 }
 
 /// Descriptors that go with a [`Request`].
 #[derive(Clone, Copy, Debug)]
-pub struct Hands<'a> {
+pub struct RequestFds<'a> {
     /// The pool.
     pub pool: BorrowedFd<'a>,
     /// What keeps the image as long as a process of the clone has it mapped.
@@ -147,15 +147,15 @@ pub(crate) fn program() -> Result<File, RestoreError> {
 pub(crate) fn send_request(
     control: &OwnedFd,
     request: &Request,
-    hands: &Hands<'_>,
+    fds: &RequestFds<'_>,
 ) -> Result<OwnedFd, RestoreError> {
     let (status, theirs) = packet_pair()?;
     setsockopt(&status, sockopt::PassCred, &true)
         .map_err(|errno| failed("make a socket for the restorer")(errno.into()))?;
-    let mut fds = vec![hands.pool.as_raw_fd(), theirs.as_raw_fd(), hands.pin.as_raw_fd()];
-    fds.extend(hands.overlay.map(|overlay| overlay.as_raw_fd()));
-    fds.extend(hands.externals.iter().map(AsRawFd::as_raw_fd));
-    send(control, request, &fds)?;
+    let mut numbers = vec![fds.pool.as_raw_fd(), theirs.as_raw_fd(), fds.pin.as_raw_fd()];
+    numbers.extend(fds.overlay.map(|overlay| overlay.as_raw_fd()));
+    numbers.extend(fds.externals.iter().map(AsRawFd::as_raw_fd));
+    send(control, request, &numbers)?;
     Ok(status)
 }
 
@@ -177,7 +177,7 @@ impl Template {
             .map_err(|errno| failed("unpack the restorer")(errno.into()))?;
         let (control, theirs) = packet_pair()?;
         // Before the template copies the mounts: a change in between counts, which only costs a restart.
-        let mounts = Mounts::of_now().map_err(failed("watch the node's mounts"))?;
+        let mounts = Mounts::open().map_err(failed("watch the node's mounts"))?;
         let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
         command.env_clear().current_dir("/").stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -185,7 +185,7 @@ impl Template {
             |_| failed("make a socket for the restorer")(io::Error::other("descriptor 3 taken")),
         )?;
         let child = command.spawn().map_err(failed("start the restorer"))?;
-        Ok(Template { control, child, is_given_up: false, spare: None, mounts })
+        Ok(Template { control, child, is_given_up: false, preforked: None, mounts })
     }
 
     /// Whether it was killed. Then another has to be started.
@@ -212,7 +212,7 @@ impl Template {
 
     /// Has an init ready for the next clone, if there is none yet.
     pub fn prepare(&mut self) -> Result<(), RestoreError> {
-        if self.spare.as_ref().is_some_and(Spare::waits) {
+        if self.preforked.as_ref().is_some_and(PreforkedInit::waits) {
             return Ok(());
         }
         let (control, theirs) = packet_pair()?;
@@ -220,7 +220,7 @@ impl Template {
         send(&self.control, &request, &[theirs.as_raw_fd()])?;
         drop(theirs);
         let init_pid = self.forked()?;
-        self.spare = Some(Spare { control: Some(control), init_pid });
+        self.preforked = Some(PreforkedInit { control: Some(control), init_pid });
         Ok(())
     }
 
@@ -229,21 +229,21 @@ impl Template {
         &mut self,
         cid: Cid,
         request: &Request,
-        hands: &Hands<'_>,
+        fds: &RequestFds<'_>,
     ) -> Result<Started, RestoreError> {
         let has_namespace = request.pid_mode == PidMode::New as u32;
-        // A spare that was killed meanwhile takes no request.
+        // A preforked init that was killed meanwhile takes no request.
         if has_namespace
-            && let Some(mut spare) = self.spare.take()
-            && let Some(status) = spare
+            && let Some(mut preforked) = self.preforked.take()
+            && let Some(status) = preforked
                 .control
                 .as_ref()
-                .and_then(|control| send_request(control, request, hands).ok())
+                .and_then(|control| send_request(control, request, fds).ok())
         {
-            spare.control = None;
-            return Ok(Started::of(cid, spare.init_pid, has_namespace, status));
+            preforked.control = None;
+            return Ok(Started::new(cid, preforked.init_pid, has_namespace, status));
         }
-        let status = send_request(&self.control, request, hands)?;
+        let status = send_request(&self.control, request, fds)?;
         let init_pid = match self.forked() {
             Err(error @ RestoreError::Restorer { doing: FORKING, .. }) => return Err(error),
             Ok(init_pid) => init_pid,
@@ -252,7 +252,7 @@ impl Template {
             Err(_) if has_init(&status) => 0,
             Err(error) => return Err(error),
         };
-        Ok(Started::of(cid, init_pid, has_namespace, status))
+        Ok(Started::new(cid, init_pid, has_namespace, status))
     }
 
     /// Pid of the init that was asked for.
@@ -266,7 +266,7 @@ impl Template {
     }
 
     fn answer(&mut self) -> Result<Spawned, RestoreError> {
-        if !speaks(&self.control) {
+        if !await_message(&self.control) {
             // All starts would wait for it. Another template takes its place.
             let _ = self.child.kill();
             self.is_given_up = true;
@@ -284,13 +284,13 @@ impl Template {
 /// What the template does in answer to a request.
 const FORKING: &str = "fork the init of the clone";
 
-impl Spare {
+impl PreforkedInit {
     fn waits(&self) -> bool {
         self.control.as_ref().is_some_and(|control| !has_hung_up(control))
     }
 }
 
-impl Drop for Spare {
+impl Drop for PreforkedInit {
     fn drop(&mut self) {
         // It is the clone's init if it has been given its request.
         if let Some(control) = self.control.take() {
@@ -320,7 +320,7 @@ impl Drop for Template {
 
 /// Waits until a message or the end of the other side can be read from `socket`, for at most
 /// [`PATIENCE`].
-fn speaks(socket: &OwnedFd) -> bool {
+fn await_message(socket: &OwnedFd) -> bool {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -335,7 +335,7 @@ fn speaks(socket: &OwnedFd) -> bool {
 /// Whether a template forked an init before it was killed. Waits for the init's first message, which
 /// stays in the queue. An init that keeps its end open without a message is stopped.
 fn has_init(status: &OwnedFd) -> bool {
-    if !speaks(status) {
+    if !await_message(status) {
         return true;
     }
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
@@ -344,7 +344,7 @@ fn has_init(status: &OwnedFd) -> bool {
 
 impl Started {
     /// A clone whose init has been asked for, and reports on `status`.
-    pub(crate) fn of(cid: Cid, init_pid: i32, has_namespace: bool, status: OwnedFd) -> Started {
+    pub(crate) fn new(cid: Cid, init_pid: i32, has_namespace: bool, status: OwnedFd) -> Started {
         Started { cid, init_pid: AtomicI32::new(init_pid), has_namespace, status }
     }
 
@@ -498,10 +498,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_spare_delays_no_drop() {
+    fn a_stopped_preforked_init_delays_no_drop() {
         let Some(mut template) = template() else { return };
         template.prepare().unwrap();
-        stop(template.spare.as_ref().unwrap().init_pid);
+        stop(template.preforked.as_ref().unwrap().init_pid);
         in_time(|| drop(template));
     }
 
@@ -510,7 +510,7 @@ mod tests {
     fn a_stopped_template_is_given_up_though_its_end_is_open() {
         let Some(mut template) = template() else { return };
         template.prepare().unwrap();
-        template.spare = None;
+        template.preforked = None;
         let pid = rustix::process::Pid::from_child(&template.child);
         let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let end = pidfd_getfd(&handle, CONTROL_FD, PidfdGetfdFlags::empty()).unwrap();

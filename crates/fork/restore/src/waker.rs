@@ -14,15 +14,15 @@ use crate::template::{failed, packet_pair};
 #[derive(Debug)]
 pub struct Waker {
     socket: OwnedFd,
-    theirs: Theirs,
+    peer: PeerEnd,
 }
 
 /// The clone's end of its socket. As long as this process has it open too, the clone's `close`, on the
 /// way to its first instruction, does not have to tear down the connection.
 #[derive(Debug)]
-pub struct Theirs(OwnedFd);
+pub struct PeerEnd(OwnedFd);
 
-impl AsFd for Theirs {
+impl AsFd for PeerEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -33,12 +33,12 @@ impl Waker {
     pub fn new() -> Result<(Waker, OwnedFd), RestoreError> {
         let (socket, theirs) = packet_pair()?;
         let kept = theirs.try_clone().map_err(failed("make a socket for the restorer"))?;
-        Ok((Waker { socket, theirs: Theirs(kept) }, theirs))
+        Ok((Waker { socket, peer: PeerEnd(kept) }, theirs))
     }
 
     /// Closes this end, and returns the other one, to be kept until the clone runs.
-    pub fn leave(self) -> Theirs {
-        self.theirs
+    pub fn leave(self) -> PeerEnd {
+        self.peer
     }
 
     /// Sends the clone its external descriptors, in the order of the plan. The clone goes on waiting.
@@ -57,7 +57,7 @@ impl AsFd for Waker {
 
 /// Wakes the clone behind `socket`, a copy of its [`Waker`], for a start that was asked for at
 /// `requested_ns` of `CLOCK_MONOTONIC`.
-pub fn start(socket: BorrowedFd<'_>, requested_ns: u64) -> io::Result<()> {
+pub fn wake(socket: BorrowedFd<'_>, requested_ns: u64) -> io::Result<()> {
     send(socket, WakeKind::Start, requested_ns, &[])
 }
 

@@ -53,7 +53,7 @@ impl Vdso {
         let (first, end) = (last - self.start() + start, end - self.start() + start);
         let code = (first..end).step_by(farfork_types::PAGE_BYTES as usize);
         for page in code.chain([start]) {
-            // SAFETY: the kernel's own pages, which anybody may read; the first holds the time.
+            // SAFETY: the kernel's own pages, which are readable; the first holds the time.
             let _ = unsafe { (page as *const u8).read_volatile() };
         }
     }

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_restore::{Ghost, Seat, Summoned};
+use farfork_restore::{Ghost, GhostLauncher, PendingGhost};
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::freezer::Freezer;
 use farfork_sys::{pidfd, words};
@@ -26,18 +26,18 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::bundle::{self, Wishes};
+use super::bundle::{self, ContainerOptions};
 use super::groups;
 use super::orphans::{self, Adopting};
 use crate::error::NodeError;
-use crate::room::Room;
+use crate::headroom::MemoryHeadroom;
 
 /// How long the first process of a container may take to say that it is a ghost.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where the containers of one node are kept.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct ContainerPaths {
     directory: PathBuf,
 }
 
@@ -49,14 +49,14 @@ pub struct Container {
     /// Pid of its first process, as seen here.
     pub init_pid: i32,
     init: OwnedFd,
-    places: Places,
+    places: ContainerPaths,
     memory: Option<MemoryGroup>,
     freezer: Option<Freezer>,
 }
 
 /// How long it took to make a container.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub struct CreationTimes {
     /// Writing what it shall be.
     pub bundle: Duration,
     /// `runc`: namespaces, mounts, cgroup.
@@ -65,10 +65,10 @@ pub struct Spent {
     pub init: Duration,
 }
 
-impl Places {
+impl ContainerPaths {
     /// Those below `directory`, which need not exist.
-    pub fn new(directory: PathBuf) -> Places {
-        Places { directory }
+    pub fn new(directory: PathBuf) -> ContainerPaths {
+        ContainerPaths { directory }
     }
 
     /// `runc`'s own.
@@ -91,7 +91,7 @@ impl Places {
         self.directory.join("root")
     }
 
-    /// The same as [`delete`](Places::delete); a failure is logged.
+    /// The same as [`delete`](ContainerPaths::delete); a failure is logged.
     fn clear(&self, id: &str) {
         if let Err(reason) = self.delete(id) {
             eprintln!("farfork: cannot delete what ghost {id} has left: {reason}");
@@ -113,23 +113,23 @@ impl Places {
 impl Container {
     /// Makes the container `id` and waits until its ghost does.
     pub fn create(
-        places: &Places,
+        places: &ContainerPaths,
         id: String,
-        wishes: &Wishes<'_>,
-    ) -> Result<(Container, Ghost, Spent), NodeError> {
+        options: &ContainerOptions<'_>,
+    ) -> Result<(Container, Ghost, CreationTimes), NodeError> {
         let failed = |reason: String| NodeError::Container { id: id.clone(), reason };
         let begun = Instant::now();
-        let root = wishes.bundle.is_none().then(|| places.root());
+        let root = options.bundle.is_none().then(|| places.root());
         let directory = places.bundle(&id);
-        write_bundle(places, &id, wishes).inspect_err(|_| {
+        write_bundle(places, &id, options).inspect_err(|_| {
             let _ = fs::remove_dir_all(&directory);
         })?;
         let bundle = begun.elapsed();
         let begun = Instant::now();
-        let seat = Seat::new()?;
+        let launcher = GhostLauncher::new()?;
         // From here on a failure may leave something to delete.
-        let made = make(places, &id, root.as_deref(), seat);
-        let (summoned, init_pid, init) = made.map_err(|reason| {
+        let made = make(places, &id, root.as_deref(), launcher);
+        let (pending, init_pid, init) = made.map_err(|reason| {
             places.clear(&id);
             failed(reason)
         })?;
@@ -139,13 +139,13 @@ impl Container {
         let container = Container { id, init_pid, init, places, memory, freezer };
         let made = begun.elapsed();
         let begun = Instant::now();
-        let ghost = summoned.arrive(init_pid, PATIENCE)?;
-        Ok((container, ghost, Spent { bundle, container: made, init: begun.elapsed() }))
+        let ghost = pending.await_hello(init_pid, PATIENCE)?;
+        Ok((container, ghost, CreationTimes { bundle, container: made, init: begun.elapsed() }))
     }
 
     /// The memory that may still be charged to it.
-    pub fn room(&self) -> Room {
-        Room::within(self.memory.clone())
+    pub fn headroom(&self) -> MemoryHeadroom {
+        MemoryHeadroom::of_group(self.memory.clone())
     }
 
     /// Bytes of kernel memory charged to it.
@@ -197,8 +197,12 @@ impl Drop for Container {
     }
 }
 
-fn write_bundle(places: &Places, id: &str, wishes: &Wishes<'_>) -> Result<(), NodeError> {
-    let spec = bundle::spec(id, &places.root(), wishes)?;
+fn write_bundle(
+    places: &ContainerPaths,
+    id: &str,
+    options: &ContainerOptions<'_>,
+) -> Result<(), NodeError> {
+    let spec = bundle::spec(id, &places.root(), options)?;
     let directory = places.bundle(id);
     let written =
         [places.root(), directory.clone()].iter().try_for_each(fs::create_dir_all).and_then(|()| {
@@ -214,19 +218,19 @@ fn write_bundle(places: &Places, id: &str, wishes: &Wishes<'_>) -> Result<(), No
 
 /// Has `runc` make the container, in a mount namespace where the node's root is at `root`.
 fn make(
-    places: &Places,
+    places: &ContainerPaths,
     id: &str,
     root: Option<&Path>,
-    seat: Seat,
-) -> Result<(Summoned, i32, OwnedFd), String> {
+    launcher: GhostLauncher,
+) -> Result<(PendingGhost, i32, OwnedFd), String> {
     let pid_file = places.bundle(id).join("pid");
     let mut command = Command::new("runc");
     command.arg("--root").arg(places.state()).args(["run", "--detach", "--preserve-fds"]);
-    command.arg(Seat::DESCRIPTORS.to_string()).arg("--pid-file").arg(&pid_file);
+    command.arg(GhostLauncher::DESCRIPTORS.to_string()).arg("--pid-file").arg(&pid_file);
     command.arg("--bundle").arg(places.bundle(id)).arg(id);
     // If it is killed, the processes that it leaves are found by their group.
     command.process_group(0);
-    let summoned = seat.hand_to(&mut command).map_err(|error| error.to_string())?;
+    let pending = launcher.hand_to(&mut command).map_err(|error| error.to_string())?;
     let adopting = Adopting::begin();
     let mut runc = None;
     let made = thread::scope(|scope| {
@@ -248,7 +252,7 @@ fn make(
     });
     first.map(|(pid, init)| {
         adopting.keep(pid);
-        (summoned, pid, init)
+        (pending, pid, init)
     })
 }
 

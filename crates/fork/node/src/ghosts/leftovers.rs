@@ -4,19 +4,20 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use farfork_sys::proc;
 use serde::Deserialize;
 
-use super::container::Places;
+use super::container::ContainerPaths;
 use super::groups;
 use super::is_id;
+use crate::sync::locked;
 
 /// Containers of earlier agents that are still to be deleted.
 #[derive(Debug)]
 pub struct Leftovers {
-    places: Places,
+    places: ContainerPaths,
     ids: Mutex<BTreeSet<String>>,
 }
 
@@ -30,14 +31,14 @@ struct Kept {
 
 impl Leftovers {
     /// Finds all containers, before this agent makes the first of its own.
-    pub fn find(places: &Places) -> Leftovers {
+    pub fn find(places: &ContainerPaths) -> Leftovers {
         thaw(places);
         Leftovers { places: places.clone(), ids: Mutex::new(ids(places)) }
     }
 
     /// Deletes those without living processes, and logs that.
     pub fn clear(&self) {
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ids = locked(&self.ids);
         ids.retain(|id| {
             // Where the agent was killed alone, `runc` may have gone on.
             if is_alive(&self.places.state().join(id))
@@ -56,14 +57,14 @@ impl Leftovers {
 }
 
 /// Thaws all containers: the agent that froze them has exited.
-pub fn thaw(places: &Places) {
+pub fn thaw(places: &ContainerPaths) {
     let ids = ids(places);
     let freezers = ids.iter().filter_map(|id| groups::freezer(&places.bundle(id)));
     freezers.for_each(|freezer| drop(freezer.thaw()));
 }
 
 /// Their names.
-fn ids(places: &Places) -> BTreeSet<String> {
+fn ids(places: &ContainerPaths) -> BTreeSet<String> {
     // The agent may have been killed before `runc` knew of one.
     let entries = [places.state(), places.bundles()].map(fs::read_dir);
     let names = entries.into_iter().flatten().flatten().flatten().map(|entry| entry.file_name());
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn only_ghosts_are_found() {
         let directory = tempfile::tempdir().unwrap();
-        let places = Places::new(directory.path().to_owned());
+        let places = ContainerPaths::new(directory.path().to_owned());
         for name in ["0123abcd", "another", "0123abcg", "0123abcde"] {
             fs::create_dir_all(places.state().join(name)).unwrap();
         }

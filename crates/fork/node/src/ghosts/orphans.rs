@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgid, getpgrp};
 
 use super::groups;
+use crate::sync::locked;
 
 /// How long processes may take to end that were killed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,8 +34,7 @@ struct State {
 static STATE: Mutex<State> = Mutex::new(State { making: 0, firsts: BTreeSet::new() });
 
 fn state() -> MutexGuard<'static, State> {
-    // Every step leaves it valid.
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&STATE)
 }
 
 impl Adopting {

@@ -8,10 +8,10 @@ use farfork_pool::Pool;
 use farfork_types::Cid;
 use farfork_types::wire::{GhostCall, GhostPhase, GhostState, Reply, RestoreCall};
 
-use super::{Spent, Stage, Waiting};
+use super::{CreationTimes, GhostStage, WaitingGhost};
 use crate::channel::Channel;
 use crate::error::NodeError;
-use crate::registry::Clone;
+use crate::registry::RunningClone;
 use crate::session::Node;
 use crate::usage;
 
@@ -21,21 +21,21 @@ impl Node {
         if self.own_ids.is_some() {
             return Err(NodeError::GhostUnprivileged);
         }
-        let (ghost, container, spent) = self.ghosts.make(call)?;
+        let (ghost, container, times) = self.ghosts.make(call)?;
         let begun = Instant::now();
-        let mut phases_us = phases(spent);
+        let mut phases_us = phases(times);
         // A ghost of an image is that of the image's user.
         let of_image = || Some(call.image.as_ref()?.name.split_once('/')?.0.to_owned());
         let user = call.user.clone().or_else(of_image);
         let stage = match &call.image {
-            None => Stage::Empty(ghost),
+            None => GhostStage::Empty(ghost),
             Some(image) => {
-                let stage = self.attach_ghost(ghost, &container, (user.as_deref(), image))?;
+                let stage = self.attach_ghost(ghost, &container, user.as_deref(), image)?;
                 phases_us.insert("attach".to_owned(), us(begun.elapsed()));
                 stage
             }
         };
-        let id = self.ghosts.keep(Waiting { user, stage, container });
+        let id = self.ghosts.keep(WaitingGhost { user, stage, container });
         let mut made = self.ghosts.look(&id, |waiting| self.describe_waiting(waiting))?;
         made.state.phases_us = phases_us;
         if describe(channel, &made).is_err() {
@@ -58,8 +58,9 @@ impl Node {
     /// Ends one ghost or all of them, and what runs in them.
     pub fn stop_ghosts(&self, channel: &Channel, id: Option<&str>) -> Result<(), NodeError> {
         let running = |id: &str| {
-            let is_it =
-                |clone: &&std::sync::Arc<Clone>| clone.ghost_id().is_some_and(|own| own == id);
+            let is_it = |clone: &&std::sync::Arc<RunningClone>| {
+                clone.ghost_id().is_some_and(|own| own == id)
+            };
             self.registry.living().iter().find(is_it).cloned()
         };
         let ids = match id {
@@ -83,7 +84,7 @@ impl Node {
     }
 
     /// Kills a clone and waits until the watcher has seen that.
-    fn end_clone(&self, clone: &Clone) {
+    fn end_clone(&self, clone: &RunningClone) {
         let _ = clone.signal(libc::SIGKILL);
         if let Some(number) = self.registry.find(Some(clone.pid), clone.seen()) {
             self.registry.wait(number);
@@ -103,8 +104,10 @@ impl Node {
             return Err(NodeError::GhostSamePid);
         }
         let user = match self.ghosts.look(id, |waiting| match &waiting.stage {
-            Stage::Empty(_) => Ok(Some(waiting.user.clone())),
-            Stage::Attached(attached) => Node::check_attached(attached, id, call).map(|()| None),
+            GhostStage::Empty(_) => Ok(Some(waiting.user.clone())),
+            GhostStage::Attached(attached) => {
+                Node::check_attached(attached, id, call).map(|()| None)
+            }
         })?? {
             None => return Ok(true),
             Some(user) => user,
@@ -134,8 +137,8 @@ impl Node {
         Err(NodeError::GhostOfOther { id, user, name })
     }
 
-    fn describe_waiting(&self, waiting: &Waiting) -> Description {
-        let Waiting { user, container, stage } = waiting;
+    fn describe_waiting(&self, waiting: &WaitingGhost) -> Description {
+        let WaitingGhost { user, container, stage } = waiting;
         let state = GhostState {
             id: container.id.clone(),
             node: self.name.clone(),
@@ -146,8 +149,8 @@ impl Node {
             ..GhostState::default()
         };
         match stage {
-            Stage::Empty(_) => Description { state, clone_pid: None },
-            Stage::Attached(attached) => {
+            GhostStage::Empty(_) => Description { state, clone_pid: None },
+            GhostStage::Attached(attached) => {
                 let state = GhostState {
                     state: GhostPhase::Attached,
                     cid: Some(attached.cid.to_string()),
@@ -159,7 +162,7 @@ impl Node {
         }
     }
 
-    fn describe_running(&self, clone: &Clone) -> Option<Description> {
+    fn describe_running(&self, clone: &RunningClone) -> Option<Description> {
         let (id, init_pid, kernel_bytes) =
             clone.ghost(|ghost| (ghost.id.clone(), ghost.init_pid, ghost.kernel_bytes()))?;
         let state = GhostState {
@@ -200,8 +203,8 @@ fn us(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1000.0
 }
 
-fn phases(spent: Spent) -> BTreeMap<String, f64> {
-    let Spent { bundle, container, init } = spent;
+fn phases(times: CreationTimes) -> BTreeMap<String, f64> {
+    let CreationTimes { bundle, container, init } = times;
     [("bundle", bundle), ("container", container), ("init", init)]
         .map(|(name, time)| (name.to_owned(), us(time)))
         .into()
