@@ -21,7 +21,7 @@ impl Failure {
     }
 
     /// A failure of `what`, outside any op.
-    pub fn of(what: What, errno: Errno) -> Failure {
+    pub fn new(what: What, errno: Errno) -> Failure {
         Failure { what: what as u16, detail: 0, errno }
     }
 

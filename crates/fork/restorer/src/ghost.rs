@@ -1,15 +1,15 @@
 //! Inits that wait for their request in a container that exists already. A ghost is the first process
-//! of a container that `runc` has made. A spare is an init that the template has forked before a clone
+//! of a container that `runc` has made. A preforked init is one that the template has forked before a clone
 //! was requested. Both have a control socket of their own in the place of the template's.
 
 use farfork_plan::protocol::{Hello, VERSION};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
-use crate::init::{self, Start};
+use crate::init::{self, InitInput};
 use crate::mounts::mount_proc;
 use crate::packets::{CONTROL_FD, receive_request};
-use crate::supervise::Tools;
+use crate::supervise::SupervisorTools;
 
 /// Runs a ghost.
 pub fn wait() -> ! {
@@ -22,10 +22,10 @@ pub fn wait() -> ! {
     become_init(tools())
 }
 
-/// Runs a spare, which was forked with the request that asked for it.
-pub extern "C" fn wait_as_spare(start: u64) -> ! {
-    // SAFETY: the template passes a `Start` on a stack that was copied with it.
-    let start = unsafe { &*(start as *const Start<'_>) };
+/// Runs a preforked init, which was forked with the request that asked for it.
+pub extern "C" fn wait_preforked(start: u64) -> ! {
+    // SAFETY: the template passes an `InitInput` on a stack that was copied with it.
+    let start = unsafe { &*(start as *const InitInput<'_>) };
     let [control, ..] = start.received.fds() else { call::exit(call::EXIT_BUG) };
     // SAFETY: replaces a descriptor that nothing here uses.
     let placed = unsafe { syscall(k::__NR_dup3, [*control as u64, CONTROL_FD as u64, O_CLOEXEC]) };
@@ -45,17 +45,17 @@ fn close_all_but_control() {
 }
 
 /// Makes the tools at numbers above the control socket: the init closes those below.
-fn tools() -> Result<Tools, Errno> {
-    Tools::make()?.above(CONTROL_FD as u32 + 1)
+fn tools() -> Result<SupervisorTools, Errno> {
+    SupervisorTools::new()?.above(CONTROL_FD as u32 + 1)
 }
 
 /// Waits for the one request, and becomes the init of its clone. Ends when the agent closes its end
 /// first, or sends an invalid request.
-fn become_init(tools: Result<Tools, Errno>) -> ! {
+fn become_init(tools: Result<SupervisorTools, Errno>) -> ! {
     match receive_request() {
         Some((request, received)) => {
             let (request, received) = (&request, &received);
-            let start = Start { request, received, has_container: true, tools: Some(tools) };
+            let start = InitInput { request, received, has_container: true, tools: Some(tools) };
             init::enter(&raw const start as u64)
         }
         None => call::exit(0),

@@ -10,13 +10,13 @@ use crate::failure::Failure;
 use crate::mounts::mount_proc;
 use crate::packets::{CONTROL_FD, Received};
 use crate::shared::{SHARED, Shared};
-use crate::supervise::{Supervisor, Tools};
+use crate::supervise::{Supervisor, SupervisorTools};
 use crate::tables::elements;
 use crate::task;
 use crate::{clocks, overlay, pager, watch};
 
-/// What the template hands to the init.
-pub struct Start<'a> {
+/// What the init starts from.
+pub struct InitInput<'a> {
     /// The agent's request.
     pub request: &'a Request,
     /// Descriptors: pool, status socket, pin, then the external ones.
@@ -24,13 +24,13 @@ pub struct Start<'a> {
     /// The container is there already, its `/proc` mounted.
     pub has_container: bool,
     /// What the supervisor needs, if it was made already, or why it could not be made.
-    pub tools: Option<Result<Tools, Errno>>,
+    pub tools: Option<Result<SupervisorTools, Errno>>,
 }
 
 /// First function of the init, forked from the template or a ghost.
 pub extern "C" fn enter(start: u64) -> ! {
-    // SAFETY: all callers pass a `Start` on a stack that stays, or was copied with it.
-    let start = unsafe { &*(start as *const Start<'_>) };
+    // SAFETY: all callers pass an `InitInput` on a stack that stays, or was copied with it.
+    let start = unsafe { &*(start as *const InitInput<'_>) };
     // SAFETY: this process is the only one with this address space as yet.
     let shared = unsafe { SHARED.get_mut() };
     shared.at_ns[0] = call::now_ns();
@@ -42,9 +42,9 @@ pub extern "C" fn enter(start: u64) -> ! {
     }
 }
 
-fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervisor, Failure> {
+fn prepare(start: &InitInput<'_>, pool: i32, shared: &mut Shared) -> Result<Supervisor, Failure> {
     let request = start.request;
-    let plan = map_plan(request, pool).map_err(|errno| Failure::of(What::Map, errno))?;
+    let plan = map_plan(request, pool).map_err(|errno| Failure::new(What::Map, errno))?;
     shared.keeps_groups = request.keeps_groups != 0;
     shared.is_trial = request.is_trial != 0;
     shared.has_overlay = request.overlay_bytes != 0;
@@ -54,19 +54,19 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     shared.mounts_proc = is_new && plan.is_pid_one != 0;
     shared.has_namespace = is_new;
     if is_new && !start.has_container {
-        mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
+        mount_proc().map_err(|errno| Failure::new(What::Container, errno))?;
     }
     let fds = keep_descriptors(start, plan, shared)
-        .map_err(|errno| Failure::of(What::Descriptor, errno))?;
+        .map_err(|errno| Failure::new(What::Descriptor, errno))?;
     let supervisor = Supervisor::new(plan, request, start.tools, fds)
-        .map_err(|errno| Failure::of(What::Supervisor, errno))?;
+        .map_err(|errno| Failure::new(What::Supervisor, errno))?;
     if request.sets_clocks != 0 {
         clocks::for_children(request.clocks_ns)
-            .map_err(|errno| Failure::of(What::Clocks, errno))?;
+            .map_err(|errno| Failure::new(What::Clocks, errno))?;
         shared.ahead_ns = request.ahead_ns;
     }
     let ends = |is_wanted: fn() -> bool, what| match shared.has_overlay && is_wanted() {
-        true => pager::ends(fds).map(Some).map_err(|errno| Failure::of(what, errno)),
+        true => pager::ends(fds).map(Some).map_err(|errno| Failure::new(what, errno)),
         false => Ok(None),
     };
     let (pager, watch) =
@@ -74,17 +74,17 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     shared.pager_fd = pager.map(|ends| ends.theirs);
     shared.watch_fd = watch.map(|ends| ends.theirs);
     if shared.has_overlay && overlay::is_helped() {
-        let event = call::event(fds).map_err(|errno| Failure::of(What::Pages, errno))?;
+        let event = call::event(fds).map_err(|errno| Failure::new(What::Pages, errno))?;
         shared.leaves_fd = Some(event);
     }
     shared.at_ns[1] = call::now_ns();
-    let clone_fds = CloneFds::of(request, shared);
-    let pid = start_process(plan, shared).map_err(|errno| Failure::of(What::Process, errno))?;
+    let clone_fds = CloneFds::collect(request, shared);
+    let pid = start_process(plan, shared).map_err(|errno| Failure::new(What::Process, errno))?;
     if let Some(ends) = pager {
         pager::start(shared.slots.get(SLOT_POOL.into()), ends).map_err(|errno| {
             // SAFETY: ends the clone, which no namespace may do.
             let _ = unsafe { syscall(k::__NR_kill, [pid, u64::from(k::SIGKILL)]) };
-            Failure::of(What::Pages, errno)
+            Failure::new(What::Pages, errno)
         })?;
     }
     if let Some(ends) = watch {
@@ -116,7 +116,7 @@ const EBADMSG: i32 = linux_raw_sys::errno::EBADMSG as i32;
 /// Moves the descriptors that are needed out of the way of the clone's numbers and closes all others.
 /// Returns the lowest number that is free for the supervisor.
 fn keep_descriptors(
-    start: &Start<'_>,
+    start: &InitInput<'_>,
     plan: &PlanHeader,
     shared: &mut Shared,
 ) -> Result<u32, Errno> {
@@ -161,7 +161,7 @@ struct CloneFds {
 }
 
 impl CloneFds {
-    fn of(request: &Request, shared: &Shared) -> CloneFds {
+    fn collect(request: &Request, shared: &Shared) -> CloneFds {
         let mut clone_fds = CloneFds { fds: [-1; MAX_REQUEST_FDS], count: 0 };
         let externals =
             (0..u64::from(request.external_count)).map(|i| u64::from(SLOT_EXTERNAL) + i);

@@ -8,7 +8,7 @@ use farfork_plan::place::Identity;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, SysResult, syscall};
-use crate::rights::Assumed;
+use crate::rights::FileRights;
 use crate::shared::SHARED;
 use crate::text::Text;
 
@@ -26,7 +26,7 @@ const AT_EMPTY_PATH: u64 = k::AT_EMPTY_PATH as u64;
 ///
 /// # Safety
 /// Path and identity in `args` are addresses in the plan.
-pub unsafe fn open(rights: &mut Assumed, [path, flags, wanted, ..]: [u64; 6]) -> SysResult {
+pub unsafe fn open(rights: &mut FileRights, [path, flags, wanted, ..]: [u64; 6]) -> SysResult {
     // SAFETY: opens a file; passed on to the caller.
     unsafe {
         match open_by_path(path, flags) {
@@ -162,7 +162,7 @@ fn is(fd: u64, wanted: &Identity, is_the_same: bool) -> bool {
 ///
 /// # Safety
 /// The address in `args` is in the plan.
-pub unsafe fn bind(rights: &mut Assumed, [socket, at, bytes, ..]: [u64; 6]) -> SysResult {
+pub unsafe fn bind(rights: &mut FileRights, [socket, at, bytes, ..]: [u64; 6]) -> SysResult {
     // SAFETY: the kernel reads the address.
     let bind = || unsafe { syscall(k::__NR_bind, [socket, at, bytes]) };
     match bind() {
@@ -177,7 +177,7 @@ pub unsafe fn bind(rights: &mut Assumed, [socket, at, bytes, ..]: [u64; 6]) -> S
 /// # Safety
 /// Path and identity in `args` are addresses in the plan.
 pub unsafe fn watch(
-    rights: &mut Assumed,
+    rights: &mut FileRights,
     [instance, path, mask, wanted, ..]: [u64; 6],
 ) -> SysResult {
     // The link in /proc has to be followed, and leads to what is open and no further.
@@ -195,7 +195,7 @@ pub unsafe fn watch(
 /// # Safety
 /// Path and identity in `args` are addresses in the plan.
 pub unsafe fn mark(
-    rights: &mut Assumed,
+    rights: &mut FileRights,
     [group, path, mask, wanted, flags, _]: [u64; 6],
 ) -> SysResult {
     let at = k::AT_FDCWD as i64 as u64;
@@ -213,7 +213,7 @@ pub unsafe fn mark(
 /// # Safety
 /// `path` and `wanted` are addresses in the plan.
 unsafe fn at_place(
-    rights: &mut Assumed,
+    rights: &mut FileRights,
     path: u64,
     wanted: u64,
     add: impl Fn(u64) -> SysResult,

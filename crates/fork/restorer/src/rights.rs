@@ -16,7 +16,7 @@ const NO_ID: u64 = u32::MAX as u64;
 type Capabilities = [u32; 6];
 
 /// Whose rights over files a thread has.
-pub struct Assumed {
+pub struct FileRights {
     /// Address of the [`Rights`] in force, 0 for the agent's own.
     rights: u64,
     user: u64,
@@ -24,10 +24,10 @@ pub struct Assumed {
     capabilities: Capabilities,
 }
 
-impl Assumed {
+impl FileRights {
     /// The agent's own.
-    pub const fn nothing() -> Assumed {
-        Assumed { rights: 0, user: 0, group: 0, capabilities: [0; 6] }
+    pub const fn agents() -> FileRights {
+        FileRights { rights: 0, user: 0, group: 0, capabilities: [0; 6] }
     }
 
     /// Whether others than the agent's are in force.

@@ -3,20 +3,20 @@
 use farfork_plan::protocol::SLOTS;
 
 use crate::call;
-use crate::rights::Assumed;
+use crate::rights::FileRights;
 
 /// What ops leave to later ones: descriptors, which they refer to by slot, and whose rights they
 /// work with.
 pub struct Slots {
     fds: [i32; SLOTS],
     /// Rights over files.
-    pub rights: Assumed,
+    pub rights: FileRights,
 }
 
 impl Slots {
     /// Slots that hold nothing.
     pub const fn new() -> Slots {
-        Slots { fds: [-1; SLOTS], rights: Assumed::nothing() }
+        Slots { fds: [-1; SLOTS], rights: FileRights::agents() }
     }
 
     /// Keeps `fd` in `slot`.

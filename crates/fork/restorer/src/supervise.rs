@@ -49,26 +49,26 @@ use reap::status_fd;
 /// What a supervisor needs whatever the plan is. It can be made before a clone is requested: the
 /// kernel's compilation of the filter takes a good part of an init's time.
 #[derive(Clone, Copy)]
-pub struct Tools {
+pub struct SupervisorTools {
     /// What the filter hands over.
     listener: i32,
     child_events: i32,
     proc: Proc,
 }
 
-impl Tools {
+impl SupervisorTools {
     /// Makes them. From here on this process is under the filter, and its clone inherits it.
-    pub fn make() -> Result<Tools, Errno> {
+    pub fn new() -> Result<SupervisorTools, Errno> {
         let mask = 1u64 << (k::SIGCHLD - 1);
         let args = [u64::MAX, &raw const mask as u64, 8, u64::from(k::O_CLOEXEC)];
         // SAFETY: makes a signalfd; the kernel reads the mask.
         let child_events = unsafe { syscall(k::__NR_signalfd4, args) }? as i32;
-        Ok(Tools { child_events, proc: Proc::open()?, listener: filter::install()? })
+        Ok(SupervisorTools { child_events, proc: Proc::open()?, listener: filter::install()? })
     }
 
     /// The same, with descriptors from `lowest` on.
-    pub fn above(self, lowest: u32) -> Result<Tools, Errno> {
-        Ok(Tools {
+    pub fn above(self, lowest: u32) -> Result<SupervisorTools, Errno> {
+        Ok(SupervisorTools {
             listener: call::move_above(self.listener, lowest)?,
             child_events: call::move_above(self.child_events, lowest)?,
             proc: self.proc.above(lowest)?,
@@ -78,7 +78,7 @@ impl Tools {
 
 /// The init's view of its clone.
 pub struct Supervisor {
-    tools: Tools,
+    tools: SupervisorTools,
     image: Image,
     files: Files,
     changes: Changes,
@@ -112,22 +112,22 @@ impl Supervisor {
     pub fn new(
         plan: &'static PlanHeader,
         request: &Request,
-        tools: Option<Result<Tools, Errno>>,
+        tools: Option<Result<SupervisorTools, Errno>>,
         spare_fd: u32,
     ) -> Result<Supervisor, Errno> {
-        let tools = tools.unwrap_or_else(Tools::make)?.above(spare_fd)?;
+        let tools = tools.unwrap_or_else(SupervisorTools::new)?.above(spare_fd)?;
         let has_namespace = request.pid_mode == PidMode::New as u32;
         if !has_namespace {
             reap::adopt_descendants()?;
         }
         // SAFETY: the table is the plan's.
-        let files = Files::of(unsafe { elements(plan.files) });
+        let files = Files::new(unsafe { elements(plan.files) });
         Ok(Supervisor {
             tools,
-            image: Image::of(plan, request),
+            image: Image::from_plan(plan, request),
             files,
             changes: Changes::new(),
-            cuts: Cuts::none(),
+            cuts: Cuts::new(),
             has_namespace,
             is_served: request.overlay_bytes != 0 && pager::is_wanted(),
             watch: Cell::new(None),

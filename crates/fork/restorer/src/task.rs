@@ -12,7 +12,7 @@ use crate::mounts::mount_proc;
 use crate::shared::{SHARED, Shared};
 use crate::slots::Slots;
 use crate::tables::{self, elements};
-use crate::wait::{self, Rest};
+use crate::wait::{self, RemainingOps};
 use crate::{family, overlay, pager, stages, trial, watch};
 
 const ARCH_SET_FS: u64 = 0x1002;
@@ -35,12 +35,12 @@ fn begin_family(shared: &mut Shared) -> Result<(), Failure> {
     if !family::has_several() {
         return Ok(());
     }
-    stages::map().map_err(|errno| Failure::of(What::Map, errno))?;
+    stages::map().map_err(|errno| Failure::new(What::Map, errno))?;
     (shared.is_family, shared.born) = (true, born);
     if shared.mounts_proc {
         // The others are in the same mount namespace, and need no other.
         shared.mounts_proc = false;
-        mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
+        mount_proc().map_err(|errno| Failure::new(What::Container, errno))?;
     }
     // SAFETY: the ops are the plan's.
     unsafe { shared.slots.run(elements(family::births()[0].ops)) }
@@ -135,10 +135,10 @@ fn build(
     if shared.has_overlay {
         supply(index, shared)?;
     }
-    map_stacks(threads.len() as u64).map_err(|errno| Failure::of(What::Map, errno))?;
+    map_stacks(threads.len() as u64).map_err(|errno| Failure::new(What::Map, errno))?;
     shared.at_ns[3] = shared.now_ns();
     if shared.mounts_proc {
-        mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
+        mount_proc().map_err(|errno| Failure::new(What::Container, errno))?;
     }
     // SAFETY: the ops are the plan's; the clone's descriptors and signals are its own.
     unsafe { shared.slots.run(elements(member.task_ops))? };
@@ -148,16 +148,16 @@ fn build(
     }
     shared.others = threads.len() as u32 - 1;
     for (index, thread) in threads.iter().enumerate().skip(1) {
-        start_thread(index, thread).map_err(|errno| Failure::of(What::Thread, errno))?;
+        start_thread(index, thread).map_err(|errno| Failure::new(What::Thread, errno))?;
     }
     // What the first thread sets for others, they do not set again.
     GATE.await_others(shared.others);
     // Nothing here uses thread-local storage.
     // SAFETY: a register of this thread.
     unsafe { syscall(k::__NR_arch_prctl, [ARCH_SET_FS, threads[0].fs_base]) }
-        .map_err(|errno| Failure::of(What::Thread, errno))?;
+        .map_err(|errno| Failure::new(What::Thread, errno))?;
     match shared.wake_fd {
-        Some(socket) => wait::for_start(socket, shared, Rest::of(member, &threads[0])),
+        Some(socket) => wait::for_start(socket, shared, RemainingOps::new(member, &threads[0])),
         // SAFETY: the ops are this thread's.
         None => unsafe { shared.slots.run(elements(threads[0].ops)) },
     }
@@ -169,13 +169,13 @@ fn supply(index: usize, shared: &Shared) -> Result<(), Failure> {
     let Some(overlay) = (unsafe { overlay::members() }).get(index) else { return Ok(()) };
     if let Some(socket) = shared.pager_fd {
         pager::hand_over(overlay, index, socket)
-            .map_err(|errno| Failure::of(What::Pages, errno))?;
+            .map_err(|errno| Failure::new(What::Pages, errno))?;
     }
     if let Some(socket) = shared.watch_fd {
-        watch::begin(overlay, index, socket).map_err(|errno| Failure::of(What::Watch, errno))?;
+        watch::begin(overlay, index, socket).map_err(|errno| Failure::new(What::Watch, errno))?;
     }
     pager::copy(overlay, shared.slots.get(SLOT_POOL.into()))
-        .map_err(|errno| Failure::of(What::Pages, errno))?;
+        .map_err(|errno| Failure::new(What::Pages, errno))?;
     if shared.leaves_fd.is_none() {
         overlay::populate(overlay);
     }

@@ -54,7 +54,7 @@ fn default_all_signals() {
     }
 }
 
-/// Forks the init of a container, or a spare one. It becomes a child of the agent, which alone waits for it.
+/// Forks the init of a container, or a preforked one. It becomes a child of the agent, which alone waits for it.
 fn spawn(request: &Request, received: &Received) -> SysResult {
     // No clone changes the mounts that the next one starts with.
     let namespaces = match request.pid_mode {
@@ -62,8 +62,8 @@ fn spawn(request: &Request, received: &Received) -> SysResult {
         _ => k::CLONE_NEWNS,
     };
     let args = CloneArgs { flags: u64::from(k::CLONE_PARENT | namespaces), ..CloneArgs::default() };
-    let start = init::Start { request, received, has_container: false, tools: None };
-    let life = if request.prepares == 0 { init::enter } else { ghost::wait_as_spare };
+    let start = init::InitInput { request, received, has_container: false, tools: None };
+    let life = if request.prepares == 0 { init::enter } else { ghost::wait_preforked };
     // SAFETY: without CLONE_VM the child has its own copy of this stack.
     unsafe { call::clone3_entry(&args, life, &raw const start as u64) }
 }

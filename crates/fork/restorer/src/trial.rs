@@ -6,7 +6,7 @@ use linux_raw_sys::general as k;
 
 use crate::call::{self, SysResult, syscall};
 use crate::place;
-use crate::rights::Assumed;
+use crate::rights::FileRights;
 use crate::shared::SHARED;
 
 /// Whether, and why, `op` is not executed as it stands.
@@ -26,7 +26,7 @@ pub fn withheld(op: &Op) -> Option<Withheld> {
 /// `op` is of the plan, and `args` are its arguments.
 pub unsafe fn stand_in(
     withheld: Withheld,
-    rights: &mut Assumed,
+    rights: &mut FileRights,
     op: &Op,
     args: [u64; 6],
 ) -> SysResult {
@@ -49,7 +49,7 @@ unsafe fn bind_anywhere([socket, at, ..]: [u64; 6]) -> SysResult {
 }
 
 /// Looks at what is to be opened, and opens the device that holds nothing in its place.
-unsafe fn open_nothing(rights: &mut Assumed, args: [u64; 6]) -> SysResult {
+unsafe fn open_nothing(rights: &mut FileRights, args: [u64; 6]) -> SysResult {
     let [path, flags, wanted, ..] = args;
     let place = u64::from(k::O_PATH | k::O_NOFOLLOW | k::O_CLOEXEC);
     // SAFETY: passed on to the caller.

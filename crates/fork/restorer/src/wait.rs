@@ -27,16 +27,16 @@ use crate::tables::{self, elements};
 
 /// Ops that are still to be run: those of the process that may have to wait for the start, then
 /// those of its first thread.
-pub struct Rest {
+pub struct RemainingOps {
     late: &'static [Op],
     own: &'static [Op],
 }
 
-impl Rest {
-    /// All of them.
-    pub fn of(member: &MemberPlan, first: &ThreadPlan) -> Rest {
+impl RemainingOps {
+    /// All late ops of a process, and all ops of its first thread.
+    pub fn new(member: &MemberPlan, first: &ThreadPlan) -> RemainingOps {
         // SAFETY: the tables are the plan's.
-        unsafe { Rest { late: elements(member.late_ops), own: elements(first.ops) } }
+        unsafe { RemainingOps { late: elements(member.late_ops), own: elements(first.ops) } }
     }
 
     /// What the first thread does to itself, and what depends on nothing.
@@ -52,7 +52,7 @@ impl Rest {
         // SAFETY: the ops are the plan's; no other thread of this process makes descriptors now.
         self.late = unsafe { slots.run_while(self.late, is_quiet) }?;
         if self.late.is_empty() {
-            hide().map_err(|errno| Failure::of(What::Attribute, errno))?;
+            hide().map_err(|errno| Failure::new(What::Attribute, errno))?;
             // SAFETY: the ops are this thread's.
             self.own = unsafe { slots.run_while(self.own, |_, op| !is_timer(op)) }?;
         }
@@ -103,7 +103,7 @@ fn hide() -> Result<(), Errno> {
 
 /// Waits until the clone is to start, then runs `rest`. Ends the clone when the other end of its socket
 /// is closed.
-pub fn for_start(socket: i32, shared: &mut Shared, mut rest: Rest) -> Result<(), Failure> {
+pub fn for_start(socket: i32, shared: &mut Shared, mut rest: RemainingOps) -> Result<(), Failure> {
     fetch_plan();
     touch_vdso();
     // Nothing is read from the pool after this.
@@ -123,7 +123,7 @@ pub fn for_start(socket: i32, shared: &mut Shared, mut rest: Rest) -> Result<(),
         let is_whole = received.fds().len() == shared.expected as usize;
         match wake.kind {
             kind if is_ours && kind == WakeKind::Supply as u32 && is_whole && !is_supplied => {
-                supply(&received, shared).map_err(|errno| Failure::of(What::Descriptor, errno))?;
+                supply(&received, shared).map_err(|errno| Failure::new(What::Descriptor, errno))?;
                 is_supplied = true;
                 rest.go_on(&mut shared.slots)?;
             }

@@ -135,7 +135,7 @@ impl Job<'_> {
         let (flags, fd, offset) = match self.supervisor.image.file_of(piece) {
             None => (flags | k::MAP_ANONYMOUS, u64::MAX, 0),
             Some((file, offset)) => {
-                let lent = self.lent.of(self.supervisor.files.fd(file)?);
+                let lent = self.lent.fd_of(self.supervisor.files.fd(file)?);
                 (flags, lent.ok_or(Errno(e::EMFILE as i32))? as u64, offset)
             }
         };

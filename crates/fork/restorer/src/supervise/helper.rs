@@ -119,8 +119,8 @@ struct Target {
 
 impl Target {
     fn open(process: i32, proc: Proc) -> Result<Target, Errno> {
-        let file = |name| proc.file(&proc::of(process as u32, name), k::O_RDONLY);
-        let space = AddressSpace::of(file(b"maps")?);
+        let file = |name| proc.file(&proc::path_of(process as u32, name), k::O_RDONLY);
+        let space = AddressSpace::from_maps_fd(file(b"maps")?);
         match file(b"pagemap") {
             Ok(pagemap) => Ok(Target { process, space, pagemap }),
             Err(errno) => {

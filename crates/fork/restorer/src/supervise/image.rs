@@ -64,7 +64,7 @@ fn piece(space: &AddressSpace, start: u64, end: u64) -> Result<Option<Piece>, Er
 
 impl Image {
     /// The image of a plan that is mapped here.
-    pub fn of(plan: &'static PlanHeader, request: &Request) -> Image {
+    pub fn from_plan(plan: &'static PlanHeader, request: &Request) -> Image {
         // SAFETY: the tables are the plan's.
         let (windows, files) = unsafe { (elements(plan.windows), elements(plan.files)) };
         // SAFETY: as above.

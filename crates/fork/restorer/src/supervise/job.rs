@@ -13,11 +13,11 @@ use linux_raw_sys::general as k;
 use super::Supervisor;
 use super::caller::Caller;
 use super::image::Piece;
-use super::visit::Thread;
+use super::visit::StoppedThread;
 use crate::call::{SysResult, fail, syscall};
 
 /// A call whose effect on memory of the image would differ from that on anonymous memory.
-pub enum Work<'a> {
+pub enum MemoryCall<'a> {
     /// `madvise`, or `process_madvise` on the caller itself.
     Advise {
         /// Start and bytes of each range.
@@ -41,9 +41,9 @@ pub struct Job<'a> {
     /// The calling task.
     pub caller: &'a Caller,
     /// Its thread, unless it cannot be held.
-    pub thread: Option<Thread>,
+    pub thread: Option<StoppedThread>,
     /// Files that the caller was lent.
-    pub lent: Lent,
+    pub lent: LentFiles,
 }
 
 impl Job<'_> {
@@ -67,7 +67,7 @@ impl Job<'_> {
 }
 
 /// Descriptors of files that were put among those of the caller, which maps them.
-pub struct Lent {
+pub struct LentFiles {
     pairs: [(i32, i32); MOST_LENT],
     count: usize,
 }
@@ -88,16 +88,16 @@ struct AddDescriptor {
 const _: () = assert!(size_of::<AddDescriptor>() == 24);
 const ADD_DESCRIPTOR: u64 = 0x4018_2103;
 
-impl Lent {
+impl LentFiles {
     /// None.
-    pub const fn none() -> Lent {
-        Lent { pairs: [(-1, -1); MOST_LENT], count: 0 }
+    pub const fn new() -> LentFiles {
+        LentFiles { pairs: [(-1, -1); MOST_LENT], count: 0 }
     }
 
     /// Puts `file` among the descriptors of the caller of the call `id`, which waits. It is not
     /// there if the caller has as many as it may have.
     pub fn lend(&mut self, listener: i32, id: u64, file: i32) {
-        if self.count == MOST_LENT || self.of(file).is_some() {
+        if self.count == MOST_LENT || self.fd_of(file).is_some() {
             return;
         }
         let request =
@@ -111,7 +111,7 @@ impl Lent {
     }
 
     /// The caller's descriptor of `file`.
-    pub fn of(&self, file: i32) -> Option<i32> {
+    pub fn fd_of(&self, file: i32) -> Option<i32> {
         self.pairs().iter().find(|(own, _)| *own == file).map(|(_, lent)| *lent)
     }
 
@@ -126,7 +126,7 @@ pub struct Cuts(Cell<u32>);
 
 impl Cuts {
     /// None as yet.
-    pub const fn none() -> Cuts {
+    pub const fn new() -> Cuts {
         Cuts(Cell::new(0))
     }
 

@@ -17,7 +17,7 @@ const PAGE: usize = PAGE_BYTES as usize;
 
 impl Memory {
     /// The memory that is open as `fd`, which it takes over, of the process of thread `tid`.
-    pub fn of(fd: i32, tid: u32) -> Memory {
+    pub fn from_fd(fd: i32, tid: u32) -> Memory {
         Memory { fd, tid }
     }
 

@@ -5,9 +5,9 @@ use linux_raw_sys::{errno as e, general as k};
 use super::Supervisor;
 use super::caller::Caller;
 use super::filter::{DISCARDING, NR_MSEAL, is_marking, native_number};
-use super::job::{Job, Lent, Work};
+use super::job::{Job, LentFiles, MemoryCall};
 use super::range::{pages, range};
-use super::visit::Held;
+use super::visit::TracedThread;
 use crate::call::{Errno, SysResult, syscall};
 
 /// `struct seccomp_notif`.
@@ -81,7 +81,7 @@ impl Supervisor {
         match native_number(call.arch, call.nr) {
             k::__NR_madvise => self.advise(id, caller, &[[start, bytes]], third, false),
             k::__NR_mremap if third > bytes || fourth & DONT_UNMAP != 0 => {
-                self.settle(id, caller, &[[start, bytes]], &Work::Remap { args });
+                self.settle(id, caller, &[[start, bytes]], &MemoryCall::Remap { args });
             }
             k::__NR_process_madvise => match caller.names_itself(start as i32) {
                 Ok(true) => self.advise_vector(id, caller, args),
@@ -143,7 +143,12 @@ impl Supervisor {
     fn advise(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], advice: u64, is_vector: bool) {
         let advice = advice as u32;
         if DISCARDING.contains(&advice) {
-            return self.settle(id, caller, ranges, &Work::Advise { ranges, advice, is_vector });
+            return self.settle(
+                id,
+                caller,
+                ranges,
+                &MemoryCall::Advise { ranges, advice, is_vector },
+            );
         }
         for [start, bytes] in ranges {
             self.mark(caller, k::__NR_madvise, [*start, *bytes, 0, 0, 0, 0]);
@@ -152,48 +157,48 @@ impl Supervisor {
     }
 
     /// Leaves the call to the kernel unless one of `ranges` touches the image.
-    fn settle(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], work: &Work<'_>) {
+    fn settle(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], call: &MemoryCall<'_>) {
         let touches = |[start, bytes]: &[u64; 2]| match range(*start, *bytes) {
             Ok((start, end)) => self.image.touches(&caller.space, start, end),
             Err(_) => Ok(false), // the kernel refuses it
         };
         match ranges.iter().map(touches).find(|touches| *touches != Ok(false)) {
             None => self.send(id, Answer::Kernel),
-            Some(Ok(_)) => self.perform(id, caller, work),
+            Some(Ok(_)) => self.perform(id, caller, call),
             Some(Err(_)) => self.send(id, NO_MEMORY),
         }
     }
 
-    fn perform(&self, id: u64, caller: &Caller, work: &Work<'_>) {
-        let held = Held::seize(caller);
-        if held.is_none() {
+    fn perform(&self, id: u64, caller: &Caller, call: &MemoryCall<'_>) {
+        let traced = TracedThread::seize(caller);
+        if traced.is_none() {
             // Opened before the check below, after which the id may belong to another task.
             let _ = caller.memory();
         }
         if !self.is_waiting(id) {
-            if let Some(thread) = held.and_then(|held| held.stop().ok()) {
+            if let Some(thread) = traced.and_then(|traced| traced.stop().ok()) {
                 thread.release();
             }
             return;
         }
-        let Some(held) = held else {
-            let job = Job { supervisor: self, caller, thread: None, lent: Lent::none() };
-            let answer = job.perform(work).map_or_else(Answer::Fail, Answer::Done);
+        let Some(traced) = traced else {
+            let job = Job { supervisor: self, caller, thread: None, lent: LentFiles::new() };
+            let answer = job.perform(call).map_or_else(Answer::Fail, Answer::Done);
             return self.send(id, answer);
         };
-        let lent = self.lend(id, caller, work);
+        let lent = self.lend(id, caller, call);
         // What the call returns if this process dies before it has a result.
         self.send(id, NO_MEMORY);
-        let Ok(thread) = held.stop() else { return };
+        let Ok(thread) = traced.stop() else { return };
         let job = Job { supervisor: self, caller, thread: Some(thread), lent };
-        let result = job.perform(work);
+        let result = job.perform(call);
         job.finish(result);
     }
 
     /// Lends the caller the files that are to be mapped again.
-    fn lend(&self, id: u64, caller: &Caller, work: &Work<'_>) -> Lent {
-        let mut lent = Lent::none();
-        let Work::Advise { ranges, .. } = work else { return lent };
+    fn lend(&self, id: u64, caller: &Caller, call: &MemoryCall<'_>) -> LentFiles {
+        let mut lent = LentFiles::new();
+        let MemoryCall::Advise { ranges, .. } = call else { return lent };
         for (start, end) in ranges.iter().filter_map(|[start, bytes]| range(*start, *bytes).ok()) {
             for piece in self.image.pieces(&caller.space, start, end).flatten() {
                 let is_image = self.image.holds(&piece.mapping);
@@ -233,13 +238,13 @@ const DONT_UNMAP: u64 = k::MREMAP_DONTUNMAP as u64;
 
 impl Job<'_> {
     /// Does what the call asked for.
-    fn perform(&self, work: &Work<'_>) -> SysResult {
-        match work {
-            Work::Advise { ranges, advice, is_vector } => {
+    fn perform(&self, call: &MemoryCall<'_>) -> SysResult {
+        match call {
+            MemoryCall::Advise { ranges, advice, is_vector } => {
                 let advised = self.advise(ranges, *advice);
                 advised.map(|bytes| if *is_vector { bytes } else { 0 })
             }
-            Work::Remap { args } => self.remap(*args),
+            MemoryCall::Remap { args } => self.remap(*args),
         }
     }
 }

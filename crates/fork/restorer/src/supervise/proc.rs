@@ -62,6 +62,6 @@ fn open_at(directory: i32, path: u64, flags: u32) -> Result<i32, Errno> {
 pub type Path = Text<64>;
 
 /// `TID/name`.
-pub fn of(tid: u32, name: &[u8]) -> Path {
+pub fn path_of(tid: u32, name: &[u8]) -> Path {
     Path::new(b"").number(tid.into()).then(b"/").then(name)
 }

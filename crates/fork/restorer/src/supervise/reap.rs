@@ -6,7 +6,7 @@ use linux_raw_sys::{general as k, prctl};
 
 use super::Supervisor;
 use super::proc::{Path, Proc};
-use super::visit::Held;
+use super::visit::TracedThread;
 use crate::call::{self, SysResult, syscall};
 use crate::shared::SHARED;
 
@@ -32,7 +32,9 @@ impl Supervisor {
             match wait(&mut status, k::WNOHANG) {
                 Ok(0) | Err(_) => return,
                 // A thread that was to stop while memory was copied, and came to it late.
-                Ok(pid) if status & 0xff == STOPPED => Held::known(pid as u32).let_go(status >> 8),
+                Ok(pid) if status & 0xff == STOPPED => {
+                    TracedThread::known(pid as u32).let_go(status >> 8)
+                }
                 Ok(pid) if pid as i32 == self.process => self.finish(status),
                 Ok(_) => {}
             }

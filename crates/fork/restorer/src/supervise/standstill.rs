@@ -9,10 +9,10 @@ use linux_raw_sys::general as k;
 
 use super::caller::Caller;
 use super::proc::{self, Proc};
-use super::visit::{Held, State};
+use super::visit::{State, TracedThread};
 use crate::call::{self, Errno, fail, syscall};
 
-/// The other threads of a process, held.
+/// The other threads of a process, traced.
 pub struct Standstill {
     threads: [Stopped; MOST],
     count: usize,
@@ -59,14 +59,14 @@ impl Standstill {
     }
 
     fn seize_new(&mut self, caller: &Caller, proc: Proc) -> Result<(), Errno> {
-        let directory = proc.file(&proc::of(caller.tid, b"task"), k::O_DIRECTORY)?;
+        let directory = proc.file(&proc::path_of(caller.tid, b"task"), k::O_DIRECTORY)?;
         let seized = each_number(directory, |tid| {
             let known = &self.threads[..self.count];
             if tid == caller.tid || known.iter().any(|thread| thread.tid == tid) {
                 return Ok(());
             }
             let Some(place) = self.threads.get_mut(self.count) else { return fail(e::ENOMEM) };
-            match Held::take(tid) {
+            match TracedThread::take(tid) {
                 Ok(_) => {
                     *place = Stopped { tid, stop: 0 };
                     self.count += 1;
@@ -84,16 +84,16 @@ impl Standstill {
     /// for it ([`TracedThread::let_go`]).
     pub fn end(&self) {
         for thread in &self.threads[..self.count] {
-            Held::known(thread.tid).let_go(thread.stop);
+            TracedThread::known(thread.tid).let_go(thread.stop);
         }
     }
 }
 
 impl Stopped {
     fn await_stop(&mut self, late: u64) {
-        let held = Held::known(self.tid);
+        let traced = TracedThread::known(self.tid);
         loop {
-            match held.state() {
+            match traced.state() {
                 State::Stopped(stop) => return self.stop = stop,
                 State::Ended => return,
                 State::Runs if call::now_ns() >= late => return,
@@ -106,7 +106,7 @@ impl Stopped {
 /// Whether a thread has ended.
 fn has_ended(proc: Proc, tid: u32) -> bool {
     let mut text = [0u8; 128];
-    let Ok(text) = proc.read(&proc::of(tid, b"stat"), &mut text) else { return true };
+    let Ok(text) = proc.read(&proc::path_of(tid, b"stat"), &mut text) else { return true };
     let state = text.iter().rposition(|byte| *byte == b')').and_then(|at| text.get(at + 2));
     matches!(state, Some(b'Z' | b'X') | None)
 }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  init                          thread
-//!  SEIZE, INTERRUPT              held in its system call
+//!  SEIZE, INTERRUPT              traced in its system call
 //!  answer 0                 ──►  returns, stops before user code
 //!  registers := a call      ──►  performs it; stops at its entry and at its exit
 //!  …
@@ -56,34 +56,34 @@ type Registers = [u64; register::COUNT];
 
 /// A thread that this process traces.
 #[derive(Clone, Copy)]
-pub struct Held {
+pub struct TracedThread {
     tid: u64,
 }
 
-impl Held {
+impl TracedThread {
     /// Traces the caller's thread, which waits for the answer to a call. `None` where that is not
     /// allowed, as when a debugger traces it.
-    pub fn seize(caller: &Caller) -> Option<Held> {
+    pub fn seize(caller: &Caller) -> Option<TracedThread> {
         let gate = gate();
         let there = caller.space.at_or_after(gate).ok()??;
         if there.start > gate || there.flags & maps::EXEC == 0 {
             return None; // the window is not what it was
         }
-        Held::take(caller.tid).ok()
+        TracedThread::take(caller.tid).ok()
     }
 
     /// A thread that is traced already.
-    pub const fn known(tid: u32) -> Held {
-        Held { tid: tid as u64 }
+    pub const fn known(tid: u32) -> TracedThread {
+        TracedThread { tid: tid as u64 }
     }
 
     /// Has a thread stop before user code. The thread may have been asked to before, without having
     /// stopped yet.
-    pub fn take(tid: u32) -> Result<Held, Errno> {
-        let held = Held::known(tid);
-        let seized = held.request(SEIZE, 0, OPTIONS);
-        match held.request(INTERRUPT, 0, 0) {
-            Ok(_) => Ok(held),
+    pub fn take(tid: u32) -> Result<TracedThread, Errno> {
+        let traced = TracedThread::known(tid);
+        let seized = traced.request(SEIZE, 0, OPTIONS);
+        match traced.request(INTERRUPT, 0, 0) {
+            Ok(_) => Ok(traced),
             Err(errno) => seized.and(Err(errno)),
         }
     }
@@ -116,14 +116,14 @@ impl Held {
     }
 
     /// Once its call has been answered: brings it to a stop before user code.
-    pub fn stop(self) -> Result<Thread, Errno> {
-        let mut thread = Thread { held: self, own: [0; register::COUNT], mask: 0 };
-        thread.held.await_stop()?;
+    pub fn stop(self) -> Result<StoppedThread, Errno> {
+        let mut thread = StoppedThread { traced: self, own: [0; register::COUNT], mask: 0 };
+        thread.traced.await_stop()?;
         let (own, mask) = (thread.own.as_mut_ptr() as u64, &raw mut thread.mask as u64);
-        thread.held.request(GET_REGISTERS, 0, own)?;
-        thread.held.request(GET_SIGNAL_MASK, 8, mask)?;
+        thread.traced.request(GET_REGISTERS, 0, own)?;
+        thread.traced.request(GET_SIGNAL_MASK, 8, mask)?;
         let all = u64::MAX;
-        thread.held.request(SET_SIGNAL_MASK, 8, &raw const all as u64)?;
+        thread.traced.request(SET_SIGNAL_MASK, 8, &raw const all as u64)?;
         Ok(thread)
     }
 
@@ -160,13 +160,13 @@ const SI_PID: usize = 4;
 const SI_STATUS: usize = 6;
 
 /// A thread stopped before user code.
-pub struct Thread {
-    held: Held,
+pub struct StoppedThread {
+    traced: TracedThread,
     own: Registers,
     mask: u64,
 }
 
-impl Thread {
+impl StoppedThread {
     /// Has the thread make a system call.
     pub fn call(&self, nr: u32, args: [u64; 6]) -> SysResult {
         use register::*;
@@ -177,10 +177,10 @@ impl Thread {
         for (place, arg) in [RDI, RSI, RDX, R10, R8, R9].into_iter().zip(args) {
             registers[place] = arg;
         }
-        self.held.request(SET_REGISTERS, 0, registers.as_ptr() as u64)?;
+        self.traced.request(SET_REGISTERS, 0, registers.as_ptr() as u64)?;
         self.run_to_call()?;
         self.run_to_call()?;
-        self.held.request(GET_REGISTERS, 0, registers.as_mut_ptr() as u64)?;
+        self.traced.request(GET_REGISTERS, 0, registers.as_mut_ptr() as u64)?;
         match registers[RAX] as i64 {
             error @ -4095..=-1 => Err(Errno(-error as i32)),
             value => Ok(value as u64),
@@ -194,8 +194,8 @@ impl Thread {
     fn run_to_call(&self) -> Result<(), Errno> {
         let mut signal = 0;
         loop {
-            self.held.request(RUN_TO_CALL, 0, signal)?;
-            signal = match self.held.await_stop()? {
+            self.traced.request(RUN_TO_CALL, 0, signal)?;
+            signal = match self.traced.await_stop()? {
                 AT_CALL => return Ok(()),
                 STOP => k::SIGSTOP.into(),
                 event if event > 0xff => 0,
@@ -206,8 +206,8 @@ impl Thread {
 
     /// Lets the thread go on as it was.
     pub fn release(self) {
-        let _ = self.held.request(SET_SIGNAL_MASK, 8, &raw const self.mask as u64);
-        let _ = self.held.request(DETACH, 0, 0);
+        let _ = self.traced.request(SET_SIGNAL_MASK, 8, &raw const self.mask as u64);
+        let _ = self.traced.request(DETACH, 0, 0);
     }
 
     /// Lets the thread go on with `result` as what its own call returns. One that was killed
@@ -215,7 +215,7 @@ impl Thread {
     pub fn leave(mut self, result: SysResult) {
         self.own[register::RAX] = result.unwrap_or_else(|errno| -i64::from(errno.0) as u64);
         self.own[register::ORIG_RAX] = u64::MAX;
-        let _ = self.held.request(SET_REGISTERS, 0, self.own.as_ptr() as u64);
+        let _ = self.traced.request(SET_REGISTERS, 0, self.own.as_ptr() as u64);
         self.release();
     }
 }
