@@ -122,7 +122,7 @@ def test_who_eats_more_than_its_limit_ends_alone(platform: Platform, calls: int)
         platform.good(name, mb=1)
     ended = platform.call(name, mb=256)
     assert ended.status == 502, ended
-    assert any("want of memory" in line for line in ended.body["logs"]), ended.body["logs"]
+    assert any("out of memory" in line for line in ended.body["logs"]), ended.body["logs"]
     again = platform.good(name, mb=16)
     assert again["response"]["result"]["n"] == 16 << 20
     assert start_kind(again) == ("cold" if calls == 1 else "clone")

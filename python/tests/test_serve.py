@@ -143,7 +143,7 @@ def test_a_function_that_eats_memory_ends_alone(platform: Platform) -> None:
     assert platform.good("eats", mb=16)["response"]["result"]["n"] == 16 << 20
     ended = platform.call("eats", mb=256)
     assert ended.status == 502
-    assert any("want of memory" in line for line in ended.body["logs"]), ended.body["logs"]
+    assert any("out of memory" in line for line in ended.body["logs"]), ended.body["logs"]
     platform.good("eats", mb=1)
 
 

@@ -466,7 +466,7 @@ fn watch_every_other(scene: &Scene) -> Outcome {
         })
     };
     let refused = farfork::text(&restore(&["--profile", "--tiering", "moa"])?);
-    demand(refused.contains("under moa cannot be profiled"), "a refusal", &refused)?;
+    demand(refused.contains("cannot profile a clone under moa"), "a refusal", &refused)?;
     let turns = [true, false, true, false];
     // Without being asked, the agent looks at them soon.
     let look = || testbed::eventually("a look at a clone", || Ok(!scene.access()?.is_empty()));

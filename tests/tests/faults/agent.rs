@@ -253,7 +253,7 @@ fn says_when_it_has_no_files_left() -> Outcome {
         }
         let status = next.finish()?;
         let said = next.transcript();
-        let words = ["as many files open as it may", "Too many open files"];
+        let words = ["limit of open files", "Too many open files"];
         let is_reported = status.code() == Some(1) && words.iter().any(|word| said.contains(word));
         demand(is_reported, format!("clone {number}: {status}\n{said}"))?;
         if said.contains(words[0]) {

@@ -268,7 +268,7 @@ fn runs_out_of_memory() -> Outcome {
 pub fn ends_for_want_of_memory(mut clone: Subject) -> Outcome {
     let status = clone.finish()?;
     let words = clone.transcript();
-    let is_reported = words.contains("want of memory") && words.contains("64 MiB");
+    let is_reported = words.contains("out of memory") && words.contains("64 MiB");
     demand(status.code() == Some(137) && is_reported, format!("{status}: {words}"))
 }
 
@@ -309,7 +309,7 @@ fn runs_out_of_memory_by_its_policy() -> Outcome {
     // What is all to be local before it runs does not fit, and is not begun without a word.
     let ghost = start(&scene, &["--memory", "64M"])?;
     let more = ["restore", "a/large", "--ghost", &ghost, "--tiering", "copy"];
-    scene.fails(&more, 1, &["want of memory", "64 MiB"])?;
+    scene.fails(&more, 1, &["out of memory", "64 MiB"])?;
     scene.has_no_ghost(&ghost)?;
     // What may never be touched is not made local where there is no room for it.
     known::written(&scene.pool_path(), "a/large", known::ALL)?;
@@ -415,7 +415,7 @@ fn comes_from_no_bad_bundle() -> Outcome {
     let at = scene.directory().join("config.json");
     fs::write(at, config.to_string()).map_err(during("writing"))?;
     // Without a /proc, nothing in it can find the ghost's program.
-    scene.fails(&["ghost", "start", "--bundle", &bundle], 1, &["runc said"])?;
+    scene.fails(&["ghost", "start", "--bundle", &bundle], 1, &["runc failed"])?;
     demand(scene.works(&["ghost", "list", "--json"])? == "[]", "expected no ghost")?;
     scene.strike()
 }
@@ -530,7 +530,7 @@ fn has_one_image() -> Outcome {
     let (scene, subject) = stage()?;
     scene.checkpoint(&subject, "a/other")?;
     let ghost = attach(&scene)?;
-    scene.fails(&["restore", "a/other", "--ghost", &ghost], 1, &["a/b", "no other", "a/other"])?;
+    scene.fails(&["restore", "a/other", "--ghost", &ghost], 1, &["holds image a/b", "a/other"])?;
     scene.fails(&["ghost", "start", "--image", "a/nothing"], 1, &["no image", "a/nothing"])?;
     let theirs = ["ghost", "start", "--image", "a/b", "--user", "c"];
     scene.fails(&theirs, 1, &["images of c only"])?;

@@ -190,14 +190,14 @@ fn is_refused_or_works(making: &mut Making, output: &Output) -> Outcome {
 
 fn is_refused(output: &Output) -> Outcome {
     failed_in_words("ghost start", output, 1, &[])?;
-    let is_answer = !farfork::text(output).contains("node agent went away");
+    let is_answer = !farfork::text(output).contains("lost the connection to the node agent");
     demand(is_answer, format!("the agent said nothing: {}", farfork::text(output)))
 }
 
 /// Whatever waited has ended with the agent, and another one has cleared up.
 fn agent_is_gone(making: &mut Making, output: &Output) -> Outcome {
     if !output.status.success() {
-        failed_in_words("ghost start", output, 1, &["node agent went away"])?;
+        failed_in_words("ghost start", output, 1, &["lost the connection to the node agent"])?;
     }
     making.stage.replace_agent()
 }

@@ -252,7 +252,8 @@ fn of_the_agent() -> Outcome {
 fn agent_is_gone(stage: &mut Stage, mut client: Subject, fate: Fate) -> Outcome {
     let status = client.finish()?;
     let said = client.transcript();
-    let is_reported = status.code() == Some(1) && said.contains("node agent went away");
+    let is_reported =
+        status.code() == Some(1) && said.contains("lost the connection to the node agent");
     let is_right = is_reported || fate.is_running && client.said("PASS");
     demand(is_right, format!("saw {status}\n{said}"))?;
     stage.replace_agent()

@@ -89,7 +89,7 @@ fn the_same_pid() -> Outcome {
     user.checkpoint(parent.pid(), "test/same", &["--kill"])?;
     parent.finish()?;
     let call = ["restore", "--pid-mode", "same", "--detach", "test/same"];
-    must_say(&farfork::run(user.farfork(&call))?, 1, &["--pid-mode same", "leave the option out"])
+    must_say(&farfork::run(user.farfork(&call))?, 1, &["--pid-mode same", "omit the option"])
 }
 
 fn a_policy_that_supplies_pages() -> Outcome {
@@ -119,7 +119,7 @@ fn a_connection_that_ends() -> Outcome {
     clone.finish()?;
     let text = clone.transcript();
     // The program insists on an error beside the hang-up.
-    for word in ["runs without: telling it by a reset", "a hang-up and an error, saw 0x11"] {
+    for word in ["runs without: resetting a connection", "a hang-up and an error, saw 0x11"] {
         if !text.contains(word) {
             return clone.fail(&format!("expected '{word}'"));
         }

@@ -7,16 +7,16 @@ use farfork_image::compile::Supplied;
 use farfork_image::model::{Model, OpenFile, SocketFile};
 use farfork_sys::socket_file;
 
-/// Removes the socket that a dead process has left where the one `supplied` is going to listen:
-/// whoever listens there is asked first, and answers if he lives.
+/// Removes the socket file that a dead process has left where `supplied` is going to listen. A probe shows
+/// whether a process still listens there.
 pub fn clear(model: &Model, supplied: Supplied) {
     let Some(OpenFile::Socket(socket)) = model.files.get(supplied.file as usize) else { return };
-    // If it stays, the clone says that the address is in use.
+    // If it stays, the clone fails: the address is in use.
     let _ = socket.file.as_ref().map(remove);
 }
 
-/// This is done with the agent's rights, in directories that others may write to: only what the
-/// parent's user may have left is removed, and no link is followed.
+/// Works with the agent's rights in directories that others may write to. So only a socket of the parent's
+/// user is removed, and no link is followed.
 fn remove(file: &SocketFile) -> io::Result<bool> {
     let (Some(directory), Some(name)) = (file.place.parent(), file.place.file_name()) else {
         return Ok(false);
@@ -45,21 +45,21 @@ mod tests {
     const SOCKET: Supplied = Supplied { member: 0, fd: 7, file: 0 };
 
     #[test]
-    fn only_what_the_dead_have_left_is_removed() {
+    fn only_sockets_of_dead_processes_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path().canonicalize().unwrap();
         let path = directory.join("socket");
         let own = rustix::process::geteuid().as_raw();
         let model = listening_at(&path, own);
-        fs::write(&path, "the file of somebody").unwrap();
+        fs::write(&path, "a plain file").unwrap();
         clear(&model, SOCKET);
-        assert!(path.exists(), "a file that is no socket");
+        assert!(path.exists(), "a file that is not a socket");
         fs::remove_file(&path).unwrap();
         let listener = UnixListener::bind(&path).unwrap();
         clear(&model, SOCKET);
         assert!(path.exists());
         listener.set_nonblocking(true).unwrap();
-        assert!(listener.accept().is_err(), "the living has a connection");
+        assert!(listener.accept().is_err(), "the listener got a connection");
         drop(listener);
         clear(&listening_at(&path, own + 1), SOCKET);
         assert!(path.exists(), "a socket of another user");

@@ -34,7 +34,7 @@ pub struct Received<T> {
     pub document: T,
     /// Descriptors beside it.
     pub fds: Vec<OwnedFd>,
-    /// Pid of the process that this is about, as seen here, if the other end could tell.
+    /// Pid of the process that this is about, as seen here, if the other end has sent it.
     pub about: Option<i32>,
 }
 
@@ -71,9 +71,9 @@ impl Channel {
         self.send_with(document, if fds.is_empty() { &[] } else { &rights })
     }
 
-    /// Sends a document about the process `pid`, whose number the kernel translates for a
-    /// receiver in another PID namespace. Without the right to do so, or when there is no such
-    /// process any more, the receiver learns no more than the document says.
+    /// Sends a document about the process `pid`, whose number the kernel translates for a receiver in
+    /// another PID namespace. Without the right to do so, or if the process has ended, only the document
+    /// is sent.
     pub fn send_about(&self, document: &impl Serialize, pid: i32) -> Result<(), NodeError> {
         let about = UnixCredentials::from(libc::ucred {
             pid,
@@ -96,7 +96,7 @@ impl Channel {
         control: &[ControlMessage<'_>],
     ) -> Result<(), NodeError> {
         let bytes =
-            serde_json::to_vec(document).map_err(|error| NodeError::Language(error.to_string()))?;
+            serde_json::to_vec(document).map_err(|error| NodeError::Protocol(error.to_string()))?;
         let vectors = [IoSlice::new(&bytes)];
         let fd = self.socket.as_raw_fd();
         sendmsg::<()>(fd, &vectors, control, MsgFlags::MSG_NOSIGNAL, None)
@@ -113,14 +113,14 @@ impl Channel {
             return Ok(None);
         }
         let document = serde_json::from_slice(&bytes[..length])
-            .map_err(|error| NodeError::Language(error.to_string()))?;
+            .map_err(|error| NodeError::Protocol(error.to_string()))?;
         // The kernel adds the sender's own pid where none was given.
         let about = Some(sender).filter(|pid| ![0, self.peer].contains(pid));
         Ok(Some(Received { document, fds, about }))
     }
 
-    /// Waits for a document and says how long it is; 0 when the other end has closed. Room for the
-    /// longest that there may be is 16 pages, to be cleared for a few hundred bytes.
+    /// Waits for a document and returns its length; 0 when the other end has closed. A buffer for the
+    /// longest document has 16 pages, which would have to be cleared for a few hundred bytes.
     fn next_length(&self) -> Result<usize, NodeError> {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
         loop {

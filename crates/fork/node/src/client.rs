@@ -37,12 +37,12 @@ pub struct Client {
 /// A clone that was started.
 #[derive(Debug)]
 pub struct StartedClone {
-    /// What the agent says; its pid is as seen here.
+    /// The agent's report; its pid is as seen here.
     pub running: Running,
-    /// Of one that has waited in its ghost: microseconds from the request until it was woken, which
-    /// are no part of `running.restore_us`.
+    /// For a clone that waited in its ghost: microseconds from the request until it was woken. They are
+    /// not part of `running.restore_us`.
     pub asked_us: Option<f64>,
-    /// The connection on which its end will be told, unless it is detached.
+    /// The connection on which its end is reported, unless it is detached.
     pub client: Client,
 }
 
@@ -52,8 +52,8 @@ impl Client {
         Ok(Client { channel: Channel::new(Client::reach(node, None)?)? })
     }
 
-    /// Connects to the agent of `node`, if one runs. It may take so long for each answer, and no longer: an
-    /// agent can hang, or have been stopped. How a clone ends that this starts is not limited in time.
+    /// Connects to the agent of `node`, if one runs, with a limit of time for each answer: an agent can hang,
+    /// or be stopped. The wait for the end of a clone is not limited.
     ///
     /// # Errors
     /// [`NodeError::Late`] from here on if it takes longer.
@@ -74,7 +74,7 @@ impl Client {
             limit_waiting(&socket, limit).map_err(failed)?;
         }
         let address = UnixAddr::new(&path).map_err(failed)?;
-        // Where an agent takes nobody's connection, there is soon no room for one more that waits.
+        // If an agent does not accept connections, its queue is full after a few.
         connect(socket.as_raw_fd(), &address).map_err(|errno| match limit {
             Some(limit) if errno == Errno::EAGAIN => NodeError::Late(limit),
             _ => failed(errno),
@@ -117,9 +117,9 @@ impl Client {
         self.channel.send(&Call::Restore(call), fds)?;
         let mut received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
         if let (Reply::Ready, Some(waker)) = (&received.document, received.fds.first()) {
-            // Nobody stands between this and the clone. If it has ended the agent says why.
+            // Wakes the clone directly. If it has ended the agent reports why.
             let now = now_ns();
-            let woken = farfork_restore::start(waker.as_fd(), now);
+            let woken = farfork_restore::wake(waker.as_fd(), now);
             asked_us = Some(now.saturating_sub(requested_ns) as f64 / 1000.0);
             received = match (self.channel.receive::<Reply>()?, woken) {
                 (Some(received), _) => received,
@@ -144,8 +144,8 @@ impl Client {
         }
     }
 
-    /// Tries whether clones of an image can start on the node. The agent may take as long as the call says,
-    /// and a bit.
+    /// Tries whether clones of an image can start on the node. Waits as long as the call says, and
+    /// a margin.
     pub fn verify(self, call: VerifyCall) -> Result<Verified, NodeError> {
         let limit = Duration::from_secs(call.timeout_s).saturating_add(TRIAL_MARGIN);
         let channel = self.channel.with_limit(limit)?;
@@ -156,8 +156,8 @@ impl Client {
         }
     }
 
-    /// Waits for the end of the clone that this connection started; its wait status, and what else
-    /// is known about it, in words.
+    /// Waits for the end of the clone that this connection started. Returns its wait status, and a
+    /// message if more is known.
     pub fn ended(&self) -> Result<(i32, Option<String>), NodeError> {
         match self.reply()? {
             Reply::Exited { wait_status, reason } => Ok((wait_status, reason)),
@@ -177,8 +177,8 @@ impl Client {
         self.done()
     }
 
-    /// Has the clone with this pid, which was started in a ghost, and all that is in its container stand
-    /// still until it is told to go on. It sees nothing of that but the time.
+    /// Freezes or thaws the container of the clone with this pid, which must be in a ghost. Its processes
+    /// notice only that time has passed.
     pub fn pause(&self, pid: i32, paused: bool) -> Result<(), NodeError> {
         self.channel.send_about(&Call::Pause { pid, paused }, pid)?;
         self.done()
@@ -242,7 +242,7 @@ impl Client {
         Ok(ghosts)
     }
 
-    /// The next ghost that the agent tells of, with pids as they are seen from here; none when it is done.
+    /// The next ghost of a reply, with pids as seen from here; None at the end.
     fn ghost(&self) -> Result<Option<GhostState>, NodeError> {
         let received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
         let ghost = match received.document {
@@ -286,15 +286,15 @@ fn gone() -> NodeError {
 fn unexpected(reply: Reply) -> NodeError {
     match reply {
         Reply::Failed { message } => NodeError::Agent(message),
-        other => NodeError::Language(format!("{other:?} was not expected")),
+        other => NodeError::Protocol(format!("unexpected reply {other:?}")),
     }
 }
 
-/// An agent that was started and may not come up.
+/// An agent that was started and may fail.
 struct StartedAgent {
     child: Child,
     /// What it writes to its standard error.
-    words: File,
+    stderr: File,
 }
 
 impl StartedAgent {
@@ -303,27 +303,27 @@ impl StartedAgent {
         let failed =
             |source| NodeError::Socket { doing: "start", path: paths::socket(node), source };
         let program = std::env::current_exe().map_err(failed)?;
-        let words = memfd_create("farfork-node", MemfdFlags::CLOEXEC)
+        let log = memfd_create("farfork-node", MemfdFlags::CLOEXEC)
             .map(File::from)
             .map_err(|errno| failed(errno.into()))?;
-        let stderr = words.try_clone().map_err(failed)?;
+        let stderr = log.try_clone().map_err(failed)?;
         let idle = IDLE.as_secs().to_string();
         let mut command = Command::new(program);
         command.args(["node", "--name", node, "--idle-exit-s", &idle]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         command.current_dir("/");
-        Ok(StartedAgent { child: command.spawn().map_err(failed)?, words })
+        Ok(StartedAgent { child: command.spawn().map_err(failed)?, stderr: log })
     }
 
-    /// What it said when it ended, if it has.
+    /// Its standard error, if it has exited.
     fn reason_of_end(&mut self) -> Option<String> {
         self.child.try_wait().ok().flatten()?;
         let mut text = String::new();
-        let read = self.words.rewind().and_then(|()| self.words.read_to_string(&mut text));
+        let read = self.stderr.rewind().and_then(|()| self.stderr.read_to_string(&mut text));
         let said = text.trim().trim_start_matches("farfork: ");
         match read {
             Ok(_) if !said.is_empty() => Some(said.to_owned()),
-            _ => Some("the node agent ended at once: see farfork node".to_owned()),
+            _ => Some("the node agent exited at once; run farfork node to see why".to_owned()),
         }
     }
 

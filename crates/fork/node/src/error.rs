@@ -19,13 +19,13 @@ pub enum NodeError {
     /// The pool could not be used.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The agent said no.
+    /// The agent reported a failure.
     #[error("{0}")]
     Agent(String),
     /// A descriptor of the image was not supplied.
     #[error(
-        "image {name} needs descriptor {place} ({description}) from outside: give it with \
-         --inherit-fd {place}=PATH"
+        "cannot restore image {name}: its external descriptor {place} ({description}) was not given; \
+         add --inherit-fd {place}=PATH"
     )]
     MissingDescriptor {
         /// The image.
@@ -35,10 +35,10 @@ pub enum NodeError {
         /// What the parent had there.
         description: String,
     },
-    /// A descriptor was supplied that the image has no place for.
+    /// A descriptor was supplied that the image does not take.
     #[error(
-        "image {name} does not take descriptor {place} from outside: only connections to others, and \
-         sockets with an address of their own, can be given with --inherit-fd"
+        "cannot give image {name} descriptor {place}: --inherit-fd takes only connections to other \
+         processes, and sockets with an address of their own"
     )]
     NeedlessDescriptor {
         /// The image.
@@ -48,8 +48,8 @@ pub enum NodeError {
     },
     /// Another policy decides about each page.
     #[error(
-        "a clone under {tiering} cannot be profiled, since its pages are supplied one by one: leave \
-         --tiering out, or --profile"
+        "cannot profile a clone under {tiering}: its pages are supplied one by one; omit --tiering or \
+         --profile"
     )]
     ProfileTiering {
         /// The policy.
@@ -57,9 +57,9 @@ pub enum NodeError {
     },
     /// The policy supplies pages itself.
     #[error(
-        "a clone cannot start under {tiering}: the kernel lets pages be supplied (userfaultfd) only \
-         where a pool lies on tmpfs, and that at {path} does not; use mow, or have images copied into \
-         memory (farfork node --copy-images)",
+        "cannot start a clone under {tiering}: its pages can be supplied (userfaultfd) only where the pool \
+         lies on tmpfs, and that at {path} does not; use mow, or copy images into memory (farfork node \
+         --copy-images)",
         path = pool.display()
     )]
     TieringMedium {
@@ -70,8 +70,8 @@ pub enum NodeError {
     },
     /// Clones map a copy, and there cannot be one.
     #[error(
-        "image {cid} is to be copied into this node's memory, {bytes} bytes, and less is free there: end \
-         clones of other images, or raise the limit of the agent's cgroup"
+        "image {cid} cannot be copied into this node's memory: {bytes} bytes needed, less free; end clones \
+         of other images, or raise the limit of the agent's cgroup"
     )]
     NoRoomForCopy {
         /// The image.
@@ -79,10 +79,10 @@ pub enum NodeError {
         /// What the copy takes.
         bytes: u64,
     },
-    /// A trial takes memory beside that of the parent.
+    /// A trial needs memory beside that of the parent.
     #[error(
-        "image {cid} cannot be tried: that takes {bytes} bytes of memory beside the process's own, and \
-         less is free; end other processes, or raise the limit of the agent's cgroup"
+        "image {cid} cannot be tried: {bytes} bytes needed beside the memory of the process itself, less \
+         free; end other processes, or raise the limit of the agent's cgroup"
     )]
     NoRoomForTrial {
         /// The image.
@@ -90,7 +90,7 @@ pub enum NodeError {
         /// What a clone takes of its own.
         bytes: u64,
     },
-    /// There is no network for a trial.
+    /// A trial needs a network namespace.
     #[error(
         "cannot make a network namespace to try an image in: {}; raise user.max_net_namespaces, or give the \
          agent CAP_SYS_ADMIN",
@@ -102,8 +102,8 @@ pub enum NodeError {
     },
     /// A clone took too long.
     #[error(
-        "the trial of image {cid} did not end within {seconds} s: look for files that block whoever opens \
-         them (network file systems), or give it longer (farfork checkpoint --verify-timeout)"
+        "the trial of image {cid} did not end within {seconds} s; look for files that block when they are \
+         opened (network file systems), or allow more time (farfork checkpoint --verify-timeout)"
     )]
     TrialTooSlow {
         /// The image.
@@ -119,21 +119,21 @@ pub enum NodeError {
         /// The image.
         cid: Cid,
     },
-    /// What was read would look as if it had been written.
+    /// The kernel cannot distinguish read pages from written ones.
     #[error(
-        "a clone of the pool at {} cannot be profiled: this kernel does not tell which pages of a \
-         DAX file system were only read; use Linux 6.15 or later, or keep the image in a pool on \
-         tmpfs too (farfork images export, then import)",
+        "clones of the pool at {} cannot be profiled: this kernel does not report which pages of a DAX \
+         file system were only read; use Linux 6.15 or later, or keep the image in a pool on tmpfs too \
+         (farfork images export, then import)",
         pool.display()
     )]
     ProfileMedium {
         /// The pool.
         pool: PathBuf,
     },
-    /// A range was named that the clone does not map from the pool.
+    /// No process of the image maps the range from the pool.
     #[error(
-        "no process of the image maps {range} from the pool: it is shared, or was never touched, or \
-         every clone has a copy of it anyway; farfork images show tells which processes it has"
+        "no process of the image maps {range} from the pool: the range is shared, was never touched, or \
+         is copied into every clone; farfork images show lists the processes"
     )]
     NotMapped {
         /// The range.
@@ -147,22 +147,22 @@ pub enum NodeError {
         /// Why; it may have ended.
         source: io::Error,
     },
-    /// What the tiering policy wants could not be laid down.
-    #[error("cannot prepare what the tiering policy wants of the clone's pages: {}", words::of(.source))]
+    /// The overlay of a tiering policy could not be written.
+    #[error("cannot prepare the overlay of a tiering policy: {}", words::of(.source))]
     Overlay {
         /// Why.
         source: io::Error,
     },
     /// A clone that waits in its ghost is as it is.
-    #[error("a clone that waits in its ghost is not watched: use an empty ghost, or none")]
+    #[error("cannot profile a clone that waits in its ghost; use an empty ghost, or none")]
     ProfileAttached,
-    /// Whoever asked for a clone has gone, before it ran.
-    #[error("whoever asked for the clone has gone: it was ended")]
+    /// The caller has exited before its clone ran.
+    #[error("the process that asked for the clone has exited; the clone was ended")]
     CallerGone,
-    /// What was given cannot name a node.
+    /// An invalid name of a node.
     #[error(
-        "'{name}' is no name of a node: take at most {longest} letters, digits, dots, dashes and \
-         underscores, the first one a letter or digit"
+        "invalid node name '{name}' (expected at most {longest} letters, digits, dots, dashes and \
+         underscores, starting with a letter or digit)"
     )]
     BadName {
         /// What was given.
@@ -170,19 +170,19 @@ pub enum NodeError {
         /// Most bytes.
         longest: usize,
     },
-    /// A connection has one process at each end.
+    /// A TCP connection has one process at each end.
     #[error(
-        "image {name} holds TCP connections that go on where its parent ended: start it with \
-         --pid-mode same, once"
+        "image {name} holds TCP connections, which can go on in one clone only; end the parent, and start \
+         one clone with --pid-mode same"
     )]
     Connections {
         /// The image.
         name: String,
     },
-    /// The agent is not root, and there is no user namespace for it.
+    /// The agent is not root, and cannot make a user namespace.
     #[error(
-        "cannot make a user namespace, in which a node agent works that is not root: {}; run it as \
-         root, or allow user namespaces ({})",
+        "cannot make a user namespace, which a node agent without root needs: {}; run it as root, or \
+         allow user namespaces ({})",
         words::of(.source),
         "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, \
          kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp profile"
@@ -191,10 +191,10 @@ pub enum NodeError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The agent is not root, and the image's process was somebody else.
+    /// The agent is not root, and the image's process ran as another user.
     #[error(
-        "cannot restore {name}: its process {what}; a node agent that is not root starts clones \
-         with its own identity only: have the agent run as that user, or as root"
+        "cannot restore {name}: its process {what}; a node agent without root starts clones with its own \
+         identity only: run the agent as that user, or as root"
     )]
     OtherIdentity {
         /// The image.
@@ -204,8 +204,8 @@ pub enum NodeError {
     },
     /// The agent is not root, and the clone shall have pids of its choice in a namespace of root's.
     #[error(
-        "cannot restore {name} with --pid-mode same: the kernel lets only root choose pids in this \
-         PID namespace; leave the option out, and the clone has them in a PID namespace of its own"
+        "cannot restore {name} with --pid-mode same: only root can choose pids in this PID namespace; \
+         omit the option, and the clone has its pids in a PID namespace of its own"
     )]
     SamePidUnprivileged {
         /// The image.
@@ -213,16 +213,15 @@ pub enum NodeError {
     },
     /// The agent is not root, and may not supply pages.
     #[error(
-        "a clone cannot start under {tiering} here: the kernel lets only root supply a clone's pages \
-         (userfaultfd); use mow, or have root allow it to all users (sysctl \
-         vm.unprivileged_userfaultfd=1)"
+        "cannot start a clone under {tiering}: only root may supply its pages (userfaultfd); use mow, or \
+         have root allow it to all users (sysctl vm.unprivileged_userfaultfd=1)"
     )]
     TieringUnprivileged {
         /// The policy.
         tiering: Tiering,
     },
     /// A ghost's container could not be made.
-    #[error("cannot make ghost {id}: {reason}; farfork doctor tells what ghosts need")]
+    #[error("cannot make ghost {id}: {reason}; farfork doctor shows what ghosts need")]
     Container {
         /// Its name.
         id: String,
@@ -234,7 +233,7 @@ pub enum NodeError {
     Bundle {
         /// Its directory.
         path: PathBuf,
-        /// Why, and what to do.
+        /// Why, and the remedy.
         reason: String,
     },
     /// A directory of a ghost's cannot be one in memory.
@@ -242,40 +241,43 @@ pub enum NodeError {
     Tmpfs {
         /// The directory.
         path: PathBuf,
-        /// Why, and what to do.
+        /// Why, and the remedy.
         reason: String,
     },
     /// The agent is not root.
     #[error(
-        "ghosts are containers with networks and cgroups of their own, which only root can make: run \
-         the node agent as root, or start clones without ghosts"
+        "cannot make a ghost: only root can make its network and cgroup; run the node agent as root, or \
+         start clones without ghosts"
     )]
     GhostUnprivileged,
-    /// There never was such a ghost.
-    #[error("no ghost on this node is named {id}: farfork ghost list tells which there are")]
+    /// No ghost has had this name.
+    #[error("no ghost on this node is named {id}; farfork ghost list shows the ghosts")]
     NoGhost {
         /// What was asked for.
         id: String,
     },
-    /// The ghost is no more.
-    #[error("ghost {id} {what}: start another with farfork ghost start")]
+    /// The ghost has ended.
+    #[error("ghost {id} {what}; start another with farfork ghost start")]
     GhostGone {
         /// Its name.
         id: String,
-        /// What became of it.
+        /// Why it takes no clone.
         what: String,
     },
-    /// A tree waits nowhere.
+    /// The image of a tree cannot wait in a ghost.
     #[error(
-        "image {name} is of several processes, which wait for each other when they start: start it in \
-         an empty ghost (farfork ghost start without --image)"
+        "cannot attach image {name} to a ghost: it has several processes, which wait for each other when \
+         they start; use an empty ghost (farfork ghost start without --image)"
     )]
     GhostOfTree {
         /// The image.
         name: String,
     },
     /// The ghost has another image.
-    #[error("ghost {id} has image {has} and no other: start one for {name}, or an empty one")]
+    #[error(
+        "cannot start {name} in ghost {id}: the ghost holds image {has}; start a ghost for {name}, or an \
+         empty one"
+    )]
     GhostOfImage {
         /// The ghost.
         id: String,
@@ -286,24 +288,24 @@ pub enum NodeError {
     },
     /// A ghost has a PID namespace of its own.
     #[error(
-        "a clone in a ghost has its pids in the ghost's PID namespace: leave out --pid-mode same"
+        "cannot use --pid-mode same in a ghost: a ghost has a PID namespace of its own; omit the option"
     )]
     GhostSamePid,
-    /// The image is somebody else's.
+    /// The image belongs to another user.
     #[error(
-        "ghost {id} takes images of {user} only, and {name} is none: start one for its user (farfork \
-         ghost start --user)"
+        "cannot start {name} in ghost {id}: the ghost takes images of {user} only; start one for the \
+         user of the image (farfork ghost start --user)"
     )]
     GhostOfOther {
         /// The ghost.
         id: String,
-        /// Whose it is.
+        /// The user of the ghost.
         user: String,
         /// The image.
         name: String,
     },
-    /// There is no such clone here.
-    #[error("no clone has pid {pid} on this node: farfork ps lists them")]
+    /// The node has no such clone.
+    #[error("no clone has pid {pid} on this node; farfork ps lists the clones")]
     NoClone {
         /// The pid asked for.
         pid: i32,
@@ -319,21 +321,21 @@ pub enum NodeError {
         source: io::Error,
     },
     /// The connection broke.
-    #[error("the node agent went away: {}; clones go on, and farfork node starts a new one", words::of(.0))]
+    #[error("lost the connection to the node agent: {}; clones go on, and farfork node starts a new agent", words::of(.0))]
     Connection(io::Error),
-    /// It says nothing for longer than whoever asks waits.
+    /// The agent did not answer in time.
     #[error(
-        "the node agent does not answer within {} s: it hangs, or was stopped (SIGSTOP, a debugger)",
+        "the node agent did not answer within {} s; it hangs, or was stopped (SIGSTOP, a debugger)",
         .0.as_secs()
     )]
     Late(Duration),
     /// The agent's limit of open files is reached.
     #[error(
-        "the node agent has as many files open as it may: end clones, or start it with a higher \
-         limit (ulimit -n)"
+        "the node agent has reached its limit of open files; end clones, or start it with a higher limit \
+         (ulimit -n)"
     )]
     TooManyFiles,
-    /// What came over the connection is no known message.
-    #[error("the node agent speaks another language ({0}): is it another version of farfork?")]
-    Language(String),
+    /// A message cannot be decoded.
+    #[error("protocol version mismatch with the node agent ({0}); use one version of farfork")]
+    Protocol(String),
 }

@@ -1,4 +1,4 @@
-//! Which of the caller's descriptors goes where in a clone.
+//! The external descriptors of a clone, from the caller's descriptors.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,16 +12,16 @@ use crate::addresses;
 use crate::error::NodeError;
 
 /// The caller's descriptors, each of what is not a standard stream with its place.
-struct Given {
+struct CallerFds {
     streams: Vec<OwnedFd>,
     others: Vec<(InheritedFd, OwnedFd)>,
 }
 
-/// The descriptors that the plan wants from outside, in its order: those that it cannot do
-/// without, then those that the caller may give. Of these, one that is left out has a stand-in.
+/// The external descriptors in the order of the plan: those that it needs, then the optional ones. An
+/// optional one that was not given has a stand-in.
 ///
 /// # Errors
-/// One that is missing, and one that the image has no place for.
+/// A descriptor is missing, or the image does not take one that was given.
 pub fn gather(
     model: &Model,
     call: &RestoreCall,
@@ -29,7 +29,7 @@ pub fn gather(
 ) -> Result<Vec<OwnedFd>, NodeError> {
     let others = fds.split_off(fds.len().min(3));
     let others = call.inherit.iter().copied().zip(others).collect();
-    let mut given = Given { streams: fds, others };
+    let mut given = CallerFds { streams: fds, others };
     let mut gathered = Vec::new();
     for wanted in externals(model) {
         let found = match given.take(model, wanted) {
@@ -53,18 +53,20 @@ pub fn gather(
     }
 }
 
-impl Given {
+impl CallerFds {
     fn take(&mut self, model: &Model, wanted: Supplied) -> Option<OwnedFd> {
         let index = self.others.iter().position(|(place, _)| is_meant(model, *place, wanted))?;
         Some(self.others.remove(index).1)
     }
 
-    /// The caller's own standard stream, as often as it is wanted.
+    /// A copy of the caller's standard stream.
     fn stream(&self, wanted: Supplied) -> Result<Option<OwnedFd>, NodeError> {
         let stream = self.streams.get(wanted.fd as usize);
         stream.map(|stream| stream.as_fd().try_clone_to_owned()).transpose().map_err(|error| {
             let words = words::of(&error);
-            NodeError::Agent(format!("cannot duplicate a descriptor: {words}; look for limits"))
+            NodeError::Agent(format!(
+                "cannot duplicate a descriptor: {words}; look for limits of open files"
+            ))
         })
     }
 }
@@ -97,11 +99,14 @@ fn missing(model: &Model, call: &RestoreCall, wanted: Supplied) -> NodeError {
     NodeError::MissingDescriptor { name: call.name.clone(), place, description }
 }
 
-/// What stands in a request for a descriptor that was left out.
+/// Stands in a request for a descriptor that was not given.
 pub fn stand_in() -> Result<OwnedFd, NodeError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     open("/", flags, Mode::empty()).map_err(|errno| {
-        NodeError::Agent(format!("cannot open /: {}; look for limits", words::of(&errno.into())))
+        NodeError::Agent(format!(
+            "cannot open /: {}; look for limits of open files",
+            words::of(&errno.into())
+        ))
     })
 }
 
@@ -165,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_descriptor_is_missing_is_told() {
+    fn a_missing_descriptor_is_named_with_its_process() {
         let text = gather(&model(), &call(&[(None, 7)]), fds(4)).unwrap_err().to_string();
         assert!(text.contains("--inherit-fd 11:7=PATH"), "{text}");
         let places = call(&[(None, 7), (Some(11), 7), (None, 8), (None, 9)]);

@@ -6,27 +6,28 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
 use farfork_pages::Observed;
-use farfork_pages::overlay::Start;
+use farfork_pages::overlay::{OverlayKind, Start};
 use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeRow, PageBits, PinFile, Pool, PoolError};
-use farfork_restore::{Attached, RestoreError, Source, attach};
+use farfork_restore::{AttachedImage, ImageSource, RestoreError, attach};
 use farfork_types::{Cid, Tiering};
 
 use crate::error::NodeError;
+use crate::headroom::{self, MemoryHeadroom};
 use crate::overlays::{Overlay, Overlays};
 use crate::paths;
-use crate::room::{self, Room};
+use crate::sync::locked;
 
 /// Images whose metadata is kept at hand.
 const KEPT_IMAGES: usize = 256;
-/// For so long the files of an image are taken to be as they were when last looked at.
+/// How long a check of an image's files holds.
 const FILES_FRESH: Duration = Duration::from_secs(2);
-/// For so long after its last start the files of an image are looked at every second.
+/// How long after its last start the files of an image are checked every second.
 const IN_USE: Duration = Duration::from_secs(60);
 
 /// Everything this node has attached.
@@ -49,10 +50,10 @@ pub struct NodePool {
     /// Images that were read, whether clones of them live or not.
     images: Mutex<HashMap<Cid, Arc<NodeImage>>>,
     /// What clones map of it.
-    source: Source,
-    /// An image is read once, and copied once, by whoever needs it first.
+    source: ImageSource,
+    /// An image is read once, and copied once, by the thread that needs it first.
     reading: Mutex<()>,
-    pinning: Mutex<Held>,
+    pinning: Mutex<PinLocks>,
     /// The node's tables have one writer.
     noting: Mutex<()>,
 }
@@ -61,7 +62,7 @@ pub struct NodePool {
 #[derive(Debug)]
 pub struct NodeImage {
     /// The image, read and checked.
-    pub attached: Attached,
+    pub attached: AttachedImage,
     overlays: Overlays,
     /// Clones that might have been watched.
     starts: AtomicU32,
@@ -75,7 +76,7 @@ pub struct NodeImage {
     used: Mutex<Option<Instant>>,
 }
 
-/// A reason for an image to stay: held by a clone that lives, or is being started.
+/// Keeps an image in the pool: held by a clone that lives or is being started.
 #[derive(Debug)]
 pub struct Pin {
     pool: Arc<NodePool>,
@@ -84,12 +85,12 @@ pub struct Pin {
     lock: Option<Arc<OwnedFd>>,
 }
 
-/// Locks that pins of this agent hold, one for all clones of an image: whenever anybody locks the
-/// file or closes it, the kernel looks at every lock that it has.
+/// Locks that pins of this agent hold, one for all clones of an image: at each lock and close of the file
+/// the kernel walks over all its locks.
 #[derive(Debug, Default)]
-struct Held(HashMap<ImageSlot, Weak<OwnedFd>>);
+struct PinLocks(HashMap<ImageSlot, Weak<OwnedFd>>);
 
-impl Held {
+impl PinLocks {
     fn lock(&mut self, pins: &PinFile, slot: ImageSlot) -> Result<Arc<OwnedFd>, PoolError> {
         if let Some(lock) = self.0.get(&slot).and_then(Weak::upgrade) {
             return Ok(lock);
@@ -98,11 +99,6 @@ impl Held {
         self.0.insert(slot, Arc::downgrade(&lock));
         Ok(lock)
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these guard is valid after every single step.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Images {
@@ -129,8 +125,7 @@ impl Images {
 }
 
 impl Images {
-    /// Lets go of images whose last clone has ended without this agent's knowledge: clones that
-    /// an agent before it had started.
+    /// Unpins images whose last clone has ended unnoticed: clones that an earlier agent had started.
     pub fn reconcile(&self) {
         let pools: Vec<Arc<NodePool>> = locked(&self.pools).values().cloned().collect();
         for pool in pools {
@@ -158,7 +153,7 @@ impl NodePool {
     fn open(path: &Path, node: &str, copies: bool) -> Result<NodePool, NodeError> {
         let pool = Pool::open(path)?;
         let maps_pool = pool.medium().maps_privately() && !copies;
-        let source = if maps_pool { Source::Pool } else { Source::Copy };
+        let source = if maps_pool { ImageSource::Pool } else { ImageSource::Copy };
         let file = fs::metadata(path).map_or((0, 0), |now| (now.dev(), now.ino()));
         let directory = paths::pins(node);
         // A directory that cannot be made shows as an error of the file in it.
@@ -226,7 +221,7 @@ impl NodePool {
             return Ok(image);
         }
         let cid = extents.cid;
-        if self.source == Source::Copy {
+        if self.source == ImageSource::Copy {
             let bytes = extents.extents.iter().map(|run| run.bytes()).sum();
             if !self.make_room(bytes) {
                 return Err(NodeError::NoRoomForCopy { cid, bytes });
@@ -240,18 +235,17 @@ impl NodePool {
         let image = Arc::new(image);
         if locked(&self.images).len() >= KEPT_IMAGES {
             match self.source {
-                Source::Copy => self.drop_copies_but(|_| false),
-                Source::Pool => locked(&self.images).clear(), // clones hold what they use themselves
+                ImageSource::Copy => self.drop_copies_but(|_| false),
+                ImageSource::Pool => locked(&self.images).clear(), // clones hold what they use themselves
             }
         }
         locked(&self.images).insert(cid, Arc::clone(&image));
         Ok(image)
     }
 
-    /// Copies take memory: those go that no clone has, if none was lately asked for either, or none can
-    /// be any more.
+    /// Drops copies that no clone maps, if none was requested lately or the image is gone.
     fn drop_idle_copies(&self) {
-        if self.source == Source::Copy {
+        if self.source == ImageSource::Copy {
             self.drop_copies_but(|image| {
                 let own = &image.attached.image.extents;
                 image.is_in_use() && self.pool.find(own.cid).is_ok_and(|now| now == *own)
@@ -259,7 +253,7 @@ impl NodePool {
         }
     }
 
-    /// Drops copies that no clone has.
+    /// Drops copies that no clone maps, except for those that `keeps` keeps.
     fn drop_copies_but(&self, keeps: impl Fn(&NodeImage) -> bool) {
         let is_held = |image: &NodeImage| self.pins.is_held(image.attached.image.extents.slot);
         locked(&self.images).retain(|_, image| {
@@ -267,11 +261,11 @@ impl NodePool {
         });
     }
 
-    /// Whether so much memory can be had for a copy, for which others go that no clone has. The kernel
-    /// would kill somebody.
+    /// Whether there is memory for a copy of `bytes`. If not, copies without clones are dropped first:
+    /// allocating more than there is would get processes OOM-killed.
     fn make_room(&self, bytes: u64) -> bool {
-        let own = Room::of(std::process::id() as i32);
-        let has_room = || own.has(bytes) && room::machine_has(bytes);
+        let own = MemoryHeadroom::of_process(std::process::id() as i32);
+        let has_room = || own.has(bytes) && headroom::machine_has(bytes);
         if !has_room() {
             self.drop_copies_but(|_| false);
         }
@@ -279,12 +273,12 @@ impl NodePool {
     }
 
     fn pin(self: &Arc<Self>, cid: Cid) -> Result<(ImageExtents, Pin), NodeError> {
-        // Held against `unpin`, which looks whether it drops the last lock.
-        let mut held = locked(&self.pinning);
+        // PinLocks against `unpin`, which looks whether it drops the last lock.
+        let mut locks = locked(&self.pinning);
         self.pool.pin(self.row.slot(), cid)?;
         let extents = self.pool.find(cid)?;
         let slot = extents.slot;
-        let lock = Some(held.lock(&self.pins, slot)?);
+        let lock = Some(locks.lock(&self.pins, slot)?);
         Ok((extents, Pin { pool: Arc::clone(self), cid, slot, lock }))
     }
 
@@ -298,7 +292,7 @@ impl NodePool {
 }
 
 impl NodeImage {
-    /// What clones that are watched are given beside the plan.
+    /// The overlay of profiled clones.
     pub fn watch(&self) -> Result<Option<Arc<Overlay>>, NodeError> {
         self.overlays.watch(&self.attached.image)
     }
@@ -308,11 +302,11 @@ impl NodeImage {
         self.starts.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
     }
 
-    /// Begins an epoch anew if the present one has been known here for so long: what clones have
-    /// accessed counts for nothing any more. It may be somebody else who has begun this one.
+    /// Begins a new epoch if this node has known the current one for `after`: the accessed bits are reset.
+    /// Another node may have begun the current one.
     ///
     /// # Errors
-    /// The pool has no room to say so, or the image was removed.
+    /// The pool has no room for the table, or the image was removed.
     pub fn forget_accessed(&self, pool: &Pool, after: Duration) -> Result<(), PoolError> {
         let cid = self.attached.image.extents.cid;
         let mut known = locked(&self.epoch);
@@ -327,40 +321,36 @@ impl NodeImage {
         Ok(())
     }
 
-    /// What clones under `tiering` are given beside the plan.
-    fn overlay(
-        &self,
-        pool: &Pool,
-        tiering: Tiering,
-        start: Start,
-    ) -> Result<Option<Arc<Overlay>>, NodeError> {
+    /// The overlay of this kind.
+    fn overlay(&self, pool: &Pool, kind: OverlayKind) -> Result<Option<Arc<Overlay>>, NodeError> {
+        let tiering = kind.tiering;
         if tiering != Tiering::Mow && !self.attached.medium.tells_of_faults() {
             return Err(NodeError::TieringMedium { tiering, pool: pool.path().to_owned() });
         }
-        self.overlays.get(pool, &self.attached.image, (tiering, start))
+        self.overlays.get(pool, &self.attached.image, kind)
     }
 
-    /// The same where there is so much room. What becomes local ahead may never be needed: without room for
-    /// it, it does not.
+    /// The same with a limit of memory. Pages that become local in advance may never be needed: without
+    /// memory for them they do not become local.
     pub fn overlay_within(
         &self,
         pool: &Pool,
-        (tiering, start): (Tiering, Start),
-        room: &Room,
+        kind: OverlayKind,
+        headroom: &MemoryHeadroom,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
-        let overlay = self.overlay(pool, tiering, start)?;
+        let overlay = self.overlay(pool, kind)?;
         let ahead_bytes = overlay.as_ref().map_or(0, |overlay| overlay.ahead_bytes);
-        match start {
-            _ if ahead_bytes == 0 || room.has(ahead_bytes) => Ok(overlay),
+        match kind.start {
+            _ if ahead_bytes == 0 || headroom.has(ahead_bytes) => Ok(overlay),
             Start::AtOnce => Ok(None),
             Start::Later | Start::LaterWithoutRoom => {
-                self.overlay(pool, tiering, Start::LaterWithoutRoom)
+                self.overlay(pool, OverlayKind { start: Start::LaterWithoutRoom, ..kind })
             }
         }
     }
 
-    /// No clone has been asked for, and whoever asks next has the files looked at anew: the parent goes on
-    /// with them, or others do.
+    /// Forgets the check of the files, and the use, by a trial. The next start checks the files again: the
+    /// parent, or other processes, go on writing to them.
     pub fn was_only_tried(&self) {
         (*locked(&self.used), *locked(&self.files_seen)) = (None, None);
     }

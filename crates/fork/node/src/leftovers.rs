@@ -1,14 +1,14 @@
-//! What agents have left. Pins of those that were killed: the next agent of the node clears them; where
-//! none comes, whoever checks the pool does. The directory of their ghosts' containers.
+//! What agents have left: pins of killed agents, and directories of containers. The next agent of the node
+//! clears its pins. If none starts, a check of the pool does.
 
 use std::fs;
 use std::path::Path;
 
 use farfork_pool::{Forgotten, PinFile, Pool};
 
-use crate::agent::lock;
 use crate::error::NodeError;
-use crate::ghosts::{self, Places};
+use crate::ghosts::{self, ContainerPaths};
+use crate::lock;
 use crate::paths;
 
 /// Clears the pins of nodes of this machine that have no agent, unless a clone still holds them.
@@ -24,7 +24,7 @@ pub fn clear_pins(pool: &Pool) -> Result<Vec<(String, usize)>, NodeError> {
             continue;
         }
         // Held so that no agent starts meanwhile: its pins come before the locks that back them.
-        let Ok(_lock) = lock(&paths::socket(&node)) else { continue };
+        let Ok(_lock) = lock::take(&paths::socket(&node)) else { continue };
         let pins = PinFile::open(&pins)?;
         let Some(row) = pool.row_of(&node, &pins)? else { continue };
         let count = pool.reconcile(row.slot(), &pins)?.len();
@@ -51,10 +51,10 @@ pub fn has_ghosts(node: &str) -> bool {
     found.map(|entry| entry.file_name()).any(|name| name != "runc" && name != "root")
 }
 
-/// Has all go on that is in containers of an agent, known by its socket, that has ended. By cgroup v1 nothing ends
-/// that is frozen, and with it no PID namespace that it is in.
+/// Thaws all containers of an agent that has exited, known by its socket. In cgroup v1 a frozen process does
+/// not end, nor does its PID namespace.
 pub fn thaw_ghosts(socket: &Path) {
-    ghosts::thaw(&Places::new(paths::ghosts_beside(socket)));
+    ghosts::thaw(&ContainerPaths::new(paths::ghosts_beside(socket)));
 }
 
 /// Removes the directory of a node's containers, unless one is left.

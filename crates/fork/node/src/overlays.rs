@@ -1,14 +1,14 @@
-//! Overlays of an image's plan, worked out once for all clones that start alike.
+//! Overlays of an image's plan, compiled once for all clones that start alike.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use farfork_image::format::Image;
-use farfork_pages::overlay::Start;
+use farfork_pages::overlay::{OverlayKind, Start};
 use farfork_pages::{Access, overlay};
 use farfork_pool::Pool;
 use farfork_sys::memfd;
@@ -16,8 +16,9 @@ use farfork_types::Tiering;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::NodeError;
+use crate::sync::locked;
 
-/// What the inits of an image's clones are given beside the plan.
+/// The overlay that inits of an image's clones map.
 #[derive(Debug)]
 pub struct Overlay {
     file: OwnedFd,
@@ -28,7 +29,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Nobody can write it any more: clones map it.
+    /// Writes and seals the file: clones map it.
     fn put(compiled: &overlay::Overlay) -> std::io::Result<Overlay> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("farfork-overlay", flags)?);
@@ -45,26 +46,26 @@ impl AsFd for Overlay {
     }
 }
 
-/// An overlay as it was worked out.
+/// A compiled overlay.
 #[derive(Debug)]
-struct Known {
+struct CachedOverlay {
     overlay: Option<Arc<Overlay>>,
-    /// Of what was known of the image's pages then.
+    /// The version of the side tables that it was compiled from.
     version: u64,
     /// When that was last looked at.
     looked: Instant,
 }
 
-/// For so long nobody looks whether more is known.
+/// How long an overlay is used without a look at the side tables.
 const FRESH: Duration = Duration::from_millis(100);
-/// The same for clones that start at once, by the default policy: what the init helps with is no more than
-/// a guess, and to work it out takes milliseconds for a large image, which a start waits for.
+/// The same for clones that start at once under the default policy. Their overlay only guides the helper,
+/// and compiling it for a large image delays a start by milliseconds.
 const FRESH_HELP: Duration = Duration::from_secs(1);
 
 /// Those of one image; most clones need none.
 #[derive(Debug, Default)]
 pub struct Overlays {
-    known: Mutex<HashMap<(Tiering, Start), Known>>,
+    known: Mutex<HashMap<OverlayKind, CachedOverlay>>,
     watch: OnceLock<Option<Arc<Overlay>>>,
 }
 
@@ -84,15 +85,16 @@ impl Overlays {
         &self,
         pool: &Pool,
         image: &Image,
-        kind: (Tiering, Start),
+        kind: OverlayKind,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
-        let fresh = if kind == (Tiering::Mow, Start::AtOnce) { FRESH_HELP } else { FRESH };
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let helped = OverlayKind { tiering: Tiering::Mow, start: Start::AtOnce };
+        let fresh = if kind == helped { FRESH_HELP } else { FRESH };
+        let mut all = locked(&self.known);
         let fresh = all.get(&kind).filter(|known| known.looked.elapsed() < fresh);
         if let Some(known) = fresh {
             return Ok(known.overlay.clone());
         }
-        // What cannot be read, of an image that goes for example, only makes clones slower.
+        // Side tables that cannot be read, as of a removed image, only make clones slower.
         let cid = image.extents.cid;
         let version = pool.access_version(cid).unwrap_or(0);
         let looked = Instant::now();
@@ -104,10 +106,10 @@ impl Overlays {
             0 => Access::default(),
             _ => pool.access(cid).map(Access::from).unwrap_or_default(),
         };
-        let compiled = overlay::compile(image, &access, kind.0, kind.1);
+        let compiled = overlay::compile(image, &access, kind);
         let put = compiled.map(|compiled| Overlay::put(&compiled)).transpose();
         let overlay = put.map_err(|source| NodeError::Overlay { source })?.map(Arc::new);
-        all.insert(kind, Known { overlay: overlay.clone(), version, looked });
+        all.insert(kind, CachedOverlay { overlay: overlay.clone(), version, looked });
         Ok(overlay)
     }
 }

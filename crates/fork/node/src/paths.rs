@@ -57,8 +57,8 @@ fn shared_memory(uid: u32) -> PathBuf {
     PathBuf::from(format!("/dev/shm/farfork-{uid}"))
 }
 
-/// Makes the directory that agents listen in, or the embedded pool lies in. Where everybody may
-/// make one of this name, it must be this user's.
+/// Makes the directory that agents listen in, or the embedded pool lies in. In shared memory, where every
+/// user may make a directory of this name, it must be this user's.
 pub fn make_run_directory(directory: &Path) -> io::Result<()> {
     let uid = rustix::process::geteuid().as_raw();
     let own = shared_memory(uid);
@@ -68,12 +68,12 @@ pub fn make_run_directory(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)
 }
 
-/// Demands that what lies at `path` is this user's: to be called before anything there is believed. Where
-/// everybody may make a directory of this name, somebody else may have been first, with a pool and a
-/// socket of their own in it. What is not there is not believed either.
+/// Demands that the directory of `path` in shared memory is this user's. To be called before anything
+/// there is trusted: every user may make a directory of this name, with a pool and a socket in it. A
+/// directory that does not exist is accepted.
 ///
 /// # Errors
-/// It is somebody else's, or open to others; it cannot be looked at.
+/// It belongs to another user, or is open to others; it cannot be examined.
 pub fn demand_own(path: &Path) -> io::Result<()> {
     let uid = rustix::process::geteuid().as_raw();
     let own = shared_memory(uid);
@@ -93,15 +93,15 @@ fn make_private(directory: &Path, uid: u32) -> io::Result<()> {
     }
 }
 
-/// In a directory in which nobody takes away what is others', as `/dev/shm`, this stays so.
+/// In a sticky directory, as `/dev/shm`, no other user can replace what was checked.
 fn check_private(directory: &Path, uid: u32) -> io::Result<()> {
     let found = fs::symlink_metadata(directory)?;
     if found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0 {
         return Ok(());
     }
     let text = format!(
-        "{} is somebody else's, or open to others: remove it, or set FARFORK_RUN to a directory of \
-         your own",
+        "{} belongs to another user, or is open to others; remove it, or set FARFORK_RUN to a \
+         directory of your own",
         directory.display()
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
@@ -132,7 +132,7 @@ pub fn pool_name(pool: &Pool) -> String {
     pool.uuid().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// File whose lock tells that the agent of `node` lives; it stays when the agent has gone.
+/// File that the agent of `node` locks as long as it lives. The file stays when the agent has exited.
 pub fn lock(node: &str) -> PathBuf {
     run_directory().join(format!("{node}.lock"))
 }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_elsewhere_or_not_there_is_not_looked_at() {
+    fn paths_elsewhere_or_missing_are_accepted() {
         let own = shared_memory(rustix::process::geteuid().as_raw());
         for path in [Path::new("/"), Path::new("/dev/shm/farfork-x/run"), &own.with_extension("x")]
         {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_named_by_what_no_path_leads_out_of() {
+    fn names_of_nodes_cannot_leave_a_directory() {
         for name in ["local", "n2", "rack-7.host_3", "0"] {
             assert!(check_name(name).is_ok(), "{name}");
         }

@@ -3,16 +3,16 @@
 //! ```text
 //!  watched clone ── page maps ──► Watched::look ─► Observed ─► this node's table beside the image
 //! ```
-//! A watched clone's page tables only ever gain pages, so that each look tells all that it has
-//! touched since it started, and to look again costs no more than a walk over its page tables (about
-//! 60 us for 2,000 pages). Looks come at growing intervals, and before a signal is sent to the clone
-//! by way of the agent. What it touches between the last look and an end of its own is not told: its
-//! memory is gone before anybody hears of that.
+//! A watched clone's page tables only ever gain pages. So each look shows all that it has touched since
+//! it started, and another look costs only a walk over its page tables (about 60 us for 2,000 pages).
+//! The agent looks at growing intervals, and before it sends a signal to the clone. What a clone touches
+//! between the last look and an exit of its own is not recorded: its memory is gone before the agent
+//! learns of the exit.
 
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,21 +20,22 @@ use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_pages::{Observed, Touched};
 use farfork_pool::{Epochs, Medium, Pool, PoolError};
-use farfork_restore::Attached;
+use farfork_restore::AttachedImage;
 use farfork_sys::memory::{PAGE_FILE, PageRun, pages_with_content, watched_pages};
 use farfork_sys::proc;
 use farfork_sys::status::Status;
 use farfork_types::{Cid, PAGE_BYTES};
 
 use crate::images::NodePool;
+use crate::sync::locked;
 
 /// When a clone is first looked at, and by how much the intervals grow.
-const FIRST: Duration = Duration::from_millis(100);
+const FIRST_LOOK: Duration = Duration::from_millis(100);
 const GROWTH: u32 = 2;
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// The page maps of a clone's processes. They stay those of the memory that the clone was started
-/// with, whoever gets its pids, and tell nothing once that is gone.
+/// The page maps of a clone's processes. They refer to the memory that the clone was started with, even
+/// if its pids are reused, and show nothing once that memory is gone.
 #[derive(Debug)]
 pub struct Watched {
     members: Vec<(File, Vec<MappedSpan>)>,
@@ -69,7 +70,7 @@ impl Watched {
                 for run in watched_pages(pagemap, span.address, end)? {
                     let is_file = run.categories & PAGE_FILE != 0;
                     let touched = if is_file { Touched::Read } else { Touched::Written };
-                    observed.add(*span, (run.start, run.end), touched);
+                    observed.add(*span, run.start..run.end, touched);
                 }
             }
         }
@@ -77,13 +78,13 @@ impl Watched {
     }
 }
 
-/// Whether the kernel tells pages of the pool that were only read from those that were written:
-/// before Linux 6.15 it counts those of a DAX file system as nobody's. It is asked about a page of
-/// the image that this process reads itself.
+/// Whether the kernel reports which pages of the pool were only read. Before Linux 6.15 it does not
+/// report read pages of a DAX file system as pages of a file. This process reads a page of the image and
+/// looks how the kernel reports it.
 ///
 /// # Errors
 /// [`PoolError`]: the image cannot be read.
-pub fn are_read_pages_told(pool: &Pool, attached: &Attached) -> Result<bool, PoolError> {
+pub fn are_read_pages_reported(pool: &Pool, attached: &AttachedImage) -> Result<bool, PoolError> {
     if attached.medium != Medium::Dax {
         return Ok(true);
     }
@@ -125,11 +126,11 @@ pub struct Profile {
     cid: Cid,
     /// Those in which it started.
     epochs: Epochs,
-    seen: Mutex<Seen>,
+    seen: Mutex<Progress>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Progress {
     last: Observed,
     is_over: bool,
 }
@@ -140,19 +141,18 @@ impl Profile {
         Profile { watched, pool, cid, epochs, seen: Mutex::default() }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        // Every step leaves it valid.
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seen(&self) -> MutexGuard<'_, Progress> {
+        locked(&self.seen)
     }
 
-    /// Looks at the clone and adds to its node's table what is new. What goes wrong shows in the
-    /// table: it tells nothing. The image may have been removed, or the pool be full.
+    /// Looks at the clone and adds new pages to its node's table. Errors are ignored: the image may have
+    /// been removed, or the pool may be full.
     pub fn sample(&self) {
         self.look(&mut self.seen());
     }
 
-    /// Looks once more and never again: pages are to become local that the clone has not written, and
-    /// would be taken for written ones.
+    /// Looks for the last time. Pages are about to become local that the clone has not written, and
+    /// would count as written.
     pub fn finish(&self) {
         let mut seen = self.seen();
         self.look(&mut seen);
@@ -164,9 +164,9 @@ impl Profile {
         !self.seen().is_over
     }
 
-    fn look(&self, seen: &mut Seen) {
+    fn look(&self, seen: &mut Progress) {
         let Ok(mut now) = self.watched.look() else { return };
-        let Seen { last, is_over: false } = seen else { return };
+        let Progress { last, is_over: false } = seen else { return };
         // A clone that has ended, or has discarded memory, has touched what it has touched.
         now.read.merge(&last.read);
         now.written.merge(&last.written);
@@ -198,7 +198,7 @@ impl Sampler {
     }
 }
 
-/// Whom to look at, when, and after how long again.
+/// The clones to look at: when next, and the interval after that.
 #[derive(Default)]
 struct Schedule {
     looks: Vec<(Instant, Duration, Weak<Profile>)>,
@@ -210,7 +210,7 @@ impl Schedule {
             let next = self.looks.iter().map(|(at, ..)| *at).min();
             let wait = next.map_or(LONGEST, |at| at.saturating_duration_since(Instant::now()));
             match new.recv_timeout(wait) {
-                Ok(profile) => self.looks.push((Instant::now() + FIRST, FIRST, profile)),
+                Ok(profile) => self.looks.push((Instant::now() + FIRST_LOOK, FIRST_LOOK, profile)),
                 Err(RecvTimeoutError::Timeout) => self.look(Instant::now()),
                 Err(RecvTimeoutError::Disconnected) => return,
             }

@@ -3,16 +3,16 @@
 //! ```text
 //!  wanted pages of the image ─► addresses ─► mapped from the pool now? ─► make_local ─► look again
 //! ```
-//! Nothing of it is seen by the clone but speed: bytes, mappings and faults of its own stay what they
-//! are (`farfork_sys::promote`). Only pages that its page tables show as the pool's are touched, in
-//! mappings that are the image's still: what a clone has discarded, moved, protected or replaced is
-//! left alone, what it has not touched yet is left to its tiering policy, and so are pages that a
-//! userfaultfd of its own protects, whose handler would be asked. Between that look and the call lie a
-//! few microseconds. Whatever the clone has put there by then loses nothing either: it has memory a
-//! little earlier than it would have.
+//! The clone notices only the speed: its bytes, mappings and faults stay as they are
+//! (`farfork_sys::promote`). Only pages that its page tables show as the pool's are promoted, in mappings
+//! that are still of the image. Pages that the clone has discarded, moved, protected or replaced are left
+//! alone. So are pages that it has not touched yet, which are left to its tiering policy, and pages that a
+//! userfaultfd of its own protects, whose handler would get a fault. Between the look and the call lie a
+//! few microseconds. Memory that the clone has put there meanwhile loses nothing: it becomes present a
+//! little earlier.
 //!
-//! Memory is charged to the clone. Where its cgroup has a limit, promotion stops before the kernel
-//! would have to kill.
+//! Memory is charged to the clone. Where its cgroup has a limit, promotion stops before the clone would be
+//! OOM-killed.
 
 use std::fs::File;
 use std::io;
@@ -30,9 +30,9 @@ use farfork_types::wire::{AddressRange, Promoted, Promotion};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use crate::error::NodeError;
+use crate::headroom::MemoryHeadroom;
 use crate::images::NodeImage;
 use crate::profile::members_of;
-use crate::room::Room;
 
 /// The file that clones of an image map, and where in it each chunk of the image lies.
 struct Source<'i> {
@@ -47,7 +47,7 @@ struct Target<'t> {
     pagemap: File,
     maps: File,
     source: Source<'t>,
-    room: Room,
+    headroom: MemoryHeadroom,
     done: &'t AtomicU64,
 }
 
@@ -87,7 +87,7 @@ pub fn promote(
     pages: &PageSet,
     done: &AtomicU64,
 ) -> io::Result<Promoted> {
-    // Whoever serves the clone's requests comes first.
+    // The threads that serve the clone's requests come first.
     let _displaces_nobody = Patience::begin();
     let read = &image.attached.image;
     let (device, inode) = image.attached.pool_file();
@@ -95,9 +95,9 @@ pub fn promote(
     for (pid, member) in members_of(pid, &read.model) {
         let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
         let source = Source { device, inode, placement: &read.placement };
-        let room = Room::of(pid);
+        let headroom = MemoryHeadroom::of_process(pid);
         let (pagemap, maps) = (open("pagemap")?, open("maps")?);
-        let target = Target { pid, pagemap, maps, source, room, done };
+        let target = Target { pid, pagemap, maps, source, headroom, done };
         for span in member.memory.mapped_spans() {
             target.span(span, pages, &mut sum)?;
         }
@@ -144,7 +144,7 @@ impl Target<'_> {
         let asked = bytes / PAGE_BYTES;
         if !self.is_images(&piece, span)? {
             sum.kept_pages += asked;
-        } else if !self.room.has(bytes) {
+        } else if !self.headroom.has(bytes) {
             sum.refused_pages += asked;
         } else {
             promote::make_local(self.pid, piece.start, bytes)?;
@@ -156,9 +156,8 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// What the pool shows of a window is mapped by one entry, as long as none of it is local: the first
-    /// page that becomes so takes the others out of the page table. Whoever reads one page, has the
-    /// kernel map those around it.
+    /// One page table entry maps a window of 2 MiB, as long as none of its pages is local. The first page
+    /// that becomes local unmaps the others. Reading one page makes the kernel map those around it again.
     fn map_again(&self, before: &[PageRun], (start, end): (u64, u64)) -> io::Result<()> {
         let there = |runs: &[PageRun]| count(runs, true) + count(runs, false);
         if there(&self.present(start, end)?) >= there(before) {
@@ -168,7 +167,7 @@ impl Target<'_> {
             let blocks =
                 (align_down(run.start, AROUND_BYTES)..run.end).step_by(AROUND_BYTES as usize);
             for block in blocks {
-                // What cannot be read any more is not there any more.
+                // A page that cannot be read any more is not mapped any more.
                 let _ = memory::read(self.pid, block.max(run.start), &mut [0]);
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::ghosts::Container;
 use crate::images::{NodeImage, NodePool, Pin};
 use crate::profile::Profile;
+use crate::sync::{locked, unpoisoned};
 
 /// Most ended clones that are remembered for `wait`.
 const REMEMBERED: usize = 4096;
 
 /// A clone that has been started.
 #[derive(Debug)]
-pub struct Clone {
+pub struct RunningClone {
     /// Its pid as seen here.
     pub pid: i32,
     /// Its image.
@@ -36,38 +37,40 @@ pub struct Clone {
     pub tiering: Tiering,
     /// Which pages it touches, if it is watched.
     pub profile: Option<Arc<Profile>>,
-    /// Its image as this node has it, and where that lies.
-    pub image: (Arc<NodePool>, Arc<NodeImage>),
+    /// The pool of its image.
+    pub pool: Arc<NodePool>,
+    /// Its image as this node has it.
+    pub image: Arc<NodeImage>,
     /// Bytes that were made local while it ran.
     pub promoted_bytes: AtomicU64,
     seen: AtomicI32,
     started: Started,
-    /// All that descends from it, if the kernel does not end that with its init.
+    /// All its descendants, if the kernel does not end them with its init.
     members: Option<Members>,
     /// The clone and no other process that has its pid later; nothing if it has ended already.
     process: Option<OwnedFd>,
     pin: Mutex<Option<Pin>>,
-    /// Whether it was killed; it is not frozen after that, or would not end.
+    /// Whether it was killed. It is not frozen after that, or would not end.
     is_killed: AtomicBool,
     /// What it runs in, if it was started in a ghost.
     container: Mutex<Option<Container>>,
 }
 
-/// How a clone has ended.
+/// The end of a clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct CloneEnd {
     /// As `waitpid` gives it.
     pub wait_status: i32,
-    /// What else is known about it, in words.
+    /// A message, if more is known.
     pub reason: Option<String>,
 }
 
 /// Why a clone ends whose init was killed.
-const WITHOUT_INIT: &str = "its init was killed, which answers its calls on memory, and so it was ended, \
-    too; start it anew";
+const WITHOUT_INIT: &str = "its init was killed, so the clone was ended, too: its memory calls need the \
+    init; start it again";
 
-impl Clone {
-    /// Its pid as seen by whoever started it, perhaps from another PID namespace.
+impl RunningClone {
+    /// Its pid as its caller sees it, maybe from another PID namespace.
     pub fn seen(&self) -> i32 {
         self.seen.load(Ordering::SeqCst)
     }
@@ -85,17 +88,17 @@ impl Clone {
         }
     }
 
-    /// Kills it. While it pauses it would not end, and from now on it does not pause any more.
+    /// Kills it, and thaws it: a frozen process does not end. From now on it is not frozen any more.
     fn kill(&self, process: &OwnedFd) -> io::Result<()> {
         self.is_killed.store(true, Ordering::SeqCst);
         pidfd::send_signal(process, libc::SIGKILL)?;
         self.resume()
     }
 
-    /// Has it and all that is in its container stand still, without its noticing.
+    /// Freezes its container.
     pub fn pause(&self) -> io::Result<()> {
         let outside = io::Error::new(io::ErrorKind::Unsupported, "it was not started in a ghost");
-        // Under the lock of the container, so that whoever kills it thaws it after this.
+        // Under the lock of the container, so that a concurrent kill thaws it after this.
         let freeze = |container: &Container| match self.is_killed.load(Ordering::SeqCst) {
             true => Err(io::Error::from_raw_os_error(libc::ESRCH)),
             false => container.freeze(),
@@ -103,14 +106,14 @@ impl Clone {
         self.ghost(freeze).unwrap_or(Err(outside))
     }
 
-    /// Has it go on.
+    /// Thaws its container.
     pub fn resume(&self) -> io::Result<()> {
         self.ghost(Container::thaw).unwrap_or(Ok(()))
     }
 
-    /// Kills the clone of an init that was killed, and all that descends from it, as nobody is left to
-    /// answer their memory calls, and waits until they map nothing any more. Where the init was pid 1
-    /// the kernel does both.
+    /// Kills the clone of an init that was killed, with all its descendants: no supervisor answers their
+    /// memory calls any more. Waits until they map nothing any more. Where the init was pid 1 the kernel
+    /// does both.
     fn follow_init(&self) {
         if let Some(members) = &self.members {
             members.end();
@@ -123,7 +126,7 @@ impl Clone {
 
     /// Looks at the container of its ghost, if it has one and has not ended.
     pub fn ghost<T>(&self, at: impl FnOnce(&Container) -> T) -> Option<T> {
-        self.container.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(at)
+        locked(&self.container).as_ref().map(at)
     }
 
     /// Name of its ghost.
@@ -133,24 +136,24 @@ impl Clone {
 
     /// Takes its container away, which may last: never under the lock of the tables.
     fn leave_container(&self) {
-        let container = self.container.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let container = locked(&self.container).take();
         drop(container);
     }
 
     /// Drops the pin, which may give chunks back: never under the lock of the tables.
     fn unpin(&self) {
-        let pin = self.pin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let pin = locked(&self.pin).take();
         drop(pin);
     }
 }
 
-/// Number of a clone. Pids come again, while an older clone of the same pid is still listed.
+/// CloneNumber of a clone. Pids come again, while an older clone of the same pid is still listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Number(u64);
+pub struct CloneNumber(u64);
 
-/// Where a clone comes from.
+/// A clone that has started, as it is registered.
 #[derive(Debug)]
-pub struct Origin {
+pub struct CloneOrigin {
     /// Its pid as seen here.
     pub pid: i32,
     /// Its image.
@@ -161,32 +164,38 @@ pub struct Origin {
     pub tiering: Tiering,
     /// Which pages it touches, if it is watched.
     pub profile: Option<Arc<Profile>>,
-    /// Its image as this node has it, and where that lies.
-    pub image: (Arc<NodePool>, Arc<NodeImage>),
+    /// The pool of its image.
+    pub pool: Arc<NodePool>,
+    /// Its image as this node has it.
+    pub image: Arc<NodeImage>,
+    /// Keeps the image in the pool.
+    pub pin: Pin,
+    /// Its ghost's container, if it was started in a ghost.
+    pub container: Option<Container>,
 }
 
 /// What it takes to follow a clone to its end.
 #[derive(Debug)]
-pub struct Followed {
-    number: Number,
+pub struct FollowedClone {
+    number: CloneNumber,
     process: Option<OwnedFd>,
     members: Option<Members>,
 }
 
 /// What is remembered of a clone that has ended.
 #[derive(Debug)]
-struct Ended {
-    number: Number,
+struct EndedClone {
+    number: CloneNumber,
     seen: i32,
-    end: End,
+    end: CloneEnd,
 }
 
-/// How the watcher learns of an end.
+/// How a clone has ended.
 #[derive(Clone, Copy, Debug)]
-enum News {
-    /// The init tells the clone's wait status.
-    Told(i32),
-    /// The init is gone without a word: it was killed.
+enum Cause {
+    /// The init has reported the clone's wait status.
+    Exited(i32),
+    /// The init has ended without a report: it was killed.
     InitKilled,
 }
 
@@ -200,9 +209,9 @@ pub struct Registry {
 
 #[derive(Debug)]
 struct State {
-    living: BTreeMap<Number, Arc<Clone>>,
+    living: BTreeMap<CloneNumber, Arc<RunningClone>>,
     /// In the order of their ends.
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedClone>,
     next: u64,
     idle_since: Instant,
 }
@@ -221,13 +230,12 @@ impl Registry {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every step leaves the tables valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Begins to follow a clone; [`add`](Registry::add) is next. Without this its end would never
     /// be seen.
-    pub fn follow(&self, pid: i32, started: &Started) -> io::Result<Followed> {
+    pub fn follow(&self, pid: i32, started: &Started) -> io::Result<FollowedClone> {
         let process = match pidfd::open(pid) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
             other => Some(other?),
@@ -235,76 +243,73 @@ impl Registry {
         let members = if started.has_namespace {
             None
         } else {
-            // Of the init first: the clone may do with its namespaces what it likes.
-            Members::of(started.init_pid()).or_else(|_| Members::of(pid)).ok()
+            // The init's first: the clone may have changed its namespaces.
+            Members::of_process(started.init_pid()).or_else(|_| Members::of_process(pid)).ok()
         };
         let mut state = self.state();
-        let number = Number(state.next);
+        let number = CloneNumber(state.next);
         epoll::add(&self.epoll, started.as_fd(), EventData::new_u64(number.0), EventFlags::IN)?;
         state.next += 1;
-        Ok(Followed { number, process, members })
+        Ok(FollowedClone { number, process, members })
     }
 
     /// Adds a running clone.
     pub fn add(
         &self,
-        followed: Followed,
-        Origin { pid, cid, name, tiering, profile, image }: Origin,
+        followed: FollowedClone,
+        origin: CloneOrigin,
         started: Started,
-        (pin, container): (Pin, Option<Container>),
-    ) -> Number {
-        let Followed { number, process, members } = followed;
-        let (seen, pin) = (AtomicI32::new(pid), Mutex::new(Some(pin)));
-        let container = Mutex::new(container);
-        let promoted_bytes = AtomicU64::new(0);
-        let clone = Clone {
-            pid,
-            cid,
-            name,
-            tiering,
-            profile,
-            image,
-            promoted_bytes,
-            seen,
+    ) -> CloneNumber {
+        let FollowedClone { number, process, members } = followed;
+        let clone = RunningClone {
+            pid: origin.pid,
+            cid: origin.cid,
+            name: origin.name,
+            tiering: origin.tiering,
+            profile: origin.profile,
+            pool: origin.pool,
+            image: origin.image,
+            promoted_bytes: AtomicU64::new(0),
+            seen: AtomicI32::new(origin.pid),
             started,
             members,
             process,
-            pin,
+            pin: Mutex::new(Some(origin.pin)),
             is_killed: AtomicBool::new(false),
-            container,
+            container: Mutex::new(origin.container),
         };
         self.state().living.insert(number, Arc::new(clone));
         number
     }
 
     /// Clones that live.
-    pub fn living(&self) -> Vec<Arc<Clone>> {
+    pub fn living(&self) -> Vec<Arc<RunningClone>> {
         self.state().living.values().cloned().collect()
     }
 
     /// The living clone with this number.
-    pub fn get(&self, number: Number) -> Option<Arc<Clone>> {
+    pub fn get(&self, number: CloneNumber) -> Option<Arc<RunningClone>> {
         self.state().living.get(&number).cloned()
     }
 
-    /// Notes how whoever started a clone sees it, who knows of it from now on.
-    pub fn seen(&self, number: Number, seen: i32) {
+    /// Notes the pid by which the caller sees its clone. The caller knows of the clone from now on.
+    pub fn seen(&self, number: CloneNumber, seen: i32) {
         let mut state = self.state();
         // A pid that comes again means the younger clone.
         state.ended.retain(|ended| ended.seen != seen || ended.number == number);
         if let Some(clone) = state.living.get(&number) {
             clone.seen.store(seen, Ordering::SeqCst);
-            clone.started.is_known();
+            clone.started.confirm();
         } else if let Some(ended) = state.ended.iter_mut().find(|ended| ended.number == number) {
             ended.seen = seen;
         }
     }
 
-    /// The clone that the kernel says a call is `about`, by its pid here, or else the one that was
-    /// started as `seen`, be it alive or not; the youngest of several.
-    pub fn find(&self, about: Option<i32>, seen: i32) -> Option<Number> {
+    /// The clone that a call is `about`, by the pid that the kernel has translated, or else the one that
+    /// its caller sees as `seen`, alive or not; the youngest of several.
+    pub fn find(&self, about: Option<i32>, seen: i32) -> Option<CloneNumber> {
         let state = self.state();
-        let living = |is_it: &dyn Fn(&Clone) -> bool| {
+        let living = |is_it: &dyn Fn(&RunningClone) -> bool| {
             state.living.iter().rev().find(|(_, clone)| is_it(clone)).map(|(number, _)| *number)
         };
         let ended = || state.ended.iter().rev().find(|ended| ended.seen == seen);
@@ -315,7 +320,7 @@ impl Registry {
     }
 
     /// Waits for the end of a clone; nothing if it is not known any more.
-    pub fn wait(&self, number: Number) -> Option<End> {
+    pub fn wait(&self, number: CloneNumber) -> Option<CloneEnd> {
         let mut state = self.state();
         loop {
             if let Some(ended) = state.ended.iter().find(|ended| ended.number == number) {
@@ -324,7 +329,7 @@ impl Registry {
             if !state.living.contains_key(&number) {
                 return None;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.changed.wait(state));
         }
     }
 
@@ -350,53 +355,53 @@ impl Registry {
                     continue; // interrupted
                 }
                 for event in &events {
-                    self.hear(scope, Number(event.data.u64()));
+                    self.read_status(scope, CloneNumber(event.data.u64()));
                 }
             }
         })
     }
 
-    /// Hears what an init has to say. What follows an end waits for others, who may take their
-    /// time, and so gets a thread of its own.
-    fn hear<'s>(&'s self, scope: &'s Scope<'s, '_>, number: Number) {
+    /// Reads a message of an init. The work after an end waits for other processes, which may take long,
+    /// and so gets a thread of its own.
+    fn read_status<'s>(&'s self, scope: &'s Scope<'s, '_>, number: CloneNumber) {
         let Some(clone) = self.get(number) else { return };
-        let news = match clone.started.next(&[]) {
+        let cause = match clone.started.next(&[]) {
             Ok(Event::Running { .. } | Event::Waits { .. } | Event::Warned(_)) => return,
-            Ok(Event::Exited(status)) => News::Told(status),
-            Err(_) => News::InitKilled,
+            Ok(Event::Exited(status)) => Cause::Exited(status),
+            Err(_) => Cause::InitKilled,
         };
         let _ = epoll::delete(&self.epoll, clone.started.as_fd());
-        let bury = move || self.bury(number, news);
-        if thread::Builder::new().spawn_scoped(scope, bury).is_err() {
-            bury();
+        let finish = move || self.finish(number, cause);
+        if thread::Builder::new().spawn_scoped(scope, finish).is_err() {
+            finish();
         }
     }
 
-    /// Init and clone hold the pin's lock until they have gone, and whoever waits for the clone
-    /// may go on to remove the pool: first the init, then the pin, then the news.
+    /// Init and clone hold the pin's lock until they have ended, and a process that waits for the clone
+    /// may remove the pool next. So first the init is reaped, then the pin dropped, then the end reported.
     ///
-    /// A container goes before the news, too: whoever hears of the end finds nothing left.
-    fn bury(&self, number: Number, news: News) {
+    /// The container is deleted before the report, too: after it nothing is left.
+    fn finish(&self, number: CloneNumber, cause: Cause) {
         let Some(clone) = self.get(number) else { return };
-        if matches!(news, News::InitKilled) {
+        if matches!(cause, Cause::InitKilled) {
             clone.follow_init();
         }
         let _ = waitpid(Pid::from_raw(clone.started.init_pid()), None);
         clone.unpin();
-        let (wait_status, alone) = match news {
-            News::Told(status) => (status, None),
-            News::InitKilled => (libc::SIGKILL, Some(WITHOUT_INIT.to_owned())),
+        let (wait_status, alone) = match cause {
+            Cause::Exited(status) => (status, None),
+            Cause::InitKilled => (libc::SIGKILL, Some(WITHOUT_INIT.to_owned())),
         };
         let reason = clone.ghost(Container::shortage).flatten().or(alone);
         clone.leave_container();
         drop(clone);
-        self.end(number, End { wait_status, reason });
+        self.end(number, CloneEnd { wait_status, reason });
     }
 
-    fn end(&self, number: Number, end: End) {
+    fn end(&self, number: CloneNumber, end: CloneEnd) {
         let mut state = self.state();
         let Some(clone) = state.living.remove(&number) else { return };
-        state.ended.push_back(Ended { number, seen: clone.seen(), end });
+        state.ended.push_back(EndedClone { number, seen: clone.seen(), end });
         if state.ended.len() > REMEMBERED {
             state.ended.pop_front();
         }

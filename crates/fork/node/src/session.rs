@@ -1,4 +1,4 @@
-//! One client's call, from its request to its last reply.
+//! One session: a client's call, from its request to its last reply.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -15,12 +15,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::channel::{Channel, Received};
 use crate::error::NodeError;
 use crate::ghosts::Ghosts;
+use crate::headroom::MemoryHeadroom;
 use crate::images::Images;
+use crate::preforked::PreforkedInits;
 use crate::profile::Sampler;
 use crate::promote;
-use crate::registry::{Clone, End, Number, Registry};
-use crate::room::Room;
-use crate::spares::Spares;
+use crate::registry::{CloneEnd, CloneNumber, Registry, RunningClone};
 use crate::usage;
 use crate::user::OwnIds;
 
@@ -31,8 +31,8 @@ pub struct Node {
     pub name: String,
     /// The ids that all clones have, if it is not root's.
     pub own_ids: Option<OwnIds>,
-    /// How much memory may be charged to clones without a container of their own.
-    pub room: Room,
+    /// Memory that may still be charged to clones without a container of their own.
+    pub headroom: MemoryHeadroom,
     /// Images in use.
     pub images: Images,
     /// Its clones.
@@ -40,12 +40,12 @@ pub struct Node {
     /// What clones are forked from.
     pub template: Arc<Mutex<Template>>,
     /// What has the next clone's init ready.
-    pub spares: Option<Spares>,
+    pub preforked: Option<PreforkedInits>,
     /// What looks at watched clones.
     pub sampler: Sampler,
-    /// One clone in so many is watched without being asked for; 0 for none.
+    /// One of so many clones of an image is profiled without a request; 0 for none.
     pub profile_every: u32,
-    /// After so long it is forgotten what clones have accessed, when one is watched without being asked for.
+    /// After this time the accessed bits of an image are reset, when a clone is profiled without a request.
     pub reset_accessed: Option<Duration>,
     /// Containers that wait for clones.
     pub ghosts: Ghosts,
@@ -62,7 +62,7 @@ impl Node {
         let result = match document {
             Call::Restore(call) => self.restore(channel, &call, fds),
             Call::Verify(call) => self.verify(channel, &call),
-            Call::Seen { .. } => Err(NodeError::Language("nothing was started".to_owned())),
+            Call::Seen { .. } => Err(NodeError::Protocol("no clone was started".to_owned())),
             Call::Wait { pid } => self.wait(channel, about, pid),
             Call::Kill { pid, signal } => self.kill(channel, about, pid, signal),
             Call::Pause { pid, paused } => self.pause(channel, about, pid, paused),
@@ -86,16 +86,16 @@ impl Node {
         fds: Vec<OwnedFd>,
     ) -> Result<(), NodeError> {
         let started = self.start(channel, call, fds);
-        if let Some(spares) = &self.spares {
-            spares.used();
+        if let Some(preforked) = &self.preforked {
+            preforked.used();
         }
         let (number, running) = started?;
         let pid = running.pid;
-        let told = channel.send_about(&Reply::Running(running), pid);
+        let sent = channel.send_about(&Reply::Running(running), pid);
         let Ok(Some(Received { document: Call::Seen { pid: seen }, .. })) =
-            told.and_then(|()| channel.receive())
+            sent.and_then(|()| channel.receive())
         else {
-            // Whoever asked has gone, and nobody else knows of the clone.
+            // The caller has exited, and no other process knows of the clone.
             self.registry.get(number).map(|clone| clone.signal(libc::SIGKILL));
             return Ok(());
         };
@@ -106,10 +106,10 @@ impl Node {
         self.attend(channel, number)
     }
 
-    /// Tells the end of a clone to its caller, and ends the clone when the caller goes first.
-    fn attend(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
+    /// Reports the end of a clone to its caller, and kills the clone when the caller exits first.
+    fn attend(&self, channel: &Channel, number: CloneNumber) -> Result<(), NodeError> {
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| self.tell_end(channel, number));
+            let waiter = scope.spawn(|| self.report_end(channel, number));
             while !waiter.is_finished() {
                 if has_hung_up(channel) {
                     // One that has just ended takes no signal.
@@ -121,20 +121,22 @@ impl Node {
         Ok(())
     }
 
-    /// A clone of this session is known at least until somebody was told of its end.
-    fn tell_end(&self, channel: &Channel, number: Number) -> Result<(), NodeError> {
-        let Some(End { wait_status, reason }) = self.registry.wait(number) else { return Ok(()) };
+    /// Waits for the end of a clone and reports it.
+    fn report_end(&self, channel: &Channel, number: CloneNumber) -> Result<(), NodeError> {
+        let Some(CloneEnd { wait_status, reason }) = self.registry.wait(number) else {
+            return Ok(());
+        };
         channel.send(&Reply::Exited { wait_status, reason }, &[])
     }
 
     fn wait(&self, channel: &Channel, about: Option<i32>, seen: i32) -> Result<(), NodeError> {
         let no_clone = NodeError::NoClone { pid: seen };
         let number = self.registry.find(about, seen).ok_or(no_clone)?;
-        self.tell_end(channel, number)
+        self.report_end(channel, number)
     }
 
     /// The living clone that a call is `about`, or that its client sees as `seen`.
-    fn clone_of(&self, about: Option<i32>, seen: i32) -> Result<Arc<Clone>, NodeError> {
+    fn clone_of(&self, about: Option<i32>, seen: i32) -> Result<Arc<RunningClone>, NodeError> {
         let found = self.registry.find(about, seen).and_then(|number| self.registry.get(number));
         found.ok_or(NodeError::NoClone { pid: seen })
     }
@@ -148,10 +150,10 @@ impl Node {
     ) -> Result<(), NodeError> {
         let clone = self.clone_of(about, seen)?;
         match clone.signal(signal).map_err(|error| (error.raw_os_error(), error)) {
-            // It has ended, and is only listed until its image is let go of.
+            // It has ended, and is listed only until its image is unpinned.
             Ok(()) | Err((Some(libc::ESRCH), _)) => channel.send(&Reply::Done, &[]),
             Err((Some(libc::EINVAL), _)) => {
-                Err(NodeError::Agent(format!("{signal} is no signal number")))
+                Err(NodeError::Agent(format!("invalid signal number {signal}")))
             }
             Err((_, error)) => Err(NodeError::Agent(format!(
                 "cannot send signal {signal} to clone {seen}: {}",
@@ -184,8 +186,8 @@ impl Node {
         wanted: &Promotion,
     ) -> Result<(), NodeError> {
         let clone = self.clone_of(about, seen)?;
-        let (pool, image) = &clone.image;
-        // What it has touched itself is known then, too.
+        let (pool, image) = (&clone.pool, &clone.image);
+        // Records first what the clone has touched itself.
         if let Some(profile) = &clone.profile {
             profile.finish();
         }
@@ -208,7 +210,7 @@ impl Node {
         channel.send(&Reply::Done, &[])
     }
 
-    fn describe(&self, clone: &Clone) -> CloneState {
+    fn describe(&self, clone: &RunningClone) -> CloneState {
         let usage = usage::of_family(clone.pid);
         CloneState {
             pid: clone.seen(),
@@ -226,7 +228,7 @@ impl Node {
     }
 }
 
-/// Whether the client has closed its end, looked at for a moment.
+/// Whether the client closes its end within a second.
 fn has_hung_up(channel: &Channel) -> bool {
     let mut polls = [PollFd::new(channel, PollFlags::RDHUP)];
     let moment = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };

@@ -1,15 +1,15 @@
-//! Starting a clone: from the call to its first instruction, or to words why not.
+//! Starting a clone: from the call to its first instruction, or to the error.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_pages::overlay::Start;
+use farfork_pages::overlay::{OverlayKind, Start};
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_pool::Pool;
-use farfork_restore::{Event, Hands, Started, Template, Theirs};
+use farfork_restore::{Event, PeerEnd, RequestFds, Started, Template};
 use farfork_sys::words;
 use farfork_types::wire::{Reply, RestoreCall, Running};
 use farfork_types::{Cid, Tiering};
@@ -20,35 +20,36 @@ use rustix::time::Timespec;
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals;
-use crate::ghosts::{Attached, Container, Stage, Waiting};
+use crate::ghosts::{AttachedGhost, Container, GhostStage, WaitingGhost};
+use crate::handover::Handover;
+use crate::headroom::MemoryHeadroom;
 use crate::images::{NodeImage, Pin};
-use crate::overlays::Overlay;
 use crate::profile::{self, Profile, Watched};
-use crate::registry::{Number, Origin};
-use crate::room::Room;
+use crate::registry::{CloneNumber, CloneOrigin};
 use crate::session::Node;
+use crate::sync::locked;
 use crate::user;
 
 /// Names of the phases whose ends a clone reports.
 const PHASES: [&str; 6] = ["init", "container", "process", "memory", "state", "leave"];
-/// How long a caller waits for what is left of a clone that could not be started.
+/// How long a caller waits for the rest of a clone that could not be started to end.
 const CLEARING: Duration = Duration::from_secs(5);
 
-/// What a clone said before its first instruction.
-struct Arrived {
+/// What a clone reported before its first instruction.
+struct RunningReport {
     pid: i32,
     at_ns: [u64; 6],
     warnings: Vec<String>,
 }
 
 /// A clone on its way.
-struct Begun {
+struct StartingClone {
     started: Started,
     container: Option<Container>,
     /// What held the image as long as the clone waited in its ghost.
     _pin: Option<Pin>,
     /// The end on which it has waited, which it closes on its way.
-    _theirs: Option<Theirs>,
+    _peer_end: Option<PeerEnd>,
     warnings: Vec<String>,
     tiering: Tiering,
 }
@@ -60,11 +61,11 @@ impl Node {
         channel: &Channel,
         call: &RestoreCall,
         fds: Vec<OwnedFd>,
-    ) -> Result<(Number, Running), NodeError> {
+    ) -> Result<(CloneNumber, Running), NodeError> {
         let cid: Cid = call
             .cid
             .parse()
-            .map_err(|_| NodeError::Language(format!("{} is no image id", call.cid)))?;
+            .map_err(|_| NodeError::Protocol(format!("invalid image id {}", call.cid)))?;
         let pool = self.images.pool(&call.pool)?;
         let (image, pin) = pool.attach(cid)?;
         self.check_rights(call, &image)?;
@@ -76,15 +77,15 @@ impl Node {
             Some(id) => self.check_ghost(id, call, pool.pool(), cid)?,
             None => false,
         };
-        // One that waits already is as it is.
+        // A clone that waits in its ghost already cannot be profiled.
         let is_watched = !is_made && self.is_watched(call, &image, pool.pool())?;
         let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
-        let Begun { started, container, _pin, _theirs, warnings, tiering } =
-            self.spawn(channel, call, (&image, is_watched), &pin, &externals)?;
+        let StartingClone { started, container, _pin, _peer_end, warnings, tiering } =
+            self.spawn(channel, call, &image, is_watched, &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
-        let followed = arrived(channel, call, &started, plan).and_then(|arrived| {
+        let followed = await_running(channel, call, &started, plan).and_then(|arrived| {
             let followed = self.registry.follow(arrived.pid, &started);
             let words = |error| format!("cannot watch the clone: {}", words::of(&error));
             Ok((arrived, followed.map_err(words).map_err(NodeError::Agent)?))
@@ -97,9 +98,10 @@ impl Node {
                 return Err(shortage.map_or(error, NodeError::Agent));
             }
         };
-        let Arrived { pid, at_ns, warnings: others } = arrived;
+        let RunningReport { pid, at_ns, warnings: others } = arrived;
         let warnings = [warnings, others].concat();
-        let told = if is_made { woken(pid, at_ns) } else { running(pid, call.requested_ns, at_ns) };
+        let times =
+            if is_made { woken(pid, at_ns) } else { running(pid, call.requested_ns, at_ns) };
         let watched = |epochs| {
             let watched = Watched::open(pid, &image.attached.image.model).ok()?;
             let profile = Arc::new(Profile::new(watched, Arc::clone(&pool), cid, epochs));
@@ -107,15 +109,15 @@ impl Node {
             Some(profile)
         };
         let profile = epochs.and_then(watched);
-        let name = call.name.clone();
-        let origin = Origin { pid, cid, name, tiering, profile, image: (Arc::clone(&pool), image) };
-        let number = self.registry.add(followed, origin, started, (pin, container));
-        Ok((number, Running { warnings, tiering, ..told }))
+        let (name, pool) = (call.name.clone(), Arc::clone(&pool));
+        let origin = CloneOrigin { pid, cid, name, tiering, profile, pool, image, pin, container };
+        let number = self.registry.add(followed, origin, started);
+        Ok((number, Running { warnings, tiering, ..times }))
     }
 
-    /// Whether a clone is to tell which pages it touches: its caller wants it, or it is its turn. What is
-    /// watched maps its pages from the pool. By `hybrid`, clones take turns all the same: what they get
-    /// copies of comes from those that were watched, and nothing else would keep it true.
+    /// Whether a clone is to be profiled: its caller wants it, or it is its turn. A profiled clone maps its
+    /// pages from the pool. Under `hybrid`, clones take turns all the same: which pages the others copy
+    /// comes from profiled clones, and would go stale without them.
     fn is_watched(
         &self,
         call: &RestoreCall,
@@ -135,15 +137,15 @@ impl Node {
         if !(call.profile || takes_turns && is_its_turn()) {
             return Ok(false);
         }
-        let is_told = profile::are_read_pages_told(pool, &image.attached)?;
-        if call.profile && !is_told {
+        let is_reported = profile::are_read_pages_reported(pool, &image.attached)?;
+        if call.profile && !is_reported {
             return Err(NodeError::ProfileMedium { pool: pool.path().to_owned() });
         }
-        if let Some(after) = self.reset_accessed.filter(|_| is_told && !call.profile) {
-            // What is remembered for too long is no reason not to start.
+        if let Some(after) = self.reset_accessed.filter(|_| is_reported && !call.profile) {
+            // Stale accessed bits do not keep a clone from starting.
             let _ = image.forget_accessed(pool, after);
         }
-        Ok(is_told)
+        Ok(is_reported)
     }
 
     /// Refuses what an agent that is not root cannot do, before anything of the clone is made.
@@ -159,121 +161,115 @@ impl Node {
         own.check(&call.name, &image.attached.image.model)
     }
 
-    /// Has the template fork an init, or a ghost become it, which nobody else can have after that. A
-    /// clone that waits in its ghost is given its descriptors, and then it is the client's to wake.
+    /// Has the template fork an init, or takes a ghost to become it. A clone that waits in its ghost gets
+    /// its descriptors, and then the client wakes it.
     fn spawn(
         &self,
         channel: &Channel,
         call: &RestoreCall,
-        (image, is_watched): (&NodeImage, bool),
+        image: &NodeImage,
+        is_watched: bool,
         pin: &Pin,
         externals: &[OwnedFd],
-    ) -> Result<Begun, NodeError> {
+    ) -> Result<StartingClone, NodeError> {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
         let cid = image.attached.image.extents.cid;
         let tiering = if is_watched { Tiering::Mow } else { call.tiering };
-        let overlay = |room: &Room| match is_watched {
+        let kind = OverlayKind { tiering, start: Start::AtOnce };
+        let overlay = |headroom: &MemoryHeadroom| match is_watched {
             true => image.watch(),
-            false => image.overlay_within(pin.pool(), (tiering, Start::AtOnce), room),
+            false => image.overlay_within(pin.pool(), kind, headroom),
         };
         let Some(id) = &call.ghost else {
-            let by_template = |request: &Request, hands: &Hands<'_>| self.fork(cid, request, hands);
-            let hand = (request, externals);
-            let started = hand_over(overlay(&self.room)?, image, pin, hand, by_template)?;
-            return Ok(Begun {
+            let overlay = overlay(&self.headroom)?;
+            let handover = Handover { image, pin, overlay, request, externals };
+            let started = handover.send(|request, fds| self.fork(cid, request, fds))?;
+            return Ok(StartingClone {
                 started,
                 container: None,
                 _pin: None,
-                _theirs: None,
+                _peer_end: None,
                 warnings: Vec::new(),
                 tiering,
             });
         };
-        let Waiting { stage, container, .. } = self.ghosts.take(id, &call.name)?;
+        let WaitingGhost { stage, container, .. } = self.ghosts.take(id, &call.name)?;
         let (started, waited, warnings, tiering) = match stage {
-            Stage::Empty(ghost) => {
-                let by_ghost =
-                    |request: &Request, hands: &Hands<'_>| Ok(ghost.spawn(cid, request, hands)?);
-                let hand = (request, externals);
-                let overlay = overlay(&container.room())?;
-                let started = hand_over(overlay, image, pin, hand, by_ghost)?;
+            GhostStage::Empty(ghost) => {
+                let overlay = overlay(&container.headroom())?;
+                let handover = Handover { image, pin, overlay, request, externals };
+                let started = handover.send(|request, fds| Ok(ghost.spawn(cid, request, fds)?))?;
                 (started, None, Vec::new(), tiering)
             }
-            Stage::Attached(Attached { started, waker, warnings, pin, tiering, .. }) => {
+            GhostStage::Attached(AttachedGhost {
+                started, waker, warnings, pin, tiering, ..
+            }) => {
                 waker.supply(externals)?;
                 channel.send(&Reply::Ready, &[waker.as_fd()])?;
                 // From here on the client alone can wake it.
                 (started, Some((pin, waker.leave())), warnings, tiering)
             }
         };
-        let (_pin, _theirs) = waited.unzip();
-        Ok(Begun { started, container: Some(container), _pin, _theirs, warnings, tiering })
+        let (_pin, _peer_end) = waited.unzip();
+        Ok(StartingClone {
+            started,
+            container: Some(container),
+            _pin,
+            _peer_end,
+            warnings,
+            tiering,
+        })
     }
 
-    /// Has the template fork an init, or another template if somebody has killed it, or has mounted
-    /// something that it does not see.
-    fn fork(&self, cid: Cid, request: &Request, hands: &Hands<'_>) -> Result<Started, NodeError> {
-        let mut template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Has the template fork an init. A template that was killed, or that lacks new mounts, is replaced
+    /// first.
+    fn fork(
+        &self,
+        cid: Cid,
+        request: &Request,
+        fds: &RequestFds<'_>,
+    ) -> Result<Started, NodeError> {
+        let mut template = locked(&self.template);
         template.renew()?;
-        let first = template.spawn(cid, request, hands);
+        let first = template.spawn(cid, request, fds);
         if first.is_err() && template.has_ended() {
             *template = Template::start()?;
-            return Ok(template.spawn(cid, request, hands)?);
+            return Ok(template.spawn(cid, request, fds)?);
         }
         Ok(first?)
     }
 }
 
-/// Sends a request, with everything that goes with it.
-pub fn hand_over(
-    overlay: Option<Arc<Overlay>>,
-    image: &NodeImage,
-    pin: &Pin,
-    (request, externals): (Request, &[OwnedFd]),
-    send: impl FnOnce(&Request, &Hands<'_>) -> Result<Started, NodeError>,
-) -> Result<Started, NodeError> {
-    let request =
-        Request { overlay_bytes: overlay.as_ref().map_or(0, |overlay| overlay.bytes), ..request };
-    let pool = image.attached.pool();
-    let hands = Hands {
-        pool: pool.as_fd(),
-        pin: pin.lock().unwrap_or(pool).as_fd(),
-        overlay: overlay.as_ref().map(|overlay| overlay.as_fd()),
-        externals,
-    };
-    send(&request, &hands)
-}
-
 /// Waits until a clone runs, as long as its caller waits and for the time that the caller gives it.
-fn arrived(
+fn await_running(
     channel: &Channel,
     call: &RestoreCall,
     started: &Started,
     plan: &[u8],
-) -> Result<Arrived, NodeError> {
+) -> Result<RunningReport, NodeError> {
     let patience = Duration::from_secs(call.timeout_s);
     let deadline = Instant::now().checked_add(patience);
     let mut warnings = Vec::new();
-    // The clone says that it runs just before it does. Whoever hears that must not take its processor
-    // away from it then.
+    // The clone reports that it runs just before it does. This thread, woken by that, must not displace
+    // it from its processor.
     let _displaces_nobody = farfork_sys::slice::Patience::begin();
     loop {
-        if !speaks(started, channel, deadline)? {
+        if !await_message(started, channel, deadline)? {
             return Err(started.too_slow(patience).into());
         }
         match started.next(plan)? {
             Event::Warned(warning) => warnings.push(warning),
-            Event::Running { pid, at_ns } => return Ok(Arrived { pid, at_ns, warnings }),
+            Event::Running { pid, at_ns } => return Ok(RunningReport { pid, at_ns, warnings }),
             Event::Waits { .. } => {}
             Event::Exited(_) => return Err(started.killed().into()),
         }
     }
 }
 
-/// Whether a clone on its way has something to say before the deadline; an error if its caller goes
+/// Waits for a message of a clone that is starting. False at the deadline; an error if its caller exits
 /// first.
-pub fn speaks(
+pub fn await_message(
     started: &Started,
     channel: &Channel,
     deadline: Option<Instant>,
@@ -293,8 +289,8 @@ pub fn speaks(
     }
 }
 
-/// Ends what there is of a clone. A process that cannot be killed for now, as it is at work in the
-/// kernel, keeps its image but not the caller waiting.
+/// Ends all processes of a clone. A process that is at work in the kernel cannot be killed at once: it
+/// keeps its image, but does not keep the caller waiting.
 fn clear(started: Started, pin: Pin, container: Option<Container>) {
     let (done, cleared) = mpsc::channel();
     thread::spawn(move || {
@@ -317,7 +313,7 @@ fn running(pid: i32, requested_ns: u64, at_ns: [u64; 6]) -> Running {
     Running { pid, restore_us: microseconds(total), phases_us, ..Running::default() }
 }
 
-/// The same for a clone that has waited: see [`Status::at_ns`](farfork_plan::protocol::Status).
+/// The same for a clone that waited in its ghost: see [`Status::at_ns`](farfork_plan::protocol::Status).
 fn woken(pid: i32, at_ns: [u64; 6]) -> Running {
     let [requested, awake, _, _, state, last] = at_ns;
     let since = |from: u64, to: u64| microseconds(to.saturating_sub(from));

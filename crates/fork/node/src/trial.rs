@@ -1,11 +1,11 @@
-//! Trying an image before it counts: a clone is started in namespaces of its own and ended where it would
-//! leave for its parent's code.
+//! Trying an image: a clone is started in namespaces of its own, and ends where it would leave for its
+//! parent's code.
 //!
 //! ```text
 //!  thread of its own ─ new network ─► template ─► init ─► clone ─► all ops but those withheld ─► ends
 //! ```
-//! The template is one for this trial alone, since it and all that it forks are in the network that the
-//! thread has made. Nothing of it is in the registry, and the pin goes with it.
+//! The trial has a template of its own, in the network namespace that the thread has made. Its clone is not
+//! in the registry, and its pin is dropped at its end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,19 +29,20 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::externals::stand_in;
+use crate::handover::Handover;
+use crate::headroom;
 use crate::images::{NodeImage, Pin};
-use crate::room;
 use crate::session::Node;
-use crate::start::{hand_over, speaks};
+use crate::start::await_message;
 
-/// Exit status of a process of the restorer's that could not go on.
+/// Exit status of a process of the restorer that has failed.
 const EXIT_REPORTED: i32 = 121;
 
 impl Node {
     /// Tries an image for the caller behind `channel`.
     pub fn verify(&self, channel: &Channel, call: &VerifyCall) -> Result<(), NodeError> {
         let begun = Instant::now();
-        let no_id = |_| NodeError::Language(format!("invalid image id {}", call.cid));
+        let no_id = |_| NodeError::Protocol(format!("invalid image id {}", call.cid));
         let cid: Cid = call.cid.parse().map_err(no_id)?;
         let pool = self.images.pool(&call.pool)?;
         let (image, pin) = pool.attach(cid)?;
@@ -52,10 +53,10 @@ impl Node {
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
         let outline = Outline::of(plan);
         let bytes = outline.copied_bytes;
-        if !self.room.has(bytes) || !room::machine_has(bytes) {
+        if !self.headroom.has(bytes) || !headroom::machine_has(bytes) {
             return Err(NodeError::NoRoomForTrial { cid, bytes });
         }
-        let stand_ins = StandIns::of(&read.model)?;
+        let stand_ins = StandIns::make(&read.model)?;
         let trial = Trial { call, cid, image: &image, pin: &pin, plan };
         let keeps_groups = self.own_ids.is_some();
         let outcome = thread::scope(|scope| {
@@ -64,7 +65,7 @@ impl Node {
         });
         image.was_only_tried();
         if outcome.is_err() {
-            // It is removed by whoever has asked.
+            // The caller removes the image.
             pool.forget(cid);
         }
         outcome?;
@@ -97,15 +98,15 @@ impl Trial<'_> {
         trial_network::enter().map_err(no_network)?;
         let connections = connections(&self.image.attached.image.model);
         if !connections.is_empty() {
-            // Their peers are not in this network, which would reset them as soon as they say a word.
+            // Their peers are not in this network, which would answer their packets with a reset.
             network_lock::lock(None, LOCK, &connections).map_err(no_network)?;
         }
         let mut template = Template::start()?;
         let request = self.image.attached.request(PidMode::New, given.len(), keeps_groups);
         let request = Request { is_trial: 1, ..request };
-        let started = hand_over(None, self.image, self.pin, (request, given), |request, hands| {
-            Ok(template.spawn(self.cid, request, hands)?)
-        })?;
+        let (image, pin) = (self.image, self.pin);
+        let handover = Handover { image, pin, overlay: None, request, externals: given };
+        let started = handover.send(|request, fds| Ok(template.spawn(self.cid, request, fds)?))?;
         let outcome = self.outcome(channel, &started);
         started.end();
         outcome
@@ -117,7 +118,7 @@ impl Trial<'_> {
         let deadline = Instant::now().checked_add(patience);
         let mut is_made = false;
         loop {
-            if !speaks(started, channel, deadline)? {
+            if !await_message(started, channel, deadline)? {
                 return Err(NodeError::TrialTooSlow { cid: self.cid, seconds: patience.as_secs() });
             }
             match started.next(self.plan)? {
@@ -163,7 +164,7 @@ struct StandIns {
 }
 
 impl StandIns {
-    fn of(model: &Model) -> Result<StandIns, NodeError> {
+    fn make(model: &Model) -> Result<StandIns, NodeError> {
         let (mut given, mut others) = (Vec::new(), Vec::new());
         for _ in externals(model) {
             let (kind, flags) = (SockType::Stream, SockFlag::SOCK_CLOEXEC);
@@ -172,7 +173,7 @@ impl StandIns {
             given.push(own);
             others.push(other);
         }
-        // What the clone makes itself it is to make.
+        // The clone makes optional ones itself.
         for _ in replaceables(model) {
             given.push(stand_in()?);
         }
@@ -181,5 +182,5 @@ impl StandIns {
 }
 
 fn failed(source: io::Error) -> NodeError {
-    RestoreError::Restorer { doing: "being tried", source }.into()
+    RestoreError::Restorer { doing: "run the trial", source }.into()
 }

@@ -1,4 +1,4 @@
-//! What an agent does that is not root: it works in a user namespace of its own.
+//! An agent without root works in a user namespace of its own.
 //!
 //! In it the agent keeps its ids and holds every capability over the namespaces that are made from
 //! there, which is what clones need: a PID and a mount namespace, `/proc`, pids of choice. Over
@@ -25,13 +25,13 @@ pub struct OwnIds {
     groups: BTreeSet<u32>,
 }
 
-/// Moves this process, which must have but one thread, to a user namespace unless it has the right
-/// to do without; then there are ids that all clones must have.
+/// Moves this process, which must have one thread only, to a user namespace, unless it has CAP_SYS_ADMIN.
+/// Returns the ids that all clones then must have.
 pub fn settle() -> Result<Option<OwnIds>, NodeError> {
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false) {
         return Ok(None);
     }
-    let own = OwnIds::of_this_process()?;
+    let own = OwnIds::read()?;
     unshare(CloneFlags::CLONE_NEWUSER)
         .map_err(io::Error::from)
         .and_then(|()| own.map())
@@ -40,8 +40,8 @@ pub fn settle() -> Result<Option<OwnIds>, NodeError> {
     Ok(Some(own))
 }
 
-/// The template is executed, at which a user that is not root loses what is not ambient. Clones
-/// give up every capability that their parents did not have.
+/// Makes all capabilities ambient: `execve` of the template drops the others. Clones give up every
+/// capability that their parents did not have.
 fn keep_capabilities() -> io::Result<()> {
     let failed = |error: caps::errors::CapsError| io::Error::other(error.to_string());
     let all = caps::read(None, CapSet::Permitted).map_err(failed)?;
@@ -56,7 +56,7 @@ pub fn may_supply_pages() -> bool {
 }
 
 impl OwnIds {
-    fn of_this_process() -> Result<OwnIds, NodeError> {
+    fn read() -> Result<OwnIds, NodeError> {
         let groups = nix::unistd::getgroups()
             .map_err(|errno| NodeError::UserNamespace { source: errno.into() })?;
         Ok(OwnIds {
@@ -66,8 +66,8 @@ impl OwnIds {
         })
     }
 
-    /// Gives the new namespace this process's ids. The kernel wants `setgroups` to be forbidden
-    /// first: nobody may leave a group that files are closed to.
+    /// Gives the new namespace this process's ids. The kernel demands that `setgroups` is denied first: a
+    /// process could leave a group that has fewer rights to a file.
     fn map(&self) -> io::Result<()> {
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/uid_map", format!("{0} {0} 1", self.uid))?;
@@ -87,14 +87,14 @@ impl OwnIds {
     fn difference(&self, theirs: &Credentials) -> Option<String> {
         let Credentials { uids, gids, groups, capabilities, .. } = theirs;
         if let Some(uid) = uids.iter().find(|uid| **uid != self.uid) {
-            return Some(format!("ran as user {uid}, and this agent as user {}", self.uid));
+            return Some(format!("ran as user {uid}, this agent runs as user {}", self.uid));
         }
         if let Some(gid) = gids.iter().find(|gid| **gid != self.gid) {
-            return Some(format!("ran as group {gid}, and this agent as group {}", self.gid));
+            return Some(format!("ran as group {gid}, this agent runs as group {}", self.gid));
         }
         if self.groups != groups.iter().copied().collect() {
             let (theirs, own) = (list(groups.iter()), list(self.groups.iter()));
-            return Some(format!("was in the groups {theirs}, and this agent is in {own}"));
+            return Some(format!("was in the groups {theirs}, this agent is in {own}"));
         }
         (capabilities[PERMITTED] != 0).then(|| "had capabilities".to_owned())
     }

@@ -5,7 +5,7 @@
 //! whenever few threads wait, the supervising thread starts more.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::session::Node;
+use crate::sync::{locked, unpoisoned};
 
 /// Threads that shall wait for connections.
 const WAITING: usize = 4;
@@ -32,7 +33,7 @@ pub struct Workers {
     spare: Mutex<Option<OwnedFd>>,
 }
 
-/// A descriptor to be closed when there is no other.
+/// A descriptor that is closed when all others are in use.
 fn spare() -> Option<OwnedFd> {
     open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
 }
@@ -52,18 +53,15 @@ impl Workers {
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        // Two numbers are valid after every step.
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.counts)
     }
 
     /// Keeps enough threads waiting, for at most `time`; true if no session is going on after it.
     pub fn supervise(self: &Arc<Self>, time: Duration) -> bool {
         let counts = self.counts();
         let enough = |counts: &mut Counts| counts.waiting >= WAITING;
-        let (mut counts, _) = self
-            .is_short
-            .wait_timeout_while(counts, time, enough)
-            .unwrap_or_else(PoisonError::into_inner);
+        let waited = self.is_short.wait_timeout_while(counts, time, enough);
+        let (mut counts, _) = unpoisoned(waited);
         for _ in counts.waiting..WAITING {
             let workers = Arc::clone(self);
             counts.waiting += 1;
@@ -78,7 +76,7 @@ impl Workers {
             let connection = rustix::net::accept_with(self.listener.as_fd(), flags);
             self.begin();
             self.node.registry.touch();
-            // A client that has gone has nobody to tell.
+            // A client that has exited gets no answer.
             let _ = match connection {
                 Ok(connection) => {
                     Channel::new(connection).and_then(|channel| self.node.serve(&channel))
@@ -92,10 +90,10 @@ impl Workers {
         }
     }
 
-    /// Tells a client, with the descriptor kept for that, that there is none for it. Without an
-    /// answer it would wait for as long as the limit is reached.
+    /// Refuses a client, with the descriptor kept for that: there is none for its session. Without an
+    /// answer the client would wait as long as the limit is reached.
     fn refuse(&self) -> Result<(), NodeError> {
-        let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = locked(&self.spare);
         let is_kept = kept.take().is_some();
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut polls = [PollFd::new(&self.listener, PollFlags::IN)];
@@ -103,7 +101,7 @@ impl Workers {
         let result = if is_kept && is_waiting { self.refuse_one() } else { Ok(()) };
         *kept = spare();
         if kept.is_none() {
-            // Somebody was faster; there is nothing to be done before something is closed.
+            // The descriptor was taken meanwhile; none is free before another is closed.
             thread::sleep(Duration::from_millis(50));
         }
         result

@@ -4,8 +4,8 @@ use farfork_pool::PageBits;
 
 use crate::set::PageSet;
 
-/// Access patterns of an image (CXLfork §4.3): the image itself is sealed, so they are kept beside
-/// it, in tables of which each has one writer, and merged by whoever reads them.
+/// The side tables of an image: its access patterns (CXLfork §4.3). The image itself is sealed, so they
+/// are kept beside it. Each table has one writer; readers merge them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Pages that a clone has read or written.
@@ -17,7 +17,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Adds what another table tells.
+    /// Adds the pages of another table.
     pub fn merge(&mut self, other: &Access) {
         self.accessed.merge(&other.accessed);
         self.dirtied.merge(&other.dirtied);

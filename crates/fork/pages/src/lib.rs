@@ -1,7 +1,7 @@
-//! What becomes of each page of an image in a clone.
+//! Which pages of a clone become local, and when.
 //!
-//! Pure decisions: access patterns and a tiering policy go in, spans of addresses to be treated in
-//! one way or another come out. Nothing here touches the operating system.
+//! Pure decisions: from side tables and a tiering policy to spans of addresses and how they are treated.
+//! Nothing here makes system calls.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -1,5 +1,7 @@
 //! What one clone has done to the pages of its image.
 
+use std::ops::Range;
+
 use farfork_image::layout::MappedSpan;
 use farfork_types::PAGE_BYTES;
 
@@ -27,10 +29,10 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Notes that the clone has touched what it maps at `start..end` of its addresses, as far as
-    /// that belongs to `span`.
-    pub fn add(&mut self, span: MappedSpan, (start, end): (u64, u64), touched: Touched) {
-        let (from, to) = (start.max(span.address), end.min(span.address + span.bytes));
+    /// Notes that the clone has touched `addresses`, as far as they belong to `span`.
+    pub fn add(&mut self, span: MappedSpan, addresses: Range<u64>, touched: Touched) {
+        let from = addresses.start.max(span.address);
+        let to = addresses.end.min(span.address + span.bytes);
         let set = match touched {
             Touched::Read => &mut self.read,
             Touched::Written => &mut self.written,
@@ -49,7 +51,7 @@ impl Observed {
         untouched
     }
 
-    /// As it is kept beside the image.
+    /// As a side table of the image.
     pub fn access(&self) -> Access {
         let mut accessed = self.read.clone();
         accessed.merge(&self.written);
@@ -62,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_touched_is_told_by_its_place_and_not_beyond_the_span() {
+    fn touched_pages_are_known_by_place_up_to_the_end_of_the_span() {
         let page = PAGE_BYTES;
         let span = MappedSpan {
             address: 100 * page,
@@ -71,9 +73,9 @@ mod tests {
             is_writable: true,
         };
         let mut observed = Observed::default();
-        observed.add(span, (90 * page, 102 * page), Touched::Read);
-        observed.add(span, (108 * page, 120 * page), Touched::Written);
-        observed.add(span, (0, 50 * page), Touched::Written);
+        observed.add(span, 90 * page..102 * page, Touched::Read);
+        observed.add(span, 108 * page..120 * page, Touched::Written);
+        observed.add(span, 0..50 * page, Touched::Written);
         assert_eq!(observed.read, PageSet::from_iter([700, 701]));
         assert_eq!(observed.written, PageSet::from_iter([708, 709]));
         let untouched = observed.untouched(&pages(span).collect());

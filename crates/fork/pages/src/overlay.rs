@@ -17,24 +17,33 @@ use crate::set::PageSet;
 /// An overlay with more than this many bytes does not fit into the window.
 const MOST: usize = window::OVERLAY_BYTES as usize;
 
-/// Pages that are known to be accessed become local together in blocks of this size: copying one takes about
-/// as long as the fault that it was copied for.
+/// Accessed pages become local together in blocks of this size: copying a block takes about as long as the
+/// fault that triggered it.
 const AHEAD_BYTES: u64 = 256 << 10;
 
-/// A clone that starts at once is not helped for less than this: it would have touched the pages before
-/// the helper has woken up.
+/// Fewest bytes for which a clone that starts at once is helped: it would touch fewer pages before the
+/// helper has woken up.
 const LEAST_HELPED: u64 = 32 * PAGE_BYTES;
 
 /// When a clone starts, once it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Start {
-    /// At once. To supply pages before costs its first instruction more time than its first call
-    /// saves: its init does it while it runs.
+    /// At once. Its init supplies pages while it runs: to supply them before would delay the first
+    /// instruction by more than the first call gains.
     AtOnce,
-    /// When it is woken, so that its time costs nobody anything until then.
+    /// When it is woken. Its pages are supplied before, when that delays no call.
     Later,
-    /// The same where memory is short: it gets no pages of its own before it touches them.
+    /// When it is woken, with little memory: no page becomes local before it is touched.
     LaterWithoutRoom,
+}
+
+/// What an overlay depends on besides the image and its side tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OverlayKind {
+    /// The tiering policy of the clones.
+    pub tiering: Tiering,
+    /// When they start.
+    pub start: Start,
 }
 
 /// An overlay.
@@ -42,25 +51,26 @@ pub enum Start {
 pub struct Overlay {
     /// What is to be mapped at [`window::OVERLAY`].
     pub bytes: Vec<u8>,
-    /// So much is made local that the clone may never touch: while it runs, or before, if it waits.
+    /// Bytes that become local before they are touched, and may never be: while the clone runs, or
+    /// before, if it waits.
     pub ahead_bytes: u64,
 }
 
-/// The overlay that `tiering` gives the clones of `image`, of which `access` is known, or none if the
-/// plan alone does it. What does not fit is left to the plan: single pages may not be where the policy
-/// wants them, but each is right.
-pub fn compile(image: &Image, access: &Access, tiering: Tiering, start: Start) -> Option<Overlay> {
-    let draft = |member| Draft::of(member, &image.placement, access, (tiering, start));
+/// The overlay of this kind for clones of `image`, given its side tables `access`. None if the
+/// plan alone suffices, or if the overlay does not fit into its window: then pages may not be where the
+/// policy wants them, but all bytes are right.
+pub fn compile(image: &Image, access: &Access, kind: OverlayKind) -> Option<Overlay> {
+    let draft = |member| Draft::compile(member, &image.placement, access, kind);
     let mut drafts: Vec<Draft> = image.model.members.iter().map(draft).collect();
-    let ahead_bytes = match start {
+    let ahead_bytes = match kind.start {
         Start::AtOnce => leave_to_helper(&mut drafts),
         Start::Later | Start::LaterWithoutRoom => drafts.iter().map(Draft::written_bytes).sum(),
     };
-    let is_helped = start == Start::AtOnce && ahead_bytes > 0;
+    let is_helped = kind.start == Start::AtOnce && ahead_bytes > 0;
     Some(Overlay { bytes: lay_out(&drafts, is_helped)?, ahead_bytes })
 }
 
-/// Keeps what is worth the helper's while of what is to be supplied in advance: the bytes of it.
+/// Leaves spans that are not worth a helper to faults. Returns the bytes that the helper makes local.
 fn leave_to_helper(drafts: &mut [Draft]) -> u64 {
     let [first, others @ ..] = drafts else { return 0 };
     others.iter_mut().for_each(Draft::leave_to_faults);
@@ -82,8 +92,8 @@ fn lay_out(drafts: &[Draft], is_helped: bool) -> Option<Vec<u8>> {
     arena.finish(members, is_helped)
 }
 
-/// The overlay of a clone that tells which pages it touches: it has nothing done in advance. None if
-/// there is nothing to watch.
+/// The overlay of a profiling clone, without pages supplied in advance. None if there is nothing to
+/// watch.
 pub fn compile_watch(image: &Image) -> Option<Overlay> {
     let drafts: Vec<Draft> = image.model.members.iter().map(Draft::watching).collect();
     Some(Overlay { bytes: lay_out(&drafts, false)?, ahead_bytes: 0 })
@@ -103,12 +113,8 @@ struct Draft {
 }
 
 impl Draft {
-    fn of(
-        member: &Member,
-        placement: &[u64],
-        access: &Access,
-        (tiering, start): (Tiering, Start),
-    ) -> Draft {
+    fn compile(member: &Member, placement: &[u64], access: &Access, kind: OverlayKind) -> Draft {
+        let OverlayKind { tiering, start } = kind;
         let mut draft = Draft::default();
         let only_read = access.only_read();
         for span in member.memory.mapped_spans() {
@@ -138,8 +144,8 @@ impl Draft {
         draft
     }
 
-    /// Has pages supplied before they are touched: what is written, and after that all, where that costs
-    /// nobody time, or what is read and not written.
+    /// Supplies pages before they are touched: those that are written; then all, if the clone waits
+    /// anyway, or else those that are only read.
     fn supply(
         &mut self,
         span: MappedSpan,
@@ -297,12 +303,16 @@ mod tests {
 
     const PLACEMENT: [u64; 1] = [7 * CHUNK_BYTES];
 
+    fn kind(tiering: Tiering, start: Start) -> OverlayKind {
+        OverlayKind { tiering, start }
+    }
+
     fn draft(access: &Access, tiering: Tiering) -> Draft {
-        Draft::of(&member(), &PLACEMENT, access, (tiering, Start::AtOnce))
+        Draft::compile(&member(), &PLACEMENT, access, kind(tiering, Start::AtOnce))
     }
 
     fn later(access: &Access, tiering: Tiering) -> Draft {
-        Draft::of(&member(), &PLACEMENT, access, (tiering, Start::Later))
+        Draft::compile(&member(), &PLACEMENT, access, kind(tiering, Start::Later))
     }
 
     /// A process of so many pages from 0x100000 on, at the same place in the image as in memory.
@@ -321,19 +331,15 @@ mod tests {
         let dirtied = accessed.runs(0..u64::MAX).flatten().filter(|page| page % 2 == 1).collect();
         let access = Access { accessed, dirtied, ..Access::default() };
         let member = Member { memory, ..Member::default() };
-        Draft::of(
-            &member,
-            &[0, CHUNK_BYTES, 2 * CHUNK_BYTES],
-            &access,
-            (Tiering::Mow, Start::AtOnce),
-        )
+        let placement = [0, CHUNK_BYTES, 2 * CHUNK_BYTES];
+        Draft::compile(&member, &placement, &access, kind(Tiering::Mow, Start::AtOnce))
     }
 
     #[test]
     fn a_clone_that_starts_at_once_is_helped_if_it_is_worth_it() {
         let mut drafts = [large(0x20), large(0x400)];
         assert_eq!(leave_to_helper(&mut drafts), 0, "the first process has little");
-        assert_eq!(lay_out(&drafts, false), None, "and nobody helps the second");
+        assert_eq!(lay_out(&drafts, false), None, "and the second is not helped");
         let mut drafts = [large(0x400), large(0x400)];
         let bytes = leave_to_helper(&mut drafts);
         assert_eq!(bytes, (0x400 - 0xf_u64).div_ceil(2) * PAGE_BYTES);
@@ -354,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn written_pages_are_told_by_their_addresses() {
+    fn written_pages_become_spans_of_addresses() {
         let dirtied: PageSet = [5, 6, 7, 12].into_iter().collect();
         let access = Access { accessed: dirtied.clone(), dirtied, ..Access::default() };
         let draft = later(&access, Tiering::Mow);
@@ -365,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_that_waits_has_all_mapped_that_nobody_decides_about() {
+    fn a_waiting_clone_has_all_pages_mapped_that_the_kernel_maps() {
         let access = Access { dirtied: PageSet::from_iter([5]), ..Access::default() };
         let of = |tiering| later(&access, tiering);
         let span = |address, bytes| Span { address, bytes };
@@ -377,10 +383,10 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_that_waits_without_room_has_no_pages_of_its_own_yet() {
+    fn a_waiting_clone_without_room_has_no_local_pages_yet() {
         let access = Access { dirtied: PageSet::from_iter([5, 6]), ..Access::default() };
-        let without = (Tiering::Mow, Start::LaterWithoutRoom);
-        let without = Draft::of(&member(), &PLACEMENT, &access, without);
+        let without = kind(Tiering::Mow, Start::LaterWithoutRoom);
+        let without = Draft::compile(&member(), &PLACEMENT, &access, without);
         let with = later(&access, Tiering::Mow);
         assert_eq!((without.written_bytes(), with.written_bytes()), (0, 2 * PAGE_BYTES));
         assert_eq!(without.read, with.read, "which takes nothing but page tables");

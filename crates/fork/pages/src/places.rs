@@ -8,15 +8,15 @@ use farfork_types::PAGE_BYTES;
 use crate::policy::pages;
 use crate::set::PageSet;
 
-/// All pages that clones map from the pool. What an image stores besides is copied into each clone
-/// when it starts, and nobody chooses where it is to be.
+/// All pages that clones map from the pool. The other pages of an image are copied into each clone when
+/// it starts, whatever its tiering policy.
 pub fn mapped(model: &Model) -> PageSet {
     let spans = model.members.iter().flat_map(|member| member.memory.mapped_spans());
     spans.flat_map(pages).collect()
 }
 
-/// The pages of an image that `member` has at `addresses`, whose ends may lie within pages. `None`
-/// if the process has no memory at one of them; none of those that it does not map from the pool.
+/// The pages of an image that `member` has at `addresses`, whose ends may lie within pages. Pages that
+/// it does not map from the pool are left out. `None` if it has no memory at one of the addresses.
 pub fn place_of(member: &Member, addresses: Range<u64>) -> Option<PageSet> {
     let start = addresses.start / PAGE_BYTES * PAGE_BYTES;
     let end = addresses.end.checked_next_multiple_of(PAGE_BYTES)?;

@@ -6,19 +6,19 @@ use farfork_types::{PAGE_BYTES, Tiering};
 use crate::access::Access;
 use crate::set::PageSet;
 
-/// What a policy wants to become of pages of one span. Whatever it does not name is mapped when it
-/// is touched, and copied when it is written. Pages are told by their places in the image.
+/// How a policy treats the pages of one span. Pages that it does not name are mapped when they are
+/// touched, and copied when they are written. Pages are known by their places in the image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Treatment {
-    /// Made local before the clone runs, where that has time.
+    /// Pages that become local before the clone touches them, if there is time.
     pub write: PageSet,
     /// Whether all of it becomes local before the clone runs.
     pub is_copied: bool,
-    /// Nothing if the kernel maps pages as they are touched. Otherwise they are supplied one by one,
-    /// and these become local by that.
+    /// None if the kernel maps pages when they are touched. Otherwise the page service supplies each,
+    /// and makes these local.
     pub local: Option<PageSet>,
-    /// Whether those become local that follow one which is touched: they are known to be accessed, and a
-    /// fault for each takes longer than to copy many.
+    /// Whether the `local` pages after a touched one become local with it: one fault for each takes
+    /// longer than copying many.
     pub is_ahead: bool,
 }
 
@@ -45,8 +45,8 @@ pub fn policy(tiering: Tiering) -> &'static dyn Policy {
     }
 }
 
-/// Pages become local when they are written; those that clones were seen to write, earlier if there is
-/// time.
+/// Pages become local when they are written. Pages that clones were seen to write become local earlier
+/// if there is time.
 #[derive(Clone, Copy, Debug)]
 pub struct MigrateOnWrite;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Pages of an image, each told by its place: page number `n` of the image's data chunks, counted
+/// Pages of an image, each known by its place: page number `n` of the image's data chunks, counted
 /// through all of them in order. One bit each, so that sets are merged word by word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageSet {
@@ -20,7 +20,7 @@ impl PageSet {
         PageSet { words }.trimmed()
     }
 
-    /// Without words at the end that say nothing: equal sets have equal words.
+    /// Drops empty words at the end: equal sets have equal words.
     fn trimmed(mut self) -> PageSet {
         let used = self.words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
         self.words.truncate(used);

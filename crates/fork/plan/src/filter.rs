@@ -1,5 +1,6 @@
-//! How the seccomp filter is recognised under which every clone is, and what the clone executes or forks.
+//! How farfork's own seccomp filter is recognised. Every clone is under it, and all that a clone forks or
+//! executes.
 
-/// Stands beside the verdict by which the filter hands a call to the init (`SECCOMP_RET_DATA`, at which the
-/// kernel does not look then). No filter of a program's own has it.
+/// Stands in the `SECCOMP_RET_DATA` of the verdict that hands a call to the init, where the kernel ignores
+/// it. A program's own filters do not have it.
 pub const MARK: u32 = 0xfaf0;

@@ -69,7 +69,7 @@ pub struct PlanHeader {
     /// How they come into being ([`Birth`]): those of `members`, in that order, then those that
     /// end on the way. Empty for a single process, which is just forked.
     pub births: Table,
-    /// Where what is stored of the parents' address spaces lies in the pool ([`Window`]).
+    /// Where the stored parts of the parents' address spaces lie in the pool ([`Window`]).
     pub windows: Table,
     /// Private file mappings carried in the image ([`FileRange`]), sorted by address.
     pub files: Table,
@@ -96,12 +96,12 @@ pub struct MemberPlan {
     /// Ops that come after those, and have to wait until the clone starts where it is made before:
     /// what its caller supplies, what others can see, and what may run out.
     pub late_ops: Table,
-    /// Ops of the first thread when all else of the process is made: what has to wait for other
-    /// processes, or they for it. The last of them say so.
+    /// Ops of the first thread when all else of the process is made: what waits for other processes, or
+    /// they for it.
     pub settle_ops: Table,
     /// Ops of the first thread when every thread has run its own.
     pub joined_ops: Table,
-    /// Ops of the first thread after the clone was said to run, before any thread leaves.
+    /// Ops of the first thread after the clone was reported to run, before any thread leaves.
     pub stop_ops: Table,
     /// Threads ([`ThreadPlan`]), the first being the thread group's leader.
     pub threads: Table,
@@ -142,8 +142,8 @@ pub struct ThreadPlan {
     pub last_ops: Table,
 }
 
-/// Addresses of the processes of an image, told apart: the bits from this one up of an address in
-/// [`Window`] or [`FileRange`] are the process's index in [`PlanHeader::members`].
+/// The bits from this one up of an address in [`Window`], [`FileRange`] or [`TraitRange`] are the
+/// index of its process in [`PlanHeader::members`].
 pub const MEMBER_SHIFT: u32 = 57;
 
 /// Part of a parent's address space, and where it lies in the pool.
@@ -160,8 +160,8 @@ pub struct Window {
     pub address: u64,
 }
 
-/// Part of the address space that was a private mapping of a file: what it discards comes back
-/// from the file, not as zeros.
+/// Part of the address space that was a private mapping of a file: discarded pages come back from the
+/// file, not as zeros.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]
@@ -177,7 +177,7 @@ pub struct FileRange {
     pub path: u64,
 }
 
-/// Part of the address space whose mapping has attributes that one in its place must have too.
+/// Part of the address space whose mapping has attributes that a replacement must have too.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]

@@ -60,7 +60,7 @@ pub mod nr {
     /// or failing.
     pub const SEND_ALL: u32 = 0x8008;
     /// Puts the TCP socket `args[0]` into repair mode. Without the right to, leaves out the next
-    /// `args[1]` ops, which would make a connection in earnest, and tells the user.
+    /// `args[1]` ops, which would really connect, and warns.
     pub const REPAIR: u32 = 0x8009;
     /// Makes an object of System V: a [`ipc`](super::ipc) of kind `args[0]` with id `args[1]`, key
     /// `args[2]`, size `args[3]`, and the user `args[4]` and the group `args[5]` as its creator.
@@ -92,19 +92,19 @@ pub mod ipc {
 pub mod stage {
     /// Every process exists, and every session and group.
     pub const BORN: u64 = 0;
-    /// Nothing is opened any more.
+    /// Every process has opened its files.
     pub const OPENED: u64 = 1;
     /// Every process is complete.
     pub const READY: u64 = 2;
-    /// Nothing is left to do but to leave for the parents' code.
+    /// Only the jump to the parents' code is left.
     pub const SETTLED: u64 = 3;
-    /// The clone was said to run.
+    /// The clone was reported to run.
     pub const RUNNING: u64 = 4;
     /// How many there are.
     pub const COUNT: usize = 5;
 }
 
-/// What an op is about, so that a failure can be told in words.
+/// What an op is about, for messages about its failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum What {
@@ -148,7 +148,7 @@ pub enum What {
     Address = 19,
     /// Taking a lock or lease again.
     Lock = 20,
-    /// Telling the process that its connection was reset.
+    /// Resetting a connection.
     Reset = 21,
     /// Placing a process in its session and group.
     Kinship = 22,
@@ -221,7 +221,7 @@ pub struct Op {
     pub what: u16,
     /// Offset of a text in the plan that names the object, 0 for none.
     pub detail: u32,
-    /// 1 if a failure of this op does not matter, 2 if the user is told of it.
+    /// 1 if a failure of this op is ignored, 2 if it is reported as a warning.
     pub may_fail: u32,
     /// Arguments.
     pub args: [u64; 6],
@@ -259,8 +259,8 @@ impl Op {
         self
     }
 
-    /// The same op, whose failure does not stop the restore but is told to the user. Only for ops
-    /// of the first thread: what others say may come too late.
+    /// The same op, whose failure does not stop the restore but is reported as a warning. Only for ops
+    /// of the first thread: warnings of others may come too late.
     pub fn warns(mut self) -> Op {
         self.may_fail = 2;
         self

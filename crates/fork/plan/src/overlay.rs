@@ -1,10 +1,10 @@
 //! The overlay: what a tiering policy adds to a plan.
 //!
-//! The plan of an image is the same for all its clones. What is to become of single pages depends on
-//! what is known of them by now and on what the caller wants, so the node's agent works it out when
-//! an image is attached, and hands it to each init as a sealed file, which is mapped at
-//! [`window::OVERLAY`](crate::window::OVERLAY) beside the plan. A clone without an overlay starts as
-//! the plan alone has it: pages are mapped when they are touched, and copied when they are written.
+//! The plan of an image is the same for all its clones. How single pages are treated depends on the
+//! side tables of the image and on the tiering policy of the clone. So the node's agent compiles an
+//! overlay, and hands it to each init as a sealed file, which is mapped at
+//! [`window::OVERLAY`](crate::window::OVERLAY) beside the plan. A clone without an overlay maps pages
+//! when they are touched, and copies them when they are written.
 
 use core::mem::size_of;
 
@@ -47,11 +47,11 @@ pub struct MemberOverlay {
     /// Words of a bitmap, by pages of `served`: a page whose bit is set becomes local when it is
     /// touched, any other is mapped from the pool.
     pub local: Table,
-    /// Where one such page is touched, those after it become local as well, up to the end of a block
-    /// of so many bytes; 0 or a power of two.
+    /// Where one such page is touched, those after it become local as well, up to the end of a block of
+    /// this many bytes: 0 or a power of two.
     pub ahead_bytes: u64,
-    /// Memory of which is told which pages are touched ([`Span`]): mapped page by page, and nothing
-    /// before it is touched.
+    /// Memory of profiling clones ([`Span`]). It is mapped page by page, each when it is touched, so
+    /// that the page tables show which pages were.
     pub watched: Table,
 }
 
@@ -70,7 +70,7 @@ pub struct Span {
     pub bytes: u64,
 }
 
-/// Part of an address space whose pages do not come by the kernel's own mapping of the pool.
+/// Part of an address space whose pages are copied or supplied, instead of mapped by the kernel.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]

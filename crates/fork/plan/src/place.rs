@@ -1,4 +1,4 @@
-//! What a plan finds by paths: in whose name it looks, and what has to be there.
+//! What a plan finds by paths: with which rights it looks, and what must be there.
 
 use core::mem::size_of;
 
@@ -20,7 +20,7 @@ pub struct Rights {
     pub capabilities: u64,
 }
 
-/// Capabilities over files that are somebody else's: `CAP_CHOWN`, `CAP_DAC_OVERRIDE`,
+/// Capabilities over files of other users: `CAP_CHOWN`, `CAP_DAC_OVERRIDE`,
 /// `CAP_DAC_READ_SEARCH`, `CAP_FOWNER`, `CAP_FSETID`, `CAP_LINUX_IMMUTABLE`, `CAP_MKNOD`.
 pub const FILE_CAPABILITIES: u64 = 0b1_1111 | 1 << 9 | 1 << 27;
 

@@ -1,4 +1,4 @@
-//! What the node agent and the restorer say to each other: fixed structs over Unix sockets of
+//! The protocol of the node agent and the restorer: fixed structs over Unix sockets of
 //! type `SOCK_SEQPACKET`, one per message.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -15,9 +15,9 @@ pub const SLOTS: usize = 250;
 pub const MAX_REQUEST_FDS: usize = 200;
 
 /// Start one clone. Carries descriptors: pool, status socket, pin, the overlay if there is one, the
-/// socket of a clone that [waits](Request::waits), or else the external ones in the plan's order. In
-/// the place of one that may be left out and was, stands a directory opened with `O_PATH`, which no
-/// descriptor that is supplied can be.
+/// socket of a clone that [waits](Request::waits), or else the external ones in the plan's order. A
+/// directory opened with `O_PATH` stands for an optional one that was not given: no descriptor that is
+/// supplied can be that.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]
@@ -48,8 +48,8 @@ pub struct Request {
     /// 1 if the clone waits before its last steps: for a [`Wake`] with the external descriptors, and
     /// one without.
     pub waits: u32,
-    /// 1 if no clone is started: an init is made that waits for the request for one, in a container
-    /// of its own, on the one descriptor that this brings. All else is 0.
+    /// 1 to fork an init without a clone. It waits for its request in a container of its own, on the one
+    /// descriptor that comes with this. All other fields are 0.
     pub prepares: u32,
     /// 1 if the clone is made to [try](crate::trial) its image, and ends where others leave for their code.
     pub is_trial: u32,
@@ -57,7 +57,7 @@ pub struct Request {
     pub reserved: u32,
 }
 
-/// What a clone that waits hears on its socket.
+/// A message to a clone that waits.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]
@@ -81,11 +81,11 @@ pub enum WakeKind {
     Start = 2,
 }
 
-/// Version of all these messages. Agent and restorer are one program and always agree; a ghost says
-/// it, since it may have been started from another.
+/// Version of all these messages. Agent and restorer are one program and always agree. A ghost sends it,
+/// since it may have been started by another version.
 pub const VERSION: u32 = 2;
 
-/// First word of a ghost on its control socket: it waits for a [`Request`].
+/// First message of a ghost on its control socket: it waits for a [`Request`].
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]
@@ -117,7 +117,7 @@ pub struct Spawned {
     pub init_pid: i64,
 }
 
-/// What the init says on its status socket.
+/// A message of the init, or of its clone, on the status socket.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]
@@ -137,8 +137,8 @@ pub struct Status {
     pub at_ns: [u64; 6],
 }
 
-/// The one byte that the agent sends on the status socket, once whoever asked for the clone knows
-/// of it. A clone that nobody knows of ends with the agent.
+/// The one byte that the agent sends on the status socket, once the caller knows of the clone. Before
+/// that the clone ends with the agent.
 pub const KNOWN: u8 = 1;
 
 /// Kinds of [`Status`].

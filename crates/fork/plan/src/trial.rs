@@ -1,9 +1,8 @@
-//! Trying an image: a clone is made in namespaces of its own, by all steps of its plan but those that
-//! somebody outside of it could notice, or that cannot work beside its parent. It never leaves for its
-//! parent's code.
+//! Trying an image: a clone is made in namespaces of its own, by all ops of its plan but those that other
+//! processes could notice, or that cannot work beside its parent. It never runs its parent's code.
 //!
-//! Agent and restorer ask [`withheld`] of each op, the one to list what is not tried, the other to leave
-//! it out.
+//! Agent and restorer call [`withheld`] for each op: the agent to list what is not tried, the restorer to
+//! leave it out.
 
 use zerocopy::FromBytes;
 
@@ -19,8 +18,8 @@ pub enum Withheld {
     SocketFile,
     /// Takes a lock or a lease.
     Lock,
-    /// Opens a named pipe, a terminal or a device; something stands in for it once its path has been
-    /// looked at.
+    /// Opens a named pipe, a terminal or a device. The path is checked, and `/dev/null` is opened
+    /// instead.
     Opening,
     /// Removes rules of nf_tables.
     Rules,

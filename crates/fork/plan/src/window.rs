@@ -39,8 +39,8 @@ pub const STAGES: u64 = BASE + (768 << 20);
 pub const REMOVED: u64 = BASE + (832 << 20);
 /// Most such segments, the kernel's own limit for an IPC namespace.
 pub const MOST_REMOVED: usize = 1 << 15;
-/// A page of the node's pin file, which nobody may touch: the lock on that lasts as long as anybody has
-/// it mapped, and so does the image in the pool.
+/// A page of the node's pin file, without access. The lock on the file lasts as long as a process has the
+/// page mapped, and the image stays in the pool as long as the lock.
 pub const PIN: u64 = BASE + (960 << 20);
 const _: () = assert!(REMOVED + MOST_REMOVED as u64 * 4096 <= PIN);
 /// Address after the window.
@@ -49,5 +49,5 @@ pub const END: u64 = BASE + (1 << 30);
 /// What V8 asks for at random lies below this address, and a TiB above it at most.
 const HINTS: u64 = 1 << 46;
 const _: () = assert!(BASE >= HINTS + (1 << 40));
-// Filters tell calls from the window by the upper half of an address alone.
+// Filters recognise calls from the window by the upper half of an address alone.
 const _: () = assert!(BASE >> 32 == (END - 1) >> 32);

@@ -15,7 +15,7 @@ use crate::error::RestoreError;
 
 /// An image that this node can start clones of.
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachedImage {
     /// The image.
     pub image: Image,
     /// What its clones map lies on.
@@ -36,7 +36,7 @@ struct Shift {
 
 /// What clones of an image map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ImageSource {
     /// The pool.
     Pool,
     /// A copy of the image in this machine's memory, which is made first.
@@ -44,23 +44,23 @@ pub enum Source {
 }
 
 /// Reads and checks the image `cid` for use on this machine.
-pub fn attach(pool: &Pool, cid: Cid, source: Source) -> Result<Attached, RestoreError> {
+pub fn attach(pool: &Pool, cid: Cid, source: ImageSource) -> Result<AttachedImage, RestoreError> {
     let image = Image::read(pool, cid)?;
     if let Some(reason) = machine::obstacle(&image.model.made_on, machine::this()) {
         return Err(RestoreError::Incompatible { cid, reason });
     }
     let (mapped, medium) = match source {
-        Source::Pool => (pool.open_read_only()?, pool.medium()),
-        Source::Copy => (pool.copy(&image.extents.extents)?, Medium::Tmpfs),
+        ImageSource::Pool => (pool.open_read_only()?, pool.medium()),
+        ImageSource::Copy => (pool.copy(&image.extents.extents)?, Medium::Tmpfs),
     };
     let file = std::fs::File::from(mapped);
     let metadata = file
         .metadata()
-        .map_err(|source| RestoreError::Restorer { doing: "looking at the pool", source })?;
+        .map_err(|source| RestoreError::Restorer { doing: "look at the pool file", source })?;
     let device = metadata.dev();
     let (major, minor) = (u64::from(libc::major(device)), u64::from(libc::minor(device)));
     let clocks = shift(&image)?;
-    Ok(Attached {
+    Ok(AttachedImage {
         image,
         medium,
         clocks,
@@ -70,21 +70,21 @@ pub fn attach(pool: &Pool, cid: Cid, source: Source) -> Result<Attached, Restore
     })
 }
 
-/// The clones of an image have one clock here, from the first that is started to the last.
+/// All clones of an image have the same clock offsets, which are computed once.
 fn shift(image: &Image) -> Result<Option<Shift>, RestoreError> {
     let here = clocks::here()
-        .map_err(|source| RestoreError::Restorer { doing: "looking at the clocks", source })?;
+        .map_err(|source| RestoreError::Restorer { doing: "read the clocks", source })?;
     let offsets = clocks::needed(&image.model.made_on.clocks, &here);
     Ok(offsets.map(|offsets| Shift { offsets, ahead: offsets.from(here.ahead) }))
 }
 
-impl Attached {
-    /// What clones map: the pool, open for reading only, or a copy that nobody can write.
+impl AttachedImage {
+    /// The file that clones map: the pool, open for reading only, or a sealed copy.
     pub fn pool(&self) -> &OwnedFd {
         &self.pool
     }
 
-    /// Device and inode of that, as the request tells them.
+    /// Device and inode of that file, as in the request.
     pub fn pool_file(&self) -> (u64, u64) {
         (self.pool_device, self.pool_inode)
     }
@@ -95,7 +95,7 @@ impl Attached {
         Request { waits: 1, ..self.request(PidMode::New, expected, false) }
     }
 
-    /// The request that starts a clone, which keeps the groups of its agent or has those of the plan.
+    /// The request that starts a clone. With `keeps_groups` it has the groups of its agent.
     pub fn request(&self, mode: PidMode, external_count: usize, keeps_groups: bool) -> Request {
         let request = Request {
             plan_offset: self.image.plan_offset,

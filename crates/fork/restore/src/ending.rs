@@ -1,4 +1,4 @@
-//! The end of a clone that was not to be, or not to be any more.
+//! Ending a clone that failed to start, or that lost its init.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -14,14 +14,14 @@ use nix::unistd::Pid;
 
 use crate::template::{Started, parent_of};
 
-/// How long an init may take to stop, and those that descend from it to end. Only what is at work
-/// in the kernel takes longer than a moment.
+/// How long an init may take to stop, and its descendants to end. Only a process at work in the kernel
+/// takes longer than a moment.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Started {
     /// Kills the init and all that descends from it, and waits until the init has gone. To be called
-    /// once, by a child's parent: nobody else reaps the init, so that its pid stays its own.
+    /// once, by the parent of the init: no other process reaps the init, so its pid is not reused.
     pub fn end(&self) {
         let init = match self.init_pid() {
             0 => return, // never heard of
@@ -30,7 +30,7 @@ impl Started {
         if !self.has_namespace {
             end_descendants(init);
             if !proc::children(init.as_raw()).is_empty() {
-                // It waits for them, so that their pids are free, and ends with the clone.
+                // The init reaps them, so that their pids are free, and ends with the clone.
                 let _ = kill(init, Signal::SIGCONT);
                 await_end(init.as_raw());
                 end_descendants(init);
@@ -41,13 +41,14 @@ impl Started {
     }
 }
 
-/// Without a PID namespace nobody ends with the init. It is stopped first: it starts no more
-/// processes, stays the parent of those that lose theirs, and reaps none, so that pids stay.
+/// Without a PID namespace the kernel ends no process with the init. So the init is stopped first: it
+/// then starts no more processes, adopts those that lose their parent, and reaps none, so that pids are
+/// not reused.
 fn end_descendants(init: Pid) {
     let _ = kill(init, Signal::SIGSTOP);
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
-        // In this order: what has stopped adds nobody to the list after it.
+        // In this order: an init that has stopped adds no process after the list was read.
         let has_stopped = has_stopped(init.as_raw());
         let living = descendants(init.as_raw());
         for pid in &living {
@@ -71,7 +72,7 @@ fn has_stopped(pid: i32) -> bool {
     matches!(proc::state(pid), None | Some('T' | 't' | 'Z' | 'X'))
 }
 
-/// Everybody below `pid` who has not ended.
+/// All descendants of `pid` that have not ended.
 fn descendants(pid: i32) -> Vec<i32> {
     let mut found = proc::children(pid);
     let mut next = 0;
@@ -87,9 +88,9 @@ fn has_ended(pid: i32) -> bool {
     matches!(proc::state(pid), None | Some('Z' | 'X'))
 }
 
-/// All that descends from a clone without a PID namespace, with whatever parents and programs: the mount
-/// namespace that its init was forked into is that of nobody else. It has left who has made another
-/// for itself, and is found by its ancestors as long as they live.
+/// All descendants of a clone without a PID namespace, whatever their parents and programs. No other
+/// processes share the mount namespace that its init was forked into. A descendant that has made another
+/// mount namespace is found through its ancestors as long as they live.
 #[derive(Debug)]
 pub struct Members {
     /// Held open, so that no other namespace has its number.
@@ -102,7 +103,7 @@ impl Members {
     ///
     /// # Errors
     /// It has ended; it has no mount namespace of its own.
-    pub fn of(pid: i32) -> io::Result<Members> {
+    pub fn of_process(pid: i32) -> io::Result<Members> {
         let namespace = File::open(namespace_of(pid))?;
         let id = id_of(&namespace.metadata()?);
         match fs::metadata(namespace_of(std::process::id() as i32)).map(|own| id_of(&own))? {
@@ -111,8 +112,8 @@ impl Members {
         }
     }
 
-    /// Kills them all, and waits until they have ended. Only what is at work in the kernel takes longer
-    /// than a moment; it is not waited for for ever.
+    /// Kills them all, and waits until they have ended, for a few seconds at most. Only a process at work
+    /// in the kernel takes longer than a moment.
     pub fn end(&self) {
         let begun = Instant::now();
         while self.kill() > 0 && begun.elapsed() < PATIENCE {
@@ -120,8 +121,8 @@ impl Members {
         }
     }
 
-    /// Kills who is there, and tells how many. Nobody who was killed forks any more, so that in the end
-    /// nobody is left.
+    /// Kills all that live, and returns how many. Killed processes do not fork any more, so that in the
+    /// end none is left.
     fn kill(&self) -> usize {
         // All are known before the first is killed, whose children then have another parent.
         let living = self.living();
@@ -132,7 +133,7 @@ impl Members {
     fn living(&self) -> Vec<OwnedFd> {
         let (mut pids, mut processes) = (Vec::new(), Vec::new());
         let mut add = |pids: &mut Vec<i32>, pid: i32, is_it: &dyn Fn() -> bool| {
-            // In this order: whoever has the pid by then is looked at, and nobody else is killed.
+            // In this order: the process that is checked is the one that the pidfd refers to.
             let process = pidfd::open(pid);
             if let (Ok(process), false, true) = (process, pids.contains(&pid), is_it()) {
                 pids.push(pid);
@@ -152,7 +153,7 @@ impl Members {
         processes
     }
 
-    /// Whoever has ended has no namespace any more.
+    /// A process that has ended has no namespace any more.
     fn has(&self, pid: i32) -> bool {
         fs::metadata(namespace_of(pid)).is_ok_and(|found| id_of(&found) == self.id)
     }
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_process_with_the_namespace_of_all_has_no_members() {
-        let error = Members::of(std::process::id() as i32).unwrap_err();
+        let error = Members::of_process(std::process::id() as i32).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
@@ -191,7 +192,7 @@ mod tests {
             process.wait().unwrap();
             return println!("skipped: a mount namespace of its own needs root");
         }
-        let members = Members::of(process.id() as i32).unwrap();
+        let members = Members::of_process(process.id() as i32).unwrap();
         assert_eq!(members.living().len(), 3);
         members.end();
         assert!(pids.iter().all(|pid| has_ended(*pid)), "{pids:?}");

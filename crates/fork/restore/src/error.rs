@@ -25,10 +25,10 @@ pub enum RestoreError {
         /// In which respect.
         reason: String,
     },
-    /// Files that the process has open or mapped are not what they were.
+    /// Files that the process has open or mapped have changed.
     #[error(
-        "image {cid} needs files that are not as they were:{}\nput them back, or make the image \
-         again",
+        "cannot restore image {cid}: files are not as they were at the checkpoint:{}\nput them back, or \
+         make the image again",
         list(.changes)
     )]
     FilesChanged {
@@ -49,25 +49,24 @@ pub enum RestoreError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The restorer did not start or went away.
-    #[error("the restorer {doing} failed: {}; look for memory or process limits", words::of(.source))]
+    /// The restorer did not start, or has exited.
+    #[error("cannot {doing}: {}; look for memory or process limits", words::of(.source))]
     Restorer {
-        /// In doing what.
+        /// What failed, verb first.
         doing: &'static str,
         /// The kernel's answer.
         source: io::Error,
     },
     /// The agent may not make containers.
     #[error(
-        "clones cannot be started without CAP_SYS_ADMIN, which this node's agent does not have: \
-         run farfork as root, or see farfork doctor for what is missing"
+        "cannot start clones: this node's agent lacks CAP_SYS_ADMIN; run farfork as root, or see farfork \
+         doctor for what is missing"
     )]
     NoRights,
     /// The clone did not run in time.
     #[error(
-        "the clone of image {cid} did not start within {seconds} s and was ended: look for files \
-         that keep waiting whoever opens them (named pipes, network file systems), or give it \
-         longer with --timeout"
+        "the clone of image {cid} did not start within {seconds} s and was ended; look for files that \
+         block when they are opened (named pipes, network file systems), or allow more time with --timeout"
     )]
     TooSlow {
         /// The image.
@@ -76,7 +75,7 @@ pub enum RestoreError {
         seconds: u64,
     },
     /// The clone was killed before it ran.
-    #[error("the clone of image {cid} was killed before it ran: look for memory limits")]
+    #[error("the clone of image {cid} was killed before it ran; look for memory limits")]
     Killed {
         /// The image.
         cid: Cid,
@@ -118,16 +117,16 @@ fn step(what: &Option<What>) -> &'static str {
         Some(What::SharedMemory) => "making shared memory",
         Some(What::Scheduling) => "setting priorities",
         Some(What::Address) => "giving a socket its address",
-        Some(What::Reset) => "telling it by a reset that a connection is over",
+        Some(What::Reset) => "resetting a connection that does not go on",
         Some(What::Kinship) => "placing a process in its session and group",
-        Some(What::Clocks) => "letting its clocks go on from where its parent's stood",
-        Some(What::SystemV) => "making an object of System V",
-        Some(What::Pages) => "arranging how its pages are supplied (userfaultfd)",
+        Some(What::Clocks) => "setting its clocks to continue those of its parent",
+        Some(What::SystemV) => "making a System V IPC object",
+        Some(What::Pages) => "setting up its page service (userfaultfd)",
         Some(What::Watch) => {
-            "watching which pages it touches (userfaultfd with WP_ASYNC, Linux 6.7; farfork doctor)"
+            "watching its pages (userfaultfd with WP_ASYNC, Linux 6.7; farfork doctor)"
         }
         Some(What::HugePages) => "mapping huge pages of hugetlbfs",
-        Some(What::AsyncIo) => "making a context of Linux AIO",
+        Some(What::AsyncIo) => "making a Linux AIO context",
         None => "a step",
     }
 }
@@ -138,18 +137,18 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
             "; the pid is taken in this PID namespace: use --pid-mode new, or end that process"
         }
         (Some(What::Address), Some(libc::EADDRINUSE)) => {
-            "; somebody else, maybe the parent, has the address: give the clone another \
+            "; another process, maybe the parent, uses the address: give the clone another \
              (--inherit-fd FD=tcp:ADDRESS:PORT, udp:ADDRESS:PORT or listen:PATH), or, unless it is a \
              path, start it on a node in a network namespace of its own (ip netns exec NAME \
              farfork restore --node NAME)"
         }
         (Some(What::Lock), Some(libc::ESTALE)) => {
-            "; the process has its locks, but its files are not as they were: somebody has written \
-             to them since the checkpoint. Put them back, or make the image again"
+            "; its files were written to since the checkpoint, so they are not as they were: put them \
+             back, or make the image again"
         }
         (_, Some(libc::ESTALE | libc::ELOOP)) => {
-            "; its path leads to something else than it did, or to what was written since: put back \
-             what was there, without symbolic links on the way, or make the image again"
+            "; its path leads to something else than at the checkpoint, or to a file that was written \
+             since: put back what was there, without symbolic links on the way, or make the image again"
         }
         (Some(What::Address), Some(libc::EADDRNOTAVAIL | libc::ENODEV)) => {
             "; no interface of the node's network namespace has it: add it there (ip address \
@@ -169,11 +168,11 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
              (vm.nr_overcommit_hugepages)"
         }
         (Some(What::AsyncIo), Some(libc::EAGAIN)) => {
-            "; the node has no room for more of them: raise fs.aio-max-nr"
+            "; the limit of AIO requests is reached: raise fs.aio-max-nr"
         }
         (Some(What::AsyncIo), Some(libc::EOVERFLOW)) => {
-            "; this kernel makes larger ones, for more processors: start the clone on a node that has \
-             as many as the parent's, or fewer"
+            "; AIO rings are larger on this node, which has more processors: start the clone on a node \
+             with at most as many processors as the parent's"
         }
         (_, Some(libc::EPERM)) => "; run as root, or see farfork doctor for what is missing",
         (_, Some(libc::ENOMEM | libc::EAGAIN)) => "; look for memory or process limits",

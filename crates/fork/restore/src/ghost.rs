@@ -1,7 +1,7 @@
-//! A ghost: the init of a container that somebody else makes, waiting for its one clone.
+//! A ghost: an init that waits for its one clone in a container that the caller makes.
 //!
 //! ```text
-//!  Seat ── descriptors ──► container's first process ── Hello ──► Ghost ── Request ──► Started
+//!  GhostLauncher ── descriptors ──► container's first process ── Hello ──► Ghost ── Request ──► Started
 //! ```
 
 use std::io;
@@ -18,23 +18,23 @@ use zerocopy::IntoBytes;
 
 use crate::error::RestoreError;
 use crate::template::{
-    CONTROL_FD, Hands, Started, failed, has_hung_up, packet_pair, program, send_request,
+    CONTROL_FD, RequestFds, Started, failed, has_hung_up, packet_pair, program, send_request,
 };
 
 /// Where the first process of the container finds its program.
 const PROGRAM_FD: RawFd = CONTROL_FD + 1;
 
-/// A place for a ghost: what the first process of its container has to be given.
+/// Launches a ghost: holds what the first process of its container is given.
 #[derive(Debug)]
-pub struct Seat {
+pub struct GhostLauncher {
     control: OwnedFd,
     theirs: OwnedFd,
     program: OwnedFd,
 }
 
-/// A seat that was taken by a process which has not been heard of yet.
+/// A ghost that was launched and has not sent its hello yet.
 #[derive(Debug)]
-pub struct Summoned {
+pub struct PendingGhost {
     control: OwnedFd,
 }
 
@@ -45,14 +45,14 @@ pub struct Ghost {
     init_pid: i32,
 }
 
-impl Seat {
+impl GhostLauncher {
     /// How many descriptors from 3 on the container's first process needs.
     pub const DESCRIPTORS: i32 = 2;
 
     /// Makes what a ghost needs.
-    pub fn new() -> Result<Seat, RestoreError> {
+    pub fn new() -> Result<GhostLauncher, RestoreError> {
         let (control, theirs) = packet_pair()?;
-        Ok(Seat { control, theirs, program: program()?.into() })
+        Ok(GhostLauncher { control, theirs, program: program()?.into() })
     }
 
     /// What the container's first process has to execute, with the descriptors below.
@@ -61,35 +61,35 @@ impl Seat {
     }
 
     /// Gives `command` the descriptors to hand on.
-    pub fn hand_to(self, command: &mut Command) -> Result<Summoned, RestoreError> {
-        let Seat { control, theirs, program } = self;
+    pub fn hand_to(self, command: &mut Command) -> Result<PendingGhost, RestoreError> {
+        let GhostLauncher { control, theirs, program } = self;
         let mappings = vec![
             FdMapping { parent_fd: theirs, child_fd: CONTROL_FD },
             FdMapping { parent_fd: program, child_fd: PROGRAM_FD },
         ];
-        command
-            .fd_mappings(mappings)
-            .map_err(|_| failed("being given a socket")(io::Error::other("numbers collide")))?;
-        Ok(Summoned { control })
+        command.fd_mappings(mappings).map_err(|_| {
+            failed("make a socket for the restorer")(io::Error::other("numbers collide"))
+        })?;
+        Ok(PendingGhost { control })
     }
 }
 
-impl Summoned {
+impl PendingGhost {
     /// Waits until the process `init_pid` says that it is a ghost.
-    pub fn arrive(self, init_pid: i32, patience: Duration) -> Result<Ghost, RestoreError> {
-        let Summoned { control } = self;
+    pub fn await_hello(self, init_pid: i32, patience: Duration) -> Result<Ghost, RestoreError> {
+        let PendingGhost { control } = self;
         let mut polls = [PollFd::new(&control, PollFlags::IN)];
         let time = Timespec::try_from(patience).ok();
         let heard = poll(&mut polls, time.as_ref());
         let mut hello = Hello::default();
         if !heard.is_ok_and(|heard| heard > 0) {
-            return Err(failed("waiting in its container")(io::ErrorKind::TimedOut.into()));
+            return Err(failed("reach the ghost in its container")(io::ErrorKind::TimedOut.into()));
         }
         let read = rustix::io::read(&control, hello.as_mut_bytes())
-            .map_err(|errno| failed("waiting in its container")(errno.into()))?;
+            .map_err(|errno| failed("reach the ghost in its container")(errno.into()))?;
         if read != size_of::<Hello>() || hello != (Hello { version: VERSION, reserved: 0 }) {
             let kind = io::ErrorKind::UnexpectedEof;
-            return Err(failed("waiting in its container")(kind.into()));
+            return Err(failed("reach the ghost in its container")(kind.into()));
         }
         Ok(Ghost { control, init_pid })
     }
@@ -111,10 +111,10 @@ impl Ghost {
         self,
         cid: Cid,
         request: &Request,
-        hands: &Hands<'_>,
+        fds: &RequestFds<'_>,
     ) -> Result<Started, RestoreError> {
-        let status = send_request(&self.control, request, hands)?;
-        Ok(Started::of(cid, self.init_pid, true, status))
+        let status = send_request(&self.control, request, fds)?;
+        Ok(Started::new(cid, self.init_pid, true, status))
     }
 }
 
@@ -124,18 +124,18 @@ mod tests {
     use std::process::{Child, Stdio};
 
     /// A ghost without a container, as a child.
-    fn summon() -> (Child, Summoned) {
-        let seat = Seat::new().unwrap();
-        let [program, argument] = Seat::arguments();
+    fn launch() -> (Child, PendingGhost) {
+        let launcher = GhostLauncher::new().unwrap();
+        let [program, argument] = GhostLauncher::arguments();
         let mut command = Command::new(program);
         command.arg(argument).stdin(Stdio::null());
-        let summoned = seat.hand_to(&mut command).unwrap();
-        (command.spawn().unwrap(), summoned)
+        let pending = launcher.hand_to(&mut command).unwrap();
+        (command.spawn().unwrap(), pending)
     }
 
     fn arrived() -> (Child, Ghost) {
-        let (child, summoned) = summon();
-        let ghost = summoned.arrive(child.id() as i32, Duration::from_secs(10)).unwrap();
+        let (child, pending) = launch();
+        let ghost = pending.await_hello(child.id() as i32, Duration::from_secs(10)).unwrap();
         (child, ghost)
     }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_killed_is_told() {
+    fn a_killed_ghost_has_ended() {
         let (mut child, ghost) = arrived();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -175,31 +175,32 @@ mod tests {
     }
 
     #[test]
-    fn another_program_is_no_ghost() {
-        let seat = Seat::new().unwrap();
+    fn another_program_is_not_taken_for_a_ghost() {
+        let launcher = GhostLauncher::new().unwrap();
         let mut command = Command::new("true");
-        let summoned = seat.hand_to(&mut command).unwrap();
+        let pending = launcher.hand_to(&mut command).unwrap();
         let mut child = command.spawn().unwrap();
         drop(command); // which holds the other end
         child.wait().unwrap();
-        assert!(summoned.arrive(child.id() as i32, Duration::from_secs(10)).is_err());
+        assert!(pending.await_hello(child.id() as i32, Duration::from_secs(10)).is_err());
     }
 
     #[test]
-    fn silence_is_not_waited_for_without_end() {
-        let seat = Seat::new().unwrap();
+    fn waiting_for_a_silent_process_times_out() {
+        let launcher = GhostLauncher::new().unwrap();
         let mut command = Command::new("sleep");
-        let summoned = seat.hand_to(command.arg("60")).unwrap();
+        let pending = launcher.hand_to(command.arg("60")).unwrap();
         let mut child = command.spawn().unwrap();
-        let told = summoned.arrive(child.id() as i32, Duration::from_millis(50)).unwrap_err();
-        assert!(told.to_string().contains("container"), "{told}");
+        let late = pending.await_hello(child.id() as i32, Duration::from_millis(50));
+        let text = late.unwrap_err().to_string();
+        assert!(text.contains("container"), "{text}");
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
     #[test]
     fn its_number_is_after_that_of_its_socket() {
-        assert_eq!(Seat::arguments()[0], "/proc/self/fd/4");
-        assert_eq!(CONTROL_FD + Seat::DESCRIPTORS, PROGRAM_FD + 1);
+        assert_eq!(GhostLauncher::arguments()[0], "/proc/self/fd/4");
+        assert_eq!(CONTROL_FD + GhostLauncher::DESCRIPTORS, PROGRAM_FD + 1);
     }
 }

@@ -9,7 +9,7 @@
 //!  Members::end    ── SIGKILL ──► what descends from an init that was killed
 //! ```
 //! CXLfork (ASPLOS '25) §4.2 rebuilds a process inside the kernel; here the restorer runs the
-//! image's plan, and this room starts it, feeds it and listens to it.
+//! image's plan, and this crate starts it, sends it requests and reads its status.
 
 mod attach;
 mod ending;
@@ -18,9 +18,9 @@ mod ghost;
 mod template;
 mod waker;
 
-pub use attach::{Attached, Source, attach};
+pub use attach::{AttachedImage, ImageSource, attach};
 pub use ending::Members;
 pub use error::RestoreError;
-pub use ghost::{Ghost, Seat, Summoned};
-pub use template::{Event, Hands, Started, Template};
-pub use waker::{Theirs, Waker, start};
+pub use ghost::{Ghost, GhostLauncher, PendingGhost};
+pub use template::{Event, RequestFds, Started, Template};
+pub use waker::{PeerEnd, Waker, wake};

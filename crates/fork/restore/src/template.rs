@@ -28,7 +28,7 @@ use crate::error::{self, RestoreError};
 
 static RESTORER: &[u8] = include_bytes!(env!("FARFORK_RESTORER"));
 
-/// How long a template may take to fork: somebody has stopped one that takes longer.
+/// How long a template may take to fork. One that takes longer was stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// For a look that waits for nothing.
@@ -42,45 +42,45 @@ pub(crate) const CONTROL_FD: RawFd = 3;
 pub struct Template {
     control: OwnedFd,
     child: Child,
-    /// Whether it took too long and was killed. An init that somebody has stopped may hold its end of
-    /// the control socket open all the same.
+    /// Whether it took too long and was killed. A stopped init may still hold its end of the control
+    /// socket open.
     is_given_up: bool,
-    spare: Option<Spare>,
+    preforked: Option<PreforkedInit>,
     mounts: Mounts,
 }
 
-/// What tells that something was mounted, moved or unmounted since the template took its mounts along.
+/// Shows whether mounts of the node have changed since the template copied them.
 #[derive(Debug)]
 struct Mounts {
-    /// The kernel tells of a change once, to each who has this open.
+    /// The kernel reports a change once to each open file.
     table: File,
     have_changed: bool,
 }
 
 impl Mounts {
-    fn of_now() -> io::Result<Mounts> {
+    fn open() -> io::Result<Mounts> {
         Ok(Mounts { table: File::open("/proc/self/mountinfo")?, have_changed: false })
     }
 
     fn have_changed(&mut self) -> bool {
         let flags = PollFlags::PRI | PollFlags::ERR;
-        let told = poll(&mut [PollFd::new(&self.table, flags)], Some(&AT_ONCE));
-        self.have_changed |= told != Ok(0);
+        let ready = poll(&mut [PollFd::new(&self.table, flags)], Some(&AT_ONCE));
+        self.have_changed |= ready != Ok(0);
         self.have_changed
     }
 }
 
-/// An init that waits for its request: one fork, one container and one wake-up less on the way to a
-/// clone. Dropped, it ends.
+/// An init that waits for its request. It saves the start of a clone one fork, one container and one
+/// wake-up. Dropped, it ends.
 #[derive(Debug)]
-struct Spare {
+struct PreforkedInit {
     control: Option<OwnedFd>,
     init_pid: i32,
 }
 
 /// Descriptors that go with a [`Request`].
 #[derive(Clone, Copy, Debug)]
-pub struct Hands<'a> {
+pub struct RequestFds<'a> {
     /// The pool.
     pub pool: BorrowedFd<'a>,
     /// What keeps the image as long as a process of the clone has it mapped.
@@ -95,14 +95,14 @@ pub struct Hands<'a> {
 #[derive(Debug)]
 pub struct Started {
     cid: Cid,
-    /// 0 as long as it is not known: a template that was killed has told nobody.
+    /// 0 as long as it is unknown: a template may be killed before it has sent it.
     init_pid: AtomicI32,
     /// Whether the kernel ends the clone with its init.
     pub has_namespace: bool,
     status: OwnedFd,
 }
 
-/// What a clone's init says.
+/// A message of a clone or its init.
 #[derive(Debug)]
 pub enum Event {
     /// It is about to run its first instruction.
@@ -117,7 +117,7 @@ pub enum Event {
         /// Its pid as seen here.
         pid: i32,
     },
-    /// Something of the parent could not be set, and it starts without; comes before `Running`.
+    /// An attribute of the parent could not be set, and the clone starts without; before `Running`.
     Warned(String),
     /// It has ended, with this wait status.
     Exited(i32),
@@ -130,32 +130,32 @@ pub(crate) fn failed(doing: &'static str) -> impl Fn(io::Error) -> RestoreError 
 pub(crate) fn packet_pair() -> Result<(OwnedFd, OwnedFd), RestoreError> {
     let kind = SockType::SeqPacket;
     socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)
-        .map_err(|errno| failed("being given a socket")(errno.into()))
+        .map_err(|errno| failed("make a socket for the restorer")(errno.into()))
 }
 
 /// The program that this library carries, in memory of its own.
 pub(crate) fn program() -> Result<File, RestoreError> {
     let program = memfd_create("farfork-restorer", MemfdFlags::CLOEXEC)
-        .map_err(|errno| failed("being unpacked")(errno.into()))?;
+        .map_err(|errno| failed("unpack the restorer")(errno.into()))?;
     let mut file = File::from(program);
-    file.write_all(RESTORER).map_err(failed("being unpacked"))?;
+    file.write_all(RESTORER).map_err(failed("unpack the restorer"))?;
     Ok(file)
 }
 
-/// Sends a request on a control socket, and gives this end of the clone's status socket. What a
-/// ghost or template has said about it then is the caller's to hear.
+/// Sends a request on a control socket, and returns this end of the clone's status socket. The caller
+/// reads the answer of a template.
 pub(crate) fn send_request(
     control: &OwnedFd,
     request: &Request,
-    hands: &Hands<'_>,
+    fds: &RequestFds<'_>,
 ) -> Result<OwnedFd, RestoreError> {
     let (status, theirs) = packet_pair()?;
     setsockopt(&status, sockopt::PassCred, &true)
-        .map_err(|errno| failed("being given a socket")(errno.into()))?;
-    let mut fds = vec![hands.pool.as_raw_fd(), theirs.as_raw_fd(), hands.pin.as_raw_fd()];
-    fds.extend(hands.overlay.map(|overlay| overlay.as_raw_fd()));
-    fds.extend(hands.externals.iter().map(AsRawFd::as_raw_fd));
-    send(control, request, &fds)?;
+        .map_err(|errno| failed("make a socket for the restorer")(errno.into()))?;
+    let mut numbers = vec![fds.pool.as_raw_fd(), theirs.as_raw_fd(), fds.pin.as_raw_fd()];
+    numbers.extend(fds.overlay.map(|overlay| overlay.as_raw_fd()));
+    numbers.extend(fds.externals.iter().map(AsRawFd::as_raw_fd));
+    send(control, request, &numbers)?;
     Ok(status)
 }
 
@@ -165,7 +165,7 @@ fn send(control: &OwnedFd, request: &Request, fds: &[RawFd]) -> Result<(), Resto
     let sent = sendmsg::<()>(control.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None);
     sent.map(drop).map_err(|errno| match errno {
         Errno::EPIPE => gone(),
-        _ => failed("taking a request")(errno.into()),
+        _ => failed("send a request to the restorer")(errno.into()),
     })
 }
 
@@ -174,35 +174,35 @@ impl Template {
     pub fn start() -> Result<Template, RestoreError> {
         // Not at the number that the socket is given in the child.
         let file = rustix::io::fcntl_dupfd_cloexec(program()?, CONTROL_FD + 1)
-            .map_err(|errno| failed("being unpacked")(errno.into()))?;
+            .map_err(|errno| failed("unpack the restorer")(errno.into()))?;
         let (control, theirs) = packet_pair()?;
-        // Before the template has its own: what changes in between is told, and no harm.
-        let mounts = Mounts::of_now().map_err(failed("being given the node's mounts"))?;
+        // Before the template copies the mounts: a change in between counts, which only costs a restart.
+        let mounts = Mounts::open().map_err(failed("watch the node's mounts"))?;
         let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
         command.env_clear().current_dir("/").stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        command
-            .fd_mappings(vec![FdMapping { parent_fd: theirs, child_fd: CONTROL_FD }])
-            .map_err(|_| failed("being given a socket")(io::Error::other("descriptor 3 taken")))?;
-        let child = command.spawn().map_err(failed("being started"))?;
-        Ok(Template { control, child, is_given_up: false, spare: None, mounts })
+        command.fd_mappings(vec![FdMapping { parent_fd: theirs, child_fd: CONTROL_FD }]).map_err(
+            |_| failed("make a socket for the restorer")(io::Error::other("descriptor 3 taken")),
+        )?;
+        let child = command.spawn().map_err(failed("start the restorer"))?;
+        Ok(Template { control, child, is_given_up: false, preforked: None, mounts })
     }
 
-    /// Whether somebody has killed it; then another has to be started.
+    /// Whether it was killed. Then another has to be started.
     pub fn has_ended(&self) -> bool {
         self.is_given_up || has_hung_up(&self.control)
     }
 
-    /// Whether the node's mounts are others than those that clones of this one would see, which it keeps to
-    /// itself; then another has to be started.
+    /// Whether the node's mounts have changed since the template copied them. Then another has to be
+    /// started.
     pub fn is_outdated(&mut self) -> bool {
         self.mounts.have_changed()
     }
 
-    /// Has another take its place if it does not do any more.
+    /// Replaces it by another if it has ended or is outdated.
     ///
     /// # Errors
-    /// None can be started.
+    /// No template can be started.
     pub fn renew(&mut self) -> Result<(), RestoreError> {
         if self.has_ended() || self.is_outdated() {
             *self = Template::start()?;
@@ -212,7 +212,7 @@ impl Template {
 
     /// Has an init ready for the next clone, if there is none yet.
     pub fn prepare(&mut self) -> Result<(), RestoreError> {
-        if self.spare.as_ref().is_some_and(Spare::waits) {
+        if self.preforked.as_ref().is_some_and(PreforkedInit::waits) {
             return Ok(());
         }
         let (control, theirs) = packet_pair()?;
@@ -220,7 +220,7 @@ impl Template {
         send(&self.control, &request, &[theirs.as_raw_fd()])?;
         drop(theirs);
         let init_pid = self.forked()?;
-        self.spare = Some(Spare { control: Some(control), init_pid });
+        self.preforked = Some(PreforkedInit { control: Some(control), init_pid });
         Ok(())
     }
 
@@ -229,30 +229,30 @@ impl Template {
         &mut self,
         cid: Cid,
         request: &Request,
-        hands: &Hands<'_>,
+        fds: &RequestFds<'_>,
     ) -> Result<Started, RestoreError> {
         let has_namespace = request.pid_mode == PidMode::New as u32;
-        // One that somebody has killed meanwhile takes no request.
+        // A preforked init that was killed meanwhile takes no request.
         if has_namespace
-            && let Some(mut spare) = self.spare.take()
-            && let Some(status) = spare
+            && let Some(mut preforked) = self.preforked.take()
+            && let Some(status) = preforked
                 .control
                 .as_ref()
-                .and_then(|control| send_request(control, request, hands).ok())
+                .and_then(|control| send_request(control, request, fds).ok())
         {
-            spare.control = None;
-            return Ok(Started::of(cid, spare.init_pid, has_namespace, status));
+            preforked.control = None;
+            return Ok(Started::new(cid, preforked.init_pid, has_namespace, status));
         }
-        let status = send_request(&self.control, request, hands)?;
+        let status = send_request(&self.control, request, fds)?;
         let init_pid = match self.forked() {
             Err(error @ RestoreError::Restorer { doing: FORKING, .. }) => return Err(error),
             Ok(init_pid) => init_pid,
-            // It may have forked an init before it was killed. To ask another template, too, would
-            // make two clones of one request.
+            // It may have forked an init before it was killed. Asking another template would make two
+            // clones of one request.
             Err(_) if has_init(&status) => 0,
             Err(error) => return Err(error),
         };
-        Ok(Started::of(cid, init_pid, has_namespace, status))
+        Ok(Started::new(cid, init_pid, has_namespace, status))
     }
 
     /// Pid of the init that was asked for.
@@ -266,8 +266,8 @@ impl Template {
     }
 
     fn answer(&mut self) -> Result<Spawned, RestoreError> {
-        if !speaks(&self.control) {
-            // All starts would wait for it. Another is started in its place.
+        if !await_message(&self.control) {
+            // All starts would wait for it. Another template takes its place.
             let _ = self.child.kill();
             self.is_given_up = true;
         }
@@ -276,38 +276,38 @@ impl Template {
         match recv(self.control.as_raw_fd(), spawned.as_mut_bytes(), flags) {
             Ok(bytes) if bytes == size_of::<Spawned>() => Ok(spawned),
             Ok(_) | Err(Errno::EAGAIN) => Err(gone()),
-            Err(errno) => Err(failed("answering")(errno.into())),
+            Err(errno) => Err(failed("get an answer from the restorer")(errno.into())),
         }
     }
 }
 
 /// What the template does in answer to a request.
-const FORKING: &str = "forking the clone's init";
+const FORKING: &str = "fork the init of the clone";
 
-impl Spare {
+impl PreforkedInit {
     fn waits(&self) -> bool {
         self.control.as_ref().is_some_and(|control| !has_hung_up(control))
     }
 }
 
-impl Drop for Spare {
+impl Drop for PreforkedInit {
     fn drop(&mut self) {
         // It is the clone's init if it has been given its request.
         if let Some(control) = self.control.take() {
             drop(control);
-            // One that somebody has stopped does not notice.
+            // A stopped init does not notice that its socket is closed.
             let _ = kill(Pid::from_raw(self.init_pid), Signal::SIGKILL);
             let _ = waitpid(Pid::from_raw(self.init_pid), None);
         }
     }
 }
 
-/// What the end of a template means. Its first step is one that not everybody may do.
+/// Why a template has ended. Without CAP_SYS_ADMIN its first step fails.
 fn gone() -> RestoreError {
     let capabilities = rustix::thread::capabilities(None).map(|sets| sets.effective);
     match capabilities {
         Ok(effective) if !effective.contains(CapabilitySet::SYS_ADMIN) => RestoreError::NoRights,
-        _ => failed("answering")(io::ErrorKind::UnexpectedEof.into()),
+        _ => failed("get an answer from the restorer")(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -318,8 +318,9 @@ impl Drop for Template {
     }
 }
 
-/// Waits until something can be heard on `socket`, be it that nobody is there any more; not for ever.
-fn speaks(socket: &OwnedFd) -> bool {
+/// Waits until a message or the end of the other side can be read from `socket`, for at most
+/// [`PATIENCE`].
+fn await_message(socket: &OwnedFd) -> bool {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -331,10 +332,10 @@ fn speaks(socket: &OwnedFd) -> bool {
     }
 }
 
-/// Waits for the init of a template that was killed: whether there is one. What it says stays where
-/// it is; one that says nothing has been stopped, since it keeps its end open.
+/// Whether a template forked an init before it was killed. Waits for the init's first message, which
+/// stays in the queue. An init that keeps its end open without a message is stopped.
 fn has_init(status: &OwnedFd) -> bool {
-    if !speaks(status) {
+    if !await_message(status) {
         return true;
     }
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
@@ -343,7 +344,7 @@ fn has_init(status: &OwnedFd) -> bool {
 
 impl Started {
     /// A clone whose init has been asked for, and reports on `status`.
-    pub(crate) fn of(cid: Cid, init_pid: i32, has_namespace: bool, status: OwnedFd) -> Started {
+    pub(crate) fn new(cid: Cid, init_pid: i32, has_namespace: bool, status: OwnedFd) -> Started {
         Started { cid, init_pid: AtomicI32::new(init_pid), has_namespace, status }
     }
 
@@ -352,14 +353,14 @@ impl Started {
         self.init_pid.load(Ordering::SeqCst)
     }
 
-    /// Tells the init that somebody knows of the clone. Until then it ends with this process.
-    pub fn is_known(&self) {
-        // An init that has gone says so in its own way.
+    /// Reports to the init that the caller knows of the clone. Until then it ends with this process.
+    pub fn confirm(&self) {
+        // The end of an init shows on the status socket.
         let flags = MsgFlags::MSG_NOSIGNAL;
         let _ = nix::sys::socket::send(self.status.as_raw_fd(), &[KNOWN], flags);
     }
 
-    /// Notes the init when it, or its clone, has said something.
+    /// Notes the pid of the init when it, or its clone, has sent something.
     fn learn_init(&self, sender: i32) {
         if self.init_pid() == 0 {
             let init = parent_of(sender).filter(|parent| *parent != std::process::id() as i32);
@@ -367,7 +368,7 @@ impl Started {
         }
     }
 
-    /// Waits for what the clone's init says next.
+    /// Waits for the next message of the clone or its init.
     pub fn next(&self, plan: &[u8]) -> Result<Event, RestoreError> {
         let (status, sender) = self.receive()?;
         self.learn_init(sender);
@@ -396,10 +397,13 @@ impl Started {
         let fd = self.status.as_fd().as_raw_fd();
         let message = loop {
             match recvmsg::<()>(fd, &mut vectors, Some(&mut space), MsgFlags::empty()) {
-                // Told once of an init that has gone without hearing that somebody knows of its
-                // clone; what it has said before is still there.
+                // Returned once if the init has ended without reading [`KNOWN`]. Its messages can still be
+                // read.
                 Err(Errno::EINTR | Errno::ECONNRESET) => {}
-                other => break other.map_err(|errno| failed("reporting")(errno.into()))?,
+                other => {
+                    break other
+                        .map_err(|errno| failed("read the status of a clone")(errno.into()))?;
+                }
             }
         };
         let sender = message
@@ -421,17 +425,17 @@ impl Started {
         }
     }
 
-    /// Whether it has ended, as seen by what its init still could say.
+    /// Whether it has ended: its init has closed the status socket.
     pub fn has_ended(&self) -> bool {
         has_hung_up(&self.status)
     }
 
-    /// Says that somebody else has ended it.
+    /// The error for a clone that was killed.
     pub fn killed(&self) -> RestoreError {
         RestoreError::Killed { cid: self.cid }
     }
 
-    /// Says that it did not run within `patience`.
+    /// The error for a clone that did not run within `patience`.
     pub fn too_slow(&self, patience: Duration) -> RestoreError {
         RestoreError::TooSlow { cid: self.cid, seconds: patience.as_secs() }
     }
@@ -443,7 +447,7 @@ impl AsFd for Started {
     }
 }
 
-/// Whether nobody is behind a control socket any more.
+/// Whether the other end of a control socket is closed.
 pub(crate) fn has_hung_up(control: &OwnedFd) -> bool {
     let mut polls = [PollFd::new(control, PollFlags::empty())];
     poll(&mut polls, Some(&AT_ONCE)).is_ok_and(|ended| ended > 0)
@@ -486,27 +490,27 @@ mod tests {
         }
     }
 
-    /// What `work` gives, which must not wait for ever.
+    /// The result of `work`, which must not wait for ever.
     fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = mpsc::channel();
         std::thread::spawn(move || done.send(work()));
-        result.recv_timeout(Duration::from_secs(60)).expect("it waits for who does not move")
+        result.recv_timeout(Duration::from_secs(60)).expect("it waits for a stopped process")
     }
 
     #[test]
-    fn a_spare_that_was_stopped_holds_up_nobody() {
+    fn a_stopped_preforked_init_delays_no_drop() {
         let Some(mut template) = template() else { return };
         template.prepare().unwrap();
-        stop(template.spare.as_ref().unwrap().init_pid);
+        stop(template.preforked.as_ref().unwrap().init_pid);
         in_time(|| drop(template));
     }
 
     /// An init that is stopped before it has closed anything has the template's end, too.
     #[test]
-    fn a_template_that_was_stopped_is_given_up_whoever_has_its_end() {
+    fn a_stopped_template_is_given_up_though_its_end_is_open() {
         let Some(mut template) = template() else { return };
         template.prepare().unwrap();
-        template.spare = None;
+        template.preforked = None;
         let pid = rustix::process::Pid::from_child(&template.child);
         let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let end = pidfd_getfd(&handle, CONTROL_FD, PidfdGetfdFlags::empty()).unwrap();

@@ -10,41 +10,42 @@ use zerocopy::IntoBytes;
 use crate::error::RestoreError;
 use crate::template::{failed, packet_pair};
 
-/// What a clone that waits is woken by. Once every copy is closed, the clone ends.
+/// Wakes a clone that waits. The clone ends once every copy of the socket is closed.
 #[derive(Debug)]
 pub struct Waker {
     socket: OwnedFd,
-    theirs: Theirs,
+    peer: PeerEnd,
 }
 
-/// The clone's own end. As long as somebody else has it, too, the clone does not take it apart when it
-/// closes it, on the way to its first instruction.
+/// The clone's end of its socket. As long as this process has it open too, the clone's `close`, on the
+/// way to its first instruction, does not have to tear down the connection.
 #[derive(Debug)]
-pub struct Theirs(OwnedFd);
+pub struct PeerEnd(OwnedFd);
 
-impl AsFd for Theirs {
+impl AsFd for PeerEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
 impl Waker {
-    /// One, and what the clone sleeps on: the last of the descriptors of its request.
+    /// A waker, and the end that the clone sleeps on: the last descriptor of its request.
     pub fn new() -> Result<(Waker, OwnedFd), RestoreError> {
         let (socket, theirs) = packet_pair()?;
-        let kept = theirs.try_clone().map_err(failed("being given a socket"))?;
-        Ok((Waker { socket, theirs: Theirs(kept) }, theirs))
+        let kept = theirs.try_clone().map_err(failed("make a socket for the restorer"))?;
+        Ok((Waker { socket, peer: PeerEnd(kept) }, theirs))
     }
 
-    /// Lets go of it. What is given is to be kept until the clone runs.
-    pub fn leave(self) -> Theirs {
-        self.theirs
+    /// Closes this end, and returns the other one, to be kept until the clone runs.
+    pub fn leave(self) -> PeerEnd {
+        self.peer
     }
 
-    /// Gives the clone its external descriptors, in the order of the plan. It sleeps on.
+    /// Sends the clone its external descriptors, in the order of the plan. The clone goes on waiting.
     pub fn supply(&self, externals: &[OwnedFd]) -> Result<(), RestoreError> {
         let fds: Vec<i32> = externals.iter().map(AsRawFd::as_raw_fd).collect();
-        send(self.as_fd(), WakeKind::Supply, 0, &fds).map_err(failed("being supplied"))
+        send(self.as_fd(), WakeKind::Supply, 0, &fds)
+            .map_err(failed("send descriptors to the waiting clone"))
     }
 }
 
@@ -56,7 +57,7 @@ impl AsFd for Waker {
 
 /// Wakes the clone behind `socket`, a copy of its [`Waker`], for a start that was asked for at
 /// `requested_ns` of `CLOCK_MONOTONIC`.
-pub fn start(socket: BorrowedFd<'_>, requested_ns: u64) -> io::Result<()> {
+pub fn wake(socket: BorrowedFd<'_>, requested_ns: u64) -> io::Result<()> {
     send(socket, WakeKind::Start, requested_ns, &[])
 }
 

@@ -8,6 +8,11 @@ pub const EXIT_BUG: i32 = 120;
 /// Exit status after a failure that was reported on the status socket.
 pub const EXIT_REPORTED: i32 = 121;
 
+/// Fails with an error number of the kernel.
+pub fn fail<T>(errno: u32) -> Result<T, Errno> {
+    Err(Errno(errno as i32))
+}
+
 /// Flags of `clone3` for a thread of the caller's process.
 pub const THREAD: u32 = k::CLONE_VM
     | k::CLONE_FS
@@ -16,9 +21,9 @@ pub const THREAD: u32 = k::CLONE_VM
     | k::CLONE_THREAD
     | k::CLONE_SYSVSEM;
 
-/// `clone3` for a process or thread that is to have certain ids. The kernel frees the id of a
-/// thread a moment after the end of its process can be waited for: whoever starts a clone with the
-/// ids of one that has just ended must not fail for that.
+/// `clone3` for a process or thread with given ids. The kernel frees the id of a thread a moment after
+/// the end of its process can be waited for. So a start with the ids of a clone that has just ended is
+/// retried.
 ///
 /// # Safety
 /// As [`clone3_entry`].
@@ -124,7 +129,7 @@ pub fn event(lowest: u32) -> Result<i32, Errno> {
     move_above(fd, lowest)
 }
 
-/// Has an eventfd readable.
+/// Makes an eventfd readable.
 pub fn signal(event: i32) {
     let one = 1u64;
     // SAFETY: the kernel reads eight bytes.

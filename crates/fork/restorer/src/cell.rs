@@ -17,7 +17,7 @@ impl<T> ProcessCell<T> {
     /// The value.
     ///
     /// # Safety
-    /// Nobody may hold a reference from [`ProcessCell::get_mut`] to what is read.
+    /// No reference from [`ProcessCell::get_mut`] to what is read may exist.
     pub unsafe fn get(&self) -> &T {
         // SAFETY: passed on to the caller.
         unsafe { &*self.0.get() }

@@ -9,9 +9,9 @@
 //!  first thread   await_others ─► its ops, joined_ops, "running" ─► open ─► filters ─► leave
 //!  the others     their ops ─► arrive ──────────────────────────────► pass ─► filters ─► leave
 //! ```
-//! They share memory: whoever runs first can have the others do what their rights allow, be it those
-//! of the agent, or calls that a filter is to forbid. So nobody passes before all have their ids, and
-//! nobody leaves before all have their filters.
+//! They share memory. A thread that runs first can make the others use their rights: those of the
+//! agent, or calls that a filter is to forbid. So no thread passes before all have their ids, and no
+//! thread leaves before all have their filters.
 
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -41,7 +41,7 @@ pub static GATE: Gate = Gate {
 };
 
 impl Gate {
-    /// Counts the calling thread, the last of `others` to be counted waking the first thread.
+    /// Counts the calling thread. The last of `others` wakes the first thread.
     pub fn arrive(&self, others: u32) {
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == others {
             wake(&self.arrived, 1);
@@ -59,7 +59,7 @@ impl Gate {
         }
     }
 
-    /// Lets `others` pass, who leave together if any thread `has_filters` still to install.
+    /// Lets `others` pass. They leave together if any thread `has_filters` to install.
     pub fn open(&self, others: u32, has_filters: bool) {
         if others == 0 {
             return;
@@ -76,9 +76,8 @@ impl Gate {
         }
     }
 
-    /// Waits until every thread has its filters. Whoever `has_filters` may not be allowed a single
-    /// call any more: all have been awake since the gate was opened, so that this does not take
-    /// long.
+    /// Waits until every thread has its filters. The filters may forbid every call, so a thread that
+    /// `has_filters` spins. All threads are awake since the gate was opened, so this is short.
     pub fn leave(&self, has_filters: bool) {
         let leaving = self.leaving.load(Ordering::Relaxed);
         if leaving == 0 {

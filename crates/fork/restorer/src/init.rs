@@ -6,95 +6,31 @@ use farfork_plan::{MemberPlan, PLAN_MAGIC, PlanHeader, ThreadPlan, What, window}
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, syscall};
-use crate::cell::ProcessCell;
-use crate::run::{Failure, Slots, elements};
-use crate::supervise::{Supervisor, Tools};
+use crate::failure::Failure;
+use crate::mounts::mount_proc;
+use crate::packets::{CONTROL_FD, Received};
+use crate::shared::{SHARED, Shared};
+use crate::supervise::{Supervisor, SupervisorTools};
+use crate::tables::elements;
 use crate::task;
-use crate::template::{CONTROL_FD, Received};
 use crate::{clocks, overlay, pager, watch};
 
-/// What the template hands to the init.
-pub struct Start<'a> {
+/// What the init starts from.
+pub struct InitInput<'a> {
     /// The agent's request.
     pub request: &'a Request,
     /// Descriptors: pool, status socket, pin, then the external ones.
     pub received: &'a Received,
     /// The container is there already, its `/proc` mounted.
     pub has_container: bool,
-    /// What the supervisor needs, or why it cannot be had, if that was seen to already.
-    pub tools: Option<Result<Tools, Errno>>,
+    /// What the supervisor needs, if it was made already, or why it could not be made.
+    pub tools: Option<Result<SupervisorTools, Errno>>,
 }
 
-/// What the init leaves to the clone, and what the clone's threads share.
-pub struct Shared {
-    /// Slots of the plan's ops.
-    pub slots: Slots,
-    /// The status socket.
-    pub status_fd: i32,
-    /// When each phase ended, as in `Status::at_ns`.
-    pub at_ns: [u64; 6],
-    /// How far the clone's clock is ahead of the agent's, in ns.
-    pub ahead_ns: i64,
-    /// Threads of the process besides the first.
-    pub others: u32,
-    /// The clone has a container of its own and must mount its `/proc` itself.
-    pub mounts_proc: bool,
-    /// The clone has pids of its own.
-    pub has_namespace: bool,
-    /// The clone has several processes, which may be waiting for this one.
-    pub is_family: bool,
-    /// Ops that set groups do nothing.
-    pub keeps_groups: bool,
-    /// It is made to try its image.
-    pub is_trial: bool,
-    /// There is an overlay.
-    pub has_overlay: bool,
-    /// The socket from which a clone is woken that waits before its last steps.
-    pub wake_fd: Option<i32>,
-    /// How many external descriptors that brings.
-    pub expected: u32,
-    /// The lowest number that is free for the restorer.
-    pub spare_fd: u32,
-    /// Where the clone's processes hand over what their pages are supplied by, if they are.
-    pub pager_fd: Option<i32>,
-    /// What tells the init that the first process leaves for its parent's code, if the init then helps it.
-    pub leaves_fd: Option<i32>,
-    /// Where they leave what watches their memory, if something does.
-    pub watch_fd: Option<i32>,
-}
-
-impl Shared {
-    /// The agent's monotonic time in nanoseconds, for the clone.
-    pub fn now_ns(&self) -> u64 {
-        call::now_ns().wrapping_sub_signed(self.ahead_ns)
-    }
-}
-
-/// One instance per process; the template's is never used.
-pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
-    slots: Slots::new(),
-    status_fd: -1,
-    at_ns: [0; 6],
-    ahead_ns: 0,
-    others: 0,
-    mounts_proc: false,
-    has_namespace: false,
-    is_family: false,
-    keeps_groups: false,
-    is_trial: false,
-    has_overlay: false,
-    wake_fd: None,
-    expected: 0,
-    spare_fd: 0,
-    pager_fd: None,
-    leaves_fd: None,
-    watch_fd: None,
-});
-
-/// First function of the init, be it forked for that or a ghost.
+/// First function of the init, forked from the template or a ghost.
 pub extern "C" fn enter(start: u64) -> ! {
-    // SAFETY: whoever calls this passes a `Start` on a stack that stays, or was copied with it.
-    let start = unsafe { &*(start as *const Start<'_>) };
+    // SAFETY: all callers pass an `InitInput` on a stack that stays, or was copied with it.
+    let start = unsafe { &*(start as *const InitInput<'_>) };
     // SAFETY: this process is the only one with this address space as yet.
     let shared = unsafe { SHARED.get_mut() };
     shared.at_ns[0] = call::now_ns();
@@ -106,9 +42,9 @@ pub extern "C" fn enter(start: u64) -> ! {
     }
 }
 
-fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervisor, Failure> {
+fn prepare(start: &InitInput<'_>, pool: i32, shared: &mut Shared) -> Result<Supervisor, Failure> {
     let request = start.request;
-    let plan = map_plan(request, pool).map_err(|errno| Failure::of(What::Map, errno))?;
+    let plan = map_plan(request, pool).map_err(|errno| Failure::new(What::Map, errno))?;
     shared.keeps_groups = request.keeps_groups != 0;
     shared.is_trial = request.is_trial != 0;
     shared.has_overlay = request.overlay_bytes != 0;
@@ -118,19 +54,19 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     shared.mounts_proc = is_new && plan.is_pid_one != 0;
     shared.has_namespace = is_new;
     if is_new && !start.has_container {
-        mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
+        mount_proc().map_err(|errno| Failure::new(What::Container, errno))?;
     }
     let fds = keep_descriptors(start, plan, shared)
-        .map_err(|errno| Failure::of(What::Descriptor, errno))?;
+        .map_err(|errno| Failure::new(What::Descriptor, errno))?;
     let supervisor = Supervisor::new(plan, request, start.tools, fds)
-        .map_err(|errno| Failure::of(What::Supervisor, errno))?;
+        .map_err(|errno| Failure::new(What::Supervisor, errno))?;
     if request.sets_clocks != 0 {
         clocks::for_children(request.clocks_ns)
-            .map_err(|errno| Failure::of(What::Clocks, errno))?;
+            .map_err(|errno| Failure::new(What::Clocks, errno))?;
         shared.ahead_ns = request.ahead_ns;
     }
     let ends = |is_wanted: fn() -> bool, what| match shared.has_overlay && is_wanted() {
-        true => pager::ends(fds).map(Some).map_err(|errno| Failure::of(what, errno)),
+        true => pager::ends(fds).map(Some).map_err(|errno| Failure::new(what, errno)),
         false => Ok(None),
     };
     let (pager, watch) =
@@ -138,23 +74,23 @@ fn prepare(start: &Start<'_>, pool: i32, shared: &mut Shared) -> Result<Supervis
     shared.pager_fd = pager.map(|ends| ends.theirs);
     shared.watch_fd = watch.map(|ends| ends.theirs);
     if shared.has_overlay && overlay::is_helped() {
-        let event = call::event(fds).map_err(|errno| Failure::of(What::Pages, errno))?;
+        let event = call::event(fds).map_err(|errno| Failure::new(What::Pages, errno))?;
         shared.leaves_fd = Some(event);
     }
     shared.at_ns[1] = call::now_ns();
-    let handed = Handed::of(request, shared);
-    let pid = start_process(plan, shared).map_err(|errno| Failure::of(What::Process, errno))?;
+    let clone_fds = CloneFds::collect(request, shared);
+    let pid = start_process(plan, shared).map_err(|errno| Failure::new(What::Process, errno))?;
     if let Some(ends) = pager {
         pager::start(shared.slots.get(SLOT_POOL.into()), ends).map_err(|errno| {
             // SAFETY: ends the clone, which no namespace may do.
             let _ = unsafe { syscall(k::__NR_kill, [pid, u64::from(k::SIGKILL)]) };
-            Failure::of(What::Pages, errno)
+            Failure::new(What::Pages, errno)
         })?;
     }
     if let Some(ends) = watch {
         call::close_range(ends.theirs as u32, ends.theirs as u32);
     }
-    handed.close();
+    clone_fds.close();
     Ok(supervisor.with_process(pid as i32, watch.map(|ends| ends.own), shared.leaves_fd))
 }
 
@@ -177,22 +113,10 @@ fn map_plan(request: &Request, pool: i32) -> Result<&'static PlanHeader, Errno> 
 
 const EBADMSG: i32 = linux_raw_sys::errno::EBADMSG as i32;
 
-/// Mounts the `/proc` of this PID namespace over the one inherited.
-pub fn mount_proc() -> SysResult {
-    let (kind, at) = (c"proc".as_ptr() as u64, c"/proc".as_ptr() as u64);
-    let flags = u64::from(MS_NOSUID | MS_NODEV | MS_NOEXEC);
-    // SAFETY: changes this mount namespace only.
-    unsafe { syscall(k::__NR_mount, [kind, at, kind, flags, 0]) }
-}
-
-const MS_NOSUID: u32 = 2;
-const MS_NODEV: u32 = 4;
-const MS_NOEXEC: u32 = 8;
-
-/// Moves what is needed out of the way of the clone's numbers and closes all else. Returns the
-/// lowest number that is free for the supervisor.
+/// Moves the descriptors that are needed out of the way of the clone's numbers and closes all others.
+/// Returns the lowest number that is free for the supervisor.
 fn keep_descriptors(
-    start: &Start<'_>,
+    start: &InitInput<'_>,
     plan: &PlanHeader,
     shared: &mut Shared,
 ) -> Result<u32, Errno> {
@@ -219,35 +143,35 @@ fn keep_descriptors(
     Ok(spare)
 }
 
-/// Maps the pin, so that it lasts as long as any process that was forked from here and may map the image,
+/// Maps the pin. It then lasts as long as any process that is forked from here and may map the image,
 /// even one that outlives its init.
 fn hold_pin(pin: i32) -> Result<(), Errno> {
     let flags = k::MAP_PRIVATE | k::MAP_FIXED_NOREPLACE;
-    // SAFETY: nothing else is mapped at the pin's place, and nobody looks there.
+    // SAFETY: nothing else is mapped at the pin's place, and nothing accesses it.
     unsafe { call::mmap(window::PIN, farfork_types::PAGE_BYTES, k::PROT_NONE, flags, pin, 0) }?;
     call::close_range(pin as u32, pin as u32);
     Ok(())
 }
 
-/// Descriptors that only the clone needs. The init closes them once the clone has copies: a pipe
-/// that it held open would never end, and nobody but the plan may see the pool.
-struct Handed {
+/// Descriptors that only the clone needs. The init closes them once the clone has copies: the readers
+/// of a pipe that it held open would never see its end, and only plans may use the pool.
+struct CloneFds {
     fds: [i32; MAX_REQUEST_FDS],
     count: usize,
 }
 
-impl Handed {
-    fn of(request: &Request, shared: &Shared) -> Handed {
-        let mut handed = Handed { fds: [-1; MAX_REQUEST_FDS], count: 0 };
+impl CloneFds {
+    fn collect(request: &Request, shared: &Shared) -> CloneFds {
+        let mut clone_fds = CloneFds { fds: [-1; MAX_REQUEST_FDS], count: 0 };
         let externals =
             (0..u64::from(request.external_count)).map(|i| u64::from(SLOT_EXTERNAL) + i);
         let slots = externals.chain([u64::from(SLOT_POOL)]).map(|slot| shared.slots.get(slot));
         let all = slots.filter(|fd| *fd >= 0).chain(shared.wake_fd);
-        for (place, fd) in handed.fds.iter_mut().zip(all) {
+        for (place, fd) in clone_fds.fds.iter_mut().zip(all) {
             *place = fd;
-            handed.count += 1;
+            clone_fds.count += 1;
         }
-        handed
+        clone_fds
     }
 
     fn close(&self) {
@@ -271,7 +195,7 @@ fn start_process(plan: &'static PlanHeader, shared: &Shared) -> SysResult {
     };
     let tid = if is_pid_one { 1 } else { leader.tid };
     let container = if is_pid_one { k::CLONE_NEWPID | k::CLONE_NEWNS } else { 0 };
-    // Not this process: who is in the namespace has to be the clone's.
+    // This process is not in the IPC namespace: only processes of the clone may be.
     let has_ipc = plan.has_own_ipc != 0 || shared.is_trial;
     let ipc = if has_ipc { k::CLONE_NEWIPC } else { 0 };
     let args = CloneArgs {

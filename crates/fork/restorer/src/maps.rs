@@ -13,7 +13,7 @@ pub struct AddressSpace {
 
 impl AddressSpace {
     /// The address space whose maps file is open as `fd`, which it takes over.
-    pub fn of(fd: i32) -> AddressSpace {
+    pub fn from_maps_fd(fd: i32) -> AddressSpace {
         AddressSpace { fd }
     }
 

@@ -5,9 +5,9 @@ use farfork_plan::{Table, window};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, SysResult, syscall};
-use crate::run::elements;
+use crate::tables::elements;
 
-/// Maps the overlay, from a file that nobody can write any more, and closes it.
+/// Maps the overlay from its sealed file, and closes the file.
 pub fn map(fd: i32, bytes: u64) -> Result<(), Errno> {
     let flags = k::MAP_SHARED | k::MAP_FIXED_NOREPLACE;
     // SAFETY: nothing else is mapped at the overlay's place.
@@ -28,7 +28,8 @@ pub unsafe fn members() -> &'static [MemberOverlay] {
     unsafe { elements((*(window::OVERLAY as *const OverlayHeader)).members) }
 }
 
-/// What the init supplies to the first process while that runs: pages made local, and pages mapped.
+/// What the init supplies to the first process while the clone runs: pages to make local, and pages to
+/// map.
 pub fn first_in_advance() -> (&'static [Span], &'static [Span]) {
     // SAFETY: called with an overlay that helps; the tables are its own.
     unsafe {
@@ -45,8 +46,8 @@ pub fn is_helped() -> bool {
     unsafe { (*(window::OVERLAY as *const OverlayHeader)).is_helped != 0 }
 }
 
-/// Supplies pages of this process before they are touched; whoever worked the overlay out has seen that
-/// there is memory for them. What cannot be supplied is left to faults.
+/// Supplies pages of this process before they are touched. The agent has checked that there is memory
+/// for them. Pages that cannot be supplied are left to faults.
 pub fn populate(overlay: &MemberOverlay) {
     // SAFETY: a descriptor for this process, made and closed here.
     let own = unsafe {
@@ -76,7 +77,7 @@ fn advise(own: u64, spans: Table, advice: u32) {
             unsafe { syscall(k::__NR_process_madvise, [own, at, count, u64::from(advice), 0]) };
         let supplied = match done {
             Ok(bytes) => bytes,
-            // The first of them, as nobody may touch it.
+            // The first of them has no accessible page.
             Err(Errno(EINVAL | EFAULT)) => 0,
             Err(_) => return,
         };

@@ -6,13 +6,13 @@
 //!  clone   touches a page, waits  ── fault ──►  UFFDIO_CONTINUE   maps the pool's page, or
 //!                                               UFFDIO_COPY       gives it a copy of its own
 //! ```
-//! The memory stays a mapping of the image. Faults are of the kind MINOR: the page is there, it only
-//! is not mapped, so that without anybody who answers, and in processes that the clone forks, the
-//! kernel maps the right bytes by itself.
+//! The memory stays a mapping of the image. Faults are of the kind MINOR: the page exists and is only
+//! not mapped. Without a page service, and in processes that the clone forks, the kernel maps the
+//! right bytes by itself.
 //!
-//! Every clone is served by its own init, since that cannot be missing: where the init dies the clone
-//! dies. An agent that dies, or is busy with other clones, delays nobody. It is a thread apart from
-//! the supervisor, which itself waits for pages of the clone that it reads.
+//! Every clone is served by its own init, because the clone dies with it. So an agent that dies, or is
+//! busy with other clones, delays no clone. The service has a thread apart from the supervisor, which
+//! itself waits for pages of the clone that it reads.
 
 mod faults;
 mod handover;
@@ -58,8 +58,8 @@ const SOCK_SEQPACKET: u64 = 5;
 
 const STACK_BYTES: u64 = 64 << 10;
 
-/// Starts the service, after the clone was forked, which gets neither its memory nor its thread.
-/// `pool` may be closed after that.
+/// Starts the service. To be called after the fork of the clone, which then has neither the service's
+/// memory nor its thread. `pool` may be closed after that.
 pub fn start(pool: i32, ends: Ends) -> Result<(), Errno> {
     call::close_range(ends.theirs as u32, ends.theirs as u32);
     let service = Service::new(ends.own, Pool::map(pool)?);

@@ -1,5 +1,6 @@
-//! What a clone finds or makes by a path. Whoever may write to a directory on the way may have put
-//! something else there since the checkpoint, and this is done with the agent's rights.
+//! Files that a clone opens or makes by a path. A user who may write to a directory on the way may have
+//! put another file there since the checkpoint, and the restorer has the agent's rights. So each file is
+//! compared with the one that the parent had.
 
 use core::mem::MaybeUninit;
 
@@ -7,11 +8,11 @@ use farfork_plan::place::Identity;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, SysResult, syscall};
-use crate::init::SHARED;
-use crate::rights::Assumed;
+use crate::rights::FileRights;
+use crate::shared::SHARED;
 use crate::text::Text;
 
-/// What stands at a path is not what the parent had there.
+/// The file at a path is not the one that the parent had there.
 const ESTALE: Errno = Errno(linux_raw_sys::errno::ESTALE as i32);
 const EACCES: Errno = Errno(linux_raw_sys::errno::EACCES as i32);
 const EPERM: Errno = Errno(linux_raw_sys::errno::EPERM as i32);
@@ -25,7 +26,7 @@ const AT_EMPTY_PATH: u64 = k::AT_EMPTY_PATH as u64;
 ///
 /// # Safety
 /// Path and identity in `args` are addresses in the plan.
-pub unsafe fn open(rights: &mut Assumed, [path, flags, wanted, ..]: [u64; 6]) -> SysResult {
+pub unsafe fn open(rights: &mut FileRights, [path, flags, wanted, ..]: [u64; 6]) -> SysResult {
     // SAFETY: opens a file; passed on to the caller.
     unsafe {
         match open_by_path(path, flags) {
@@ -61,7 +62,8 @@ pub unsafe fn reopen([fd, flags, ..]: [u64; 6]) -> SysResult {
     let no_follow = u64::from(k::O_NOFOLLOW);
     // SAFETY: opens a file; passed on to the caller.
     unsafe {
-        // The flag stays with an open file. Only a handle opens one with it, which not everybody may.
+        // The flag stays with an open file. Only `open_by_handle_at` opens a file with it, which needs
+        // CAP_DAC_READ_SEARCH.
         if flags & no_follow != 0
             && let Ok(opened) = open_by_handle(fd, flags)
         {
@@ -87,8 +89,8 @@ unsafe fn open_by_handle(fd: u64, flags: u64) -> SysResult {
     let mut handle = FileHandle { bytes, kind: 0, handle: [0; MAX_HANDLE_BYTES] };
     let (at, mut mount) = (&raw mut handle as u64, 0i32);
     let empty = c"".as_ptr() as u64;
-    // SAFETY: the kernel writes a handle, whose room it is told, and the number of a mount, and reads the
-    // handle again; to open it is passed on to the caller.
+    // SAFETY: the kernel writes a handle of at most `bytes` bytes and the number of a mount, and reads
+    // the handle again; to open it is passed on to the caller.
     unsafe {
         let args = [fd, empty, at, &raw mut mount as u64, AT_EMPTY_PATH];
         syscall(k::__NR_name_to_handle_at, args)?;
@@ -148,7 +150,7 @@ fn is(fd: u64, wanted: &Identity, is_the_same: bool) -> bool {
     let owner = (mode, found.stx_uid, found.stx_gid);
     let has_owner = owner == (wanted.mode, wanted.user, wanted.group);
     let is_same = (found.stx_ino, born_ns) == (wanted.inode, wanted.born_ns);
-    // In a user namespace with one user, the files of all others are nobody's.
+    // In a user namespace with one user, files of all others show the overflow id.
     // SAFETY: set before the first op is run.
     let sees_owners = unsafe { !SHARED.get().keeps_groups };
     let is_owned = wanted.is_owned != 0 && sees_owners;
@@ -160,7 +162,7 @@ fn is(fd: u64, wanted: &Identity, is_the_same: bool) -> bool {
 ///
 /// # Safety
 /// The address in `args` is in the plan.
-pub unsafe fn bind(rights: &mut Assumed, [socket, at, bytes, ..]: [u64; 6]) -> SysResult {
+pub unsafe fn bind(rights: &mut FileRights, [socket, at, bytes, ..]: [u64; 6]) -> SysResult {
     // SAFETY: the kernel reads the address.
     let bind = || unsafe { syscall(k::__NR_bind, [socket, at, bytes]) };
     match bind() {
@@ -175,7 +177,7 @@ pub unsafe fn bind(rights: &mut Assumed, [socket, at, bytes, ..]: [u64; 6]) -> S
 /// # Safety
 /// Path and identity in `args` are addresses in the plan.
 pub unsafe fn watch(
-    rights: &mut Assumed,
+    rights: &mut FileRights,
     [instance, path, mask, wanted, ..]: [u64; 6],
 ) -> SysResult {
     // The link in /proc has to be followed, and leads to what is open and no further.
@@ -193,7 +195,7 @@ pub unsafe fn watch(
 /// # Safety
 /// Path and identity in `args` are addresses in the plan.
 pub unsafe fn mark(
-    rights: &mut Assumed,
+    rights: &mut FileRights,
     [group, path, mask, wanted, flags, _]: [u64; 6],
 ) -> SysResult {
     let at = k::AT_FDCWD as i64 as u64;
@@ -211,7 +213,7 @@ pub unsafe fn mark(
 /// # Safety
 /// `path` and `wanted` are addresses in the plan.
 unsafe fn at_place(
-    rights: &mut Assumed,
+    rights: &mut FileRights,
     path: u64,
     wanted: u64,
     add: impl Fn(u64) -> SysResult,
@@ -241,7 +243,7 @@ unsafe fn at_place(
 pub unsafe fn socket_file([socket, mode, user, group, place, _]: [u64; 6]) -> SysResult {
     // SAFETY: makes a descriptor.
     let file = match unsafe { syscall(k::__NR_ioctl, [socket, SIOCUNIXFILE, 0]) } {
-        // Without CAP_NET_ADMIN there is no such handle, but no other owner to give either.
+        // Without CAP_NET_ADMIN no handle can be had, and the file cannot get another owner either.
         Err(EPERM) if is_already(place, mode, user, group) => return Ok(0),
         other => other?,
     };

@@ -9,14 +9,14 @@ use crate::call::{Errno, SysResult, syscall};
 const EPERM: Errno = Errno(linux_raw_sys::errno::EPERM as i32);
 /// `_LINUX_CAPABILITY_VERSION_3`, for the calling thread.
 const HEADER: [u32; 2] = [0x2008_0522, 0];
-/// No id: asks for the one in force.
-const NOBODY: u64 = u32::MAX as u64;
+/// Not an id: makes `setfsuid` and `setfsgid` return the id in force.
+const NO_ID: u64 = u32::MAX as u64;
 
 /// Effective, permitted and inheritable capabilities: the low words, then the high ones.
 type Capabilities = [u32; 6];
 
 /// Whose rights over files a thread has.
-pub struct Assumed {
+pub struct FileRights {
     /// Address of the [`Rights`] in force, 0 for the agent's own.
     rights: u64,
     user: u64,
@@ -24,13 +24,13 @@ pub struct Assumed {
     capabilities: Capabilities,
 }
 
-impl Assumed {
+impl FileRights {
     /// The agent's own.
-    pub const fn nothing() -> Assumed {
-        Assumed { rights: 0, user: 0, group: 0, capabilities: [0; 6] }
+    pub const fn agents() -> FileRights {
+        FileRights { rights: 0, user: 0, group: 0, capabilities: [0; 6] }
     }
 
-    /// Whether they are not the agent's.
+    /// Whether others than the agent's are in force.
     pub fn is_assumed(&self) -> bool {
         self.rights != 0
     }
@@ -48,7 +48,7 @@ impl Assumed {
         // SAFETY: changes this thread's rights; the groups are in the plan.
         unsafe {
             match syscall(k::__NR_setgroups, groups) {
-                // Whoever may not change groups is not root, and has the right ones.
+                // A process that may not change groups is not root, and has the right ones.
                 Ok(_) | Err(EPERM) => {}
                 Err(errno) => return Err(errno),
             }
@@ -57,7 +57,7 @@ impl Assumed {
             self.group = syscall(k::__NR_setfsgid, [group])?;
             self.user = syscall(k::__NR_setfsuid, [user])?;
             // These two calls do not say whether they did anything.
-            let now = [syscall(k::__NR_setfsuid, [NOBODY])?, syscall(k::__NR_setfsgid, [NOBODY])?];
+            let now = [syscall(k::__NR_setfsuid, [NO_ID])?, syscall(k::__NR_setfsgid, [NO_ID])?];
             if now != [user, group] {
                 return Err(EPERM);
             }

@@ -1,92 +1,21 @@
 //! The executor of plans.
 
-use farfork_plan::protocol::{SLOTS, Status, StatusKind};
-use farfork_plan::{Op, SLOT_NONE, Table, What, nr};
+use farfork_plan::{Op, SLOT_NONE, nr};
 use linux_raw_sys::{general as k, prctl};
 
 use crate::aio;
-use crate::call::{self, Errno, SysResult, syscall};
+use crate::call::{Errno, SysResult, syscall};
+use crate::failure::Failure;
 use crate::family;
-use crate::init::SHARED;
 use crate::ipc;
 use crate::place;
-use crate::rights::Assumed;
 use crate::settle::{VDSO, VDSO_AT};
+use crate::shared::SHARED;
+use crate::slots::Slots;
+use crate::stages;
 use crate::trial;
 
-/// What ops leave to later ones: descriptors, which they refer to by slot, and whose rights they
-/// work with.
-pub struct Slots {
-    fds: [i32; SLOTS],
-    /// Rights over files.
-    pub rights: Assumed,
-}
-
-/// An op that failed.
-pub struct Failure {
-    what: u16,
-    detail: u32,
-    errno: Errno,
-}
-
-impl Failure {
-    /// A failure of `what`, outside any op.
-    pub fn of(what: What, errno: Errno) -> Failure {
-        Failure { what: what as u16, detail: 0, errno }
-    }
-
-    /// Tells the agent on the status socket and ends this process.
-    pub fn report(&self, status_fd: i32) -> ! {
-        self.tell(StatusKind::Failed, status_fd);
-        // SAFETY: set before the first op is run.
-        if unsafe { SHARED.get() }.is_family {
-            family::fail();
-        }
-        call::exit(call::EXIT_REPORTED)
-    }
-
-    fn tell(&self, kind: StatusKind, status_fd: i32) {
-        let status = Status {
-            kind: kind as u32,
-            what: u32::from(self.what),
-            value: i64::from(self.errno.0),
-            detail: u64::from(self.detail),
-            ..Status::default()
-        };
-        let _ = call::send(status_fd, &status);
-    }
-}
-
-/// The elements of a table of the plan.
-///
-/// # Safety
-/// The table must lie in the mapped plan and hold elements of type `T`.
-pub unsafe fn elements<T>(table: Table) -> &'static [T] {
-    if table.count == 0 {
-        return &[];
-    }
-    // SAFETY: the plan stays mapped, read-only, as long as this address space.
-    unsafe { core::slice::from_raw_parts(table.address as *const T, table.count as usize) }
-}
-
 impl Slots {
-    /// Slots that hold nothing.
-    pub const fn new() -> Slots {
-        Slots { fds: [-1; SLOTS], rights: Assumed::nothing() }
-    }
-
-    /// Keeps `fd` in `slot`.
-    pub fn set(&mut self, slot: u8, fd: i32) {
-        if let Some(place) = self.fds.get_mut(usize::from(slot)) {
-            *place = fd;
-        }
-    }
-
-    /// What `slot` holds.
-    pub fn get(&self, slot: u64) -> i32 {
-        self.fds.get(slot as usize).copied().unwrap_or(-1)
-    }
-
     /// Runs `ops` in order up to the first that fails.
     ///
     /// # Safety
@@ -96,7 +25,7 @@ impl Slots {
         unsafe { self.run_while(ops, |_, _| true) }.map(|_| ())
     }
 
-    /// Runs `ops` in order up to the first that fails, or that `may` not run yet; what is left.
+    /// Runs `ops` in order up to the first that fails, or that `may` not run yet. Returns the rest.
     ///
     /// # Safety
     /// As [`run`](Slots::run).
@@ -120,12 +49,12 @@ impl Slots {
                 Ok(_) => {}
                 Err(_) if op.may_fail == 1 => {}
                 Err(errno) => {
-                    let failure = Failure { what: op.what, detail: op.detail, errno };
+                    let failure = Failure::of_op(op, errno);
                     if op.may_fail == 0 {
                         return Err(failure);
                     }
                     // SAFETY: set before the first op is run.
-                    failure.tell(StatusKind::Warned, unsafe { SHARED.get() }.status_fd);
+                    failure.warn(unsafe { SHARED.get() }.status_fd);
                     if op.nr == nr::REPAIR {
                         rest.by_ref().take(op.args[1] as usize).for_each(drop);
                     }
@@ -139,14 +68,6 @@ impl Slots {
         let [fd, ..] = self.arguments(op);
         // SAFETY: asks for a descriptor's flags.
         op.nr == nr::TAKE_SUPPLIED && unsafe { supplied(fd) }.is_ok_and(|fd| fd != NOT_SUPPLIED)
-    }
-
-    /// Closes what `slot` holds, which no op takes any more.
-    pub fn close(&mut self, slot: u8) {
-        if let Ok(fd) = u32::try_from(self.get(slot.into())) {
-            call::close_range(fd, fd);
-            self.set(slot, -1);
-        }
     }
 
     unsafe fn step(&mut self, op: &Op) -> SysResult {
@@ -180,7 +101,7 @@ impl Slots {
                 nr::FORK => family::fork(args[0]),
                 nr::FOLLOW_PARENT => family::follow_parent(args[0]),
                 nr::MEET => {
-                    family::meet(args[0], args[1]);
+                    stages::meet(args[0], args[1]);
                     Ok(0)
                 }
                 nr::END => family::end(args[0]),
@@ -197,7 +118,7 @@ impl Slots {
                 nr::MAKE_IPC => ipc::make(args),
                 nr::SEND_ALL => send_all(args),
                 nr::REPAIR => repair(args[0]),
-                // In a user namespace without root the kernel lets nobody change groups.
+                // In a user namespace without root the kernel refuses every change of groups.
                 k::__NR_setgroups if SHARED.get().keeps_groups => Ok(0),
                 k::__NR_fcntl if args[1] == k::F_ADD_SEALS.into() => seal(args),
                 number => syscall(number, args),
@@ -231,7 +152,7 @@ impl Slots {
     }
 }
 
-/// No descriptor: nothing was supplied.
+/// Not a descriptor: the caller supplied none.
 const NOT_SUPPLIED: u64 = u64::MAX;
 
 /// The descriptor `fd`, unless it stands for one that the caller has left out.
@@ -301,9 +222,8 @@ unsafe fn timer_create(id: u64, clock: u64, event: u64) -> SysResult {
     }
 }
 
-/// `pread64` or `pwrite64` until all is done. A file system that is full, a memory limit and a signal
-/// may end one in the middle, and the kernel ends each after 2 GiB: the next one goes on, or tells why
-/// not.
+/// `pread64` or `pwrite64` until all is done. A full file system, a memory limit or a signal may end a
+/// call in the middle, and the kernel ends each after 2 GiB. The next call goes on, or returns the error.
 unsafe fn transfer_all(number: u32, [fd, at, bytes, offset, ..]: [u64; 6]) -> SysResult {
     let mut done = 0;
     while done < bytes {
@@ -320,8 +240,8 @@ unsafe fn transfer_all(number: u32, [fd, at, bytes, offset, ..]: [u64; 6]) -> Sy
 /// How often sealing is tried; the kernel waits for 150 ms each time.
 const SEALINGS: u32 = 32;
 
-/// Seals a file in memory. Reclaim, compaction and DAMON hold pages for a moment, and the kernel refuses
-/// to seal a file while anybody does.
+/// Seals a file in memory. The kernel refuses that (EBUSY) while reclaim, compaction or DAMON hold one
+/// of its pages, which they do for a moment.
 unsafe fn seal(args: [u64; 6]) -> SysResult {
     for _ in 1..SEALINGS {
         // SAFETY: takes no pointers.

@@ -53,7 +53,7 @@ impl Vdso {
         let (first, end) = (last - self.start() + start, end - self.start() + start);
         let code = (first..end).step_by(farfork_types::PAGE_BYTES as usize);
         for page in code.chain([start]) {
-            // SAFETY: the kernel's own pages, which anybody may read; the first holds the time.
+            // SAFETY: the kernel's own pages, which are readable; the first holds the time.
             let _ = unsafe { (page as *const u8).read_volatile() };
         }
     }
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn settle(stack: *const u64) -> u64 {
     unsafe {
         let arguments = *stack;
         let (headers, count) = program_headers(stack);
-        // A ghost is nobody's template: there is nobody to share a file with.
+        // A ghost is not forked from: no other process would share the file.
         let code = if arguments > 1 { None } else { code_file() };
         for index in 0..count {
             detach_segment(&*headers.add(index), code);
@@ -174,8 +174,8 @@ const PF_READ: u32 = 4;
 /// Replaces a segment mapped from the executable by memory with the same bytes at the same address.
 /// The call that puts it in place returns into the copy.
 ///
-/// What is only read comes from the file `code`, if there is one, so that it is no memory of the
-/// template's own, nor of any process that is forked from it.
+/// Read-only segments come from the file `code`, if there is one. So the template and the processes
+/// forked from it share that memory.
 unsafe fn detach_segment(header: &ProgramHeader, code: Option<u64>) {
     if header.kind != PT_LOAD {
         return;
@@ -184,7 +184,7 @@ unsafe fn detach_segment(header: &ProgramHeader, code: Option<u64>) {
     // SAFETY: what is replaced has the same bytes; nothing else runs, and this stack is the kernel's.
     let placed = unsafe {
         match code.filter(|_| !is_written) {
-            // As it may be where files in memory may not be run: then what was there still is.
+            // Where files in memory may not be executed this fails, and leaves the old mapping in place.
             Some(file) => map_from(header, file).or_else(|_| copy(header)),
             None => copy(header),
         }
@@ -229,8 +229,8 @@ fn code_file() -> Option<u64> {
     unsafe { syscall(k::__NR_memfd_create, [name, flags]) }.ok()
 }
 
-/// All clones run what is in the file: nobody is to change it, by whatever way he gets at it. Where it
-/// cannot be sealed, only those could who may change the clones themselves.
+/// Seals the file, whose code all clones run: no process may change it. Where it cannot be sealed, only
+/// processes that may change the clones themselves could change it.
 fn seal(file: u64) {
     let seals = k::F_SEAL_SEAL | k::F_SEAL_SHRINK | k::F_SEAL_GROW | k::F_SEAL_WRITE;
     // SAFETY: takes no pointers.

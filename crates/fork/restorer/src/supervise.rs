@@ -1,15 +1,15 @@
-//! The init's life after the clone has started: it reaps, tells the agent how the clone ended,
-//! and answers the few system calls that would show a difference between memory mapped from an
-//! image and the anonymous memory that the parent had.
+//! The supervisor: what the init does after the clone has started. It reaps, reports how the clone
+//! ended, and answers the few system calls for which memory mapped from an image differs from the
+//! anonymous memory that the parent had.
 //!
-//! Discarding private pages of a file brings the file's bytes back; for anonymous memory it must
-//! bring zeros. A seccomp filter hands those calls to this process, which looks what is mapped
-//! where *now*: whatever the clone has mapped itself is left to the kernel. For the rest, nothing
-//! can be mapped in another address space from outside, so the calling thread is sent, by
-//! `ptrace`, through the calls that put anonymous memory in the range's place ([`visit`]).
+//! Discarding private pages of a file brings the file's bytes back. For anonymous memory it must
+//! bring zeros. A seccomp filter hands those calls to this process, which looks at what is mapped
+//! at the moment. It leaves whatever the clone has mapped itself to the kernel. A process cannot map
+//! memory in another address space. So the supervisor sends the calling thread, by `ptrace`, through
+//! the calls that put anonymous memory in the range's place ([`visit`]).
 //!
-//! This process keeps its rights when the clone gives up its own, which is sound because they
-//! share nothing: not memory, nor descriptors. What it reads of the clone's it takes for hostile.
+//! The supervisor keeps its rights when the clone gives up its own. That is safe because they share
+//! neither memory nor descriptors, and the supervisor trusts nothing that it reads from the clone.
 
 mod caller;
 mod changes;
@@ -22,6 +22,7 @@ mod job;
 mod memory;
 mod notify;
 mod proc;
+mod range;
 mod reap;
 mod remap;
 mod smaps;
@@ -36,7 +37,7 @@ use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
 use crate::pager;
-use crate::run::elements;
+use crate::tables::elements;
 use changes::Changes;
 use files::Files;
 use helper::Helper;
@@ -45,29 +46,29 @@ use job::Cuts;
 use proc::Proc;
 use reap::status_fd;
 
-/// What supervising takes whatever the plan: it can be there before anybody has asked for a clone. To
-/// have the kernel compile the filter takes a good part of the time that an init has else to do.
+/// What a supervisor needs whatever the plan is. It can be made before a clone is requested: the
+/// kernel's compilation of the filter takes a good part of an init's time.
 #[derive(Clone, Copy)]
-pub struct Tools {
+pub struct SupervisorTools {
     /// What the filter hands over.
     listener: i32,
     child_events: i32,
     proc: Proc,
 }
 
-impl Tools {
-    /// Makes them; the filter is this process's from here on, which its clone inherits.
-    pub fn make() -> Result<Tools, Errno> {
+impl SupervisorTools {
+    /// Makes them. From here on this process is under the filter, and its clone inherits it.
+    pub fn new() -> Result<SupervisorTools, Errno> {
         let mask = 1u64 << (k::SIGCHLD - 1);
         let args = [u64::MAX, &raw const mask as u64, 8, u64::from(k::O_CLOEXEC)];
         // SAFETY: makes a signalfd; the kernel reads the mask.
         let child_events = unsafe { syscall(k::__NR_signalfd4, args) }? as i32;
-        Ok(Tools { child_events, proc: Proc::open()?, listener: filter::install()? })
+        Ok(SupervisorTools { child_events, proc: Proc::open()?, listener: filter::install()? })
     }
 
     /// The same, with descriptors from `lowest` on.
-    pub fn above(self, lowest: u32) -> Result<Tools, Errno> {
-        Ok(Tools {
+    pub fn above(self, lowest: u32) -> Result<SupervisorTools, Errno> {
+        Ok(SupervisorTools {
             listener: call::move_above(self.listener, lowest)?,
             child_events: call::move_above(self.child_events, lowest)?,
             proc: self.proc.above(lowest)?,
@@ -77,7 +78,7 @@ impl Tools {
 
 /// The init's view of its clone.
 pub struct Supervisor {
-    tools: Tools,
+    tools: SupervisorTools,
     image: Image,
     files: Files,
     changes: Changes,
@@ -86,7 +87,7 @@ pub struct Supervisor {
     has_namespace: bool,
     /// Whether memory of the image is registered with a userfaultfd of farfork's own.
     is_served: bool,
-    /// The socket in whose queue lies what watches the clone's memory, if something does.
+    /// The socket in whose queue lies the userfaultfd that watches the clone's memory, if it is watched.
     watch: Cell<Option<i32>>,
     helper: RefCell<Helper>,
     process: i32,
@@ -103,30 +104,30 @@ const POLLIN: i16 = 1;
 /// A descriptor that `poll` leaves out.
 const IGNORED: i32 = -1;
 
-/// After so long the clone has started, and there is time for what it may need later.
+/// After this time the clone has started, and the files that it may need later are opened.
 const SETTLING_MS: u64 = 20;
 
 impl Supervisor {
-    /// One of a clone that is still to be started; its descriptors are from `spare_fd` on.
+    /// The supervisor of a clone that is not started yet. Its descriptors are from `spare_fd` on.
     pub fn new(
         plan: &'static PlanHeader,
         request: &Request,
-        tools: Option<Result<Tools, Errno>>,
+        tools: Option<Result<SupervisorTools, Errno>>,
         spare_fd: u32,
     ) -> Result<Supervisor, Errno> {
-        let tools = tools.unwrap_or_else(Tools::make)?.above(spare_fd)?;
+        let tools = tools.unwrap_or_else(SupervisorTools::new)?.above(spare_fd)?;
         let has_namespace = request.pid_mode == PidMode::New as u32;
         if !has_namespace {
             reap::adopt_descendants()?;
         }
         // SAFETY: the table is the plan's.
-        let files = Files::of(unsafe { elements(plan.files) });
+        let files = Files::new(unsafe { elements(plan.files) });
         Ok(Supervisor {
             tools,
-            image: Image::of(plan, request),
+            image: Image::from_plan(plan, request),
             files,
             changes: Changes::new(),
-            cuts: Cuts::none(),
+            cuts: Cuts::new(),
             has_namespace,
             is_served: request.overlay_bytes != 0 && pager::is_wanted(),
             watch: Cell::new(None),
@@ -135,14 +136,14 @@ impl Supervisor {
         })
     }
 
-    /// The same, for the clone with this pid, whose memory is watched as long as `watch` is open, and
-    /// which is helped from when `leaves` can be read.
+    /// The same, for the clone with this pid. Its memory is watched as long as `watch` is open. The
+    /// helper begins when `leaves` becomes readable.
     pub fn with_process(self, process: i32, watch: Option<i32>, leaves: Option<i32>) -> Supervisor {
         let helper = RefCell::new(Helper::new(leaves));
         Supervisor { process, watch: Cell::new(watch), helper, ..self }
     }
 
-    /// Watches the clone no longer, nor helps it: memory has one watcher, and the clone's own comes first.
+    /// Stops watching and helping the clone. Memory has one watcher, and the clone's own comes first.
     fn end_watch(&self) {
         self.helper.borrow_mut().end();
         if let Some(fd) = self.watch.take() {
@@ -150,8 +151,8 @@ impl Supervisor {
         }
     }
 
-    /// Supplies a few pages, if there are any to be supplied. Returns what tells that the clone leaves,
-    /// from when on there may be, and whether there are more.
+    /// Supplies a few pages, if any are left. Returns the descriptor that becomes readable when the
+    /// clone leaves for its code, where help begins, and whether pages are left.
     fn help(&self) -> (i32, bool) {
         let mut helper = self.helper.borrow_mut();
         helper.go_on(self.tools.proc, &self.image);

@@ -6,12 +6,14 @@ use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, SysResult, clone3_with_ids, sigreturn, syscall};
-use crate::family;
+use crate::failure::Failure;
 use crate::gate::GATE;
-use crate::init::{self, SHARED, Shared};
-use crate::run::{Failure, Slots, elements};
-use crate::wait::{self, Rest};
-use crate::{overlay, pager, trial, watch};
+use crate::mounts::mount_proc;
+use crate::shared::{SHARED, Shared};
+use crate::slots::Slots;
+use crate::tables::{self, elements};
+use crate::wait::{self, RemainingOps};
+use crate::{family, overlay, pager, stages, trial, watch};
 
 const ARCH_SET_FS: u64 = 0x1002;
 
@@ -22,14 +24,50 @@ pub extern "C" fn lead(plan: u64) -> ! {
     shared.at_ns[2] = shared.now_ns();
     // SAFETY: the tables are the plan's; the init has looked at them.
     let member = unsafe { &elements::<MemberPlan>(plan.members)[0] };
-    if let Err(failure) = family::begin(shared) {
+    if let Err(failure) = begin_family(shared) {
         failure.report(shared.status_fd)
     }
     become_member(plan, member, shared)
 }
 
+/// Of several processes, the first is born here: it forks the others.
+fn begin_family(shared: &mut Shared) -> Result<(), Failure> {
+    if !family::has_several() {
+        return Ok(());
+    }
+    stages::map().map_err(|errno| Failure::new(What::Map, errno))?;
+    (shared.is_family, shared.born) = (true, born);
+    if shared.mounts_proc {
+        // The others are in the same mount namespace, and need no other.
+        shared.mounts_proc = false;
+        mount_proc().map_err(|errno| Failure::new(What::Container, errno))?;
+    }
+    // SAFETY: the ops are the plan's.
+    unsafe { shared.slots.run(elements(family::births()[0].ops)) }
+}
+
+/// First function of every process but the first.
+extern "C" fn born(index: u64) -> ! {
+    // SAFETY: this process has but this thread as yet.
+    let shared = unsafe { SHARED.get_mut() };
+    let birth = &family::births()[index as usize];
+    // SAFETY: the ops are the plan's.
+    if let Err(failure) = unsafe { shared.slots.run(elements(birth.ops)) } {
+        failure.report(shared.status_fd)
+    }
+    // SAFETY: the init has mapped the plan; the table is its own.
+    let (plan, members) = unsafe {
+        let plan = tables::plan();
+        (plan, elements::<MemberPlan>(plan.members))
+    };
+    match members.get(index as usize) {
+        Some(member) => become_member(plan, member, shared),
+        None => call::exit(call::EXIT_BUG), // its last op ends it
+    }
+}
+
 /// Makes this process `member`, and leaves for its code.
-pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared) -> ! {
+fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared) -> ! {
     // SAFETY: the tables are the plan's.
     let threads = unsafe { elements::<ThreadPlan>(member.threads) };
     let first = plan.members.address as *const MemberPlan;
@@ -48,14 +86,14 @@ pub fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared
             call::signal(event);
         }
         if shared.is_trial && shared.is_family {
-            // The others end, too: there is nothing left to be tried but filters, behind which no process
-            // could say how the others fare.
-            family::fail();
+            // The others end, too. Only filters are left to be tried, and a process behind its filters
+            // could not report the failure of another.
+            stages::fail();
             call::exit(0)
         }
-        family::let_run();
+        stages::let_run();
     } else {
-        family::wait_until_running(member.stop_ops.count != 0);
+        stages::wait_until_running(member.stop_ops.count != 0);
     }
     // Every descriptor that is not the parent's.
     call::close_range(plan.spare_fd, plan.spare_fd + plan.spare_count - 1);
@@ -97,10 +135,10 @@ fn build(
     if shared.has_overlay {
         supply(index, shared)?;
     }
-    map_stacks(threads.len() as u64).map_err(|errno| Failure::of(What::Map, errno))?;
+    map_stacks(threads.len() as u64).map_err(|errno| Failure::new(What::Map, errno))?;
     shared.at_ns[3] = shared.now_ns();
     if shared.mounts_proc {
-        init::mount_proc().map_err(|errno| Failure::of(What::Container, errno))?;
+        mount_proc().map_err(|errno| Failure::new(What::Container, errno))?;
     }
     // SAFETY: the ops are the plan's; the clone's descriptors and signals are its own.
     unsafe { shared.slots.run(elements(member.task_ops))? };
@@ -110,16 +148,16 @@ fn build(
     }
     shared.others = threads.len() as u32 - 1;
     for (index, thread) in threads.iter().enumerate().skip(1) {
-        start_thread(index, thread).map_err(|errno| Failure::of(What::Thread, errno))?;
+        start_thread(index, thread).map_err(|errno| Failure::new(What::Thread, errno))?;
     }
     // What the first thread sets for others, they do not set again.
     GATE.await_others(shared.others);
     // Nothing here uses thread-local storage.
     // SAFETY: a register of this thread.
     unsafe { syscall(k::__NR_arch_prctl, [ARCH_SET_FS, threads[0].fs_base]) }
-        .map_err(|errno| Failure::of(What::Thread, errno))?;
+        .map_err(|errno| Failure::new(What::Thread, errno))?;
     match shared.wake_fd {
-        Some(socket) => wait::for_start(socket, shared, Rest::of(member, &threads[0])),
+        Some(socket) => wait::for_start(socket, shared, RemainingOps::new(member, &threads[0])),
         // SAFETY: the ops are this thread's.
         None => unsafe { shared.slots.run(elements(threads[0].ops)) },
     }
@@ -131,13 +169,13 @@ fn supply(index: usize, shared: &Shared) -> Result<(), Failure> {
     let Some(overlay) = (unsafe { overlay::members() }).get(index) else { return Ok(()) };
     if let Some(socket) = shared.pager_fd {
         pager::hand_over(overlay, index, socket)
-            .map_err(|errno| Failure::of(What::Pages, errno))?;
+            .map_err(|errno| Failure::new(What::Pages, errno))?;
     }
     if let Some(socket) = shared.watch_fd {
-        watch::begin(overlay, index, socket).map_err(|errno| Failure::of(What::Watch, errno))?;
+        watch::begin(overlay, index, socket).map_err(|errno| Failure::new(What::Watch, errno))?;
     }
     pager::copy(overlay, shared.slots.get(SLOT_POOL.into()))
-        .map_err(|errno| Failure::of(What::Pages, errno))?;
+        .map_err(|errno| Failure::new(What::Pages, errno))?;
     if shared.leaves_fd.is_none() {
         overlay::populate(overlay);
     }
@@ -199,8 +237,8 @@ fn stop(member: &MemberPlan) {
     }
 }
 
-/// Puts the calling thread under the parent's seccomp filters, or all threads. There is nobody left
-/// to tell of a failure; a clone that is less confined than its parent must not run.
+/// Puts the calling thread, or all threads, under the parent's seccomp filters. A failure cannot be
+/// reported any more. A clone that is less confined than its parent must not run.
 fn confine(thread: &ThreadPlan) {
     // SAFETY: the ops are this thread's own.
     if unsafe { Slots::new().run(elements(thread.last_ops)) }.is_err() {
@@ -227,15 +265,15 @@ fn default_slice() {
 /// Policies whose runtime is a time slice: `SCHED_OTHER`, `SCHED_BATCH`.
 const FAIR: [u32; 2] = [k::SCHED_NORMAL, k::SCHED_BATCH];
 
-/// Tells the agent.
+/// Reports to the agent that the clone runs.
 fn announce(shared: &mut Shared) {
     shared.at_ns[5] = shared.now_ns();
     let status =
         Status { kind: StatusKind::Running as u32, at_ns: shared.at_ns, ..Status::default() };
     if call::send(shared.status_fd, &status).is_err() {
-        // The agent has gone: nobody would know of this clone.
+        // The agent has exited: no process would know of this clone.
         if shared.is_family {
-            family::fail();
+            stages::fail();
         }
         call::exit(call::EXIT_REPORTED)
     }

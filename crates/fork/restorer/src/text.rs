@@ -1,7 +1,7 @@
 //! Short texts for the kernel, and numbers in its answers, without a library to write and read them.
 
-/// A text of less than `BYTES` bytes, with a NUL behind it. What does not fit is left out: whoever
-/// makes one knows how long it can get.
+/// A text of less than `BYTES` bytes, followed by a NUL. Bytes that do not fit are left out: the code
+/// that makes a text chooses `BYTES` large enough.
 pub struct Text<const BYTES: usize> {
     bytes: [u8; BYTES],
     length: usize,

@@ -5,9 +5,9 @@ use farfork_plan::trial::{self, Withheld};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, SysResult, syscall};
-use crate::init::SHARED;
 use crate::place;
-use crate::rights::Assumed;
+use crate::rights::FileRights;
+use crate::shared::SHARED;
 
 /// Whether, and why, `op` is not executed as it stands.
 pub fn withheld(op: &Op) -> Option<Withheld> {
@@ -20,13 +20,13 @@ pub fn withheld(op: &Op) -> Option<Withheld> {
     (!stops).then_some(withheld)
 }
 
-/// What is done instead, so that what follows has something to work with.
+/// Executes a stand-in for an op that is withheld, so that the ops after it have its result.
 ///
 /// # Safety
 /// `op` is of the plan, and `args` are its arguments.
 pub unsafe fn stand_in(
     withheld: Withheld,
-    rights: &mut Assumed,
+    rights: &mut FileRights,
     op: &Op,
     args: [u64; 6],
 ) -> SysResult {
@@ -40,7 +40,7 @@ pub unsafe fn stand_in(
     }
 }
 
-/// Bytes of an address that is a family alone: the kernel finds a name that nobody has.
+/// Bytes of an address that is only a family: the kernel chooses an unused name.
 const ANY_BYTES: u64 = 2;
 
 unsafe fn bind_anywhere([socket, at, ..]: [u64; 6]) -> SysResult {
@@ -49,7 +49,7 @@ unsafe fn bind_anywhere([socket, at, ..]: [u64; 6]) -> SysResult {
 }
 
 /// Looks at what is to be opened, and opens the device that holds nothing in its place.
-unsafe fn open_nothing(rights: &mut Assumed, args: [u64; 6]) -> SysResult {
+unsafe fn open_nothing(rights: &mut FileRights, args: [u64; 6]) -> SysResult {
     let [path, flags, wanted, ..] = args;
     let place = u64::from(k::O_PATH | k::O_NOFOLLOW | k::O_CLOEXEC);
     // SAFETY: passed on to the caller.
@@ -61,7 +61,7 @@ unsafe fn open_nothing(rights: &mut Assumed, args: [u64; 6]) -> SysResult {
     unsafe { syscall(k::__NR_openat, [at, c"/dev/null".as_ptr() as u64, access, 0]) }
 }
 
-/// Where a clone leaves for its parent's code: one that tries its image ends.
+/// Ends a clone that tries its image, where others leave for their parent's code.
 pub fn end_if_it_is_one() {
     // SAFETY: set before any thread was started.
     if unsafe { SHARED.get() }.is_trial {

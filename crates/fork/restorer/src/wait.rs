@@ -1,40 +1,42 @@
-//! A clone that was made before anybody asked for it, up to what has to wait: it sleeps in the one
-//! call from which it is woken, by whoever holds the other end of its socket.
+//! A clone that was made before it was requested, up to its last steps. It sleeps in one call, until
+//! the agent or its client sends a message on its socket.
 //!
 //! ```text
-//!  agent ── Supply, external descriptors ──► what is the first thread's own and nobody's else, then
-//!                                            the late ops as far as nobody notices, then its rights
+//!  agent ── Supply, external descriptors ──► ops that change only the first thread, then late ops
+//!                                            that other processes cannot notice, then its rights
 //!                                            waits on     (long before, or just before)
 //!  agent or its client ── Start ──► what is left ─► "running" ─► leaves
 //! ```
-//! The descriptors come before the wake-up, so that this is one small message, and so that what they
-//! are needed for is done by then. The socket lies in the restorer's run of numbers, which is closed
+//! The descriptors come before the wake-up. So the wake-up is one small message, and the ops that need
+//! the descriptors are done by then. The socket lies in the restorer's run of numbers, which is closed
 //! before any of the parent's code runs.
 
 use farfork_plan::protocol::{
     SLOT_EXTERNAL, SLOT_POOL, Status, StatusKind, VERSION, Wake, WakeKind,
 };
-use farfork_plan::{MemberPlan, Op, PlanHeader, ThreadPlan, What, nr, window};
+use farfork_plan::{MemberPlan, Op, ThreadPlan, What, nr, window};
 use linux_raw_sys::{general as k, prctl};
 
 use crate::call::{self, Errno, syscall};
-use crate::init::Shared;
-use crate::run::{Failure, Slots, elements};
+use crate::failure::Failure;
+use crate::packets::{Received, receive_from};
 use crate::settle::{VDSO, VDSO_AT};
-use crate::template::{Received, receive_from};
+use crate::shared::Shared;
+use crate::slots::Slots;
+use crate::tables::{self, elements};
 
 /// Ops that are still to be run: those of the process that may have to wait for the start, then
 /// those of its first thread.
-pub struct Rest {
+pub struct RemainingOps {
     late: &'static [Op],
     own: &'static [Op],
 }
 
-impl Rest {
-    /// All of them.
-    pub fn of(member: &MemberPlan, first: &ThreadPlan) -> Rest {
+impl RemainingOps {
+    /// All late ops of a process, and all ops of its first thread.
+    pub fn new(member: &MemberPlan, first: &ThreadPlan) -> RemainingOps {
         // SAFETY: the tables are the plan's.
-        unsafe { Rest { late: elements(member.late_ops), own: elements(first.ops) } }
+        unsafe { RemainingOps { late: elements(member.late_ops), own: elements(first.ops) } }
     }
 
     /// What the first thread does to itself, and what depends on nothing.
@@ -47,10 +49,10 @@ impl Rest {
     /// What can be done once the descriptors have come. The late ops need the agent's rights; when
     /// none is left, those are given up, as far as no timer is to be set before.
     fn go_on(&mut self, slots: &mut Slots) -> Result<(), Failure> {
-        // SAFETY: the ops are the plan's; nobody else of this process makes descriptors now.
+        // SAFETY: the ops are the plan's; no other thread of this process makes descriptors now.
         self.late = unsafe { slots.run_while(self.late, is_quiet) }?;
         if self.late.is_empty() {
-            hide().map_err(|errno| Failure::of(What::Attribute, errno))?;
+            hide().map_err(|errno| Failure::new(What::Attribute, errno))?;
             // SAFETY: the ops are this thread's.
             self.own = unsafe { slots.run_while(self.own, |_, op| !is_timer(op)) }?;
         }
@@ -67,8 +69,8 @@ impl Rest {
     }
 }
 
-/// Whether an op changes what only the calling thread has, and asks for no right. The kernel writes
-/// to the memory that it is told of, which takes a page fault, and that can be dear.
+/// Whether an op changes only the calling thread, and needs no rights. The kernel writes to the memory
+/// that is named here. Such a page fault can take long, so it comes before the start.
 fn is_private(op: &Op) -> bool {
     let is_name = op.args[0] == u64::from(prctl::PR_SET_NAME);
     let is_slack = op.args[0] == u64::from(prctl::PR_SET_TIMERSLACK);
@@ -81,8 +83,8 @@ fn is_private(op: &Op) -> bool {
     }
 }
 
-/// Whether nobody but this process can notice a late op: it puts what came from the caller in its
-/// place, or sets a limit.
+/// Whether only this process can notice a late op: it puts a descriptor from the caller in its place,
+/// or sets a limit.
 fn is_quiet(slots: &Slots, op: &Op) -> bool {
     [nr::MOVE_FD, k::__NR_dup3, k::__NR_prlimit64].contains(&op.nr) || slots.is_supplied(op)
 }
@@ -99,12 +101,12 @@ fn hide() -> Result<(), Errno> {
     unsafe { syscall(k::__NR_prctl, [u64::from(prctl::PR_SET_DUMPABLE), 0]) }.map(|_| ())
 }
 
-/// Waits until the clone is to start, and has run `rest` then. Ends it when nobody can ask for that
-/// any more.
-pub fn for_start(socket: i32, shared: &mut Shared, mut rest: Rest) -> Result<(), Failure> {
+/// Waits until the clone is to start, then runs `rest`. Ends the clone when the other end of its socket
+/// is closed.
+pub fn for_start(socket: i32, shared: &mut Shared, mut rest: RemainingOps) -> Result<(), Failure> {
     fetch_plan();
     touch_vdso();
-    // All that comes from the pool has come.
+    // Nothing is read from the pool after this.
     shared.slots.close(SLOT_POOL);
     rest.begin(&mut shared.slots)?;
     let waits = Status { kind: StatusKind::Waits as u32, ..Status::default() };
@@ -121,7 +123,7 @@ pub fn for_start(socket: i32, shared: &mut Shared, mut rest: Rest) -> Result<(),
         let is_whole = received.fds().len() == shared.expected as usize;
         match wake.kind {
             kind if is_ours && kind == WakeKind::Supply as u32 && is_whole && !is_supplied => {
-                supply(&received, shared).map_err(|errno| Failure::of(What::Descriptor, errno))?;
+                supply(&received, shared).map_err(|errno| Failure::new(What::Descriptor, errno))?;
                 is_supplied = true;
                 rest.go_on(&mut shared.slots)?;
             }
@@ -130,7 +132,7 @@ pub fn for_start(socket: i32, shared: &mut Shared, mut rest: Rest) -> Result<(),
                 shared.at_ns = [wake.requested_ns, now, now, now, 0, 0];
                 return rest.end(&mut shared.slots);
             }
-            // Not understood, and nothing was done.
+            // Not a valid message at this point: ignored.
             _ => received.close(),
         }
     }
@@ -146,11 +148,11 @@ fn supply(received: &Received, shared: &mut Shared) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Maps what of the plan is left to be read, so that it does not fault when there is hurry.
+/// Maps the rest of the plan, so that no page fault delays the start.
 fn fetch_plan() {
     // SAFETY: the init has mapped the plan, which says how long it is.
     unsafe {
-        let bytes = (*(window::PLAN as *const PlanHeader)).bytes;
+        let bytes = tables::plan().bytes;
         let advice = u64::from(k::MADV_POPULATE_READ);
         let _ = syscall(k::__NR_madvise, [window::PLAN, bytes, advice]);
     }

@@ -1,16 +1,14 @@
-//! Profiling clones: those that tell which pages they touch.
+//! Profiling clones, whose page tables show which pages they touch.
 //!
-//! A clone maps its image by page table entries of 2 MiB, and a fault on one page maps its
-//! neighbours, so that nobody can see which pages it needs. Memory that is watched is mapped page by
-//! page, and by the fault on that very page: huge pages, where one fits, are advised against before
-//! anything is touched, and the kernel does not map around faults where a userfaultfd watches writes. Nobody is
-//! asked about any fault (`WP_ASYNC`), so that a descriptor for faults in user mode is enough, which
-//! takes no right.
+//! A clone maps its image by page table entries of 2 MiB, and a fault on one page maps its neighbours.
+//! So its page tables do not show which pages it needs. Watched memory is mapped page by page, by the
+//! fault on that very page: huge pages, where one fits, are advised against before anything is touched,
+//! and the kernel does not map around faults where a userfaultfd watches writes. The kernel handles the
+//! faults itself (`WP_ASYNC`). So a descriptor for faults in user mode is enough, which needs no rights.
 //!
-//! What was touched is then read from the page tables, by whoever may (`PAGEMAP_SCAN`): absent pages
-//! were not touched, pages of the file were read, others written. The watch lasts as long as the
-//! descriptor is open. It stays in the queue of a socket whose end the init holds: the clone has none
-//! of it, and no other process has to live.
+//! `PAGEMAP_SCAN` then reads the page tables: absent pages were not touched, pages of the file were
+//! read, others were written. The watch lasts as long as the descriptor is open. It stays in the queue
+//! of a socket whose end the init holds. So the clone does not have it, and no other process has to live.
 
 use farfork_plan::Table;
 use farfork_plan::overlay::{MemberOverlay, Span};
@@ -18,7 +16,7 @@ use farfork_types::{CHUNK_BYTES, align_up};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
-use crate::run::elements;
+use crate::tables::elements;
 use crate::{overlay, userfault};
 
 const WRITE_PROTECTION: u64 = 1 << 1;

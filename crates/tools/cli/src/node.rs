@@ -79,10 +79,10 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let settings = Settings {
         pools: args.pools.clone(),
         idle: args.idle_exit_s.map(Duration::from_secs),
-        keeper: args.keeper.clone().map(|file| (file, abandoned_exit)),
+        owner_lock: args.keeper.clone().map(|file| (file, abandoned_exit)),
         profile_every: args.profile_every,
         reset_accessed: args.reset_accessed_s.map(Duration::from_secs),
-        has_spare: !args.no_spare,
+        preforks_inits: !args.no_spare,
         copies_images: args.copy_images,
     };
     farfork_node::serve(&args.name, &settings)?;

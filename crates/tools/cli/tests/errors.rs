@@ -121,8 +121,8 @@ fn invalid_names_of_nodes_are_refused() {
     let victim = place.0.join("victim.sock");
     fs::write(&victim, "something").expect("a file");
     for name in ["../victim", "", ".", "a/b"] {
-        place.fails(&["node", "--name", name, "--idle-exit-s", "0"], 2, &["name of a node"]);
-        place.fails(&["ps", "--node", name], 2, &["name of a node"]);
+        place.fails(&["node", "--name", name, "--idle-exit-s", "0"], 2, &["invalid node name"]);
+        place.fails(&["ps", "--node", name], 2, &["invalid node name"]);
     }
     assert_eq!(fs::read_to_string(&victim).expect("the file"), "something");
 }

@@ -2,38 +2,38 @@
 
 use std::time::{Duration, Instant};
 
-use farfork_pages::overlay::Start;
+use farfork_pages::overlay::{OverlayKind, Start};
 use farfork_restore::{Event, Ghost, Started, Waker};
 use farfork_types::wire::{GhostImage, RestoreCall};
 use farfork_types::{Cid, Tiering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-use super::{Container, Stage};
+use super::{Container, GhostStage};
 use crate::error::NodeError;
+use crate::handover::Handover;
 use crate::images::{NodeImage, Pin};
 use crate::session::Node;
-use crate::start::hand_over;
 
 /// How long a plan may take up to its last steps.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A clone that waits.
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachedGhost {
     /// Its pid, as seen here.
     pub pid: i32,
     /// Its image.
     pub cid: Cid,
-    /// The name by which that was asked for.
+    /// The name by which the image was requested.
     pub name: String,
     /// When its pages become local.
     pub tiering: Tiering,
-    /// What its init says.
+    /// Its init's messages.
     pub started: Started,
-    /// What it is woken by.
+    /// Wakes it.
     pub waker: Waker,
-    /// What the node did not permit so far.
+    /// Its warnings so far.
     pub warnings: Vec<String>,
     /// Holds the image.
     pub pin: Pin,
@@ -45,11 +45,12 @@ impl Node {
         &self,
         ghost: Ghost,
         container: &Container,
-        (user, wanted): (Option<&str>, &GhostImage),
-    ) -> Result<Stage, NodeError> {
+        user: Option<&str>,
+        wanted: &GhostImage,
+    ) -> Result<GhostStage, NodeError> {
         let GhostImage { pool, cid, name, tiering } = wanted;
-        let language = || NodeError::Language(format!("{cid} is no image id"));
-        let cid: Cid = cid.parse().map_err(|_| language())?;
+        let invalid = || NodeError::Protocol(format!("invalid image id {cid}"));
+        let cid: Cid = cid.parse().map_err(|_| invalid())?;
         let pool = self.images.pool(pool)?;
         if let Some(user) = user {
             self.check_user(&container.id, user, name, pool.pool(), cid)?;
@@ -58,22 +59,33 @@ impl Node {
         check_image(&image, name)?;
         let (waker, theirs) = Waker::new()?;
         let request = image.attached.request_waiting();
-        let overlay =
-            image.overlay_within(pool.pool(), (*tiering, Start::Later), &container.room())?;
-        let started = hand_over(overlay, &image, &pin, (request, &[theirs]), |request, hands| {
-            Ok(ghost.spawn(cid, request, hands)?)
-        })?;
+        let kind = OverlayKind { tiering: *tiering, start: Start::Later };
+        let overlay = image.overlay_within(pool.pool(), kind, &container.headroom())?;
+        let externals = [theirs];
+        let handover =
+            Handover { image: &image, pin: &pin, overlay, request, externals: &externals };
+        let started = handover.send(|request, fds| Ok(ghost.spawn(cid, request, fds)?))?;
+        drop(externals);
         let read = &image.attached.image;
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
-        let (pid, warnings) = waits(&started, plan)
+        let (pid, warnings) = await_waiting(&started, plan)
             .map_err(|error| container.shortage().map_or(error, NodeError::Agent))?;
         let (name, tiering) = (name.clone(), *tiering);
-        Ok(Stage::Attached(Attached { pid, cid, name, tiering, started, waker, warnings, pin }))
+        Ok(GhostStage::Attached(AttachedGhost {
+            pid,
+            cid,
+            name,
+            tiering,
+            started,
+            waker,
+            warnings,
+            pin,
+        }))
     }
 
     /// Refuses what a ghost with this image does not do, as [`check_ghost`](Node::check_ghost).
     pub fn check_attached(
-        attached: &Attached,
+        attached: &AttachedGhost,
         id: &str,
         call: &RestoreCall,
     ) -> Result<(), NodeError> {
@@ -88,7 +100,8 @@ impl Node {
     }
 }
 
-/// Of several processes each would have to wait; and connections go on at one place only.
+/// Refuses trees, of which each process would have to wait, and connections, which one clone only can
+/// continue.
 fn check_image(image: &NodeImage, name: &str) -> Result<(), NodeError> {
     let model = &image.attached.image.model;
     let name = || name.to_owned();
@@ -101,8 +114,8 @@ fn check_image(image: &NodeImage, name: &str) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// Hears a clone on its way until it waits: its pid, and what the node did not permit.
-fn waits(started: &Started, plan: &[u8]) -> Result<(i32, Vec<String>), NodeError> {
+/// Reads a clone's messages until it waits. Returns its pid and its warnings.
+fn await_waiting(started: &Started, plan: &[u8]) -> Result<(i32, Vec<String>), NodeError> {
     let begun = Instant::now();
     let mut warnings = Vec::new();
     loop {

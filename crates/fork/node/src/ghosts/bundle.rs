@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use caps::CapSet;
-use farfork_restore::Seat;
+use farfork_restore::GhostLauncher;
 use farfork_sys::words;
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
@@ -31,7 +31,7 @@ const NAMESPACES: [LinuxNamespaceType; 5] = [
 
 /// What the user may say about a ghost's container.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes<'a> {
+pub struct ContainerOptions<'a> {
     /// Directory of a bundle.
     pub bundle: Option<&'a Path>,
     /// Limit of memory, in bytes.
@@ -44,29 +44,29 @@ pub struct Wishes<'a> {
 
 /// The configuration of container `id`. Without a bundle of the user's, its root file system is
 /// mounted at `root` before it is made.
-pub fn spec(id: &str, root: &Path, wishes: &Wishes<'_>) -> Result<Spec, NodeError> {
-    let mut spec = match wishes.bundle {
+pub fn spec(id: &str, root: &Path, options: &ContainerOptions<'_>) -> Result<Spec, NodeError> {
+    let mut spec = match options.bundle {
         Some(bundle) => of_user(bundle)?,
-        None => own(root, wishes)?,
+        None => own(root, options)?,
     };
     spec.set_process(Some(process()?));
     let mut linux = spec.linux().clone().unwrap_or_default();
     if linux.cgroups_path().is_none() {
         linux.set_cgroups_path(Some(PathBuf::from(groups::name(id))));
     }
-    linux.set_resources(Some(limited(linux.resources().clone().unwrap_or_default(), wishes)));
+    linux.set_resources(Some(limited(linux.resources().clone().unwrap_or_default(), options)));
     spec.set_linux(Some(linux));
     Ok(spec)
 }
 
-fn limited(mut resources: LinuxResources, wishes: &Wishes<'_>) -> LinuxResources {
+fn limited(mut resources: LinuxResources, options: &ContainerOptions<'_>) -> LinuxResources {
     let signed = |limit: u64| i64::try_from(limit).unwrap_or(i64::MAX);
-    if let Some(bytes) = wishes.memory_bytes {
+    if let Some(bytes) = options.memory_bytes {
         let mut memory = resources.memory().unwrap_or_default();
         memory.set_limit(Some(signed(bytes)));
         resources.set_memory(Some(memory));
     }
-    if let Some(limit) = wishes.pids_limit {
+    if let Some(limit) = options.pids_limit {
         let mut pids = LinuxPids::default();
         pids.set_limit(signed(limit));
         resources.set_pids(Some(pids));
@@ -74,7 +74,7 @@ fn limited(mut resources: LinuxResources, wishes: &Wishes<'_>) -> LinuxResources
     resources
 }
 
-fn own(root: &Path, wishes: &Wishes<'_>) -> Result<Spec, NodeError> {
+fn own(root: &Path, options: &ContainerOptions<'_>) -> Result<Spec, NodeError> {
     let mut linux = empty_linux();
     let namespace = |kind: LinuxNamespaceType| {
         let mut namespace = LinuxNamespace::default();
@@ -90,8 +90,8 @@ fn own(root: &Path, wishes: &Wishes<'_>) -> Result<Spec, NodeError> {
         mount(Path::new("/proc"), "proc", "proc", &[]),
         mount(Path::new("/dev"), "bind", "/dev", &["rbind"]),
     ];
-    for directory in wishes.tmpfs {
-        mounts.push(empty(directory, wishes.memory_bytes)?);
+    for directory in options.tmpfs {
+        mounts.push(empty(directory, options.memory_bytes)?);
     }
     spec.set_version("1.0.2".to_owned())
         .set_root(Some(files))
@@ -102,16 +102,16 @@ fn own(root: &Path, wishes: &Wishes<'_>) -> Result<Spec, NodeError> {
     Ok(spec)
 }
 
-/// An empty directory that everybody may write to, in place of one that the node has.
+/// An empty directory, writable by all users, in place of one that the node has.
 fn empty(directory: &Path, most_bytes: Option<u64>) -> Result<Mount, NodeError> {
     let wrong =
         |reason: &str| NodeError::Tmpfs { path: directory.to_owned(), reason: reason.to_owned() };
     if !directory.is_absolute() {
-        return Err(wrong("its path has to begin at /"));
+        return Err(wrong("its path must be absolute"));
     }
     // Where there is none, runc would make one in the node's own file system.
     if !directory.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-        return Err(wrong("this node has no such directory in whose place it could be"));
+        return Err(wrong("this node has no such directory to mount it over"));
     }
     let size = most_bytes.map(|bytes| format!("size={bytes}"));
     let options: Vec<&str> =
@@ -119,7 +119,7 @@ fn empty(directory: &Path, most_bytes: Option<u64>) -> Result<Mount, NodeError> 
     Ok(mount(directory, "tmpfs", "tmpfs", &options))
 }
 
-/// Nothing limited and nothing hidden: a clone without a ghost sees its node as it is, too.
+/// Without limits and hidden paths: a clone without a ghost sees its node as it is, too.
 fn empty_linux() -> Linux {
     let mut linux = Linux::default();
     let mut resources = LinuxResources::default();
@@ -142,24 +142,24 @@ fn mount(at: &Path, kind: &str, source: &str, options: &[&str]) -> Mount {
 fn of_user(bundle: &Path) -> Result<Spec, NodeError> {
     let wrong = |reason: String| NodeError::Bundle { path: bundle.to_owned(), reason };
     let mut spec = Spec::load(bundle.join("config.json"))
-        .map_err(|error| wrong(format!("its config.json cannot be read: {}", told(&error))))?;
+        .map_err(|error| wrong(format!("its config.json cannot be read: {}", reason_of(&error))))?;
     if let Some(reason) = obstacle(&spec) {
         return Err(wrong(reason));
     }
     spec.canonicalize_rootfs(bundle).map_err(|error| {
-        wrong(format!("its root file system cannot be found: {}", told(&error)))
+        wrong(format!("its root file system cannot be found: {}", reason_of(&error)))
     })?;
     Ok(spec)
 }
 
-fn told(error: &OciSpecError) -> String {
+fn reason_of(error: &OciSpecError) -> String {
     match error {
         OciSpecError::Io(error) => words::of(error),
         other => other.to_string(),
     }
 }
 
-/// Why no clone can live in a container like this.
+/// Why no clone can run in a container like this.
 fn obstacle(spec: &Spec) -> Option<String> {
     let linux = spec.linux().clone().unwrap_or_default();
     let namespaces = linux.namespaces().clone().unwrap_or_default();
@@ -200,7 +200,7 @@ fn process() -> Result<Process, NodeError> {
     let held = caps::read(None, CapSet::Effective).map_err(|_| {
         NodeError::Agent("cannot read own capabilities; is /proc mounted?".to_owned())
     })?;
-    // One that the library has no name for is not to be had in a container.
+    // A capability that the library has no name for cannot be given to a container.
     let held: HashSet<Capability> =
         held.iter().filter_map(|one| one.to_string().strip_prefix("CAP_")?.parse().ok()).collect();
     let mut capabilities = LinuxCapabilities::default();
@@ -214,7 +214,7 @@ fn process() -> Result<Process, NodeError> {
     process
         .set_terminal(Some(false))
         .set_user(User::default())
-        .set_args(Some(Seat::arguments().to_vec()))
+        .set_args(Some(GhostLauncher::arguments().to_vec()))
         .set_env(None)
         .set_cwd(PathBuf::from("/"))
         .set_capabilities(Some(capabilities))
@@ -234,8 +234,9 @@ mod tests {
 
     #[test]
     fn a_ghost_has_namespaces_and_a_cgroup_of_its_own_and_the_nodes_files() {
-        let wishes = Wishes { memory_bytes: Some(64 << 20), ..Wishes::default() };
-        let seen = json(&spec("abc", Path::new("/run/x/root"), &wishes).unwrap());
+        let options =
+            ContainerOptions { memory_bytes: Some(64 << 20), ..ContainerOptions::default() };
+        let seen = json(&spec("abc", Path::new("/run/x/root"), &options).unwrap());
         let kinds: Vec<&str> = seen["linux"]["namespaces"]
             .as_array()
             .unwrap()
@@ -263,13 +264,13 @@ mod tests {
         std::os::unix::fs::symlink(tmp.path(), &link).unwrap();
         let seen = |directory: &Path| {
             let tmpfs = [directory.to_owned()];
-            let wishes = Wishes {
+            let options = ContainerOptions {
                 memory_bytes: Some(4096),
                 pids_limit: Some(7),
                 tmpfs: &tmpfs,
-                ..Wishes::default()
+                ..ContainerOptions::default()
             };
-            spec("abc", Path::new("/"), &wishes)
+            spec("abc", Path::new("/"), &options)
         };
         let made = json(&seen(tmp.path()).unwrap());
         let mount = &made["mounts"][2];
@@ -278,11 +279,9 @@ mod tests {
         let options = mount["options"].as_array().unwrap();
         assert!(options.contains(&"size=4096".into()) && options.contains(&"nosuid".into()));
         assert_eq!(made["linux"]["resources"]["pids"]["limit"], 7);
-        for (wrong, words) in [
-            (Path::new("tmp"), "begin at /"),
-            (Path::new("/nowhere"), "no such"),
-            (&link, "no such"),
-        ] {
+        for (wrong, words) in
+            [(Path::new("tmp"), "absolute"), (Path::new("/nowhere"), "no such"), (&link, "no such")]
+        {
             let text = seen(wrong).unwrap_err().to_string();
             assert!(text.contains(words), "{text}");
         }
@@ -292,8 +291,9 @@ mod tests {
         let bundle = tempfile::tempdir().unwrap();
         fs::create_dir(bundle.path().join("rootfs")).unwrap();
         fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
-        let wishes = Wishes { bundle: Some(bundle.path()), ..Wishes::default() };
-        spec("abc", Path::new("/"), &wishes).unwrap_err().to_string()
+        let options =
+            ContainerOptions { bundle: Some(bundle.path()), ..ContainerOptions::default() };
+        spec("abc", Path::new("/"), &options).unwrap_err().to_string()
     }
 
     fn config(namespaces: &[&str], more: (&str, serde_json::Value)) -> serde_json::Value {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn bundles_in_which_no_clone_can_live_are_refused_in_words() {
+    fn bundles_in_which_no_clone_can_run_are_refused_with_a_reason() {
         let nothing = ("cgroupsPath", serde_json::json!("x"));
         let filter = ("seccomp", serde_json::json!({ "defaultAction": "SCMP_ACT_ALLOW" }));
         for (config, words) in [
@@ -321,8 +321,9 @@ mod tests {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert!(refused(serde_json::json!("no object")).contains("config.json"));
-        let wishes = Wishes { bundle: Some(Path::new("/nowhere")), ..Wishes::default() };
-        let text = spec("abc", Path::new("/"), &wishes).unwrap_err().to_string();
+        let options =
+            ContainerOptions { bundle: Some(Path::new("/nowhere")), ..ContainerOptions::default() };
+        let text = spec("abc", Path::new("/"), &options).unwrap_err().to_string();
         assert!(text.contains("/nowhere") && text.contains("config.json"), "{text}");
     }
 
@@ -335,8 +336,9 @@ mod tests {
         config["process"] =
             serde_json::json!({ "args": ["sh"], "cwd": "/", "user": { "uid": 7, "gid": 7 } });
         fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
-        let wishes = Wishes { bundle: Some(bundle.path()), ..Wishes::default() };
-        let seen = json(&spec("abc", Path::new("/"), &wishes).unwrap());
+        let options =
+            ContainerOptions { bundle: Some(bundle.path()), ..ContainerOptions::default() };
+        let seen = json(&spec("abc", Path::new("/"), &options).unwrap());
         assert_eq!(seen["linux"]["cgroupsPath"], "/mine");
         assert_eq!(seen["hostname"], "spook");
         assert_eq!(seen["process"]["args"][1], "ghost");

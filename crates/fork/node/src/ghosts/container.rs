@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_restore::{Ghost, Seat, Summoned};
+use farfork_restore::{Ghost, GhostLauncher, PendingGhost};
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::freezer::Freezer;
 use farfork_sys::{pidfd, words};
@@ -26,18 +26,18 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::bundle::{self, Wishes};
+use super::bundle::{self, ContainerOptions};
 use super::groups;
 use super::orphans::{self, Adopting};
 use crate::error::NodeError;
-use crate::room::Room;
+use crate::headroom::MemoryHeadroom;
 
 /// How long the first process of a container may take to say that it is a ghost.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where the containers of one node are kept.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct ContainerPaths {
     directory: PathBuf,
 }
 
@@ -49,14 +49,14 @@ pub struct Container {
     /// Pid of its first process, as seen here.
     pub init_pid: i32,
     init: OwnedFd,
-    places: Places,
+    places: ContainerPaths,
     memory: Option<MemoryGroup>,
     freezer: Option<Freezer>,
 }
 
 /// How long it took to make a container.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub struct CreationTimes {
     /// Writing what it shall be.
     pub bundle: Duration,
     /// `runc`: namespaces, mounts, cgroup.
@@ -65,10 +65,10 @@ pub struct Spent {
     pub init: Duration,
 }
 
-impl Places {
+impl ContainerPaths {
     /// Those below `directory`, which need not exist.
-    pub fn new(directory: PathBuf) -> Places {
-        Places { directory }
+    pub fn new(directory: PathBuf) -> ContainerPaths {
+        ContainerPaths { directory }
     }
 
     /// `runc`'s own.
@@ -86,15 +86,15 @@ impl Places {
         self.directory.join(id)
     }
 
-    /// Where the node's root is mounted, for a container's eyes only.
+    /// Where the node's root is mounted, visible only to the container.
     fn root(&self) -> PathBuf {
         self.directory.join("root")
     }
 
-    /// The same as [`delete`](Places::delete), where nobody is to be told but whoever reads what the agent says.
+    /// The same as [`delete`](ContainerPaths::delete); a failure is logged.
     fn clear(&self, id: &str) {
         if let Err(reason) = self.delete(id) {
-            eprintln!("farfork: ghost {id} has left something behind: {reason}");
+            eprintln!("farfork: cannot delete what ghost {id} has left: {reason}");
         }
     }
 
@@ -113,23 +113,23 @@ impl Places {
 impl Container {
     /// Makes the container `id` and waits until its ghost does.
     pub fn create(
-        places: &Places,
+        places: &ContainerPaths,
         id: String,
-        wishes: &Wishes<'_>,
-    ) -> Result<(Container, Ghost, Spent), NodeError> {
+        options: &ContainerOptions<'_>,
+    ) -> Result<(Container, Ghost, CreationTimes), NodeError> {
         let failed = |reason: String| NodeError::Container { id: id.clone(), reason };
         let begun = Instant::now();
-        let root = wishes.bundle.is_none().then(|| places.root());
+        let root = options.bundle.is_none().then(|| places.root());
         let directory = places.bundle(&id);
-        write_bundle(places, &id, wishes).inspect_err(|_| {
+        write_bundle(places, &id, options).inspect_err(|_| {
             let _ = fs::remove_dir_all(&directory);
         })?;
         let bundle = begun.elapsed();
         let begun = Instant::now();
-        let seat = Seat::new()?;
-        // From here on there may be something to be deleted.
-        let made = make(places, &id, root.as_deref(), seat);
-        let (summoned, init_pid, init) = made.map_err(|reason| {
+        let launcher = GhostLauncher::new()?;
+        // From here on a failure may leave something to delete.
+        let made = make(places, &id, root.as_deref(), launcher);
+        let (pending, init_pid, init) = made.map_err(|reason| {
             places.clear(&id);
             failed(reason)
         })?;
@@ -139,13 +139,13 @@ impl Container {
         let container = Container { id, init_pid, init, places, memory, freezer };
         let made = begun.elapsed();
         let begun = Instant::now();
-        let ghost = summoned.arrive(init_pid, PATIENCE)?;
-        Ok((container, ghost, Spent { bundle, container: made, init: begun.elapsed() }))
+        let ghost = pending.await_hello(init_pid, PATIENCE)?;
+        Ok((container, ghost, CreationTimes { bundle, container: made, init: begun.elapsed() }))
     }
 
-    /// How much memory may be charged to it.
-    pub fn room(&self) -> Room {
-        Room::within(self.memory.clone())
+    /// The memory that may still be charged to it.
+    pub fn headroom(&self) -> MemoryHeadroom {
+        MemoryHeadroom::of_group(self.memory.clone())
     }
 
     /// Bytes of kernel memory charged to it.
@@ -153,7 +153,7 @@ impl Container {
         self.memory.as_ref()?.kernel_bytes()
     }
 
-    /// Says that the kernel has killed in it for want of memory, if it has.
+    /// A message if processes in it were OOM-killed.
     pub fn shortage(&self) -> Option<String> {
         let group = self.memory.as_ref().filter(|group| group.kills() > 0)?;
         let own = group.limit_bytes().filter(|_| group.has_reached_limit());
@@ -162,28 +162,29 @@ impl Container {
             |bytes| format!("its ghost's limit of {} MiB", bytes >> 20),
         );
         Some(format!(
-            "the kernel killed in ghost {} for want of memory: {limit} is reached; start a ghost \
-             with more (farfork ghost start --memory)",
+            "out of memory in ghost {}: the kernel killed a process, as {limit} was reached; start a \
+             ghost with more memory (farfork ghost start --memory)",
             self.id
         ))
     }
 
-    /// Has all that is in it stand still.
+    /// Freezes all processes in it.
     pub fn freeze(&self) -> io::Result<()> {
-        let none = || io::Error::new(io::ErrorKind::Unsupported, "no cgroup of it can be frozen");
+        let none =
+            || io::Error::new(io::ErrorKind::Unsupported, "it has no cgroup that can be frozen");
         self.freezer.as_ref().ok_or_else(none)?.freeze()
     }
 
-    /// Has all that is in it go on. Whoever was killed meanwhile ends now.
+    /// Thaws it. Processes that were killed meanwhile end now.
     pub fn thaw(&self) -> io::Result<()> {
         self.freezer.as_ref().map_or(Ok(()), Freezer::thaw)
     }
 
-    /// Ends all that is in it, and waits for that.
+    /// Kills all processes in it, and waits for their end.
     fn end(&self) {
         let _ = pidfd::send_signal(&self.init, libc::SIGKILL);
         let _ = self.thaw();
-        // Somebody else has if this says no.
+        // Fails if it was reaped already.
         let _ = waitid(Id::PIDFd(self.init.as_fd()), WaitPidFlag::WEXITED);
         orphans::waited(self.init_pid);
     }
@@ -196,8 +197,12 @@ impl Drop for Container {
     }
 }
 
-fn write_bundle(places: &Places, id: &str, wishes: &Wishes<'_>) -> Result<(), NodeError> {
-    let spec = bundle::spec(id, &places.root(), wishes)?;
+fn write_bundle(
+    places: &ContainerPaths,
+    id: &str,
+    options: &ContainerOptions<'_>,
+) -> Result<(), NodeError> {
+    let spec = bundle::spec(id, &places.root(), options)?;
     let directory = places.bundle(id);
     let written =
         [places.root(), directory.clone()].iter().try_for_each(fs::create_dir_all).and_then(|()| {
@@ -213,26 +218,26 @@ fn write_bundle(places: &Places, id: &str, wishes: &Wishes<'_>) -> Result<(), No
 
 /// Has `runc` make the container, in a mount namespace where the node's root is at `root`.
 fn make(
-    places: &Places,
+    places: &ContainerPaths,
     id: &str,
     root: Option<&Path>,
-    seat: Seat,
-) -> Result<(Summoned, i32, OwnedFd), String> {
+    launcher: GhostLauncher,
+) -> Result<(PendingGhost, i32, OwnedFd), String> {
     let pid_file = places.bundle(id).join("pid");
     let mut command = Command::new("runc");
     command.arg("--root").arg(places.state()).args(["run", "--detach", "--preserve-fds"]);
-    command.arg(Seat::DESCRIPTORS.to_string()).arg("--pid-file").arg(&pid_file);
+    command.arg(GhostLauncher::DESCRIPTORS.to_string()).arg("--pid-file").arg(&pid_file);
     command.arg("--bundle").arg(places.bundle(id)).arg(id);
-    // Whoever it leaves when it is killed is known by the group.
+    // If it is killed, the processes that it leaves are found by their group.
     command.process_group(0);
-    let summoned = seat.hand_to(&mut command).map_err(|error| error.to_string())?;
+    let pending = launcher.hand_to(&mut command).map_err(|error| error.to_string())?;
     let adopting = Adopting::begin();
     let mut runc = None;
     let made = thread::scope(|scope| {
         let pid = &mut runc;
         let made = scope.spawn(move || {
             root.map_or(Ok(()), show_root).map_err(|errno| {
-                format!("cannot mount the node's root file system for it: {}", words::of(&errno))
+                format!("cannot mount the node's root file system in it: {}", words::of(&errno))
             })?;
             let (child, said) = begin(&mut command)?;
             *pid = Some(child.id() as i32);
@@ -240,27 +245,27 @@ fn make(
             drop(command);
             end(child, said)
         });
-        made.join().unwrap_or_else(|_| Err("the thread that makes it has ended".to_owned()))
+        made.join().unwrap_or_else(|_| Err("the thread that ran runc has panicked".to_owned()))
     });
     let first = made.and_then(|()| first_process(&pid_file)).inspect_err(|_| {
         adopting.end_all(runc, &places.bundle(id));
     });
     first.map(|(pid, init)| {
         adopting.keep(pid);
-        (summoned, pid, init)
+        (pending, pid, init)
     })
 }
 
 /// What `runc` says is the first process of the container.
 fn first_process(pid_file: &Path) -> Result<(i32, OwnedFd), String> {
     let text = fs::read_to_string(pid_file).map_err(|error| words::of(&error))?;
-    let pid = text.trim().parse().map_err(|_| format!("runc named '{text}' as its first pid"))?;
+    let pid = text.trim().parse().map_err(|_| format!("runc reported the invalid pid '{text}'"))?;
     let init = pidfd::open(pid).map_err(|error| words::of(&error))?;
     Ok((pid, init))
 }
 
-/// Gives this thread a mount namespace of its own, and in it the node's root another place: `runc`
-/// takes no container to the root that it is in itself.
+/// Gives this thread a mount namespace of its own, and mounts the node's root at `at` in it: `runc`
+/// cannot use its own root as the root of a container.
 fn show_root(at: &Path) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let nothing = None::<&str>;
@@ -269,14 +274,14 @@ fn show_root(at: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs a command of `runc` to its end; what it said if it failed.
+/// Runs a command of `runc` to its end. If it fails, returns its standard error.
 fn run(command: &mut Command) -> Result<(), String> {
     let (child, said) = begin(command)?;
     end(child, said)
 }
 
-/// Starts it, and gives what it will have said. Whatever it leaves running keeps what it has for standard
-/// error, which is no pipe for that reason.
+/// Starts it, and returns the file with its standard error. Processes that it leaves running keep that
+/// open, so it is not a pipe, whose end would never come.
 fn begin(command: &mut Command) -> Result<(Child, File), String> {
     let said = memfd_create("runc", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
     let said = File::from(said);
@@ -293,15 +298,15 @@ fn end(mut child: Child, mut said: File) -> Result<(), String> {
     let mut text = String::new();
     said.rewind().and_then(|()| said.read_to_string(&mut text)).map_err(failed)?;
     match status.signal() {
-        Some(signal) => Err(format!("runc was killed by signal {signal} before it was done")),
-        None => Err(format!("runc said: {}", text.trim())),
+        Some(signal) => Err(format!("runc was killed by signal {signal}")),
+        None => Err(format!("runc failed: {}", text.trim())),
     }
 }
 
 fn failed(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => {
-            "runc, which makes containers, is not installed: apt-get install runc".to_owned()
+            "runc is not installed; install it (apt-get install runc)".to_owned()
         }
         _ => format!("cannot run runc: {}", words::of(&error)),
     }

@@ -1,5 +1,5 @@
-//! The cgroups of a container, by what the agent notes of them in its bundle before there are any: a `runc`
-//! that was killed while it made them leaves them, and knows nothing of them.
+//! The cgroups of a container. The agent notes their paths in the container's bundle before they exist: a
+//! `runc` that is killed while it makes them leaves them without a record of its own.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,7 @@ pub fn freezer(bundle: &Path) -> Option<Freezer> {
 }
 
 /// Whether processes are in them.
-pub fn are_inhabited(bundle: &Path) -> bool {
+pub fn have_processes(bundle: &Path) -> bool {
     noted(bundle).iter().any(|group| !procs(group).is_empty())
 }
 
@@ -65,16 +65,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_goes_when_nobody_is_in_it() {
+    fn noted_groups_are_removed_when_they_are_empty() {
         let place = tempfile::tempdir().unwrap();
         let (bundle, group) = (place.path(), place.path().join("group"));
-        assert!(!are_inhabited(bundle) && remove(bundle).is_ok(), "nothing was noted");
+        assert!(!have_processes(bundle) && remove(bundle).is_ok(), "nothing was noted");
         let both = [&group, &place.path().join("another hierarchy")];
         fs::write(bundle.join(FILE), serde_json::to_vec(&both).unwrap()).unwrap();
-        assert!(!are_inhabited(bundle) && remove(bundle).is_ok(), "none was made");
+        assert!(!have_processes(bundle) && remove(bundle).is_ok(), "none was made");
         fs::create_dir(&group).unwrap();
         fs::write(group.join("cgroup.procs"), "7\n").unwrap();
-        assert!(are_inhabited(bundle));
+        assert!(have_processes(bundle));
         assert_eq!(Vec::from_iter(members(bundle)), [7]);
         assert!(remove(bundle).unwrap_err().contains("group"));
         fs::remove_file(group.join("cgroup.procs")).unwrap();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_noted_in_every_hierarchy() {
+    fn groups_are_noted_in_every_hierarchy() {
         let bundle = tempfile::tempdir().unwrap();
         note(bundle.path(), "0123abcd").unwrap();
         let groups = noted(bundle.path());

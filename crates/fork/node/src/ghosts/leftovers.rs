@@ -1,22 +1,23 @@
-//! Containers that an agent has left which was killed, or has gone: ghosts that waited have ended
-//! with it, clones in ghosts may live on.
+//! Containers that earlier agents of the node have left. Ghosts that waited have ended with their agent;
+//! clones in ghosts may live on.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use farfork_sys::proc;
 use serde::Deserialize;
 
-use super::container::Places;
+use super::container::ContainerPaths;
 use super::groups;
 use super::is_id;
+use crate::sync::locked;
 
 /// Containers of earlier agents that are still to be deleted.
 #[derive(Debug)]
 pub struct Leftovers {
-    places: Places,
+    places: ContainerPaths,
     ids: Mutex<BTreeSet<String>>,
 }
 
@@ -29,41 +30,41 @@ struct Kept {
 }
 
 impl Leftovers {
-    /// All that there are before this agent makes the first of its own.
-    pub fn of(places: &Places) -> Leftovers {
+    /// Finds all containers, before this agent makes the first of its own.
+    pub fn find(places: &ContainerPaths) -> Leftovers {
         thaw(places);
         Leftovers { places: places.clone(), ids: Mutex::new(ids(places)) }
     }
 
-    /// Deletes those in which nobody lives any more, and says so.
+    /// Deletes those without living processes, and logs that.
     pub fn clear(&self) {
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ids = locked(&self.ids);
         ids.retain(|id| {
             // Where the agent was killed alone, `runc` may have gone on.
             if is_alive(&self.places.state().join(id))
-                || groups::are_inhabited(&self.places.bundle(id))
+                || groups::have_processes(&self.places.bundle(id))
             {
                 return true;
             }
-            let told = match self.places.delete(id) {
-                Ok(()) => "was taken away".to_owned(),
-                Err(reason) => format!("cannot be taken away: {reason}"),
+            let outcome = match self.places.delete(id) {
+                Ok(()) => "was deleted".to_owned(),
+                Err(reason) => format!("cannot be deleted: {reason}"),
             };
-            eprintln!("farfork: ghost {id} of an agent before this one has ended and {told}");
+            eprintln!("farfork: ghost {id} of an earlier agent has ended and {outcome}");
             false
         });
     }
 }
 
-/// Has all that is in containers go on: whoever had them pause is gone.
-pub fn thaw(places: &Places) {
+/// Thaws all containers: the agent that froze them has exited.
+pub fn thaw(places: &ContainerPaths) {
     let ids = ids(places);
     let freezers = ids.iter().filter_map(|id| groups::freezer(&places.bundle(id)));
     freezers.for_each(|freezer| drop(freezer.thaw()));
 }
 
 /// Their names.
-fn ids(places: &Places) -> BTreeSet<String> {
+fn ids(places: &ContainerPaths) -> BTreeSet<String> {
     // The agent may have been killed before `runc` knew of one.
     let entries = [places.state(), places.bundles()].map(fs::read_dir);
     let names = entries.into_iter().flatten().flatten().flatten().map(|entry| entry.file_name());
@@ -73,7 +74,7 @@ fn ids(places: &Places) -> BTreeSet<String> {
 
 fn is_alive(kept: &Path) -> bool {
     let text = proc::text(kept.join("state.json")).unwrap_or_default();
-    // A container that was never finished has nobody in it.
+    // A container that was never finished has no processes.
     let Ok(Kept { init_process_pid, init_process_start }) = serde_json::from_str(&text) else {
         return false;
     };
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_lives_is_told_by_pid_and_start() {
+    fn living_processes_are_known_by_pid_and_start_time() {
         let own = std::process::id() as i32;
         let start = proc::started(own).unwrap();
         let kept = tempfile::tempdir().unwrap();
@@ -103,14 +104,14 @@ mod tests {
     #[test]
     fn only_ghosts_are_found() {
         let directory = tempfile::tempdir().unwrap();
-        let places = Places::new(directory.path().to_owned());
-        for name in ["0123abcd", "somebody", "0123abcg", "0123abcde"] {
+        let places = ContainerPaths::new(directory.path().to_owned());
+        for name in ["0123abcd", "another", "0123abcg", "0123abcde"] {
             fs::create_dir_all(places.state().join(name)).unwrap();
         }
         for bundle in ["0123abcd", "89abcdef", "root"] {
             fs::create_dir_all(directory.path().join(bundle)).unwrap();
         }
-        let found = Leftovers::of(&places).ids.into_inner().unwrap();
+        let found = Leftovers::find(&places).ids.into_inner().unwrap();
         assert_eq!(Vec::from_iter(found), ["0123abcd", "89abcdef"]);
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  start ──► waiting ──► taken by a restore ──► its clone is in the registry, and has the container
-//!               └──► stopped, or ended by itself: remembered in words
+//!               └──► stopped, or ended by itself: the reason is remembered
 //! ```
 //! A ghost takes one clone, once. Ghosts that wait end with their agent, which holds their control
-//! sockets; a clone in a ghost lives on, as any clone does. What is left of their containers is
-//! taken away by the next agent of the node.
+//! sockets. A clone in a ghost lives on, as any clone does. The next agent of the node deletes what is
+//! left of their containers.
 
 mod attached;
 mod bundle;
@@ -18,62 +18,63 @@ mod session;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use farfork_restore::Ghost;
 use farfork_types::wire::GhostCall;
 
-pub use attached::Attached;
-pub use bundle::Wishes;
-pub use container::{Container, Places, Spent};
+pub use attached::AttachedGhost;
+pub use bundle::ContainerOptions;
+pub use container::{Container, ContainerPaths, CreationTimes};
 use leftovers::Leftovers;
 pub use leftovers::thaw;
 
 use crate::error::NodeError;
+use crate::sync::locked;
 
-/// Most ghosts whose ends are remembered in words.
+/// Most ended ghosts that are remembered.
 const REMEMBERED: usize = 1024;
 
 /// The ghosts of a node that wait, and what became of others.
 #[derive(Debug)]
 pub struct Ghosts {
-    places: Places,
+    places: ContainerPaths,
     state: Mutex<State>,
     leftovers: Leftovers,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: BTreeMap<String, Waiting>,
+    waiting: BTreeMap<String, WaitingGhost>,
     /// Names, and what became of them; the oldest first.
     past: VecDeque<(String, String)>,
 }
 
 /// A ghost that waits.
 #[derive(Debug)]
-pub struct Waiting {
-    /// Whose images it takes; any one's without.
+pub struct WaitingGhost {
+    /// The user whose images it takes; None for all users.
     pub user: Option<String>,
     /// How far it is.
-    pub stage: Stage,
+    pub stage: GhostStage,
     /// Its container.
     pub container: Container,
 }
 
 /// How far a ghost is.
 #[derive(Debug)]
-pub enum Stage {
+pub enum GhostStage {
     /// It waits for an image.
     Empty(Ghost),
     /// Its clone waits for its last steps.
-    Attached(Attached),
+    Attached(AttachedGhost),
 }
 
-impl Waiting {
+impl WaitingGhost {
     fn has_ended(&self) -> bool {
         match &self.stage {
-            Stage::Empty(ghost) => ghost.has_ended(),
-            Stage::Attached(attached) => attached.started.has_ended(),
+            GhostStage::Empty(ghost) => ghost.has_ended(),
+            GhostStage::Attached(attached) => attached.started.has_ended(),
         }
     }
 
@@ -87,42 +88,41 @@ impl Waiting {
 impl Ghosts {
     /// Those of a node that keeps its containers in `directory`.
     pub fn new(directory: PathBuf) -> Ghosts {
-        let places = Places::new(directory);
-        let leftovers = Leftovers::of(&places);
+        let places = ContainerPaths::new(directory);
+        let leftovers = Leftovers::find(&places);
         Ghosts { places, state: Mutex::default(), leftovers }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every step leaves the tables valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
-    /// Makes an empty ghost, and tells how long that took. It is nobody's until it is
+    /// Makes an empty ghost, and returns how long that took. The ghost is not listed until it is
     /// [kept](Ghosts::keep).
-    pub fn make(&self, call: &GhostCall) -> Result<(Ghost, Container, Spent), NodeError> {
+    pub fn make(&self, call: &GhostCall) -> Result<(Ghost, Container, CreationTimes), NodeError> {
         if let Some(bundle) = call.bundle.as_deref().filter(|bundle| !bundle.is_absolute()) {
-            let reason = "its path has to begin at /".to_owned();
+            let reason = "its path must be absolute".to_owned();
             return Err(NodeError::Bundle { path: bundle.to_owned(), reason });
         }
-        let wishes = Wishes {
+        let options = ContainerOptions {
             bundle: call.bundle.as_deref(),
             memory_bytes: call.memory_bytes,
             pids_limit: call.pids_limit,
             tmpfs: &call.tmpfs,
         };
-        let (container, ghost, spent) = Container::create(&self.places, new_id()?, &wishes)?;
-        Ok((ghost, container, spent))
+        let (container, ghost, times) = Container::create(&self.places, new_id()?, &options)?;
+        Ok((ghost, container, times))
     }
 
-    /// Has a ghost wait; its name.
-    pub fn keep(&self, waiting: Waiting) -> String {
+    /// Lists a ghost as waiting, and returns its name.
+    pub fn keep(&self, waiting: WaitingGhost) -> String {
         let id = waiting.container.id.clone();
         self.state().waiting.insert(id.clone(), waiting);
         id
     }
 
     /// Looks at a ghost that waits.
-    pub fn look<T>(&self, id: &str, at: impl FnOnce(&Waiting) -> T) -> Result<T, NodeError> {
+    pub fn look<T>(&self, id: &str, at: impl FnOnce(&WaitingGhost) -> T) -> Result<T, NodeError> {
         let mut state = self.state();
         let ended = state.end_of(id);
         let seen = state.waiting.get(id).map(at).ok_or_else(|| state.missing(id));
@@ -132,16 +132,16 @@ impl Ghosts {
     }
 
     /// Looks at all that wait.
-    pub fn look_at_all<T>(&self, at: impl Fn(&Waiting) -> T) -> Vec<T> {
+    pub fn look_at_all<T>(&self, at: impl Fn(&WaitingGhost) -> T) -> Vec<T> {
         self.sweep();
         self.state().waiting.values().map(at).collect()
     }
 
-    /// Takes a ghost, which nobody else can after that, for a clone of `image`.
-    pub fn take(&self, id: &str, image: &str) -> Result<Waiting, NodeError> {
+    /// Takes a ghost for a clone of `image`. No other call can take it after that.
+    pub fn take(&self, id: &str, image: &str) -> Result<WaitingGhost, NodeError> {
         let mut state = self.state();
         let Some(taken) = state.waiting.remove(id) else { return Err(state.missing(id)) };
-        state.remember(id, format!("has been used for {image}, and a ghost takes one clone only"));
+        state.remember(id, format!("was used for {image}, and a ghost takes one clone only"));
         Ok(taken)
     }
 
@@ -168,8 +168,8 @@ impl Ghosts {
         self.state().waiting.is_empty()
     }
 
-    /// Takes away what is left of ghosts that have ended by themselves, of those of earlier agents, and of
-    /// those that were not to be.
+    /// Deletes what is left of ghosts that have ended by themselves, of those of earlier agents, and of
+    /// unfinished ones.
     pub fn tidy(&self) {
         self.sweep();
         self.leftovers.clear();
@@ -179,7 +179,7 @@ impl Ghosts {
     fn sweep(&self) {
         let mut state = self.state();
         let ids: Vec<String> = state.waiting.keys().cloned().collect();
-        let ended: Vec<Waiting> = ids.iter().filter_map(|id| state.end_of(id)).collect();
+        let ended: Vec<WaitingGhost> = ids.iter().filter_map(|id| state.end_of(id)).collect();
         drop(state);
         drop(ended); // as in `look`
     }
@@ -187,7 +187,7 @@ impl Ghosts {
 
 impl State {
     /// Takes a ghost out that has ended by itself.
-    fn end_of(&mut self, id: &str) -> Option<Waiting> {
+    fn end_of(&mut self, id: &str) -> Option<WaitingGhost> {
         self.waiting.get(id).filter(|waiting| waiting.has_ended())?;
         let ended = self.waiting.remove(id)?;
         self.remember(id, ended.end());
@@ -210,10 +210,10 @@ impl State {
     }
 }
 
-/// Names never come again, so that no command means a ghost that it has not seen.
+/// Names are random, so that a command never means a later ghost of the same name.
 fn new_id() -> Result<String, NodeError> {
     let random = getrandom::u32().map_err(|_| {
-        NodeError::Agent("the kernel gives no random numbers, which ghosts are named by".to_owned())
+        NodeError::Agent("cannot name a ghost: the kernel returns no random numbers".to_owned())
     })?;
     Ok(format!("{random:08x}"))
 }

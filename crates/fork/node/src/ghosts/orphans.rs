@@ -1,10 +1,10 @@
-//! Processes whose parent was `runc`. While containers are made, those that lose it become children of this
-//! agent: the first process of a container when `runc` is done, and whatever it was about to become where
-//! `runc` was killed. Nobody but the agent can end or wait for those.
+//! Processes whose parent was `runc`. While containers are made, processes that lose it become children
+//! of this agent: the first process of a container when `runc` is done, and unfinished ones where `runc`
+//! was killed. Only the agent can end or reap those.
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgid, getpgrp};
 
 use super::groups;
+use crate::sync::locked;
 
 /// How long processes may take to end that were killed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,38 +27,37 @@ pub struct Adopting;
 #[derive(Default)]
 struct State {
     making: usize,
-    /// First processes of containers, which somebody waits for.
+    /// First processes of containers, which are reaped with their containers.
     firsts: BTreeSet<i32>,
 }
 
 static STATE: Mutex<State> = Mutex::new(State { making: 0, firsts: BTreeSet::new() });
 
 fn state() -> MutexGuard<'static, State> {
-    // Every step leaves it valid.
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&STATE)
 }
 
 impl Adopting {
     pub fn begin() -> Adopting {
         let mut state = state();
         state.making += 1;
-        // Without it somebody else waits for the processes, and nothing else differs.
+        // If this fails another process adopts and reaps them, and nothing else differs.
         let _ = set_child_subreaper(true);
         Adopting
     }
 
-    /// Leaves a process to whoever has its container, until that one has [waited](waited) for it.
+    /// Leaves a process to the owner of its container, until that has [reaped](waited) it.
     pub fn keep(&self, first: i32) {
         state().firsts.insert(first);
     }
 
-    /// Ends all that `runc`, the leader of a process group, has left of a container that was not to be.
+    /// Ends all processes that `runc`, the leader of a process group, has left of an unfinished container.
     pub fn end_all(&self, runc: Option<i32>, bundle: &Path) {
         let begun = Instant::now();
         let mut left = BTreeSet::new();
         while begun.elapsed() < PATIENCE {
-            // Those that have left its group are in the container's cgroups already. Whoever is about to end
-            // is not told of there any more, and can still not be waited for.
+            // Processes that have left its group are in the container's cgroups already. One that is
+            // about to end is not listed there any more, but cannot be reaped yet.
             left.extend(groups::members(bundle));
             left.extend(
                 children().into_iter().filter(|pid| runc.is_some() && group_of(*pid) == runc),
@@ -85,12 +85,12 @@ impl Drop for Adopting {
     }
 }
 
-/// Somebody has waited for the first process of a container.
+/// Notes that the first process of a container was reaped.
 pub fn waited(first: i32) {
     state().firsts.remove(&first);
 }
 
-/// Waits for orphans that were still about to end when nobody adopted any more.
+/// Reaps orphans that ended after the last [`Adopting`] was dropped.
 pub fn tidy() {
     let state = state();
     if state.making == 0 {
@@ -98,8 +98,8 @@ pub fn tidy() {
     }
 }
 
-/// Waits for orphans that have ended by themselves: nobody else is a child in another process group. To be
-/// called when no container is being made, as a first process that was just adopted is still to be kept.
+/// Reaps orphans that have ended: they are the only children in other process groups. To be called when no
+/// container is being made, as a first process that was just adopted is not in `kept` yet.
 fn reap(kept: &BTreeSet<i32>) {
     let own = Some(getpgrp().as_raw());
     let is_orphan =

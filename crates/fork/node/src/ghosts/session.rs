@@ -8,10 +8,10 @@ use farfork_pool::Pool;
 use farfork_types::Cid;
 use farfork_types::wire::{GhostCall, GhostPhase, GhostState, Reply, RestoreCall};
 
-use super::{Spent, Stage, Waiting};
+use super::{CreationTimes, GhostStage, WaitingGhost};
 use crate::channel::Channel;
 use crate::error::NodeError;
-use crate::registry::Clone;
+use crate::registry::RunningClone;
 use crate::session::Node;
 use crate::usage;
 
@@ -21,25 +21,25 @@ impl Node {
         if self.own_ids.is_some() {
             return Err(NodeError::GhostUnprivileged);
         }
-        let (ghost, container, spent) = self.ghosts.make(call)?;
+        let (ghost, container, times) = self.ghosts.make(call)?;
         let begun = Instant::now();
-        let mut phases_us = phases(spent);
+        let mut phases_us = phases(times);
         // A ghost of an image is that of the image's user.
         let of_image = || Some(call.image.as_ref()?.name.split_once('/')?.0.to_owned());
         let user = call.user.clone().or_else(of_image);
         let stage = match &call.image {
-            None => Stage::Empty(ghost),
+            None => GhostStage::Empty(ghost),
             Some(image) => {
-                let stage = self.attach_ghost(ghost, &container, (user.as_deref(), image))?;
+                let stage = self.attach_ghost(ghost, &container, user.as_deref(), image)?;
                 phases_us.insert("attach".to_owned(), us(begun.elapsed()));
                 stage
             }
         };
-        let id = self.ghosts.keep(Waiting { user, stage, container });
-        let (state, pid) = self.ghosts.look(&id, |waiting| self.describe_waiting(waiting))?;
-        let made = GhostState { phases_us, ..state };
-        if tell(channel, &(made, pid)).is_err() {
-            // Nobody knows of it.
+        let id = self.ghosts.keep(WaitingGhost { user, stage, container });
+        let mut made = self.ghosts.look(&id, |waiting| self.describe_waiting(waiting))?;
+        made.state.phases_us = phases_us;
+        if describe(channel, &made).is_err() {
+            // The client has exited without knowing of the ghost.
             return self.ghosts.stop(&id);
         }
         Ok(())
@@ -50,16 +50,17 @@ impl Node {
         let mut all = self.ghosts.look_at_all(|waiting| self.describe_waiting(waiting));
         let running = self.registry.living();
         all.extend(running.iter().filter_map(|clone| self.describe_running(clone)));
-        all.sort_by(|(a, _), (b, _)| a.id.cmp(&b.id));
-        all.iter().try_for_each(|ghost| tell(channel, ghost))?;
+        all.sort_by(|a, b| a.state.id.cmp(&b.state.id));
+        all.iter().try_for_each(|ghost| describe(channel, ghost))?;
         channel.send(&Reply::Done, &[])
     }
 
     /// Ends one ghost or all of them, and what runs in them.
     pub fn stop_ghosts(&self, channel: &Channel, id: Option<&str>) -> Result<(), NodeError> {
         let running = |id: &str| {
-            let is_it =
-                |clone: &&std::sync::Arc<Clone>| clone.ghost_id().is_some_and(|own| own == id);
+            let is_it = |clone: &&std::sync::Arc<RunningClone>| {
+                clone.ghost_id().is_some_and(|own| own == id)
+            };
             self.registry.living().iter().find(is_it).cloned()
         };
         let ids = match id {
@@ -72,7 +73,7 @@ impl Node {
         };
         for one in ids {
             match running(&one) {
-                // Who watches it takes the container away.
+                // The watcher of the registry deletes the container.
                 Some(clone) => self.end_clone(&clone),
                 // Of all of them, some may end by themselves meanwhile.
                 None if id.is_none() => drop(self.ghosts.stop(&one)),
@@ -83,15 +84,15 @@ impl Node {
     }
 
     /// Kills a clone and waits until the watcher has seen that.
-    fn end_clone(&self, clone: &Clone) {
+    fn end_clone(&self, clone: &RunningClone) {
         let _ = clone.signal(libc::SIGKILL);
         if let Some(number) = self.registry.find(Some(clone.pid), clone.seen()) {
             self.registry.wait(number);
         }
     }
 
-    /// Refuses an image that the ghost `id` is not for, before anything is done to either. Whether
-    /// the clone waits there already; then the image is its user's, or it had not been made.
+    /// Refuses an image that the ghost `id` does not take. Returns whether the clone waits there already;
+    /// then its user was checked before.
     pub fn check_ghost(
         &self,
         id: &str,
@@ -103,8 +104,10 @@ impl Node {
             return Err(NodeError::GhostSamePid);
         }
         let user = match self.ghosts.look(id, |waiting| match &waiting.stage {
-            Stage::Empty(_) => Ok(Some(waiting.user.clone())),
-            Stage::Attached(attached) => Node::check_attached(attached, id, call).map(|()| None),
+            GhostStage::Empty(_) => Ok(Some(waiting.user.clone())),
+            GhostStage::Attached(attached) => {
+                Node::check_attached(attached, id, call).map(|()| None)
+            }
         })?? {
             None => return Ok(true),
             Some(user) => user,
@@ -113,7 +116,7 @@ impl Node {
         Ok(false)
     }
 
-    /// Refuses an image of somebody else's than `user`.
+    /// Refuses an image that is not `user`'s.
     pub fn check_user(
         &self,
         id: &str,
@@ -134,8 +137,8 @@ impl Node {
         Err(NodeError::GhostOfOther { id, user, name })
     }
 
-    fn describe_waiting(&self, waiting: &Waiting) -> Described {
-        let Waiting { user, container, stage } = waiting;
+    fn describe_waiting(&self, waiting: &WaitingGhost) -> Description {
+        let WaitingGhost { user, container, stage } = waiting;
         let state = GhostState {
             id: container.id.clone(),
             node: self.name.clone(),
@@ -146,20 +149,20 @@ impl Node {
             ..GhostState::default()
         };
         match stage {
-            Stage::Empty(_) => (state, None),
-            Stage::Attached(attached) => {
+            GhostStage::Empty(_) => Description { state, clone_pid: None },
+            GhostStage::Attached(attached) => {
                 let state = GhostState {
                     state: GhostPhase::Attached,
                     cid: Some(attached.cid.to_string()),
                     image: Some(attached.name.clone()),
                     ..state
                 };
-                (state, Some(attached.pid))
+                Description { state, clone_pid: Some(attached.pid) }
             }
         }
     }
 
-    fn describe_running(&self, clone: &Clone) -> Option<Described> {
+    fn describe_running(&self, clone: &RunningClone) -> Option<Description> {
         let (id, init_pid, kernel_bytes) =
             clone.ghost(|ghost| (ghost.id.clone(), ghost.init_pid, ghost.kernel_bytes()))?;
         let state = GhostState {
@@ -175,17 +178,22 @@ impl Node {
             kernel_bytes,
             ..GhostState::default()
         };
-        Some((state, Some(clone.pid)))
+        Some(Description { state, clone_pid: Some(clone.pid) })
     }
 }
 
-/// What is told of a ghost, and the pid of its clone here.
-type Described = (GhostState, Option<i32>);
+/// The reply about a ghost.
+struct Description {
+    state: GhostState,
+    /// Pid of its clone as seen here.
+    clone_pid: Option<i32>,
+}
 
-/// Tells of a ghost; whoever has asked sees its processes by other numbers in another PID namespace.
-fn tell(channel: &Channel, (ghost, clone): &Described) -> Result<(), NodeError> {
-    channel.send_about(&Reply::Ghost(ghost.clone()), ghost.init_pid)?;
-    match *clone {
+/// Sends a description. The kernel translates the pids for a client in another PID namespace.
+fn describe(channel: &Channel, description: &Description) -> Result<(), NodeError> {
+    let Description { state, clone_pid } = description;
+    channel.send_about(&Reply::Ghost(state.clone()), state.init_pid)?;
+    match *clone_pid {
         Some(pid) => channel.send_about(&Reply::InGhost, pid),
         None => channel.send(&Reply::InGhost, &[]),
     }
@@ -195,8 +203,8 @@ fn us(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1000.0
 }
 
-fn phases(spent: Spent) -> BTreeMap<String, f64> {
-    let Spent { bundle, container, init } = spent;
+fn phases(times: CreationTimes) -> BTreeMap<String, f64> {
+    let CreationTimes { bundle, container, init } = times;
     [("bundle", bundle), ("container", container), ("init", init)]
         .map(|(name, time)| (name.to_owned(), us(time)))
         .into()

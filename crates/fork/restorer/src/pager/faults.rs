@@ -8,8 +8,8 @@ use linux_raw_sys::ioctl::{UFFDIO_CONTINUE, UFFDIO_WAKE};
 use super::Pool;
 use crate::call::{Errno, syscall};
 use crate::overlay;
-use crate::run::elements;
-use crate::template::receive_from;
+use crate::packets::receive_from;
+use crate::tables::elements;
 use crate::userfault::{self, EAGAIN, EINTR};
 
 /// Processes of one clone that can be served; the memory of others is mapped by the kernel.
@@ -46,7 +46,7 @@ struct Message {
 
 const _: () = assert!(size_of::<Message>() == size_of::<k::uffd_msg>());
 
-/// What the thread knows.
+/// The page service of one clone.
 pub struct Service {
     pool: Pool,
     /// The socket, then one descriptor for each process.
@@ -56,7 +56,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service for those who come by `socket`.
+    /// A service for the processes that send their descriptors on `socket`.
     pub fn new(socket: i32, pool: Pool) -> Service {
         let mut polls = [PollFd { fd: IGNORED, events: POLLIN, revents: 0 }; MOST + 1];
         polls[0].fd = socket;
@@ -80,7 +80,7 @@ impl Service {
         }
     }
 
-    /// Takes a process on, or no more of them when all have left for their code.
+    /// Takes on a process. Once all have left for their code, ignores the socket.
     fn welcome(&mut self) {
         let mut member = 0u64;
         match receive_from(self.polls[0].fd, &mut member) {
@@ -99,7 +99,7 @@ impl Service {
 
     fn answer(&self, index: usize) {
         let (faults, member) = (self.polls[index].fd as u64, self.members[index]);
-        // SAFETY: without an overlay there is no service.
+        // SAFETY: a service runs only with an overlay.
         let Some(overlay) = (unsafe { overlay::members() }).get(member as usize) else { return };
         let mut messages = [Message::default(); BATCH];
         let bytes = size_of_val(&messages) as u64;
@@ -157,8 +157,8 @@ impl Service {
     }
 }
 
-/// Where the pages end that come with `page`: those behind it of which it is said, in its block of so many
-/// bytes, a power of two or none.
+/// Where the run of pages that `comes_with` accepts ends after `page`, within the block of `block` bytes
+/// around it. `block` is 0 or a power of two.
 fn end_of_run(page: u64, block: u64, edge: u64, comes_with: impl Fn(u64) -> bool) -> u64 {
     let mut end = page + PAGE_BYTES;
     if block != 0 {
@@ -185,7 +185,7 @@ fn proceed(faults: u64, start: u64, end: u64) -> Result<(), Errno> {
     }
 }
 
-/// Lets whoever waits for a page look again: it is there by now, or no longer ours to supply.
+/// Lets threads that wait for a page retry: the page is mapped by now, or no longer ours to supply.
 fn wake(faults: u64, page: u64) {
     let mut range = k::uffdio_range { start: page, len: PAGE_BYTES };
     // SAFETY: wakes threads that wait for the page.

@@ -5,7 +5,7 @@ use farfork_plan::window;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno};
-use crate::run::elements;
+use crate::tables::elements;
 use crate::userfault;
 
 const MINOR: u64 = 1 << 2;

@@ -24,8 +24,8 @@ pub struct Caller {
 impl Caller {
     /// Looks at the task `tid`.
     pub fn open(proc: Proc, tid: u32) -> Result<Caller, Errno> {
-        let maps = proc.file(&proc::of(tid, b"maps"), k::O_RDONLY)?;
-        Ok(Caller { proc, tid, space: AddressSpace::of(maps), memory: OnceCell::new() })
+        let maps = proc.file(&proc::path_of(tid, b"maps"), k::O_RDONLY)?;
+        Ok(Caller { proc, tid, space: AddressSpace::from_maps_fd(maps), memory: OnceCell::new() })
     }
 
     /// Ends looking.
@@ -42,7 +42,7 @@ impl Caller {
             return Ok(true); // one of the PIDFD_SELF values (Linux 6.14); the kernel refuses others
         }
         let mut text = [0u8; 1024];
-        let path = proc::of(self.tid, b"fdinfo/").number(pidfd.into());
+        let path = proc::path_of(self.tid, b"fdinfo/").number(pidfd.into());
         let text = match self.proc.read(&path, &mut text) {
             Err(Errno(errno)) if errno == e::ENOENT as i32 => return Ok(false),
             text => text?,
@@ -63,15 +63,15 @@ impl Caller {
     /// known to wait for its answer afterwards, it is the caller's.
     pub fn memory(&self) -> Result<&Memory, Errno> {
         if self.memory.get().is_none() {
-            let fd = self.proc.file(&proc::of(self.tid, b"mem"), k::O_RDWR)?;
-            let _ = self.memory.set(Memory::of(fd, self.tid));
+            let fd = self.proc.file(&proc::path_of(self.tid, b"mem"), k::O_RDWR)?;
+            let _ = self.memory.set(Memory::from_fd(fd, self.tid));
         }
         self.memory.get().ok_or(Errno(e::ENOMEM as i32))
     }
 
     /// The attributes of the mapping at `address`, as bits of [`smaps`].
     pub fn attributes(&self, address: u64) -> Result<u64, Errno> {
-        let fd = self.proc.file(&proc::of(self.tid, b"smaps"), k::O_RDONLY)?;
+        let fd = self.proc.file(&proc::path_of(self.tid, b"smaps"), k::O_RDONLY)?;
         smaps::look_up(fd, address)
     }
 }

@@ -1,24 +1,24 @@
 //! `madvise` and `process_madvise` on a caller's own memory.
 //!
-//! Nothing is thrown away before what takes its place is there: an address has its old bytes or
-//! the right new ones, for other threads, too, and when a call fails.
+//! No memory is discarded before its replacement exists. At every moment an address has its old bytes
+//! or the right new ones, for other threads too, and also when a call fails.
 
 use farfork_plan::traits;
-use farfork_types::{PAGE_BYTES, align_down, align_up};
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use super::filter::MADV_GUARD_INSTALL;
 use super::image::Piece;
-use super::job::{Job, fail};
+use super::job::Job;
+use super::range::range;
 use super::smaps::{KEY_SHIFT, SEALED, WATCHED};
-use crate::call::{Errno, SysResult};
+use crate::call::{Errno, SysResult, fail};
 use crate::maps;
 
-/// What cannot be put in another mapping's place as a new one with the same attributes.
+/// Attributes with which a mapping cannot be replaced by a new one.
 const STAYS_IN_PLACE: u64 = traits::LOCKED | traits::LOCKS_FUTURE | SEALED | u64::MAX << KEY_SHIFT;
 
-/// Attributes that are advice, and whether a program relies on it.
+/// Attributes set by advice, and whether programs rely on them.
 const ADVICE: [(u64, u32, bool); 5] = [
     (traits::DONT_FORK, k::MADV_DONTFORK, true),
     (traits::DONT_DUMP, k::MADV_DONTDUMP, true),
@@ -26,22 +26,6 @@ const ADVICE: [(u64, u32, bool); 5] = [
     (traits::NO_HUGE, k::MADV_NOHUGEPAGE, false),
     (traits::MERGEABLE, k::MADV_MERGEABLE, false),
 ];
-
-/// First address and end of a range, as the kernel reads the arguments of `madvise`.
-pub fn range(start: u64, bytes: u64) -> Result<(u64, u64), Errno> {
-    let length = bytes.checked_add(PAGE_BYTES - 1).map(|bytes| align_down(bytes, PAGE_BYTES));
-    let end = length.and_then(|length| start.checked_add(length));
-    match end {
-        Some(end) if start == align_down(start, PAGE_BYTES) => Ok((start, end)),
-        _ => fail(e::EINVAL),
-    }
-}
-
-/// The whole pages that a range touches, as the kernel reads the arguments of `mlock`.
-pub fn pages(start: u64, bytes: u64) -> (u64, u64) {
-    let end = start.saturating_add(bytes).min(u64::MAX - PAGE_BYTES);
-    (align_down(start, PAGE_BYTES), align_up(end, PAGE_BYTES))
-}
 
 impl Job<'_> {
     /// Advises range by range up to the first that fails, and gives the bytes advised.
@@ -57,8 +41,8 @@ impl Job<'_> {
         Ok(advised)
     }
 
-    /// Performs the advice mapping by mapping, as the kernel does: it stops at the first error,
-    /// and tells of holes at the end.
+    /// Performs the advice mapping by mapping, as the kernel does: it stops at the first error, and
+    /// reports holes at the end.
     fn discard(&self, start: u64, end: u64, advice: u32) -> Result<(), Errno> {
         let image = &self.supervisor.image;
         let mut at = start;
@@ -88,7 +72,7 @@ impl Job<'_> {
             return fail(e::EPERM);
         }
         if traits & WATCHED != 0 {
-            return fail(e::ENOMEM); // what comes next is its watcher's to say
+            return fail(e::ENOMEM); // its watcher decides what comes next
         }
         match advice {
             k::MADV_REMOVE => fail(if is_file { e::EACCES } else { e::EINVAL }),
@@ -117,12 +101,12 @@ impl Job<'_> {
         if planned & traits::LOCKED == 0 && !changes.has(offset, offset + piece.bytes()) {
             return Ok(planned);
         }
-        // What farfork has set to watch the clone is nothing of the program's.
+        // Attributes that farfork has set to watch the clone are not the program's.
         let is_watched = self.supervisor.watch.get().is_some();
         let advised = if is_watched { traits::HUGE | traits::NO_HUGE } else { 0 };
         let kept = planned & (traits::NO_RESERVE | traits::LOCKS_FUTURE | advised);
         let future = if changes.locks_future() { traits::LOCKS_FUTURE } else { 0 };
-        // Of memory that is not its own to watch, the program watches nothing.
+        // Memory that farfork has registered is not the program's to watch.
         let is_ours = self.supervisor.is_served || is_watched;
         let ours = advised | if is_ours { WATCHED } else { 0 };
         Ok(self.caller.attributes(piece.start)? & !ours | kept | future)
@@ -151,7 +135,7 @@ impl Job<'_> {
         let (flags, fd, offset) = match self.supervisor.image.file_of(piece) {
             None => (flags | k::MAP_ANONYMOUS, u64::MAX, 0),
             Some((file, offset)) => {
-                let lent = self.lent.of(self.supervisor.files.fd(file)?);
+                let lent = self.lent.fd_of(self.supervisor.files.fd(file)?);
                 (flags, lent.ok_or(Errno(e::EMFILE as i32))? as u64, offset)
             }
         };

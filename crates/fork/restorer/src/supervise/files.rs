@@ -20,7 +20,7 @@ pub struct Files {
 
 impl Files {
     /// The files of `ranges`, to be opened.
-    pub fn of(ranges: &'static [FileRange]) -> Files {
+    pub fn new(ranges: &'static [FileRange]) -> Files {
         let mut now = [0u64; 2];
         let args = [k::CLOCK_REALTIME.into(), now.as_mut_ptr() as u64];
         // SAFETY: the kernel writes one timespec.

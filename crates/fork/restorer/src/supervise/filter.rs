@@ -110,7 +110,7 @@ const CALLS_I386: [(u32, u32); COUNT] = [
     (462, NR_MSEAL),
 ];
 
-/// Those are handed over whatever their arguments are.
+/// Calls of 32-bit programs are handed over whatever their arguments are.
 const CASES_I386: [Case; COUNT] = {
     let mut cases = [(0, NOTIFY_I386); COUNT];
     let mut index = 0;
@@ -149,7 +149,7 @@ const NOTIFY_I386: usize = PASS_I386 + 1;
 const REFUSE_I386: usize = NOTIFY_I386 + 1;
 const LENGTH: usize = REFUSE_I386 + 1;
 
-/// Instructions that tell so many numbers apart.
+/// Instructions of a search among so many numbers.
 const fn search_length(numbers: usize) -> usize {
     2 * numbers - 1
 }
@@ -210,8 +210,8 @@ impl Draft {
     }
 }
 
-/// io_uring performs `madvise` behind any filter's back, so a clone gets none: the same EPERM as
-/// with `kernel.io_uring_disabled`, which programs know from container runtimes.
+/// io_uring performs `madvise` without passing any filter. So a clone cannot use it, and gets the same
+/// EPERM as with `kernel.io_uring_disabled`, which programs know from container runtimes.
 const FILTER: [Instruction; LENGTH] = {
     let none = Instruction { code: 0, if_true: 0, if_false: 0, operand: 0 };
     Draft { instructions: [none; LENGTH], count: 0 }
@@ -276,7 +276,7 @@ struct Call {
     advice: u32,
 }
 
-/// What the filter says, worked out at compile time: a wrong jump does not build.
+/// The verdict of the filter, evaluated at compile time: a wrong jump does not build.
 const fn verdict(call: Call) -> u32 {
     let (mut at, mut word) = (0, 0);
     loop {

@@ -25,7 +25,7 @@ use crate::overlay;
 
 /// What is still to be supplied to the clone's first process.
 pub struct Helper {
-    /// Tells that the clone leaves for its parent's code; [`NOBODY`] once it has.
+    /// Readable when the clone leaves for its parent's code; [`NO_FD`] once it has.
     leaves: i32,
     target: Option<Target>,
     /// What is still to be made local, and then to be mapped.
@@ -37,23 +37,23 @@ pub struct Helper {
     processors: u32,
 }
 
-const NOBODY: i32 = -1;
+const NO_FD: i32 = -1;
 
-/// Spans after which the clone's own wishes are looked at.
+/// Spans that are supplied between two looks at the clone's requests.
 const PIECE: usize = 8;
 
-/// Nobody is helped any more when no processor was free for so long. Just after the start others still run
-/// for a moment: the agent that hears of it, whoever asked for the clone.
+/// Help ends when no processor was free for this long. Just after the start the agent and the caller
+/// still run for a moment.
 const PATIENCE_NS: u64 = 5_000_000;
 
 impl Helper {
-    /// One that begins when `leaves` can be read, or never.
+    /// A helper that begins when `leaves` becomes readable, or never.
     pub fn new(leaves: Option<i32>) -> Helper {
-        let leaves = leaves.unwrap_or(NOBODY);
+        let leaves = leaves.unwrap_or(NO_FD);
         Helper { leaves, target: None, write: &[], read: &[], free_at: 0, processors: 0 }
     }
 
-    /// What tells that the clone leaves for its parent's code, for `poll`.
+    /// The descriptor that becomes readable when the clone leaves for its parent's code, for `poll`.
     pub fn leaves(&self) -> i32 {
         self.leaves
     }
@@ -66,13 +66,13 @@ impl Helper {
     /// Begins to help the process.
     pub fn begin(&mut self, process: i32, proc: Proc) {
         call::close_range(self.leaves as u32, self.leaves as u32);
-        self.leaves = NOBODY;
+        self.leaves = NO_FD;
         (self.write, self.read) = overlay::first_in_advance();
         self.target = Target::open(process, proc).ok();
         (self.free_at, self.processors) = (call::now_ns(), processors());
     }
 
-    /// Ends: whatever is left comes when it is touched.
+    /// Ends. The remaining pages are left to faults.
     pub fn end(&mut self) {
         if let Some(target) = self.target.take() {
             target.close();
@@ -95,8 +95,8 @@ impl Helper {
         }
     }
 
-    /// Whether of late no more tasks wanted to run than there are processors for them, this one and the
-    /// clone's among them. What cannot be learnt is taken for a no.
+    /// Whether, within [`PATIENCE_NS`], no more tasks were runnable than there are processors, this one
+    /// and the clone's among them. A load that cannot be read counts as too high.
     fn has_had_processor(&mut self, proc: Proc) -> bool {
         let (mut text, now) = ([0u8; 64], call::now_ns());
         let load = proc.read(&Path::new(b"loadavg"), &mut text);
@@ -119,8 +119,8 @@ struct Target {
 
 impl Target {
     fn open(process: i32, proc: Proc) -> Result<Target, Errno> {
-        let file = |name| proc.file(&proc::of(process as u32, name), k::O_RDONLY);
-        let space = AddressSpace::of(file(b"maps")?);
+        let file = |name| proc.file(&proc::path_of(process as u32, name), k::O_RDONLY);
+        let space = AddressSpace::from_maps_fd(file(b"maps")?);
         match file(b"pagemap") {
             Ok(pagemap) => Ok(Target { process, space, pagemap }),
             Err(errno) => {
@@ -200,7 +200,7 @@ const PRESENT: u64 = 1 << 63;
 /// Where nothing is mapped in this process.
 const NOWHERE: u64 = PAGE_BYTES;
 
-/// One call that reads memory of another process, or writes it. That a page cannot be supplied is no
+/// One call that reads memory of another process, or writes it. A page that cannot be supplied is not a
 /// failure.
 fn transfer(call: u32, process: i32, own: [u64; 2], its: [u64; 2]) -> Result<(), Errno> {
     let args = [process as u64, own.as_ptr() as u64, 1, its.as_ptr() as u64, 1, 0];

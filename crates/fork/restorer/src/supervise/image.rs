@@ -1,11 +1,11 @@
-//! How a mapping of the clone's image is told from any other, and what lay where in the parent.
+//! Which mappings of a clone are of its image, and what lay where in the parent.
 
 use farfork_plan::protocol::Request;
 use farfork_plan::{FileRange, PlanHeader, TraitRange, Window};
 
 use crate::call::Errno;
 use crate::maps::{self, AddressSpace, Mapping};
-use crate::run::elements;
+use crate::tables::elements;
 
 /// What is known of the image.
 pub struct Image {
@@ -64,7 +64,7 @@ fn piece(space: &AddressSpace, start: u64, end: u64) -> Result<Option<Piece>, Er
 
 impl Image {
     /// The image of a plan that is mapped here.
-    pub fn of(plan: &'static PlanHeader, request: &Request) -> Image {
+    pub fn from_plan(plan: &'static PlanHeader, request: &Request) -> Image {
         // SAFETY: the tables are the plan's.
         let (windows, files) = unsafe { (elements(plan.windows), elements(plan.files)) };
         // SAFETY: as above.

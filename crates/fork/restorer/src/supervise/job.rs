@@ -1,9 +1,9 @@
 //! A call on memory of the image, performed in the kernel's stead.
 //!
-//! Where the calling thread can be held, it is [sent](super::visit) through calls of its own. What
-//! cannot be done like that, since a debugger has the thread or the kernel refuses the mapping
-//! ([`Job::overwrite`]), is done by writing the caller's memory from here: at the price of memory
-//! that the call was meant to save, but right.
+//! Where the calling thread can be traced, it is [sent](super::visit) through calls of its own. Where
+//! a debugger has the thread, or the kernel refuses the mapping ([`Job::overwrite`]), the supervisor
+//! writes the caller's memory instead. That does not save the memory that the call was meant to save,
+//! but the bytes are right.
 
 use core::cell::Cell;
 
@@ -13,39 +13,40 @@ use linux_raw_sys::general as k;
 use super::Supervisor;
 use super::caller::Caller;
 use super::image::Piece;
-use super::notify::Work;
-use super::visit::Thread;
-use crate::call::{Errno, SysResult, syscall};
+use super::visit::StoppedThread;
+use crate::call::{SysResult, fail, syscall};
 
-/// A call, and whoever is at hand for it.
-pub struct Job<'a> {
-    /// Who answers for the image.
-    pub supervisor: &'a Supervisor,
-    /// Who called.
-    pub caller: &'a Caller,
-    /// Its thread, unless it cannot be held.
-    pub thread: Option<Thread>,
-    /// Files that the caller was lent.
-    pub lent: Lent,
+/// A call whose effect on memory of the image would differ from that on anonymous memory.
+pub enum MemoryCall<'a> {
+    /// `madvise`, or `process_madvise` on the caller itself.
+    Advise {
+        /// Start and bytes of each range.
+        ranges: &'a [[u64; 2]],
+        /// One of [`DISCARDING`](super::filter::DISCARDING).
+        advice: u32,
+        /// Whether the call returns the bytes advised.
+        is_vector: bool,
+    },
+    /// `mremap` that grows or leaves a range behind.
+    Remap {
+        /// Its arguments.
+        args: [u64; 6],
+    },
 }
 
-/// An error of the kind the kernel gives.
-pub fn fail<T>(errno: u32) -> Result<T, Errno> {
-    Err(Errno(errno as i32))
+/// A call, and what is needed to perform it.
+pub struct Job<'a> {
+    /// The supervisor of the clone.
+    pub supervisor: &'a Supervisor,
+    /// The calling task.
+    pub caller: &'a Caller,
+    /// Its thread, unless it cannot be held.
+    pub thread: Option<StoppedThread>,
+    /// Files that the caller was lent.
+    pub lent: LentFiles,
 }
 
 impl Job<'_> {
-    /// Does what the call asked for.
-    pub fn perform(&self, work: &Work<'_>) -> SysResult {
-        match work {
-            Work::Advise { ranges, advice, is_vector } => {
-                let advised = self.advise(ranges, *advice);
-                advised.map(|bytes| if *is_vector { bytes } else { 0 })
-            }
-            Work::Remap { args } => self.remap(*args),
-        }
-    }
-
     /// Has the thread make a system call.
     pub(super) fn call(&self, nr: u32, args: [u64; 6]) -> SysResult {
         match &self.thread {
@@ -66,7 +67,7 @@ impl Job<'_> {
 }
 
 /// Descriptors of files that were put among those of the caller, which maps them.
-pub struct Lent {
+pub struct LentFiles {
     pairs: [(i32, i32); MOST_LENT],
     count: usize,
 }
@@ -87,16 +88,16 @@ struct AddDescriptor {
 const _: () = assert!(size_of::<AddDescriptor>() == 24);
 const ADD_DESCRIPTOR: u64 = 0x4018_2103;
 
-impl Lent {
+impl LentFiles {
     /// None.
-    pub const fn none() -> Lent {
-        Lent { pairs: [(-1, -1); MOST_LENT], count: 0 }
+    pub const fn new() -> LentFiles {
+        LentFiles { pairs: [(-1, -1); MOST_LENT], count: 0 }
     }
 
     /// Puts `file` among the descriptors of the caller of the call `id`, which waits. It is not
     /// there if the caller has as many as it may have.
     pub fn lend(&mut self, listener: i32, id: u64, file: i32) {
-        if self.count == MOST_LENT || self.of(file).is_some() {
+        if self.count == MOST_LENT || self.fd_of(file).is_some() {
             return;
         }
         let request =
@@ -110,7 +111,7 @@ impl Lent {
     }
 
     /// The caller's descriptor of `file`.
-    pub fn of(&self, file: i32) -> Option<i32> {
+    pub fn fd_of(&self, file: i32) -> Option<i32> {
         self.pairs().iter().find(|(own, _)| *own == file).map(|(_, lent)| *lent)
     }
 
@@ -125,7 +126,7 @@ pub struct Cuts(Cell<u32>);
 
 impl Cuts {
     /// None as yet.
-    pub const fn none() -> Cuts {
+    pub const fn new() -> Cuts {
         Cuts(Cell::new(0))
     }
 

@@ -6,7 +6,7 @@ use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
 
-/// The memory of another process, open. It stays that process's when the id goes to another.
+/// The open memory of another process. It stays that process's when its id is reused.
 #[derive(Debug)]
 pub struct Memory {
     fd: i32,
@@ -17,7 +17,7 @@ const PAGE: usize = PAGE_BYTES as usize;
 
 impl Memory {
     /// The memory that is open as `fd`, which it takes over, of the process of thread `tid`.
-    pub fn of(fd: i32, tid: u32) -> Memory {
+    pub fn from_fd(fd: i32, tid: u32) -> Memory {
         Memory { fd, tid }
     }
 
@@ -26,7 +26,7 @@ impl Memory {
         call::close_range(self.fd as u32, self.fd as u32);
     }
 
-    /// Copies words from an address that somebody named, which may be bad.
+    /// Copies words from an address that the clone named, which may be invalid.
     pub fn read_words(&self, from: u64, to: &mut [[u64; 2]]) -> Result<(), Errno> {
         let bytes = size_of_val(to);
         // SAFETY: these are plain words.
@@ -94,8 +94,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Has pages supplied that are supplied one by one (see `pager`): `/proc/TID/mem` waits for
-    /// nobody. That the id may be another's by now does no harm.
+    /// Has the page service supply pages (see `pager`): `/proc/TID/mem` does not wait for it. The read
+    /// is harmless if the id belongs to another thread by now.
     fn touch(&self, from: u64, bytes: u64) {
         let end = from + bytes;
         let mut at = from;

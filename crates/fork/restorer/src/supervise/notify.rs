@@ -1,14 +1,14 @@
-//! Receiving a handed-over call, choosing who answers, and answering.
+//! Receiving a handed-over call, and answering it or leaving it to the kernel.
 
 use linux_raw_sys::{errno as e, general as k};
 
 use super::Supervisor;
 use super::caller::Caller;
-use super::discard::{pages, range};
 use super::filter::{DISCARDING, NR_MSEAL, is_marking, native_number};
-use super::job::{Job, Lent};
-use super::visit::Held;
-use crate::call::{Errno, syscall};
+use super::job::{Job, LentFiles, MemoryCall};
+use super::range::{pages, range};
+use super::visit::TracedThread;
+use crate::call::{Errno, SysResult, syscall};
 
 /// `struct seccomp_notif`.
 #[repr(C)]
@@ -52,26 +52,8 @@ pub enum Answer {
     Fail(Errno),
 }
 
-/// The kernel's word for what it lacks something for.
+/// The error that the kernel returns where it is out of memory.
 const NO_MEMORY: Answer = Answer::Fail(Errno(e::ENOMEM as i32));
-
-/// A call whose effect on memory of the image would differ.
-pub enum Work<'a> {
-    /// `madvise`, or `process_madvise` on the caller itself.
-    Advise {
-        /// Start and bytes of each range.
-        ranges: &'a [[u64; 2]],
-        /// One of [`DISCARDING`].
-        advice: u32,
-        /// Whether the call returns the bytes advised.
-        is_vector: bool,
-    },
-    /// `mremap` that grows or leaves a range behind.
-    Remap {
-        /// Its arguments.
-        args: [u64; 6],
-    },
-}
 
 /// Most ranges that `process_madvise` takes.
 const MAX_RANGES: usize = 1024;
@@ -85,7 +67,7 @@ impl Supervisor {
         if unsafe { syscall(k::__NR_ioctl, [self.tools.listener as u64, RECEIVE, at]) }.is_err() {
             return; // the caller was killed meanwhile
         }
-        // A call of which nothing can be learnt may be about the image: it must not go on as it is.
+        // A call that cannot be examined may be about the image: the kernel must not perform it.
         let Ok(caller) = Caller::open(self.tools.proc, call.tid) else {
             return self.send(call.id, NO_MEMORY);
         };
@@ -99,7 +81,7 @@ impl Supervisor {
         match native_number(call.arch, call.nr) {
             k::__NR_madvise => self.advise(id, caller, &[[start, bytes]], third, false),
             k::__NR_mremap if third > bytes || fourth & DONT_UNMAP != 0 => {
-                self.settle(id, caller, &[[start, bytes]], &Work::Remap { args });
+                self.settle(id, caller, &[[start, bytes]], &MemoryCall::Remap { args });
             }
             k::__NR_process_madvise => match caller.names_itself(start as i32) {
                 Ok(true) => self.advise_vector(id, caller, args),
@@ -113,7 +95,7 @@ impl Supervisor {
         }
     }
 
-    /// Remembers where a call changes attributes that the plan tells otherwise.
+    /// Remembers where a call changes attributes from those in the plan.
     fn mark(&self, caller: &Caller, nr: u32, args: [u64; 6]) {
         let [start, bytes, ..] = args;
         match nr {
@@ -161,7 +143,12 @@ impl Supervisor {
     fn advise(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], advice: u64, is_vector: bool) {
         let advice = advice as u32;
         if DISCARDING.contains(&advice) {
-            return self.settle(id, caller, ranges, &Work::Advise { ranges, advice, is_vector });
+            return self.settle(
+                id,
+                caller,
+                ranges,
+                &MemoryCall::Advise { ranges, advice, is_vector },
+            );
         }
         for [start, bytes] in ranges {
             self.mark(caller, k::__NR_madvise, [*start, *bytes, 0, 0, 0, 0]);
@@ -170,48 +157,48 @@ impl Supervisor {
     }
 
     /// Leaves the call to the kernel unless one of `ranges` touches the image.
-    fn settle(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], work: &Work<'_>) {
+    fn settle(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], call: &MemoryCall<'_>) {
         let touches = |[start, bytes]: &[u64; 2]| match range(*start, *bytes) {
             Ok((start, end)) => self.image.touches(&caller.space, start, end),
-            Err(_) => Ok(false), // for the kernel to refuse
+            Err(_) => Ok(false), // the kernel refuses it
         };
         match ranges.iter().map(touches).find(|touches| *touches != Ok(false)) {
             None => self.send(id, Answer::Kernel),
-            Some(Ok(_)) => self.perform(id, caller, work),
+            Some(Ok(_)) => self.perform(id, caller, call),
             Some(Err(_)) => self.send(id, NO_MEMORY),
         }
     }
 
-    fn perform(&self, id: u64, caller: &Caller, work: &Work<'_>) {
-        let held = Held::seize(caller);
-        if held.is_none() {
-            // Opened before the next question: an id that has gone to another would name it.
+    fn perform(&self, id: u64, caller: &Caller, call: &MemoryCall<'_>) {
+        let traced = TracedThread::seize(caller);
+        if traced.is_none() {
+            // Opened before the check below, after which the id may belong to another task.
             let _ = caller.memory();
         }
         if !self.is_waiting(id) {
-            if let Some(thread) = held.and_then(|held| held.stop().ok()) {
+            if let Some(thread) = traced.and_then(|traced| traced.stop().ok()) {
                 thread.release();
             }
             return;
         }
-        let Some(held) = held else {
-            let job = Job { supervisor: self, caller, thread: None, lent: Lent::none() };
-            let answer = job.perform(work).map_or_else(Answer::Fail, Answer::Done);
+        let Some(traced) = traced else {
+            let job = Job { supervisor: self, caller, thread: None, lent: LentFiles::new() };
+            let answer = job.perform(call).map_or_else(Answer::Fail, Answer::Done);
             return self.send(id, answer);
         };
-        let lent = self.lend(id, caller, work);
-        // What the call returns if this process should not get to say more.
+        let lent = self.lend(id, caller, call);
+        // What the call returns if this process dies before it has a result.
         self.send(id, NO_MEMORY);
-        let Ok(thread) = held.stop() else { return };
+        let Ok(thread) = traced.stop() else { return };
         let job = Job { supervisor: self, caller, thread: Some(thread), lent };
-        let result = job.perform(work);
+        let result = job.perform(call);
         job.finish(result);
     }
 
     /// Lends the caller the files that are to be mapped again.
-    fn lend(&self, id: u64, caller: &Caller, work: &Work<'_>) -> Lent {
-        let mut lent = Lent::none();
-        let Work::Advise { ranges, .. } = work else { return lent };
+    fn lend(&self, id: u64, caller: &Caller, call: &MemoryCall<'_>) -> LentFiles {
+        let mut lent = LentFiles::new();
+        let MemoryCall::Advise { ranges, .. } = call else { return lent };
         for (start, end) in ranges.iter().filter_map(|[start, bytes]| range(*start, *bytes).ok()) {
             for piece in self.image.pieces(&caller.space, start, end).flatten() {
                 let is_image = self.image.holds(&piece.mapping);
@@ -242,9 +229,22 @@ impl Supervisor {
         };
         let response = Response { id, value, error, flags };
         let at = &raw const response as u64;
-        // SAFETY: the kernel reads one response; a caller killed meanwhile is no error.
+        // SAFETY: the kernel reads one response. That the caller was killed meanwhile is not an error.
         let _ = unsafe { syscall(k::__NR_ioctl, [self.tools.listener as u64, SEND, at]) };
     }
 }
 
 const DONT_UNMAP: u64 = k::MREMAP_DONTUNMAP as u64;
+
+impl Job<'_> {
+    /// Does what the call asked for.
+    fn perform(&self, call: &MemoryCall<'_>) -> SysResult {
+        match call {
+            MemoryCall::Advise { ranges, advice, is_vector } => {
+                let advised = self.advise(ranges, *advice);
+                advised.map(|bytes| if *is_vector { bytes } else { 0 })
+            }
+            MemoryCall::Remap { args } => self.remap(*args),
+        }
+    }
+}

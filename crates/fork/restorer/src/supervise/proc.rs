@@ -1,4 +1,4 @@
-//! `/proc`, held open from before the clone starts, which may unmount its own or cover it.
+//! `/proc`, held open from before the clone starts: the clone may unmount its own or mount over it.
 
 use linux_raw_sys::general as k;
 
@@ -42,8 +42,8 @@ impl Proc {
 
 const PROC: &[u8] = b"/proc\0";
 
-/// A mount of the same file system that is in no place, and so keeps nobody from unmounting the
-/// one that is. A user namespace may forbid it.
+/// A detached mount of the same file system. It does not keep the clone from unmounting the attached
+/// one. A user namespace may forbid it.
 fn detached_copy() -> Result<i32, Errno> {
     let flags = u64::from(k::OPEN_TREE_CLONE | k::O_CLOEXEC);
     let args = [k::AT_FDCWD as i64 as u64, PROC.as_ptr() as u64, flags];
@@ -62,6 +62,6 @@ fn open_at(directory: i32, path: u64, flags: u32) -> Result<i32, Errno> {
 pub type Path = Text<64>;
 
 /// `TID/name`.
-pub fn of(tid: u32, name: &[u8]) -> Path {
+pub fn path_of(tid: u32, name: &[u8]) -> Path {
     Path::new(b"").number(tid.into()).then(b"/").then(name)
 }

@@ -1,14 +1,14 @@
-//! Reaping, and the end of the clone, which is the end of all that descends from it: their memory
-//! is right only as long as the init answers for it.
+//! Reaping, and the end of the clone. All descendants of the clone end with it: their memory is right
+//! only as long as the init supervises it.
 
 use farfork_plan::protocol::{KNOWN, Status, StatusKind};
 use linux_raw_sys::{general as k, prctl};
 
 use super::Supervisor;
 use super::proc::{Path, Proc};
-use super::visit::Held;
+use super::visit::TracedThread;
 use crate::call::{self, SysResult, syscall};
-use crate::init::SHARED;
+use crate::shared::SHARED;
 
 /// Makes this process the parent of descendants of the clone that lose theirs. The pid 1 of a
 /// namespace is that anyhow.
@@ -25,22 +25,24 @@ impl Supervisor {
         let _ = unsafe { syscall(k::__NR_read, args) };
     }
 
-    /// Reaps whoever has ended; the clone's own end is this process's end too.
+    /// Reaps processes that have ended. This process ends with the clone.
     pub(super) fn reap(&self) {
         loop {
             let mut status = 0i32;
             match wait(&mut status, k::WNOHANG) {
                 Ok(0) | Err(_) => return,
                 // A thread that was to stop while memory was copied, and came to it late.
-                Ok(pid) if status & 0xff == STOPPED => Held::known(pid as u32).let_go(status >> 8),
+                Ok(pid) if status & 0xff == STOPPED => {
+                    TracedThread::known(pid as u32).let_go(status >> 8)
+                }
                 Ok(pid) if pid as i32 == self.process => self.finish(status),
                 Ok(_) => {}
             }
         }
     }
 
-    /// What the agent says, once: that somebody knows of the clone. If the agent has gone before,
-    /// nobody ever will, and the clone ends.
+    /// Reads the one message of the agent: the caller knows of the clone. If the agent has exited
+    /// without it, no process will ever know of the clone, and the clone is killed.
     pub(super) fn end_unless_known(&self, status_fd: i32) {
         let mut byte = 0u8;
         let args = [status_fd as u64, &raw mut byte as u64, 1];
@@ -72,7 +74,7 @@ pub fn status_fd() -> i32 {
     unsafe { SHARED.get() }.status_fd
 }
 
-/// How the low byte of a wait status tells a stop.
+/// The low byte of a wait status that reports a stop.
 const STOPPED: i32 = 0x7f;
 
 fn wait(status: &mut i32, options: u32) -> SysResult {

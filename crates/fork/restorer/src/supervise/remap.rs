@@ -4,11 +4,11 @@ use farfork_plan::traits;
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
-use super::discard::range;
-use super::job::{Job, fail};
+use super::job::Job;
+use super::range::range;
 use super::smaps::{KEY_SHIFT, SEALED, WATCHED};
 use super::standstill::Standstill;
-use crate::call::{Errno, SysResult};
+use crate::call::{Errno, SysResult, fail};
 
 /// What a range of memory has in common.
 struct Common {
@@ -29,8 +29,8 @@ impl Job<'_> {
             Some(common) => self.make_anonymous(start, end, common.prot, common.traits, None),
             None => Ok(()),
         };
-        // Who lets the memory move has nobody write to it meanwhile. DONTUNMAP always goes with
-        // MAYMOVE; it is for programs that go on at the old address.
+        // A program that lets the memory move does not write to it meanwhile. DONTUNMAP always goes
+        // with MAYMOVE; it is for programs that go on at the old address.
         let flags = flags as u32;
         if flags & k::MREMAP_MAYMOVE != 0 && flags & k::MREMAP_DONTUNMAP == 0 {
             copy()?;

@@ -1,5 +1,5 @@
-//! The attributes of one mapping, from `/proc/TID/smaps`: no other file tells them. To read it
-//! takes the kernel a walk over all pages below the mapping.
+//! The attributes of one mapping, from `/proc/TID/smaps`, the only file that has them. To read it,
+//! the kernel walks over all pages below the mapping.
 
 use farfork_plan::traits;
 use linux_raw_sys::errno as e;
@@ -47,7 +47,7 @@ struct Search {
 }
 
 impl Search {
-    /// Takes in one line and says whether it was the last that is wanted.
+    /// Takes in one line and returns whether it was the last that is needed.
     fn line(&mut self, line: &[u8]) -> bool {
         if let Some((start, end)) = range(line) {
             self.is_inside = (start..end).contains(&self.address);
@@ -75,8 +75,8 @@ fn range(line: &[u8]) -> Option<(u64, u64)> {
     Some((hexadecimal(&word[..dash])?, hexadecimal(&word[dash + 1..])?))
 }
 
-/// Gives the lines of a file to `take` until it says that it has what it wants. Of a line that
-/// does not fit, as one with a very long path, it gets the beginning.
+/// Passes the lines of a file to `take` until that returns true. Of a line that does not fit, as one
+/// with a very long path, it gets the beginning.
 fn lines(fd: i32, mut take: impl FnMut(&[u8]) -> bool) -> Result<bool, Errno> {
     let mut text = [0u8; 8192];
     let (mut kept, mut is_rest) = (0, false);

@@ -8,12 +8,11 @@ use linux_raw_sys::errno as e;
 use linux_raw_sys::general as k;
 
 use super::caller::Caller;
-use super::job::fail;
 use super::proc::{self, Proc};
-use super::visit::{Held, State};
-use crate::call::{self, Errno, syscall};
+use super::visit::{State, TracedThread};
+use crate::call::{self, Errno, fail, syscall};
 
-/// The other threads of a process, held.
+/// The other threads of a process, traced.
 pub struct Standstill {
     threads: [Stopped; MOST],
     count: usize,
@@ -26,11 +25,11 @@ struct Stopped {
     stop: i32,
 }
 
-/// A process with more threads than these cannot be brought to a standstill.
+/// Most other threads that a process may have to be brought to a standstill.
 const MOST: usize = 1024;
 
-/// For so long a thread may be in a call that nothing interrupts. Whatever it is, it does not get
-/// back to user code; only the call itself can still write.
+/// How long to wait for a thread in an uninterruptible call. After that it still does not get back to
+/// user code; only the call itself can write.
 const PATIENCE_NS: u64 = 100_000_000;
 
 impl Standstill {
@@ -43,7 +42,7 @@ impl Standstill {
     /// others: when a look finds none that is new, it was all. To be [ended](Self::end) in any case.
     ///
     /// # Errors
-    /// ENOMEM: there are too many, or one of them is traced by somebody else.
+    /// ENOMEM: there are too many, or one of them has another tracer.
     pub fn begin(&mut self, caller: &Caller, proc: Proc) -> Result<(), Errno> {
         loop {
             let known = self.count;
@@ -60,14 +59,14 @@ impl Standstill {
     }
 
     fn seize_new(&mut self, caller: &Caller, proc: Proc) -> Result<(), Errno> {
-        let directory = proc.file(&proc::of(caller.tid, b"task"), k::O_DIRECTORY)?;
+        let directory = proc.file(&proc::path_of(caller.tid, b"task"), k::O_DIRECTORY)?;
         let seized = each_number(directory, |tid| {
             let known = &self.threads[..self.count];
             if tid == caller.tid || known.iter().any(|thread| thread.tid == tid) {
                 return Ok(());
             }
             let Some(place) = self.threads.get_mut(self.count) else { return fail(e::ENOMEM) };
-            match Held::take(tid) {
+            match TracedThread::take(tid) {
                 Ok(_) => {
                     *place = Stopped { tid, stop: 0 };
                     self.count += 1;
@@ -81,20 +80,20 @@ impl Standstill {
         seized
     }
 
-    /// Lets them go on. One that has not come to its stop yet is let go when it does, by whoever
-    /// hears of it ([`Held::let_go`]).
+    /// Lets them go on. A thread that has not stopped yet goes on when it does: the supervisor waits
+    /// for it ([`TracedThread::let_go`]).
     pub fn end(&self) {
         for thread in &self.threads[..self.count] {
-            Held::known(thread.tid).let_go(thread.stop);
+            TracedThread::known(thread.tid).let_go(thread.stop);
         }
     }
 }
 
 impl Stopped {
     fn await_stop(&mut self, late: u64) {
-        let held = Held::known(self.tid);
+        let traced = TracedThread::known(self.tid);
         loop {
-            match held.state() {
+            match traced.state() {
                 State::Stopped(stop) => return self.stop = stop,
                 State::Ended => return,
                 State::Runs if call::now_ns() >= late => return,
@@ -104,10 +103,10 @@ impl Stopped {
     }
 }
 
-/// Whether a thread runs no more: there is nothing to hold of it.
+/// Whether a thread has ended.
 fn has_ended(proc: Proc, tid: u32) -> bool {
     let mut text = [0u8; 128];
-    let Ok(text) = proc.read(&proc::of(tid, b"stat"), &mut text) else { return true };
+    let Ok(text) = proc.read(&proc::path_of(tid, b"stat"), &mut text) else { return true };
     let state = text.iter().rposition(|byte| *byte == b')').and_then(|at| text.get(at + 2));
     matches!(state, Some(b'Z' | b'X') | None)
 }

@@ -6,15 +6,14 @@
 //!
 //! ```text
 //!  init                          thread
-//!  SEIZE, INTERRUPT              held in its system call
+//!  SEIZE, INTERRUPT              traced in its system call
 //!  answer 0                 ──►  returns, stops before user code
 //!  registers := a call      ──►  performs it; stops at its entry and at its exit
 //!  …
 //!  registers := saved, rax := result, DETACH
 //! ```
 //!
-//! The thread's memory is in its own hands: whatever it put in the window's place can only harm
-//! itself.
+//! A thread controls its own memory: whatever it puts in the window's place can harm only itself.
 
 use core::arch::global_asm;
 
@@ -45,8 +44,8 @@ const GET_SIGNAL_MASK: u64 = 0x420a;
 const SET_SIGNAL_MASK: u64 = 0x420b;
 const RUN_TO_CALL: u64 = 24; // PTRACE_SYSCALL
 const DETACH: u64 = 17;
-/// `PTRACE_O_TRACESYSGOOD`: stops at system calls are told from signals. `PTRACE_O_EXITKILL`: a
-/// thread that loses the init halfway does not go on from there.
+/// `PTRACE_O_TRACESYSGOOD` marks stops at system calls. `PTRACE_O_EXITKILL`: a thread that loses the
+/// init halfway does not go on from there.
 const OPTIONS: u64 = 1 | 1 << 20;
 /// How such a stop looks, as `si_status`.
 const AT_CALL: i32 = k::SIGTRAP as i32 | 0x80;
@@ -55,41 +54,41 @@ const STOP: i32 = k::SIGSTOP as i32;
 
 type Registers = [u64; register::COUNT];
 
-/// A thread that waits for the answer to a call, held; nothing where that is not allowed, as when
-/// a debugger has it.
+/// A thread that this process traces.
 #[derive(Clone, Copy)]
-pub struct Held {
+pub struct TracedThread {
     tid: u64,
 }
 
-impl Held {
-    /// Takes hold of the thread.
-    pub fn seize(caller: &Caller) -> Option<Held> {
+impl TracedThread {
+    /// Traces the caller's thread, which waits for the answer to a call. `None` where that is not
+    /// allowed, as when a debugger traces it.
+    pub fn seize(caller: &Caller) -> Option<TracedThread> {
         let gate = gate();
         let there = caller.space.at_or_after(gate).ok()??;
         if there.start > gate || there.flags & maps::EXEC == 0 {
             return None; // the window is not what it was
         }
-        Held::take(caller.tid).ok()
+        TracedThread::take(caller.tid).ok()
     }
 
-    /// A thread of which it is known that it is held.
-    pub const fn known(tid: u32) -> Held {
-        Held { tid: tid as u64 }
+    /// A thread that is traced already.
+    pub const fn known(tid: u32) -> TracedThread {
+        TracedThread { tid: tid as u64 }
     }
 
-    /// Has any thread come to a stop before user code, also one that was told to before and has
-    /// not come to it.
-    pub fn take(tid: u32) -> Result<Held, Errno> {
-        let held = Held::known(tid);
-        let seized = held.request(SEIZE, 0, OPTIONS);
-        match held.request(INTERRUPT, 0, 0) {
-            Ok(_) => Ok(held),
+    /// Has a thread stop before user code. The thread may have been asked to before, without having
+    /// stopped yet.
+    pub fn take(tid: u32) -> Result<TracedThread, Errno> {
+        let traced = TracedThread::known(tid);
+        let seized = traced.request(SEIZE, 0, OPTIONS);
+        match traced.request(INTERRUPT, 0, 0) {
+            Ok(_) => Ok(traced),
             Err(errno) => seized.and(Err(errno)),
         }
     }
 
-    /// What it has come to by now.
+    /// Its state.
     pub fn state(&self) -> State {
         let stopped = self.peek(k::WSTOPPED);
         match stopped {
@@ -102,7 +101,7 @@ impl Held {
         }
     }
 
-    /// Lets it go from a stop of this kind. If it stopped since a signal had arrived, it gets that.
+    /// Lets it go on from a stop of this kind, with the signal that stopped it, if one did.
     pub fn let_go(&self, stop: i32) {
         let signal = if stop > 0xff || stop == AT_CALL { 0 } else { stop as u64 };
         let _ = self.request(DETACH, 0, signal);
@@ -117,19 +116,19 @@ impl Held {
     }
 
     /// Once its call has been answered: brings it to a stop before user code.
-    pub fn stop(self) -> Result<Thread, Errno> {
-        let mut thread = Thread { held: self, own: [0; register::COUNT], mask: 0 };
-        thread.held.await_stop()?;
+    pub fn stop(self) -> Result<StoppedThread, Errno> {
+        let mut thread = StoppedThread { traced: self, own: [0; register::COUNT], mask: 0 };
+        thread.traced.await_stop()?;
         let (own, mask) = (thread.own.as_mut_ptr() as u64, &raw mut thread.mask as u64);
-        thread.held.request(GET_REGISTERS, 0, own)?;
-        thread.held.request(GET_SIGNAL_MASK, 8, mask)?;
+        thread.traced.request(GET_REGISTERS, 0, own)?;
+        thread.traced.request(GET_SIGNAL_MASK, 8, mask)?;
         let all = u64::MAX;
-        thread.held.request(SET_SIGNAL_MASK, 8, &raw const all as u64)?;
+        thread.traced.request(SET_SIGNAL_MASK, 8, &raw const all as u64)?;
         Ok(thread)
     }
 
-    /// Waits for the next stop and gives its kind. The thread's end is not waited for here: that
-    /// of the clone is for the supervisor to see and tell.
+    /// Waits for the next stop and returns its kind. It does not wait for the thread's end: the
+    /// supervisor must see the end of the clone and report it.
     fn await_stop(&self) -> Result<i32, Errno> {
         let mut info = [0i32; 32];
         let options = u64::from(k::WSTOPPED | k::__WALL);
@@ -146,13 +145,13 @@ impl Held {
     }
 }
 
-/// What a thread that was told to stop has come to.
+/// The state of a thread that was asked to stop.
 pub enum State {
-    /// It is on its way.
+    /// It has not stopped yet.
     Runs,
     /// It has stopped; the kind of stop.
     Stopped(i32),
-    /// It is no more.
+    /// It has ended.
     Ended,
 }
 
@@ -161,13 +160,13 @@ const SI_PID: usize = 4;
 const SI_STATUS: usize = 6;
 
 /// A thread stopped before user code.
-pub struct Thread {
-    held: Held,
+pub struct StoppedThread {
+    traced: TracedThread,
     own: Registers,
     mask: u64,
 }
 
-impl Thread {
+impl StoppedThread {
     /// Has the thread make a system call.
     pub fn call(&self, nr: u32, args: [u64; 6]) -> SysResult {
         use register::*;
@@ -178,10 +177,10 @@ impl Thread {
         for (place, arg) in [RDI, RSI, RDX, R10, R8, R9].into_iter().zip(args) {
             registers[place] = arg;
         }
-        self.held.request(SET_REGISTERS, 0, registers.as_ptr() as u64)?;
+        self.traced.request(SET_REGISTERS, 0, registers.as_ptr() as u64)?;
         self.run_to_call()?;
         self.run_to_call()?;
-        self.held.request(GET_REGISTERS, 0, registers.as_mut_ptr() as u64)?;
+        self.traced.request(GET_REGISTERS, 0, registers.as_mut_ptr() as u64)?;
         match registers[RAX] as i64 {
             error @ -4095..=-1 => Err(Errno(-error as i32)),
             value => Ok(value as u64),
@@ -195,8 +194,8 @@ impl Thread {
     fn run_to_call(&self) -> Result<(), Errno> {
         let mut signal = 0;
         loop {
-            self.held.request(RUN_TO_CALL, 0, signal)?;
-            signal = match self.held.await_stop()? {
+            self.traced.request(RUN_TO_CALL, 0, signal)?;
+            signal = match self.traced.await_stop()? {
                 AT_CALL => return Ok(()),
                 STOP => k::SIGSTOP.into(),
                 event if event > 0xff => 0,
@@ -207,8 +206,8 @@ impl Thread {
 
     /// Lets the thread go on as it was.
     pub fn release(self) {
-        let _ = self.held.request(SET_SIGNAL_MASK, 8, &raw const self.mask as u64);
-        let _ = self.held.request(DETACH, 0, 0);
+        let _ = self.traced.request(SET_SIGNAL_MASK, 8, &raw const self.mask as u64);
+        let _ = self.traced.request(DETACH, 0, 0);
     }
 
     /// Lets the thread go on with `result` as what its own call returns. One that was killed
@@ -216,7 +215,7 @@ impl Thread {
     pub fn leave(mut self, result: SysResult) {
         self.own[register::RAX] = result.unwrap_or_else(|errno| -i64::from(errno.0) as u64);
         self.own[register::ORIG_RAX] = u64::MAX;
-        let _ = self.held.request(SET_REGISTERS, 0, self.own.as_ptr() as u64);
+        let _ = self.traced.request(SET_REGISTERS, 0, self.own.as_ptr() as u64);
         self.release();
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use farfork_node::{NodeError, keeper, paths};
+use farfork_node::{NodeError, owner_lock, paths};
 use farfork_pool::Pool;
 use farfork_sys::cgroup::{MemoryGroup, OwnGroup};
 use farfork_sys::words;
@@ -47,7 +47,8 @@ impl Agents {
         let (sender, receiver) = mpsc::channel();
         let budgets = budgets(settings)?;
         // From here on no agent exits by itself.
-        let lock = keeper::keep(&agent::lock_path(&settings.state)).map_err(BackendError::Lock)?;
+        let lock =
+            owner_lock::hold(&agent::lock_path(&settings.state)).map_err(BackendError::Lock)?;
         let left = settle(settings, &budgets)?;
         let supervisor =
             AgentSupervisor { settings: settings.clone(), budgets: Arc::clone(&budgets), left };

@@ -1,34 +1,36 @@
-//! Has an init ready for the next clone, made while nobody waits for one.
+//! Has an init forked for the next clone while no clone is starting.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use farfork_restore::Template;
 
+use crate::sync::locked;
+
 /// So long after the last start the next init is made. Starts that follow each other faster have the
 /// template fork each: to fork two for every clone would only take time from them.
 const QUIET: Duration = Duration::from_millis(5);
 
-/// Whom to tell that the init that was ready is in use.
+/// Has the template fork an init after each start.
 #[derive(Debug)]
-pub struct Spares {
+pub struct PreforkedInits {
     used: SyncSender<()>,
 }
 
-impl Spares {
-    /// Starts the thread that sees to it, which ends with this.
-    pub fn start(template: Arc<Mutex<Template>>) -> Spares {
+impl PreforkedInits {
+    /// Starts the thread that does it. The thread ends with this value.
+    pub fn start(template: Arc<Mutex<Template>>) -> PreforkedInits {
         let (used, inbox) = sync_channel(1);
         let _ = used.try_send(());
         thread::spawn(move || serve(&template, &inbox));
-        Spares { used }
+        PreforkedInits { used }
     }
 
     /// A clone has been started.
     pub fn used(&self) {
-        // One word that has not been read yet says it all.
+        // One unread message is enough.
         let _ = self.used.try_send(());
     }
 }
@@ -43,7 +45,7 @@ fn serve(template: &Mutex<Template>, inbox: &Receiver<()>) {
             }
         }
         // Without one a clone starts a little later.
-        let mut template = template.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut template = locked(template);
         let _ = template.renew().and_then(|()| template.prepare());
     }
 }

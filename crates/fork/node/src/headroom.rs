@@ -1,14 +1,16 @@
 //! How much memory may be charged to a clone before it asks for it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::proc::available_bytes;
 
+use crate::sync::locked;
+
 /// Up to the limits of one cgroup, and of those that it is in.
 #[derive(Debug)]
-pub struct Room {
+pub struct MemoryHeadroom {
     groups: Vec<MemoryGroup>,
     /// Those of them that have limits, and when that was seen.
     limited: Mutex<Option<(Instant, Vec<MemoryGroup>)>>,
@@ -21,22 +23,22 @@ const LIMITS_FRESH: Duration = Duration::from_secs(1);
 /// What is left free below a limit, so that the clone itself has something to go on with.
 const SPARED_BYTES: u64 = 4 << 20;
 
-impl Room {
+impl MemoryHeadroom {
     /// That of the cgroup of process `pid`.
-    pub fn of(pid: i32) -> Room {
-        Room::within(MemoryGroup::of(pid))
+    pub fn of_process(pid: i32) -> MemoryHeadroom {
+        MemoryHeadroom::of_group(MemoryGroup::of(pid))
     }
 
     /// That of this cgroup, if it is known.
-    pub fn within(group: Option<MemoryGroup>) -> Room {
+    pub fn of_group(group: Option<MemoryGroup>) -> MemoryHeadroom {
         let groups = group.map(|group| group.and_above()).unwrap_or_default();
-        Room { groups, limited: Mutex::default() }
+        MemoryHeadroom { groups, limited: Mutex::default() }
     }
 
     /// Whether `bytes` more may be charged.
     pub fn has(&self, bytes: u64) -> bool {
         let bytes = bytes.saturating_add(SPARED_BYTES);
-        let mut seen = self.limited.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = locked(&self.limited);
         let fresh = seen.take().filter(|(at, _)| at.elapsed() < LIMITS_FRESH);
         let (_, limited) = seen.insert(fresh.unwrap_or_else(|| (Instant::now(), self.limited())));
         limited.iter().all(|group| group.has_room(bytes))
