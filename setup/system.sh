@@ -24,7 +24,7 @@ if [ "${1:-}" = --tests ]; then
     packages+=(chromium chromium-driver)
     # Guests with media that this machine lacks, and tools for them.
     if [ -n "${FARFORK_TEST_LONG:-}" ]; then
-        packages+=(busybox-static cpio e2fsprogs kmod ndctl qemu-system-x86 xz-utils)
+        packages+=(busybox-static cpio debootstrap e2fsprogs kmod ndctl qemu-system-x86 xz-utils)
     fi
 fi
 

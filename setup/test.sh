@@ -90,9 +90,10 @@ else
     fi
     if [ -n "${FARFORK_TEST_LONG:-}" ]; then
         step qemu tests/qemu/run.sh
+        step package tests/package/run.sh
         step fuzz setup/fuzz.sh
     else
-        echo "SKIPPED: guests in QEMU and fuzzing: FARFORK_TEST_LONG=1 (make test-long) has them" |
+        echo "SKIPPED: guests in QEMU, packages and fuzzing: FARFORK_TEST_LONG=1 (make test-long) has them" |
             tee "$logs/long.log"
         echo 0 >"$logs/long.status"
     fi
