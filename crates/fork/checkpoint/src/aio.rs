@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 use crate::error::{CheckpointError, doing};
 use crate::inject::Injector;
 use crate::maps::Mapping;
-use crate::memory::{Run, lies_in_window};
 use crate::refuse::{Cause, Refusals, causes};
+use crate::runs::Run;
 
 /// The beginning of a ring (`struct aio_ring` of the kernel, which programs read).
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, KnownLayout)]
@@ -33,11 +33,6 @@ const HEAD_BYTES: u64 = size_of::<Head>() as u64;
 const EVENT_BYTES: u64 = 32;
 const READ_WRITE: u32 = (libc::PROT_READ | libc::PROT_WRITE) as u32;
 
-/// Whether the kernel made a mapping for a context.
-pub fn is_ring(mapping: &Mapping) -> bool {
-    mapping.name.starts_with("/[aio]")
-}
-
 /// The rings of a process that can be made again; the others are refused.
 pub fn rings(
     injector: &Injector<'_>,
@@ -46,7 +41,7 @@ pub fn rings(
     refusals: &mut Refusals,
 ) -> Result<Vec<Run>, CheckpointError> {
     let mut rings = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| is_ring(mapping)) {
+    for mapping in mappings.iter().filter(|mapping| mapping.is_aio_ring()) {
         match obstacle(injector, mapping, is_idle)? {
             None => rings.push((mapping.start, mapping.end)),
             Some(cause) => {
@@ -66,7 +61,7 @@ fn obstacle(
     if !is_idle {
         return Ok(Some(causes::memory::AIO));
     }
-    if lies_in_window(mapping) {
+    if mapping.reaches_restorer_window() {
         return Ok(Some(causes::memory::WINDOW));
     }
     let mut bytes = [0u8; HEAD_BYTES as usize];

@@ -8,7 +8,7 @@ use farfork_pool::{Extent, ImageWriter};
 use farfork_sys::memory;
 
 use crate::error::{CheckpointError, doing};
-use crate::memory::Run;
+use crate::runs::Run;
 use crate::shown::Shown;
 
 /// Bytes after which it is told how far the copy is: some 20 ms.

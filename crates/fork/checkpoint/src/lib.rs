@@ -38,6 +38,7 @@ mod probe;
 mod process;
 pub mod refuse;
 mod rseq;
+mod runs;
 pub mod shared;
 mod shown;
 mod stat;

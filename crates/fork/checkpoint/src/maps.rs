@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use farfork_plan::window;
+
 use crate::error::CheckpointError;
 
 /// One line of the address space.
@@ -51,6 +53,16 @@ impl Mapping {
     /// Whether it is private anonymous memory in huge pages that were set aside (`MAP_HUGETLB`).
     pub fn is_huge_anonymous(&self) -> bool {
         self.has("ht") && !self.is_shared && self.name == "/anon_hugepage (deleted)"
+    }
+
+    /// Whether the kernel made it for a context of Linux AIO.
+    pub fn is_aio_ring(&self) -> bool {
+        self.name.starts_with("/[aio]")
+    }
+
+    /// Whether any of it lies where farfork keeps its own code in a clone.
+    pub fn reaches_restorer_window(&self) -> bool {
+        self.end > window::BASE && self.start < window::END
     }
 
     /// Opens what is mapped, for reading, as a mapping of the process `pid` (CAP_CHECKPOINT_RESTORE).

@@ -25,7 +25,6 @@ use std::path::{Path, PathBuf};
 use farfork_image::model::{ObjectKind, SharedObject};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 
-use crate::aio;
 use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
@@ -256,7 +255,7 @@ const DELETED: &str = " (deleted)";
 /// Mappings of devices, of huge pages and of rings of Linux AIO are refused for what they are.
 fn is_candidate(mapping: &Mapping) -> bool {
     let is_special =
-        ["io", "pf", "ht"].into_iter().any(|flag| mapping.has(flag)) || aio::is_ring(mapping);
+        ["io", "pf", "ht"].into_iter().any(|flag| mapping.has(flag)) || mapping.is_aio_ring();
     mapping.path().is_some() && mapping.is_deleted() && !is_special
 }
 

@@ -12,7 +12,8 @@ use farfork_sys::memory::{PAGE_FILE, pages_with_content};
 use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
-use crate::memory::{Run, is_profiled};
+use crate::memory::is_profiled;
+use crate::runs::Run;
 
 /// Part of a process's memory, and what it shows of the pool, if it does.
 pub type Piece<'p> = (Run, Option<&'p [u8]>);

@@ -30,6 +30,7 @@ mod packet;
 mod pair;
 mod path;
 mod pipe;
+mod pty;
 mod raw;
 mod share;
 mod socket;
@@ -165,9 +166,9 @@ impl Collected {
             *index = self.unnamed(*index, entry, subject)?;
         }
         if let (OpenFile::TerminalMaster { terminal: index, .. }, Some(number)) =
-            (&file, terminal::number(entry))
+            (&file, pty::number(entry))
         {
-            let slave = terminal::slave(leaders, number);
+            let slave = pty::slave(leaders, number);
             self.terminals[*index as usize] = terminal::read(entry, slave, subject)?;
         }
         let (locks, notice) = held::collect(group, subject, &file, self.files.len() as u32)?;

@@ -9,7 +9,7 @@ use farfork_image::model::{FileIdentity, FileStamp, OpenFile};
 use super::error::{Capture, Stop, refuse, refuse_detail};
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
-use super::table::Entry;
+use super::table::{DELETED, Entry};
 use super::unnamed;
 use crate::files;
 use crate::refuse::{Cause, causes};
@@ -71,7 +71,7 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
     } else {
         fs::metadata(seen(&entry.link))
     };
-    let is_gone = entry.link.ends_with(" (deleted)") || entry.inode.nlink() == 0;
+    let is_gone = entry.link.ends_with(DELETED) || entry.inode.nlink() == 0;
     match named {
         Ok(named) if is_same(&named, &entry.inode) => Ok(Some(entry.link.clone().into())),
         _ if is_message_queue(entry) => Err(refuse(causes::descriptors::MESSAGE_QUEUE)),
@@ -93,7 +93,7 @@ fn is_message_queue(entry: &Entry) -> bool {
 
 /// Another name of a file that has lost the one it was opened by, in the same directory.
 fn other_name(entry: &Entry, seen: impl Fn(&str) -> String) -> Result<PathBuf, Stop> {
-    let directory = Path::new(unnamed::former(entry)).parent().unwrap_or(Path::new("/"));
+    let directory = Path::new(entry.former_path()).parent().unwrap_or(Path::new("/"));
     let names = fs::read_dir(seen(&directory.to_string_lossy())).into_iter().flatten().flatten();
     let found = names
         .filter(|name| name.ino() == entry.inode.ino())

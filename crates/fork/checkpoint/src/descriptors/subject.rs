@@ -11,7 +11,6 @@ use super::in_flight::Queue;
 use super::network::Network;
 use super::surroundings::{PipeEnds, Surroundings};
 use super::table::Entry;
-use super::unnamed;
 
 /// A process whose descriptors are captured.
 pub struct Subject {
@@ -48,7 +47,7 @@ impl Subject {
 
     /// Which of the files without a name is behind `entry`, counted by first descriptors.
     pub fn unnamed(&self, entry: &Entry) -> Option<u32> {
-        self.surroundings.unnamed(unnamed::identity(entry))
+        self.surroundings.unnamed(entry.identity())
     }
 
     /// Which of the terminals whose masters the processes have is number `number` here.

@@ -16,9 +16,8 @@ use super::handle::Handles;
 use super::in_flight::{InFlight, Queue};
 use super::network::Network;
 use super::outside;
-use super::table::{Entry, Kind};
-use super::terminal;
-use super::unnamed::{self, Identity};
+use super::pty;
+use super::table::{Entry, Identity, Kind};
 use crate::ids::Ids;
 
 /// How often each end of a pipe is open in the processes, as separate descriptions.
@@ -91,8 +90,8 @@ impl Surroundings {
             queues: queues.into(),
             kept: kept.map(Rc::new),
             unnamed: unnamed_files(&leaders),
-            terminals: terminal::masters(&leaders).collect(),
-            slaves: terminal::slaves(entries).collect(),
+            terminals: pty::masters(&leaders).collect(),
+            slaves: pty::slaves(entries).collect(),
             pipes,
             sockets,
             shared,
@@ -200,8 +199,8 @@ fn pipe_ends(entries: &[&Entry]) -> HashMap<u64, PipeEnds> {
 
 fn unnamed_files(entries: &[&Entry]) -> Vec<Identity> {
     let mut files: Vec<Identity> = Vec::new();
-    for entry in entries.iter().filter(|entry| unnamed::is_unnamed(entry)) {
-        let identity = unnamed::identity(entry);
+    for entry in entries.iter().filter(|entry| entry.is_unnamed()) {
+        let identity = entry.identity();
         if !files.contains(&identity) {
             files.push(identity);
         }

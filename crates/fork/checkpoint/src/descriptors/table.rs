@@ -8,6 +8,12 @@ use std::path::PathBuf;
 use super::error::{DescriptorError, reading, unexpected};
 use super::fdinfo::FdInfo;
 
+/// How the kernel marks a link to a file that has lost its name.
+pub const DELETED: &str = " (deleted)";
+
+/// Device and inode: equal for two descriptors of one file, and only then.
+pub type Identity = (u64, u64);
+
 /// One descriptor.
 #[derive(Debug)]
 pub struct Entry {
@@ -132,6 +138,21 @@ impl Entry {
             };
         }
         self.link.split_once(':').map(|(kind, _)| kind).filter(|k| !["pipe", "socket"].contains(k))
+    }
+
+    /// The file behind it.
+    pub fn identity(&self) -> Identity {
+        (self.inode.dev(), self.inode.ino())
+    }
+
+    /// Whether it is a file without a name, in a file system where files have names.
+    pub fn is_unnamed(&self) -> bool {
+        self.kind() == Kind::Path && self.inode.is_file() && self.inode.nlink() == 0
+    }
+
+    /// Its path before the file was deleted.
+    pub fn former_path(&self) -> &str {
+        self.link.strip_suffix(DELETED).unwrap_or(&self.link)
     }
 
     /// Whether it is one of the three that a caller of restore supplies by default. Those of a

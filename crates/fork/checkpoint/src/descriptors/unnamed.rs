@@ -13,37 +13,17 @@ use super::error::{Capture, Stop, asking, reading, refuse, refuse_detail};
 use super::external;
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
-use super::table::{Entry, Kind};
+use super::table::Entry;
 use crate::refuse::causes;
 
 /// Bytes of all such files of a process that an image takes: they stand in its metadata, twice.
 const MOST_BYTES: u64 = 64 << 20;
-/// How the kernel marks a link to what has no name.
-pub const MARK: &str = " (deleted)";
-
-/// Device and inode.
-pub type Identity = (u64, u64);
-
-/// What tells a file from every other.
-pub fn identity(entry: &Entry) -> Identity {
-    (entry.inode.dev(), entry.inode.ino())
-}
-
-/// Whether `entry` is a file without a name, in a file system where files have names.
-pub fn is_unnamed(entry: &Entry) -> bool {
-    entry.kind() == Kind::Path && entry.inode.is_file() && entry.inode.nlink() == 0
-}
-
-/// Where `entry` was before it was deleted.
-pub fn former(entry: &Entry) -> &str {
-    entry.link.strip_suffix(MARK).unwrap_or(&entry.link)
-}
 
 /// A description of a file without a name.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     let file = subject.unnamed(entry).ok_or_else(|| refuse(causes::files::DELETED_DIRECTORY))?;
     if subject.is_shared(&entry.link) && entry.is_standard() {
-        return Ok(external::of(format!("deleted file {}", former(entry))));
+        return Ok(external::of(format!("deleted file {}", entry.former_path())));
     }
     if subject.is_shared(&entry.link) {
         return Err(refuse(causes::files::DELETED_SHARED));
@@ -94,7 +74,7 @@ pub fn read(entry: &Entry, subject: &Subject, taken: u64) -> Result<UnnamedFile,
 fn directory(entry: &Entry, subject: &Subject) -> Result<PathBuf, Stop> {
     let root = format!("/proc/{}/root", subject.pid);
     let seen = |path: &Path| PathBuf::from(format!("{root}{}", path.display()));
-    let above = Path::new(former(entry)).ancestors().skip(1);
+    let above = Path::new(entry.former_path()).ancestors().skip(1);
     let left = above.into_iter().find(|path| {
         fs::metadata(seen(path)).is_ok_and(|at| at.is_dir() && at.dev() == entry.inode.dev())
     });

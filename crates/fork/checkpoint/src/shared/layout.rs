@@ -12,7 +12,7 @@ use rustix::fs::{SeekFrom, seek};
 use super::Objects;
 use crate::copy::placed;
 use crate::error::{CheckpointError, doing};
-use crate::memory::{Run, windows};
+use crate::runs::{self, Run};
 
 /// Objects whose extents have a place in the image.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ fn data(file: &File, size: u64) -> Result<Vec<Run>, rustix::io::Errno> {
 impl Layout {
     /// The content in chunks from number `first` of the image on.
     pub fn content(&self, first: u64) -> Stored {
-        let windows = windows(self.area.as_slice());
+        let windows = runs::windows(self.area.as_slice());
         let segments = layout::content(&windows, first);
         Stored { windows, segments }
     }
