@@ -61,7 +61,7 @@ fn of_a_kernel_thread() -> Outcome {
         return Err(Trouble::Skipped("no kernel thread is seen in this PID namespace".into()));
     }
     let scene = Scene::set(8)?;
-    refused(&scene, "2", &["process 2 may not be traced: it is a thread of the kernel"])?;
+    refused(&scene, "2", &["cannot trace process 2: it is a kernel thread"])?;
     scene.strike()
 }
 
@@ -157,7 +157,7 @@ fn without_permission() -> Outcome {
         &["open the pool", "as the owner or as root"],
     )?;
     let output = farfork::run(as_nobody(&["checkpoint", "--dry-run", "--pid", &pid])?)?;
-    failed_in_words("another user's process", &output, 1, &["may not be traced"])?;
+    failed_in_words("another user's process", &output, 1, &["cannot trace process"])?;
     subject.must_pass()?;
     scene.strike()
 }
@@ -381,7 +381,11 @@ fn of_a_thread_in_vfork() -> Outcome {
     let words = format!("waits in vfork for child {}", child());
     let pid = subject.pid().to_string();
     let begun = Instant::now();
-    scene.fails(&["checkpoint", "--pid", &pid, "--name", "a/b"], 1, &["does not stop", &words])?;
+    scene.fails(
+        &["checkpoint", "--pid", &pid, "--name", "a/b"],
+        1,
+        &["cannot stop thread", &words],
+    )?;
     demand(begun.elapsed() < PATIENCE, format!("it took {:?}", begun.elapsed()))?;
     demand(state(subject.pid()) == "D", "the child has ended before")?;
     // Its other threads have gone on, and so does this one: it counts.

@@ -141,7 +141,7 @@ fn in_pieces(ranges: &[String]) -> Outcome<Vec<String>> {
         let ends = range.split_once('-').and_then(|(start, end)| {
             Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
         });
-        let Some((start, end)) = ends else { return fail(format!("{range} is no range")) };
+        let Some((start, end)) = ends else { return fail(format!("invalid range {range}")) };
         let cuts = (start..end).step_by(16 << 20);
         pieces.extend(cuts.map(|at| format!("{at:x}-{:x}", end.min(at + (16 << 20)))));
     }

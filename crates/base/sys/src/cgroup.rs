@@ -119,7 +119,7 @@ impl OwnGroup {
     /// where a group that has processes cannot have groups below it. One that somebody has left is as good as a new one.
     pub fn make(name: &str) -> io::Result<OwnGroup> {
         let own = MemoryGroup::of(std::process::id() as i32).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, "no hierarchy of cgroups that counts memory")
+            io::Error::new(io::ErrorKind::NotFound, "no memory cgroup hierarchy is mounted")
         })?;
         let parent = own.parent_of_more();
         let made = OwnGroup(MemoryGroup { directory: parent.join(name), ..own });

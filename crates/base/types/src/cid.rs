@@ -42,7 +42,7 @@ impl fmt::Debug for Cid {
 
 impl fmt::Display for ParseCidError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a checkpoint id is 32 hexadecimal digits")
+        f.write_str("invalid checkpoint id: expected 32 hexadecimal digits")
     }
 }
 

@@ -112,10 +112,10 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// A text that is no [`AddressRange`].
+/// The text is not an [`AddressRange`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseRangeError {
-    /// It is written otherwise.
+    /// It has another form.
     Malformed {
         /// It.
         text: String,
@@ -131,10 +131,10 @@ impl fmt::Display for ParseRangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ParseRangeError::Malformed { text } => {
-                write!(f, "{text} is no range: give START-END in hexadecimal, or PID:START-END")
+                write!(f, "invalid range {text}: expected [PID:]START-END in hexadecimal")
             }
             ParseRangeError::Empty { text } => {
-                write!(f, "{text} holds nothing: START has to be below END")
+                write!(f, "empty range {text}: START must be below END")
             }
         }
     }
@@ -476,8 +476,8 @@ mod tests {
             assert_eq!(wrong.parse::<AddressRange>(), Err(malformed), "{wrong}");
         }
         for empty in ["2000-1000", "1-1"] {
-            let told = empty.parse::<AddressRange>().unwrap_err().to_string();
-            assert!(told.contains("holds nothing"), "{told}");
+            let message = empty.parse::<AddressRange>().unwrap_err().to_string();
+            assert!(message.contains("empty range"), "{message}");
         }
     }
 }

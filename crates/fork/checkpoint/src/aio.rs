@@ -66,7 +66,7 @@ fn obstacle(
     }
     let mut bytes = [0u8; HEAD_BYTES as usize];
     let read = memory::read(injector.pid(), mapping.start, &mut bytes)
-        .map_err(doing(injector.pid(), "read a ring of Linux AIO"))?;
+        .map_err(doing(injector.pid(), "read a Linux AIO ring"))?;
     let ring = Head::read_from_bytes(&bytes).unwrap_or_default();
     let bytes = mapping.end - mapping.start;
     let is_whole = read == HEAD_BYTES as usize

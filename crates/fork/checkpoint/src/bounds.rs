@@ -84,6 +84,6 @@ fn sharing(pids: &[i32], what: Shareable) -> Result<Vec<(i32, i32)>, CheckpointE
     let pairs = pairs.map(|pair| (pair[0].max(pair[1]), pair[0].min(pair[1]))).collect();
     match failure {
         None => Ok(pairs),
-        Some((pid, errno)) => Err(doing(pid, "ask what it shares (CONFIG_KCMP)")(errno.into())),
+        Some((pid, errno)) => Err(doing(pid, "compare the tables (CONFIG_KCMP)")(errno.into())),
     }
 }

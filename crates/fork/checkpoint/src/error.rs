@@ -22,22 +22,22 @@ pub enum CheckpointError {
         pid: i32,
     },
     /// The process is the one that checkpoints.
-    #[error("process {pid} is this farfork itself: name the process to be checkpointed")]
+    #[error("cannot checkpoint process {pid}: it is farfork itself; name another process")]
     Itself {
         /// The pid asked for.
         pid: i32,
     },
     /// The process that checkpoints is in the tree.
     #[error(
-        "process {pid} is this farfork itself, in the tree that is to be checkpointed: run farfork \
-         from outside of that tree"
+        "cannot checkpoint the tree: its process {pid} is farfork itself; run farfork from \
+         outside of the tree"
     )]
     Descendant {
         /// The process.
         pid: i32,
     },
     /// The process may not be traced.
-    #[error("process {pid} may not be traced: {why}")]
+    #[error("cannot trace process {pid}: {why}")]
     NotPermitted {
         /// The pid asked for.
         pid: i32,
@@ -46,8 +46,8 @@ pub enum CheckpointError {
     },
     /// A thread went on and on.
     #[error(
-        "thread {tid} of process {pid} does not stop: {why}; all threads go on, try again when \
-         this one has come back from the kernel"
+        "cannot stop thread {tid} of process {pid}: {why}; all threads go on running; try again \
+         when this one has returned from the kernel"
     )]
     DoesNotStop {
         /// The process.
@@ -69,8 +69,8 @@ pub enum CheckpointError {
     },
     /// Another checkpoint of the process has begun before.
     #[error(
-        "cannot checkpoint process {pid}: another farfork checkpoint of it is under way (process \
-         {tracer}); try again when that has ended"
+        "cannot checkpoint process {pid}: another farfork checkpoint of it is in progress \
+         (process {tracer}); try again when that has ended"
     )]
     UnderWay {
         /// The process.
@@ -90,7 +90,7 @@ pub enum CheckpointError {
         tid: i32,
     },
     /// The process ended or executed another program meanwhile.
-    #[error("process {pid} {what} while it was being checkpointed: try again when it is settled")]
+    #[error("process {pid} {what} while it was being checkpointed: try again when it has settled")]
     Changed {
         /// The process.
         pid: i32,
@@ -99,8 +99,8 @@ pub enum CheckpointError {
     },
     /// A clone has not got to its parent's code.
     #[error(
-        "process {pid} is a clone with a thread that was still in farfork's code after {} s: it gets \
-         no processor, or does not come back from the kernel; try again when it runs",
+        "cannot checkpoint process {pid}: a thread of this clone is still in farfork's code \
+         after {} s, without CPU time or blocked in the kernel; try again when it runs",
         waited.as_secs()
     )]
     Arriving {
@@ -110,7 +110,7 @@ pub enum CheckpointError {
         waited: Duration,
     },
     /// Something of the process cannot be carried.
-    #[error("process cannot be checkpointed:{}", list(.0))]
+    #[error("cannot checkpoint the process:{}", list(.0))]
     Refused(Vec<Refusal>),
     /// The kernel did not give what was asked.
     #[error("cannot {doing} of process {pid}: {}", words::of(.source))]
@@ -124,8 +124,8 @@ pub enum CheckpointError {
     },
     /// There is no room for the instructions that ask the kernel.
     #[error(
-        "process {pid} has no vDSO with room for farfork's instructions: checkpoint 64-bit \
-         programs on a kernel that was not started with vdso=0"
+        "cannot checkpoint process {pid}: its vDSO is missing or has no room for farfork's \
+         instructions; checkpoint 64-bit programs, on a kernel started without vdso=0"
     )]
     NoVdso {
         /// The process.

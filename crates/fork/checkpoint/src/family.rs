@@ -245,7 +245,7 @@ fn has_ended(pid: i32) -> Result<bool, CheckpointError> {
 }
 
 fn changed(pid: i32) -> CheckpointError {
-    CheckpointError::Changed { pid, what: "came to another parent" }
+    CheckpointError::Changed { pid, what: "was reparented" }
 }
 
 fn tasks(pid: i32) -> impl Iterator<Item = fs::DirEntry> {

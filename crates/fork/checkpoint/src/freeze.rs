@@ -129,7 +129,11 @@ impl Frozen {
                 }
                 // A signal was on its way: hand it on; the stop comes after it.
                 State::Taking(signal) => {
-                    ptrace::resume(tid, signal).map_err(doing(self.pid, "hand on a signal"))?;
+                    ptrace::resume(tid, signal).map_err(doing(
+                        self.pid,
+                        "deliver a signal to a \
+                        thread",
+                    ))?;
                 }
                 State::Ended if tid != self.pid => return Ok(false),
                 State::Ended | State::Unchanged => return Err(self.gone()),

@@ -80,15 +80,16 @@ fn why_not_traced(pid: i32, tracer: u32) -> &'static str {
     let may_trace = capabilities
         .is_ok_and(|effective| effective.contains(rustix::thread::CapabilitySet::SYS_PTRACE));
     if is_kernel_thread(pid) {
-        "it is a thread of the kernel: name a process that runs a program"
+        "it is a kernel thread; name a process that runs a program"
     } else if tracer != 0 {
-        "a debugger traces it: detach the debugger"
+        "a debugger traces it; detach the debugger"
     } else if may_trace {
-        "it has rights that farfork has not, or a security module of the kernel keeps it apart: \
-         run farfork in its user namespace or one above, and look at the module's rules; or another \
-         checkpoint of it has just ended: try again"
+        "it has capabilities that farfork lacks, or a security module forbids it; run farfork in \
+         its user namespace or one above, and check the module's rules; if another checkpoint \
+         of it has just ended, try again"
     } else {
-        "run as root or as its owner with CAP_SYS_PTRACE, and make sure that no debugger holds it"
+        "farfork lacks CAP_SYS_PTRACE; run it as root, or as the owner of the process with \
+         CAP_SYS_PTRACE, without a debugger attached"
     }
 }
 
@@ -107,7 +108,7 @@ fn is_kernel_thread(pid: i32) -> bool {
 pub fn of_stopping(pid: i32, tid: i32) -> String {
     if let Some(child) = vfork_child(pid, tid) {
         return format!(
-            "it waits in vfork for child {child}, which has neither ended nor executed a program"
+            "it waits in vfork for child {child}, which has neither exited nor executed a program"
         );
     }
     let state = Status::read(pid, tid).ok().and_then(|status| status.state);

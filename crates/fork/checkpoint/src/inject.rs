@@ -277,7 +277,7 @@ impl Lent<'_> {
         resume: fn(i32, i32) -> std::io::Result<()>,
         signal: i32,
     ) -> Result<(), CheckpointError> {
-        resume(self.tid, signal).map_err(doing(self.injector.pid(), "let a thread go on"))?;
+        resume(self.tid, signal).map_err(doing(self.injector.pid(), "resume a thread"))?;
         self.runs.set(true);
         step();
         Ok(())

@@ -101,7 +101,7 @@ impl Checkpoint {
         if let Some(family) = &self.held.family {
             if let Some(kept) = &self.held.kept {
                 let pid = family.members()[0].pid;
-                let doing = error::doing(pid, "keep its connections silent (nf_tables)");
+                let doing = error::doing(pid, "block the packets of the connections (nf_tables)");
                 kept.hand_over().map_err(|errno| doing(errno.into()))?;
             } else {
                 // Best effort: without it, a clone may have to wait for a port.

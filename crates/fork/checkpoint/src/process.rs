@@ -280,7 +280,7 @@ pub fn made_on(pid: i32, vdso: &[u8], area: &[u8]) -> Result<MadeOn, CheckpointE
     Ok(MadeOn {
         xcr0: xstate::word(area, xstate::XCR0_OFFSET),
         vdso_crc: crc32c::crc32c(vdso),
-        clocks: clocks::of(pid).map_err(doing(pid, "read its clocks"))?,
+        clocks: clocks::of(pid).map_err(doing(pid, "read the clocks"))?,
         ..farfork_image::machine::this().clone()
     })
 }

@@ -170,7 +170,7 @@ impl Objects {
         place: &Path,
         name: &str,
     ) -> Result<(), CheckpointError> {
-        let file = File::open(place).map_err(doing(pid, "look at memory in flight to it"))?;
+        let file = File::open(place).map_err(doing(pid, "open the memory in flight"))?;
         if is_on_tmpfs(&file) {
             let words = format!("descriptor in flight ({name})");
             let index = self.add(pid, file, Path::new(name), words, false)?;
@@ -212,7 +212,8 @@ impl Objects {
         words: String,
         no_reserve: bool,
     ) -> Result<u32, CheckpointError> {
-        let inode = file.metadata().map_err(doing(pid, "look at its shared memory"))?;
+        let inode =
+            file.metadata().map_err(doing(pid, "read the attributes of the shared memory"))?;
         let key = (inode.dev(), inode.ino());
         if let Some(index) = self.by_inode.get(&key) {
             return Ok(*index);

@@ -85,7 +85,7 @@ impl Kept {
         (_, _, protocol): SocketKind,
         words: &str,
     ) -> Result<SocketRole, Stop> {
-        let failed = || asking(pid, format!("of its connection {words} (TCP_REPAIR)"));
+        let failed = || asking(pid, format!("the TCP connection {words} (TCP_REPAIR)"));
         let has_layer = option_bytes(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_ULP, LAYER_BYTES)
             .is_ok_and(|name| name.first().is_some_and(|byte| *byte != 0));
         let is_plain = protocol == libc::IPPROTO_TCP && !has_layer;

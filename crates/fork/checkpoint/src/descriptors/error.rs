@@ -24,8 +24,8 @@ pub enum DescriptorError {
     },
     /// A question to the kernel was refused.
     #[error(
-        "cannot ask of process {pid} {what} ({reason}): run as root, on a kernel with \
-         CONFIG_KCMP and CONFIG_UNIX_DIAG"
+        "cannot get {what} of process {pid} from the kernel ({reason}): run as root, on a kernel \
+         with CONFIG_KCMP and CONFIG_UNIX_DIAG"
     )]
     Asking {
         /// The process.
@@ -37,8 +37,8 @@ pub enum DescriptorError {
     },
     /// The packets of its connections cannot be kept away.
     #[error(
-        "cannot keep the connections of process {pid} silent ({reason}): run as root, on Linux 5.12 \
-         or later with CONFIG_NF_TABLES_INET"
+        "cannot block the packets of the connections of process {pid} ({reason}): run as root, \
+         on Linux 5.12 or later with CONFIG_NF_TABLES_INET"
     )]
     Silencing {
         /// The process.
@@ -66,14 +66,14 @@ pub fn reading(
 ) -> impl FnOnce(std::io::Error) -> DescriptorError {
     let what = what.into();
     move |error| {
-        let reason = error.raw_os_error().map_or("it is not as expected", words);
+        let reason = error.raw_os_error().map_or("unexpected content", words);
         DescriptorError::Proc { pid, what, reason }
     }
 }
 
 /// `/proc` has it, but not in the form that this program knows.
 pub fn unexpected(pid: i32, what: impl Into<String>) -> DescriptorError {
-    DescriptorError::Proc { pid, what: what.into(), reason: "it is not as expected" }
+    DescriptorError::Proc { pid, what: what.into(), reason: "unexpected content" }
 }
 
 /// One description that cannot be carried.

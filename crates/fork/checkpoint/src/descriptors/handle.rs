@@ -19,7 +19,7 @@ impl Handles {
             let handle = Pid::from_raw(*pid)
                 .ok_or(rustix::io::Errno::SRCH)
                 .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
-                .map_err(asking(*pid, "for a handle"))?;
+                .map_err(asking(*pid, "a pidfd"))?;
             Ok((*pid, handle))
         };
         pids.iter().map(handle).collect::<Result<_, _>>().map(Handles)
@@ -27,7 +27,7 @@ impl Handles {
 
     /// A descriptor of this process for the description behind `entry`.
     pub fn open(&self, entry: &Entry) -> Result<OwnedFd, DescriptorError> {
-        let failed = || asking(entry.pid, format!("for {}", entry.object("")));
+        let failed = || asking(entry.pid, format!("a duplicate of {}", entry.object("")));
         if let Some(held) = &entry.held {
             return fcntl_dupfd_cloexec(held, 0).map_err(failed());
         }

@@ -91,7 +91,7 @@ fn check(lock: &Lock, line: &str, file: &OpenFile) -> Result<(), Stop> {
 
 /// Whom the description signals: processes and groups of the image are carried.
 fn notice(entry: &Entry, subject: &Subject, file: u32, is_async: bool) -> Result<Notice, Stop> {
-    let failed = || asking(subject.pid, format!("whom fd {} signals", entry.fd));
+    let failed = || asking(subject.pid, format!("the process that fd {} signals", entry.fd));
     let description = subject.open(entry)?;
     let signal = owner::signal(&description).map_err(failed())?;
     let ids = &subject.surroundings.ids;

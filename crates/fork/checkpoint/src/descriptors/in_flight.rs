@@ -82,7 +82,7 @@ impl InFlight {
         let Some(known) = known.filter(|known| self.is_within(leaders, known)) else {
             return Ok(());
         };
-        let failed = || asking(entry.pid, format!("what waits in {}", entry.object("")));
+        let failed = || asking(entry.pid, format!("the messages in {}", entry.object("")));
         let messages = messages(&handles.open(entry)?, known).map_err(failed())?;
         let queue = match messages {
             Some(messages) => {
@@ -117,7 +117,7 @@ impl InFlight {
         for descriptor in descriptors {
             // The three standard numbers have a meaning of their own.
             let own = fcntl_dupfd_cloexec(&descriptor, 3)
-                .map_err(asking(pid, "for what waits to be received"))?;
+                .map_err(asking(pid, "the descriptors in flight"))?;
             files.push(self.file(leaders, Entry::in_flight(own, pid)?)?);
         }
         Ok(files)
@@ -128,7 +128,7 @@ impl InFlight {
         let known = leaders.iter().copied().chain(&self.files);
         for (index, other) in known.enumerate().filter(|(_, other)| other.link == entry.link) {
             let is_same = kcmp::is_own_file(other.holder(), other.fd, entry.fd)
-                .map_err(asking(entry.pid, "which descriptors are duplicates"))?;
+                .map_err(asking(entry.pid, "the duplicate descriptors"))?;
             if is_same {
                 return Ok(index as u32);
             }

@@ -37,7 +37,7 @@ pub fn capture(
     if let Some(cause) = unknown(kind) {
         return Err(refuse_detail(words, cause));
     }
-    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+    let failed = || asking(subject.pid, format!("the state of socket fd {}", entry.fd));
     let role = match raw_peer(entry, subject, kind) {
         Some(peer) => SocketRole::Connected { peer },
         None => role(socket, kind).map_err(failed())?,
@@ -203,7 +203,7 @@ pub fn made(
     kind: SocketKind,
     words: String,
 ) -> Result<Socket, Stop> {
-    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+    let failed = || asking(subject.pid, format!("the state of socket fd {}", entry.fd));
     let new = subject.network.new_socket(kind)?;
     let filter = match filter(socket.as_fd()) {
         Err(Errno::ACCESS) => return Err(refuse_program(words)),

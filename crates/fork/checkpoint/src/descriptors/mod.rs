@@ -229,7 +229,7 @@ fn capture(group: &[&Entry], subject: &Subject, objects: &Objects) -> Capture {
 fn refuse_private_tables(pid: i32, refusals: &mut Refusals) -> Result<(), DescriptorError> {
     for tid in table::threads(pid)? {
         let is_shared = farfork_sys::kcmp::shares_table(pid, tid)
-            .map_err(error::asking(pid, "which threads share its descriptors"))?;
+            .map_err(error::asking(pid, "the descriptor tables of the threads"))?;
         if !is_shared {
             refusals.add(format!("descriptors of thread {tid}"), causes::threads::OWN_TABLE);
         }
@@ -260,7 +260,7 @@ fn refuse_too_many_externals(files: &[OpenFile], refusals: &mut Refusals) {
     let most = MAX_REQUEST_FDS - REQUEST_FDS;
     if externals > most {
         refusals.add(
-            format!("{externals} descriptors that lead out of the process, {most} at most"),
+            format!("{externals} external descriptors, at most {most}"),
             causes::descriptors::TOO_MANY_OUTSIDE,
         );
     }

@@ -31,7 +31,7 @@ const PORT_AND_GROUPS: std::ops::Range<usize> = 4..12;
 /// A netlink socket.
 pub fn capture(entry: &Entry, subject: &Subject, socket: &OwnedFd, kind: SocketKind) -> Capture {
     let words = format!("netlink, protocol {}", kind.2);
-    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+    let failed = || asking(subject.pid, format!("the state of socket fd {}", entry.fd));
     let new = subject.network.new_socket(kind)?;
     let obstacle = if !STATELESS.contains(&kind.2) {
         Some(causes::sockets::NETLINK_STATE)

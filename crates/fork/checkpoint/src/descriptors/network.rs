@@ -47,7 +47,7 @@ impl Network {
     /// Unix sockets there, and in this process's own namespace: from here a clone was given its
     /// descriptors.
     pub fn unix_sockets(&self) -> Result<HashMap<u32, UnixSocket>, DescriptorError> {
-        let failed = || asking(self.pid, "which Unix sockets are connected");
+        let failed = || asking(self.pid, "the Unix sockets");
         let mut sockets = unix_sockets(None).map_err(failed())?;
         if self.namespace.is_some() {
             sockets.extend(unix_sockets(self.place()).map_err(failed())?);
@@ -67,7 +67,7 @@ impl Network {
         }
         let (family, socket_type, protocol) = kind;
         let made = socket_in(self.place(), family, socket_type, protocol)
-            .map_err(asking(self.pid, "what a new socket in its network namespace is like"))?;
+            .map_err(asking(self.pid, "the defaults of sockets in the network namespace"))?;
         let made = Rc::new(made);
         self.new.borrow_mut().insert(kind, Rc::clone(&made));
         Ok(made)

@@ -34,7 +34,7 @@ pub fn capture(
 ) -> Capture {
     // Its protocol is part of its address. One that is made without receives nothing as yet.
     let kind = (family, kind, 0);
-    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+    let failed = || asking(subject.pid, format!("the state of socket fd {}", entry.fd));
     let new = subject.network.new_socket(kind)?;
     if !inet::is_at_home(socket, &new).map_err(failed())? {
         return Err(refuse_detail(words, causes::sockets::OTHER_NAMESPACE));

@@ -25,7 +25,7 @@ pub fn capture(
     peer: u32,
 ) -> Capture {
     let inode = entry.inode.ino() as u32;
-    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+    let failed = || asking(subject.pid, format!("the state of socket fd {}", entry.fd));
     let incoming = incoming(entry, subject, socket, known)?;
     let new = subject.network.new_socket((libc::AF_UNIX, known.kind as i32, 0))?;
     let receive = sockopt::socket_recv_buffer_size(socket).map_err(failed())?;
@@ -53,7 +53,7 @@ fn incoming(
     socket: &OwnedFd,
     known: &UnixSocket,
 ) -> Result<Vec<Message>, Stop> {
-    let failed = || asking(subject.pid, format!("what waits in {}", entry.object("")));
+    let failed = || asking(subject.pid, format!("the messages in {}", entry.object("")));
     let queue = match subject.queue(entry) {
         Some(queue) => queue,
         None => in_flight::queue(socket, known).map_err(failed())?,

@@ -33,7 +33,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
         return Ok(external::of(format!("{} end of a pipe", side(is_write_end))));
     }
     check_ends(ends, entry)?;
-    let failed = || asking(subject.pid, format!("for the capacity of pipe {}", entry.fd));
+    let failed = || asking(subject.pid, format!("the capacity of pipe {}", entry.fd));
     let capacity = fcntl_getpipe_size(&pipe).map_err(failed())?;
     let content = if is_write_end { Vec::new() } else { content(entry, subject, &pipe, capacity)? };
     Ok(OpenFile::Pipe {
@@ -76,7 +76,7 @@ fn leads_outside(
 fn is_hung_up(entry: &Entry, subject: &Subject, pipe: &OwnedFd) -> Result<bool, DescriptorError> {
     let mut asked = [PollFd::new(pipe, PollFlags::empty())];
     poll(&mut asked, Some(&Timespec::default()))
-        .map_err(asking(subject.pid, format!("whether pipe {} is hung up", entry.fd)))?;
+        .map_err(asking(subject.pid, format!("the state of pipe {}", entry.fd)))?;
     Ok(asked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }
 
@@ -97,7 +97,7 @@ fn content(
     pipe: &OwnedFd,
     capacity: usize,
 ) -> Result<Vec<u8>, Stop> {
-    let failed = || asking(subject.pid, format!("what is in pipe {}", entry.fd));
+    let failed = || asking(subject.pid, format!("the content of pipe {}", entry.fd));
     let waiting = ioctl_fionread(pipe).map_err(failed())? as usize;
     if waiting == 0 {
         return Ok(Vec::new());

@@ -51,6 +51,6 @@ fn split(entries: &[Entry], mut indices: Vec<usize>) -> Result<Vec<Vec<usize>>, 
     groups.iter_mut().for_each(|group| group.sort_unstable());
     match failure {
         None => Ok(groups),
-        Some((pid, errno)) => Err(asking(pid, "which descriptors are duplicates")(errno)),
+        Some((pid, errno)) => Err(asking(pid, "the duplicate descriptors")(errno)),
     }
 }

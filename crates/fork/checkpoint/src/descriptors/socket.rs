@@ -17,11 +17,11 @@ use crate::refuse::{Cause, causes};
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     let socket = subject.open(entry)?;
     let domain = sockopt::socket_domain(&socket)
-        .map_err(asking(subject.pid, format!("what socket fd {} is", entry.fd)))?;
+        .map_err(asking(subject.pid, format!("the type of socket fd {}", entry.fd)))?;
     if domain == AddressFamily::UNIX {
         return unix::capture(entry, subject, &socket);
     }
-    let failed = || asking(subject.pid, format!("what socket fd {} is", entry.fd));
+    let failed = || asking(subject.pid, format!("the type of socket fd {}", entry.fd));
     let ask = |option| integer_option(socket.as_fd(), libc::SOL_SOCKET, option).map_err(failed());
     let kind = (ask(libc::SO_DOMAIN)?, ask(libc::SO_TYPE)?, ask(libc::SO_PROTOCOL)?);
     let words = describe(&socket, kind);

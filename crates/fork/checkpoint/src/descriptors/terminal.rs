@@ -43,7 +43,7 @@ pub fn master(entry: &Entry, subject: &Subject) -> Capture {
 
 /// The terminal whose master is behind `entry`; `slave` is a slave of it, if there is one.
 pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<Terminal, Stop> {
-    let failed = || asking(subject.pid, format!("about the terminal of fd {}", entry.fd));
+    let failed = || asking(subject.pid, format!("the state of the terminal of fd {}", entry.fd));
     let master = subject.open(entry)?;
     let (session, foreground) = match terminal::session(&master).map_err(failed())? {
         Some((session, group)) => control(entry, session, group, subject)?,
@@ -104,7 +104,8 @@ fn polled(end: &OwnedFd) -> Result<PollFlags, Errno> {
 /// What was written goes to the other end behind the writer's back. `poll` waits for it to get
 /// there, and only then can the bytes be counted.
 fn check_waiting(entry: &Entry, subject: &Subject, end: &OwnedFd) -> Result<(), Stop> {
-    let failed = || asking(subject.pid, format!("what waits in the terminal of fd {}", entry.fd));
+    let failed =
+        || asking(subject.pid, format!("the unread bytes in the terminal of fd {}", entry.fd));
     let now = polled(end).map_err(failed())?;
     let waiting = ioctl_fionread(end).map_err(failed())?;
     if waiting == 0 && !now.contains(PollFlags::IN) {

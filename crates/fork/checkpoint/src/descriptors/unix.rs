@@ -55,7 +55,7 @@ fn alone(
 ) -> Capture {
     let kind = (libc::AF_UNIX, known.kind as i32, 0);
     let mut made = inet::made(entry, subject, socket, kind, words.clone())?;
-    let failed = || asking(subject.pid, format!("for the name of socket fd {}", entry.fd));
+    let failed = || asking(subject.pid, format!("the name of socket fd {}", entry.fd));
     if known.name.is_some() {
         made.name = Some(local_address(socket.as_fd()).map_err(failed())?);
     }
@@ -102,7 +102,7 @@ fn check_idle(
     socket: &OwnedFd,
     known: &UnixSocket,
 ) -> Result<(), Stop> {
-    let failed = || asking(subject.pid, format!("what waits in socket fd {}", entry.fd));
+    let failed = || asking(subject.pid, format!("the messages in socket fd {}", entry.fd));
     let told = inet::told(socket).map_err(failed())?;
     let cause = if known.shutdown != 0 {
         causes::sockets::SHUT_DOWN

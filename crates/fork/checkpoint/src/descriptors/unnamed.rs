@@ -42,7 +42,7 @@ pub fn read(entry: &Entry, subject: &Subject, taken: u64) -> Result<UnnamedFile,
         .custom_flags(libc::O_NONBLOCK | libc::O_NOATIME)
         .open(entry.place())
         .map_err(failed())?;
-    let asked = || asking(subject.pid, format!("where fd {} has data", entry.fd));
+    let asked = || asking(subject.pid, format!("the data ranges of fd {}", entry.fd));
     let ranges = ranges(&file).map_err(asked())?;
     let bytes: u64 = ranges.iter().map(|(start, end)| end - start).sum();
     if taken + bytes > MOST_BYTES {

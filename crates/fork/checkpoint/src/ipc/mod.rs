@@ -68,7 +68,7 @@ impl Ipc {
             Err(error) if is_own && error.kind() == io::ErrorKind::PermissionDenied => {
                 refusals.add("process", causes::namespaces::IPC);
             }
-            other => other.map_err(doing(pid, "look at its objects of System V"))?,
+            other => other.map_err(doing(pid, "read the System V objects"))?,
         }
         found.refuse_undo(pids, refusals)?;
         Ok(found)
@@ -99,7 +99,7 @@ impl Ipc {
         }
         let loose = table::<Segment>(pid)?.into_iter().filter(|segment| segment.attached == 0);
         let is_theirs = |segment: &Segment| {
-            has.it(&segment.users, &format!("segment {} of System V", segment.id), refusals)
+            has.it(&segment.users, &format!("System V segment {}", segment.id), refusals)
         };
         self.unattached.extend(loose.filter(is_theirs));
         Ok(())
@@ -111,10 +111,10 @@ impl Ipc {
             return Ok(());
         }
         let ids = self.semaphores.iter().map(|set| set.identity.id.to_string());
-        let sets = format!("semaphore set {} of System V", ids.collect::<Vec<_>>().join(", "));
+        let sets = format!("System V semaphore set {}", ids.collect::<Vec<_>>().join(", "));
         for pid in pids {
             let has = kcmp::has_undo_list(*pid).map_err(|errno| {
-                doing(*pid, "ask whether it has changes to undo (kcmp)")(errno.into())
+                doing(*pid, "compare the lists of semaphore changes to undo (kcmp)")(errno.into())
             })?;
             if has {
                 refusals.about(*pid);

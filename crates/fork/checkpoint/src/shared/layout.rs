@@ -32,7 +32,7 @@ impl Objects {
         for found in self.found {
             let mut object = found.object;
             for (offset, end) in data(&found.file, object.size).map_err(|errno| {
-                doing(found.pid, "find what its shared memory holds")(errno.into())
+                doing(found.pid, "find the data in the shared memory")(errno.into())
             })? {
                 let bytes = end - offset;
                 object.extents.push(ObjectExtent { offset, bytes, stored });
@@ -93,7 +93,7 @@ impl Layout {
                 for (start, end, at) in placed(&[run], segments, &places) {
                     let to = &mut bytes[at..at + (end - start) as usize];
                     copied += read(file, from.offset + (start - from.stored), to)
-                        .map_err(doing(pid, "read its shared memory"))?;
+                        .map_err(doing(pid, "read the shared memory"))?;
                 }
             }
             first = places.end;

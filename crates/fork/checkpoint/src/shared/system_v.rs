@@ -27,7 +27,7 @@ impl Segments {
             Some(table) => table,
             None => {
                 let read = ipc::segments(pid);
-                self.table.insert(read.map_err(doing(pid, "list the segments of System V"))?)
+                self.table.insert(read.map_err(doing(pid, "list the System V segments"))?)
             }
         };
         Ok(table.iter().find(|segment| u64::from(segment.id) == id).copied())
@@ -93,14 +93,14 @@ impl Objects {
         refusals: &mut Refusals,
     ) -> Result<(), CheckpointError> {
         for segment in all {
-            let words = format!("segment {} of System V", segment.id);
+            let words = format!("System V segment {}", segment.id);
             let file = match ipc::bytes(pid, *segment) {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     refusals.about(pid);
                     refusals.add(words, causes::memory::SHARED_UNSEEN);
                     continue;
                 }
-                file => file.map_err(doing(pid, "attach its segments for a moment"))?,
+                file => file.map_err(doing(pid, "attach the System V segments"))?,
             };
             let (shown, object) = ((0, u64::from(segment.id)), object(segment, segment.key));
             let index = self.found.len() as u32;

@@ -95,13 +95,13 @@ stop()
     };
     let told: Vec<String> = look(subject.pid()).1.iter().map(ToString::to_string).collect();
     let expected = [
-        "others may wait for its answers",
+        "other processes may wait for its answers",
         "program or map of this kernel",
         "not yet in force",
-        "a mount in the making",
-        "put the mount in its place",
+        "an unfinished mount",
+        "attach the mount",
         "counts events",
-        "nobody but the process can read it",
+        "only the process itself can read it",
         "handles page faults",
         "message queue",
     ];
@@ -122,7 +122,7 @@ r, w = os.pipe()
 os.setpgid(0, 0); fcntl.fcntl(r, fcntl.F_SETOWN, -os.getpid()); fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)
 stop()
 ",
-        &[("a lease, write", "broken by whoever opens"), ("pipe:[", "another process (F_SETOWN)")],
+        &[("a lease, write", "breaks a write lease"), ("pipe:[", "another process (F_SETOWN)")],
     );
 }
 
@@ -182,10 +182,10 @@ g, h = socket.socketpair(type=socket.SOCK_DGRAM); g.send(b'')
 stop()
 ",
         &[
-            ("Unix socket at @", "from others wait"),
+            ("Unix socket at @", "from other processes"),
             ("Unix socket pair", "credentials of another"),
-            ("Unix socket pair", "without taking it"),
-            ("descriptor in flight (anon_inode:[eventpoll])", "to be received"),
+            ("Unix socket pair", "without consuming them"),
+            ("descriptor in flight (anon_inode:[eventpoll])", "its kind is not carried there"),
         ],
     );
 }
@@ -201,7 +201,10 @@ if os.fork() == 0:
 os.close(s); os.write(t, b'shown')
 stop()
 ",
-        &[("ptmx", "another process has a hand"), ("ptmx", "another process has a hand")],
+        &[
+            ("ptmx", "another process has its terminal open"),
+            ("ptmx", "another process has its terminal open"),
+        ],
     );
 }
 

@@ -42,7 +42,7 @@ stop()
         println!("skipped: this machine lets nobody make namespaces");
         return;
     };
-    check_all(&subject, &[("network namespace", "another one than")]);
+    check_all(&subject, &[("network namespace", "in another namespace than")]);
 }
 
 #[test]
@@ -69,7 +69,7 @@ def second():
 child(second)
 stop()
 ";
-    check(script, &[("session", "leave their orphans to another")]);
+    check(script, &[("session", "whose orphans another process gets")]);
 }
 
 #[test]
@@ -86,7 +86,7 @@ import atexit; atexit.register(lambda: os.kill(pid, 9))
 stop()
 ",
         &[
-            ("memory of process", "lives in the memory"),
+            ("memory of process", "shares the memory"),
             ("descriptors of process", "as threads do"),
             ("working directory of process", "as threads do"),
         ],
@@ -156,7 +156,7 @@ stop()
     );
     let (_, found) = look(&subject);
     let [refusal] = &found[..] else { panic!("{found:?}") };
-    assert!(refusal.cause().why().contains("several processes have it"));
+    assert!(refusal.cause().why().contains("several processes inherited it"));
 }
 
 #[test]
@@ -177,7 +177,7 @@ stop()
     let (_, found) = look(&subject);
     let [handle, outside] = &found[..] else { panic!("{found:?}") };
     for refusal in [handle, outside] {
-        assert!(refusal.cause().why().contains("each process of a clone has its own"));
+        assert!(refusal.cause().why().contains("each process of a clone opens its own"));
     }
     assert!(format!("{handle:?}").contains("pidfd in flight"), "{handle:?}");
 }
@@ -213,7 +213,7 @@ def session(close):
         assert_eq!(found.len(), 1, "{found:?}");
         found[0].cause().why()
     };
-    assert!(why("child(lambda: session(True)); stop()").contains("no descriptor of it"));
+    assert!(why("child(lambda: session(True)); stop()").contains("has closed all descriptors"));
     assert!(why("child(lambda: session(False)); stop()").contains("given it up"));
 }
 

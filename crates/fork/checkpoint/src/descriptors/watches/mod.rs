@@ -26,7 +26,7 @@ type Place = (PathBuf, FileIdentity);
 fn refuse_events(entry: &Entry, subject: &Subject) -> Result<(), Stop> {
     let instance = subject.open(entry)?;
     let waiting = ioctl_fionread(&instance)
-        .map_err(asking(subject.pid, format!("how many events wait in fd {}", entry.fd)))?;
+        .map_err(asking(subject.pid, format!("the number of events in fd {}", entry.fd)))?;
     if waiting > 0 { Err(refuse(causes::descriptors::EVENTS_WAIT)) } else { Ok(()) }
 }
 
