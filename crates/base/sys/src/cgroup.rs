@@ -60,7 +60,7 @@ impl MemoryGroup {
         if self.is_unified { "memory.current" } else { "memory.usage_in_bytes" }
     }
 
-    /// How often the kernel has killed a process of this group for want of memory.
+    /// How many processes of this group were OOM-killed.
     pub fn kills(&self) -> u64 {
         let file = if self.is_unified { "memory.events" } else { "memory.oom_control" };
         self.number(file, "oom_kill ").unwrap_or(0)
@@ -115,8 +115,9 @@ impl MemoryGroup {
 pub struct OwnGroup(MemoryGroup);
 
 impl OwnGroup {
-    /// A group of this name, made if need be: below that of this process, or beside it in cgroup v2,
-    /// where a group that has processes cannot have groups below it. One that somebody has left is as good as a new one.
+    /// A group of this name, made if need be: below that of this process, or beside it in cgroup
+    /// v2, where a group that has processes cannot have groups below it. An existing empty one is
+    /// as good as a new one.
     pub fn make(name: &str) -> io::Result<OwnGroup> {
         let own = MemoryGroup::of(std::process::id() as i32).ok_or_else(|| {
             io::Error::new(io::ErrorKind::NotFound, "no memory cgroup hierarchy is mounted")
@@ -125,7 +126,7 @@ impl OwnGroup {
         let made = OwnGroup(MemoryGroup { directory: parent.join(name), ..own });
         fs::create_dir_all(made.directory.join(made.inside()))?;
         if made.is_unified {
-            // Refused where it is done already by somebody who has not left it to others.
+            // Fails where another manager of cgroups has enabled them and kept the right to do so.
             let _ = fs::write(parent.join(DELEGATED), CONTROLLERS);
             // Failing, it is gone again.
             fs::write(made.directory.join(DELEGATED), CONTROLLERS).map_err(|_| {
@@ -362,7 +363,7 @@ mod tests {
             assert_eq!(sleeper.try_wait().unwrap(), None, "it enters and sleeps");
         }
         assert_eq!(made.limit_bytes(), Some(64 << 20));
-        assert!(made.remove().is_err(), "somebody is in it");
+        assert!(made.remove().is_err(), "a process is in it");
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         drop(made);

@@ -1,4 +1,4 @@
-//! Freezing a cgroup: whoever is in it stands still, and sees nothing of that but the time.
+//! Freezing a cgroup: its processes do not run, and notice only that time has passed.
 
 use std::fs;
 use std::io;

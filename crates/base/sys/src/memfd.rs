@@ -1,4 +1,4 @@
-//! Files in memory that nobody can write any more.
+//! Files in memory that cannot be written any more.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Seals a file whose bytes are all written, with [`FINAL`].
 ///
-/// The kernel refuses while anybody holds one of its pages (`EBUSY`, after 150 ms), who might write it:
-/// reclaim, compaction and DAMON do for a moment, so it is asked again.
+/// The kernel refuses while one of its pages is held (`EBUSY`, after 150 ms), since the holder
+/// might write it. Reclaim, compaction and DAMON hold pages for a moment, so the call is retried.
 ///
 /// # Errors
 /// `EBUSY`: it is mapped writable, or a page is held for seconds; `EPERM`: it was made without

@@ -1,4 +1,4 @@
-//! Whom an open file signals (`F_SETOWN`, `F_SETSIG`).
+//! The process, group or thread that an open file signals (`F_SETOWN`, `F_SETSIG`).
 #![allow(unsafe_code)] // reason: no crate we use has F_GETOWN_EX and F_GETSIG
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,18 +10,18 @@ const F_GETOWN_EX: libc::c_int = 16;
 const F_OWNER_PID: libc::c_int = 1;
 const F_OWNER_GROUP: libc::c_int = 2;
 
-/// Who is signalled, as seen here.
+/// What is signalled, by its id here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A process.
     Process(i32),
     /// A process group.
     Group(i32),
-    /// A thread, or nobody.
+    /// A thread, or nothing.
     Other,
 }
 
-/// Who is signalled.
+/// What an open file signals.
 pub fn of(file: impl AsFd) -> Result<Owner, Errno> {
     // struct f_owner_ex: type, pid.
     let mut owner = [0 as libc::c_int; 2];

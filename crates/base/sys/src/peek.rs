@@ -16,7 +16,7 @@ const PASS_PIDFD: i32 = 76;
 /// What the kernel gives for the ids of a message that was sent without credentials.
 const NOBODY: u32 = 65534;
 
-/// Who sent a message, with the pid as seen from here.
+/// The sender of a message, with the pid as seen from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// Process; 0 if it is not to be seen from here.
@@ -88,7 +88,7 @@ impl<'s> Look<'s> {
         };
         for control in message.cmsgs().into_iter().flatten() {
             match control {
-                // SAFETY: the descriptors are new and nobody else's.
+                // SAFETY: the descriptors are new, and nothing else owns them.
                 ControlMessageOwned::ScmRights(fds) => peeked
                     .descriptors
                     .extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })),

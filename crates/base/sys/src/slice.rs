@@ -1,4 +1,4 @@
-//! The scheduler's time slice of the calling thread, and whom it displaces when it wakes.
+//! The scheduler's time slice of the calling thread, and whether it preempts others when it wakes.
 #![allow(unsafe_code)] // reason: sched_setattr has no wrapper
 
 use std::io;
@@ -30,8 +30,8 @@ pub fn request(ns: u64) -> io::Result<()> {
     set(&attributes)
 }
 
-/// As long as it lives, the calling thread displaces nobody when it is woken: it waits for a
-/// processor that is free, or for its turn (`SCHED_BATCH`).
+/// While it exists, the calling thread does not preempt others when it wakes: it waits for a free
+/// processor, or for its turn (`SCHED_BATCH`).
 #[derive(Debug)]
 pub struct Patience {
     before: Option<Attributes>,
@@ -58,13 +58,13 @@ impl Drop for Patience {
 fn attributes() -> Option<Attributes> {
     let mut own = Attributes::default();
     let size = size_of::<Attributes>();
-    // SAFETY: the kernel writes as many bytes as it is told.
+    // SAFETY: the kernel writes at most `size` bytes.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut own, size, 0) };
     (got == 0).then_some(own)
 }
 
 fn set(attributes: &Attributes) -> io::Result<()> {
-    // SAFETY: the kernel reads the attributes, whose size they tell.
+    // SAFETY: the kernel reads the attributes, which hold their size.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, attributes as *const _, 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

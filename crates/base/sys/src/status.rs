@@ -2,7 +2,7 @@
 
 use crate::proc;
 
-/// There is no such thread, or no `/proc` to ask.
+/// The thread does not exist, or `/proc` is not mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// The process.

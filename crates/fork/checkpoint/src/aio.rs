@@ -1,7 +1,7 @@
-//! Contexts of Linux AIO. A program knows its context by the address of a ring that the kernel has
-//! mapped for it and writes what is done to. How many requests are under way it tells nobody, and to
-//! wait for them would take what they leave from the program: this is up to whoever asks for the
-//! checkpoint.
+//! Linux AIO contexts. A program knows its context by the address of a ring, which the kernel maps
+//! and fills with completed requests. The kernel does not show how many requests are in progress.
+//! To wait for them would consume their results, so the caller of the checkpoint declares a context
+//! idle.
 
 use farfork_sys::memory;
 use farfork_types::PAGE_BYTES;

@@ -83,8 +83,8 @@ impl Ancestor {
         mapping.file == self.pool
     }
 
-    /// Whether `mapping` shows the parent's image, and its pages are supplied by the clone's init:
-    /// that is no business of the program's, which could not tell.
+    /// Whether `mapping` shows the parent's image, and the clone's init supplies its pages. The
+    /// program does not see the difference.
     pub fn serves(&self, mapping: &Mapping) -> bool {
         let is_supplied = mapping.has("ui") && !mapping.has("um") && !mapping.has("uw");
         self.has_overlay && self.backs(mapping) && is_supplied

@@ -53,8 +53,8 @@ pub fn check(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointE
     Ok(())
 }
 
-/// Processes outside in the memory of a member (`CLONE_VM` without `CLONE_THREAD`). Whoever vforks
-/// is not among the members: it cannot be stopped before the child has gone on.
+/// Processes outside in the memory of a member (`CLONE_VM` without `CLONE_THREAD`). The parent in a
+/// vfork is not among the members: it cannot be stopped before the child has gone on.
 fn refuse_sharers(pids: &[i32], refusals: &mut Refusals) {
     for other in proc::processes().filter(|other| !pids.contains(other)) {
         let shares = |pid: &&i32| kcmp::shares_memory(**pid, other).unwrap_or(false);

@@ -182,8 +182,8 @@ impl Collected {
         for Pages { pid, member, runs, shown } in &self.memories {
             let segments = &self.model.members[*member].memory.stored.segments;
             let before = copied;
-            let told = &mut |done, _| progress(before + done, all);
-            copied += copy::copy((*pid, shown), runs, segments, writer, extents, told)?;
+            let report = &mut |done, _| progress(before + done, all);
+            copied += copy::copy((*pid, shown), runs, segments, writer, extents, report)?;
         }
         let root = self.memories.first().map_or(0, |pages| pages.pid);
         Ok(copied + self.shared.copy(root, &self.model.content.segments, writer, extents)?)

@@ -11,10 +11,10 @@ use crate::error::{CheckpointError, doing};
 use crate::runs::Run;
 use crate::shown::Shown;
 
-/// Bytes after which it is told how far the copy is: some 20 ms.
-const TOLD_BYTES: usize = 64 << 20;
+/// Bytes between two reports of progress: some 20 ms.
+const REPORT_BYTES: usize = 64 << 20;
 
-/// Is told the bytes copied and those to be copied in all. The process stands still meanwhile.
+/// Called with the bytes copied and the bytes to copy in all. The process is stopped meanwhile.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
 
 /// Copies `runs` of a process, of which some pages may be read elsewhere, to where `segments` have them in the chunks of `extents`. Returns the bytes
@@ -36,8 +36,8 @@ pub fn copy(
         let bytes = writer.bytes_mut(*extent);
         for (start, end, at) in placed(runs, segments, &places) {
             let to = &mut bytes[at..at + (end - start) as usize];
-            for (index, part) in to.chunks_mut(TOLD_BYTES).enumerate() {
-                let from = start + (index * TOLD_BYTES) as u64;
+            for (index, part) in to.chunks_mut(REPORT_BYTES).enumerate() {
+                let from = start + (index * REPORT_BYTES) as u64;
                 read((pid, &mem), shown, from, part)?;
                 copied += part.len() as u64;
                 progress(copied, all);

@@ -15,7 +15,7 @@ use crate::refuse::Refusal;
 /// Why a checkpoint could not be made. Nothing is left in the pool, and the process goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// There is no such process.
+    /// The process does not exist.
     #[error("process {pid} does not exist: check the pid, as seen in this PID namespace")]
     NoProcess {
         /// The pid asked for.
@@ -122,7 +122,7 @@ pub enum CheckpointError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// There is no room for the instructions that ask the kernel.
+    /// The vDSO is missing, or has no room for the instructions that make system calls.
     #[error(
         "cannot checkpoint process {pid}: its vDSO is missing or has no room for farfork's \
          instructions; checkpoint 64-bit programs, on a kernel started without vdso=0"

@@ -1,8 +1,8 @@
-//! How much room processes will take, told while they run.
+//! How much room processes will take, estimated while they run.
 //!
-//! The kernel clears memory before it gives it away, and moves whoever is charged for it between
-//! cgroups at its leisure: both take longer than anything else in a checkpoint but the copy. With
-//! an estimate they come before the freeze. It decides nothing but when the room is taken.
+//! The kernel clears memory before it gives it away, and moves its charge between cgroups in the
+//! background: both take longer than anything else in a checkpoint but the copy. With an estimate
+//! they come before the freeze. It decides nothing but when the room is taken.
 
 use crate::ancestor::Ancestor;
 use crate::error::CheckpointError;

@@ -3,8 +3,8 @@
 //! ```text
 //!  stop a process ─► list its children ─► stop each ─► … until no list has anything new
 //! ```
-//! Invariants: a parent is stopped before its children, so that none is forked unseen; a process
-//! that has ended stays as it is, since nobody but its parent can wait for it.
+//! Invariants: a parent is stopped before its children, so that none is forked unseen; a dead
+//! process stays as it is, since only its parent can wait for it.
 
 use std::fs;
 use std::path::Path;
@@ -108,7 +108,7 @@ impl Family {
                 std::thread::sleep(PAUSE);
             }
         };
-        // Their parents are told when this tracer knows; leaders end last.
+        // Their parents get SIGCHLD when this tracer has seen the exit; leaders end last.
         let threads = self.living().flat_map(|(_, frozen)| frozen.tids().iter().rev());
         threads.for_each(|tid| wait(&|| is_known_to_have_ended(*tid)));
         let others = self.members.iter().skip(1);
@@ -149,7 +149,7 @@ impl Family {
         Ok(())
     }
 
-    /// Puts parents before their children, now that nobody can have others any more.
+    /// Puts parents before their children, now that no process can get other ones any more.
     fn arrange(&mut self) -> Result<(), CheckpointError> {
         let mut left: Vec<Relative> = self.members.drain(..).collect();
         self.members.push(left.remove(0));
@@ -206,7 +206,7 @@ fn look_at_freezers(target: Target) -> Result<(), CheckpointError> {
 
 /// Why a process cannot even be stopped.
 fn obstacle(status: &Status) -> Option<&'static Cause> {
-    // The kernel lets nobody in a PID namespace stop its pid 1.
+    // The kernel lets no process in a PID namespace stop its pid 1.
     let is_stopped_init = status.state == Some('T') && status.innermost_pid == 1;
     if is_stopped_init {
         return Some(causes::process::STOPPED_INIT);

@@ -113,7 +113,7 @@ impl Frozen {
                 _ => Err(doing(self.pid, "stop a thread")(error)),
             };
         }
-        // If it cannot be asked it is just ending, and `await_stop` is told so.
+        // If it cannot be asked it is just ending, and `await_stop` sees that.
         let _ = ptrace::interrupt(tid);
         Ok(true)
     }

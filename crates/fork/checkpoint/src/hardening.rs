@@ -1,4 +1,5 @@
-//! What a thread has made harder for whoever takes it over; only it is told.
+//! What a thread has hardened against an attacker who takes it over. The kernel shows it only to
+//! the thread itself.
 
 use farfork_image::model::Hardening;
 
@@ -21,9 +22,9 @@ pub fn collect(injector: &Injector<'_>, thread: &Lent<'_>) -> Result<Hardening, 
     let prctl = |option, second| thread.try_call(libc::SYS_prctl, [option, second, 0, 0, 0, 0]);
     let mut hardening = Hardening::default();
     for (speculation, default) in SPECULATIONS {
-        let told = prctl(PR_GET_SPECULATION_CTRL, speculation.into())?;
-        let chosen = told & !MAY_CHOOSE;
-        if told > 0 && told & MAY_CHOOSE != 0 && chosen != default {
+        let state = prctl(PR_GET_SPECULATION_CTRL, speculation.into())?;
+        let chosen = state & !MAY_CHOOSE;
+        if state > 0 && state & MAY_CHOOSE != 0 && chosen != default {
             hardening.speculation.push((speculation, chosen as u32));
         }
     }

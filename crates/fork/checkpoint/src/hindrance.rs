@@ -1,4 +1,4 @@
-//! Why a thread cannot be stopped, from what `/proc` tells of it.
+//! Why a thread cannot be stopped, from what `/proc` shows of it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,4 @@
-//! Having a stopped thread make system calls, for what the kernel tells only to the process
-//! itself.
+//! Having a stopped thread make system calls, for what the kernel shows only to the process itself.
 //!
 //! A checkpointer may be killed at any moment, and the kernel then lets go of every thread it has
 //! stopped, with the registers of that moment. A thread may also be kept from running at any
@@ -37,7 +36,7 @@ pub use stub::RESTARTS;
 
 /// How long a thread may take to be stopped that could not make a call: only what runs can be.
 const STOP_PATIENCE: Duration = Duration::from_millis(200);
-/// How a stop at a call is told from a signal.
+/// How a stop at a call differs from a stop at a signal.
 const AT_CALL: State = State::Taking(libc::SIGTRAP | 0x80);
 
 /// The means to make calls in a frozen process: instructions in its vDSO and a page of scratch

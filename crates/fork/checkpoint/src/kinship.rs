@@ -1,4 +1,4 @@
-//! Who is whose child, and in which sessions and groups: what of it a clone can have.
+//! Parents, sessions and process groups of the processes, as far as a clone can have them.
 //!
 //! ```text
 //!  session or group ─┬─ its leader is a member                    kept
@@ -6,7 +6,7 @@
 //!                    │  of the family is in it
 //!                    └─ else it comes from outside                0: the clone's own surroundings
 //! ```
-//! Invariant: no more than one session and one group come from outside, so that those who were
+//! Invariant: no more than one session and one group come from outside, so that processes that were
 //! apart in the parent are apart in the clone.
 
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ struct Circle {
     inner: u32,
 }
 
-/// Sessions and groups of processes that are no members.
+/// Sessions and groups of processes outside of the tree.
 #[derive(Default)]
 struct Outside {
     sessions: BTreeSet<u32>,

@@ -70,7 +70,7 @@ pub struct Checkpoint {
     pub cid: Cid,
     /// How many processes it holds.
     pub processes: usize,
-    /// What whoever starts a clone has to supply.
+    /// The external descriptors, which the caller of restore supplies.
     pub external: Vec<External>,
     /// Bytes of their memory that were copied.
     pub copied_bytes: u64,
@@ -94,9 +94,9 @@ struct Unsettled {
 }
 
 impl Checkpoint {
-    /// To be called once the image has a name. Before, nothing is lost whoever dies: an image
-    /// without a name is given back by `farfork pool check`, and the processes still live. They do
-    /// so, too, if they cannot hand over their connections.
+    /// To be called once the image has a name. Until then a crash of any process loses nothing:
+    /// `farfork pool check` reclaims an image without a name, and the processes still live. They
+    /// also live on if they cannot hand over their connections.
     pub fn settle(&self) -> Result<(), CheckpointError> {
         if let Some(family) = &self.held.family {
             if let Some(kept) = &self.held.kept {
@@ -113,8 +113,8 @@ impl Checkpoint {
     }
 }
 
-/// What an image of `target` would hold, as far as it can be told, and everything that keeps it
-/// from being made. Nothing is written.
+/// What an image of `target` would hold, as far as it can be known, and all refusals. Nothing is
+/// written.
 pub fn dry_run(
     target: Target,
     terms: Terms,
@@ -158,8 +158,8 @@ fn freeze(target: Target) -> Result<Family, CheckpointError> {
 const ARRIVAL: Duration = Duration::from_secs(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Checkpoints `target` into `pool`, on these `terms`.
-/// `progress` is told the bytes copied and those to be copied, and must not wait.
+/// Checkpoints `target` into `pool`, on these `terms`. `progress` is called with the bytes copied
+/// and the bytes to copy, and must not block.
 pub fn checkpoint(
     pool: &Pool,
     target: Target,
@@ -209,8 +209,8 @@ pub fn checkpoint(
     })
 }
 
-/// Takes and clears room for the processes as they are now, while they go on running. Without
-/// room, or if nothing can be told yet, all of it is left to the moment when they stand still.
+/// Takes and clears room for the processes as they are now, while they go on running. Without room,
+/// or without an estimate, this is done later, while they are stopped.
 fn reserve(pool: &Pool, target: Target) -> Option<Draft<'_>> {
     let chunks = estimate::chunks(target).ok().flatten()?;
     let mut draft = Draft::begin(pool).ok()?;

@@ -73,8 +73,8 @@ pub fn regions(
     regions
 }
 
-/// Whether a mapping of the image is watched by farfork, to see which pages the clone touches. That
-/// is no business of the program's, which could not tell.
+/// Whether farfork watches a mapping of the image, to see which pages the clone touches. The
+/// program does not see the difference.
 pub fn is_profiled(pid: i32, mapping: &Mapping) -> bool {
     let may_be = mapping.has("uw") && !mapping.has("um") && !mapping.has("ui");
     let look = || memory::is_watched(&open_pagemap(pid).ok()?, mapping.start).ok();
@@ -269,7 +269,7 @@ fn touched(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, C
     present(pid, pagemap, start, end, |_| true)
 }
 
-/// Pages of a private mapping that are no longer those of its file.
+/// Pages of a private mapping that differ from those of its file.
 fn changed(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, CheckpointError> {
     present(pid, pagemap, start, end, |run| run.categories & memory::PAGE_FILE == 0)
 }

@@ -25,7 +25,7 @@ pub fn refuse(pid: i32, tids: &[i32], refusals: &mut Refusals) -> Result<(), Che
         let thread = format!("/proc/{pid}/task/{tid}");
         if theirs != here && !(is_ghosts(pid, &theirs) && is_called_alike(&thread)) {
             refusals.add(format!("uts namespace of thread {tid}"), causes::namespaces::HOST_NAME);
-            break; // nobody is helped by a line for each of them
+            break; // one line is enough for all of them
         }
     }
     let first = SHARED.map(|kind| of(pid, pid, kind));

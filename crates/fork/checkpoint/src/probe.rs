@@ -1,4 +1,4 @@
-//! What no file of `/proc` tells and no call asks: found out by trying, without a trace.
+//! What neither `/proc` nor a system call shows: found out by trying, without side effects.
 
 use std::fs::{self, File};
 
@@ -13,8 +13,9 @@ use farfork_sys::status::Status;
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 const KEYS: u64 = 16;
 
-/// Refuses a process that may look at any other, and is kept from looking at this one: no kernel
-/// tells by which rules. One that may not is not asked, since everything keeps it from that.
+/// Refuses a process that may look at any other, and is kept from looking at this one: the kernel
+/// does not show by which rules. One that may not is not asked, since everything keeps it from
+/// that.
 pub fn refuse_confined(
     injector: &Injector<'_>,
     pid: i32,

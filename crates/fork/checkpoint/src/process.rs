@@ -41,7 +41,7 @@ pub fn collect(
     let dumpable = leader.call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as u64, 0, 0, 0, 0, 0])?;
     let thp_disable =
         leader.call(libc::SYS_prctl, [libc::PR_GET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?;
-    // Linux 6.4; an error means that there is no such thing.
+    // Linux 6.4; an error means that the kernel does not have it.
     let merges = leader.try_call(libc::SYS_prctl, [PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0])?;
     // Linux 6.3, likewise.
     let exec_gain = leader.try_call(libc::SYS_prctl, [PR_GET_MDWE, 0, 0, 0, 0, 0])?;

@@ -6,9 +6,9 @@
 //!  smaps, fd ─► one file per inode ─► kind, seals, extents with data ─► packed windows
 //!                        └─► who else has it? ─► refusal
 //! ```
-//! Invariants: an object is told by device and inode, whatever maps or holds it, and a segment of
-//! System V by its id, which is the number of its inode as that of another may be; its whole content
-//! is carried, since `mremap` and `read` reach what is not mapped; a channel to another process is
+//! Invariants: an object is identified by device and inode, whatever maps or holds it, and a System
+//! V segment by its id, since its inode number may be that of another file; its whole content is
+//! carried, since `mremap` and `read` reach what is not mapped; a channel to another process is
 //! never cut in silence.
 
 mod elsewhere;
@@ -71,7 +71,8 @@ impl Found {
 
 impl Objects {
     /// Adds those behind the mappings and descriptors of a process; what cannot be carried goes to
-    /// `refusals`. An image that it maps, in memory, is none, nor is what else of farfork a clone maps.
+    /// `refusals`. An image that it maps is not an object, nor is what else of farfork a clone
+    /// maps.
     pub fn add_process(
         &mut self,
         pid: i32,
@@ -235,8 +236,8 @@ impl Objects {
     }
 }
 
-/// The object under a mapping. Who may not open it there (CAP_CHECKPOINT_RESTORE) may where the
-/// process has a descriptor of it.
+/// The object under a mapping. Without CAP_CHECKPOINT_RESTORE it cannot be opened there, but it can
+/// through a descriptor that the process has of it.
 fn open_mapped(pid: i32, mapping: &Mapping) -> io::Result<File> {
     mapping.open(pid).or_else(|refused| open_held(pid, mapping).ok_or(refused))
 }

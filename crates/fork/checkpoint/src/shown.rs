@@ -1,8 +1,8 @@
-//! Pages that a clone has in common with its image, where it matters who touches them.
+//! Pages that a clone has in common with its image, where a read by farfork would show.
 //!
-//! To read them from the process would map them there. Whoever watches it would take it that the
-//! program has touched them; where its pages are supplied one by one, it would get copies of all.
-//! They are read from the pool that the clone maps.
+//! To read them from the process would map them there. A profile would then count them as accessed
+//! by the program; a clone whose pages are supplied one by one would get copies of all. They are
+//! read from the pool that the clone maps.
 
 use std::fs::File;
 

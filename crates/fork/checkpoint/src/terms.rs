@@ -1,4 +1,4 @@
-//! What whoever asks for a checkpoint chooses.
+//! What the caller of a checkpoint chooses.
 
 use crate::descriptors::Connections;
 
@@ -26,7 +26,7 @@ impl Fate {
 pub struct Terms {
     /// What becomes of the processes.
     pub fate: Fate,
-    /// Whether the caller vouches that no request of Linux AIO is under way, which the kernel tells
-    /// nobody. A clone is never told of one that was.
+    /// Whether the caller declares that no Linux AIO request is in progress, which the kernel does
+    /// not show. A clone never gets the result of one that was.
     pub aio_is_idle: bool,
 }

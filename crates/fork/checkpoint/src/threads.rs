@@ -80,7 +80,7 @@ pub fn is_any_in_window(frozen: &Frozen) -> Result<bool, CheckpointError> {
     Ok(false)
 }
 
-/// What only the thread itself is told.
+/// What the kernel shows only to the thread itself.
 struct Asked {
     alternate_stack: (u64, u32, u64),
     clear_child_tid: u64,

@@ -9,7 +9,7 @@ use crate::refuse::Cause;
 /// Why descriptors could not be collected.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptorError {
-    /// `/proc` does not tell.
+    /// `/proc` cannot be read.
     #[error(
         "cannot read {what} of process {pid} from /proc ({reason}): run as root or as the \
          process's owner, with the /proc of its PID namespace mounted"

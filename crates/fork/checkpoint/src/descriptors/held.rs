@@ -10,7 +10,7 @@ use crate::refuse::causes;
 
 const ASYNC: u32 = libc::O_ASYNC as u32;
 
-/// What a description holds: locks and leases with their processes, and whom it signals.
+/// What a description holds: locks and leases with their processes, and the process it signals.
 pub type Held = (Vec<(i32, Lock)>, Option<Notice>);
 
 /// What the description behind `group`, descriptors of one or several processes, holds besides its
@@ -89,7 +89,7 @@ fn check(lock: &Lock, line: &str, file: &OpenFile) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whom the description signals: processes and groups of the image are carried.
+/// The process or group that the description signals. Those of the image are carried.
 fn notice(entry: &Entry, subject: &Subject, file: u32, is_async: bool) -> Result<Notice, Stop> {
     let failed = || asking(subject.pid, format!("the process that fd {} signals", entry.fd));
     let description = subject.open(entry)?;

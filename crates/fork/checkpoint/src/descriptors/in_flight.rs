@@ -1,6 +1,6 @@
 //! Messages that wait in Unix sockets within the processes, and the descriptors that come with them
-//! (SCM_RIGHTS). Looking at a message makes duplicates here, which tell what is in flight: what
-//! a process also has open, or what nobody has but the message.
+//! (SCM_RIGHTS). Looking at a message makes duplicates here. They show what is in flight: a file
+//! that a process also has open, or one that only the message refers to.
 //!
 //! A socket in flight may have messages waiting itself: it is looked at like the others, in turn.
 

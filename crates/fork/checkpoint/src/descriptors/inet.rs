@@ -1,5 +1,5 @@
-//! Sockets of the Internet protocols. What others find by its address is made again at that
-//! address; a TCP connection stays the parent's, and the clone is told that its own was reset.
+//! Sockets of the Internet protocols. A socket that others find by its address is made again at
+//! that address. A TCP connection stays the parent's, and the clone's is reset.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -69,7 +69,7 @@ pub fn capture(
 }
 
 /// Lets the connection behind `entry` end in a reset when the process dies, so that its port is
-/// free for the clone that takes its place, and its peer is told at once.
+/// free for the clone that takes its place, and its peer notices at once.
 pub fn reset_on_death(entry: &Entry, subject: &Subject) -> Result<(), DescriptorError> {
     if subject.is_shared(&entry.link) {
         return Ok(());
@@ -119,33 +119,34 @@ fn tcp_role(socket: &OwnedFd) -> Result<SocketRole, Errno> {
     let known = tcp_state(socket.as_fd())?;
     Ok(match known.state {
         LISTENING => SocketRole::Listening { backlog: known.backlog },
-        CLOSED => closed_role(told(socket)?),
+        CLOSED => closed_role(poll_state(socket)?),
         _ => SocketRole::Ended { is_reset: true },
     })
 }
 
-/// A connection over several paths outlives the first of them, of which alone `TCP_INFO` tells.
+/// A connection over several paths outlives the first of them, the only one that `TCP_INFO`
+/// describes.
 fn mptcp_role(socket: &OwnedFd) -> Result<SocketRole, Errno> {
     if sockopt::socket_acceptconn(socket)? {
         return tcp_role(socket);
     }
-    let told = told(socket)?;
+    let polled = poll_state(socket)?;
     // One on its way to its peer has no peer yet, and is not hung up either.
-    let is_over = peer_address(socket.as_fd()).is_err() && told.contains(PollFlags::HUP);
-    Ok(if is_over { closed_role(told) } else { SocketRole::Ended { is_reset: true } })
+    let is_over = peer_address(socket.as_fd()).is_err() && polled.contains(PollFlags::HUP);
+    Ok(if is_over { closed_role(polled) } else { SocketRole::Ended { is_reset: true } })
 }
 
 /// What a socket in the state CLOSED was, by what it is ready for.
-fn closed_role(told: PollFlags) -> SocketRole {
-    if !told.contains(PollFlags::RDHUP) {
+fn closed_role(polled: PollFlags) -> SocketRole {
+    if !polled.contains(PollFlags::RDHUP) {
         return SocketRole::Idle;
     }
-    SocketRole::Ended { is_reset: told.contains(PollFlags::ERR) }
+    SocketRole::Ended { is_reset: polled.contains(PollFlags::ERR) }
 }
 
 /// Whether a connection that a clone cannot have is not over in the process itself.
 fn is_open(socket: &OwnedFd) -> Result<bool, Errno> {
-    Ok(!told(socket)?.contains(PollFlags::HUP))
+    Ok(!poll_state(socket)?.contains(PollFlags::HUP))
 }
 
 /// A connection that another process holds as well would not go when this one dies.
@@ -157,14 +158,14 @@ fn check_alone(entry: &Entry, subject: &Subject, words: &str) -> Result<(), Stop
 }
 
 /// What the socket is ready for, which takes nothing from it.
-pub fn told(socket: &OwnedFd) -> Result<PollFlags, Errno> {
+pub fn poll_state(socket: &OwnedFd) -> Result<PollFlags, Errno> {
     let mut asked = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
     poll(&mut asked, Some(&Timespec::default()))?;
     Ok(asked[0].revents())
 }
 
 fn check_shutdown(socket: &OwnedFd, words: &str) -> Result<Result<(), Stop>, Errno> {
-    if !told(socket)?.contains(PollFlags::RDHUP) {
+    if !poll_state(socket)?.contains(PollFlags::RDHUP) {
         return Ok(Ok(()));
     }
     Ok(Err(refuse_detail(words, causes::sockets::SHUT_DOWN)))

@@ -1,5 +1,5 @@
-//! Groups that a socket has joined. No socket lists its own, but each tells how it filters the
-//! senders of one that it is asked about: it is asked about all that its namespace has joined.
+//! Groups that a socket has joined. A socket does not list its groups, but it returns its filter of
+//! senders for a given group. So it is asked about all groups that its namespace has joined.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};

@@ -37,7 +37,7 @@ pub fn capture(entry: &Entry, subject: &Subject, socket: &OwnedFd, kind: SocketK
         Some(causes::sockets::NETLINK_STATE)
     } else if !inet::is_at_home(socket, &new).map_err(failed())? {
         Some(causes::sockets::OTHER_NAMESPACE)
-    } else if inet::told(socket).map_err(failed())?.contains(PollFlags::IN) {
+    } else if inet::poll_state(socket).map_err(failed())?.contains(PollFlags::IN) {
         Some(causes::sockets::NETLINK_WAITING)
     } else {
         None

@@ -60,7 +60,7 @@ impl Network {
         packet_sockets(self.place()).ok()
     }
 
-    /// A socket there that nobody has set anything on.
+    /// A new socket there, with the default settings.
     pub fn new_socket(&self, kind: SocketKind) -> Result<Rc<OwnedFd>, DescriptorError> {
         if let Some(known) = self.new.borrow().get(&kind) {
             return Ok(Rc::clone(known));

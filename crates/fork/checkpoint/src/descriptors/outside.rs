@@ -1,4 +1,4 @@
-//! Who else has what the processes of an image have open.
+//! Other processes that have open what the processes of an image have open.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! Pipes, named ones too: both ends in the process, or one whose other end is held by nobody.
-//! Everything else leads out of the process.
+//! Pipes, named ones too: both ends in the process, or one whose other end is closed. Everything
+//! else leads out of the process.
 //!
 //! A named pipe of which the process has both ends is carried as a pipe of the clone's own: the
 //! kernel has one pipe for a name, and a clone that came by it would take the parent's bytes.
@@ -68,8 +68,8 @@ fn leads_outside(
     if readers > 0 && writers > 0 {
         return Ok(false);
     }
-    // A standard stream came from outside even if its other end is gone by now. For the others
-    // the kernel tells whether anyone, seen or not, has the other end.
+    // A standard stream came from outside even if its other end is gone by now. For the others the
+    // kernel shows whether any process, seen or not, has the other end.
     Ok(entry.is_standard() || !is_hung_up(entry, subject, pipe)?)
 }
 

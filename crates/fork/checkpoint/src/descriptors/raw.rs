@@ -1,5 +1,5 @@
-//! Peers of raw IP sockets. They have no port, and without one the kernel does not tell a peer to
-//! who asks the socket; its table in `/proc` does.
+//! Peers of raw IP sockets. They have no port, and without one the socket does not return its peer.
+//! The kernel's table in `/proc` shows it.
 
 use std::fs;
 

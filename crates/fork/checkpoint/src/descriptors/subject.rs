@@ -66,7 +66,7 @@ impl Subject {
         self.surroundings.has_socket(inode)
     }
 
-    /// What the kernel tells of the Unix socket with this inode.
+    /// What the kernel shows of the Unix socket with this inode.
     pub fn unix_socket(&self, inode: u32) -> Option<&UnixSocket> {
         self.surroundings.unix_socket(inode)
     }

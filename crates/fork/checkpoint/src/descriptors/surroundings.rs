@@ -151,7 +151,7 @@ impl Surroundings {
         self.sockets.contains(&u64::from(inode))
     }
 
-    /// What the kernel tells of the Unix socket with this inode.
+    /// What the kernel shows of the Unix socket with this inode.
     pub fn unix_socket(&self, inode: u32) -> Option<&UnixSocket> {
         self.unix.get(&inode)
     }

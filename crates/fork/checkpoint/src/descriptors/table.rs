@@ -35,7 +35,7 @@ pub struct Entry {
     pub held: Option<OwnedFd>,
 }
 
-/// Who captures a descriptor.
+/// Which module captures a descriptor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Kind<'e> {
     /// An inode without a name; the kernel's word for it.
@@ -105,7 +105,7 @@ impl Entry {
         }
     }
 
-    /// Who captures it.
+    /// Which module captures it.
     pub fn kind(&self) -> Kind<'_> {
         let file_type = self.inode.file_type();
         if let Some(name) = self.anonymous_name() {

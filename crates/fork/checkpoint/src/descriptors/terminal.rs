@@ -16,7 +16,7 @@ use super::table::Entry;
 use crate::refuse::causes;
 use crate::stat::{self, Stat};
 
-/// A terminal that is no master: the process's own if it has the master.
+/// A terminal that is not a master: the process's own if it has the master.
 pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     let number = pty::slave_number(entry);
     let Some(terminal) = number.and_then(|number| subject.terminal(number)) else {

@@ -25,8 +25,8 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     timer.ok_or_else(|| unexpected(subject.pid, format!("timer of fd {}", entry.fd)).into())
 }
 
-/// The kernel tells how much time is left. `now_ns` is what a clock says to the process: a timer
-/// that was set to a moment is due at that moment in a clone, too.
+/// The kernel shows the time left. `now_ns` is the process's time on a clock: a timer that was set
+/// to a moment is due at that moment in a clone, too.
 fn timer(info: &FdInfo, now_ns: impl Fn(i32) -> u64) -> Option<OpenFile> {
     let clock = info.value("clockid")?.parse().ok()?;
     let ticks = info.value("ticks")?.parse().ok()?;

@@ -45,7 +45,7 @@ pub fn capture(entry: &Entry, subject: &Subject, socket: &OwnedFd) -> Capture {
     }
 }
 
-/// A socket that is connected to nobody, in words and its role.
+/// A socket without a connection: its description and its role.
 fn alone(
     entry: &Entry,
     subject: &Subject,
@@ -82,7 +82,8 @@ fn file_of(subject: &Subject, path: &[u8]) -> Option<SocketFile> {
     let seen = format!("/proc/{}/{from}/{path}", subject.pid);
     let seen = Path::new(&seen);
     let file = fs::symlink_metadata(seen).ok().filter(|file| file.file_type().is_socket())?;
-    // A handle tells where its directory is, and is not told to whoever watches that.
+    // A handle shows where its directory is, and opening it is not an event to watchers of the
+    // directory.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = open(seen.parent()?, flags, Mode::empty()).ok()?;
     let directory = fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).ok()?;
@@ -103,10 +104,10 @@ fn check_idle(
     known: &UnixSocket,
 ) -> Result<(), Stop> {
     let failed = || asking(subject.pid, format!("the messages in socket fd {}", entry.fd));
-    let told = inet::told(socket).map_err(failed())?;
+    let polled = inet::poll_state(socket).map_err(failed())?;
     let cause = if known.shutdown != 0 {
         causes::sockets::SHUT_DOWN
-    } else if known.kind != libc::SOCK_STREAM as u32 && told.contains(PollFlags::IN) {
+    } else if known.kind != libc::SOCK_STREAM as u32 && polled.contains(PollFlags::IN) {
         causes::sockets::UNIX_WAITING
     } else {
         return Ok(());
@@ -128,8 +129,8 @@ fn is_unaccepted(known: &UnixSocket) -> bool {
     known.kind != libc::SOCK_DGRAM as u32 && known.shutdown != 3
 }
 
-/// Both ends must be the process's own. The names of streams are not carried: once connected,
-/// they lead nobody anywhere.
+/// Both ends must be the process's own. The names of streams are not carried: a connected stream
+/// accepts no connections by its name.
 fn check_mutual(inode: u32, peer: u32, subject: &Subject) -> Result<(), Stop> {
     let has_name = |inode| {
         subject.unix_socket(inode).is_some_and(|known: &UnixSocket| {

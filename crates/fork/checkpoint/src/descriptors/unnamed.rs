@@ -1,5 +1,5 @@
-//! Regular files that no name leads to any more. If nobody else has one open, the process cannot
-//! tell it from a copy: its content goes into the image, and every clone gets a file of its own.
+//! Regular files that no name leads to any more. If no other process has one open, a copy behaves
+//! the same: its content goes into the image, and every clone gets a file of its own.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};

@@ -22,7 +22,7 @@ use crate::maps::Mapping;
 pub fn heal(frozen: &Frozen, mappings: &[Mapping]) -> Result<Option<(u64, u64)>, CheckpointError> {
     let (pid, vdso) = (frozen.pid(), crate::memory::kernel_range(mappings).1);
     if vdso.0 == vdso.1 {
-        return Ok(None); // nobody has made a call in it
+        return Ok(None); // no checkpointer has made a call in it
     }
     let code = read(pid, vdso)?;
     for tid in frozen.tids() {
@@ -53,7 +53,7 @@ fn is_scratch(mappings: &[Mapping], page: u64) -> bool {
     })
 }
 
-/// Marks a scratch page so that it is found if nobody is left to unmap it.
+/// Marks a scratch page so that the next checkpointer finds it if this one dies.
 pub fn mark(pid: i32, page: u64) -> Result<(), CheckpointError> {
     poke(pid, page + stub::SCRATCH_MARK, stub::MAGIC)
 }

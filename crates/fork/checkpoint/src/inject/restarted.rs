@@ -3,7 +3,7 @@
 //! Some calls that are interrupted go on as `restart_syscall`, for which the kernel keeps what is
 //! left of them. After that no register says which call it was, and in a clone the kernel has
 //! nothing kept: `restart_syscall` would end with EINTR. So the thread goes to sleep once more, and
-//! the function of the kernel that it sleeps in tells.
+//! the function of the kernel that it sleeps in identifies the call.
 
 use std::fs;
 use std::thread::sleep;
@@ -43,7 +43,7 @@ impl Injector<'_> {
 
 impl Lent<'_> {
     /// Goes on with `restart_syscall` and interrupts it again: the number of the call that this is,
-    /// unless the kernel does not tell, or the call has come to its end.
+    /// unless the kernel does not show it, or the call has returned.
     fn sleep_again(&mut self) -> Result<Option<libc::c_long>, CheckpointError> {
         let pid = self.injector.pid();
         let rip = self.injector.stub + stub::CALL;

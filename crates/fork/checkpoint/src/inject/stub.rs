@@ -81,7 +81,7 @@ pub const OWNER: u64 = DATA + 8 * (WORDS as u64 - 1);
 /// Bytes of the whole.
 pub const BYTES: u64 = DATA + 8 * WORDS as u64;
 
-/// Results that tell the kernel to restart a call after a stop, and never reach a program.
+/// Results that make the kernel restart a call after a stop. They never reach a program.
 pub const RESTARTS: [i64; 4] = [-512, -513, -514, RESTART_BLOCK];
 /// The same, where the kernel has kept what is left of the call.
 pub const RESTART_BLOCK: i64 = -516;

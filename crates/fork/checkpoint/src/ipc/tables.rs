@@ -20,7 +20,7 @@ impl Line<'_> {
     }
 }
 
-/// The objects in the text of a table; its heading is none.
+/// The objects in the text of a table, without its heading.
 pub fn parse<T: Row>(text: &str) -> Vec<T> {
     text.lines().filter_map(|line| T::of(&Line(line.split_whitespace().collect()))).collect()
 }
@@ -46,7 +46,7 @@ pub struct Segment {
     pub mode: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Who made it, and who was the last to attach or detach it.
+    /// Pids of its creator, and of the last process to attach or detach it.
     pub users: [i32; 2],
     /// How many mappings there are of it.
     pub attached: u64,
@@ -138,7 +138,7 @@ pub struct Queue {
     pub bytes: usize,
     /// How many messages wait in it.
     pub count: usize,
-    /// Who was the last to send and to receive.
+    /// Pids of the last sender and the last receiver.
     pub users: [i32; 2],
     /// User and group that own it.
     pub owner: (u32, u32),

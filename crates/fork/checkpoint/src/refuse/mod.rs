@@ -68,7 +68,7 @@ impl Refusals {
         self.list.push(Refusal { process: self.process.clone(), object: object.into(), cause });
     }
 
-    /// Whether there is none as yet.
+    /// Whether it is empty so far.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -84,12 +84,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_by_its_cause() {
+    fn a_refusal_names_process_object_and_cause() {
         let mut refusals = Refusals { process: "process 7 (x)".into(), list: Vec::new() };
         refusals.add("process", causes::process::TRACED);
         let refusal = &refusals.into_list()[0];
-        let told = "process 7 (x): process: a debugger traces it; detach the debugger";
-        assert_eq!(refusal.to_string(), told);
+        let message = "process 7 (x): process: a debugger traces it; detach the debugger";
+        assert_eq!(refusal.to_string(), message);
         let json = serde_json::to_string(refusal).expect("texts are JSON");
         let shape = r#"{"process":"process 7 (x)","object":"process","reason":"a debugger traces it","remedy":"detach the debugger"}"#;
         assert_eq!(json, shape);

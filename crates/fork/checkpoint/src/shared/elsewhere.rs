@@ -1,4 +1,4 @@
-//! Who else has a shared object: a clone's copy would be cut off from them.
+//! Other processes that have a shared object: a clone's copy would be cut off from them.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -19,8 +19,8 @@ struct Holder {
     writes: bool,
 }
 
-/// Refuses objects through which one of `pids` and another process could tell each other something.
-/// A process that may not be looked into counts as one that has none.
+/// Refuses objects through which one of `pids` and another process could communicate. A process
+/// that may not be looked into counts as one that has none.
 pub fn refuse(pids: &[i32], found: &[Found], refusals: &mut Refusals) {
     if found.is_empty() {
         return;
@@ -30,7 +30,7 @@ pub fn refuse(pids: &[i32], found: &[Found], refusals: &mut Refusals) {
     let holders: Vec<(usize, Holder)> = others.flat_map(|other| held_by(other, found)).collect();
     for (index, found) in found.iter().enumerate().filter(|(_, found)| !is_constant(found)) {
         let of_this = holders.iter().filter(|(held, _)| *held == index).map(|(_, holder)| holder);
-        // Where nobody writes, nobody is told anything.
+        // Where no process writes, none communicates.
         let Some(holder) = of_this.clone().find(|holder| holder.writes || found.is_written) else {
             continue;
         };

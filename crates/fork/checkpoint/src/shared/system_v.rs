@@ -85,7 +85,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Adds segments in the namespace of process `pid` that nobody has attached.
+    /// Adds segments in the namespace of process `pid` that no process has attached.
     pub fn add_unattached(
         &mut self,
         pid: i32,

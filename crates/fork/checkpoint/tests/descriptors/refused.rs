@@ -14,8 +14,8 @@ fn refusals(script: &str) -> Vec<Refusal> {
 /// descriptors.
 fn check(script: &str, expected: &[(&str, &str)]) {
     let found = refusals(script);
-    let told: Vec<String> = found.iter().map(|refusal| format!("{refusal}")).collect();
-    assert_eq!(found.len(), expected.len(), "{told:#?}");
+    let messages: Vec<String> = found.iter().map(|refusal| format!("{refusal}")).collect();
+    assert_eq!(found.len(), expected.len(), "{messages:#?}");
     for (refusal, (object, reason)) in found.iter().zip(expected) {
         assert!(refusal.object.contains(object), "{refusal} is not about {object}");
         assert!(refusal.cause().why().contains(reason), "{refusal} does not say {reason}");
@@ -93,7 +93,7 @@ stop()
         println!("skipped: this machine does not let root make all of them");
         return;
     };
-    let told: Vec<String> = look(subject.pid()).1.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = look(subject.pid()).1.iter().map(ToString::to_string).collect();
     let expected = [
         "other processes may wait for its answers",
         "program or map of this kernel",
@@ -105,8 +105,8 @@ stop()
         "handles page faults",
         "message queue",
     ];
-    assert_eq!(told.len(), expected.len(), "{told:#?}");
-    for (line, words) in told.iter().zip(expected) {
+    assert_eq!(messages.len(), expected.len(), "{messages:#?}");
+    for (line, words) in messages.iter().zip(expected) {
         assert!(line.contains(words), "{line} does not say {words}");
     }
 }

@@ -42,7 +42,7 @@ fn look(subject: &Subject) -> (Option<Model>, Vec<Refusal>) {
 fn carried(subject: &Subject) -> Model {
     let (model, refusals) = look(subject);
     assert_eq!(refusals, []);
-    let model = model.expect("what is not refused is told");
+    let model = model.expect("a process without refusals has a model");
     assert_eq!(model.validate(), Ok(()));
     model
 }

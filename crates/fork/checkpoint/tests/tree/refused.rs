@@ -1,4 +1,4 @@
-//! What is refused of a tree, and of which process it is told.
+//! What is refused of a tree, and which process a refusal names.
 
 use farfork_checkpoint::{CheckpointError, Target, Terms, dry_run};
 
@@ -13,9 +13,9 @@ fn check(script: &str, expected: &[(&str, &str)]) {
 
 fn check_all(subject: &Subject, expected: &[(&str, &str)]) {
     let (_, found) = look(subject);
-    let told: Vec<String> = found.iter().map(ToString::to_string).collect();
-    assert_eq!(found.len(), expected.len(), "{told:#?}");
-    for (line, (object, reason)) in told.iter().zip(expected) {
+    let messages: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), expected.len(), "{messages:#?}");
+    for (line, (object, reason)) in messages.iter().zip(expected) {
         assert!(line.contains(object) && line.contains(reason), "{line}: not {object}, {reason}");
         assert!(!line.contains(&format!("process {} ", subject.pid())), "{line}: of a child");
     }
@@ -39,7 +39,7 @@ child(apart)
 stop()
 ";
     let Some(subject) = Subject::try_start(&format!("{PRELUDE}{script}")) else {
-        println!("skipped: this machine lets nobody make namespaces");
+        println!("skipped: this machine does not allow new namespaces");
         return;
     };
     check_all(&subject, &[("network namespace", "in another namespace than")]);

@@ -1,5 +1,5 @@
-//! Fanotify groups that are only told of events. Of mounts they are told what happens by way of that
-//! very mount, and a clone has others.
+//! Fanotify groups that only receive events. A mark on a mount reports events through that mount
+//! only, and a clone has other mounts.
 
 use farfork_image::model::{FanotifyMark, FileIdentity, OpenFile};
 use farfork_sys::status::Status;
@@ -27,7 +27,8 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     if group & ASKED_FIRST != 0 {
         return Err(refuse(causes::descriptors::FANOTIFY_ASKED));
     }
-    // Who makes one without that right is told less, and the kernel does not show which it was.
+    // A group made without that capability receives less, and the kernel does not show which kind
+    // it is.
     let holder = Status::read(entry.pid, entry.pid).map_err(|_| strange())?;
     if holder.capabilities[EFFECTIVE] & CAP_SYS_ADMIN == 0 {
         return Err(refuse(causes::descriptors::FANOTIFY_RIGHTS));
