@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use farfork_checkpoint::{Target, Terms};
+use farfork_checkpoint::{CheckpointOptions, Target};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
 use farfork_types::CHUNK_BYTES;
@@ -294,7 +294,7 @@ fn tells_how_far_it_is() -> Outcome {
     let made = farfork_checkpoint::checkpoint(
         &pool,
         Target::Process(subject.pid() as i32),
-        Terms::default(),
+        CheckpointOptions::default(),
         &mut |done, all| {
             told.push((done, all));
         },

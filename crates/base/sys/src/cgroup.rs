@@ -20,14 +20,14 @@ pub struct MemoryGroup {
 
 impl MemoryGroup {
     /// That of process `pid`, if there is one.
-    pub fn of(pid: i32) -> Option<MemoryGroup> {
+    pub fn of_process(pid: i32) -> Option<MemoryGroup> {
         let mounts = proc::text("/proc/self/mounts").ok()?;
         let groups = proc::text(format!("/proc/{pid}/cgroup")).ok()?;
         find(&mounts, &groups)
     }
 
     /// The file that a process enters it by, writing its pid.
-    pub fn entrance(&self) -> PathBuf {
+    pub fn procs_file(&self) -> PathBuf {
         self.directory.join(self.inside()).join("cgroup.procs")
     }
 
@@ -61,7 +61,7 @@ impl MemoryGroup {
     }
 
     /// How many processes of this group were OOM-killed.
-    pub fn kills(&self) -> u64 {
+    pub fn oom_kills(&self) -> u64 {
         let file = if self.is_unified { "memory.events" } else { "memory.oom_control" };
         self.number(file, "oom_kill ").unwrap_or(0)
     }
@@ -119,7 +119,7 @@ impl OwnGroup {
     /// v2, where a group that has processes cannot have groups below it. An existing empty one is
     /// as good as a new one.
     pub fn make(name: &str) -> io::Result<OwnGroup> {
-        let own = MemoryGroup::of(std::process::id() as i32).ok_or_else(|| {
+        let own = MemoryGroup::of_process(std::process::id() as i32).ok_or_else(|| {
             io::Error::new(io::ErrorKind::NotFound, "no memory cgroup hierarchy is mounted")
         })?;
         let parent = own.parent_of_more();
@@ -301,7 +301,7 @@ mod tests {
         write("memory.max", "max\n");
         let group = |is_unified| MemoryGroup { directory: directory.path().into(), is_unified };
         let figures =
-            |group: MemoryGroup| (group.kills(), group.kernel_bytes(), group.limit_bytes());
+            |group: MemoryGroup| (group.oom_kills(), group.kernel_bytes(), group.limit_bytes());
         assert_eq!(figures(group(false)), (3, Some(4096), None));
         assert_eq!(figures(group(true)), (2, Some(8192), None));
         assert_eq!([true, false].map(|kind| group(kind).has_reached_limit()), [true, false]);
@@ -356,7 +356,7 @@ mod tests {
         made.limit(64 << 20).unwrap();
         let mut sleeper = Command::new("sh")
             .args(["-c", "echo $$ >\"$0\" && exec sleep 60"])
-            .arg(made.entrance())
+            .arg(made.procs_file())
             .spawn()
             .unwrap();
         while made.used_bytes().is_none_or(|bytes| bytes == 0) {

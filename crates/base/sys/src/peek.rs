@@ -43,15 +43,15 @@ pub struct Peeked {
 /// A socket while it is looked at. Some of its options are other than the process had them, and
 /// come back when the look ends.
 #[derive(Debug)]
-pub struct Look<'s> {
+pub struct PeekCursor<'s> {
     socket: BorrowedFd<'s>,
     before: Vec<(i32, i32)>,
 }
 
-impl<'s> Look<'s> {
+impl<'s> PeekCursor<'s> {
     /// Begins to look at the head of the queue.
-    pub fn begin(socket: BorrowedFd<'s>) -> Result<Look<'s>, Errno> {
-        let mut look = Look { socket, before: Vec::new() };
+    pub fn begin(socket: BorrowedFd<'s>) -> Result<PeekCursor<'s>, Errno> {
+        let mut look = PeekCursor { socket, before: Vec::new() };
         look.change(libc::SO_PASSCRED, 1)?;
         match look.change(PASS_PIDFD, 0) {
             Ok(()) | Err(Errno::NOPROTOOPT) => {}
@@ -127,7 +127,7 @@ impl<'s> Look<'s> {
     }
 }
 
-impl Drop for Look<'_> {
+impl Drop for PeekCursor<'_> {
     fn drop(&mut self) {
         for (option, value) in self.before.drain(..) {
             let _ = set_option(self.socket, option, &value.to_ne_bytes());
@@ -148,7 +148,7 @@ mod tests {
         for piece in ["a", "bc", "def"] {
             one.write_all(piece.as_bytes()).unwrap();
         }
-        let look = Look::begin(other.as_fd()).unwrap();
+        let look = PeekCursor::begin(other.as_fd()).unwrap();
         let before = |start, bytes| {
             look.seek(start).unwrap();
             look.sent_before_last(bytes).unwrap()
@@ -162,7 +162,7 @@ mod tests {
         let (mut one, mut other) = UnixStream::pair().unwrap();
         one.write_all(b"text").unwrap();
         let mut room = [0; 16];
-        let look = Look::begin(other.as_fd()).unwrap();
+        let look = PeekCursor::begin(other.as_fd()).unwrap();
         look.seek(1).unwrap();
         let seen = look.next(&mut room).unwrap();
         assert_eq!((seen.bytes, seen.is_cut, seen.sender), (3, false, None));

@@ -87,6 +87,6 @@ fn obstacle(
 /// It asks for no event, and so gets none.
 fn has_context(injector: &Injector<'_>, at: u64) -> Result<bool, CheckpointError> {
     let answer =
-        injector.lend(injector.pid())?.try_call(libc::SYS_io_getevents, [at, 0, 0, 0, 0, 0]);
+        injector.thread(injector.pid())?.try_call(libc::SYS_io_getevents, [at, 0, 0, 0, 0, 0]);
     Ok(answer? == 0)
 }

@@ -43,7 +43,7 @@ struct Placed {
 
 impl Ancestor {
     /// The ancestor of the process `pid` with these mappings, if it is a clone.
-    pub fn of(pid: i32, mappings: &[Mapping]) -> Result<Option<Ancestor>, CheckpointError> {
+    pub fn find(pid: i32, mappings: &[Mapping]) -> Result<Option<Ancestor>, CheckpointError> {
         let Some(plan) = mappings.iter().find(|mapping| mapping.start == window::PLAN) else {
             return Ok(None);
         };

@@ -7,8 +7,8 @@ use farfork_sys::kcmp::{self, Shareable};
 use farfork_sys::proc;
 
 use crate::error::{CheckpointError, doing};
-use crate::family::Family;
 use crate::refuse::{Cause, Refusals, causes};
+use crate::tree::StoppedTree;
 
 /// Namespaces of which there is one in an image, and their names. What a process alone may not have
 /// either is refused where it is looked at by itself.
@@ -30,8 +30,8 @@ const APART: [(Shareable, &str, &Cause); 4] = [
 
 /// Refuses members that live in other namespaces than the first, and those that share what only
 /// threads of one process can share in a clone.
-pub fn check(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointError> {
-    let pids = family.pids();
+pub fn check(tree: &StoppedTree, refusals: &mut Refusals) -> Result<(), CheckpointError> {
+    let pids = tree.pids();
     refuse_sharers(&pids, refusals);
     let Some((root, others)) = pids.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Ok(());

@@ -8,8 +8,8 @@ use farfork_pool::{Extent, ImageWriter};
 use farfork_sys::memory;
 
 use crate::error::{CheckpointError, doing};
+use crate::image_pages::ImageBackedPages;
 use crate::runs::Run;
-use crate::shown::Shown;
 
 /// Bytes between two reports of progress: some 20 ms.
 const REPORT_BYTES: usize = 64 << 20;
@@ -17,10 +17,11 @@ const REPORT_BYTES: usize = 64 << 20;
 /// Called with the bytes copied and the bytes to copy in all. The process is stopped meanwhile.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
 
-/// Copies `runs` of a process, of which some pages may be read elsewhere, to where `segments` have them in the chunks of `extents`. Returns the bytes
-/// copied.
+/// Copies `runs` of a process to where `segments` have them in the chunks of `extents`.
+/// `image_pages` are read from the pool. Returns the bytes copied.
 pub fn copy(
-    (pid, shown): (i32, &Shown),
+    pid: i32,
+    image_pages: &ImageBackedPages,
     runs: &[Run],
     segments: &[Segment],
     writer: &mut ImageWriter<'_>,
@@ -38,7 +39,7 @@ pub fn copy(
             let to = &mut bytes[at..at + (end - start) as usize];
             for (index, part) in to.chunks_mut(REPORT_BYTES).enumerate() {
                 let from = start + (index * REPORT_BYTES) as u64;
-                read((pid, &mem), shown, from, part)?;
+                read(pid, &mem, image_pages, from, part)?;
                 copied += part.len() as u64;
                 progress(copied, all);
             }
@@ -49,13 +50,14 @@ pub fn copy(
 }
 
 fn read(
-    (pid, mem): (i32, &File),
-    shown: &Shown,
+    pid: i32,
+    mem: &File,
+    image_pages: &ImageBackedPages,
     from: u64,
     to: &mut [u8],
 ) -> Result<(), CheckpointError> {
     let mut rest = to;
-    for ((start, end), in_pool) in shown.pieces(from, from + rest.len() as u64)? {
+    for ((start, end), in_pool) in image_pages.pieces(from, from + rest.len() as u64)? {
         let (part, after) = rest.split_at_mut((end - start) as usize);
         match in_pool {
             Some(bytes) => part.copy_from_slice(bytes),

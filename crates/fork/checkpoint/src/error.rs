@@ -6,7 +6,7 @@ use std::time::Duration;
 use farfork_image::error::ImageError;
 use farfork_pool::PoolError;
 use farfork_sys::frozen::FrozenGroup;
-use farfork_sys::status::Unreadable;
+use farfork_sys::status::StatusError;
 use farfork_sys::words;
 
 use crate::descriptors::DescriptorError;
@@ -162,8 +162,8 @@ impl CheckpointError {
     }
 }
 
-impl From<Unreadable> for CheckpointError {
-    fn from(Unreadable { pid }: Unreadable) -> CheckpointError {
+impl From<StatusError> for CheckpointError {
+    fn from(StatusError { pid }: StatusError) -> CheckpointError {
         CheckpointError::Proc { pid, what: "the status" }
     }
 }

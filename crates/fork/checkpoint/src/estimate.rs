@@ -6,9 +6,9 @@
 
 use crate::ancestor::Ancestor;
 use crate::error::CheckpointError;
-use crate::family::{Target, children};
 use crate::refuse::Refusals;
 use crate::shared::Objects;
+use crate::tree::{Target, children};
 use crate::{maps, memory};
 
 /// Chunks that the image of `target` would take now, and some for what is to come; none if
@@ -19,7 +19,7 @@ pub fn chunks(target: Target) -> Result<Option<u32>, CheckpointError> {
     for pid in pids(target)? {
         // Empty of one that has ended.
         let mappings = maps::read(pid)?;
-        let ancestor = Ancestor::of(pid, &mappings)?;
+        let ancestor = Ancestor::find(pid, &mappings)?;
         objects.add_process(pid, &mappings, ancestor.as_ref(), &mut refusals)?;
         mapped.push((pid, mappings, ancestor));
     }

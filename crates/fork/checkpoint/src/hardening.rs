@@ -4,7 +4,7 @@
 use farfork_image::model::Hardening;
 
 use crate::error::CheckpointError;
-use crate::inject::{Injector, Lent};
+use crate::inject::{Injector, RemoteThread};
 
 const PR_GET_SPECULATION_CTRL: u64 = 52;
 const ARCH_GET_CPUID: u64 = 0x1011;
@@ -18,7 +18,10 @@ const DISABLED: i64 = 4;
 const SPECULATIONS: [(u32, i64); 3] = [(0, ENABLED), (1, ENABLED), (2, DISABLED)];
 
 /// Asks `thread`; what the kernel or the processor does not know is not set.
-pub fn collect(injector: &Injector<'_>, thread: &Lent<'_>) -> Result<Hardening, CheckpointError> {
+pub fn collect(
+    injector: &Injector<'_>,
+    thread: &RemoteThread<'_>,
+) -> Result<Hardening, CheckpointError> {
     let prctl = |option, second| thread.try_call(libc::SYS_prctl, [option, second, 0, 0, 0, 0]);
     let mut hardening = Hardening::default();
     for (speculation, default) in SPECULATIONS {

@@ -65,7 +65,7 @@ impl Mapping {
         self.end > window::BASE && self.start < window::END
     }
 
-    /// Opens what is mapped, for reading, as a mapping of the process `pid` (CAP_CHECKPOINT_RESTORE).
+    /// Opens what is mapped, for proc_error, as a mapping of the process `pid` (CAP_CHECKPOINT_RESTORE).
     pub fn open(&self, pid: i32) -> io::Result<File> {
         File::open(format!("/proc/{pid}/map_files/{:x}-{:x}", self.start, self.end))
     }

@@ -48,7 +48,7 @@ pub fn regions(
     refusals: &mut Refusals,
 ) -> Regions {
     let mut regions = Regions::default();
-    let mut files = MappedFiles::of(pid);
+    let mut files = MappedFiles::new(pid);
     let is_program = |mapping: &&Mapping| {
         !is_kernels(mapping)
             && !mapping.is_aio_ring()

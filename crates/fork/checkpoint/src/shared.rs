@@ -38,7 +38,7 @@ const TMPFS: i64 = 0x0102_1994;
 /// The shared objects of some processes, each open here.
 #[derive(Debug, Default)]
 pub struct Objects {
-    found: Vec<Found>,
+    found: Vec<FoundObject>,
     by_inode: HashMap<(u64, u64), u32>,
     segments: Segments,
     /// By process and first address of a mapping.
@@ -48,7 +48,7 @@ pub struct Objects {
 }
 
 #[derive(Debug)]
-struct Found {
+struct FoundObject {
     /// The first process that has it.
     pid: i32,
     file: File,
@@ -63,7 +63,7 @@ struct Found {
     attached: u64,
 }
 
-impl Found {
+impl FoundObject {
     fn is_segment(&self) -> bool {
         matches!(self.object.kind, ObjectKind::SystemV(_))
     }
@@ -230,7 +230,15 @@ impl Objects {
         };
         let index = self.found.len() as u32;
         let shown = elsewhere::shown(key.0, key.1);
-        self.found.push(Found { pid, file, object, shown, words, is_written: false, attached: 0 });
+        self.found.push(FoundObject {
+            pid,
+            file,
+            object,
+            shown,
+            words,
+            is_written: false,
+            attached: 0,
+        });
         self.by_inode.insert(key, index);
         Ok(index)
     }

@@ -24,7 +24,7 @@ const SPARED_BYTES: u64 = 4 << 20;
 impl Room {
     /// That of the cgroup of process `pid`.
     pub fn of(pid: i32) -> Room {
-        Room::within(MemoryGroup::of(pid))
+        Room::within(MemoryGroup::of_process(pid))
     }
 
     /// That of this cgroup, if it is known.

@@ -257,7 +257,7 @@ fn arrived(
     let mut warnings = Vec::new();
     // The clone says that it runs just before it does. Whoever hears that must not take its processor
     // away from it then.
-    let _displaces_nobody = farfork_sys::slice::Patience::begin();
+    let _no_preemption = farfork_sys::sched_attr::NoPreemption::begin();
     loop {
         if !speaks(started, channel, deadline)? {
             return Err(started.too_slow(patience).into());

@@ -125,7 +125,7 @@ impl Testbed {
 /// Starts this program as the agent, inside the cgroup from its first moment on.
 fn start_agent(node: &str, cgroup: Option<&OwnGroup>) -> Result<Child, BenchError> {
     let program = std::env::current_exe().map_err(io("find", "this program"))?;
-    let entrance = cgroup.map_or(PathBuf::from("/dev/null"), |group| group.entrance());
+    let entrance = cgroup.map_or(PathBuf::from("/dev/null"), |group| group.procs_file());
     let mut command = Command::new("sh");
     command.args(["-c", "echo $$ >\"$1\"; shift; exec \"$@\"", "sh"]);
     command.arg(entrance).arg(&program).args(["node", "--name", node]);

@@ -10,7 +10,9 @@ use farfork_sys::socket::{local_address, option_bytes, peer_address, tcp_state};
 use farfork_sys::tcp_repair::{enter, snapshot};
 use rustix::io::Errno;
 
-use super::error::{DescriptorError, Stop, asking, refuse_detail, silencing};
+use super::error::{
+    CaptureError, DescriptorError, kernel_error, network_lock_error, refuse_detail,
+};
 use super::handle::Handles;
 use super::network::SocketKind;
 use super::table::{Entry, Kind};
@@ -31,7 +33,7 @@ pub enum Connections {
 
 /// The connections of a process, silent until this is dropped.
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeptConnections {
     name: String,
     namespace: Option<File>,
     sockets: Vec<OwnedFd>,
@@ -39,7 +41,7 @@ pub struct Kept {
     _lock: NetworkLock,
 }
 
-impl Kept {
+impl KeptConnections {
     /// Silences the connections among the files `leaders` of process `pid` and its descendants,
     /// which have these `handles`; nothing if there are none. In the name is what makes it differ
     /// from every other.
@@ -48,7 +50,7 @@ impl Kept {
         pid: i32,
         namespace: Option<File>,
         leaders: &[&Entry],
-    ) -> Result<Option<Kept>, DescriptorError> {
+    ) -> Result<Option<KeptConnections>, DescriptorError> {
         let (mut sockets, mut connections) = (Vec::new(), Vec::new());
         let found = leaders.iter().filter(|entry| entry.kind() == Kind::Socket);
         for entry in found.filter(|entry| !entry.is_standard()) {
@@ -65,8 +67,8 @@ impl Kept {
         let name = format!("farfork-{}-{:x}", pid, since.unwrap_or_default().as_nanos());
         let place = namespace.as_ref().map(AsFd::as_fd);
         let _lock = NetworkLock::hold(place, &format!("{name}-held"), &connections)
-            .map_err(|errno| silencing(pid, errno))?;
-        Ok(Some(Kept { name, namespace, sockets, connections, _lock }))
+            .map_err(|errno| network_lock_error(pid, errno))?;
+        Ok(Some(KeptConnections { name, namespace, sockets, connections, _lock }))
     }
 
     /// Leaves the connections to the clone to come: they stay silent when this process ends, and
@@ -82,10 +84,10 @@ impl Kept {
         &self,
         pid: i32,
         socket: &OwnedFd,
-        (_, _, protocol): SocketKind,
+        SocketKind { protocol, .. }: SocketKind,
         words: &str,
-    ) -> Result<SocketRole, Stop> {
-        let failed = || asking(pid, format!("the TCP connection {words} (TCP_REPAIR)"));
+    ) -> Result<SocketRole, CaptureError> {
+        let failed = || kernel_error(pid, format!("the TCP connection {words} (TCP_REPAIR)"));
         let has_layer = option_bytes(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_ULP, LAYER_BYTES)
             .is_ok_and(|name| name.first().is_some_and(|byte| *byte != 0));
         let is_plain = protocol == libc::IPPROTO_TCP && !has_layer;

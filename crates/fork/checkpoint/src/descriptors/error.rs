@@ -27,7 +27,7 @@ pub enum DescriptorError {
         "cannot get {what} of process {pid} from the kernel ({reason}): run as root, on a kernel \
          with CONFIG_KCMP and CONFIG_UNIX_DIAG"
     )]
-    Asking {
+    Kernel {
         /// The process.
         pid: i32,
         /// The question.
@@ -40,7 +40,7 @@ pub enum DescriptorError {
         "cannot block the packets of the connections of process {pid} ({reason}): run as root, \
          on Linux 5.12 or later with CONFIG_NF_TABLES_INET"
     )]
-    Silencing {
+    NetworkLock {
         /// The process.
         pid: i32,
         /// The kernel's answer.
@@ -49,18 +49,18 @@ pub enum DescriptorError {
 }
 
 /// Turns a failure to lock the network into words.
-pub fn silencing(pid: i32, errno: Errno) -> DescriptorError {
-    DescriptorError::Silencing { pid, reason: words(errno.raw_os_error()) }
+pub fn network_lock_error(pid: i32, errno: Errno) -> DescriptorError {
+    DescriptorError::NetworkLock { pid, reason: words(errno.raw_os_error()) }
 }
 
 /// Turns a failure of a system call into the question that stays unanswered.
-pub fn asking(pid: i32, what: impl Into<String>) -> impl FnOnce(Errno) -> DescriptorError {
+pub fn kernel_error(pid: i32, what: impl Into<String>) -> impl FnOnce(Errno) -> DescriptorError {
     let what = what.into();
-    move |errno| DescriptorError::Asking { pid, what, reason: words(errno.raw_os_error()) }
+    move |errno| DescriptorError::Kernel { pid, what, reason: words(errno.raw_os_error()) }
 }
 
 /// Turns a failure to read `/proc` into words.
-pub fn reading(
+pub fn proc_error(
     pid: i32,
     what: impl Into<String>,
 ) -> impl FnOnce(std::io::Error) -> DescriptorError {
@@ -87,28 +87,28 @@ pub struct Refused {
 
 /// Why the capture of one description ended without a file.
 #[derive(Debug)]
-pub enum Stop {
+pub enum CaptureError {
     /// It cannot be carried.
     Refused(Refused),
     /// It could not be looked at.
     Failed(DescriptorError),
 }
 
-impl From<DescriptorError> for Stop {
-    fn from(error: DescriptorError) -> Stop {
-        Stop::Failed(error)
+impl From<DescriptorError> for CaptureError {
+    fn from(error: DescriptorError) -> CaptureError {
+        CaptureError::Failed(error)
     }
 }
 
 /// What the capture of one description gives.
-pub type Capture = Result<OpenFile, Stop>;
+pub type CaptureResult = Result<OpenFile, CaptureError>;
 
 /// A refusal of what its link in `/proc` already names.
-pub fn refuse(cause: &'static Cause) -> Stop {
+pub fn refuse(cause: &'static Cause) -> CaptureError {
     refuse_detail("", cause)
 }
 
 /// A refusal that says more of what it is about.
-pub fn refuse_detail(detail: impl Into<String>, cause: &'static Cause) -> Stop {
-    Stop::Refused(Refused { detail: detail.into(), cause })
+pub fn refuse_detail(detail: impl Into<String>, cause: &'static Cause) -> CaptureError {
+    CaptureError::Refused(Refused { detail: detail.into(), cause })
 }

@@ -8,7 +8,7 @@ use farfork_image::model::{OpenFile, SocketOption};
 use farfork_sys::packet_diag::Membership;
 use farfork_sys::socket::{integer_option, local_address};
 
-use super::error::{Capture, asking, refuse_detail};
+use super::error::{CaptureResult, kernel_error, refuse_detail};
 use super::inet;
 use super::network::SocketKind;
 use super::subject::Subject;
@@ -29,12 +29,12 @@ pub fn capture(
     entry: &Entry,
     subject: &Subject,
     socket: &OwnedFd,
-    (family, kind, _): SocketKind,
+    SocketKind { family, kind, .. }: SocketKind,
     words: String,
-) -> Capture {
+) -> CaptureResult {
     // Its protocol is part of its address. One that is made without receives nothing as yet.
-    let kind = (family, kind, 0);
-    let failed = || asking(subject.pid, format!("the state of socket fd {}", entry.fd));
+    let kind = SocketKind { family, kind, protocol: 0 };
+    let failed = || kernel_error(subject.pid, format!("the state of socket fd {}", entry.fd));
     let new = subject.network.new_socket(kind)?;
     if !inet::is_at_home(socket, &new).map_err(failed())? {
         return Err(refuse_detail(words, causes::sockets::OTHER_NAMESPACE));

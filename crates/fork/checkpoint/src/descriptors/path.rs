@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use farfork_image::model::{FileIdentity, FileStamp, OpenFile};
 
-use super::error::{Capture, Stop, refuse, refuse_detail};
+use super::error::{CaptureError, CaptureResult, refuse, refuse_detail};
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
 use super::table::{DELETED, Entry};
@@ -17,7 +17,7 @@ use crate::refuse::{Cause, causes};
 /// Minors of major 1 that hold nothing: null, zero, full, random, urandom.
 const STATELESS: [u32; 5] = [3, 5, 7, 8, 9];
 /// A regular file, a directory, or any place that was opened with `O_PATH`.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
     let Some(path) = name(entry, subject)? else {
         return unnamed::capture(entry, subject);
     };
@@ -28,7 +28,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
 }
 
 /// A device without state of its own.
-pub fn device(entry: &Entry, subject: &Subject) -> Capture {
+pub fn device(entry: &Entry, subject: &Subject) -> CaptureResult {
     let device = entry.inode.rdev();
     let (major, minor) = (libc::major(device), libc::minor(device));
     if major != 1 || !STATELESS.contains(&minor) {
@@ -61,7 +61,7 @@ fn by_path(path: PathBuf, entry: &Entry, stamp: Option<FileStamp>, is_kernel_s: 
 }
 
 /// The name that leads to the file, as the process sees names; nothing if it has none left.
-fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
+fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, CaptureError> {
     if !entry.is_text {
         return Err(refuse(causes::files::NOT_UTF_8));
     }
@@ -85,14 +85,14 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
     }
 }
 
-/// Asked of what has no name only. A place can be asked without opening anything.
+/// ThreadState of what has no name only. A place can be asked without opening anything.
 fn is_message_queue(entry: &Entry) -> bool {
     const MAGIC: i64 = 0x1980_0202;
     rustix::fs::statfs(entry.place()).is_ok_and(|kind| kind.f_type == MAGIC)
 }
 
 /// Another name of a file that has lost the one it was opened by, in the same directory.
-fn other_name(entry: &Entry, seen: impl Fn(&str) -> String) -> Result<PathBuf, Stop> {
+fn other_name(entry: &Entry, seen: impl Fn(&str) -> String) -> Result<PathBuf, CaptureError> {
     let directory = Path::new(entry.former_path()).parent().unwrap_or(Path::new("/"));
     let names = fs::read_dir(seen(&directory.to_string_lossy())).into_iter().flatten().flatten();
     let found = names
@@ -109,7 +109,7 @@ fn is_same(named: &Metadata, open: &Metadata) -> bool {
 }
 
 /// What several processes have is there before any but the root of them: it cannot show another.
-pub fn check_inherited(group: &[&Entry]) -> Result<(), Stop> {
+pub fn check_inherited(group: &[&Entry]) -> Result<(), CaptureError> {
     let entry = group[0];
     let is_shared = group.iter().any(|other| other.pid != entry.pid);
     let shows_process = entry
@@ -122,7 +122,7 @@ pub fn check_inherited(group: &[&Entry]) -> Result<(), Stop> {
     Ok(())
 }
 
-fn check_proc(entry: &Entry, subject: &Subject) -> Result<(), Stop> {
+fn check_proc(entry: &Entry, subject: &Subject) -> Result<(), CaptureError> {
     match files::shows_other(Path::new(&entry.link), subject.inner_pid) {
         Some((what, cause)) => Err(refuse_detail(what, cause)),
         None => Ok(()),

@@ -14,15 +14,17 @@ use rustix::pipe::{
     PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, tee,
 };
 
-use super::error::{Capture, DescriptorError, Stop, asking, refuse, refuse_detail};
+use super::context::PipeEnds;
+use super::error::{
+    CaptureError, CaptureResult, DescriptorError, kernel_error, refuse, refuse_detail,
+};
 use super::external;
 use super::subject::Subject;
-use super::surroundings::PipeEnds;
 use super::table::Entry;
 use crate::refuse::causes;
 
 /// One end of a pipe.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
     let is_write_end = entry.info.flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
     let ends = subject.pipe_ends(entry);
     if is_meeting_point(entry, ends) {
@@ -33,7 +35,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
         return Ok(external::of(format!("{} end of a pipe", side(is_write_end))));
     }
     check_ends(ends, entry)?;
-    let failed = || asking(subject.pid, format!("the capacity of pipe {}", entry.fd));
+    let failed = || kernel_error(subject.pid, format!("the capacity of pipe {}", entry.fd));
     let capacity = fcntl_getpipe_size(&pipe).map_err(failed())?;
     let content = if is_write_end { Vec::new() } else { content(entry, subject, &pipe, capacity)? };
     Ok(OpenFile::Pipe {
@@ -76,11 +78,11 @@ fn leads_outside(
 fn is_hung_up(entry: &Entry, subject: &Subject, pipe: &OwnedFd) -> Result<bool, DescriptorError> {
     let mut asked = [PollFd::new(pipe, PollFlags::empty())];
     poll(&mut asked, Some(&Timespec::default()))
-        .map_err(asking(subject.pid, format!("the state of pipe {}", entry.fd)))?;
+        .map_err(kernel_error(subject.pid, format!("the state of pipe {}", entry.fd)))?;
     Ok(asked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }
 
-fn check_ends(ends: PipeEnds, entry: &Entry) -> Result<(), Stop> {
+fn check_ends(ends: PipeEnds, entry: &Entry) -> Result<(), CaptureError> {
     if entry.info.flags & libc::O_ACCMODE as u32 == libc::O_RDWR as u32 {
         return Err(refuse(causes::descriptors::PIPE_BOTH_WAYS));
     }
@@ -96,8 +98,8 @@ fn content(
     subject: &Subject,
     pipe: &OwnedFd,
     capacity: usize,
-) -> Result<Vec<u8>, Stop> {
-    let failed = || asking(subject.pid, format!("the content of pipe {}", entry.fd));
+) -> Result<Vec<u8>, CaptureError> {
+    let failed = || kernel_error(subject.pid, format!("the content of pipe {}", entry.fd));
     let waiting = ioctl_fionread(pipe).map_err(failed())? as usize;
     if waiting == 0 {
         return Ok(Vec::new());

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 
-use super::error::{DescriptorError, reading, unexpected};
+use super::error::{DescriptorError, proc_error, unexpected};
 use super::fdinfo::FdInfo;
 
 /// How the kernel marks a link to a file that has lost its name.
@@ -57,7 +57,7 @@ pub enum Kind<'e> {
 impl Entry {
     fn read(pid: i32, fd: u32, is_roots: bool) -> Result<Entry, DescriptorError> {
         let at = format!("/proc/{pid}/fd/{fd}");
-        let failed = || reading(pid, format!("descriptor {fd}"));
+        let failed = || proc_error(pid, format!("descriptor {fd}"));
         let link = fs::read_link(&at).map_err(failed())?;
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).map_err(failed())?;
         let info = FdInfo::parse(info).ok_or_else(|| unexpected(pid, format!("fdinfo of {fd}")))?;
@@ -78,7 +78,7 @@ impl Entry {
     pub fn again(&self) -> Result<Entry, DescriptorError> {
         let pid = self.pid;
         let held = self.held.as_ref().ok_or_else(|| unexpected(pid, "descriptors in flight"))?;
-        let twin = held.try_clone().map_err(reading(pid, "descriptors in flight"))?;
+        let twin = held.try_clone().map_err(proc_error(pid, "descriptors in flight"))?;
         Entry::in_flight(twin, pid)
     }
 
@@ -189,7 +189,7 @@ pub fn threads(pid: i32) -> Result<Vec<i32>, DescriptorError> {
 }
 
 fn numbers(pid: i32, directory: &str) -> Result<Vec<i32>, DescriptorError> {
-    let failed = || reading(pid, format!("the directory {directory}"));
+    let failed = || proc_error(pid, format!("the directory {directory}"));
     let mut numbers = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/{directory}")).map_err(failed())? {
         let name = entry.map_err(failed())?.file_name();

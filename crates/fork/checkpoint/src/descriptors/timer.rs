@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use farfork_image::clocks;
 use farfork_image::model::OpenFile;
 
-use super::error::{Capture, reading, unexpected};
+use super::error::{CaptureResult, proc_error, unexpected};
 use super::fdinfo::FdInfo;
 use super::subject::Subject;
 use super::table::Entry;
@@ -14,8 +14,8 @@ const ABSOLUTE: u32 = libc::TFD_TIMER_ABSTIME as u32;
 const NS: u64 = 1_000_000_000;
 
 /// A timerfd.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
-    let clocks = clocks::of(subject.pid).map_err(reading(subject.pid, "the clocks"))?;
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
+    let clocks = clocks::of(subject.pid).map_err(proc_error(subject.pid, "the clocks"))?;
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let timer = timer(&entry.info, |clock| match clock {
         libc::CLOCK_MONOTONIC => clocks.read.monotonic_ns as u64,

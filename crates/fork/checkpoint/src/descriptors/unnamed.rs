@@ -9,7 +9,7 @@ use farfork_image::model::{OpenFile, UnnamedFile};
 use rustix::fs::{Mode, OFlags, SeekFrom, fgetxattr, flistxattr, open, seek};
 use rustix::io::Errno;
 
-use super::error::{Capture, Stop, asking, reading, refuse, refuse_detail};
+use super::error::{CaptureError, CaptureResult, kernel_error, proc_error, refuse, refuse_detail};
 use super::external;
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
@@ -20,7 +20,7 @@ use crate::refuse::causes;
 const MOST_BYTES: u64 = 64 << 20;
 
 /// A description of a file without a name.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
     let file = subject.unnamed(entry).ok_or_else(|| refuse(causes::files::DELETED_DIRECTORY))?;
     if subject.is_shared(&entry.link) && entry.is_standard() {
         return Ok(external::of(format!("deleted file {}", entry.former_path())));
@@ -34,15 +34,15 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
 }
 
 /// The file behind `entry`; `taken` bytes of the image are taken by others already.
-pub fn read(entry: &Entry, subject: &Subject, taken: u64) -> Result<UnnamedFile, Stop> {
+pub fn read(entry: &Entry, subject: &Subject, taken: u64) -> Result<UnnamedFile, CaptureError> {
     let directory = directory(entry, subject)?;
-    let failed = || reading(subject.pid, format!("the content of fd {}", entry.fd));
+    let failed = || proc_error(subject.pid, format!("the content of fd {}", entry.fd));
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOATIME)
         .open(entry.place())
         .map_err(failed())?;
-    let asked = || asking(subject.pid, format!("the data ranges of fd {}", entry.fd));
+    let asked = || kernel_error(subject.pid, format!("the data ranges of fd {}", entry.fd));
     let ranges = ranges(&file).map_err(asked())?;
     let bytes: u64 = ranges.iter().map(|(start, end)| end - start).sum();
     if taken + bytes > MOST_BYTES {
@@ -71,7 +71,7 @@ pub fn read(entry: &Entry, subject: &Subject, taken: u64) -> Result<UnnamedFile,
 
 /// The directory the file was in, or the nearest one above that is left of its file system; a
 /// file without a name can be made there.
-fn directory(entry: &Entry, subject: &Subject) -> Result<PathBuf, Stop> {
+fn directory(entry: &Entry, subject: &Subject) -> Result<PathBuf, CaptureError> {
     let root = format!("/proc/{}/root", subject.pid);
     let seen = |path: &Path| PathBuf::from(format!("{root}{}", path.display()));
     let above = Path::new(entry.former_path()).ancestors().skip(1);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use farfork_sys::ptrace::{self, Registers, State};
 
 use super::stub::{self, RESTART_BLOCK};
-use super::{AT_CALL, Injector, Lent};
+use super::{AT_CALL, Injector, RemoteThread};
 use crate::error::{CheckpointError, doing};
 
 /// For so long a thread may take to go to sleep again.
@@ -29,7 +29,7 @@ impl Injector<'_> {
         if !is_restarted || registers.rax as i64 != RESTART_BLOCK {
             return Ok(registers);
         }
-        let mut lent = self.lend(tid)?;
+        let mut lent = self.thread(tid)?;
         let call = lent.sleep_again()?;
         let registers = lent.registers;
         drop(lent);
@@ -41,7 +41,7 @@ impl Injector<'_> {
     }
 }
 
-impl Lent<'_> {
+impl RemoteThread<'_> {
     /// Goes on with `restart_syscall` and interrupts it again: the number of the call that this is,
     /// unless the kernel does not show it, or the call has returned.
     fn sleep_again(&mut self) -> Result<Option<libc::c_long>, CheckpointError> {
@@ -80,7 +80,7 @@ impl Lent<'_> {
             }
         }
         ptrace::interrupt(self.tid).map_err(doing(pid, "stop a thread"))?;
-        let late = Instant::now() + crate::freeze::PATIENCE;
+        let late = Instant::now() + crate::stopped::PATIENCE;
         loop {
             let state = self.stop_by(late)?;
             if self.is_at_call(state)? {

@@ -108,7 +108,7 @@ pub struct Data([u64; WORDS]);
 
 impl Data {
     /// For thread `tid`, which was stopped with `registers` and `mask`.
-    pub fn of(tid: i32, scratch: u64, mask: u64, registers: &Registers) -> Data {
+    pub fn new(tid: i32, scratch: u64, mask: u64, registers: &Registers) -> Data {
         let r = registers;
         let ((rax, target), late) = (resumption(r), if is_restarted(r) { EINTR } else { r.rax });
         Data([
@@ -235,7 +235,7 @@ mod tests {
     fn a_thread_finds_back_to_the_registers_that_it_had() {
         for (number, result) in [(u64::MAX, 7), (0, -512), (35, RESTART_BLOCK), (1, 1), (1, -4)] {
             let own = registers(number, result);
-            let data = Data::of(9, NO_SCRATCH, 3, &own);
+            let data = Data::new(9, NO_SCRATCH, 3, &own);
             let stub = [code(), data.bytes(), 9u64.to_le_bytes().to_vec()].concat();
             assert_eq!(Data::read(&stub), Some(data));
             assert_eq!((data.owner(), data.mask(), data.scratch()), (Some(9), 3, None));
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_call_is_made_again_or_returns_that_it_was() {
-        let tail = |number, result| Data::of(9, NO_SCRATCH, 0, &registers(number, result)).0;
+        let tail = |number, result| Data::new(9, NO_SCRATCH, 0, &registers(number, result)).0;
         let rip = registers(0, 0).rip;
         assert_eq!(tail(0, -512)[10..14], [0, rip - 2, EINTR, rip]);
         assert_eq!(tail(35, RESTART_BLOCK)[10..14], [219, rip - 2, EINTR, rip]);

@@ -75,14 +75,14 @@ impl Ipc {
 
     fn look(&mut self, pids: &[i32], refusals: &mut Refusals) -> io::Result<()> {
         let pid = pids[0];
-        let has = Having { pids, is_own: self.is_own };
+        let ownership = Ownership { pids, is_own: self.is_own };
         for set in table::<Set>(pid)? {
             let users = match inside(pid, move || ipc::semaphore_users(set.id, set.count)) {
                 // A process that may not read it does not use it either.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
                 users => users?,
             };
-            if has.it(&users, &format!("semaphore set {}", set.id), refusals) {
+            if ownership.claims(&users, &format!("semaphore set {}", set.id), refusals) {
                 let values = inside(pid, move || ipc::semaphore_values(set.id, set.count))?;
                 self.semaphores.push(SemaphoreSet {
                     identity: identity(set.id, set.key, set.mode, set.owner, set.creator),
@@ -92,13 +92,13 @@ impl Ipc {
             }
         }
         for queue in table::<Queue>(pid)? {
-            if has.it(&queue.users, &format!("message queue {}", queue.id), refusals) {
+            if ownership.claims(&queue.users, &format!("message queue {}", queue.id), refusals) {
                 self.queues.push(inside(pid, move || read(queue))?);
             }
         }
         let loose = table::<Segment>(pid)?.into_iter().filter(|segment| segment.attached == 0);
         let is_theirs = |segment: &Segment| {
-            has.it(&segment.users, &format!("System V segment {}", segment.id), refusals)
+            ownership.claims(&segment.users, &format!("System V segment {}", segment.id), refusals)
         };
         self.unattached.extend(loose.filter(is_theirs));
         Ok(())
@@ -126,15 +126,15 @@ impl Ipc {
 }
 
 /// Which objects belong to some processes.
-struct Having<'p> {
+struct Ownership<'p> {
     pids: &'p [i32],
     is_own: bool,
 }
 
-impl Having<'_> {
+impl Ownership<'_> {
     /// Whether an object that these `users` were the last to use is theirs; refuses it if another
     /// process used it, too.
-    fn it(&self, users: &[i32], words: &str, refusals: &mut Refusals) -> bool {
+    fn claims(&self, users: &[i32], words: &str, refusals: &mut Refusals) -> bool {
         let is_ours = |user: &i32| self.pids.contains(user);
         if !self.is_own && !users.iter().any(is_ours) {
             return false;

@@ -22,7 +22,7 @@ impl Line<'_> {
 
 /// The objects in the text of a table, without its heading.
 pub fn parse<T: Row>(text: &str) -> Vec<T> {
-    text.lines().filter_map(|line| T::of(&Line(line.split_whitespace().collect()))).collect()
+    text.lines().filter_map(|line| T::parse(&Line(line.split_whitespace().collect()))).collect()
 }
 
 /// An object, as its table has it.
@@ -32,7 +32,7 @@ pub trait Row: Sized + Send + 'static {
     const TABLE: &'static str;
 
     /// The object in a line.
-    fn of(line: &Line<'_>) -> Option<Self>;
+    fn parse(line: &Line<'_>) -> Option<Self>;
 }
 
 /// A segment of shared memory.
@@ -75,7 +75,7 @@ impl Segment {
 impl Row for Segment {
     const TABLE: &'static str = "shm";
 
-    fn of(line: &Line<'_>) -> Option<Segment> {
+    fn parse(line: &Line<'_>) -> Option<Segment> {
         Some(Segment {
             key: line.number(0)?,
             id: line.number(1)?,
@@ -112,7 +112,7 @@ pub struct Set {
 impl Row for Set {
     const TABLE: &'static str = "sem";
 
-    fn of(line: &Line<'_>) -> Option<Set> {
+    fn parse(line: &Line<'_>) -> Option<Set> {
         Some(Set {
             key: line.number(0)?,
             id: line.number(1)?,
@@ -150,7 +150,7 @@ pub struct Queue {
 impl Row for Queue {
     const TABLE: &'static str = "msg";
 
-    fn of(line: &Line<'_>) -> Option<Queue> {
+    fn parse(line: &Line<'_>) -> Option<Queue> {
         Some(Queue {
             key: line.number(0)?,
             id: line.number(1)?,

@@ -49,7 +49,7 @@ pub struct Refusals {
 
 impl Refusals {
     /// An empty list, about process `pid` at first.
-    pub fn of(pid: i32) -> Refusals {
+    pub fn new(pid: i32) -> Refusals {
         let mut refusals = Refusals::default();
         refusals.about(pid);
         refusals

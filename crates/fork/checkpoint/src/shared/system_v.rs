@@ -6,7 +6,7 @@ use std::io;
 use farfork_image::model::{ObjectKind, SharedObject, SystemVSegment};
 use farfork_sys::proc;
 
-use super::{DELETED, Found, Objects};
+use super::{DELETED, FoundObject, Objects};
 use crate::error::{CheckpointError, doing};
 use crate::ipc::{self, Segment};
 use crate::maps::{self, Mapping};
@@ -79,7 +79,15 @@ impl Objects {
         let Some(file) = self.open(pid, mapping, &words, refusals)? else { return Ok(()) };
         let index = self.found.len() as u32;
         let (shown, attached, object) = (mapping.file, segment.attached, object(&segment, key));
-        self.found.push(Found { pid, file, object, shown, words, is_written: true, attached });
+        self.found.push(FoundObject {
+            pid,
+            file,
+            object,
+            shown,
+            words,
+            is_written: true,
+            attached,
+        });
         self.segments.by_id.push((segment.id, index));
         self.by_start.insert((pid, mapping.start), index);
         Ok(())
@@ -105,7 +113,7 @@ impl Objects {
             let (shown, object) = ((0, u64::from(segment.id)), object(segment, segment.key));
             let index = self.found.len() as u32;
             let (is_written, attached) = (true, 0);
-            self.found.push(Found { pid, file, object, shown, words, is_written, attached });
+            self.found.push(FoundObject { pid, file, object, shown, words, is_written, attached });
             self.segments.by_id.push((segment.id, index));
         }
         Ok(())

@@ -1,13 +1,13 @@
 //! Trees of real processes: what an image of them would hold, and what is refused.
 
 mod descriptors;
-mod family;
+mod members;
 mod refused;
 #[path = "../descriptors/subject.rs"]
 mod subject;
 
 use farfork_checkpoint::refuse::Refusal;
-use farfork_checkpoint::{Target, Terms, dry_run};
+use farfork_checkpoint::{CheckpointOptions, Target, dry_run};
 use farfork_image::model::{Member, Model, OpenFile};
 
 use subject::Subject;
@@ -35,7 +35,8 @@ fn start(script: &str) -> Subject {
 
 /// What an image of the tree would hold, and what is refused.
 fn look(subject: &Subject) -> (Option<Model>, Vec<Refusal>) {
-    dry_run(Target::Tree(subject.pid()), Terms::default()).expect("a tree of ours can be looked at")
+    dry_run(Target::Tree(subject.pid()), CheckpointOptions::default())
+        .expect("a tree of ours can be looked at")
 }
 
 /// The image of a tree all of which can be carried.

@@ -1,6 +1,6 @@
 //! What is refused of a tree, and which process a refusal names.
 
-use farfork_checkpoint::{CheckpointError, Target, Terms, dry_run};
+use farfork_checkpoint::{CheckpointError, CheckpointOptions, Target, dry_run};
 
 use crate::subject::Subject;
 use crate::{PRELUDE, look, start};
@@ -24,7 +24,7 @@ fn check_all(subject: &Subject, expected: &[(&str, &str)]) {
 #[test]
 fn children_without_tree_are_refused_with_a_way_out() {
     let subject = start("child(); stop()");
-    let (_, found) = dry_run(Target::Process(subject.pid()), Terms::default()).unwrap();
+    let (_, found) = dry_run(Target::Process(subject.pid()), CheckpointOptions::default()).unwrap();
     let [refusal] = &found[..] else { panic!("{found:?}") };
     assert!(refusal.object.starts_with("child process "));
     assert!(refusal.cause().remedy().contains("--tree"));
@@ -220,7 +220,7 @@ def session(close):
 #[test]
 fn a_tree_that_farfork_is_in_is_refused() {
     let parent = std::os::unix::process::parent_id() as i32;
-    match dry_run(Target::Tree(parent), Terms::default()) {
+    match dry_run(Target::Tree(parent), CheckpointOptions::default()) {
         Err(CheckpointError::Descendant { pid }) => assert_eq!(pid, std::process::id() as i32),
         other => panic!("{:?}", other.map(|found| found.1)),
     }
@@ -235,7 +235,7 @@ child(traced)
 stop()
 ",
     );
-    match dry_run(Target::Tree(subject.pid()), Terms::default()) {
+    match dry_run(Target::Tree(subject.pid()), CheckpointOptions::default()) {
         Err(CheckpointError::Refused(found)) => {
             assert!(found[0].cause().why().contains("debugger"));
             assert!(!found[0].process.contains(&subject.pid().to_string()));

@@ -4,7 +4,7 @@
 use farfork_image::model::{FanotifyMark, FileIdentity, OpenFile};
 use farfork_sys::status::Status;
 
-use super::super::error::{Capture, Stop, refuse, refuse_detail, unexpected};
+use super::super::error::{CaptureError, CaptureResult, refuse, refuse_detail, unexpected};
 use super::super::subject::Subject;
 use super::super::table::Entry;
 use super::{Handle, Line, Place, mounts, refuse_events, root};
@@ -16,8 +16,9 @@ const EFFECTIVE: usize = 2;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
 /// A fanotify group.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
-    let strange = || Stop::from(unexpected(subject.pid, format!("marks of fd {}", entry.fd)));
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
+    let strange =
+        || CaptureError::from(unexpected(subject.pid, format!("marks of fd {}", entry.fd)));
     let mut lines = entry.info.text().lines().filter_map(|line| line.strip_prefix("fanotify "));
     let own = Line(lines.next().ok_or_else(strange)?);
     let (Some(group), Some(event_flags)) = (own.hex("flags"), own.hex("event-flags")) else {

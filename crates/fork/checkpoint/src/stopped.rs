@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use farfork_sys::proc;
 use farfork_sys::ptrace::{self, State};
 
+use crate::diagnose::{self, MEANWHILE};
 use crate::error::{CheckpointError, doing};
-use crate::hindrance::{self, MEANWHILE};
 
 /// All threads of a process have to stop within this time, or all of them go on. So long a thread may
 /// take for a call that is made on its behalf, too.
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// stopped by then cannot be let go of: the kernel does that when the thread ends that has asked
 /// it to stop.
 #[derive(Debug)]
-pub struct Frozen {
+pub struct StoppedProcess {
     pid: i32,
     tids: Vec<i32>,
     /// Threads that were asked to stop and have not been seen to.
@@ -36,16 +36,16 @@ pub struct Frozen {
     was_still: bool,
 }
 
-impl Frozen {
+impl StoppedProcess {
     /// Stops every thread of `pid`.
     ///
     /// # Errors
     /// [`CheckpointError::DoesNotStop`] if that takes too long, [`CheckpointError::NotPermitted`],
     /// [`CheckpointError::Changed`], [`CheckpointError::NoProcess`].
-    pub fn freeze(pid: i32) -> Result<Frozen, CheckpointError> {
+    pub fn stop(pid: i32) -> Result<StoppedProcess, CheckpointError> {
         let (tids, asked, since) = (Vec::new(), Vec::new(), Instant::now());
         let was_still = matches!(proc::state(pid), Some('T' | 'D'));
-        let mut frozen = Frozen { pid, tids, asked, since, is_stopped: false, was_still };
+        let mut frozen = StoppedProcess { pid, tids, asked, since, is_stopped: false, was_still };
         // Threads may start others until the last one is stopped.
         while frozen.stop_new_threads()? {}
         Ok(frozen)
@@ -100,16 +100,16 @@ impl Frozen {
     /// Asks a thread to stop; false if it has ended since it was listed.
     fn ask(&self, tid: i32) -> Result<bool, CheckpointError> {
         if self.was_still {
-            hindrance::of_asking(self.pid, tid)?;
+            diagnose::refuse_frozen_thread(self.pid, tid)?;
         }
         if let Err(error) = ptrace::seize(tid) {
             return match error.raw_os_error() {
                 // The kernel says EPERM of what has ended and is still listed.
-                Some(libc::ESRCH | libc::EPERM) if hindrance::has_ended(self.pid, tid) => {
+                Some(libc::ESRCH | libc::EPERM) if diagnose::has_ended(self.pid, tid) => {
                     if tid == self.pid { Err(self.gone()) } else { Ok(false) }
                 }
                 Some(libc::ESRCH) => Err(self.gone()),
-                Some(libc::EPERM) => Err(hindrance::of_tracing(self.pid, tid)),
+                Some(libc::EPERM) => Err(diagnose::tracing_error(self.pid, tid)),
                 _ => Err(doing(self.pid, "stop a thread")(error)),
             };
         }
@@ -172,7 +172,7 @@ impl Frozen {
             }
             let now = Instant::now();
             if now > next_look {
-                hindrance::of_freezers(self.pid, MEANWHILE)?;
+                diagnose::refuse_frozen(self.pid, MEANWHILE)?;
                 next_look = now + LOOK;
             }
             if now > late {
@@ -185,7 +185,7 @@ impl Frozen {
 
     /// That a thread has not stopped in time.
     pub fn does_not_stop(&self, tid: i32) -> CheckpointError {
-        let why = hindrance::of_stopping(self.pid, tid);
+        let why = diagnose::why_not_stopped(self.pid, tid);
         CheckpointError::DoesNotStop { pid: self.pid, tid, why }
     }
 
@@ -194,7 +194,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for StoppedProcess {
     fn drop(&mut self) {
         for tid in &self.tids {
             // A thread that was killed meanwhile has nothing to be let go.

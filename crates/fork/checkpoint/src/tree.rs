@@ -14,10 +14,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::diagnose::{self, BEFORE};
 use crate::error::CheckpointError;
-use crate::freeze::Frozen;
-use crate::hindrance::{self, BEFORE};
 use crate::refuse::{Cause, Refusals, causes};
+use crate::stopped::StoppedProcess;
 use farfork_sys::status::Status;
 
 /// What is checkpointed.
@@ -39,35 +39,35 @@ impl Target {
 
 /// Processes that are stopped, parents before their children. Dropping it lets them go on.
 #[derive(Debug)]
-pub struct Family {
+pub struct StoppedTree {
     since: Instant,
-    members: Vec<Relative>,
+    members: Vec<TreeProcess>,
 }
 
 /// One of them.
 #[derive(Debug)]
-pub struct Relative {
+pub struct TreeProcess {
     /// Its id here.
     pub pid: i32,
     /// Index of its parent; the first has none.
     pub parent: Option<usize>,
     /// Nothing if it has ended, and its parent has not waited for it.
-    pub frozen: Option<Frozen>,
+    pub stopped: Option<StoppedProcess>,
 }
 
-impl Family {
+impl StoppedTree {
     /// Stops all processes of `target`.
-    pub fn freeze(target: Target) -> Result<Family, CheckpointError> {
-        let root = Frozen::freeze(target.pid())?;
+    pub fn stop(target: Target) -> Result<StoppedTree, CheckpointError> {
+        let root = StoppedProcess::stop(target.pid())?;
         let since = root.since();
-        let root = Relative { pid: target.pid(), parent: None, frozen: Some(root) };
-        let mut family = Family { since, members: vec![root] };
+        let root = TreeProcess { pid: target.pid(), parent: None, stopped: Some(root) };
+        let mut tree = StoppedTree { since, members: vec![root] };
         if let Target::Tree(_) = target {
             // An orphan may come to an ancestor that was looked at before.
-            while family.grow()? {}
-            family.arrange()?;
+            while tree.grow()? {}
+            tree.arrange()?;
         }
-        Ok(family)
+        Ok(tree)
     }
 
     /// Since when the first of them has been stopped.
@@ -76,19 +76,19 @@ impl Family {
     }
 
     /// All of them.
-    pub fn members(&self) -> &[Relative] {
+    pub fn members(&self) -> &[TreeProcess] {
         &self.members
     }
 
     /// Those that live, with their places among all.
-    pub fn living(&self) -> impl Iterator<Item = (usize, &Frozen)> {
+    pub fn living(&self) -> impl Iterator<Item = (usize, &StoppedProcess)> {
         let members = self.members.iter().enumerate();
-        members.filter_map(|(index, member)| Some((index, member.frozen.as_ref()?)))
+        members.filter_map(|(index, member)| Some((index, member.stopped.as_ref()?)))
     }
 
     /// Ids of those that live.
     pub fn pids(&self) -> Vec<i32> {
-        self.living().map(|(_, frozen)| frozen.pid()).collect()
+        self.living().map(|(_, stopped)| stopped.pid()).collect()
     }
 
     /// Whether a process is one of them.
@@ -109,7 +109,7 @@ impl Family {
             }
         };
         // Their parents get SIGCHLD when this tracer has seen the exit; leaders end last.
-        let threads = self.living().flat_map(|(_, frozen)| frozen.tids().iter().rev());
+        let threads = self.living().flat_map(|(_, stopped)| stopped.tids().iter().rev());
         threads.for_each(|tid| wait(&|| is_known_to_have_ended(*tid)));
         let others = self.members.iter().skip(1);
         others.for_each(|member| wait(&|| !Path::new(&format!("/proc/{}", member.pid)).exists()));
@@ -134,24 +134,24 @@ impl Family {
             return Err(CheckpointError::Descendant { pid });
         }
         let Ok(status) = Status::read(pid, pid) else { return Ok(()) }; // ended since it was listed
-        hindrance::of_others(pid, status.tracer)?;
+        diagnose::refuse_other_checkpoint(pid, status.tracer)?;
         if let Some(cause) = obstacle(&status) {
             return Err(refused(pid, "process", cause));
         }
-        hindrance::of_freezers(pid, BEFORE)?;
-        let frozen = match Frozen::freeze(pid) {
-            Ok(frozen) => Some(frozen),
+        diagnose::refuse_frozen(pid, BEFORE)?;
+        let stopped = match StoppedProcess::stop(pid) {
+            Ok(stopped) => Some(stopped),
             Err(_) if has_ended(pid)? => None,
             Err(_) if Status::read(pid, pid).is_err() => return Ok(()),
             Err(error) => return Err(error),
         };
-        self.members.push(Relative { pid, parent: None, frozen });
+        self.members.push(TreeProcess { pid, parent: None, stopped });
         Ok(())
     }
 
     /// Puts parents before their children, now that no process can get other ones any more.
     fn arrange(&mut self) -> Result<(), CheckpointError> {
-        let mut left: Vec<Relative> = self.members.drain(..).collect();
+        let mut left: Vec<TreeProcess> = self.members.drain(..).collect();
         self.members.push(left.remove(0));
         let mut next = 0;
         while next < self.members.len() {
@@ -159,7 +159,7 @@ impl Family {
                 let found = left.iter().position(|member| member.pid == child);
                 let index = found.ok_or(changed(child))?;
                 let member = left.swap_remove(index);
-                self.members.push(Relative { parent: Some(next), ..member });
+                self.members.push(TreeProcess { parent: Some(next), ..member });
             }
             next += 1;
         }
@@ -184,18 +184,18 @@ pub fn look_at(target: Target) -> Result<(), CheckpointError> {
     if status.state == Some('Z') {
         return Err(refused(pid, "main thread", causes::process::MAIN_THREAD_ENDED));
     }
-    hindrance::of_others(pid, status.tracer)?;
+    diagnose::refuse_other_checkpoint(pid, status.tracer)?;
     if let Some(cause) = obstacle(&status) {
         return Err(refused(pid, "process", cause));
     }
     look_at_freezers(target)
 }
 
-/// Refuses what is frozen, before anything is stopped. What is forked meanwhile is looked at later.
+/// Refuses what is stopped, before anything is stopped. What is forked meanwhile is looked at later.
 fn look_at_freezers(target: Target) -> Result<(), CheckpointError> {
     let mut pids = vec![target.pid()];
     while let Some(pid) = pids.pop() {
-        hindrance::of_freezers(pid, BEFORE)?;
+        diagnose::refuse_frozen(pid, BEFORE)?;
         if let Target::Tree(_) = target {
             // One that has ended meanwhile has no children.
             pids.extend(children(pid).unwrap_or_default());
@@ -220,7 +220,7 @@ fn is_known_to_have_ended(tid: i32) -> bool {
 }
 
 fn refused(pid: i32, object: &str, cause: &'static Cause) -> CheckpointError {
-    let mut refusals = Refusals::of(pid);
+    let mut refusals = Refusals::new(pid);
     refusals.add(object, cause);
     CheckpointError::Refused(refusals.into_list())
 }

@@ -20,8 +20,8 @@ pub fn has_ended(pid: i32, tid: i32) -> bool {
 }
 
 /// Refuses a process that is in a frozen cgroup.
-pub fn of_freezers(pid: i32, when: &'static str) -> Result<(), CheckpointError> {
-    match FrozenGroup::of(pid) {
+pub fn refuse_frozen(pid: i32, when: &'static str) -> Result<(), CheckpointError> {
+    match FrozenGroup::find(pid) {
         Some(group) => Err(CheckpointError::Frozen { pid, group: Box::new(group), when }),
         None => Ok(()),
     }
@@ -29,8 +29,8 @@ pub fn of_freezers(pid: i32, when: &'static str) -> Result<(), CheckpointError> 
 
 /// Refuses a thread that cannot be asked to stop, of a process that a signal has stopped: in a frozen
 /// cgroup of version 1 the kernel would have the tracer wait for the thaw.
-pub fn of_asking(pid: i32, tid: i32) -> Result<(), CheckpointError> {
-    match FrozenGroup::of_thread(pid, tid) {
+pub fn refuse_frozen_thread(pid: i32, tid: i32) -> Result<(), CheckpointError> {
+    match FrozenGroup::find_of_thread(pid, tid) {
         Some(group) => {
             Err(CheckpointError::Frozen { pid, group: Box::new(group), when: MEANWHILE })
         }
@@ -40,7 +40,7 @@ pub fn of_asking(pid: i32, tid: i32) -> Result<(), CheckpointError> {
 
 /// Says of an error that a frozen cgroup has led to that it was that: a thread that it keeps from running
 /// looks to a tracer as if it did not stop, or was not there.
-pub fn explain(error: CheckpointError) -> CheckpointError {
+pub fn explain_frozen(error: CheckpointError) -> CheckpointError {
     let pid = match &error {
         CheckpointError::DoesNotStop { pid, .. } | CheckpointError::Changed { pid, .. } => *pid,
         CheckpointError::Kernel { pid, source, .. }
@@ -50,11 +50,11 @@ pub fn explain(error: CheckpointError) -> CheckpointError {
         }
         _ => return error,
     };
-    of_freezers(pid, MEANWHILE).err().unwrap_or(error)
+    refuse_frozen(pid, MEANWHILE).err().unwrap_or(error)
 }
 
 /// Refuses a thread that another farfork holds.
-pub fn of_others(pid: i32, tracer: u32) -> Result<(), CheckpointError> {
+pub fn refuse_other_checkpoint(pid: i32, tracer: u32) -> Result<(), CheckpointError> {
     let name = proc::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
     let program = |id: &str| fs::metadata(format!("/proc/{id}/exe")).ok();
     let is_same = match (program(&tracer.to_string()), program("self")) {
@@ -68,11 +68,11 @@ pub fn of_others(pid: i32, tracer: u32) -> Result<(), CheckpointError> {
 }
 
 /// Why the kernel does not let farfork trace a thread of a process, and what to do.
-pub fn of_tracing(pid: i32, tid: i32) -> CheckpointError {
+pub fn tracing_error(pid: i32, tid: i32) -> CheckpointError {
     let tracer = Status::read(pid, tid).map_or(0, |status| status.tracer);
     let why = why_not_traced(pid, tracer);
     let other = |()| CheckpointError::NotPermitted { pid, why };
-    of_others(pid, tracer).map_or_else(|error| error, other)
+    refuse_other_checkpoint(pid, tracer).map_or_else(|error| error, other)
 }
 
 fn why_not_traced(pid: i32, tracer: u32) -> &'static str {
@@ -105,7 +105,7 @@ fn is_kernel_thread(pid: i32) -> bool {
 }
 
 /// What a thread is at that does not stop, in words.
-pub fn of_stopping(pid: i32, tid: i32) -> String {
+pub fn why_not_stopped(pid: i32, tid: i32) -> String {
     if let Some(child) = vfork_child(pid, tid) {
         return format!(
             "it waits in vfork for child {child}, which has neither exited nor executed a program"

@@ -22,7 +22,7 @@ const _: () = assert!(size_of::<Attributes>() == 48);
 /// Asks for slices of `ns` nanoseconds (0: the kernel's choice) for the calling thread and what it
 /// starts. A thread with short slices runs sooner when it wakes, and no longer in all
 /// (EEVDF, Linux 6.12; without effect before).
-pub fn request(ns: u64) -> io::Result<()> {
+pub fn request_slice(ns: u64) -> io::Result<()> {
     // SAFETY: reads the nice value, which the call below would reset.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let size = size_of::<Attributes>() as u32;
@@ -33,21 +33,21 @@ pub fn request(ns: u64) -> io::Result<()> {
 /// While it exists, the calling thread does not preempt others when it wakes: it waits for a free
 /// processor, or for its turn (`SCHED_BATCH`).
 #[derive(Debug)]
-pub struct Patience {
+pub struct NoPreemption {
     before: Option<Attributes>,
 }
 
-impl Patience {
+impl NoPreemption {
     /// Begins it. A thread under another policy than the usual one stays as it is.
-    pub fn begin() -> Patience {
+    pub fn begin() -> NoPreemption {
         let before = attributes().filter(|own| own.policy == libc::SCHED_OTHER as u32);
-        let patient = |own: &Attributes| Attributes { policy: libc::SCHED_BATCH as u32, ..*own };
-        let before = before.filter(|own| set(&patient(own)).is_ok());
-        Patience { before }
+        let batch = |own: &Attributes| Attributes { policy: libc::SCHED_BATCH as u32, ..*own };
+        let before = before.filter(|own| set(&batch(own)).is_ok());
+        NoPreemption { before }
     }
 }
 
-impl Drop for Patience {
+impl Drop for NoPreemption {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             let _ = set(before);
@@ -74,14 +74,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends_and_leaves_the_slice_as_it_was() {
-        request(3_000_000).unwrap();
+    fn it_ends_and_leaves_the_slice_as_it_was() {
+        request_slice(3_000_000).unwrap();
         let before = attributes().unwrap();
-        let patience = Patience::begin();
+        let calm = NoPreemption::begin();
         let during = attributes().unwrap();
         assert_eq!(during.policy, libc::SCHED_BATCH as u32);
         assert_eq!((during.runtime, during.nice), (before.runtime, before.nice));
-        drop(patience);
+        drop(calm);
         let after = attributes().unwrap();
         assert_eq!((after.policy, after.runtime), (before.policy, before.runtime));
     }

@@ -20,37 +20,38 @@ pub type Piece<'p> = (Run, Option<&'p [u8]>);
 
 /// Where a process shows its image, as far as it is watched or supplied there.
 #[derive(Default)]
-pub struct Shown {
+pub struct ImageBackedPages {
     pool: Option<Pool>,
     /// First address, address after the last, offset in the pool; in address order.
     runs: Vec<(u64, u64, u64)>,
 }
 
-impl Shown {
+impl ImageBackedPages {
     /// Looks at the mappings of a process that stands still.
-    pub fn of(
+    pub fn find(
         pid: i32,
         mappings: &[Mapping],
         ancestor: Option<&Ancestor>,
-    ) -> Result<Shown, CheckpointError> {
-        let Some(ancestor) = ancestor else { return Ok(Shown::default()) };
+    ) -> Result<ImageBackedPages, CheckpointError> {
+        let Some(ancestor) = ancestor else { return Ok(ImageBackedPages::default()) };
         let is_it = |mapping: &&Mapping| {
             ancestor.serves(mapping) || ancestor.backs(mapping) && is_profiled(pid, mapping)
         };
         let mut found = mappings.iter().filter(is_it).peekable();
         if found.peek().is_none() {
-            return Ok(Shown::default());
+            return Ok(ImageBackedPages::default());
         }
-        let mut shown = Shown { pool: Some(Pool::open(&ancestor.path)?), runs: Vec::new() };
+        let mut image_pages =
+            ImageBackedPages { pool: Some(Pool::open(&ancestor.path)?), runs: Vec::new() };
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))
             .map_err(|_| CheckpointError::Proc { pid, what: "the page map" })?;
         for mapping in found {
             let pages = pages_with_content(&pagemap, mapping.start, mapping.end)
                 .map_err(doing(pid, "find the pages in use (PAGEMAP_SCAN, Linux 6.7)"))?;
             let own = pages.into_iter().filter(|run| run.categories & PAGE_FILE == 0);
-            shown.add(mapping, own.map(|run| (run.start, run.end)));
+            image_pages.add(mapping, own.map(|run| (run.start, run.end)));
         }
-        Ok(shown)
+        Ok(image_pages)
     }
 
     /// All of a mapping but the pages that are the process's own.
@@ -90,9 +91,9 @@ mod tests {
     #[test]
     fn what_is_shown_is_a_mapping_without_the_pages_of_ones_own() {
         let mapping = Mapping { start: 10, end: 20, offset: 100, ..Mapping::default() };
-        let mut shown = Shown::default();
-        shown.add(&mapping, [(10, 11), (14, 16)].into_iter());
-        shown.add(&Mapping { start: 20, end: 22, offset: 7, ..Mapping::default() }, [].into_iter());
-        assert_eq!(shown.runs, [(11, 14, 101), (16, 20, 106), (20, 22, 7)]);
+        let mut pages = ImageBackedPages::default();
+        pages.add(&mapping, [(10, 11), (14, 16)].into_iter());
+        pages.add(&Mapping { start: 20, end: 22, offset: 7, ..Mapping::default() }, [].into_iter());
+        assert_eq!(pages.runs, [(11, 14, 101), (16, 20, 106), (20, 22, 7)]);
     }
 }
