@@ -62,7 +62,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         .refused(&["among the last to use it"]),
     Program::of("refuse_ipc_company", Source::C("ipc_namespace"))
         .env(&[("COMPANY", "1")])
-        .refused(&["in the ipc namespace of the process too"]),
+        .refused(&["in the same ipc namespace"]),
     Program::c("refuse_children_namespace").refused(&["its future children get"]),
     Program::c("refuse_thread_root").refused(&["a root and a working directory of its own"]),
     Program::c("refuse_dispatch").refused(&["syscall user dispatch"]),

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boot_is_told_and_is_not_over() {
+    fn this_boot_is_known_and_not_over() {
         let now = Boot::now();
         assert_ne!(now.boot, 0);
         assert_eq!(now, Boot::now());

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_tells_values_and_users() {
+    fn a_set_shows_values_and_users() {
         // SAFETY: calls without memory.
         let set = unsafe {
             let set = Made(libc::semget(libc::IPC_PRIVATE, 3, 0o600), remove_set);

@@ -1,4 +1,4 @@
-//! From which NUMA nodes memory is taken.
+//! NUMA policies: from which nodes memory is taken.
 #![allow(unsafe_code)] // reason: mbind has no wrapper
 
 use std::fmt;

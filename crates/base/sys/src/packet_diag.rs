@@ -83,7 +83,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn memberships_and_rings_are_told() {
+    fn memberships_and_rings_are_shown() {
         let Ok(socket) = socket_in(None, libc::AF_PACKET, libc::SOCK_RAW, 0) else {
             eprintln!("skipped: no right to a packet socket");
             return;

@@ -1,4 +1,5 @@
-//! What waits in a Unix socket, looked at without taking it: bytes, descriptors, credentials.
+//! Looking at the messages in a Unix socket without consuming them: bytes, descriptors,
+//! credentials.
 #![allow(unsafe_code)] // reason: recvmsg makes descriptors that are numbers at first
 
 use std::io::IoSliceMut;
@@ -14,7 +15,7 @@ pub const MOST_DESCRIPTORS: usize = 253;
 /// `SO_PASSPIDFD` (Linux 6.5).
 const PASS_PIDFD: i32 = 76;
 /// What the kernel gives for the ids of a message that was sent without credentials.
-const NOBODY: u32 = 65534;
+const OVERFLOW_ID: u32 = 65534;
 
 /// The sender of a message, with the pid as seen from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +41,8 @@ pub struct Peeked {
     pub sender: Option<Sender>,
 }
 
-/// A socket while it is looked at. Some of its options are other than the process had them, and
-/// come back when the look ends.
+/// Reads the queue of a socket from its head. Some options of the socket are changed meanwhile; the
+/// drop restores them.
 #[derive(Debug)]
 pub struct PeekCursor<'s> {
     socket: BorrowedFd<'s>,
@@ -94,7 +95,7 @@ impl<'s> PeekCursor<'s> {
                     .extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })),
                 ControlMessageOwned::ScmCredentials(sent) => {
                     let sender = Sender { pid: sent.pid(), user: sent.uid(), group: sent.gid() };
-                    let none = Sender { pid: 0, user: NOBODY, group: NOBODY };
+                    let none = Sender { pid: 0, user: OVERFLOW_ID, group: OVERFLOW_ID };
                     peeked.sender = Some(sender).filter(|sender| *sender != none);
                 }
                 _ => {}
@@ -143,7 +144,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_stream_tells_where_its_last_piece_was_sent() {
+    fn a_stream_shows_where_its_last_piece_begins() {
         let (mut one, other) = UnixStream::pair().unwrap();
         for piece in ["a", "bc", "def"] {
             one.write_all(piece.as_bytes()).unwrap();

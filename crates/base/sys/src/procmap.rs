@@ -1,4 +1,4 @@
-//! Asking the kernel what is mapped where (`PROCMAP_QUERY`, Linux 6.11), without a C library.
+//! Looking up mappings (`PROCMAP_QUERY`, Linux 6.11), without a C library.
 #![allow(unsafe_code)] // reason: an ioctl with a struct
 
 use crate::raw::{Errno, syscall};

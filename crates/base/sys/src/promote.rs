@@ -17,14 +17,14 @@ use std::sync::OnceLock;
 
 use crate::procmap::{self, Mapping, Which};
 
-/// Most bytes that one call makes local: the kernel holds the address space's lock for so long.
+/// Most bytes that one call makes local: the kernel holds the lock of the address space during the
+/// call.
 pub const MOST_BYTES: u64 = 64 * 4096;
 
 /// Makes the pages at `address` of process `pid` its own, `bytes` of them and [`MOST_BYTES`] at
 /// most, as far as it may write to them; which that were has to be looked at.
 ///
-/// # Errors
-/// The process has ended, or is not the caller's to look into.
+/// # Errors The process is dead, or the caller may not access its memory.
 pub fn make_local(pid: i32, address: u64, bytes: u64) -> io::Result<()> {
     let nowhere = unreadable()?;
     let local = libc::iovec { iov_base: nowhere as *mut _, iov_len: 1 };
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_told() {
+    fn mappings_are_found() {
         let (at, _file) = mapped(libc::PROT_READ | libc::PROT_WRITE);
         let maps = File::open("/proc/self/maps").unwrap();
         let found = mapping_at(&maps, at + 5000).unwrap().unwrap();

@@ -119,17 +119,17 @@ pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     unsafe { plain(libc::PTRACE_DETACH, tid, signal as usize) }
 }
 
-/// What a traced thread has come to.
+/// The state of a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It has not come to anything since it was last looked at.
+    /// No change since the last look.
     Unchanged,
     /// It has stopped because it was asked to, or, with another signal than SIGTRAP, as its whole
     /// process has.
     Stopped(i32),
     /// It has stopped before it takes this signal, also one that has no name.
     Taking(i32),
-    /// It has ended.
+    /// It is dead.
     Ended,
 }
 

@@ -190,7 +190,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_listening_socket_tells_state_and_backlog() {
+    fn a_listening_socket_shows_state_and_backlog() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         rustix::net::listen(&listener, 7).unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

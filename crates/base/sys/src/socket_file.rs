@@ -58,7 +58,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn only_sockets_of_the_dead_are_removed() {
+    fn only_sockets_of_dead_processes_are_removed() {
         let place = std::env::temp_dir().join(format!("farfork-socket-{}", std::process::id()));
         fs::create_dir_all(&place).unwrap();
         let own = rustix::process::geteuid().as_raw();

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_id_is_refused() {
+    fn other_text_is_not_an_id() {
         for text in
             ["", "00", "0001f7f80ff05060708090a0b0c0d0ea0", "zz017f80ff05060708090a0b0c0d0ea0"]
         {

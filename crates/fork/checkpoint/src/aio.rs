@@ -83,8 +83,8 @@ fn obstacle(
     })
 }
 
-/// Whether the process has the context of the ring at `at`: after a fork the child has the ring alone.
-/// It asks for no event, and so gets none.
+/// Whether the process has the context of the ring at `at`: after a fork the child has the ring
+/// alone. It asks for zero events, so it takes none from the program.
 fn has_context(injector: &Injector<'_>, at: u64) -> Result<bool, CheckpointError> {
     let answer =
         injector.thread(injector.pid())?.try_call(libc::SYS_io_getevents, [at, 0, 0, 0, 0, 0]);

@@ -38,8 +38,7 @@ struct Pages {
     image_pages: ImageBackedPages,
 }
 
-/// Everything about the processes; nothing if they cannot even be asked, which is among the
-/// refusals.
+/// The state of all processes. `None` if they cannot make calls; the refusals then have the reason.
 pub fn collect(
     tree: &StoppedTree,
     options: CheckpointOptions,
@@ -120,7 +119,7 @@ fn refuse_children(tree: &StoppedTree, refusals: &mut Refusals) -> Result<(), Ch
     Ok(())
 }
 
-/// What the processes share, segments of theirs that are not attached, and what is in flight.
+/// Objects that the processes share, their segments without attachments, and memory in flight.
 fn objects(
     seen: &[ObservedProcess<'_>],
     unattached: &[Segment],

@@ -1,4 +1,6 @@
-//! Copying pages into the pool, straight from the process's memory to the pool's.
+//! Copying pages into the pool, straight from the process's memory to the pool's
+//! (`process_vm_readv`). One thread copies: a second one was not faster in a trial on two
+//! processors.
 
 use std::fs::File;
 use std::ops::Range;

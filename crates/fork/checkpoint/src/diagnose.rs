@@ -9,12 +9,12 @@ use farfork_sys::{kcmp, proc};
 use crate::error::CheckpointError;
 use farfork_sys::status::Status;
 
-/// When a cgroup is found to be frozen: before anything was stopped, or after.
+/// For [`CheckpointError::Frozen`]: the cgroup was frozen before the checkpoint.
 pub const BEFORE: &str = "is frozen";
-/// The same, after.
+/// The cgroup was frozen during the checkpoint.
 pub const MEANWHILE: &str = "was frozen while the process was being checkpointed";
 
-/// Whether a thread has ended, to the last bit or all but its number.
+/// Whether a thread is dead or a zombie.
 pub fn has_ended(pid: i32, tid: i32) -> bool {
     Status::read(pid, tid).map_or(true, |status| matches!(status.state, Some('X' | 'Z') | None))
 }
@@ -27,8 +27,8 @@ pub fn refuse_frozen(pid: i32, when: &'static str) -> Result<(), CheckpointError
     }
 }
 
-/// Refuses a thread that cannot be asked to stop, of a process that a signal has stopped: in a frozen
-/// cgroup of version 1 the kernel would have the tracer wait for the thaw.
+/// Refuses a thread in a frozen cgroup, of a process that a signal has stopped. In cgroup v1 an
+/// attempt to stop it would block the tracer until the thaw.
 pub fn refuse_frozen_thread(pid: i32, tid: i32) -> Result<(), CheckpointError> {
     match FrozenGroup::find_of_thread(pid, tid) {
         Some(group) => {
@@ -38,8 +38,8 @@ pub fn refuse_frozen_thread(pid: i32, tid: i32) -> Result<(), CheckpointError> {
     }
 }
 
-/// Says of an error that a frozen cgroup has led to that it was that: a thread that it keeps from running
-/// looks to a tracer as if it did not stop, or was not there.
+/// Replaces an error that a frozen cgroup has caused by one that names the cgroup. To a tracer, a
+/// frozen thread looks as if it did not stop, or did not exist.
 pub fn explain_frozen(error: CheckpointError) -> CheckpointError {
     let pid = match &error {
         CheckpointError::DoesNotStop { pid, .. } | CheckpointError::Changed { pid, .. } => *pid,
@@ -53,7 +53,7 @@ pub fn explain_frozen(error: CheckpointError) -> CheckpointError {
     refuse_frozen(pid, MEANWHILE).err().unwrap_or(error)
 }
 
-/// Refuses a thread that another farfork holds.
+/// Refuses a thread that another farfork traces.
 pub fn refuse_other_checkpoint(pid: i32, tracer: u32) -> Result<(), CheckpointError> {
     let name = proc::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
     let program = |id: &str| fs::metadata(format!("/proc/{id}/exe")).ok();
@@ -93,7 +93,7 @@ fn why_not_traced(pid: i32, tracer: u32) -> &'static str {
     }
 }
 
-/// Where the kernel says so, by a flag in `/proc/PID/stat`.
+/// The kernel shows it by a flag in `/proc/PID/stat`.
 fn is_kernel_thread(pid: i32) -> bool {
     const PF_KTHREAD: u64 = 0x0020_0000;
     /// Field 9 of proc(5), the state being field 3.
@@ -104,7 +104,7 @@ fn is_kernel_thread(pid: i32) -> bool {
     flags.is_some_and(|flags: u64| flags & PF_KTHREAD != 0)
 }
 
-/// What a thread is at that does not stop, in words.
+/// Why a thread does not stop, for messages.
 pub fn why_not_stopped(pid: i32, tid: i32) -> String {
     if let Some(child) = vfork_child(pid, tid) {
         return format!(

@@ -44,7 +44,7 @@ pub enum CheckpointError {
         /// Why not, and what to do.
         why: &'static str,
     },
-    /// A thread went on and on.
+    /// A thread did not stop in time.
     #[error(
         "cannot stop thread {tid} of process {pid}: {why}; all threads go on running; try again \
          when this one has returned from the kernel"
@@ -54,7 +54,7 @@ pub enum CheckpointError {
         pid: i32,
         /// The thread.
         tid: i32,
-        /// What it is at.
+        /// What keeps it from stopping.
         why: String,
     },
     /// A cgroup of the process is frozen, so that it cannot make calls for the checkpoint.
@@ -64,10 +64,10 @@ pub enum CheckpointError {
         pid: i32,
         /// The cgroup.
         group: Box<FrozenGroup>,
-        /// Whether it was so before, in words.
+        /// When it was frozen: before the checkpoint, or during it.
         when: &'static str,
     },
-    /// Another checkpoint of the process has begun before.
+    /// Another checkpoint of the process is in progress.
     #[error(
         "cannot checkpoint process {pid}: another farfork checkpoint of it is in progress \
          (process {tracer}); try again when that has ended"
@@ -78,7 +78,7 @@ pub enum CheckpointError {
         /// The thread that traces it.
         tracer: u32,
     },
-    /// A thread may come back to what a killed checkpointer has left.
+    /// A thread may return to the stub that a killed checkpointer has left.
     #[error(
         "cannot checkpoint process {pid}: thread {tid} runs a signal handler that returns through \
          instructions of a checkpoint that was killed; try again when the handler has returned"
@@ -97,7 +97,7 @@ pub enum CheckpointError {
         /// What it did.
         what: &'static str,
     },
-    /// A clone has not got to its parent's code.
+    /// A thread of a clone has not reached its parent's code.
     #[error(
         "cannot checkpoint process {pid}: a thread of this clone is still in farfork's code \
          after {} s, without CPU time or blocked in the kernel; try again when it runs",
@@ -106,13 +106,13 @@ pub enum CheckpointError {
     Arriving {
         /// The process.
         pid: i32,
-        /// How long it was waited for.
+        /// How long farfork has waited.
         waited: Duration,
     },
     /// Something of the process cannot be carried.
     #[error("cannot checkpoint the process:{}", list(.0))]
     Refused(Vec<Refusal>),
-    /// The kernel did not give what was asked.
+    /// A system call failed.
     #[error("cannot {doing} of process {pid}: {}", words::of(.source))]
     Kernel {
         /// The process.
@@ -131,7 +131,7 @@ pub enum CheckpointError {
         /// The process.
         pid: i32,
     },
-    /// `/proc` does not say what it should.
+    /// A file of `/proc` cannot be read, or has unexpected content.
     #[error("cannot read {what} of process {pid} from /proc: mount /proc of its PID namespace")]
     Proc {
         /// The process.
@@ -172,7 +172,7 @@ fn list(refusals: &[Refusal]) -> String {
     refusals.iter().map(|refusal| format!("\n  {refusal}")).collect()
 }
 
-/// Turns an I/O error into one that says what was being done.
+/// Turns an I/O error into [`CheckpointError::Kernel`], with the operation that failed.
 pub fn doing(pid: i32, doing: &'static str) -> impl Fn(io::Error) -> CheckpointError {
     move |source| CheckpointError::Kernel { pid, doing, source }
 }

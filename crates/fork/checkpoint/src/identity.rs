@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_who_it_is() {
+    fn this_process_has_the_same_ids_in_its_own_namespace() {
         let own = std::process::id() as i32;
         assert!(holds_here(own, &Status::read(own, own).unwrap()));
     }

@@ -15,10 +15,10 @@ use crate::maps::Mapping;
 use crate::memory::is_profiled;
 use crate::runs::Run;
 
-/// Part of a process's memory, and what it shows of the pool, if it does.
+/// A run of a process's memory, and its bytes in the pool if it is mapped from there.
 pub type Piece<'p> = (Run, Option<&'p [u8]>);
 
-/// Where a process shows its image, as far as it is watched or supplied there.
+/// Where a clone maps its image and the mapping is profiled, or its pages are supplied one by one.
 #[derive(Default)]
 pub struct ImageBackedPages {
     pool: Option<Pool>,
@@ -27,7 +27,7 @@ pub struct ImageBackedPages {
 }
 
 impl ImageBackedPages {
-    /// Looks at the mappings of a process that stands still.
+    /// Looks at the mappings of a stopped process.
     pub fn find(
         pid: i32,
         mappings: &[Mapping],

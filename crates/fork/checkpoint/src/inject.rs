@@ -1,8 +1,9 @@
-//! Ownership a stopped thread make system calls, for what the kernel shows only to the process itself.
+//! System calls that a stopped thread makes for the checkpoint. The kernel shows some state only to
+//! the process itself.
 //!
 //! A checkpointer may be killed at any moment, and the kernel then lets go of every thread it has
 //! stopped, with the registers of that moment. A thread may also be kept from running at any
-//! moment, by a cgroup that is stopped, and then makes no call before it is thawed. Invariants:
+//! moment, by a frozen cgroup, and then makes no call before the thaw. Invariants:
 //!
 //! 1. A thread's registers are its own, or point into the [`stub`], whose data is then that
 //!    thread's. Either way it runs on as if nothing had happened, or the next checkpointer brings
@@ -29,18 +30,18 @@ use farfork_sys::memory;
 use farfork_sys::ptrace::{self, Registers, State};
 
 use crate::error::{CheckpointError, doing};
-use crate::stopped::{PATIENCE, StoppedProcess};
+use crate::stopped::{STOP_LIMIT, StoppedProcess};
 use farfork_sys::status::Status;
 
 pub use stub::RESTARTS;
 
-/// How long a thread may take to be stopped that could not make a call: only what runs can be.
-const STOP_PATIENCE: Duration = Duration::from_millis(200);
+/// How long to wait for a thread that did not make its call to stop: only a running thread stops.
+const STOP_AGAIN_LIMIT: Duration = Duration::from_millis(200);
 /// How a stop at a call differs from a stop at a signal.
 const AT_CALL: State = State::Taking(libc::SIGTRAP | 0x80);
 
-/// The means to make calls in a stopped process: instructions in its vDSO and a page of scratch
-/// memory. Dropping it takes both away again.
+/// Makes system calls in a stopped process, by instructions in its vDSO and a page of scratch
+/// memory. Dropping it removes both.
 pub struct Injector<'f> {
     stopped: &'f StoppedProcess,
     vdso: Vec<u8>,
@@ -49,23 +50,24 @@ pub struct Injector<'f> {
     ability: Cell<Ability>,
 }
 
-/// What the threads of the process can do.
+/// Whether the threads of the process can make calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ability {
     Call,
-    /// One did not make its call, and stands still with its own registers again.
+    /// One did not make its call. It is stopped, with its own registers again.
     Stand,
     /// One could not be stopped after that, and is in the stub.
     Nothing,
 }
 
-/// One thread that is lent for calls; its registers and mask come back with the drop.
+/// One thread that makes calls for the checkpoint. Dropping it restores the thread's registers and
+/// signal mask.
 pub struct RemoteThread<'i> {
     injector: &'i Injector<'i>,
     tid: i32,
     registers: Registers,
     mask: u64,
-    /// Whether it was let go on and has not been seen to stop.
+    /// Whether it was resumed and has not been seen to stop.
     runs: Cell<bool>,
 }
 
@@ -108,7 +110,7 @@ impl<'f> Injector<'f> {
         leftover::mark(self.stopped.pid(), page)
     }
 
-    /// Says which thread the data is for.
+    /// Records which thread the data is for.
     fn own(&self, tid: i32) -> Result<(), CheckpointError> {
         self.poke(self.stub + stub::OWNER, &(tid as u64).to_le_bytes())
     }
@@ -128,7 +130,8 @@ impl<'f> Injector<'f> {
         &self.vdso
     }
 
-    /// Borrows a thread. No other thread of the process may be lent meanwhile.
+    /// The thread `tid`, prepared for calls. Only one thread of the process may be in use at a
+    /// time.
     pub fn thread(&self, tid: i32) -> Result<RemoteThread<'_>, CheckpointError> {
         let kernel = |what| doing(self.stopped.pid(), what);
         if self.ability.get() == Ability::Nothing {
@@ -150,7 +153,7 @@ impl<'f> Injector<'f> {
         Ok(lent)
     }
 
-    /// Writes down with what a thread finds back.
+    /// Writes the data from which the thread restores its own state.
     fn prepare(&self, tid: i32, mask: u64, own: &Registers) -> Result<(), CheckpointError> {
         let data = stub::Data::new(tid, self.scratch.get(), mask, own);
         self.poke(self.stub + stub::DATA, &data.bytes())?;
@@ -181,7 +184,7 @@ impl<'f> Injector<'f> {
         Ok(())
     }
 
-    /// Takes the stub away: the word by which it is known goes last.
+    /// Removes the stub. The magic goes last, so that a killed removal can be repeated.
     fn clear(&self) -> Result<(), CheckpointError> {
         self.poke(self.stub + 8, &[0; stub::BYTES as usize - 8])?;
         self.poke(self.stub, &[0; 8])
@@ -208,7 +211,7 @@ impl Drop for Injector<'_> {
         let is_mapped = self.scratch.get() != stub::NO_SCRATCH;
         let can_call = self.ability.get() == Ability::Call;
         let is_unmapped = !is_mapped || can_call && self.unmap_scratch().is_ok();
-        // A process that was killed meanwhile has nothing to be taken away.
+        // A process that was killed meanwhile has no stub to remove.
         let _ = match self.ability.get() {
             Ability::Nothing => Ok(()),
             Ability::Stand if !is_unmapped => self.park(),
@@ -252,7 +255,7 @@ impl RemoteThread<'_> {
         Ok(())
     }
 
-    /// Lets the thread go on in the way of `resume` up to a stop that is `wanted`.
+    /// Resumes the thread by `resume` until a stop that is `wanted`.
     fn until(
         &self,
         resume: fn(i32, i32) -> std::io::Result<()>,
@@ -261,7 +264,7 @@ impl RemoteThread<'_> {
         let mut signal = 0;
         loop {
             self.go_on(resume, signal)?;
-            match self.stop_by(Instant::now() + PATIENCE)? {
+            match self.stop_by(Instant::now() + STOP_LIMIT)? {
                 state if wanted(state) => return Ok(()),
                 // SIGSTOP cannot be blocked: the thread takes it, and the stop that follows.
                 State::Taking(taken) => signal = taken,
@@ -270,7 +273,7 @@ impl RemoteThread<'_> {
         }
     }
 
-    /// Lets the thread go on in the way of `resume`.
+    /// Resumes the thread by `resume`.
     fn go_on(
         &self,
         resume: fn(i32, i32) -> std::io::Result<()>,
@@ -300,12 +303,12 @@ impl RemoteThread<'_> {
         }
     }
 
-    /// Stops the thread after it was let go on. One whose cgroup is stopped stops by this in cgroup
-    /// v2, and in v1 when it is thawed.
+    /// Stops the thread after it was let go on. One in a frozen cgroup stops at once in cgroup v2,
+    /// and after the thaw in v1.
     fn stop(&self) -> Result<(), CheckpointError> {
         let pid = self.injector.pid();
         ptrace::interrupt(self.tid).map_err(doing(pid, "stop a thread"))?;
-        let late = Instant::now() + STOP_PATIENCE;
+        let late = Instant::now() + STOP_AGAIN_LIMIT;
         loop {
             match self.stop_by(late)? {
                 State::Taking(signal) if AT_CALL != State::Taking(signal) => {
@@ -317,7 +320,7 @@ impl RemoteThread<'_> {
     }
 
     /// Brings the thread to a stop from which the kernel restarts an interrupted call by itself.
-    fn give_back(&self) -> Result<(), CheckpointError> {
+    fn restore(&self) -> Result<(), CheckpointError> {
         let pid = self.injector.pid();
         if self.runs.get() {
             self.stop()?;
@@ -335,8 +338,8 @@ impl RemoteThread<'_> {
 
 impl Drop for RemoteThread<'_> {
     fn drop(&mut self) {
-        // A thread that was killed meanwhile has nothing to come back to.
-        if self.give_back().is_err() {
+        // A thread that was killed meanwhile has no state to restore.
+        if self.restore().is_err() {
             self.injector.ability.set(Ability::Nothing);
         }
     }

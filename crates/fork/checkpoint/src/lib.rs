@@ -63,7 +63,7 @@ use refuse::{Refusal, Refusals};
 use tree::StoppedTree;
 pub use tree::Target;
 
-/// A checkpoint that was made.
+/// A finished checkpoint.
 #[derive(Debug)]
 pub struct Checkpoint {
     /// Its id.
@@ -76,16 +76,16 @@ pub struct Checkpoint {
     pub copied_bytes: u64,
     /// Bytes of the pool that the image takes.
     pub pool_bytes: u64,
-    /// How long they stood still.
+    /// How long they were stopped.
     pub frozen: Duration,
     /// How long the page copy took, part of `frozen`.
     pub copying: Duration,
-    /// How long the whole took.
+    /// How long the checkpoint took.
     pub total: Duration,
     pending: Pending,
 }
 
-/// What waits for the image to get its name.
+/// What is kept until the image has its name.
 #[derive(Debug)]
 struct Pending {
     _image: Held,
@@ -107,7 +107,7 @@ impl Checkpoint {
                 // Best effort: without it, a clone may have to wait for a port.
                 let _ = descriptors::reset_on_death(&tree.pids());
             }
-            tree.end();
+            tree.kill();
         }
         Ok(())
     }
@@ -126,9 +126,9 @@ pub fn dry_run(
     Ok((collected.map(|collected| collected.model), refusals.into_list()))
 }
 
-/// Stops processes in their own code: those of a clone that has only just been started may still
-/// be on their way there. Hundreds of threads need time for that, and each look takes them some: the
-/// time between two looks doubles, up to a limit.
+/// Stops processes in their own code. The threads of a clone that was just started may still be in
+/// farfork's code, so it lets them run and tries again. Each try delays the threads: the pause
+/// between two tries doubles, up to a limit.
 fn stop(target: Target) -> Result<StoppedTree, CheckpointError> {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(1);
@@ -142,20 +142,19 @@ fn stop(target: Target) -> Result<StoppedTree, CheckpointError> {
             return Ok(tree);
         }
         drop(tree);
-        // It does not arrive before it is thawed.
+        // A frozen clone would not get there.
         diagnose::refuse_frozen(target.pid(), diagnose::MEANWHILE)?;
-        if begun.elapsed() > ARRIVAL {
-            return Err(CheckpointError::Arriving { pid: target.pid(), waited: ARRIVAL });
+        if begun.elapsed() > ARRIVAL_LIMIT {
+            return Err(CheckpointError::Arriving { pid: target.pid(), waited: ARRIVAL_LIMIT });
         }
         std::thread::sleep(pause);
         pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }
 
-/// How long a clone may take to its parent's code, from the moment that it is said to run. Threads
-/// wait for a processor meanwhile: a busy machine takes its time, and a clone that is held back by
-/// its cgroup as well.
-const ARRIVAL: Duration = Duration::from_secs(20);
+/// How long to wait for a new clone to reach its parent's code. On a busy machine, or in a cgroup
+/// with a CPU limit, its threads wait for a processor.
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Checkpoints `target` into `pool`, by these `options`. `progress` is called with the bytes copied
@@ -185,7 +184,7 @@ pub fn checkpoint(
     let (writer, extents) = draft.room();
     let copied_bytes = collected.copy(writer, extents, progress)?;
     let copying = copy_begun.elapsed();
-    // Those that are to be killed stand still until their image is there to take their place.
+    // Processes that are to be killed stay stopped: what they did after the copy would be lost.
     let frozen = stopped.since().elapsed();
     let tree = Some(stopped).filter(|_| options.disposition != Disposition::Continue);
     let kept = collected.kept.take();

@@ -16,7 +16,7 @@ use crate::stopped::StoppedProcess;
 use crate::{aio, filters, identity, namespaces, probe, process, rseq, threads};
 use farfork_sys::status::Status;
 
-/// A stopped process before it was asked anything.
+/// A stopped process, as seen from outside: it has made no calls for the checkpoint yet.
 pub struct ObservedProcess<'f> {
     stopped: &'f StoppedProcess,
     mappings: Vec<Mapping>,
@@ -26,7 +26,7 @@ pub struct ObservedProcess<'f> {
     own_filters: u32,
 }
 
-/// All of a process but its kinship and its descriptors.
+/// The state of a process without its kinship and its descriptors.
 pub struct CollectedProcess {
     /// As it goes into the model.
     pub member: Member,
@@ -39,10 +39,11 @@ pub struct CollectedProcess {
 }
 
 impl<'f> ObservedProcess<'f> {
-    /// Looks at a process from outside, after threads are back that a killed checkpointer has left.
+    /// Looks at a process from outside, after the threads that a killed checkpointer left in a stub
+    /// have their own state again.
     pub fn observe(stopped: &'f StoppedProcess) -> Result<ObservedProcess<'f>, CheckpointError> {
         let mut mappings = maps::read(stopped.pid())?;
-        let left = leftover::heal(stopped, &mappings)?;
+        let left = leftover::restore_threads(stopped, &mappings)?;
         mappings.retain(|mapping| Some((mapping.start, mapping.end)) != left);
         let ancestor = Ancestor::find(stopped.pid(), &mappings)?;
         let is_under_own = ancestor.is_some() || filters::is_farforks(stopped.pid());

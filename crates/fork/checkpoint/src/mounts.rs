@@ -180,7 +180,7 @@ impl Mounts {
         None
     }
 
-    /// Where this node has what the process has mounted.
+    /// Where this node has mounted what the process has mounted.
     fn source(&self, line: &MountLine, before: &[Mount]) -> Option<PathBuf> {
         let shown = identity(&self.seen(&line.point))?;
         // What it is mounted on has to be there as well.

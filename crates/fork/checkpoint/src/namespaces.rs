@@ -78,7 +78,8 @@ fn is_called_alike(thread: &str) -> bool {
     theirs.is_ok_and(|theirs| theirs == names())
 }
 
-/// Does something in the namespace that `link` leads to: a thread of its own may enter it.
+/// Runs `look` in the namespace that `link` leads to, in a new thread, since a thread that enters a
+/// namespace cannot always leave it.
 pub fn inside<T: Send + 'static>(
     link: PathBuf,
     kind: LinkNameSpaceType,

@@ -2,14 +2,14 @@
 
 use crate::descriptors::Connections;
 
-/// What becomes of processes when their image is there.
+/// What happens to the processes when their image exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Disposition {
     /// They go on.
     #[default]
     Continue,
-    /// They never run again after the moment that the image shows, unless the checkpoint is dropped
-    /// without being settled.
+    /// They are killed when the checkpoint is settled, and do not run between the copy and that. If
+    /// it is dropped unsettled they go on.
     Kill,
     /// They die, and a clone in their place goes on with their TCP connections.
     HandOver,

@@ -300,7 +300,7 @@ mod tests {
     use std::ffi::OsStr;
 
     #[test]
-    fn names_tell_what_an_object_was() {
+    fn a_name_shows_the_kind_of_an_object() {
         let kind = |name: &[u8], no_reserve| kind(Path::new(OsStr::from_bytes(name)), no_reserve);
         let memfd = kind(b"/memfd:a b (deleted) (deleted)", false);
         assert_eq!(memfd, ObjectKind::Memfd(b"a b (deleted)".to_vec()));

@@ -10,14 +10,14 @@ use farfork_sys::ptrace::{self, State};
 use crate::diagnose::{self, MEANWHILE};
 use crate::error::{CheckpointError, doing};
 
-/// All threads of a process have to stop within this time, or all of them go on. So long a thread may
-/// take for a call that is made on its behalf, too.
-pub const PATIENCE: Duration = Duration::from_secs(5);
-/// A thread that takes longer may be in a cgroup that is frozen: how often that is looked at.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long threads may take that are let go of and were about to stop, together.
-const FAREWELL: Duration = Duration::from_millis(50);
-/// How often a thread is looked for before each look costs a pause.
+/// How long all threads of a process may take to stop; after that, all are resumed. Also the limit
+/// for a call that a thread makes for the checkpoint.
+pub const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How often to check whether a slow thread is in a frozen cgroup.
+const FREEZER_CHECK: Duration = Duration::from_millis(50);
+/// How long to wait in all for threads that are about to stop while they are let go.
+const RELEASE_LIMIT: Duration = Duration::from_millis(50);
+/// How many times to look for a thread before pausing between two looks.
 const YIELDS: u32 = 200;
 const PAUSE: Duration = Duration::from_micros(100);
 
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 pub struct StoppedProcess {
     pid: i32,
     tids: Vec<i32>,
-    /// Threads that were asked to stop and have not been seen to.
+    /// Threads that were asked to stop and have not stopped yet.
     asked: Vec<i32>,
     since: Instant,
     is_stopped: bool,
@@ -61,7 +61,7 @@ impl StoppedProcess {
         &self.tids
     }
 
-    /// Since when the first of them has been stopped.
+    /// When the first of them was stopped.
     pub fn since(&self) -> Instant {
         self.since
     }
@@ -144,7 +144,7 @@ impl StoppedProcess {
     /// What becomes of a thread next. One that is at work in the kernel may stop much later, or
     /// when another process has ended that stands still as well.
     fn next_state(&self, tid: i32) -> Result<State, CheckpointError> {
-        match self.state_until(tid, self.since + PATIENCE)? {
+        match self.state_until(tid, self.since + STOP_LIMIT)? {
             Some(state) => Ok(state),
             None => Err(self.does_not_stop(tid)),
         }
@@ -156,7 +156,7 @@ impl StoppedProcess {
     /// [`CheckpointError::Frozen`] as soon as it is seen that a cgroup of the process is frozen: what
     /// is waited for may not come before it is thawed.
     pub fn state_until(&self, tid: i32, late: Instant) -> Result<Option<State>, CheckpointError> {
-        let mut next_look = Instant::now() + LOOK;
+        let mut next_look = Instant::now() + FREEZER_CHECK;
         for round in 0u32.. {
             match ptrace::state(tid) {
                 Ok(State::Unchanged) => {}
@@ -173,7 +173,7 @@ impl StoppedProcess {
             let now = Instant::now();
             if now > next_look {
                 diagnose::refuse_frozen(self.pid, MEANWHILE)?;
-                next_look = now + LOOK;
+                next_look = now + FREEZER_CHECK;
             }
             if now > late {
                 break;
@@ -200,15 +200,15 @@ impl Drop for StoppedProcess {
             // A thread that was killed meanwhile has nothing to be let go.
             let _ = ptrace::detach(*tid, 0);
         }
-        let late = Instant::now() + FAREWELL;
+        let late = Instant::now() + RELEASE_LIMIT;
         for tid in &self.asked {
-            let_go(*tid, late);
+            release(*tid, late);
         }
     }
 }
 
 /// Lets go of a thread that may be about to stop.
-fn let_go(tid: i32, late: Instant) {
+fn release(tid: i32, late: Instant) {
     loop {
         let signal = match ptrace::state(tid) {
             Ok(State::Unchanged) if Instant::now() > late => return,

@@ -64,13 +64,13 @@ impl StoppedTree {
         let mut tree = StoppedTree { since, members: vec![root] };
         if let Target::Tree(_) = target {
             // An orphan may come to an ancestor that was looked at before.
-            while tree.grow()? {}
-            tree.arrange()?;
+            while tree.stop_children()? {}
+            tree.sort()?;
         }
         Ok(tree)
     }
 
-    /// Since when the first of them has been stopped.
+    /// When the first of them was stopped.
     pub fn since(&self) -> Instant {
         self.since
     }
@@ -96,13 +96,13 @@ impl StoppedTree {
         self.members.iter().any(|member| member.pid == pid)
     }
 
-    /// Ends all of them, and waits until those that no parent is left to wait for are gone, so that
-    /// a clone can have their ids.
-    pub fn end(&self) {
+    /// Kills all of them, and waits until all but the first are reaped, so that a clone can have
+    /// their pids. The first has a parent outside, which reaps it.
+    pub fn kill(&self) {
         for member in &self.members {
             let _ = kill(Pid::from_raw(member.pid), Signal::SIGKILL);
         }
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + REAP_LIMIT;
         let wait = |is_over: &dyn Fn() -> bool| {
             while !is_over() && Instant::now() < until {
                 std::thread::sleep(PAUSE);
@@ -116,12 +116,12 @@ impl StoppedTree {
     }
 
     /// Stops the children of all; whether there were any that were not known.
-    fn grow(&mut self) -> Result<bool, CheckpointError> {
+    fn stop_children(&mut self) -> Result<bool, CheckpointError> {
         let (before, mut next) = (self.members.len(), 0);
         while next < self.members.len() {
             for child in children(self.members[next].pid)? {
                 if !self.has(child) {
-                    self.take(child)?;
+                    self.add(child)?;
                 }
             }
             next += 1;
@@ -129,7 +129,7 @@ impl StoppedTree {
         Ok(self.members.len() > before)
     }
 
-    fn take(&mut self, pid: i32) -> Result<(), CheckpointError> {
+    fn add(&mut self, pid: i32) -> Result<(), CheckpointError> {
         if pid == std::process::id() as i32 {
             return Err(CheckpointError::Descendant { pid });
         }
@@ -150,7 +150,7 @@ impl StoppedTree {
     }
 
     /// Puts parents before their children, now that no process can get other ones any more.
-    fn arrange(&mut self) -> Result<(), CheckpointError> {
+    fn sort(&mut self) -> Result<(), CheckpointError> {
         let mut left: Vec<TreeProcess> = self.members.drain(..).collect();
         self.members.push(left.remove(0));
         let mut next = 0;
@@ -167,14 +167,14 @@ impl StoppedTree {
     }
 }
 
-/// How long to wait for killed processes to be gone: some programs that run as pid 1 look for
-/// orphans every few seconds.
-const FAREWELL: Duration = Duration::from_secs(5);
-/// How long the threads of a process that ends may take.
-const ENDING: Duration = Duration::from_secs(1);
+/// How long to wait for killed processes to be reaped: some programs that run as pid 1 reap orphans
+/// every few seconds only.
+const REAP_LIMIT: Duration = Duration::from_secs(5);
+/// How long to wait for the threads of an exiting process.
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Refuses what cannot even be stopped, or could not make calls.
+/// Refuses processes that cannot be stopped, or could not make calls.
 pub fn look_at(target: Target) -> Result<(), CheckpointError> {
     let pid = target.pid();
     if pid == std::process::id() as i32 {
@@ -191,7 +191,8 @@ pub fn look_at(target: Target) -> Result<(), CheckpointError> {
     look_at_freezers(target)
 }
 
-/// Refuses what is stopped, before anything is stopped. What is forked meanwhile is looked at later.
+/// Refuses processes in frozen cgroups, before any process is stopped. Processes forked meanwhile
+/// are checked later.
 fn look_at_freezers(target: Target) -> Result<(), CheckpointError> {
     let mut pids = vec![target.pid()];
     while let Some(pid) = pids.pop() {
@@ -204,7 +205,7 @@ fn look_at_freezers(target: Target) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Why a process cannot even be stopped.
+/// Why a process cannot be stopped.
 fn obstacle(status: &Status) -> Option<&'static Cause> {
     // The kernel lets no process in a PID namespace stop its pid 1.
     let is_stopped_init = status.state == Some('T') && status.innermost_pid == 1;
@@ -225,10 +226,10 @@ fn refused(pid: i32, object: &str, cause: &'static Cause) -> CheckpointError {
     CheckpointError::Refused(refusals.into_list())
 }
 
-/// Whether all of a process has ended, but for its parent's knowledge of it. Its threads end one
-/// after the other.
+/// Whether a process is a zombie with all threads dead. Its threads exit one after the other, so
+/// this waits for them.
 fn has_ended(pid: i32) -> Result<bool, CheckpointError> {
-    let until = Instant::now() + ENDING;
+    let until = Instant::now() + EXIT_LIMIT;
     loop {
         let Ok(status) = Status::read(pid, pid) else { return Ok(false) };
         if status.state != Some('Z') {
@@ -252,7 +253,7 @@ fn tasks(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
     fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten()
 }
 
-/// Ids of the children of a process, whichever thread of it they are children of.
+/// Pids of the children of all threads of a process.
 pub fn children(pid: i32) -> Result<Vec<i32>, CheckpointError> {
     let mut children = Vec::new();
     for task in tasks(pid) {

@@ -1,5 +1,7 @@
-//! TCP connections that go on in a clone, by choice. Their packets are kept away from the first
-//! look at them on: what arrived later would be acknowledged and lost.
+//! TCP connections that go on in a clone, by choice. Their packets are blocked from before the
+//! first look at their queues: data that arrived later would be acknowledged and lost. They are
+//! blocked both ways: a peer that acknowledged what the kernel sent after the look would be ahead
+//! of the clone.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,17 +23,17 @@ use crate::refuse::causes;
 /// `TCP_ESTABLISHED` of the kernel.
 const ESTABLISHED: u8 = 1;
 
-/// What is to become of the TCP connections of a process.
+/// What happens to the TCP connections of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Connections {
-    /// They are over in a clone.
+    /// They are reset in a clone.
     #[default]
     End,
     /// They go on in the clone that takes the place of the process.
     GoOn,
 }
 
-/// The connections of a process, silent until this is dropped.
+/// The connections of a process. Their packets are dropped until this is.
 #[derive(Debug)]
 pub struct KeptConnections {
     name: String,
@@ -42,9 +44,9 @@ pub struct KeptConnections {
 }
 
 impl KeptConnections {
-    /// Silences the connections among the files `leaders` of process `pid` and its descendants,
-    /// which have these `handles`; nothing if there are none. In the name is what makes it differ
-    /// from every other.
+    /// Blocks the packets of the connections among the files `leaders` of process `pid` and its
+    /// descendants, which have these `handles`; `None` without connections. The pid and the time
+    /// make the name of the lock unique.
     pub fn silence(
         handles: &Handles,
         pid: i32,
@@ -71,8 +73,8 @@ impl KeptConnections {
         Ok(Some(KeptConnections { name, namespace, sockets, connections, _lock }))
     }
 
-    /// Leaves the connections to the clone to come: they stay silent when this process ends, and
-    /// go without a word when theirs does.
+    /// Hands the connections over to the clone: their packets stay blocked when farfork ends, and
+    /// their sockets close silently when the process dies.
     pub fn hand_over(&self) -> Result<(), Errno> {
         let place = self.namespace.as_ref().map(AsFd::as_fd);
         lock(place, &self.name, &self.connections)?;
@@ -112,7 +114,7 @@ impl KeptConnections {
 
 const LAYER_BYTES: usize = 16;
 
-/// How packets name the connection of `socket`, if it is an established one.
+/// The addresses of the connection of `socket`, if it is established.
 fn established(socket: &OwnedFd) -> Option<Connection> {
     let socket = socket.as_fd();
     tcp_state(socket).ok().filter(|known| known.state == ESTABLISHED)?;

@@ -22,7 +22,7 @@ pub enum DescriptorError {
         /// The kernel's answer.
         reason: &'static str,
     },
-    /// A question to the kernel was refused.
+    /// A system call about a descriptor failed.
     #[error(
         "cannot get {what} of process {pid} from the kernel ({reason}): run as root, on a kernel \
          with CONFIG_KCMP and CONFIG_UNIX_DIAG"
@@ -30,12 +30,12 @@ pub enum DescriptorError {
     Kernel {
         /// The process.
         pid: i32,
-        /// The question.
+        /// What was to be got.
         what: String,
         /// The kernel's answer.
         reason: &'static str,
     },
-    /// The packets of its connections cannot be kept away.
+    /// The packets of its connections cannot be blocked.
     #[error(
         "cannot block the packets of the connections of process {pid} ({reason}): run as root, \
          on Linux 5.12 or later with CONFIG_NF_TABLES_INET"
@@ -48,18 +48,18 @@ pub enum DescriptorError {
     },
 }
 
-/// Turns a failure to lock the network into words.
+/// The error of a failed network lock.
 pub fn network_lock_error(pid: i32, errno: Errno) -> DescriptorError {
     DescriptorError::NetworkLock { pid, reason: words(errno.raw_os_error()) }
 }
 
-/// Turns a failure of a system call into the question that stays unanswered.
+/// The error of a failed system call, by what it was to get.
 pub fn kernel_error(pid: i32, what: impl Into<String>) -> impl FnOnce(Errno) -> DescriptorError {
     let what = what.into();
     move |errno| DescriptorError::Kernel { pid, what, reason: words(errno.raw_os_error()) }
 }
 
-/// Turns a failure to read `/proc` into words.
+/// The error of a failed read in `/proc`.
 pub fn proc_error(
     pid: i32,
     what: impl Into<String>,
@@ -71,7 +71,7 @@ pub fn proc_error(
     }
 }
 
-/// `/proc` has it, but not in the form that this program knows.
+/// The error of a file in `/proc` whose content farfork does not understand.
 pub fn unexpected(pid: i32, what: impl Into<String>) -> DescriptorError {
     DescriptorError::Proc { pid, what: what.into(), reason: "unexpected content" }
 }
@@ -103,12 +103,12 @@ impl From<DescriptorError> for CaptureError {
 /// What the capture of one description gives.
 pub type CaptureResult = Result<OpenFile, CaptureError>;
 
-/// A refusal of what its link in `/proc` already names.
+/// A refusal without details beyond the link in `/proc`.
 pub fn refuse(cause: &'static Cause) -> CaptureError {
     refuse_detail("", cause)
 }
 
-/// A refusal that says more of what it is about.
+/// A refusal with details beyond the link in `/proc`.
 pub fn refuse_detail(detail: impl Into<String>, cause: &'static Cause) -> CaptureError {
     CaptureError::Refused(Refused { detail: detail.into(), cause })
 }

@@ -1,4 +1,4 @@
-//! The way to descriptors of other processes.
+//! Access to descriptors of other processes (`pidfd_getfd`).
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use super::error::{DescriptorError, kernel_error, unexpected};
 use super::table::Entry;
 
-/// Processes, and the way to their descriptors.
+/// Processes by pidfd.
 pub struct Handles(HashMap<i32, OwnedFd>);
 
 impl Handles {

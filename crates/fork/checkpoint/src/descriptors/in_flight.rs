@@ -23,12 +23,12 @@ use crate::refuse::causes;
 /// Longest message that is looked for at first.
 const MESSAGE_BYTES: usize = 256 << 10;
 
-/// What waits at one end.
+/// The messages at one end.
 #[derive(Debug)]
 pub enum Queue {
-    /// All of it; senders with their pids here. Files are counted by their first descriptors.
+    /// All of them; senders with their pids here. Files are indexed by their first descriptors.
     Whole(Vec<(Message, Option<Sender>)>),
-    /// Some of it cannot be looked at.
+    /// Some of them cannot be read without consuming them.
     Partly,
 }
 

@@ -1,5 +1,6 @@
 //! Sockets of the Internet protocols. A socket that others find by its address is made again at
-//! that address. A TCP connection stays the parent's, and the clone's is reset.
+//! that address. A TCP connection stays the parent's, and the clone's is reset: a program would
+//! take a plain end of stream for a complete answer.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -157,7 +158,7 @@ fn check_alone(entry: &Entry, subject: &Subject, words: &str) -> Result<(), Capt
     Ok(())
 }
 
-/// What the socket is ready for, which takes nothing from it.
+/// What the socket is ready for. Polling takes nothing from it.
 pub fn poll_state(socket: &OwnedFd) -> Result<PollFlags, Errno> {
     let mut asked = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
     poll(&mut asked, Some(&Timespec::default()))?;

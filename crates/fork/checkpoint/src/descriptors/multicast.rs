@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_tells_its_own_groups_only() {
+    fn a_socket_has_its_own_groups_only() {
         let pid = std::process::id() as i32;
         let (member, other) = ["127.0.0.1:0"; 2].map(|at| UdpSocket::bind(at).unwrap()).into();
         member.join_multicast_v4(&Ipv4Addr::new(239, 9, 8, 7), &Ipv4Addr::LOCALHOST).unwrap();

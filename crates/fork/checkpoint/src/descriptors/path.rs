@@ -85,7 +85,7 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, CaptureErro
     }
 }
 
-/// ThreadState of what has no name only. A place can be asked without opening anything.
+/// Called only for files without a name. `statfs` on the place in `/proc` opens nothing.
 fn is_message_queue(entry: &Entry) -> bool {
     const MAGIC: i64 = 0x1980_0202;
     rustix::fs::statfs(entry.place()).is_ok_and(|kind| kind.f_type == MAGIC)

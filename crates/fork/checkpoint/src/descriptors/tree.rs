@@ -65,7 +65,7 @@ impl TreeDescriptors {
         own.map(|entry| (entry.pid, entry.place(), entry.link.as_str()))
     }
 
-    /// What lies context all processes.
+    /// What the processes have in common.
     pub fn context(&self) -> &TreeContext {
         &self.context
     }

@@ -1,9 +1,9 @@
 //! What killed checkpointers have left in a process: stubs, and threads in them.
 //!
-//! A thread that cannot run (its cgroup is stopped, a signal has stopped it) stays where the killed
-//! checkpointer had it, and the next one finds it there: its registers are not its own, and follow
-//! from the data of the stub. A thread that could run has come back, unless a signal handler began
-//! on the way: its return leads through the stub, which has to stay as it is until then.
+//! A thread that cannot run (its cgroup is frozen, or a signal has stopped it) stays where the
+//! killed checkpointer had it, and the next one finds it there: its registers are not its own, and
+//! follow from the data of the stub. A thread that could run has come back, unless a signal handler
+//! began on the way: its return leads through the stub, which has to stay as it is until then.
 
 use std::path::Path;
 
@@ -16,10 +16,11 @@ use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
 use crate::stopped::StoppedProcess;
 
-/// Gives threads that a killed checkpointer has left in a stub their own registers and masks
-/// again. Comes before everything else that is done to the process or read of it but its mappings.
-/// Returns where a scratch page is left, which is not the process's own.
-pub fn heal(
+/// Restores the registers and masks of threads that a killed checkpointer has left in a stub. It
+/// must run before everything else but reading the mappings: the registers are not the process's
+/// own until then. Returns the address range of a leftover scratch page, which is not part of the
+/// process.
+pub fn restore_threads(
     stopped: &StoppedProcess,
     mappings: &[Mapping],
 ) -> Result<Option<(u64, u64)>, CheckpointError> {
@@ -40,7 +41,7 @@ pub fn heal(
             if let Some(page) = data.scratch().filter(|page| is_scratch(mappings, *page)) {
                 mark(pid, page)?; // as long as the thread would unmap it
             }
-            bring_back(pid, *tid, &data, &registers)?;
+            restore_thread(pid, *tid, &data, &registers)?;
             poke(pid, vdso.0 + at as u64 + stub::OWNER, 0)?;
         }
     }
@@ -68,7 +69,7 @@ fn poke(pid: i32, address: u64, word: u64) -> Result<(), CheckpointError> {
 }
 
 /// The mask differs from the thread's own only while it is in the stub, and so comes first.
-fn bring_back(
+fn restore_thread(
     pid: i32,
     tid: i32,
     data: &Data,
@@ -88,7 +89,7 @@ pub fn read(pid: i32, vdso: (u64, u64)) -> Result<Vec<u8>, CheckpointError> {
     Ok(code)
 }
 
-/// A place for a stub that no thread needs, by its offset in the vDSO.
+/// The offset in the vDSO of a place for a stub that no thread needs.
 pub fn free_place(stopped: &StoppedProcess, vdso: &[u8]) -> Result<usize, CheckpointError> {
     let pid = stopped.pid();
     let mut error = CheckpointError::NoVdso { pid };

@@ -15,8 +15,8 @@ use super::stub::{self, RESTART_BLOCK};
 use super::{AT_CALL, Injector, RemoteThread};
 use crate::error::{CheckpointError, doing};
 
-/// For so long a thread may take to go to sleep again.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long to wait for the thread to sleep again.
+const SLEEP_LIMIT: Duration = Duration::from_millis(100);
 
 /// What a call returns that cannot be made again.
 const EINTR: u64 = -(libc::EINTR as i64) as u64;
@@ -63,7 +63,7 @@ impl RemoteThread<'_> {
     fn look_asleep(&self) -> Result<Option<libc::c_long>, CheckpointError> {
         let pid = self.injector.pid();
         self.go_on(ptrace::to_system_call, 0)?;
-        let late = Instant::now() + PATIENCE;
+        let late = Instant::now() + SLEEP_LIMIT;
         let mut number = None;
         while number.is_none() && Instant::now() < late {
             match ptrace::state(self.tid).map_err(doing(pid, "wait for a thread"))? {
@@ -80,7 +80,7 @@ impl RemoteThread<'_> {
             }
         }
         ptrace::interrupt(self.tid).map_err(doing(pid, "stop a thread"))?;
-        let late = Instant::now() + crate::stopped::PATIENCE;
+        let late = Instant::now() + crate::stopped::STOP_LIMIT;
         loop {
             let state = self.stop_by(late)?;
             if self.is_at_call(state)? {

@@ -29,7 +29,7 @@
 
 use farfork_sys::ptrace::Registers;
 
-/// First word, by which the next checkpointer recognises what a killed one has left.
+/// First word, by which the next checkpointer recognises the stub of a killed one.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ffcalls2");
 /// Bytes of a scratch area, as the code has it.
 pub const SCRATCH_BYTES: u64 = 4096;
@@ -37,7 +37,7 @@ pub const SCRATCH_BYTES: u64 = 4096;
 pub const SCRATCH_MARK: u64 = SCRATCH_BYTES - 8;
 /// Where the instruction is that makes a call.
 pub const CALL: u64 = 8;
-/// Where a thread goes that has no call to make.
+/// Where a thread goes that has no more calls to make.
 pub const HEAL: u64 = 10;
 /// Where a thread is left that cannot run now, with its own mask, `rax` and `orig_rax`.
 pub const PARK: u64 = 20;
@@ -102,7 +102,7 @@ pub fn code() -> Vec<u8> {
     bytes
 }
 
-/// With what a thread finds back.
+/// The data from which a thread restores its own state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data([u64; WORDS]);
 

@@ -1,4 +1,4 @@
-//! The tables of System V in `/proc/sysvipc`, which everybody may read.
+//! The tables of System V objects in `/proc/sysvipc`, which any process may read.
 
 use std::str::FromStr;
 

@@ -1,11 +1,11 @@
-//! What cannot be carried, in words.
+//! Refusals: what cannot be carried, why, and what to do.
 //!
 //! ```text
 //!  causes/memory.rs, threads.rs, … ─► one catalogue ─► docs/refusals.md
 //!           └─ cause + object ─► refusal
 //! ```
-//! Invariant: the words of every refusal stand in the catalogue, so that the document is whole;
-//! what differs from one process to the next (a path, a number) stands in the object.
+//! Invariant: the text of every refusal is in the catalogue, so that the document is complete. What
+//! differs between processes (a path, a number) is in the object.
 
 pub(crate) mod causes;
 
@@ -40,7 +40,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Gathers refusals of one process after the other.
+/// Collects refusals, for one process after the other.
 #[derive(Debug, Default)]
 pub struct Refusals {
     process: String,
@@ -55,7 +55,7 @@ impl Refusals {
         refusals
     }
 
-    /// Turns to process `pid`: what is added from here on is about it.
+    /// Sets the process that refusals added from now on name.
     pub fn about(&mut self, pid: i32) {
         self.process = match Status::read(pid, pid) {
             Ok(status) => format!("process {pid} ({})", status.name),
@@ -63,7 +63,7 @@ impl Refusals {
         };
     }
 
-    /// Adds one.
+    /// Adds a refusal for the current process.
     pub fn add(&mut self, object: impl Into<String>, cause: &'static Cause) {
         self.list.push(Refusal { process: self.process.clone(), object: object.into(), cause });
     }

@@ -1,5 +1,5 @@
-//! Segments of System V. Their bytes are those of an object as any other; what else there is of
-//! them stands in a table of the IPC namespace.
+//! System V segments. Their bytes are carried as those of any shared object. Their attributes are
+//! in a table of the IPC namespace.
 
 use std::io;
 
@@ -119,7 +119,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Refuses segments that a process other than `pids` has attached, too.
+    /// Refuses segments that a process other than `pids` has attached, too: the kernel's count of
+    /// attachments then exceeds the mappings of `pids`.
     pub(super) fn refuse_attached_elsewhere(&self, pids: &[i32], refusals: &mut Refusals) {
         for (id, index) in &self.segments.by_id {
             let found = &self.found[*index as usize];
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_are_told_by_their_names() {
+    fn segments_are_recognised_by_their_names() {
         let named =
             |name: &str| Mapping { name: name.into(), is_shared: true, ..Mapping::default() };
         assert_eq!(first_key(&named("/SYSV00001234 (deleted)")), Some(0x1234));

@@ -24,7 +24,7 @@ fn check(script: &str, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn sockets_whose_state_is_the_kernels_are_told_by_protocol_and_address() {
+fn sockets_whose_state_is_the_kernels_are_refused_by_protocol_and_address() {
     check(
         "
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136); u.bind(('127.0.0.1', 0))
@@ -36,7 +36,7 @@ stop()
 }
 
 #[test]
-fn files_about_other_threads_are_told() {
+fn files_about_other_threads_are_refused() {
     check(
         "
 import threading
@@ -51,7 +51,7 @@ stop()
 }
 
 #[test]
-fn kernel_objects_are_told_one_by_one() {
+fn kernel_objects_are_refused_one_by_one() {
     check(
         "
 i = libc.inotify_init1(0); libc.inotify_add_watch(i, b'/proc', 0xfff)
@@ -71,7 +71,7 @@ stop()
 }
 
 #[test]
-fn kernel_objects_that_need_rights_are_told_too() {
+fn kernel_objects_that_need_rights_are_refused_too() {
     let script = "
 def make(number, *args):
     fd = libc.syscall(number, *args)
@@ -112,7 +112,7 @@ stop()
 }
 
 #[test]
-fn write_leases_and_signals_to_others_are_told() {
+fn write_leases_and_signals_to_others_are_refused() {
     check(
         "
 import tempfile
@@ -127,7 +127,7 @@ stop()
 }
 
 #[test]
-fn deleted_files_that_are_not_the_process_s_alone_are_told() {
+fn deleted_files_that_are_not_the_process_s_alone_are_refused() {
     check(
         "
 import tempfile
@@ -154,7 +154,7 @@ stop()
 }
 
 #[test]
-fn a_stale_watch_is_told() {
+fn a_stale_watch_is_refused() {
     check(
         "
 p = select.epoll(); r, w = os.pipe(); p.register(r, select.EPOLLIN)
@@ -168,7 +168,7 @@ stop()
 }
 
 #[test]
-fn descriptors_in_flight_and_odd_sockets_are_told() {
+fn descriptors_in_flight_and_odd_sockets_are_refused() {
     check(
         "
 a, b = socket.socketpair(); p = select.epoll(); socket.send_fds(a, [b'x'], [p.fileno()]); p.close()
@@ -191,7 +191,7 @@ stop()
 }
 
 #[test]
-fn terminals_with_others_in_them_are_told() {
+fn terminals_with_others_in_them_are_refused() {
     check(
         "
 m, s = os.openpty()
@@ -209,7 +209,7 @@ stop()
 }
 
 #[test]
-fn odd_pipes_are_told() {
+fn odd_pipes_are_refused() {
     check(
         "
 r, w = os.pipe(); os.open(f'/proc/self/fd/{r}', os.O_RDONLY)
@@ -226,7 +226,7 @@ stop()
 }
 
 #[test]
-fn a_thread_with_a_table_of_its_own_is_told() {
+fn a_thread_with_a_table_of_its_own_is_refused() {
     check(
         "
 import threading
@@ -242,7 +242,7 @@ stop()
 }
 
 #[test]
-fn a_name_that_leads_to_another_file_is_told() {
+fn a_name_that_leads_to_another_file_is_refused() {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: mounting needs root");
         return;

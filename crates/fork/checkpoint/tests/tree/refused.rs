@@ -31,7 +31,7 @@ fn children_without_tree_are_refused_with_a_way_out() {
 }
 
 #[test]
-fn namespaces_of_their_own_are_told() {
+fn members_in_other_namespaces_are_refused() {
     let script = "
 def apart():
     if libc.unshare(0x40000000): os.kill(os.getppid(), 9)
@@ -46,7 +46,7 @@ stop()
 }
 
 #[test]
-fn an_orphan_that_no_fork_brings_back_is_told() {
+fn an_orphan_that_no_fork_brings_back_is_refused() {
     // Both have orphans of the session of one leader; it lives below the second of them only.
     let script = "
 assert libc.prctl(36, 1) == 0
@@ -73,7 +73,7 @@ stop()
 }
 
 #[test]
-fn what_only_threads_share_is_told() {
+fn what_only_threads_share_is_refused() {
     check(
         "
 libc.clone.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
@@ -94,7 +94,7 @@ stop()
 }
 
 #[test]
-fn a_group_that_its_maker_has_left_is_told() {
+fn a_group_that_its_maker_has_left_is_refused() {
     check(
         "
 r, w = os.pipe()
@@ -138,14 +138,14 @@ stop()
 }
 
 #[test]
-fn sessions_and_groups_that_reach_outside_are_told() {
+fn sessions_and_groups_that_reach_outside_are_refused() {
     let group = ("process group", "comes from outside of the tree");
     check(&torn("os.setpgid(0, 0)"), &[group]);
     check(&torn("os.setsid()"), &[("session", "another session that comes from outside"), group]);
 }
 
 #[test]
-fn handles_that_were_handed_on_are_told() {
+fn handles_that_were_handed_on_are_refused() {
     let subject = start(
         "
 first = child()
@@ -160,7 +160,7 @@ stop()
 }
 
 #[test]
-fn what_each_process_has_of_its_own_is_told_in_flight() {
+fn what_each_process_opens_itself_is_refused_in_flight() {
     let subject = start(
         "
 r, w = os.pipe()
@@ -183,7 +183,7 @@ stop()
 }
 
 #[test]
-fn what_shows_a_descendant_and_was_handed_on_is_told() {
+fn what_shows_a_descendant_and_was_handed_on_is_refused() {
     check(
         "
 def opens():
@@ -197,7 +197,7 @@ stop()
 }
 
 #[test]
-fn a_terminal_is_told_where_its_session_cannot_be_made() {
+fn a_terminal_is_refused_where_its_session_cannot_be_made() {
     let terminal = "
 import termios
 master, slave = os.openpty()
@@ -227,7 +227,7 @@ fn a_tree_that_farfork_is_in_is_refused() {
 }
 
 #[test]
-fn a_member_under_a_debugger_is_told() {
+fn a_member_under_a_debugger_is_refused() {
     let subject = start(
         "
 def traced(): libc.ptrace(0, 0, 0, 0)
