@@ -85,7 +85,7 @@ fn of_a_zombie() -> Outcome {
     await_until("true has ended", || {
         std::fs::read_to_string(&stat).is_ok_and(|text| text.contains(") Z "))
     })?;
-    refused(&scene, &child.id().to_string(), &["ended"])?;
+    refused(&scene, &child.id().to_string(), &["exited"])?;
     child.wait().map_err(during("waiting"))?;
     scene.strike()
 }
