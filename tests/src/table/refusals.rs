@@ -9,7 +9,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         .env(&[("LATIN", "1")])
         .refused(&["has the same memory"]),
     Program::c("refuse_sysv_elsewhere").refused(&["has the same memory"]),
-    Program::c("refuse_executable").refused(&["permission to be executed"]),
+    Program::c("refuse_executable").refused(&["lost the execute permission"]),
     Program::of("refuse_executable_in_memory", Source::C("refuse_executable"))
         .env(&[("IN_MEMORY", "1")])
         .refused(&["is a memfd"]),
@@ -19,24 +19,24 @@ pub(super) const PROGRAMS: &[Program] = &[
         .env(&[("CWD", "1")])
         .refused(&["cwd /proc/"]),
     Program::c("refuse_child").refused(&["child"]),
-    Program::c("refuse_clone_vm").refused(&["lives in the memory"]),
+    Program::c("refuse_clone_vm").refused(&["shares the memory"]),
     Program::c("refuse_io_uring").refused(&["fd 3"]),
     Program::of("refuse_32_bit", Source::C32("refuse_32_bit")).refused(&["32-bit code"]),
     Program::c("refuse_seccomp_strict").refused(&["strict seccomp mode"]),
     Program::c("refuse_seccomp_notify").refused(&["asks a supervisor"]),
-    Program::c("refuse_seccomp_rights").refused(&["rights that it has given up"]),
-    Program::c("refuse_pty_bytes").refused(&["bytes wait in the terminal"]),
-    Program::c("refuse_aio").refused(&["--aio-idle"]),
+    Program::c("refuse_seccomp_rights").refused(&["capabilities that it has dropped"]),
+    Program::c("refuse_pty_bytes").refused(&["the terminal holds unread bytes"]),
+    Program::c("refuse_aio").refused(&["does not show its requests in progress"]),
     Program::of("refuse_aio_events", Source::C("refuse_aio"))
         .env(&[("KIND", "events")])
         .options(&["--aio-idle"])
-        .refused(&["events wait"]),
+        .refused(&["it holds unread events"]),
     Program::of("refuse_aio_ring", Source::C("refuse_aio"))
         .env(&[("KIND", "ring")])
         .options(&["--aio-idle"])
-        .refused(&["not the ring of a context"]),
-    Program::c("refuse_inotify").refused(&["events wait"]),
-    Program::c("refuse_fanotify").refused(&["events wait"]),
+        .refused(&["not the unchanged ring of a context"]),
+    Program::c("refuse_inotify").refused(&["it holds unread events"]),
+    Program::c("refuse_fanotify").refused(&["it holds unread events"]),
     Program::of("refuse_fanotify_asked", Source::C("refuse_fanotify"))
         .env(&[("KIND", "asked")])
         .refused(&["wait for its answers"]),
@@ -45,7 +45,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         .refused(&["mounts of its own"]),
     Program::of("refuse_fanotify_rights", Source::C("refuse_fanotify"))
         .env(&[("KIND", "rights")])
-        .refused(&["made with that right"]),
+        .refused(&["made with that capability"]),
     Program::c("refuse_hugetlb").refused(&["huge pages of hugetlbfs"]),
     Program::c("refuse_window").refused(&["where farfork keeps its own code"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
@@ -62,8 +62,8 @@ pub(super) const PROGRAMS: &[Program] = &[
         .refused(&["among the last to use it"]),
     Program::of("refuse_ipc_company", Source::C("ipc_namespace"))
         .env(&[("COMPANY", "1")])
-        .refused(&["in the ipc namespace of the process too"]),
-    Program::c("refuse_children_namespace").refused(&["its children are to be in"]),
+        .refused(&["in the same ipc namespace"]),
+    Program::c("refuse_children_namespace").refused(&["its future children get"]),
     Program::c("refuse_thread_root").refused(&["a root and a working directory of its own"]),
     Program::c("refuse_dispatch").refused(&["syscall user dispatch"]),
     Program::c("refuse_landlock").refused(&["landlock"]),

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use farfork_checkpoint::{Target, Terms};
+use farfork_checkpoint::{CheckpointOptions, Target};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
 use farfork_types::CHUNK_BYTES;
@@ -61,7 +61,7 @@ fn of_a_kernel_thread() -> Outcome {
         return Err(Trouble::Skipped("no kernel thread is seen in this PID namespace".into()));
     }
     let scene = Scene::set(8)?;
-    refused(&scene, "2", &["process 2 may not be traced: it is a thread of the kernel"])?;
+    refused(&scene, "2", &["cannot trace process 2: it is a kernel thread"])?;
     scene.strike()
 }
 
@@ -85,7 +85,7 @@ fn of_a_zombie() -> Outcome {
     await_until("true has ended", || {
         std::fs::read_to_string(&stat).is_ok_and(|text| text.contains(") Z "))
     })?;
-    refused(&scene, &child.id().to_string(), &["ended"])?;
+    refused(&scene, &child.id().to_string(), &["exited"])?;
     child.wait().map_err(during("waiting"))?;
     scene.strike()
 }
@@ -157,7 +157,7 @@ fn without_permission() -> Outcome {
         &["open the pool", "as the owner or as root"],
     )?;
     let output = farfork::run(as_nobody(&["checkpoint", "--dry-run", "--pid", &pid])?)?;
-    failed_in_words("another user's process", &output, 1, &["may not be traced"])?;
+    failed_in_words("another user's process", &output, 1, &["cannot trace process"])?;
     subject.must_pass()?;
     scene.strike()
 }
@@ -294,7 +294,7 @@ fn tells_how_far_it_is() -> Outcome {
     let made = farfork_checkpoint::checkpoint(
         &pool,
         Target::Process(subject.pid() as i32),
-        Terms::default(),
+        CheckpointOptions::default(),
         &mut |done, all| {
             reported.push((done, all));
         },
@@ -384,7 +384,11 @@ fn of_a_thread_in_vfork() -> Outcome {
     let words = format!("waits in vfork for child {}", child());
     let pid = subject.pid().to_string();
     let begun = Instant::now();
-    scene.fails(&["checkpoint", "--pid", &pid, "--name", "a/b"], 1, &["does not stop", &words])?;
+    scene.fails(
+        &["checkpoint", "--pid", &pid, "--name", "a/b"],
+        1,
+        &["cannot stop thread", &words],
+    )?;
     demand(begun.elapsed() < PATIENCE, format!("it took {:?}", begun.elapsed()))?;
     demand(state(subject.pid()) == "D", "the child has ended before")?;
     // Its other threads have gone on, and so does this one: it counts.

@@ -137,7 +137,7 @@ fn are_refused_without_room() -> Outcome {
     let agent = scene.agent_that_copies()?;
     let parent = scene.subject("steady")?;
     scene.checkpoint(&parent, "a/b")?;
-    fs::write(group.entrance(), agent.to_string()).map_err(during("moving the agent"))?;
+    fs::write(group.procs_file(), agent.to_string()).map_err(during("moving the agent"))?;
     let limit = |bytes| group.limit(bytes).map_err(during("limiting memory"));
     limit(image_bytes(&scene, "a/b")? + (2 << 20))?;
     let words = ["copied into this node's memory", "raise the limit"];

@@ -421,7 +421,7 @@ fn twice_at_once() -> Outcome {
     await_until("the first checkpoint stands still", || {
         fs::read_to_string(&status).is_ok_and(|text| text.contains("State:\tT"))
     })?;
-    let word = format!("another farfork checkpoint of it is under way (process {})", first.id());
+    let word = format!("another farfork checkpoint of it is in progress (process {})", first.id());
     let second = bed.checkpoint(None, None)?;
     kill(Pid::from_raw(first.id() as i32), Signal::SIGCONT).map_err(during("continuing"))?;
     let output = first.wait_with_output().map_err(during("waiting for a checkpointer"))?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-use farfork_checkpoint::{Target, Terms};
+use farfork_checkpoint::{CheckpointOptions, Target};
 use farfork_pool::{Pool, failpoint};
 use farfork_sys::freezer::Freezer;
 use farfork_tests::subject::Subject;
@@ -29,7 +29,8 @@ pub fn act() -> Option<ExitCode> {
         failpoint::happen_after(step, Some(event));
     }
     let target = Target::Process(pid);
-    let made = farfork_checkpoint::checkpoint(&pool, target, Terms::default(), &mut |_, _| {});
+    let made =
+        farfork_checkpoint::checkpoint(&pool, target, CheckpointOptions::default(), &mut |_, _| {});
     let is_left = failpoint::happen_after(0, None);
     Some(match made {
         Ok(_) if is_left => ExitCode::from(TOO_FEW_STEPS),

@@ -42,7 +42,7 @@ fn refused_checkpoints() -> Outcome {
         let mut subject = user.start(name)?;
         let pid = subject.pid().to_string();
         let call = ["checkpoint", "--pid", &pid, "--name", "test/refused"];
-        must_say(&farfork::run(user.farfork(&call))?, 1, &["cannot be checkpointed", word])?;
+        must_say(&farfork::run(user.farfork(&call))?, 1, &["cannot checkpoint the process", word])?;
         if passes {
             subject.must_pass()?;
         }
@@ -54,7 +54,11 @@ fn a_process_of_root() -> Outcome {
     let user = User::new()?;
     let pid = std::process::id().to_string();
     let call = ["checkpoint", "--pid", &pid, "--name", "test/root"];
-    must_say(&farfork::run(user.farfork(&call))?, 1, &["may not be traced", "its owner"])
+    must_say(
+        &farfork::run(user.farfork(&call))?,
+        1,
+        &["cannot trace process", "the owner of the process"],
+    )
 }
 
 /// Root puts a process of its own into the user's pool.

@@ -5,9 +5,9 @@ use crate::proc;
 /// A machine, from when it was started until it is started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Boot {
-    /// Half of its id (`/etc/machine-id`); 0 where that is not told.
+    /// Half of its id (`/etc/machine-id`); 0 where it cannot be read.
     pub machine: u64,
-    /// Half of the kernel's random name for this boot; 0 where that is not told.
+    /// Half of the kernel's random name for this boot; 0 where it cannot be read.
     pub boot: u64,
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boot_is_told_and_is_not_over() {
+    fn this_boot_is_known_and_not_over() {
         let now = Boot::now();
         assert_ne!(now.boot, 0);
         assert_eq!(now, Boot::now());

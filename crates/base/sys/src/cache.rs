@@ -6,8 +6,8 @@ use std::arch::x86_64::{_mm_clflush, _mm_mfence};
 /// Bytes that caches keep together.
 pub const LINE_BYTES: usize = 64;
 
-/// Takes memory out of the caches of all processors, so that whoever reads it next reads memory. No byte
-/// of it changes.
+/// Takes memory out of the caches of all processors, so that the next read of it reads memory. No
+/// byte of it changes.
 pub fn evict<T>(memory: &[T]) {
     let start = memory.as_ptr().cast::<u8>();
     for offset in (0..size_of_val(memory)).step_by(LINE_BYTES) {

@@ -20,14 +20,14 @@ pub struct MemoryGroup {
 
 impl MemoryGroup {
     /// That of process `pid`, if there is one.
-    pub fn of(pid: i32) -> Option<MemoryGroup> {
+    pub fn of_process(pid: i32) -> Option<MemoryGroup> {
         let mounts = proc::text("/proc/self/mounts").ok()?;
         let groups = proc::text(format!("/proc/{pid}/cgroup")).ok()?;
         find(&mounts, &groups)
     }
 
-    /// The file that a process enters it by, writing its pid.
-    pub fn entrance(&self) -> PathBuf {
+    /// The file to which a process writes its pid to enter it.
+    pub fn procs_file(&self) -> PathBuf {
         self.directory.join(self.inside()).join("cgroup.procs")
     }
 
@@ -43,7 +43,7 @@ impl MemoryGroup {
         above.unwrap_or(&self.directory).to_owned()
     }
 
-    /// Sets what all in it may take together.
+    /// Sets the limit of its processes together.
     pub fn limit(&self, bytes: u64) -> io::Result<()> {
         let file = if self.is_unified { "memory.max" } else { "memory.limit_in_bytes" };
         fs::write(self.directory.join(file), bytes.to_string())
@@ -60,13 +60,13 @@ impl MemoryGroup {
         if self.is_unified { "memory.current" } else { "memory.usage_in_bytes" }
     }
 
-    /// How often the kernel has killed a process of this group for want of memory.
-    pub fn kills(&self) -> u64 {
+    /// How many processes of this group were OOM-killed.
+    pub fn oom_kills(&self) -> u64 {
         let file = if self.is_unified { "memory.events" } else { "memory.oom_control" };
         self.number(file, "oom_kill ").unwrap_or(0)
     }
 
-    /// Whether it has come to its own limit, and not only those that it is in to theirs.
+    /// Whether it has reached its own limit, and not only that of a group above.
     pub fn has_reached_limit(&self) -> bool {
         let (file, key) = match self.is_unified {
             true => ("memory.events", "max "),
@@ -89,18 +89,18 @@ impl MemoryGroup {
         self.number(file, "").filter(|bytes| *bytes < UNLIMITED)
     }
 
-    /// It, and those that it is in.
+    /// It, and the groups above it.
     pub fn and_above(&self) -> Vec<MemoryGroup> {
         let within = |directory: &Path| MemoryGroup { directory: directory.to_owned(), ..*self };
         self.directory.ancestors().take_while(|one| is_group(one)).map(within).collect()
     }
 
-    /// Whether so many bytes are left up to its own limit, if it has one.
+    /// Whether `bytes` are left below its own limit, if it has one.
     pub fn has_room(&self, bytes: u64) -> bool {
         let Some(limit) = self.limit_bytes() else { return true };
         let is_left =
             |used: Option<u64>| used.is_none_or(|used| used.saturating_add(bytes) <= limit);
-        // What could be dropped takes longer to learn, and mostly does not matter.
+        // The droppable page cache is read only if needed: it takes longer.
         is_left(self.number(self.current(), "")) || is_left(self.used_bytes())
     }
 
@@ -110,24 +110,25 @@ impl MemoryGroup {
     }
 }
 
-/// A group that goes when this does. Whatever is in it has to have ended by then.
+/// A group that is removed on drop. Its processes have to be dead by then.
 #[derive(Debug)]
 pub struct OwnGroup(MemoryGroup);
 
 impl OwnGroup {
-    /// A group of this name, made if need be: below that of this process, or beside it in cgroup v2,
-    /// where a group that has processes cannot have groups below it. One that somebody has left is as good as a new one.
+    /// A group of this name, made if need be: below that of this process, or beside it in cgroup
+    /// v2, where a group that has processes cannot have groups below it. An existing empty one is
+    /// as good as a new one.
     pub fn make(name: &str) -> io::Result<OwnGroup> {
-        let own = MemoryGroup::of(std::process::id() as i32).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, "no hierarchy of cgroups that counts memory")
+        let own = MemoryGroup::of_process(std::process::id() as i32).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "no memory cgroup hierarchy is mounted")
         })?;
         let parent = own.parent_of_more();
         let made = OwnGroup(MemoryGroup { directory: parent.join(name), ..own });
         fs::create_dir_all(made.directory.join(made.inside()))?;
         if made.is_unified {
-            // Refused where it is done already by somebody who has not left it to others.
+            // Fails where another manager of cgroups has enabled them and kept the right to do so.
             let _ = fs::write(parent.join(DELEGATED), CONTROLLERS);
-            // Failing, it is gone again.
+            // If that fails, the drop removes the group.
             fs::write(made.directory.join(DELEGATED), CONTROLLERS).map_err(|_| {
                 let (group, name) = (parent.display(), made.directory.display());
                 io::Error::other(format!(
@@ -159,14 +160,14 @@ impl Drop for OwnGroup {
     fn drop(&mut self) {
         let begun = Instant::now();
         // The last process in it may take a moment to leave.
-        while self.remove().is_err() && begun.elapsed() < PATIENCE {
+        while self.remove().is_err() && begun.elapsed() < EMPTY_LIMIT {
             thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
-/// For so long a group is waited for to be empty.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait for a group to be empty.
+const EMPTY_LIMIT: Duration = Duration::from_secs(1);
 
 /// Of cgroup v2: which controllers groups below have.
 const DELEGATED: &str = "cgroup.subtree_control";
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_tell_their_figures() {
+    fn both_versions_have_the_same_figures() {
         let directory = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
         write("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
@@ -300,7 +301,7 @@ mod tests {
         write("memory.max", "max\n");
         let group = |is_unified| MemoryGroup { directory: directory.path().into(), is_unified };
         let figures =
-            |group: MemoryGroup| (group.kills(), group.kernel_bytes(), group.limit_bytes());
+            |group: MemoryGroup| (group.oom_kills(), group.kernel_bytes(), group.limit_bytes());
         assert_eq!(figures(group(false)), (3, Some(4096), None));
         assert_eq!(figures(group(true)), (2, Some(8192), None));
         assert_eq!([true, false].map(|kind| group(kind).has_reached_limit()), [true, false]);
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_made_holds_whoever_enters_it() {
+    fn a_new_group_holds_the_processes_that_enter_it() {
         let made = match OwnGroup::make(&format!("farfork-test-{}", std::process::id())) {
             Ok(made) => made,
             Err(error) => return println!("skipped: {}", crate::words::of(&error)),
@@ -355,14 +356,14 @@ mod tests {
         made.limit(64 << 20).unwrap();
         let mut sleeper = Command::new("sh")
             .args(["-c", "echo $$ >\"$0\" && exec sleep 60"])
-            .arg(made.entrance())
+            .arg(made.procs_file())
             .spawn()
             .unwrap();
         while made.used_bytes().is_none_or(|bytes| bytes == 0) {
             assert_eq!(sleeper.try_wait().unwrap(), None, "it enters and sleeps");
         }
         assert_eq!(made.limit_bytes(), Some(64 << 20));
-        assert!(made.remove().is_err(), "somebody is in it");
+        assert!(made.remove().is_err(), "a process is in it");
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         drop(made);

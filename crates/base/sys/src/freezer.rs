@@ -1,10 +1,10 @@
-//! Freezing a cgroup: whoever is in it stands still, and sees nothing of that but the time.
+//! Freezing a cgroup: its processes do not run, and notice only that time has passed.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// What freezes a group.
+/// The freezer of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Freezer {
     file: PathBuf,
@@ -12,8 +12,8 @@ pub struct Freezer {
 }
 
 impl Freezer {
-    /// That of a group of which these are the directories, one in each hierarchy; nothing if it is in none
-    /// that freezes.
+    /// The freezer of a group, given its directories, one in each hierarchy; `None` if no hierarchy
+    /// has a freezer.
     pub fn among(directories: &[PathBuf]) -> Option<Freezer> {
         let of = |name: &str, is_unified| {
             let mut files = directories.iter().map(|directory| directory.join(name));
@@ -23,13 +23,13 @@ impl Freezer {
         of("freezer.state", false).or_else(|| of("cgroup.freeze", true))
     }
 
-    /// Has all in it stand still. They do as soon as they are back from the kernel; in cgroup v1 a signal
-    /// that kills them does so when they are thawed.
+    /// Freezes all processes in it. They freeze when they return from the kernel. In cgroup v1 a
+    /// fatal signal kills them only after the thaw.
     pub fn freeze(&self) -> io::Result<()> {
         fs::write(&self.file, if self.is_unified { "1" } else { "FROZEN" })
     }
 
-    /// Has all in it go on.
+    /// Thaws all processes in it.
     pub fn thaw(&self) -> io::Result<()> {
         fs::write(&self.file, if self.is_unified { "0" } else { "THAWED" })
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hierarchy_that_freezes_is_found_and_told_in_its_words() {
+    fn the_hierarchy_that_freezes_is_found_and_written_to() {
         let all = tempfile::tempdir().unwrap();
         let [memory, freezer, unified] =
             ["memory", "freezer", "unified"].map(|name| all.path().join(name));

@@ -24,12 +24,12 @@ pub struct FrozenGroup {
 
 impl FrozenGroup {
     /// The topmost one that a thread of `pid` is in; nothing if all can run.
-    pub fn of(pid: i32) -> Option<FrozenGroup> {
+    pub fn find(pid: i32) -> Option<FrozenGroup> {
         FrozenGroup::among(pid, threads(pid))
     }
 
     /// The topmost one that this thread is in.
-    pub fn of_thread(pid: i32, tid: i32) -> Option<FrozenGroup> {
+    pub fn find_of_thread(pid: i32, tid: i32) -> Option<FrozenGroup> {
         FrozenGroup::among(pid, [tid])
     }
 
@@ -41,9 +41,9 @@ impl FrozenGroup {
             let Ok(groups) = proc::text(format!("{task}/cgroup")) else { continue };
             let look = seen.entry(groups).or_insert_with_key(|groups| look(&mounts, groups));
             match look {
-                Look::Frozen(group) => return Some(group.clone()),
-                Look::Runs => {}
-                Look::Unseen(paths) => {
+                Finding::Frozen(group) => return Some(group.clone()),
+                Finding::Runs => {}
+                Finding::Unseen(paths) => {
                     let found = paths.iter().find(|path| stands_still(&task, path.is_unified));
                     if let Some(group) = found {
                         return Some(group.clone());
@@ -89,14 +89,14 @@ fn threads(pid: i32) -> impl Iterator<Item = i32> {
 
 /// What the file systems of cgroups show.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Look {
+enum Finding {
     Frozen(FrozenGroup),
     Runs,
     /// Groups of hierarchies that are not mounted here.
     Unseen(Vec<FrozenGroup>),
 }
 
-fn look(mounts: &str, groups: &str) -> Look {
+fn look(mounts: &str, groups: &str) -> Finding {
     let mut unseen = Vec::new();
     for line in groups.lines() {
         let Some((controllers, path)) = line.split_once(':').and_then(|(_, l)| l.split_once(':'))
@@ -115,12 +115,12 @@ fn look(mounts: &str, groups: &str) -> Look {
             None => unseen.push(group(Path::new(path), false)),
             Some(own) => {
                 if let Some(frozen) = topmost(&own, is_unified) {
-                    return Look::Frozen(group(frozen, true));
+                    return Finding::Frozen(group(frozen, true));
                 }
             }
         }
     }
-    if unseen.is_empty() { Look::Runs } else { Look::Unseen(unseen) }
+    if unseen.is_empty() { Finding::Runs } else { Finding::Unseen(unseen) }
 }
 
 /// The directories of a group and of those above it, from the lowest up; nothing if none is seen.
@@ -212,9 +212,9 @@ mod tests {
         (at, mounts)
     }
 
-    fn frozen(look: Look) -> Option<PathBuf> {
+    fn frozen(look: Finding) -> Option<PathBuf> {
         match look {
-            Look::Frozen(group) => Some(group.directory),
+            Finding::Frozen(group) => Some(group.directory),
             _ => None,
         }
     }
@@ -225,13 +225,13 @@ mod tests {
         let write = |name: &str, text: &str| std::fs::write(at.path().join(name), text).unwrap();
         let groups = "4:memory:/elsewhere\n0::/top/a/b\n";
         write("a/b/cgroup.events", "populated 1\nfrozen 0\n");
-        assert_eq!(look(&mounts, groups), Look::Runs);
+        assert_eq!(look(&mounts, groups), Finding::Runs);
         write("a/b/cgroup.events", "populated 1\nfrozen 1\n");
         assert_eq!(frozen(look(&mounts, groups)), Some(at.path().join("a/b")), "by one unseen");
         write("a/b/cgroup.freeze", "1\n");
         write("a/cgroup.freeze", "1\n");
         assert_eq!(frozen(look(&mounts, groups)), Some(at.path().join("a")));
-        assert_eq!(look(&mounts, "0::/top\n"), Look::Runs, "the mount point itself");
+        assert_eq!(look(&mounts, "0::/top\n"), Finding::Runs, "the mount point itself");
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
         let write = |name: &str, text: &str| std::fs::write(at.path().join(name), text).unwrap();
         let groups = "6:freezer,cpu:/top/a/b\n";
         write("a/b/freezer.state", "THAWED\n");
-        assert_eq!(look(&mounts, groups), Look::Runs);
+        assert_eq!(look(&mounts, groups), Finding::Runs);
         write("a/b/freezer.state", "FREEZING\n");
         assert_eq!(frozen(look(&mounts, groups)), Some(at.path().join("a/b")));
         write("a/freezer.self_freezing", "1\n");
@@ -250,10 +250,10 @@ mod tests {
     #[test]
     fn a_hierarchy_that_is_not_mounted_shows_nothing() {
         let (_at, mounts) = place(true);
-        let unseen = |groups: &str| matches!(look(&mounts, groups), Look::Unseen(_));
+        let unseen = |groups: &str| matches!(look(&mounts, groups), Finding::Unseen(_));
         assert!(unseen("0::/other\n") && unseen("0::/../up\n") && unseen("6:freezer:/top\n"));
         assert!(unseen("0::/top/a/gone\n"));
-        assert_eq!(look("", "4:memory:/a\n"), Look::Runs);
+        assert_eq!(look("", "4:memory:/a\n"), Finding::Runs);
     }
 
     #[test]

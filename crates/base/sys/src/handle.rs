@@ -22,7 +22,7 @@ pub fn open(mount: impl AsFd, kind: i32, data: &[u8]) -> Result<OwnedFd, Errno> 
     handle.data.get_mut(..data.len()).ok_or(Errno::OVERFLOW)?.copy_from_slice(data);
     let mount = mount.as_fd().as_raw_fd();
     let flags = libc::O_PATH | libc::O_CLOEXEC;
-    // SAFETY: the kernel reads `handle`; the new descriptor belongs to nobody else.
+    // SAFETY: the kernel reads `handle`; nothing else owns the new descriptor.
     unsafe {
         match libc::syscall(libc::SYS_open_by_handle_at, mount, &raw const handle, flags) {
             fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd as i32)),

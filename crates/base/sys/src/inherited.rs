@@ -1,10 +1,10 @@
-//! Descriptors that a program got from its parent without asking.
+//! Descriptors that a program inherited from its parent.
 #![allow(unsafe_code)] // reason: close_range acts on descriptors by number
 
 use std::io;
 
-/// Marks every descriptor from `first` on close-on-exec, so that programs started from here do
-/// not hold other people's pipes open (Linux 5.11).
+/// Marks every descriptor from `first` on close-on-exec, so that programs started from here do not
+/// hold inherited pipes open (Linux 5.11).
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     let flags = libc::CLOSE_RANGE_CLOEXEC;
     // SAFETY: nothing is closed in this process.

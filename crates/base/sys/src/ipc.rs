@@ -18,7 +18,7 @@ pub fn semaphore_values(id: u32, count: usize) -> io::Result<Vec<u16>> {
     Ok(values)
 }
 
-/// Who was the last to do something to each semaphore of a set; 0 for nobody of this PID namespace.
+/// Pid of the last process to change each semaphore of a set; 0 if it is not in this PID namespace.
 pub fn semaphore_users(id: u32, count: usize) -> io::Result<Vec<i32>> {
     // SAFETY: a call without memory.
     let ask = |index: usize| check(unsafe { libc::semctl(id as i32, index as i32, GETPID) });
@@ -47,15 +47,15 @@ pub fn message(id: u32, index: usize, capacity: usize) -> io::Result<Option<(i64
 pub fn queue_capacity(id: u32) -> io::Result<u64> {
     // SAFETY: all zeros are one, and the kernel writes one.
     unsafe {
-        let mut told: libc::msqid_ds = std::mem::zeroed();
-        check(libc::msgctl(id as i32, libc::IPC_STAT, &raw mut told))?;
-        Ok(told.msg_qbytes)
+        let mut info: libc::msqid_ds = std::mem::zeroed();
+        check(libc::msgctl(id as i32, libc::IPC_STAT, &raw mut info))?;
+        Ok(info.msg_qbytes)
     }
 }
 
 /// The bytes of a segment that takes `bytes` of whole pages, and is attached for a moment.
 pub fn segment(id: u32, bytes: u64) -> io::Result<File> {
-    // SAFETY: maps something where nothing is, which nobody uses, and takes it away again.
+    // SAFETY: makes a new mapping, which nothing else uses, and unmaps it again.
     unsafe {
         let at = libc::shmat(id as i32, std::ptr::null(), libc::SHM_RDONLY);
         if at.addr() == usize::MAX {
@@ -107,17 +107,17 @@ mod tests {
             assert_eq!(sent, 0);
         }
         for _ in 0..2 {
-            let told = |index| message(queue.0 as u32, index, 16).unwrap();
-            assert_eq!(told(0), Some((7, b"abcde".to_vec())));
-            assert_eq!(told(1), Some((9, b"ABCDE".to_vec())));
-            assert_eq!(told(2), None);
+            let peeked = |index| message(queue.0 as u32, index, 16).unwrap();
+            assert_eq!(peeked(0), Some((7, b"abcde".to_vec())));
+            assert_eq!(peeked(1), Some((9, b"ABCDE".to_vec())));
+            assert_eq!(peeked(2), None);
         }
         assert!(queue_capacity(queue.0 as u32).unwrap() >= 10);
         assert!(message(u32::MAX >> 1, 0, 16).is_err());
     }
 
     #[test]
-    fn a_set_tells_values_and_users() {
+    fn a_set_shows_values_and_users() {
         // SAFETY: calls without memory.
         let set = unsafe {
             let set = Made(libc::semget(libc::IPC_PRIVATE, 3, 0o600), remove_set);

@@ -84,7 +84,7 @@ pub fn shares_directories(pid: i32, tid: i32) -> Result<bool, Errno> {
 }
 
 /// Whether a process has a list of changes of semaphores that are to be undone at its end
-/// (`SEM_UNDO`), which may be empty where it has threads. What is in it the kernel tells nobody.
+/// (`SEM_UNDO`), which may be empty where it has threads. The kernel does not show what is in it.
 pub fn has_undo_list(pid: i32) -> Result<bool, Errno> {
     // One that surely has none: a thread that has left the list of its process.
     let compare = move || {

@@ -13,6 +13,8 @@ pub mod cache;
 #[cfg(feature = "std")]
 pub mod cgroup;
 #[cfg(feature = "std")]
+pub mod fcntl_owner;
+#[cfg(feature = "std")]
 pub mod freezer;
 #[cfg(feature = "std")]
 pub mod frozen;
@@ -35,8 +37,6 @@ pub mod network_lock;
 #[cfg(feature = "std")]
 pub mod numa;
 #[cfg(feature = "std")]
-pub mod owner;
-#[cfg(feature = "std")]
 pub mod packet_diag;
 #[cfg(feature = "std")]
 pub mod peek;
@@ -51,7 +51,7 @@ pub mod ptrace;
 #[cfg(feature = "std")]
 pub mod sched;
 #[cfg(feature = "std")]
-pub mod slice;
+pub mod sched_attr;
 #[cfg(feature = "std")]
 mod sock_diag;
 #[cfg(feature = "std")]

@@ -4,7 +4,7 @@
 use std::io;
 
 /// Soft and hard limit of `resource` (an `RLIMIT_*` number) of a process.
-pub fn of(pid: i32, resource: u32) -> io::Result<(u64, u64)> {
+pub fn get(pid: i32, resource: u32) -> io::Result<(u64, u64)> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one rlimit.
     let result = unsafe { libc::prlimit(pid, resource, std::ptr::null(), &raw mut limit) };
@@ -17,7 +17,7 @@ pub fn of(pid: i32, resource: u32) -> io::Result<(u64, u64)> {
 /// Raises the soft limit of open descriptors to the hard one, of a process or, for 0, of this one and of
 /// those that it starts from then on: what it is now. The soft one is for programs that call `select`.
 pub fn raise_open_files(pid: i32) -> io::Result<u64> {
-    let (_, most) = of(pid, libc::RLIMIT_NOFILE)?;
+    let (_, most) = get(pid, libc::RLIMIT_NOFILE)?;
     let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
     // SAFETY: the kernel reads one rlimit.
     let result =
@@ -45,9 +45,9 @@ mod tests {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "so\n");
         let pid = child.id() as i32;
-        assert_eq!(of(pid, libc::RLIMIT_NOFILE).unwrap(), (100, 200));
+        assert_eq!(get(pid, libc::RLIMIT_NOFILE).unwrap(), (100, 200));
         assert_eq!(raise_open_files(pid).unwrap(), 200);
-        assert_eq!(of(pid, libc::RLIMIT_NOFILE).unwrap(), (200, 200));
+        assert_eq!(get(pid, libc::RLIMIT_NOFILE).unwrap(), (200, 200));
         drop(child.stdin.take());
         child.wait().unwrap();
     }

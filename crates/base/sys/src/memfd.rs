@@ -1,4 +1,4 @@
-//! Files in memory that nobody can write any more.
+//! Files in memory that cannot be written any more.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use rustix::fs::{SealFlags, fcntl_add_seals};
 use rustix::io::Errno;
 
-/// What a file has whose bytes stay as they are.
+/// The seals of a file whose bytes never change.
 pub const FINAL: SealFlags =
     SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
-/// For so long something in the kernel may hold a page.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for the kernel to release a page.
+const SEAL_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Seals a file whose bytes are all written, with [`FINAL`].
 ///
-/// The kernel refuses while anybody holds one of its pages (`EBUSY`, after 150 ms), who might write it:
-/// reclaim, compaction and DAMON do for a moment, so it is asked again.
+/// The kernel refuses while one of its pages is held (`EBUSY`, after 150 ms), since the holder
+/// might write it. Reclaim, compaction and DAMON hold pages for a moment, so the call is retried.
 ///
 /// # Errors
 /// `EBUSY`: it is mapped writable, or a page is held for seconds; `EPERM`: it was made without
@@ -28,7 +28,7 @@ pub fn seal(file: impl AsFd) -> io::Result<()> {
     let begin = Instant::now();
     loop {
         match fcntl_add_seals(&file, FINAL) {
-            Err(Errno::BUSY) if begin.elapsed() < PATIENCE => thread::sleep(PAUSE),
+            Err(Errno::BUSY) if begin.elapsed() < SEAL_LIMIT => thread::sleep(PAUSE),
             sealed => return Ok(sealed?),
         }
     }

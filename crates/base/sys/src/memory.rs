@@ -77,7 +77,7 @@ pub fn pages_with_content(pagemap: &File, start: u64, end: u64) -> io::Result<Ve
 /// The page is not protected against writes by a userfaultfd, or has been written since.
 const PAGE_UNPROTECTED: u64 = 1 << 1;
 
-/// Runs of pages of `start..end` that are in memory, and are not the zero page: [`PAGE_FILE`] tells
+/// Runs of pages of `start..end` that are in memory, and are not the zero page: [`PAGE_FILE`] marks
 /// those that a file's mapping shows, of which those are left out that a userfaultfd protects.
 pub fn present_pages(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
     let query = ScanArgs {
@@ -93,7 +93,7 @@ pub fn present_pages(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<Pag
 pub const PAGE_WATCHED: u64 = 1 << 0;
 
 /// Runs of pages of `start..end` that are in memory or swap, where their mapping is watched:
-/// [`PAGE_FILE`] tells those that were only read.
+/// [`PAGE_FILE`] marks those that were only read.
 pub fn watched_pages(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
     let query = ScanArgs {
         category_mask: PAGE_WATCHED,
@@ -112,7 +112,7 @@ pub fn is_watched(pagemap: &File, page: u64) -> io::Result<bool> {
     Ok(!scan(pagemap, page, page + 4096, query)?.is_empty())
 }
 
-/// Runs of guard pages; none on kernels that do not tell.
+/// Runs of guard pages; empty on kernels that do not show them.
 pub fn guards(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
     let query =
         ScanArgs { category_mask: PAGE_GUARD, return_mask: PAGE_GUARD, ..ScanArgs::default() };

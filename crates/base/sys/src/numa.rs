@@ -1,4 +1,4 @@
-//! From which NUMA nodes memory is taken.
+//! NUMA policies: from which nodes memory is taken.
 #![allow(unsafe_code)] // reason: mbind has no wrapper
 
 use std::fmt;
@@ -13,7 +13,7 @@ pub struct MemoryPolicy {
     nodes: Vec<u64>,
 }
 
-/// A text that is no policy, or one that is not understood.
+/// The text is not a policy, or not one that is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPolicyError;
 
@@ -34,12 +34,12 @@ impl MemoryPolicy {
 
     /// Has memory at `address`, `bytes` of it, be taken by this policy from now on. What is there
     /// already stays where it is. In a shared mapping of a file on tmpfs it holds for that part of
-    /// the file, whoever maps it.
+    /// the file, in every process.
     ///
     /// # Errors
     /// The range is not mapped, a node does not exist, or this process may not use it.
     pub fn apply(&self, address: u64, bytes: usize) -> io::Result<()> {
-        // One bit more than there are: the kernel reads one less than it is told.
+        // One bit more than there are: the kernel reads one less than the count it is given.
         let bits = self.nodes.len() * 64 + usize::from(!self.nodes.is_empty());
         let nodes = if self.nodes.is_empty() { std::ptr::null() } else { self.nodes.as_ptr() };
         // SAFETY: a policy changes no byte; the kernel reads as many words as there are.
@@ -120,7 +120,7 @@ mod tests {
             policy.apply(at as u64, 4096).unwrap();
         }
         assert!("bind:900".parse::<MemoryPolicy>().unwrap().apply(at as u64, 4096).is_err());
-        // SAFETY: mapped above, and nobody's.
+        // SAFETY: mapped above, and not used by anything else.
         unsafe { libc::munmap(at, 4096) };
     }
 }

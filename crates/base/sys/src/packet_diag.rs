@@ -83,7 +83,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn memberships_and_rings_are_told() {
+    fn memberships_and_rings_are_shown() {
         let Ok(socket) = socket_in(None, libc::AF_PACKET, libc::SOCK_RAW, 0) else {
             eprintln!("skipped: no right to a packet socket");
             return;
@@ -97,9 +97,9 @@ mod tests {
         let promiscuous = [1, 1, 0, 0];
         set(libc::PACKET_ADD_MEMBERSHIP, &promiscuous);
         set(libc::PACKET_ADD_MEMBERSHIP, &promiscuous);
-        let told = &packet_sockets(None).unwrap()[&inode];
+        let socket = &packet_sockets(None).unwrap()[&inode];
         let expected = Membership { interface: 1, count: 2, kind: 1, address: Vec::new() };
-        assert_eq!(*told, PacketSocket { has_ring: false, memberships: vec![expected] });
+        assert_eq!(*socket, PacketSocket { has_ring: false, memberships: vec![expected] });
         // struct tpacket_req: size of a block, blocks, size of a frame, frames.
         set(libc::PACKET_RX_RING, &[4096, 1, 2048, 2]);
         assert!(packet_sockets(None).unwrap()[&inode].has_ring);

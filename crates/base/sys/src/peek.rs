@@ -1,4 +1,5 @@
-//! What waits in a Unix socket, looked at without taking it: bytes, descriptors, credentials.
+//! Looking at the messages in a Unix socket without consuming them: bytes, descriptors,
+//! credentials.
 #![allow(unsafe_code)] // reason: recvmsg makes descriptors that are numbers at first
 
 use std::io::IoSliceMut;
@@ -14,9 +15,9 @@ pub const MOST_DESCRIPTORS: usize = 253;
 /// `SO_PASSPIDFD` (Linux 6.5).
 const PASS_PIDFD: i32 = 76;
 /// What the kernel gives for the ids of a message that was sent without credentials.
-const NOBODY: u32 = 65534;
+const OVERFLOW_ID: u32 = 65534;
 
-/// Who sent a message, with the pid as seen from here.
+/// The sender of a message, with the pid as seen from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// Process; 0 if it is not to be seen from here.
@@ -40,18 +41,18 @@ pub struct Peeked {
     pub sender: Option<Sender>,
 }
 
-/// A socket while it is looked at. Some of its options are other than the process had them, and
-/// come back when the look ends.
+/// Reads the queue of a socket from its head. Some options of the socket are changed meanwhile; the
+/// drop restores them.
 #[derive(Debug)]
-pub struct Look<'s> {
+pub struct PeekCursor<'s> {
     socket: BorrowedFd<'s>,
     before: Vec<(i32, i32)>,
 }
 
-impl<'s> Look<'s> {
+impl<'s> PeekCursor<'s> {
     /// Begins to look at the head of the queue.
-    pub fn begin(socket: BorrowedFd<'s>) -> Result<Look<'s>, Errno> {
-        let mut look = Look { socket, before: Vec::new() };
+    pub fn begin(socket: BorrowedFd<'s>) -> Result<PeekCursor<'s>, Errno> {
+        let mut look = PeekCursor { socket, before: Vec::new() };
         look.change(libc::SO_PASSCRED, 1)?;
         match look.change(PASS_PIDFD, 0) {
             Ok(()) | Err(Errno::NOPROTOOPT) => {}
@@ -88,13 +89,13 @@ impl<'s> Look<'s> {
         };
         for control in message.cmsgs().into_iter().flatten() {
             match control {
-                // SAFETY: the descriptors are new and nobody else's.
+                // SAFETY: the descriptors are new, and nothing else owns them.
                 ControlMessageOwned::ScmRights(fds) => peeked
                     .descriptors
                     .extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })),
                 ControlMessageOwned::ScmCredentials(sent) => {
                     let sender = Sender { pid: sent.pid(), user: sent.uid(), group: sent.gid() };
-                    let none = Sender { pid: 0, user: NOBODY, group: NOBODY };
+                    let none = Sender { pid: 0, user: OVERFLOW_ID, group: OVERFLOW_ID };
                     peeked.sender = Some(sender).filter(|sender| *sender != none);
                 }
                 _ => {}
@@ -127,7 +128,7 @@ impl<'s> Look<'s> {
     }
 }
 
-impl Drop for Look<'_> {
+impl Drop for PeekCursor<'_> {
     fn drop(&mut self) {
         for (option, value) in self.before.drain(..) {
             let _ = set_option(self.socket, option, &value.to_ne_bytes());
@@ -143,12 +144,12 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_stream_tells_where_its_last_piece_was_sent() {
+    fn a_stream_shows_where_its_last_piece_begins() {
         let (mut one, other) = UnixStream::pair().unwrap();
         for piece in ["a", "bc", "def"] {
             one.write_all(piece.as_bytes()).unwrap();
         }
-        let look = Look::begin(other.as_fd()).unwrap();
+        let look = PeekCursor::begin(other.as_fd()).unwrap();
         let before = |start, bytes| {
             look.seek(start).unwrap();
             look.sent_before_last(bytes).unwrap()
@@ -162,7 +163,7 @@ mod tests {
         let (mut one, mut other) = UnixStream::pair().unwrap();
         one.write_all(b"text").unwrap();
         let mut room = [0; 16];
-        let look = Look::begin(other.as_fd()).unwrap();
+        let look = PeekCursor::begin(other.as_fd()).unwrap();
         look.seek(1).unwrap();
         let seen = look.next(&mut room).unwrap();
         assert_eq!((seen.bytes, seen.is_cut, seen.sender), (3, false, None));

@@ -1,4 +1,4 @@
-//! A process by a descriptor, which never comes to mean another process that has its pid later.
+//! Processes by descriptor, which stays valid when the pid is reused.
 #![allow(unsafe_code)] // reason: signals without a name have no safe wrapper
 
 use std::io;

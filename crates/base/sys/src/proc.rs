@@ -28,14 +28,14 @@ pub fn processes() -> impl Iterator<Item = i32> {
     names.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The state of a process as a letter of proc(5); nothing if there is no such process.
+/// The state of a process as a letter of proc(5); nothing if the process does not exist.
 pub fn state(pid: i32) -> Option<char> {
     let stat = text(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// What tells a process from any other that has its pid at another time, or after the machine was started
-/// again: when it was started, and since when the machine runs.
+/// Identifies a process beyond its pid, which is reused: its start time, and the id of the
+/// machine's boot.
 pub fn identity(pid: i32) -> io::Result<String> {
     let boot = text("/proc/sys/kernel/random/boot_id")?;
     let started = started(pid).ok_or(io::ErrorKind::NotFound)?;

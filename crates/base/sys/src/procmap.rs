@@ -1,4 +1,4 @@
-//! Asking the kernel what is mapped where (`PROCMAP_QUERY`, Linux 6.11), without a C library.
+//! Looking up mappings (`PROCMAP_QUERY`, Linux 6.11), without a C library.
 #![allow(unsafe_code)] // reason: an ioctl with a struct
 
 use crate::raw::{Errno, syscall};
@@ -83,7 +83,7 @@ pub fn query(maps: i32, address: u64, which: Which) -> Result<Option<Mapping>, E
     let mut query =
         Query { size, query_flags: which as u64, query_addr: address, ..Query::default() };
     let at = &raw mut query as u64;
-    // SAFETY: the kernel reads and writes `query`, whose size it is told.
+    // SAFETY: the kernel reads and writes `query`, whose size is given.
     match unsafe { syscall(NR_IOCTL, [maps as u64, PROCMAP_QUERY, at]) } {
         Err(ENOENT) => return Ok(None),
         done => done?,

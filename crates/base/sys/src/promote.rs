@@ -1,12 +1,12 @@
 //! Giving another process pages of its own where it maps a file privately, without a change to any
 //! byte, and asking what it maps.
 //!
-//! What a write to such a page does, the kernel does for whoever is about to write from outside, too:
+//! What a write to such a page does, the kernel does for a write from outside, too:
 //! `process_vm_writev` has it make the pages writable, hold them, and only then read what is to be
-//! written. From memory that cannot be read nothing comes, so that nothing is written: what is left of
-//! the call is the copy that the kernel has made under the lock of the page table, as for a write of
-//! the process's own, which therefore is never lost. The process gets no signal and no task, makes no call, and nothing
-//! that it forbids itself matters.
+//! written. From memory that cannot be read nothing comes, so that nothing is written: what is left
+//! of the call is the copy that the kernel has made under the lock of the page table, as for a
+//! write of the process's own, which therefore is never lost. The process gets no signal and no
+//! task, makes no call, and nothing that it forbids itself matters.
 #![allow(unsafe_code)] // reason: process_vm_writev with such memory
 
 use std::fs::File;
@@ -17,14 +17,14 @@ use std::sync::OnceLock;
 
 use crate::procmap::{self, Mapping, Which};
 
-/// Most bytes that one call makes local: the kernel holds the address space's lock for so long.
+/// Most bytes that one call makes local: the kernel holds the lock of the address space during the
+/// call.
 pub const MOST_BYTES: u64 = 64 * 4096;
 
 /// Makes the pages at `address` of process `pid` its own, `bytes` of them and [`MOST_BYTES`] at
 /// most, as far as it may write to them; which that were has to be looked at.
 ///
-/// # Errors
-/// The process has ended, or is not the caller's to look into.
+/// # Errors The process is dead, or the caller may not access its memory.
 pub fn make_local(pid: i32, address: u64, bytes: u64) -> io::Result<()> {
     let nowhere = unreadable()?;
     let local = libc::iovec { iov_base: nowhere as *mut _, iov_len: 1 };
@@ -40,7 +40,7 @@ pub fn make_local(pid: i32, address: u64, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// The address of a page of this process that nobody may read.
+/// The address of an unreadable page of this process.
 fn unreadable() -> io::Result<usize> {
     static PAGE: OnceLock<usize> = OnceLock::new();
     if let Some(page) = PAGE.get() {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_told() {
+    fn mappings_are_found() {
         let (at, _file) = mapped(libc::PROT_READ | libc::PROT_WRITE);
         let maps = File::open("/proc/self/maps").unwrap();
         let found = mapping_at(&maps, at + 5000).unwrap().unwrap();

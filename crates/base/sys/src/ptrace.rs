@@ -49,8 +49,8 @@ unsafe fn plain(what: u32, tid: i32, data: usize) -> io::Result<()> {
     unsafe { request(what, tid, 0, data as *mut c_void) }.map(|_| ())
 }
 
-/// Becomes the tracer of a thread without stopping it. Stops at system calls will be told from
-/// those at signals.
+/// Becomes the tracer of a thread without stopping it. Stops at system calls will be reported
+/// differently from stops at signals.
 pub fn seize(tid: i32) -> io::Result<()> {
     // SAFETY: no memory is involved.
     unsafe { plain(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACESYSGOOD as usize) }
@@ -68,7 +68,7 @@ pub fn suspend_seccomp(tid: i32) -> io::Result<()> {
 /// whether it logs. Needs what [`suspend_seccomp`] needs (Linux 4.16).
 pub fn seccomp_filter(tid: i32, index: u64) -> io::Result<(Vec<u64>, bool)> {
     let null = std::ptr::null_mut();
-    // SAFETY: without a place to write to, the kernel tells the length.
+    // SAFETY: without a place to write to, the kernel returns the length.
     let count = unsafe { request(PTRACE_SECCOMP_GET_FILTER, tid, index as usize, null)? };
     let mut instructions = vec![0u64; count as usize];
     let to = instructions.as_mut_ptr().cast();
@@ -119,17 +119,17 @@ pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     unsafe { plain(libc::PTRACE_DETACH, tid, signal as usize) }
 }
 
-/// What a traced thread has come to.
+/// The state of a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It has not come to anything since it was last looked at.
+    /// No change since the last look.
     Unchanged,
     /// It has stopped because it was asked to, or, with another signal than SIGTRAP, as its whole
     /// process has.
     Stopped(i32),
     /// It has stopped before it takes this signal, also one that has no name.
     Taking(i32),
-    /// It has ended.
+    /// It is dead.
     Ended,
 }
 

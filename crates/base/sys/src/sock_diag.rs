@@ -45,7 +45,7 @@ pub fn dump(
     }
 }
 
-/// Takes the messages of one datagram; true once the kernel has told all.
+/// Takes the messages of one datagram; true once it was the last.
 fn take_messages(mut bytes: &[u8], each: &mut impl FnMut(&[u8])) -> Result<bool, Errno> {
     while let (Some(length), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) {
         let Some(body) = bytes.get(HEADER_BYTES..length as usize) else {

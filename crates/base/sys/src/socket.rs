@@ -46,13 +46,13 @@ pub fn ask_option(
 pub fn filter(socket: BorrowedFd<'_>) -> Result<Vec<u64>, Errno> {
     const GET_FILTER: i32 = libc::SO_ATTACH_FILTER;
     let mut bytes = vec![0u8; FILTER_INSTRUCTIONS * size_of::<u64>()];
-    // The length is told and taken in instructions.
+    // The length is counted in instructions, both ways.
     let count = raw_option(socket, libc::SOL_SOCKET, GET_FILTER, &mut bytes, FILTER_INSTRUCTIONS)?;
     let (words, _) = bytes.as_chunks::<8>();
     Ok(words.iter().take(count).map(|word| u64::from_ne_bytes(*word)).collect())
 }
 
-/// Asks for an option into `value`; `length` is what the kernel is told of its room.
+/// Asks for an option into `value`; `length` is the room that the kernel is given.
 fn raw_option(
     socket: BorrowedFd<'_>,
     level: i32,
@@ -91,7 +91,7 @@ fn address(socket: BorrowedFd<'_>, ask: AskAddress) -> Result<Vec<u8>, Errno> {
     Ok(bytes[..(length as usize).min(ADDRESS_BYTES)].to_vec())
 }
 
-/// What the kernel tells of a TCP socket.
+/// What the kernel shows of a TCP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpState {
     /// `TCP_ESTABLISHED` (1) to `TCP_CLOSING` (11).
@@ -100,7 +100,7 @@ pub struct TcpState {
     pub backlog: u32,
 }
 
-/// State of a TCP socket, as `TCP_INFO` tells it.
+/// State of a TCP socket, from `TCP_INFO`.
 pub fn tcp_state(socket: BorrowedFd<'_>) -> Result<TcpState, Errno> {
     /// Offset of `tcpi_sacked`, which holds the backlog of a listening socket.
     const SACKED: usize = 28;
@@ -136,7 +136,7 @@ pub fn socket_in(
         if fd < 0 {
             return Err(last_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     };
     let Some(namespace) = namespace else { return make() };
@@ -155,8 +155,8 @@ pub fn reset_on_close(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_option(socket, libc::SO_LINGER, linger.as_flattened())
 }
 
-/// Sets an option of the socket's own level. It belongs to the socket, not to the descriptor:
-/// whoever sets it on another process's socket puts the old value back.
+/// Sets an option of the socket's own level. It belongs to the socket, not to the descriptor: a
+/// caller that sets it on another process's socket has to restore the old value.
 pub fn set_option(socket: BorrowedFd<'_>, option: i32, value: &[u8]) -> Result<(), Errno> {
     set_option_at(socket, libc::SOL_SOCKET, option, value)
 }
@@ -190,7 +190,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_listening_socket_tells_state_and_backlog() {
+    fn a_listening_socket_shows_state_and_backlog() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         rustix::net::listen(&listener, 7).unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,7 +1,8 @@
 //! Files that dead processes have left at the paths of their Unix sockets.
 //!
-//! Whoever may write a directory may put anything under any name there, at any moment. So a file is
-//! looked at, asked and compared by a handle on itself, and removed from a directory that is held.
+//! A process that may write a directory may put anything under any name there, at any moment. So a
+//! file is looked at, asked and compared by a handle on itself, and removed from a directory that
+//! is held.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,7 +20,7 @@ pub fn directory(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Removes `name` from `directory` if it is a socket, belongs to user `owner` where one is given,
-/// and nobody lives behind it. Says whether it did.
+/// and no process has it. Returns whether it did.
 pub fn remove_dead(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -40,8 +41,8 @@ pub fn remove_dead(
     Ok(true)
 }
 
-/// Whether nobody has the socket behind a handle on its file. A datagram socket cannot connect to
-/// one that takes connections, so that whoever lives does not notice.
+/// Whether no process has the socket behind a handle on its file. It tries to connect as a datagram
+/// socket, which fails at a stream socket, so that a living server does not notice.
 fn is_dead(file: &OwnedFd) -> bool {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let answer = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
@@ -57,7 +58,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn only_sockets_of_the_dead_are_removed() {
+    fn only_sockets_of_dead_processes_are_removed() {
         let place = std::env::temp_dir().join(format!("farfork-socket-{}", std::process::id()));
         fs::create_dir_all(&place).unwrap();
         let own = rustix::process::geteuid().as_raw();
@@ -71,7 +72,7 @@ mod tests {
         assert!(!remove("file", None), "connecting to a file fails as with the dead");
         assert!(!remove("living", Some(own)));
         assert!(!remove("link", Some(own)), "it leads to what is dead");
-        assert!(!remove("dead", Some(own + 1)), "somebody else's");
+        assert!(!remove("dead", Some(own + 1)), "of another user");
         assert!(remove("dead", Some(own)));
         assert!(remove_dead(held.as_fd(), OsStr::new("dead"), None).is_err());
         for (name, is_left) in [("file", true), ("living", true), ("dead", false)] {

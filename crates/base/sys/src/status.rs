@@ -2,9 +2,9 @@
 
 use crate::proc;
 
-/// There is no such thread, or no `/proc` to ask.
+/// The thread does not exist, or `/proc` is not mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unreadable {
+pub struct StatusError {
     /// The process.
     pub pid: i32,
 }
@@ -62,9 +62,9 @@ pub struct Status {
 
 impl Status {
     /// Reads the status of a thread.
-    pub fn read(pid: i32, tid: i32) -> Result<Status, Unreadable> {
-        let text =
-            proc::text(format!("/proc/{pid}/task/{tid}/status")).map_err(|_| Unreadable { pid })?;
+    pub fn read(pid: i32, tid: i32) -> Result<Status, StatusError> {
+        let text = proc::text(format!("/proc/{pid}/task/{tid}/status"))
+            .map_err(|_| StatusError { pid })?;
         let mut status = Status::default();
         for line in text.lines() {
             if let Some((key, value)) = line.split_once(':') {
@@ -129,6 +129,6 @@ mod tests {
         assert_eq!(status.uids[1], rustix::process::geteuid().as_raw());
         assert!(matches!(status.state, Some('R' | 'S')) && status.page_tables_kb > 0);
         assert!(!status.is_ptraced_before && !status.name.is_empty());
-        assert_eq!(Status::read(pid, 1 << 30).unwrap_err(), Unreadable { pid });
+        assert_eq!(Status::read(pid, 1 << 30).unwrap_err(), StatusError { pid });
     }
 }

@@ -1,6 +1,6 @@
 //! What a TCP connection consists of, read in repair mode (`TCP_REPAIR`, Linux 3.5; needs
-//! `CAP_NET_ADMIN`). In that mode nothing is sent of the queues, and a connection that is closed
-//! goes without a word to its peer.
+//! `CAP_NET_ADMIN`). In that mode the kernel sends nothing from the queues, and closing the
+//! connection sends nothing to its peer.
 #![allow(unsafe_code)] // reason: ioctl has no safe wrapper for the queues of sockets
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};

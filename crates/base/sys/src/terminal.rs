@@ -1,4 +1,4 @@
-//! What a pseudo-terminal tells of itself, at its master or its slave.
+//! The state of a pseudo-terminal, read at its master or its slave.
 #![allow(unsafe_code)] // reason: no crate we use has these ioctls
 
 use std::os::fd::{AsFd, AsRawFd};

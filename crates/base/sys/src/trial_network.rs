@@ -1,5 +1,4 @@
-//! A network in which a clone can be tried: whatever address is asked for is its own, and no packet
-//! leaves it.
+//! A network for the trial of a clone: all addresses are local, and no packet leaves it.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -26,11 +25,10 @@ const LOCAL: [u8; 4] = [255, 3, 254, 2];
 const NONLOCAL: [&str; 2] =
     ["/proc/sys/net/ipv4/ip_nonlocal_bind", "/proc/sys/net/ipv6/ip_nonlocal_bind"];
 
-/// Puts the calling thread into a new network namespace of this kind. It goes with the last process and
-/// socket in it.
+/// Moves the calling thread into a new network namespace of this kind. The kernel removes it with
+/// the last process and socket in it.
 ///
-/// # Errors
-/// The thread may not make one (CAP_SYS_ADMIN), or there are as many as there may be.
+/// # Errors The thread lacks CAP_SYS_ADMIN, or the limit of network namespaces is reached.
 pub fn enter() -> Result<(), Errno> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
     let netlink = socket_in(None, libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;

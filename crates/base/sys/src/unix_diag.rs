@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listening_socket_tells_how_many_may_wait() {
+    fn a_listening_socket_shows_its_backlog() {
         let path = std::env::temp_dir().join(format!("unix-diag-{}", std::process::id()));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         rustix::net::listen(&listener, 11).unwrap();

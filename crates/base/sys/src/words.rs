@@ -1,4 +1,4 @@
-//! The kernel's refusals in words.
+//! Descriptions of the kernel's errors.
 
 use std::io;
 
@@ -7,8 +7,8 @@ pub fn words(errno: i32) -> &'static str {
     nix::errno::Errno::from_raw(errno).desc()
 }
 
-/// What `error` means: the words of its number, which its own text would show, or that text where
-/// it is none of the kernel's.
+/// What `error` means: the description of its number, without the number; its own text if it is not
+/// an error of the kernel.
 pub fn of(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |errno| words(errno).to_owned())
 }
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_without_its_number() {
+    fn an_error_is_described_without_its_number() {
         assert_eq!(words(libc::EPERM), "Operation not permitted");
         assert_eq!(of(&io::Error::from_raw_os_error(libc::EPERM)), "Operation not permitted");
         assert_eq!(of(&io::Error::other("cut off")), "cut off");

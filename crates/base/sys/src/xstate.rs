@@ -8,7 +8,7 @@ pub const AMX: u64 = 1 << 17 | 1 << 18;
 
 /// Offset of the bytes where the kernel notes the register sets it saves (XCR0).
 pub const XCR0_OFFSET: usize = 464;
-/// Offset of the word that tells which register sets are not in their initial state.
+/// Offset of the word with the register sets that are not in their initial state.
 pub const PRESENT_OFFSET: usize = 512;
 /// Bytes of the legacy area and the header, which are always there.
 pub const MINIMUM_BYTES: usize = 576;

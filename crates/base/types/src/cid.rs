@@ -42,7 +42,7 @@ impl fmt::Debug for Cid {
 
 impl fmt::Display for ParseCidError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a checkpoint id is 32 hexadecimal digits")
+        f.write_str("invalid checkpoint id: expected 32 hexadecimal digits")
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_id_is_refused() {
+    fn other_text_is_not_an_id() {
         for text in
             ["", "00", "0001f7f80ff05060708090a0b0c0d0ea0", "zz017f80ff05060708090a0b0c0d0ea0"]
         {

@@ -1,4 +1,4 @@
-//! Ids, units and wire types that every other room speaks in.
+//! Ids, units and wire types that all crates share.
 //!
 //! Nothing here touches the operating system, and everything without the `std` feature works in
 //! a freestanding program.

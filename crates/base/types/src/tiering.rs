@@ -43,13 +43,13 @@ impl fmt::Display for Tiering {
     }
 }
 
-/// A text that names no policy.
+/// The text does not name a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseTieringError;
 
 impl fmt::Display for ParseTieringError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no tiering policy: use mow, moa, hybrid or copy")
+        f.write_str("invalid tiering policy: expected mow, moa, hybrid or copy")
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the node agent and its clients say to each other: one JSON document per packet on a Unix
+//! The protocol between the node agent and its clients: one JSON document per packet on a Unix
 //! socket of type `SOCK_SEQPACKET`, descriptors beside it.
 //!
 //! A client sends one [`Call`] and receives [`Reply`]s until the one that ends the call, or closes
@@ -6,7 +6,7 @@
 //!
 //! Agent and client may be in different PID namespaces. A packet about a living clone carries the
 //! clone's pid in its credentials, where the kernel translates it. A clone that has ended has no
-//! pid to translate: the agent remembers how whoever started it saw it.
+//! pid to translate: the agent remembers the pid as its starter saw it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -112,10 +112,10 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// A text that is no [`AddressRange`].
+/// The text is not an [`AddressRange`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseRangeError {
-    /// It is written otherwise.
+    /// It has another form.
     Malformed {
         /// It.
         text: String,
@@ -131,10 +131,10 @@ impl fmt::Display for ParseRangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ParseRangeError::Malformed { text } => {
-                write!(f, "{text} is no range: give START-END in hexadecimal, or PID:START-END")
+                write!(f, "invalid range {text}: expected [PID:]START-END in hexadecimal")
             }
             ParseRangeError::Empty { text } => {
-                write!(f, "{text} holds nothing: START has to be below END")
+                write!(f, "empty range {text}: START must be below END")
             }
         }
     }
@@ -180,7 +180,7 @@ pub struct Promoted {
     pub untouched_pages: u64,
     /// Stay where they are: the clone may not write to them, or maps something else there.
     pub kept_pages: u64,
-    /// Stay where they are for want of memory in the clone's cgroup.
+    /// Stay in the pool because the clone's cgroup is out of memory.
     pub refused_pages: u64,
 }
 
@@ -206,7 +206,7 @@ pub struct GhostCall {
     pub requested_ns: u64,
 }
 
-/// An image that a ghost has before anybody asks for its clone.
+/// An image that a ghost has before its clone is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GhostImage {
     /// Path of the pool.
@@ -243,7 +243,7 @@ pub struct RestoreCall {
     /// When pages become local.
     #[serde(default)]
     pub tiering: Tiering,
-    /// Whether the clone is watched, to tell which pages it touches.
+    /// Whether this is a profiling clone.
     #[serde(default)]
     pub profile: bool,
     /// Seconds that the clone may take to start; then it is ended.
@@ -346,7 +346,7 @@ pub enum Reply {
     Done,
     /// The call failed; ends it.
     Failed {
-        /// What to tell the user.
+        /// The message for the user.
         message: String,
     },
 }
@@ -379,9 +379,9 @@ pub struct GhostState {
     pub user: Option<String>,
     /// What it is doing.
     pub state: GhostPhase,
-    /// Pid of its container's first process, as whoever asks sees it; 0 if that has just ended.
+    /// Pid of its container's first process, as the client sees it; 0 if that has just ended.
     pub init_pid: i32,
-    /// Pid of its clone, as whoever asks sees it; if it has just ended, as whoever started it saw it.
+    /// Pid of its clone, as the client sees it; if it has just ended, as its starter saw it.
     pub pid: Option<i32>,
     /// The image that it has.
     pub cid: Option<String>,
@@ -422,7 +422,7 @@ pub struct CloneState {
     pub image: String,
     /// Tiering policy.
     pub tiering: String,
-    /// Whether it is watched, to tell which pages it touches.
+    /// Whether it is a profiling clone.
     #[serde(default)]
     pub is_profiled: bool,
     /// Anonymous memory and page tables, in bytes.
@@ -476,8 +476,8 @@ mod tests {
             assert_eq!(wrong.parse::<AddressRange>(), Err(malformed), "{wrong}");
         }
         for empty in ["2000-1000", "1-1"] {
-            let told = empty.parse::<AddressRange>().unwrap_err().to_string();
-            assert!(told.contains("holds nothing"), "{told}");
+            let message = empty.parse::<AddressRange>().unwrap_err().to_string();
+            assert!(message.contains("empty range"), "{message}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Contexts of Linux AIO. A program knows its context by the address of a ring that the kernel has
-//! mapped for it and writes what is done to. How many requests are under way it tells nobody, and to
-//! wait for them would take what they leave from the program: this is up to whoever asks for the
-//! checkpoint.
+//! Linux AIO contexts. A program knows its context by the address of a ring, which the kernel maps
+//! and fills with completed requests. The kernel does not show how many requests are in progress.
+//! To wait for them would consume their results, so the caller of the checkpoint declares a context
+//! idle.
 
 use farfork_sys::memory;
 use farfork_types::PAGE_BYTES;
@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 use crate::error::{CheckpointError, doing};
 use crate::inject::Injector;
 use crate::maps::Mapping;
-use crate::memory::{Run, lies_in_window};
 use crate::refuse::{Cause, Refusals, causes};
+use crate::runs::Run;
 
 /// The beginning of a ring (`struct aio_ring` of the kernel, which programs read).
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, KnownLayout)]
@@ -33,11 +33,6 @@ const HEAD_BYTES: u64 = size_of::<Head>() as u64;
 const EVENT_BYTES: u64 = 32;
 const READ_WRITE: u32 = (libc::PROT_READ | libc::PROT_WRITE) as u32;
 
-/// Whether the kernel made a mapping for a context.
-pub fn is_ring(mapping: &Mapping) -> bool {
-    mapping.name.starts_with("/[aio]")
-}
-
 /// The rings of a process that can be made again; the others are refused.
 pub fn rings(
     injector: &Injector<'_>,
@@ -46,7 +41,7 @@ pub fn rings(
     refusals: &mut Refusals,
 ) -> Result<Vec<Run>, CheckpointError> {
     let mut rings = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| is_ring(mapping)) {
+    for mapping in mappings.iter().filter(|mapping| mapping.is_aio_ring()) {
         match obstacle(injector, mapping, is_idle)? {
             None => rings.push((mapping.start, mapping.end)),
             Some(cause) => {
@@ -66,12 +61,12 @@ fn obstacle(
     if !is_idle {
         return Ok(Some(causes::memory::AIO));
     }
-    if lies_in_window(mapping) {
+    if mapping.reaches_restorer_window() {
         return Ok(Some(causes::memory::WINDOW));
     }
     let mut bytes = [0u8; HEAD_BYTES as usize];
     let read = memory::read(injector.pid(), mapping.start, &mut bytes)
-        .map_err(doing(injector.pid(), "read a ring of Linux AIO"))?;
+        .map_err(doing(injector.pid(), "read a Linux AIO ring"))?;
     let ring = Head::read_from_bytes(&bytes).unwrap_or_default();
     let bytes = mapping.end - mapping.start;
     let is_whole = read == HEAD_BYTES as usize
@@ -88,10 +83,10 @@ fn obstacle(
     })
 }
 
-/// Whether the process has the context of the ring at `at`: after a fork the child has the ring alone.
-/// It asks for no event, and so gets none.
+/// Whether the process has the context of the ring at `at`: after a fork the child has the ring
+/// alone. It asks for zero events, so it takes none from the program.
 fn has_context(injector: &Injector<'_>, at: u64) -> Result<bool, CheckpointError> {
     let answer =
-        injector.lend(injector.pid())?.try_call(libc::SYS_io_getevents, [at, 0, 0, 0, 0, 0]);
+        injector.thread(injector.pid())?.try_call(libc::SYS_io_getevents, [at, 0, 0, 0, 0, 0]);
     Ok(answer? == 0)
 }

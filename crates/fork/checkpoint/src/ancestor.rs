@@ -43,7 +43,7 @@ struct Placed {
 
 impl Ancestor {
     /// The ancestor of the process `pid` with these mappings, if it is a clone.
-    pub fn of(pid: i32, mappings: &[Mapping]) -> Result<Option<Ancestor>, CheckpointError> {
+    pub fn find(pid: i32, mappings: &[Mapping]) -> Result<Option<Ancestor>, CheckpointError> {
         let Some(plan) = mappings.iter().find(|mapping| mapping.start == window::PLAN) else {
             return Ok(None);
         };
@@ -83,8 +83,8 @@ impl Ancestor {
         mapping.file == self.pool
     }
 
-    /// Whether `mapping` shows the parent's image, and its pages are supplied by the clone's init:
-    /// that is no business of the program's, which could not tell.
+    /// Whether `mapping` shows the parent's image, and the clone's init supplies its pages. The
+    /// program does not see the difference.
     pub fn serves(&self, mapping: &Mapping) -> bool {
         let is_supplied = mapping.has("ui") && !mapping.has("um") && !mapping.has("uw");
         self.has_overlay && self.backs(mapping) && is_supplied

@@ -7,8 +7,8 @@ use farfork_sys::kcmp::{self, Shareable};
 use farfork_sys::proc;
 
 use crate::error::{CheckpointError, doing};
-use crate::family::Family;
 use crate::refuse::{Cause, Refusals, causes};
+use crate::tree::StoppedTree;
 
 /// Namespaces of which there is one in an image, and their names. What a process alone may not have
 /// either is refused where it is looked at by itself.
@@ -30,8 +30,8 @@ const APART: [(Shareable, &str, &Cause); 4] = [
 
 /// Refuses members that live in other namespaces than the first, and those that share what only
 /// threads of one process can share in a clone.
-pub fn check(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointError> {
-    let pids = family.pids();
+pub fn check(tree: &StoppedTree, refusals: &mut Refusals) -> Result<(), CheckpointError> {
+    let pids = tree.pids();
     refuse_sharers(&pids, refusals);
     let Some((root, others)) = pids.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Ok(());
@@ -53,8 +53,8 @@ pub fn check(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointE
     Ok(())
 }
 
-/// Processes outside in the memory of a member (`CLONE_VM` without `CLONE_THREAD`). Whoever vforks
-/// is not among the members: it cannot be stopped before the child has gone on.
+/// Processes outside in the memory of a member (`CLONE_VM` without `CLONE_THREAD`). The parent in a
+/// vfork is not among the members: it cannot be stopped before the child has gone on.
 fn refuse_sharers(pids: &[i32], refusals: &mut Refusals) {
     for other in proc::processes().filter(|other| !pids.contains(other)) {
         let shares = |pid: &&i32| kcmp::shares_memory(**pid, other).unwrap_or(false);
@@ -84,6 +84,6 @@ fn sharing(pids: &[i32], what: Shareable) -> Result<Vec<(i32, i32)>, CheckpointE
     let pairs = pairs.map(|pair| (pair[0].max(pair[1]), pair[0].min(pair[1]))).collect();
     match failure {
         None => Ok(pairs),
-        Some((pid, errno)) => Err(doing(pid, "ask what it shares (CONFIG_KCMP)")(errno.into())),
+        Some((pid, errno)) => Err(doing(pid, "compare the tables (CONFIG_KCMP)")(errno.into())),
     }
 }

@@ -1,4 +1,4 @@
-//! Everything about a family of stopped processes.
+//! Everything about a tree of stopped processes.
 
 use std::rc::Rc;
 
@@ -7,17 +7,17 @@ use farfork_image::model::{Kinship, MadeOn, Member, Model, Stored};
 use farfork_pool::{Extent, ImageWriter};
 
 use crate::copy::{self, Progress};
-use crate::descriptors::{Kept, Tree};
+use crate::descriptors::{KeptConnections, TreeDescriptors};
 use crate::error::CheckpointError;
-use crate::family::{self, Family};
+use crate::image_pages::ImageBackedPages;
 use crate::ipc::{Ipc, Segment};
-use crate::kinship::Kin;
-use crate::member::Seen;
-use crate::memory::Run;
+use crate::member::ObservedProcess;
+use crate::options::CheckpointOptions;
 use crate::refuse::{Refusals, causes};
+use crate::runs::Run;
 use crate::shared::{Layout, Objects};
-use crate::shown::Shown;
-use crate::terms::Terms;
+use crate::topology::ProcessTopology;
+use crate::tree::{self, StoppedTree};
 use crate::{bounds, descriptors, mounts};
 
 /// Processes as they were found: what goes into the model, and the pages to copy.
@@ -25,7 +25,7 @@ pub struct Collected {
     /// What goes into the image's metadata.
     pub model: Model,
     /// Connections of the processes, if they are to go on.
-    pub kept: Option<Rc<Kept>>,
+    pub kept: Option<Rc<KeptConnections>>,
     memories: Vec<Pages>,
     shared: Layout,
 }
@@ -35,18 +35,19 @@ struct Pages {
     pid: i32,
     member: usize,
     runs: Vec<Run>,
-    shown: Shown,
+    image_pages: ImageBackedPages,
 }
 
-/// Everything about the processes; nothing if they cannot even be asked, which is among the
-/// refusals.
+/// The state of all processes. `None` if they cannot make calls; the refusals then have the reason.
 pub fn collect(
-    family: &Family,
-    terms: Terms,
+    tree: &StoppedTree,
+    options: CheckpointOptions,
     refusals: &mut Refusals,
 ) -> Result<Option<Collected>, CheckpointError> {
-    let seen =
-        family.living().map(|(_, frozen)| Seen::of(frozen)).collect::<Result<Vec<_>, _>>()?;
+    let seen = tree
+        .living()
+        .map(|(_, stopped)| ObservedProcess::observe(stopped))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut can_call = true;
     for seen in &seen {
         refusals.about(seen.pid());
@@ -55,20 +56,22 @@ pub fn collect(
     if !can_call {
         return Ok(None);
     }
-    let kin = Kin::of(family)?;
-    kin.check(refusals);
-    bounds::check(family, refusals)?;
-    refuse_children(family, refusals)?;
-    let pids = family.pids();
+    let topology = ProcessTopology::read(tree)?;
+    topology.check(refusals);
+    bounds::check(tree, refusals)?;
+    refuse_children(tree, refusals)?;
+    let pids = tree.pids();
     let ipc = Ipc::collect(&pids, refusals)?;
-    let tree = descriptors::read(&pids, &kin.ids(), terms.fate.connections(), refusals)?;
-    let objects = objects(&seen, &ipc.unattached, &tree, refusals)?;
-    let (mut members, memories, made_on) = members(family, &kin, &seen, &objects, terms, refusals)?;
+    let open =
+        descriptors::read(&pids, &topology.ids(), options.disposition.connections(), refusals)?;
+    let objects = objects(&seen, &ipc.unattached, &open, refusals)?;
+    let (mut members, memories, made_on) =
+        members(tree, &topology, &seen, &objects, options, refusals)?;
     if refusals.is_empty() {
-        refuse_misplaced(family, &members, refusals);
+        refuse_misplaced(tree, &members, refusals);
     }
-    let open = descriptors::collect(&tree, &objects, refusals)?;
-    for ((index, _), own) in family.living().zip(open.own) {
+    let collected = descriptors::collect(&open, &objects, refusals)?;
+    for ((index, _), own) in tree.living().zip(collected.own) {
         members[index].descriptors = own.descriptors;
         members[index].locks = own.locks;
         members[index].notices = own.notices;
@@ -85,20 +88,20 @@ pub fn collect(
         has_own_ipc: ipc.is_own || has_objects,
         semaphores: ipc.semaphores,
         queues: ipc.queues,
-        files: open.files,
-        unnamed: open.unnamed,
-        terminals: open.terminals,
+        files: collected.files,
+        unnamed: collected.unnamed,
+        terminals: collected.terminals,
         mounts: Vec::new(),
     };
     model.content = shared.content(model.chunks() as u64);
     model.mounts = mounts::collect(&pids, &model, refusals)?;
-    Ok(Some(Collected { model, kept: open.kept, memories, shared }))
+    Ok(Some(Collected { model, kept: collected.kept, memories, shared }))
 }
 
 /// A process that a clone could not have in its session, under its parent.
-fn refuse_misplaced(family: &Family, members: &[Member], refusals: &mut Refusals) {
+fn refuse_misplaced(tree: &StoppedTree, members: &[Member], refusals: &mut Refusals) {
     if let Err(Misplaced(index)) = compile::family::check(members) {
-        refusals.about(family.members()[index].pid);
+        refusals.about(tree.members()[index].pid);
         let Kinship { session, group, .. } = members[index].kinship;
         let object = format!("session {session}, process group {group}");
         refusals.add(object, causes::process::MISPLACED);
@@ -106,21 +109,21 @@ fn refuse_misplaced(family: &Family, members: &[Member], refusals: &mut Refusals
 }
 
 /// Children that are not to be carried.
-fn refuse_children(family: &Family, refusals: &mut Refusals) -> Result<(), CheckpointError> {
-    for pid in family.pids() {
+fn refuse_children(tree: &StoppedTree, refusals: &mut Refusals) -> Result<(), CheckpointError> {
+    for pid in tree.pids() {
         refusals.about(pid);
-        for child in family::children(pid)?.into_iter().filter(|child| !family.has(*child)) {
+        for child in tree::children(pid)?.into_iter().filter(|child| !tree.has(*child)) {
             refusals.add(format!("child process {child}"), causes::process::CHILD);
         }
     }
     Ok(())
 }
 
-/// What the processes share, segments of theirs that are not attached, and what is in flight.
+/// Objects that the processes share, their segments without attachments, and memory in flight.
 fn objects(
-    seen: &[Seen<'_>],
+    seen: &[ObservedProcess<'_>],
     unattached: &[Segment],
-    tree: &Tree,
+    open: &TreeDescriptors,
     refusals: &mut Refusals,
 ) -> Result<Objects, CheckpointError> {
     let mut objects = Objects::default();
@@ -128,9 +131,9 @@ fn objects(
         refusals.about(seen.pid());
         objects.add_process(seen.pid(), seen.mappings(), seen.ancestor.as_ref(), refusals)?;
     }
-    let pids: Vec<i32> = seen.iter().map(Seen::pid).collect();
+    let pids: Vec<i32> = seen.iter().map(ObservedProcess::pid).collect();
     objects.add_unattached(pids[0], unattached, refusals)?;
-    for (pid, place, name) in tree.memory_in_flight() {
+    for (pid, place, name) in open.memory_in_flight() {
         objects.add_in_flight(pid, &place, name)?;
     }
     objects.refuse_channels(&pids, refusals);
@@ -140,29 +143,29 @@ fn objects(
 /// All members without their descriptors, those that have ended among them, and what the first
 /// runs on.
 fn members(
-    family: &Family,
-    kin: &Kin<'_>,
-    seen: &[Seen<'_>],
+    tree: &StoppedTree,
+    topology: &ProcessTopology<'_>,
+    seen: &[ObservedProcess<'_>],
     objects: &Objects,
-    terms: Terms,
+    options: CheckpointOptions,
     refusals: &mut Refusals,
 ) -> Result<(Vec<Member>, Vec<Pages>, MadeOn), CheckpointError> {
     let (mut members, mut memories) = (Vec::new(), Vec::new());
     let (mut made_on, mut first_chunk) = (MadeOn::default(), 0);
-    for (index, relative) in family.members().iter().enumerate() {
-        let Some(seen) = seen.iter().find(|seen| seen.pid() == relative.pid) else {
-            members.push(kin.ended(index)?);
+    for (index, process) in tree.members().iter().enumerate() {
+        let Some(seen) = seen.iter().find(|seen| seen.pid() == process.pid) else {
+            members.push(topology.ended(index)?);
             continue;
         };
-        refusals.about(relative.pid);
-        let own = seen.collect(objects, first_chunk, terms, refusals)?;
+        refusals.about(process.pid);
+        let own = seen.collect(objects, first_chunk, options, refusals)?;
         first_chunk = own.member.memory.stored.end_chunk().max(first_chunk);
         if index == 0 {
             made_on = own.made_on;
         }
-        let (pid, runs, shown) = (relative.pid, own.runs, own.shown);
-        memories.push(Pages { pid, member: index, runs, shown });
-        members.push(Member { kinship: kin.place(index)?, ..own.member });
+        let (pid, runs, image_pages) = (process.pid, own.runs, own.image_pages);
+        memories.push(Pages { pid, member: index, runs, image_pages });
+        members.push(Member { kinship: topology.kinship(index)?, ..own.member });
     }
     Ok((members, memories, made_on))
 }
@@ -179,11 +182,11 @@ impl Collected {
         let runs = self.memories.iter().flat_map(|pages| &pages.runs);
         let all = runs.map(|(start, end)| end - start).sum();
         let mut copied = 0;
-        for Pages { pid, member, runs, shown } in &self.memories {
+        for Pages { pid, member, runs, image_pages } in &self.memories {
             let segments = &self.model.members[*member].memory.stored.segments;
             let before = copied;
-            let told = &mut |done, _| progress(before + done, all);
-            copied += copy::copy((*pid, shown), runs, segments, writer, extents, told)?;
+            let report = &mut |done, _| progress(before + done, all);
+            copied += copy::copy(*pid, image_pages, runs, segments, writer, extents, report)?;
         }
         let root = self.memories.first().map_or(0, |pages| pages.pid);
         Ok(copied + self.shared.copy(root, &self.model.content.segments, writer, extents)?)

@@ -1,4 +1,6 @@
-//! Copying pages into the pool, straight from the process's memory to the pool's.
+//! Copying pages into the pool, straight from the process's memory to the pool's
+//! (`process_vm_readv`). One thread copies: a second one was not faster in a trial on two
+//! processors.
 
 use std::fs::File;
 use std::ops::Range;
@@ -8,19 +10,20 @@ use farfork_pool::{Extent, ImageWriter};
 use farfork_sys::memory;
 
 use crate::error::{CheckpointError, doing};
-use crate::memory::Run;
-use crate::shown::Shown;
+use crate::image_pages::ImageBackedPages;
+use crate::runs::Run;
 
-/// Bytes after which it is told how far the copy is: some 20 ms.
-const TOLD_BYTES: usize = 64 << 20;
+/// Bytes between two reports of progress: some 20 ms.
+const REPORT_BYTES: usize = 64 << 20;
 
-/// Is told the bytes copied and those to be copied in all. The process stands still meanwhile.
+/// Called with the bytes copied and the bytes to copy in all. The process is stopped meanwhile.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
 
-/// Copies `runs` of a process, of which some pages may be read elsewhere, to where `segments` have them in the chunks of `extents`. Returns the bytes
-/// copied.
+/// Copies `runs` of a process to where `segments` have them in the chunks of `extents`.
+/// `image_pages` are read from the pool. Returns the bytes copied.
 pub fn copy(
-    (pid, shown): (i32, &Shown),
+    pid: i32,
+    image_pages: &ImageBackedPages,
     runs: &[Run],
     segments: &[Segment],
     writer: &mut ImageWriter<'_>,
@@ -36,9 +39,9 @@ pub fn copy(
         let bytes = writer.bytes_mut(*extent);
         for (start, end, at) in placed(runs, segments, &places) {
             let to = &mut bytes[at..at + (end - start) as usize];
-            for (index, part) in to.chunks_mut(TOLD_BYTES).enumerate() {
-                let from = start + (index * TOLD_BYTES) as u64;
-                read((pid, &mem), shown, from, part)?;
+            for (index, part) in to.chunks_mut(REPORT_BYTES).enumerate() {
+                let from = start + (index * REPORT_BYTES) as u64;
+                read(pid, &mem, image_pages, from, part)?;
                 copied += part.len() as u64;
                 progress(copied, all);
             }
@@ -49,13 +52,14 @@ pub fn copy(
 }
 
 fn read(
-    (pid, mem): (i32, &File),
-    shown: &Shown,
+    pid: i32,
+    mem: &File,
+    image_pages: &ImageBackedPages,
     from: u64,
     to: &mut [u8],
 ) -> Result<(), CheckpointError> {
     let mut rest = to;
-    for ((start, end), in_pool) in shown.pieces(from, from + rest.len() as u64)? {
+    for ((start, end), in_pool) in image_pages.pieces(from, from + rest.len() as u64)? {
         let (part, after) = rest.split_at_mut((end - start) as usize);
         match in_pool {
             Some(bytes) => part.copy_from_slice(bytes),

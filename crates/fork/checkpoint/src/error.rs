@@ -6,7 +6,7 @@ use std::time::Duration;
 use farfork_image::error::ImageError;
 use farfork_pool::PoolError;
 use farfork_sys::frozen::FrozenGroup;
-use farfork_sys::status::Unreadable;
+use farfork_sys::status::StatusError;
 use farfork_sys::words;
 
 use crate::descriptors::DescriptorError;
@@ -15,46 +15,46 @@ use crate::refuse::Refusal;
 /// Why a checkpoint could not be made. Nothing is left in the pool, and the process goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// There is no such process.
+    /// The process does not exist.
     #[error("process {pid} does not exist: check the pid, as seen in this PID namespace")]
     NoProcess {
         /// The pid asked for.
         pid: i32,
     },
     /// The process is the one that checkpoints.
-    #[error("process {pid} is this farfork itself: name the process to be checkpointed")]
+    #[error("cannot checkpoint process {pid}: it is farfork itself; name another process")]
     Itself {
         /// The pid asked for.
         pid: i32,
     },
     /// The process that checkpoints is in the tree.
     #[error(
-        "process {pid} is this farfork itself, in the tree that is to be checkpointed: run farfork \
-         from outside of that tree"
+        "cannot checkpoint the tree: its process {pid} is farfork itself; run farfork from \
+         outside of the tree"
     )]
     Descendant {
         /// The process.
         pid: i32,
     },
     /// The process may not be traced.
-    #[error("process {pid} may not be traced: {why}")]
+    #[error("cannot trace process {pid}: {why}")]
     NotPermitted {
         /// The pid asked for.
         pid: i32,
         /// Why not, and what to do.
         why: &'static str,
     },
-    /// A thread went on and on.
+    /// A thread did not stop in time.
     #[error(
-        "thread {tid} of process {pid} does not stop: {why}; all threads go on, try again when \
-         this one has come back from the kernel"
+        "cannot stop thread {tid} of process {pid}: {why}; all threads go on running; try again \
+         when this one has returned from the kernel"
     )]
     DoesNotStop {
         /// The process.
         pid: i32,
         /// The thread.
         tid: i32,
-        /// What it is at.
+        /// What keeps it from stopping.
         why: String,
     },
     /// A cgroup of the process is frozen, so that it cannot make calls for the checkpoint.
@@ -64,13 +64,13 @@ pub enum CheckpointError {
         pid: i32,
         /// The cgroup.
         group: Box<FrozenGroup>,
-        /// Whether it was so before, in words.
+        /// When it was frozen: before the checkpoint, or during it.
         when: &'static str,
     },
-    /// Another checkpoint of the process has begun before.
+    /// Another checkpoint of the process is in progress.
     #[error(
-        "cannot checkpoint process {pid}: another farfork checkpoint of it is under way (process \
-         {tracer}); try again when that has ended"
+        "cannot checkpoint process {pid}: another farfork checkpoint of it is in progress \
+         (process {tracer}); try again when that has ended"
     )]
     UnderWay {
         /// The process.
@@ -78,7 +78,7 @@ pub enum CheckpointError {
         /// The thread that traces it.
         tracer: u32,
     },
-    /// A thread may come back to what a killed checkpointer has left.
+    /// A thread may return to the stub that a killed checkpointer has left.
     #[error(
         "cannot checkpoint process {pid}: thread {tid} runs a signal handler that returns through \
          instructions of a checkpoint that was killed; try again when the handler has returned"
@@ -90,29 +90,29 @@ pub enum CheckpointError {
         tid: i32,
     },
     /// The process ended or executed another program meanwhile.
-    #[error("process {pid} {what} while it was being checkpointed: try again when it is settled")]
+    #[error("process {pid} {what} while it was being checkpointed: try again when it has settled")]
     Changed {
         /// The process.
         pid: i32,
         /// What it did.
         what: &'static str,
     },
-    /// A clone has not got to its parent's code.
+    /// A thread of a clone has not reached its parent's code.
     #[error(
-        "process {pid} is a clone with a thread that was still in farfork's code after {} s: it gets \
-         no processor, or does not come back from the kernel; try again when it runs",
+        "cannot checkpoint process {pid}: a thread of this clone is still in farfork's code \
+         after {} s, without CPU time or blocked in the kernel; try again when it runs",
         waited.as_secs()
     )]
     Arriving {
         /// The process.
         pid: i32,
-        /// How long it was waited for.
+        /// How long farfork has waited.
         waited: Duration,
     },
     /// Something of the process cannot be carried.
-    #[error("process cannot be checkpointed:{}", list(.0))]
+    #[error("cannot checkpoint the process:{}", list(.0))]
     Refused(Vec<Refusal>),
-    /// The kernel did not give what was asked.
+    /// A system call failed.
     #[error("cannot {doing} of process {pid}: {}", words::of(.source))]
     Kernel {
         /// The process.
@@ -122,16 +122,16 @@ pub enum CheckpointError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// There is no room for the instructions that ask the kernel.
+    /// The vDSO is missing, or has no room for the instructions that make system calls.
     #[error(
-        "process {pid} has no vDSO with room for farfork's instructions: checkpoint 64-bit \
-         programs on a kernel that was not started with vdso=0"
+        "cannot checkpoint process {pid}: its vDSO is missing or has no room for farfork's \
+         instructions; checkpoint 64-bit programs, on a kernel started without vdso=0"
     )]
     NoVdso {
         /// The process.
         pid: i32,
     },
-    /// `/proc` does not say what it should.
+    /// A file of `/proc` cannot be read, or has unexpected content.
     #[error("cannot read {what} of process {pid} from /proc: mount /proc of its PID namespace")]
     Proc {
         /// The process.
@@ -162,8 +162,8 @@ impl CheckpointError {
     }
 }
 
-impl From<Unreadable> for CheckpointError {
-    fn from(Unreadable { pid }: Unreadable) -> CheckpointError {
+impl From<StatusError> for CheckpointError {
+    fn from(StatusError { pid }: StatusError) -> CheckpointError {
         CheckpointError::Proc { pid, what: "the status" }
     }
 }
@@ -172,7 +172,7 @@ fn list(refusals: &[Refusal]) -> String {
     refusals.iter().map(|refusal| format!("\n  {refusal}")).collect()
 }
 
-/// Turns an I/O error into one that says what was being done.
+/// Turns an I/O error into [`CheckpointError::Kernel`], with the operation that failed.
 pub fn doing(pid: i32, doing: &'static str) -> impl Fn(io::Error) -> CheckpointError {
     move |source| CheckpointError::Kernel { pid, doing, source }
 }

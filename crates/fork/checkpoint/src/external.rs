@@ -4,7 +4,7 @@ use farfork_image::compile::{Supplied, externals};
 use farfork_image::model::{Model, OpenFile};
 use serde::Serialize;
 
-/// A descriptor that whoever starts a clone has to supply.
+/// An external descriptor, which the caller of restore supplies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct External {
     /// The parents' pid of its process, unless that is the first.

@@ -23,7 +23,7 @@ struct Known {
 
 impl MappedFiles {
     /// Nothing looked at yet.
-    pub fn of(pid: i32) -> MappedFiles {
+    pub fn new(pid: i32) -> MappedFiles {
         MappedFiles { pid, known: HashMap::new() }
     }
 

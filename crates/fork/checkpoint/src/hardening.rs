@@ -1,9 +1,10 @@
-//! What a thread has made harder for whoever takes it over; only it is told.
+//! What a thread has hardened against an attacker who takes it over. The kernel shows it only to
+//! the thread itself.
 
 use farfork_image::model::Hardening;
 
 use crate::error::CheckpointError;
-use crate::inject::{Injector, Lent};
+use crate::inject::{Injector, RemoteThread};
 
 const PR_GET_SPECULATION_CTRL: u64 = 52;
 const ARCH_GET_CPUID: u64 = 0x1011;
@@ -17,13 +18,16 @@ const DISABLED: i64 = 4;
 const SPECULATIONS: [(u32, i64); 3] = [(0, ENABLED), (1, ENABLED), (2, DISABLED)];
 
 /// Asks `thread`; what the kernel or the processor does not know is not set.
-pub fn collect(injector: &Injector<'_>, thread: &Lent<'_>) -> Result<Hardening, CheckpointError> {
+pub fn collect(
+    injector: &Injector<'_>,
+    thread: &RemoteThread<'_>,
+) -> Result<Hardening, CheckpointError> {
     let prctl = |option, second| thread.try_call(libc::SYS_prctl, [option, second, 0, 0, 0, 0]);
     let mut hardening = Hardening::default();
     for (speculation, default) in SPECULATIONS {
-        let told = prctl(PR_GET_SPECULATION_CTRL, speculation.into())?;
-        let chosen = told & !MAY_CHOOSE;
-        if told > 0 && told & MAY_CHOOSE != 0 && chosen != default {
+        let state = prctl(PR_GET_SPECULATION_CTRL, speculation.into())?;
+        let chosen = state & !MAY_CHOOSE;
+        if state > 0 && state & MAY_CHOOSE != 0 && chosen != default {
             hardening.speculation.push((speculation, chosen as u32));
         }
     }

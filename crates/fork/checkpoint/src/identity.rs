@@ -1,4 +1,4 @@
-//! Whether a process is to itself who it is here.
+//! Whether a process has the same ids in its own user namespace as here.
 //!
 //! Clones of an agent without root live in a user namespace that has their own ids under their own
 //! numbers: to be cloned again changes nothing of them. In any other namespace than this one, ids
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_who_it_is() {
+    fn this_process_has_the_same_ids_in_its_own_namespace() {
         let own = std::process::id() as i32;
         assert!(holds_here(own, &Status::read(own, own).unwrap()));
     }

@@ -1,6 +1,6 @@
 //! Ids of an image's processes and of their groups: here, and in the innermost PID namespace.
 
-/// What the ids that the kernel tells here are called inside.
+/// The ids inside the PID namespace of the processes, by their ids here.
 #[derive(Clone, Debug, Default)]
 pub struct Ids {
     /// Each process, by its place among the image's: its id here and inside.

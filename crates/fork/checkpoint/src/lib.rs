@@ -15,34 +15,35 @@ mod bounds;
 mod collect;
 mod copy;
 pub mod descriptors;
+mod diagnose;
 mod error;
 mod estimate;
 mod external;
-mod family;
 mod files;
 mod filters;
-mod freeze;
 mod hardening;
-mod hindrance;
 mod identity;
 pub mod ids;
+mod image_pages;
 mod inject;
 mod ipc;
-mod kinship;
 mod maps;
 mod member;
 mod memory;
 mod mounts;
 mod namespaces;
+mod options;
 mod probe;
 mod process;
 pub mod refuse;
 mod rseq;
+mod runs;
 pub mod shared;
-mod shown;
 mod stat;
-mod terms;
+mod stopped;
 mod threads;
+mod topology;
+mod tree;
 
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -54,123 +55,122 @@ use farfork_types::Cid;
 
 use collect::collect;
 pub use copy::Progress;
-use descriptors::Kept;
+use descriptors::KeptConnections;
 pub use error::CheckpointError;
 pub use external::External;
-use family::Family;
-pub use family::Target;
+pub use options::{CheckpointOptions, Disposition};
 use refuse::{Refusal, Refusals};
-pub use terms::{Fate, Terms};
+use tree::StoppedTree;
+pub use tree::Target;
 
-/// A checkpoint that was made.
+/// A finished checkpoint.
 #[derive(Debug)]
 pub struct Checkpoint {
     /// Its id.
     pub cid: Cid,
     /// How many processes it holds.
     pub processes: usize,
-    /// What whoever starts a clone has to supply.
+    /// The external descriptors, which the caller of restore supplies.
     pub external: Vec<External>,
     /// Bytes of their memory that were copied.
     pub copied_bytes: u64,
     /// Bytes of the pool that the image takes.
     pub pool_bytes: u64,
-    /// How long they stood still.
+    /// How long they were stopped.
     pub frozen: Duration,
     /// How long the page copy took, part of `frozen`.
     pub copying: Duration,
-    /// How long the whole took.
+    /// How long the checkpoint took.
     pub total: Duration,
-    held: Unsettled,
+    pending: Pending,
 }
 
-/// What waits for the image to get its name.
+/// What is kept until the image has its name.
 #[derive(Debug)]
-struct Unsettled {
+struct Pending {
     _image: Held,
-    family: Option<Family>,
-    kept: Option<Rc<Kept>>,
+    tree: Option<StoppedTree>,
+    kept: Option<Rc<KeptConnections>>,
 }
 
 impl Checkpoint {
-    /// To be called once the image has a name. Before, nothing is lost whoever dies: an image
-    /// without a name is given back by `farfork pool check`, and the processes still live. They do
-    /// so, too, if they cannot hand over their connections.
+    /// To be called once the image has a name. Until then a crash of any process loses nothing:
+    /// `farfork pool check` reclaims an image without a name, and the processes still live. They
+    /// also live on if they cannot hand over their connections.
     pub fn settle(&self) -> Result<(), CheckpointError> {
-        if let Some(family) = &self.held.family {
-            if let Some(kept) = &self.held.kept {
-                let pid = family.members()[0].pid;
-                let doing = error::doing(pid, "keep its connections silent (nf_tables)");
+        if let Some(tree) = &self.pending.tree {
+            if let Some(kept) = &self.pending.kept {
+                let pid = tree.members()[0].pid;
+                let doing = error::doing(pid, "block the packets of the connections (nf_tables)");
                 kept.hand_over().map_err(|errno| doing(errno.into()))?;
             } else {
                 // Best effort: without it, a clone may have to wait for a port.
-                let _ = descriptors::reset_on_death(&family.pids());
+                let _ = descriptors::reset_on_death(&tree.pids());
             }
-            family.end();
+            tree.kill();
         }
         Ok(())
     }
 }
 
-/// What an image of `target` would hold, as far as it can be told, and everything that keeps it
-/// from being made. Nothing is written.
+/// What an image of `target` would hold, as far as it can be known, and all refusals. Nothing is
+/// written.
 pub fn dry_run(
     target: Target,
-    terms: Terms,
+    options: CheckpointOptions,
 ) -> Result<(Option<Model>, Vec<Refusal>), CheckpointError> {
-    family::look_at(target)?;
-    let family = freeze(target).map_err(hindrance::explain)?;
-    let mut refusals = Refusals::of(target.pid());
-    let collected = collect(&family, terms, &mut refusals).map_err(hindrance::explain)?;
+    tree::look_at(target)?;
+    let tree = stop(target).map_err(diagnose::explain_frozen)?;
+    let mut refusals = Refusals::new(target.pid());
+    let collected = collect(&tree, options, &mut refusals).map_err(diagnose::explain_frozen)?;
     Ok((collected.map(|collected| collected.model), refusals.into_list()))
 }
 
-/// Stops processes in their own code: those of a clone that has only just been started may still
-/// be on their way there. Hundreds of threads need time for that, and each look takes them some: the
-/// time between two looks doubles, up to a limit.
-fn freeze(target: Target) -> Result<Family, CheckpointError> {
+/// Stops processes in their own code. The threads of a clone that was just started may still be in
+/// farfork's code, so it lets them run and tries again. Each try delays the threads: the pause
+/// between two tries doubles, up to a limit.
+fn stop(target: Target) -> Result<StoppedTree, CheckpointError> {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(1);
     loop {
-        let family = Family::freeze(target)?;
+        let tree = StoppedTree::stop(target)?;
         let mut has_arrived = true;
-        for (_, frozen) in family.living() {
-            has_arrived &= !threads::is_any_in_window(frozen)?;
+        for (_, stopped) in tree.living() {
+            has_arrived &= !threads::is_any_in_window(stopped)?;
         }
         if has_arrived {
-            return Ok(family);
+            return Ok(tree);
         }
-        drop(family);
-        // It does not arrive before it is thawed.
-        hindrance::of_freezers(target.pid(), hindrance::MEANWHILE)?;
-        if begun.elapsed() > ARRIVAL {
-            return Err(CheckpointError::Arriving { pid: target.pid(), waited: ARRIVAL });
+        drop(tree);
+        // A frozen clone would not get there.
+        diagnose::refuse_frozen(target.pid(), diagnose::MEANWHILE)?;
+        if begun.elapsed() > ARRIVAL_LIMIT {
+            return Err(CheckpointError::Arriving { pid: target.pid(), waited: ARRIVAL_LIMIT });
         }
         std::thread::sleep(pause);
         pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }
 
-/// How long a clone may take to its parent's code, from the moment that it is said to run. Threads
-/// wait for a processor meanwhile: a busy machine takes its time, and a clone that is held back by
-/// its cgroup as well.
-const ARRIVAL: Duration = Duration::from_secs(20);
+/// How long to wait for a new clone to reach its parent's code. On a busy machine, or in a cgroup
+/// with a CPU limit, its threads wait for a processor.
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Checkpoints `target` into `pool`, on these `terms`.
-/// `progress` is told the bytes copied and those to be copied, and must not wait.
+/// Checkpoints `target` into `pool`, by these `options`. `progress` is called with the bytes copied
+/// and the bytes to copy, and must not block.
 pub fn checkpoint(
     pool: &Pool,
     target: Target,
-    terms: Terms,
+    options: CheckpointOptions,
     progress: Progress<'_>,
 ) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
-    family::look_at(target)?;
+    tree::look_at(target)?;
     let reserved = reserve(pool, target);
-    let stopped = freeze(target).map_err(hindrance::explain)?;
-    let mut refusals = Refusals::of(target.pid());
-    let collected = collect(&stopped, terms, &mut refusals).map_err(hindrance::explain)?;
+    let stopped = stop(target).map_err(diagnose::explain_frozen)?;
+    let mut refusals = Refusals::new(target.pid());
+    let collected = collect(&stopped, options, &mut refusals).map_err(diagnose::explain_frozen)?;
     let refusals = refusals.into_list();
     let Some(mut collected) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));
@@ -184,9 +184,9 @@ pub fn checkpoint(
     let (writer, extents) = draft.room();
     let copied_bytes = collected.copy(writer, extents, progress)?;
     let copying = copy_begun.elapsed();
-    // Those that are to be killed stand still until their image is there to take their place.
+    // Processes that are to be killed stay stopped: what they did after the copy would be lost.
     let frozen = stopped.since().elapsed();
-    let family = Some(stopped).filter(|_| terms.fate != Fate::GoesOn);
+    let tree = Some(stopped).filter(|_| options.disposition != Disposition::Continue);
     let kept = collected.kept.take();
     let model = &mut collected.model;
     model.created_unix_s =
@@ -194,7 +194,7 @@ pub fn checkpoint(
     let Published { cid, held, pool_bytes } = draft.publish(model)?;
     let total = begun.elapsed();
     let (processes, external) = (model.members.len(), External::all(model));
-    let held = Unsettled { _image: held, family, kept };
+    let pending = Pending { _image: held, tree, kept };
     Ok(Checkpoint {
         cid,
         processes,
@@ -204,12 +204,12 @@ pub fn checkpoint(
         frozen,
         copying,
         total,
-        held,
+        pending,
     })
 }
 
-/// Takes and clears room for the processes as they are now, while they go on running. Without
-/// room, or if nothing can be told yet, all of it is left to the moment when they stand still.
+/// Takes and clears room for the processes as they are now, while they go on running. Without room,
+/// or without an estimate, this is done later, while they are stopped.
 fn reserve(pool: &Pool, target: Target) -> Option<Draft<'_>> {
     let chunks = estimate::chunks(target).ok().flatten()?;
     let mut draft = Draft::begin(pool).ok()?;

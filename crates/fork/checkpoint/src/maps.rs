@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use farfork_plan::window;
+
 use crate::error::CheckpointError;
 
 /// One line of the address space.
@@ -53,7 +55,18 @@ impl Mapping {
         self.has("ht") && !self.is_shared && self.name == "/anon_hugepage (deleted)"
     }
 
-    /// Opens what is mapped, for reading, as a mapping of the process `pid` (CAP_CHECKPOINT_RESTORE).
+    /// Whether the kernel made it for a Linux AIO context.
+    pub fn is_aio_ring(&self) -> bool {
+        self.name.starts_with("/[aio]")
+    }
+
+    /// Whether any of it lies where farfork keeps its own code in a clone.
+    pub fn reaches_restorer_window(&self) -> bool {
+        self.end > window::BASE && self.start < window::END
+    }
+
+    /// Opens what is mapped, for reading, as a mapping of the process `pid`
+    /// (CAP_CHECKPOINT_RESTORE).
     pub fn open(&self, pid: i32) -> io::Result<File> {
         File::open(format!("/proc/{pid}/map_files/{:x}-{:x}", self.start, self.end))
     }
@@ -184,7 +197,7 @@ VmFlags: rd ex mr mw me \n\
     }
 
     #[test]
-    fn a_name_of_another_encoding_is_no_reason_to_see_nothing() {
+    fn a_name_that_is_not_utf_8_hides_no_mappings() {
         let line = b"7f0000000000-7f0000021000 r--p 00000000 fe:01 77 /tmp/caf\xe9.bin\n";
         let mappings = parse(&[TEXT.as_bytes(), line].concat());
         assert_eq!(mappings.len(), 4);

@@ -4,20 +4,21 @@ use farfork_image::model::{MadeOn, Member, Memory, Process};
 
 use crate::ancestor::Ancestor;
 use crate::error::CheckpointError;
-use crate::freeze::Frozen;
-use crate::inject::{Injector, left};
+use crate::image_pages::ImageBackedPages;
+use crate::inject::{Injector, leftover};
 use crate::maps::{self, Mapping};
-use crate::memory::{self, Run};
+use crate::memory;
+use crate::options::CheckpointOptions;
 use crate::refuse::{Refusals, causes};
+use crate::runs::Run;
 use crate::shared::Objects;
-use crate::shown::Shown;
-use crate::terms::Terms;
+use crate::stopped::StoppedProcess;
 use crate::{aio, filters, identity, namespaces, probe, process, rseq, threads};
 use farfork_sys::status::Status;
 
-/// A stopped process before it was asked anything.
-pub struct Seen<'f> {
-    frozen: &'f Frozen,
+/// A stopped process, as seen from outside: it has made no calls for the checkpoint yet.
+pub struct ObservedProcess<'f> {
+    stopped: &'f StoppedProcess,
     mappings: Vec<Mapping>,
     /// The image that it is a clone of.
     pub ancestor: Option<Ancestor>,
@@ -25,8 +26,8 @@ pub struct Seen<'f> {
     own_filters: u32,
 }
 
-/// All of a process but its kinship and its descriptors.
-pub struct Own {
+/// The state of a process without its kinship and its descriptors.
+pub struct CollectedProcess {
     /// As it goes into the model.
     pub member: Member,
     /// Pages to copy.
@@ -34,23 +35,24 @@ pub struct Own {
     /// What it runs on.
     pub made_on: MadeOn,
     /// What need not be read from it.
-    pub shown: Shown,
+    pub image_pages: ImageBackedPages,
 }
 
-impl<'f> Seen<'f> {
-    /// Looks at a process from outside, after threads are back that a killed checkpointer has left.
-    pub fn of(frozen: &'f Frozen) -> Result<Seen<'f>, CheckpointError> {
-        let mut mappings = maps::read(frozen.pid())?;
-        let left = left::heal(frozen, &mappings)?;
+impl<'f> ObservedProcess<'f> {
+    /// Looks at a process from outside, after the threads that a killed checkpointer left in a stub
+    /// have their own state again.
+    pub fn observe(stopped: &'f StoppedProcess) -> Result<ObservedProcess<'f>, CheckpointError> {
+        let mut mappings = maps::read(stopped.pid())?;
+        let left = leftover::restore_threads(stopped, &mappings)?;
         mappings.retain(|mapping| Some((mapping.start, mapping.end)) != left);
-        let ancestor = Ancestor::of(frozen.pid(), &mappings)?;
-        let is_under_own = ancestor.is_some() || filters::is_farforks(frozen.pid());
-        Ok(Seen { frozen, mappings, ancestor, own_filters: is_under_own.into() })
+        let ancestor = Ancestor::find(stopped.pid(), &mappings)?;
+        let is_under_own = ancestor.is_some() || filters::is_farforks(stopped.pid());
+        Ok(ObservedProcess { stopped, mappings, ancestor, own_filters: is_under_own.into() })
     }
 
     /// The process.
     pub fn pid(&self) -> i32 {
-        self.frozen.pid()
+        self.stopped.pid()
     }
 
     /// Its mappings.
@@ -60,7 +62,7 @@ impl<'f> Seen<'f> {
 
     /// Whether its threads can make calls for the checkpoint; refuses those that cannot.
     pub fn can_call(&self, refusals: &mut Refusals) -> Result<bool, CheckpointError> {
-        let (pid, tids) = (self.pid(), self.frozen.tids());
+        let (pid, tids) = (self.pid(), self.stopped.tids());
         namespaces::refuse(pid, tids, refusals)?;
         threads::can_call(pid, tids, self.own_filters, refusals)
     }
@@ -71,9 +73,9 @@ impl<'f> Seen<'f> {
         &self,
         objects: &Objects,
         first_chunk: u64,
-        terms: Terms,
+        options: CheckpointOptions,
         refusals: &mut Refusals,
-    ) -> Result<Own, CheckpointError> {
+    ) -> Result<CollectedProcess, CheckpointError> {
         let pid = self.pid();
         let (kernel, vdso) = memory::kernel_range(&self.mappings);
         let ancestor = self.ancestor.as_ref();
@@ -81,19 +83,19 @@ impl<'f> Seen<'f> {
         let guards = memory::guards(pid, &regions.all)?;
         let runs = memory::runs(pid, &regions, &guards)?;
         let locked_kb = Status::read(pid, pid)?.locked_kb;
-        rseq::abort(self.frozen)?;
-        let injector = Injector::new(self.frozen, vdso, maps::hole(&self.mappings))?;
+        rseq::abort(self.stopped)?;
+        let injector = Injector::new(self.stopped, vdso, maps::hole(&self.mappings))?;
         probe::refuse_confined(&injector, pid, refusals)?;
         let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
         let protection_keys = probe::protection_keys(&injector, pid)?;
         memory::forget_kernel_keys(&mut regions.all, protection_keys);
         let memory = memory::memory(regions.all, &runs, guards, kernel, first_chunk);
-        let aio_rings = aio::rings(&injector, &self.mappings, terms.aio_is_idle, refusals)?;
+        let aio_rings = aio::rings(&injector, &self.mappings, options.aio_is_idle, refusals)?;
         let memory = Memory { protection_keys, aio_rings, ..memory };
         let member = self.ask(&injector, memory, locks_future, refusals)?;
         let made_on = process::made_on(pid, injector.vdso(), &member.threads[0].xstate)?;
-        let shown = Shown::of(pid, &self.mappings, ancestor)?;
-        Ok(Own { member, runs, made_on, shown })
+        let image_pages = ImageBackedPages::find(pid, &self.mappings, ancestor)?;
+        Ok(CollectedProcess { member, runs, made_on, image_pages })
     }
 
     fn ask(
@@ -109,7 +111,7 @@ impl<'f> Seen<'f> {
         }
         let signals = process::signals(injector, pid)?;
         let threads = self
-            .frozen
+            .stopped
             .tids()
             .iter()
             .map(|tid| threads::collect(injector, *tid, &signals, self.own_filters, refusals))
@@ -117,7 +119,7 @@ impl<'f> Seen<'f> {
         Ok(Member {
             process: Process {
                 locks_future,
-                is_stopped: self.frozen.is_stopped(),
+                is_stopped: self.stopped.is_stopped(),
                 ..process::collect(injector, pid, refusals)?
             },
             memory: process::layout(injector, pid, memory)?,

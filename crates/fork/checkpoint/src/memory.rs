@@ -4,27 +4,21 @@
 use std::fs::File;
 
 use farfork_image::layout;
-use farfork_image::model::{
-    Backing, FileStamp, Memory, Region, RegionTraits, Stored, StoredWindow,
-};
-use farfork_plan::window;
+use farfork_image::model::{Backing, FileStamp, Memory, Region, RegionTraits, Stored};
 use farfork_sys::memory;
-use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
+use farfork_types::{PAGE_BYTES, align_up};
 
-use crate::aio;
 use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
 use crate::files::MappedFiles;
 use crate::maps::Mapping;
 use crate::refuse::{Cause, Refusals, causes};
+use crate::runs::{self, Run};
 use crate::shared::Objects;
 
 /// Private file mappings up to this size are carried whole, larger ones where the parent has
 /// touched them: the rest is then mapped from the file itself.
 const WHOLE_FILE_BYTES: u64 = 64 << 20;
-
-/// A run of pages to copy: first address and address after the last.
-pub type Run = (u64, u64);
 
 /// Splits the kernel's own mappings (vvar, vdso) off; returns their range and the vDSO's alone.
 pub fn kernel_range(mappings: &[Mapping]) -> (Run, Run) {
@@ -54,10 +48,10 @@ pub fn regions(
     refusals: &mut Refusals,
 ) -> Regions {
     let mut regions = Regions::default();
-    let mut files = MappedFiles::of(pid);
+    let mut files = MappedFiles::new(pid);
     let is_program = |mapping: &&Mapping| {
         !is_kernels(mapping)
-            && !aio::is_ring(mapping)
+            && !mapping.is_aio_ring()
             && ancestor.is_none_or(|ancestor| !ancestor.owns(mapping))
     };
     for mapping in mappings.iter().filter(is_program) {
@@ -79,8 +73,8 @@ pub fn regions(
     regions
 }
 
-/// Whether a mapping of the image is watched by farfork, to see which pages the clone touches. That
-/// is no business of the program's, which could not tell.
+/// Whether farfork watches a mapping of the image, to see which pages the clone touches. The
+/// program does not see the difference.
 pub fn is_profiled(pid: i32, mapping: &Mapping) -> bool {
     let may_be = mapping.has("uw") && !mapping.has("um") && !mapping.has("ui");
     let look = || memory::is_watched(&open_pagemap(pid).ok()?, mapping.start).ok();
@@ -180,17 +174,12 @@ fn region(
     })
 }
 
-/// Whether it lies where farfork keeps its own code in a clone.
-pub fn lies_in_window(mapping: &Mapping) -> bool {
-    mapping.end > window::BASE && mapping.start < window::END
-}
-
 /// Why a mapping cannot be carried.
 fn obstacle(mapping: &Mapping, is_object: bool) -> Option<&'static Cause> {
     let is_device = mapping.has("io") || mapping.has("pf");
     let is_unnamed = mapping.path().is_none() || mapping.is_deleted();
     [
-        (lies_in_window(mapping), causes::memory::WINDOW),
+        (mapping.reaches_restorer_window(), causes::memory::WINDOW),
         (is_device, causes::memory::DEVICE),
         (mapping.has("ht") && !mapping.is_huge_anonymous(), causes::memory::HUGETLB),
         (mapping.has("um") || mapping.has("uw") || mapping.has("ui"), causes::memory::USERFAULTFD),
@@ -266,36 +255,21 @@ pub fn runs(pid: i32, regions: &Regions, guards: &[Run]) -> Result<Vec<Run>, Che
                     runs.extend((end > region.start).then_some((region.start, end)));
                 } else {
                     let touched = touched(pid, &pagemap, region.start, end)?;
-                    runs.extend(whole_windows(&touched, region.start, end));
+                    runs.extend(runs::whole_windows(&touched, region.start, end));
                 }
             }
             Backing::Anonymous if region.traits.droppable => {}
             Backing::Anonymous => runs.extend(touched(pid, &pagemap, region.start, region.end)?),
         }
     }
-    Ok(without(runs, guards))
-}
-
-/// Takes the guard pages, which cannot be read, out of sorted runs.
-fn without(runs: Vec<Run>, guards: &[Run]) -> Vec<Run> {
-    let mut left = Vec::new();
-    for (start, end) in runs {
-        let mut at = start;
-        let first = guards.partition_point(|guard| guard.1 <= start);
-        for guard in guards[first..].iter().take_while(|guard| guard.0 < end) {
-            left.extend((guard.0 > at).then_some((at, guard.0)));
-            at = guard.1;
-        }
-        left.extend((at < end).then_some((at, end)));
-    }
-    left
+    Ok(runs::without(runs, guards))
 }
 
 fn touched(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, CheckpointError> {
     present(pid, pagemap, start, end, |_| true)
 }
 
-/// Pages of a private mapping that are no longer those of its file.
+/// Pages of a private mapping that differ from those of its file.
 fn changed(pid: i32, pagemap: &File, start: u64, end: u64) -> Result<Vec<Run>, CheckpointError> {
     present(pid, pagemap, start, end, |run| run.categories & memory::PAGE_FILE == 0)
 }
@@ -319,38 +293,6 @@ fn present(
     Ok(runs)
 }
 
-/// In a stored window every byte of a file must be right, touched or not.
-fn whole_windows(runs: &[Run], start: u64, end: u64) -> Vec<Run> {
-    let mut whole: Vec<Run> = Vec::new();
-    for run in runs {
-        let from = align_down(run.0, CHUNK_BYTES).max(start);
-        let to = align_up(run.1, CHUNK_BYTES).min(end);
-        match whole.last_mut() {
-            Some(last) if from <= last.1 => last.1 = last.1.max(to),
-            _ => whole.push((from, to)),
-        }
-    }
-    whole
-}
-
-/// The windows that hold `runs`, with their pages marked.
-pub fn windows(runs: &[Run]) -> Vec<StoredWindow> {
-    let mut windows: Vec<StoredWindow> = Vec::new();
-    for (start, end) in runs {
-        for page in (*start..*end).step_by(PAGE_BYTES as usize) {
-            let address = align_down(page, CHUNK_BYTES);
-            if windows.last().is_none_or(|last| last.address != address) {
-                windows.push(StoredWindow { address, pages: Default::default() });
-            }
-            let index = ((page - address) / PAGE_BYTES) as usize;
-            if let Some(window) = windows.last_mut() {
-                window.pages[index / 64] |= 1 << (index % 64);
-            }
-        }
-    }
-    windows
-}
-
 /// An address space without what [`crate::process`] adds, laid out in chunks from number `first`
 /// of an image on.
 pub fn memory(
@@ -360,24 +302,8 @@ pub fn memory(
     kernel: Run,
     first: u64,
 ) -> Memory {
-    let windows = windows(runs);
+    let windows = runs::windows(runs);
     let segments = layout::segments(&regions, &windows, first);
     let vdso = (kernel.0, kernel.1 - kernel.0);
     Memory { regions, stored: Stored { windows, segments }, guards, vdso, ..Memory::default() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn guards_are_cut_out_of_runs() {
-        let guards = [(2, 3), (5, 6), (9, 12)];
-        assert_eq!(without(vec![(0, 10)], &guards), [(0, 2), (3, 5), (6, 9)]);
-        assert_eq!(
-            without(vec![(2, 3), (4, 5), (6, 8), (11, 13)], &guards),
-            [(4, 5), (6, 8), (12, 13)]
-        );
-        assert_eq!(without(vec![(0, 1)], &[]), [(0, 1)]);
-    }
 }

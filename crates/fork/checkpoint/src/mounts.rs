@@ -172,7 +172,7 @@ impl Mounts {
         source.map(|source| mount(line, Some(source)))
     }
 
-    /// What an image cannot tell of is left out where no file needs it.
+    /// A mount whose path cannot be stored is left out if no file needs it.
     fn misnamed(&self, line: &MountLine, is_used: bool, refusals: &mut Refusals) -> Option<Mount> {
         if is_used {
             refusals.add(format!("mount on {}", line.point.display()), causes::files::NOT_UTF_8);
@@ -180,7 +180,7 @@ impl Mounts {
         None
     }
 
-    /// Where this node has what the process has mounted.
+    /// Where this node has mounted what the process has mounted.
     fn source(&self, line: &MountLine, before: &[Mount]) -> Option<PathBuf> {
         let shown = identity(&self.seen(&line.point))?;
         // What it is mounted on has to be there as well.

@@ -25,7 +25,7 @@ pub fn refuse(pid: i32, tids: &[i32], refusals: &mut Refusals) -> Result<(), Che
         let thread = format!("/proc/{pid}/task/{tid}");
         if theirs != here && !(is_ghosts(pid, &theirs) && is_called_alike(&thread)) {
             refusals.add(format!("uts namespace of thread {tid}"), causes::namespaces::HOST_NAME);
-            break; // nobody is helped by a line for each of them
+            break; // one line is enough for all of them
         }
     }
     let first = SHARED.map(|kind| of(pid, pid, kind));
@@ -78,7 +78,8 @@ fn is_called_alike(thread: &str) -> bool {
     theirs.is_ok_and(|theirs| theirs == names())
 }
 
-/// Does something in the namespace that `link` leads to: a thread of its own may enter it.
+/// Runs `look` in the namespace that `link` leads to, in a new thread, since a thread that enters a
+/// namespace cannot always leave it.
 pub fn inside<T: Send + 'static>(
     link: PathBuf,
     kind: LinkNameSpaceType,

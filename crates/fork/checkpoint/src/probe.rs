@@ -1,4 +1,4 @@
-//! What no file of `/proc` tells and no call asks: found out by trying, without a trace.
+//! What neither `/proc` nor a system call shows: found out by trying, without side effects.
 
 use std::fs::{self, File};
 
@@ -13,8 +13,9 @@ use farfork_sys::status::Status;
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 const KEYS: u64 = 16;
 
-/// Refuses a process that may look at any other, and is kept from looking at this one: no kernel
-/// tells by which rules. One that may not is not asked, since everything keeps it from that.
+/// Refuses a process that may look at any other, and is kept from looking at this one: the kernel
+/// does not show by which rules. One that may not is not asked, since everything keeps it from
+/// that.
 pub fn refuse_confined(
     injector: &Injector<'_>,
     pid: i32,
@@ -28,7 +29,7 @@ pub fn refuse_confined(
     }
     let this = u64::from(std::process::id());
     let args = [pid as u64, this, KCMP_VM, 0, 0, 0];
-    let answer = injector.lend(pid)?.try_call(libc::SYS_kcmp, args)?;
+    let answer = injector.thread(pid)?.try_call(libc::SYS_kcmp, args)?;
     if [-libc::EPERM, -libc::EACCES].map(i64::from).contains(&answer) {
         refusals.add("process", causes::process::CONFINED);
     }
@@ -45,7 +46,7 @@ pub fn protection_keys(injector: &Injector<'_>, pid: i32) -> Result<u32, Checkpo
     if !farfork_image::machine::this().cpu_flags.iter().any(|flag| flag == "ospke") {
         return Ok(0);
     }
-    let leader = injector.lend(pid)?;
+    let leader = injector.thread(pid)?;
     let protect = |key| {
         let args = [injector.scratch(), PAGE_BYTES, READ_WRITE, key, 0, 0];
         leader.try_call(libc::SYS_pkey_mprotect, args)
@@ -70,7 +71,7 @@ pub fn locks_future(
     if Status::read(pid, pid)?.locked_kb <= locked_kb {
         return Ok(0);
     }
-    let leader = injector.lend(pid)?;
+    let leader = injector.thread(pid)?;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
     let args = [0, PAGE_BYTES, READ_WRITE, flags, u64::MAX, 0];
     let page = leader.call(libc::SYS_mmap, args)?;

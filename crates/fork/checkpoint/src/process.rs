@@ -14,7 +14,7 @@ use rustix::fs::StatVfsMountFlags;
 
 use crate::error::{CheckpointError, doing};
 use crate::files;
-use crate::inject::{Injector, Lent};
+use crate::inject::{Injector, RemoteThread};
 use crate::refuse::{Cause, Refusals, causes};
 use crate::stat::Stat;
 use farfork_sys::status::Status;
@@ -35,13 +35,13 @@ pub fn collect(
     if !has_its_childrens_clocks(pid) {
         refusals.add("process", causes::process::TIME_NAMESPACE);
     }
-    let leader = injector.lend(pid)?;
+    let leader = injector.thread(pid)?;
     let prctl =
         |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);
     let dumpable = leader.call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as u64, 0, 0, 0, 0, 0])?;
     let thp_disable =
         leader.call(libc::SYS_prctl, [libc::PR_GET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?;
-    // Linux 6.4; an error means that there is no such thing.
+    // Linux 6.4; an error means that the kernel does not have it.
     let merges = leader.try_call(libc::SYS_prctl, [PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0])?;
     // Linux 6.3, likewise.
     let exec_gain = leader.try_call(libc::SYS_prctl, [PR_GET_MDWE, 0, 0, 0, 0, 0])?;
@@ -98,7 +98,7 @@ fn number(pid: i32, file: &str, base: u32) -> i64 {
 
 /// Soft and hard limit of every resource, in the kernel's order.
 fn limits(pid: i32) -> Vec<(u64, u64)> {
-    (0..RESOURCES).map_while(|resource| farfork_sys::limits::of(pid, resource).ok()).collect()
+    (0..RESOURCES).map_while(|resource| farfork_sys::limits::get(pid, resource).ok()).collect()
 }
 
 /// `RLIM_NLIMITS`.
@@ -153,7 +153,7 @@ pub fn layout(
 ) -> Result<Memory, CheckpointError> {
     let stat = Stat::read(pid)?;
     let field = |number: usize| stat.field(number) as u64;
-    let brk = injector.lend(pid)?.call(libc::SYS_brk, [0; 6])?;
+    let brk = injector.thread(pid)?.call(libc::SYS_brk, [0; 6])?;
     let layout = [
         field(26), // start_code
         field(27), // end_code
@@ -176,7 +176,7 @@ pub fn layout(
 /// Signal actions that are not the default, and signals pending for the process.
 pub fn signals(injector: &Injector<'_>, pid: i32) -> Result<Signals, CheckpointError> {
     let status = Status::read(pid, pid)?;
-    let leader = injector.lend(pid)?;
+    let leader = injector.thread(pid)?;
     let mut signals = Signals::default();
     for signal in (1..=64u32).filter(|s| (status.handled | status.ignored) >> (s - 1) & 1 != 0) {
         let args = [signal.into(), 0, injector.scratch(), 8, 0, 0];
@@ -195,7 +195,7 @@ pub fn timers(
     threads: &[Thread],
     refusals: &mut Refusals,
 ) -> Result<Timers, CheckpointError> {
-    let leader = injector.lend(pid)?;
+    let leader = injector.thread(pid)?;
     let mut timers = Timers::default();
     for (which, setting) in timers.interval.iter_mut().enumerate() {
         leader.call(libc::SYS_getitimer, [which as u64, injector.scratch(), 0, 0, 0, 0])?;
@@ -228,7 +228,7 @@ fn rearmed([interval_s, interval_us, value_s, value_us]: [u64; 4]) -> [u64; 4] {
 
 fn setting(
     injector: &Injector<'_>,
-    leader: &Lent<'_>,
+    leader: &RemoteThread<'_>,
     id: u32,
 ) -> Result<[u64; 4], CheckpointError> {
     leader.call(libc::SYS_timer_gettime, [id.into(), injector.scratch(), 0, 0, 0, 0])?;
@@ -280,7 +280,7 @@ pub fn made_on(pid: i32, vdso: &[u8], area: &[u8]) -> Result<MadeOn, CheckpointE
     Ok(MadeOn {
         xcr0: xstate::word(area, xstate::XCR0_OFFSET),
         vdso_crc: crc32c::crc32c(vdso),
-        clocks: clocks::of(pid).map_err(doing(pid, "read its clocks"))?,
+        clocks: clocks::of(pid).map_err(doing(pid, "read the clocks"))?,
         ..farfork_image::machine::this().clone()
     })
 }

@@ -13,7 +13,7 @@ use farfork_sys::ptrace::{self, Registers, RseqConfiguration};
 use farfork_sys::{memory, xstate};
 
 use crate::error::{CheckpointError, doing};
-use crate::freeze::Frozen;
+use crate::stopped::StoppedProcess;
 
 /// Offset of `rseq_cs` in `struct rseq`.
 const SECTION_OFFSET: u64 = 8;
@@ -29,9 +29,9 @@ struct Section {
 }
 
 /// Aborts the restartable sequence of every thread that stands in one.
-pub fn abort(frozen: &Frozen) -> Result<(), CheckpointError> {
-    let pid = frozen.pid();
-    for tid in frozen.tids() {
+pub fn abort(stopped: &StoppedProcess) -> Result<(), CheckpointError> {
+    let pid = stopped.pid();
+    for tid in stopped.tids() {
         // Linux 5.13; without it nothing is known of sequences.
         let registered = ptrace::rseq_configuration(*tid).unwrap_or_default();
         if registered.address == 0 {

@@ -6,9 +6,9 @@
 //!  smaps, fd ─► one file per inode ─► kind, seals, extents with data ─► packed windows
 //!                        └─► who else has it? ─► refusal
 //! ```
-//! Invariants: an object is told by device and inode, whatever maps or holds it, and a segment of
-//! System V by its id, which is the number of its inode as that of another may be; its whole content
-//! is carried, since `mremap` and `read` reach what is not mapped; a channel to another process is
+//! Invariants: an object is identified by device and inode, whatever maps or holds it, and a System
+//! V segment by its id, since its inode number may be that of another file; its whole content is
+//! carried, since `mremap` and `read` reach what is not mapped; a channel to another process is
 //! never cut in silence.
 
 mod elsewhere;
@@ -25,7 +25,6 @@ use std::path::{Path, PathBuf};
 use farfork_image::model::{ObjectKind, SharedObject};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 
-use crate::aio;
 use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
@@ -39,7 +38,7 @@ const TMPFS: i64 = 0x0102_1994;
 /// The shared objects of some processes, each open here.
 #[derive(Debug, Default)]
 pub struct Objects {
-    found: Vec<Found>,
+    found: Vec<FoundObject>,
     by_inode: HashMap<(u64, u64), u32>,
     segments: Segments,
     /// By process and first address of a mapping.
@@ -49,7 +48,7 @@ pub struct Objects {
 }
 
 #[derive(Debug)]
-struct Found {
+struct FoundObject {
     /// The first process that has it.
     pid: i32,
     file: File,
@@ -64,7 +63,7 @@ struct Found {
     attached: u64,
 }
 
-impl Found {
+impl FoundObject {
     fn is_segment(&self) -> bool {
         matches!(self.object.kind, ObjectKind::SystemV(_))
     }
@@ -72,7 +71,8 @@ impl Found {
 
 impl Objects {
     /// Adds those behind the mappings and descriptors of a process; what cannot be carried goes to
-    /// `refusals`. An image that it maps, in memory, is none, nor is what else of farfork a clone maps.
+    /// `refusals`. An image that it maps is not an object, nor is what else of farfork a clone
+    /// maps.
     pub fn add_process(
         &mut self,
         pid: i32,
@@ -171,7 +171,7 @@ impl Objects {
         place: &Path,
         name: &str,
     ) -> Result<(), CheckpointError> {
-        let file = File::open(place).map_err(doing(pid, "look at memory in flight to it"))?;
+        let file = File::open(place).map_err(doing(pid, "open the memory in flight"))?;
         if is_on_tmpfs(&file) {
             let words = format!("descriptor in flight ({name})");
             let index = self.add(pid, file, Path::new(name), words, false)?;
@@ -213,7 +213,8 @@ impl Objects {
         words: String,
         no_reserve: bool,
     ) -> Result<u32, CheckpointError> {
-        let inode = file.metadata().map_err(doing(pid, "look at its shared memory"))?;
+        let inode =
+            file.metadata().map_err(doing(pid, "read the attributes of the shared memory"))?;
         let key = (inode.dev(), inode.ino());
         if let Some(index) = self.by_inode.get(&key) {
             return Ok(*index);
@@ -229,14 +230,22 @@ impl Objects {
         };
         let index = self.found.len() as u32;
         let shown = elsewhere::shown(key.0, key.1);
-        self.found.push(Found { pid, file, object, shown, words, is_written: false, attached: 0 });
+        self.found.push(FoundObject {
+            pid,
+            file,
+            object,
+            shown,
+            words,
+            is_written: false,
+            attached: 0,
+        });
         self.by_inode.insert(key, index);
         Ok(index)
     }
 }
 
-/// The object under a mapping. Who may not open it there (CAP_CHECKPOINT_RESTORE) may where the
-/// process has a descriptor of it.
+/// The object under a mapping. Without CAP_CHECKPOINT_RESTORE it cannot be opened there, but it can
+/// through a descriptor that the process has of it.
 fn open_mapped(pid: i32, mapping: &Mapping) -> io::Result<File> {
     mapping.open(pid).or_else(|refused| open_held(pid, mapping).ok_or(refused))
 }
@@ -256,7 +265,7 @@ const DELETED: &str = " (deleted)";
 /// Mappings of devices, of huge pages and of rings of Linux AIO are refused for what they are.
 fn is_candidate(mapping: &Mapping) -> bool {
     let is_special =
-        ["io", "pf", "ht"].into_iter().any(|flag| mapping.has(flag)) || aio::is_ring(mapping);
+        ["io", "pf", "ht"].into_iter().any(|flag| mapping.has(flag)) || mapping.is_aio_ring();
     mapping.path().is_some() && mapping.is_deleted() && !is_special
 }
 
@@ -291,7 +300,7 @@ mod tests {
     use std::ffi::OsStr;
 
     #[test]
-    fn names_tell_what_an_object_was() {
+    fn a_name_shows_the_kind_of_an_object() {
         let kind = |name: &[u8], no_reserve| kind(Path::new(OsStr::from_bytes(name)), no_reserve);
         let memfd = kind(b"/memfd:a b (deleted) (deleted)", false);
         assert_eq!(memfd, ObjectKind::Memfd(b"a b (deleted)".to_vec()));

@@ -26,7 +26,7 @@ impl Stat {
 
     fn parse(text: &str) -> Option<Stat> {
         let (_, after_name) = text.rsplit_once(") ")?;
-        // Limits go beyond what an i64 holds; nobody asks for them here.
+        // Limits go beyond what an i64 holds; they are not needed here.
         let number = |field: &str| field.trim().parse().unwrap_or(0);
         Some(Stat(after_name.split(' ').map(number).collect()))
     }

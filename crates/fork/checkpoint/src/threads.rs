@@ -8,10 +8,10 @@ use farfork_sys::{ptrace, sched, xstate};
 
 use crate::error::{CheckpointError, doing};
 use crate::filters;
-use crate::freeze::Frozen;
 use crate::hardening;
 use crate::inject::{Injector, RESTARTS};
 use crate::refuse::{Refusals, causes};
+use crate::stopped::StoppedProcess;
 use farfork_sys::status::Status;
 
 const PR_GET_TID_ADDRESS: u64 = 40;
@@ -69,10 +69,10 @@ pub fn collect(
 }
 
 /// Whether a thread runs the restorer's code instead of its own.
-pub fn is_any_in_window(frozen: &Frozen) -> Result<bool, CheckpointError> {
-    for tid in frozen.tids() {
+pub fn is_any_in_window(stopped: &StoppedProcess) -> Result<bool, CheckpointError> {
+    for tid in stopped.tids() {
         let registers =
-            ptrace::registers(*tid).map_err(doing(frozen.pid(), "read the registers"))?;
+            ptrace::registers(*tid).map_err(doing(stopped.pid(), "read the registers"))?;
         if (window::BASE..window::END).contains(&registers.rip) {
             return Ok(true);
         }
@@ -80,8 +80,8 @@ pub fn is_any_in_window(frozen: &Frozen) -> Result<bool, CheckpointError> {
     Ok(false)
 }
 
-/// What only the thread itself is told.
-struct Asked {
+/// What the kernel shows only to the thread itself.
+struct ThreadState {
     alternate_stack: (u64, u32, u64),
     clear_child_tid: u64,
     parent_death_signal: u32,
@@ -115,8 +115,8 @@ fn scheduling(tid: i32) -> std::io::Result<Scheduling> {
     })
 }
 
-fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
-    let thread = injector.lend(tid)?;
+fn ask(injector: &Injector<'_>, tid: i32) -> Result<ThreadState, CheckpointError> {
+    let thread = injector.thread(tid)?;
     let at = injector.scratch();
     let prctl = |option| thread.call(libc::SYS_prctl, [option, at, 0, 0, 0, 0]);
     thread.call(libc::SYS_sigaltstack, [0, at, 0, 0, 0, 0])?;
@@ -125,7 +125,7 @@ fn ask(injector: &Injector<'_>, tid: i32) -> Result<Asked, CheckpointError> {
     let [clear_child_tid] = injector.words()?;
     prctl(libc::PR_GET_PDEATHSIG as u64)?;
     let [signal] = injector.words()?;
-    Ok(Asked {
+    Ok(ThreadState {
         // SS_ONSTACK is a report, not a setting.
         alternate_stack: (stack, flags as u32 & !1, bytes),
         clear_child_tid,

@@ -12,13 +12,13 @@ use farfork_checkpoint::refuse::{Cause, GROUPS};
 const HEAD: &str = "\
 # What is refused, why, and what to do
 
-A checkpoint refuses a process for any of these, before anything is written. A message names the
-process and the very thing (`fd 7 (socket:[123], vsock)`), then says why and what to do in the words
-of this table. `farfork checkpoint --dry-run --pid PID` lists all that holds for a process. What is
-carried stands in [what-is-carried.md](reference/what-is-carried.md).
+A checkpoint refuses a process for any of these reasons, before it writes anything. The message
+names the process and the object (`fd 7 (socket:[123], vsock)`), then the reason and the remedy from
+this table. `farfork checkpoint --dry-run --pid PID` lists every reason that holds for a process.
+[what-is-carried.md](reference/what-is-carried.md) lists what is carried.
 
-The table is made from the code that refuses: after a change there,
-`FARFORK_BLESS=1 cargo test -p farfork-checkpoint --test refusals` writes it anew.
+The table is generated from the code that refuses. After a change there, write it again with
+`FARFORK_BLESS=1 cargo test -p farfork-checkpoint --test refusals`.
 ";
 
 fn document() -> String {
@@ -55,24 +55,24 @@ fn the_document_is_the_catalogue() {
     let differs = || expected.lines().find(|line| !found.lines().any(|found| found == *line));
     assert!(
         found == expected,
-        "docs/refusals.md is not the catalogue (first line amiss: {:?}): run this test with \
+        "docs/refusals.md is not the catalogue (first difference: {:?}): run this test with \
          FARFORK_BLESS=1",
         differs()
     );
 }
 
 #[test]
-fn every_cause_is_told_once() {
+fn every_cause_is_listed_once() {
     let mut whats = HashSet::new();
     for cause in causes() {
-        assert!(whats.insert((cause.what(), cause.why())), "told twice: {cause:?}");
+        assert!(whats.insert((cause.what(), cause.why())), "listed twice: {cause:?}");
     }
     let mut titles = HashSet::new();
     assert!(GROUPS.iter().all(|(title, _)| titles.insert(title)), "two groups have one title");
 }
 
 #[test]
-fn every_cause_is_in_the_style_of_the_house() {
+fn every_cause_keeps_to_the_style() {
     for cause in causes() {
         for text in texts(cause) {
             let complaint = complaint(text);
@@ -93,7 +93,7 @@ fn complaint(text: &str) -> Option<&'static str> {
     } else if text.ends_with(['.', ';', ':', ',']) {
         Some("ends in a stop")
     } else if text.contains("os error") || text.split_whitespace().any(is_errno) {
-        Some("tells an error by its number or symbol")
+        Some("names an error by its number or symbol")
     } else if text.contains(['{', '}', '\n']) {
         Some("holds a value or a line break")
     } else {
@@ -102,7 +102,7 @@ fn complaint(text: &str) -> Option<&'static str> {
 }
 
 /// They are written with a capital wherever they stand.
-const NAMES: [&str; 2] = ["Unix", "Bluetooth"];
+const NAMES: [&str; 5] = ["Bluetooth", "Landlock", "Linux", "System", "Unix"];
 
 /// `EPERM`, but neither `EPOLL_CTL_DEL` nor a word.
 fn is_errno(word: &str) -> bool {

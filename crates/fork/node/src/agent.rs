@@ -57,7 +57,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
     paths::check_name(name)?;
     // Between a request and a clone's first instruction six processes wake each other; behind busy
     // neighbours each could wait for a whole slice of theirs. Clones get the default back.
-    let _ = farfork_sys::slice::request(SLICE_NS);
+    let _ = farfork_sys::sched_attr::request_slice(SLICE_NS);
     // When the process that started this agent exits, the kernel would send SIGHUP to all of the process
     // group as soon as one clone in it is stopped. This fails for the job of a shell.
     let _ = rustix::process::setsid();

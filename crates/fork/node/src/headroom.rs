@@ -26,7 +26,7 @@ const SPARED_BYTES: u64 = 4 << 20;
 impl MemoryHeadroom {
     /// That of the cgroup of process `pid`.
     pub fn of_process(pid: i32) -> MemoryHeadroom {
-        MemoryHeadroom::of_group(MemoryGroup::of(pid))
+        MemoryHeadroom::of_group(MemoryGroup::of_process(pid))
     }
 
     /// That of this cgroup, if it is known.

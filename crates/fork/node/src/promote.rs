@@ -25,7 +25,7 @@ use farfork_pages::policy::pages;
 use farfork_pages::{Access, PageSet, place_of};
 use farfork_sys::memory::{self, PAGE_FILE, PageRun};
 use farfork_sys::promote::{self, MOST_BYTES};
-use farfork_sys::slice::Patience;
+use farfork_sys::sched_attr::NoPreemption;
 use farfork_types::wire::{AddressRange, Promoted, Promotion};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
@@ -88,7 +88,7 @@ pub fn promote(
     done: &AtomicU64,
 ) -> io::Result<Promoted> {
     // The threads that serve the clone's requests come first.
-    let _displaces_nobody = Patience::begin();
+    let _no_preemption = NoPreemption::begin();
     let read = &image.attached.image;
     let (device, inode) = image.attached.pool_file();
     let mut sum = Promoted::default();

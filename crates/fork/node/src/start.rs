@@ -253,7 +253,7 @@ fn await_running(
     let mut warnings = Vec::new();
     // The clone reports that it runs just before it does. This thread, woken by that, must not displace
     // it from its processor.
-    let _displaces_nobody = farfork_sys::slice::Patience::begin();
+    let _no_preemption = farfork_sys::sched_attr::NoPreemption::begin();
     loop {
         if !await_message(started, channel, deadline)? {
             return Err(started.too_slow(patience).into());

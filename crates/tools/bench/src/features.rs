@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use farfork_checkpoint::{Target, Terms, checkpoint};
+use farfork_checkpoint::{CheckpointOptions, Target, checkpoint};
 use farfork_node::client::{Client, StartedClone};
 use farfork_types::Cid;
 use farfork_types::wire::{DEFAULT_TIMEOUT_S, RestoreCall};
@@ -161,7 +161,7 @@ fn warm(testbed: &Testbed, program: &Path, things: &[(&str, u32)]) -> Result<War
     let mut warm = Warm { process, cid: Cid::default() };
     let target = Target::Process(pid);
     // The program submits no requests.
-    let terms = Terms { aio_is_idle: true, ..Terms::default() };
+    let terms = CheckpointOptions { aio_is_idle: true, ..CheckpointOptions::default() };
     let made = checkpoint(testbed.pool(), target, terms, &mut |_, _| {})?;
     warm.cid = made.cid;
     Ok(warm)

@@ -124,7 +124,7 @@ impl Testbed {
 /// Starts farfork as the agent. The shell enters the cgroup first, so that all its memory is charged.
 fn start_agent(node: &str, cgroup: Option<&OwnGroup>) -> Result<Child, BenchError> {
     let program = crate::program::farfork()?;
-    let entrance = cgroup.map_or(PathBuf::from("/dev/null"), |group| group.entrance());
+    let entrance = cgroup.map_or(PathBuf::from("/dev/null"), |group| group.procs_file());
     let mut command = Command::new("sh");
     command.args(["-c", "echo $$ >\"$1\"; shift; exec \"$@\"", "sh"]);
     command.arg(entrance).arg(&program).args(["node", "--name", node]);

@@ -4,7 +4,9 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use farfork_checkpoint::refuse::Refusal;
-use farfork_checkpoint::{Checkpoint, CheckpointError, External, Fate, Target, Terms};
+use farfork_checkpoint::{
+    Checkpoint, CheckpointError, CheckpointOptions, Disposition, External, Target,
+};
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::format::Image;
 use farfork_pool::{Pool, PoolError};
@@ -63,13 +65,13 @@ impl Args {
         if self.tree { Target::Tree(self.pid) } else { Target::Process(self.pid) }
     }
 
-    fn terms(&self) -> Terms {
-        let fate = match (self.kill, self.tcp_established) {
-            (false, _) => Fate::GoesOn,
-            (true, false) => Fate::Dies,
-            (true, true) => Fate::HandsOver,
+    fn terms(&self) -> CheckpointOptions {
+        let disposition = match (self.kill, self.tcp_established) {
+            (false, _) => Disposition::Continue,
+            (true, false) => Disposition::Kill,
+            (true, true) => Disposition::HandOver,
         };
-        Terms { fate, aio_is_idle: self.aio_idle }
+        CheckpointOptions { disposition, aio_is_idle: self.aio_idle }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use farfork_image::model::OpenFile;
 
-use super::error::{Capture, Stop, refuse};
+use super::error::{CaptureError, CaptureResult, refuse};
 use super::subject::Subject;
 use super::table::Entry;
 use super::watches::{fanotify, inotify};
@@ -42,7 +42,7 @@ const NAMESPACES: [&str; 10] = [
 ];
 
 /// What the kernel calls `name`, behind `group`, descriptors of one or several processes.
-pub fn capture(name: &str, group: &[&Entry], subject: &Subject) -> Capture {
+pub fn capture(name: &str, group: &[&Entry], subject: &Subject) -> CaptureResult {
     let entry = group[0];
     match name {
         "eventfd" => event::capture(entry, subject),
@@ -58,10 +58,10 @@ pub fn capture(name: &str, group: &[&Entry], subject: &Subject) -> Capture {
 
 /// A pidfd, carried if it stands for one of the processes. Each process that has it opens its own;
 /// one that several have must stand for the first of all, which is there before the others.
-fn process(group: &[&Entry], subject: &Subject) -> Capture {
+fn process(group: &[&Entry], subject: &Subject) -> CaptureResult {
     let info = &group[0].info;
     let pid = info.value("Pid").and_then(|pid| pid.parse::<i32>().ok());
-    let Some(member) = pid.and_then(|pid| subject.surroundings.ids.member(pid)) else {
+    let Some(member) = pid.and_then(|pid| subject.context.ids.member(pid)) else {
         return Err(refuse(causes::descriptors::PROCESS_HANDLE));
     };
     if member != 0 && group.iter().any(|entry| entry.pid != group[0].pid) {
@@ -70,7 +70,7 @@ fn process(group: &[&Entry], subject: &Subject) -> Capture {
     Ok(OpenFile::ProcessHandle { member, flags: info.status_flags() })
 }
 
-fn refusal(name: &str) -> Stop {
+fn refusal(name: &str) -> CaptureError {
     if NAMESPACES.contains(&name) {
         return refuse(causes::descriptors::NAMESPACE);
     }

@@ -1,5 +1,7 @@
-//! TCP connections that go on in a clone, by choice. Their packets are kept away from the first
-//! look at them on: what arrived later would be acknowledged and lost.
+//! TCP connections that go on in a clone, by choice. Their packets are blocked from before the
+//! first look at their queues: data that arrived later would be acknowledged and lost. They are
+//! blocked both ways: a peer that acknowledged what the kernel sent after the look would be ahead
+//! of the clone.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +12,9 @@ use farfork_sys::socket::{local_address, option_bytes, peer_address, tcp_state};
 use farfork_sys::tcp_repair::{enter, snapshot};
 use rustix::io::Errno;
 
-use super::error::{DescriptorError, Stop, asking, refuse_detail, silencing};
+use super::error::{
+    CaptureError, DescriptorError, kernel_error, network_lock_error, refuse_detail,
+};
 use super::handle::Handles;
 use super::network::SocketKind;
 use super::table::{Entry, Kind};
@@ -19,19 +23,19 @@ use crate::refuse::causes;
 /// `TCP_ESTABLISHED` of the kernel.
 const ESTABLISHED: u8 = 1;
 
-/// What is to become of the TCP connections of a process.
+/// What happens to the TCP connections of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Connections {
-    /// They are over in a clone.
+    /// They are reset in a clone.
     #[default]
     End,
     /// They go on in the clone that takes the place of the process.
     GoOn,
 }
 
-/// The connections of a process, silent until this is dropped.
+/// The connections of a process. Their packets are dropped until this is.
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeptConnections {
     name: String,
     namespace: Option<File>,
     sockets: Vec<OwnedFd>,
@@ -39,16 +43,16 @@ pub struct Kept {
     _lock: NetworkLock,
 }
 
-impl Kept {
-    /// Silences the connections among the files `leaders` of process `pid` and its descendants,
-    /// which have these `handles`; nothing if there are none. In the name is what makes it differ
-    /// from every other.
+impl KeptConnections {
+    /// Blocks the packets of the connections among the files `leaders` of process `pid` and its
+    /// descendants, which have these `handles`; `None` without connections. The pid and the time
+    /// make the name of the lock unique.
     pub fn silence(
         handles: &Handles,
         pid: i32,
         namespace: Option<File>,
         leaders: &[&Entry],
-    ) -> Result<Option<Kept>, DescriptorError> {
+    ) -> Result<Option<KeptConnections>, DescriptorError> {
         let (mut sockets, mut connections) = (Vec::new(), Vec::new());
         let found = leaders.iter().filter(|entry| entry.kind() == Kind::Socket);
         for entry in found.filter(|entry| !entry.is_standard()) {
@@ -65,12 +69,12 @@ impl Kept {
         let name = format!("farfork-{}-{:x}", pid, since.unwrap_or_default().as_nanos());
         let place = namespace.as_ref().map(AsFd::as_fd);
         let _lock = NetworkLock::hold(place, &format!("{name}-held"), &connections)
-            .map_err(|errno| silencing(pid, errno))?;
-        Ok(Some(Kept { name, namespace, sockets, connections, _lock }))
+            .map_err(|errno| network_lock_error(pid, errno))?;
+        Ok(Some(KeptConnections { name, namespace, sockets, connections, _lock }))
     }
 
-    /// Leaves the connections to the clone to come: they stay silent when this process ends, and
-    /// go without a word when theirs does.
+    /// Hands the connections over to the clone: their packets stay blocked when farfork ends, and
+    /// their sockets close silently when the process dies.
     pub fn hand_over(&self) -> Result<(), Errno> {
         let place = self.namespace.as_ref().map(AsFd::as_fd);
         lock(place, &self.name, &self.connections)?;
@@ -82,10 +86,10 @@ impl Kept {
         &self,
         pid: i32,
         socket: &OwnedFd,
-        (_, _, protocol): SocketKind,
+        SocketKind { protocol, .. }: SocketKind,
         words: &str,
-    ) -> Result<SocketRole, Stop> {
-        let failed = || asking(pid, format!("of its connection {words} (TCP_REPAIR)"));
+    ) -> Result<SocketRole, CaptureError> {
+        let failed = || kernel_error(pid, format!("the TCP connection {words} (TCP_REPAIR)"));
         let has_layer = option_bytes(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_ULP, LAYER_BYTES)
             .is_ok_and(|name| name.first().is_some_and(|byte| *byte != 0));
         let is_plain = protocol == libc::IPPROTO_TCP && !has_layer;
@@ -110,7 +114,7 @@ impl Kept {
 
 const LAYER_BYTES: usize = 16;
 
-/// How packets name the connection of `socket`, if it is an established one.
+/// The addresses of the connection of `socket`, if it is established.
 fn established(socket: &OwnedFd) -> Option<Connection> {
     let socket = socket.as_fd();
     tcp_state(socket).ok().filter(|known| known.state == ESTABLISHED)?;

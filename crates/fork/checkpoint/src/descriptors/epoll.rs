@@ -6,23 +6,23 @@ use std::collections::HashMap;
 use farfork_image::model::{EpollWatch, OpenFile};
 use farfork_sys::kcmp;
 
-use super::error::{Capture, Stop, refuse_detail, unexpected};
+use super::error::{CaptureError, CaptureResult, refuse_detail, unexpected};
 use super::subject::Subject;
 use super::table::Entry;
 use crate::refuse::causes;
 
 /// The epoll instance behind `group`, descriptors of one or several processes.
-pub fn capture(group: &[&Entry], subject: &Subject) -> Capture {
+pub fn capture(group: &[&Entry], subject: &Subject) -> CaptureResult {
     let entry = group[0];
     let mut watches = Vec::new();
     let mut seen: HashMap<u32, u32> = HashMap::new();
     for line in entry.info.values("tfd") {
         let watch = parse(line).ok_or_else(|| {
-            Stop::from(unexpected(subject.pid, format!("watches of fd {}", entry.fd)))
+            CaptureError::from(unexpected(subject.pid, format!("watches of fd {}", entry.fd)))
         })?;
         let nth = seen.entry(watch.fd).or_default();
         let member = holder(group, watch.fd, *nth);
-        let member = member.and_then(|pid| subject.surroundings.ids.member(pid));
+        let member = member.and_then(|pid| subject.context.ids.member(pid));
         *nth += 1;
         watches.push(EpollWatch { member: member.ok_or_else(|| stale(watch.fd))?, ..watch });
     }
@@ -37,7 +37,7 @@ fn holder(group: &[&Entry], watched: u32, nth: u32) -> Option<i32> {
     pids.into_iter().find(|pid| kcmp::is_watching(instance, *pid, watched, nth) == Ok(true))
 }
 
-fn stale(watched: u32) -> Stop {
+fn stale(watched: u32) -> CaptureError {
     refuse_detail(format!("watching fd {watched}"), causes::descriptors::EPOLL_STALE)
 }
 

@@ -9,7 +9,7 @@ use crate::refuse::Cause;
 /// Why descriptors could not be collected.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptorError {
-    /// `/proc` does not tell.
+    /// `/proc` cannot be read.
     #[error(
         "cannot read {what} of process {pid} from /proc ({reason}): run as root or as the \
          process's owner, with the /proc of its PID namespace mounted"
@@ -22,25 +22,25 @@ pub enum DescriptorError {
         /// The kernel's answer.
         reason: &'static str,
     },
-    /// A question to the kernel was refused.
+    /// A system call about a descriptor failed.
     #[error(
-        "cannot ask of process {pid} {what} ({reason}): run as root, on a kernel with \
-         CONFIG_KCMP and CONFIG_UNIX_DIAG"
+        "cannot get {what} of process {pid} from the kernel ({reason}): run as root, on a kernel \
+         with CONFIG_KCMP and CONFIG_UNIX_DIAG"
     )]
-    Asking {
+    Kernel {
         /// The process.
         pid: i32,
-        /// The question.
+        /// What was to be got.
         what: String,
         /// The kernel's answer.
         reason: &'static str,
     },
-    /// The packets of its connections cannot be kept away.
+    /// The packets of its connections cannot be blocked.
     #[error(
-        "cannot keep the connections of process {pid} silent ({reason}): run as root, on Linux 5.12 \
-         or later with CONFIG_NF_TABLES_INET"
+        "cannot block the packets of the connections of process {pid} ({reason}): run as root, \
+         on Linux 5.12 or later with CONFIG_NF_TABLES_INET"
     )]
-    Silencing {
+    NetworkLock {
         /// The process.
         pid: i32,
         /// The kernel's answer.
@@ -48,32 +48,32 @@ pub enum DescriptorError {
     },
 }
 
-/// Turns a failure to lock the network into words.
-pub fn silencing(pid: i32, errno: Errno) -> DescriptorError {
-    DescriptorError::Silencing { pid, reason: words(errno.raw_os_error()) }
+/// The error of a failed network lock.
+pub fn network_lock_error(pid: i32, errno: Errno) -> DescriptorError {
+    DescriptorError::NetworkLock { pid, reason: words(errno.raw_os_error()) }
 }
 
-/// Turns a failure of a system call into the question that stays unanswered.
-pub fn asking(pid: i32, what: impl Into<String>) -> impl FnOnce(Errno) -> DescriptorError {
+/// The error of a failed system call, by what it was to get.
+pub fn kernel_error(pid: i32, what: impl Into<String>) -> impl FnOnce(Errno) -> DescriptorError {
     let what = what.into();
-    move |errno| DescriptorError::Asking { pid, what, reason: words(errno.raw_os_error()) }
+    move |errno| DescriptorError::Kernel { pid, what, reason: words(errno.raw_os_error()) }
 }
 
-/// Turns a failure to read `/proc` into words.
-pub fn reading(
+/// The error of a failed read in `/proc`.
+pub fn proc_error(
     pid: i32,
     what: impl Into<String>,
 ) -> impl FnOnce(std::io::Error) -> DescriptorError {
     let what = what.into();
     move |error| {
-        let reason = error.raw_os_error().map_or("it is not as expected", words);
+        let reason = error.raw_os_error().map_or("unexpected content", words);
         DescriptorError::Proc { pid, what, reason }
     }
 }
 
-/// `/proc` has it, but not in the form that this program knows.
+/// The error of a file in `/proc` whose content farfork does not understand.
 pub fn unexpected(pid: i32, what: impl Into<String>) -> DescriptorError {
-    DescriptorError::Proc { pid, what: what.into(), reason: "it is not as expected" }
+    DescriptorError::Proc { pid, what: what.into(), reason: "unexpected content" }
 }
 
 /// One description that cannot be carried.
@@ -87,28 +87,28 @@ pub struct Refused {
 
 /// Why the capture of one description ended without a file.
 #[derive(Debug)]
-pub enum Stop {
+pub enum CaptureError {
     /// It cannot be carried.
     Refused(Refused),
     /// It could not be looked at.
     Failed(DescriptorError),
 }
 
-impl From<DescriptorError> for Stop {
-    fn from(error: DescriptorError) -> Stop {
-        Stop::Failed(error)
+impl From<DescriptorError> for CaptureError {
+    fn from(error: DescriptorError) -> CaptureError {
+        CaptureError::Failed(error)
     }
 }
 
 /// What the capture of one description gives.
-pub type Capture = Result<OpenFile, Stop>;
+pub type CaptureResult = Result<OpenFile, CaptureError>;
 
-/// A refusal of what its link in `/proc` already names.
-pub fn refuse(cause: &'static Cause) -> Stop {
+/// A refusal without details beyond the link in `/proc`.
+pub fn refuse(cause: &'static Cause) -> CaptureError {
     refuse_detail("", cause)
 }
 
-/// A refusal that says more of what it is about.
-pub fn refuse_detail(detail: impl Into<String>, cause: &'static Cause) -> Stop {
-    Stop::Refused(Refused { detail: detail.into(), cause })
+/// A refusal with details beyond the link in `/proc`.
+pub fn refuse_detail(detail: impl Into<String>, cause: &'static Cause) -> CaptureError {
+    CaptureError::Refused(Refused { detail: detail.into(), cause })
 }

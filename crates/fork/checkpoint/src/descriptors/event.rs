@@ -2,12 +2,12 @@
 
 use farfork_image::model::OpenFile;
 
-use super::error::{Capture, DescriptorError, unexpected};
+use super::error::{CaptureResult, DescriptorError, unexpected};
 use super::subject::Subject;
 use super::table::Entry;
 
 /// An eventfd.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
     Ok(OpenFile::Event {
         count: hex(entry, subject, "eventfd-count")?,
         flags: entry.info.status_flags(),
@@ -16,7 +16,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
 }
 
 /// A signalfd. Signals that wait for it are pending ones of the process.
-pub fn signals(entry: &Entry, subject: &Subject) -> Capture {
+pub fn signals(entry: &Entry, subject: &Subject) -> CaptureResult {
     let mask = hex(entry, subject, "sigmask")?;
     Ok(OpenFile::Signal { mask, flags: entry.info.status_flags() })
 }

@@ -4,7 +4,7 @@
 pub const O_PATH: u32 = libc::O_PATH as u32;
 const CLOEXEC: u32 = libc::O_CLOEXEC as u32;
 
-/// What the kernel tells of a descriptor: common lines parsed, those of its kind as text.
+/// What the kernel shows of a descriptor: common lines parsed, those of its kind as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FdInfo {
     /// File position.

@@ -1,4 +1,4 @@
-//! The way to descriptors of other processes.
+//! Access to descriptors of other processes (`pidfd_getfd`).
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -6,20 +6,20 @@ use std::os::fd::OwnedFd;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::error::{DescriptorError, asking, unexpected};
+use super::error::{DescriptorError, kernel_error, unexpected};
 use super::table::Entry;
 
-/// Processes, and the way to their descriptors.
+/// Processes by pidfd.
 pub struct Handles(HashMap<i32, OwnedFd>);
 
 impl Handles {
     /// Those of processes `pids`.
-    pub fn of(pids: &[i32]) -> Result<Handles, DescriptorError> {
+    pub fn open_all(pids: &[i32]) -> Result<Handles, DescriptorError> {
         let handle = |pid: &i32| {
             let handle = Pid::from_raw(*pid)
                 .ok_or(rustix::io::Errno::SRCH)
                 .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
-                .map_err(asking(*pid, "for a handle"))?;
+                .map_err(kernel_error(*pid, "a pidfd"))?;
             Ok((*pid, handle))
         };
         pids.iter().map(handle).collect::<Result<_, _>>().map(Handles)
@@ -27,7 +27,7 @@ impl Handles {
 
     /// A descriptor of this process for the description behind `entry`.
     pub fn open(&self, entry: &Entry) -> Result<OwnedFd, DescriptorError> {
-        let failed = || asking(entry.pid, format!("for {}", entry.object("")));
+        let failed = || kernel_error(entry.pid, format!("a duplicate of {}", entry.object("")));
         if let Some(held) = &entry.held {
             return fcntl_dupfd_cloexec(held, 0).map_err(failed());
         }

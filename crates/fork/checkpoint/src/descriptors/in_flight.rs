@@ -1,6 +1,6 @@
 //! Messages that wait in Unix sockets within the processes, and the descriptors that come with them
-//! (SCM_RIGHTS). Looking at a message makes duplicates here, which tell what is in flight: what
-//! a process also has open, or what nobody has but the message.
+//! (SCM_RIGHTS). Looking at a message makes duplicates here. They show what is in flight: a file
+//! that a process also has open, or one that only the message refers to.
 //!
 //! A socket in flight may have messages waiting itself: it is looked at like the others, in turn.
 
@@ -10,12 +10,12 @@ use std::os::unix::fs::MetadataExt;
 
 use farfork_image::model::{Message, OpenFile};
 use farfork_sys::kcmp;
-use farfork_sys::peek::{Look, Sender};
+use farfork_sys::peek::{PeekCursor, Sender};
 use farfork_sys::unix_diag::UnixSocket;
 use rustix::io::{Errno, fcntl_dupfd_cloexec, ioctl_fionread};
 use rustix::net::sockopt;
 
-use super::error::{DescriptorError, Stop, asking, refuse, refuse_detail};
+use super::error::{CaptureError, DescriptorError, kernel_error, refuse, refuse_detail};
 use super::handle::Handles;
 use super::table::{Entry, Kind};
 use crate::refuse::causes;
@@ -23,17 +23,17 @@ use crate::refuse::causes;
 /// Longest message that is looked for at first.
 const MESSAGE_BYTES: usize = 256 << 10;
 
-/// What waits at one end.
+/// The messages at one end.
 #[derive(Debug)]
 pub enum Queue {
-    /// All of it; senders with their pids here. Files are counted by their first descriptors.
+    /// All of them; senders with their pids here. Files are indexed by their first descriptors.
     Whole(Vec<(Message, Option<Sender>)>),
-    /// Some of it cannot be looked at.
+    /// Some of them cannot be read without consuming them.
     Partly,
 }
 
 /// A message with its descriptors, as they were found.
-type Found = (Vec<u8>, Vec<OwnedFd>, Option<Sender>);
+type FoundMessage = (Vec<u8>, Vec<OwnedFd>, Option<Sender>);
 
 /// Queues in which descriptors wait, by the sockets' inodes, and files that nothing else has open.
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ impl InFlight {
         let Some(known) = known.filter(|known| self.is_within(leaders, known)) else {
             return Ok(());
         };
-        let failed = || asking(entry.pid, format!("what waits in {}", entry.object("")));
+        let failed = || kernel_error(entry.pid, format!("the messages in {}", entry.object("")));
         let messages = messages(&handles.open(entry)?, known).map_err(failed())?;
         let queue = match messages {
             Some(messages) => {
@@ -117,7 +117,7 @@ impl InFlight {
         for descriptor in descriptors {
             // The three standard numbers have a meaning of their own.
             let own = fcntl_dupfd_cloexec(&descriptor, 3)
-                .map_err(asking(pid, "for what waits to be received"))?;
+                .map_err(kernel_error(pid, "the descriptors in flight"))?;
             files.push(self.file(leaders, Entry::in_flight(own, pid)?)?);
         }
         Ok(files)
@@ -128,7 +128,7 @@ impl InFlight {
         let known = leaders.iter().copied().chain(&self.files);
         for (index, other) in known.enumerate().filter(|(_, other)| other.link == entry.link) {
             let is_same = kcmp::is_own_file(other.holder(), other.fd, entry.fd)
-                .map_err(asking(entry.pid, "which descriptors are duplicates"))?;
+                .map_err(kernel_error(entry.pid, "the duplicate descriptors"))?;
             if is_same {
                 return Ok(index as u32);
             }
@@ -147,7 +147,7 @@ fn has_descriptors(entry: &Entry) -> bool {
 /// What waits at the end that is open as `socket` and known as `known`.
 pub fn queue(socket: &OwnedFd, known: &UnixSocket) -> Result<Queue, Errno> {
     let found = messages(socket, known)?;
-    let plain = |(bytes, descriptors, sender): Found| {
+    let plain = |(bytes, descriptors, sender): FoundMessage| {
         let message = Message { bytes, ..Message::default() };
         descriptors.is_empty().then_some((message, sender))
     };
@@ -156,8 +156,8 @@ pub fn queue(socket: &OwnedFd, known: &UnixSocket) -> Result<Queue, Errno> {
 }
 
 /// All messages, or nothing if some cannot be looked at.
-fn messages(socket: &OwnedFd, known: &UnixSocket) -> Result<Option<Vec<Found>>, Errno> {
-    let look = Look::begin(socket.as_fd())?;
+fn messages(socket: &OwnedFd, known: &UnixSocket) -> Result<Option<Vec<FoundMessage>>, Errno> {
+    let look = PeekCursor::begin(socket.as_fd())?;
     if known.kind == libc::SOCK_STREAM as u32 {
         return stream(socket, &look);
     }
@@ -183,10 +183,10 @@ fn messages(socket: &OwnedFd, known: &UnixSocket) -> Result<Option<Vec<Found>>, 
 }
 
 /// A stream, in pieces that end where descriptors were sent or the sender changes.
-fn stream(socket: &OwnedFd, look: &Look<'_>) -> Result<Option<Vec<Found>>, Errno> {
+fn stream(socket: &OwnedFd, look: &PeekCursor<'_>) -> Result<Option<Vec<FoundMessage>>, Errno> {
     let waiting = ioctl_fionread(socket)? as usize;
     let mut room = vec![0; waiting];
-    let (mut pieces, mut at): (Vec<Found>, usize) = (Vec::new(), 0);
+    let (mut pieces, mut at): (Vec<FoundMessage>, usize) = (Vec::new(), 0);
     while at < waiting {
         look.seek(at)?;
         let seen = match look.next(&mut room[at..]) {
@@ -213,7 +213,7 @@ fn stream(socket: &OwnedFd, look: &Look<'_>) -> Result<Option<Vec<Found>>, Errno
 }
 
 /// Refuses what cannot be made without a number of its own, which nothing in flight has.
-pub fn check(entry: &Entry, file: &OpenFile) -> Result<(), Stop> {
+pub fn check(entry: &Entry, file: &OpenFile) -> Result<(), CaptureError> {
     if entry.held.is_none() {
         return Ok(());
     }

@@ -1,5 +1,6 @@
-//! Sockets of the Internet protocols. What others find by its address is made again at that
-//! address; a TCP connection stays the parent's, and the clone is told that its own was reset.
+//! Sockets of the Internet protocols. A socket that others find by its address is made again at
+//! that address. A TCP connection stays the parent's, and the clone's is reset: a program would
+//! take a plain end of stream for a complete answer.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use super::error::{Capture, DescriptorError, Stop, asking, refuse_detail};
+use super::error::{CaptureError, CaptureResult, DescriptorError, kernel_error, refuse_detail};
 use super::network::SocketKind;
 use super::subject::Subject;
 use super::table::Entry;
@@ -26,18 +27,18 @@ use crate::refuse::{Cause, causes};
 const CLOSED: u8 = 7;
 const LISTENING: u8 = 10;
 
-/// A socket of family `kind.0`, `AF_INET` or `AF_INET6`, described by `words`.
+/// A socket of family `AF_INET` or `AF_INET6`, described by `words`.
 pub fn capture(
     entry: &Entry,
     subject: &Subject,
     socket: &OwnedFd,
     kind: SocketKind,
     words: String,
-) -> Capture {
+) -> CaptureResult {
     if let Some(cause) = unknown(kind) {
         return Err(refuse_detail(words, cause));
     }
-    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+    let failed = || kernel_error(subject.pid, format!("the state of socket fd {}", entry.fd));
     let role = match raw_peer(entry, subject, kind) {
         Some(peer) => SocketRole::Connected { peer },
         None => role(socket, kind).map_err(failed())?,
@@ -54,7 +55,7 @@ pub fn capture(
     if !is_at_home(socket, &new).map_err(failed())? {
         return elsewhere(words, &role);
     }
-    if role == SocketRole::Idle && kind.1 == libc::SOCK_DGRAM {
+    if role == SocketRole::Idle && kind.kind == libc::SOCK_DGRAM {
         check_shutdown(socket, &words).map_err(failed())??;
     }
     let mut made = made(entry, subject, socket, kind, words)?;
@@ -69,7 +70,7 @@ pub fn capture(
 }
 
 /// Lets the connection behind `entry` end in a reset when the process dies, so that its port is
-/// free for the clone that takes its place, and its peer is told at once.
+/// free for the clone that takes its place, and its peer notices at once.
 pub fn reset_on_death(entry: &Entry, subject: &Subject) -> Result<(), DescriptorError> {
     if subject.is_shared(&entry.link) {
         return Ok(());
@@ -85,7 +86,7 @@ pub fn reset_on_death(entry: &Entry, subject: &Subject) -> Result<(), Descriptor
 }
 
 /// Why sockets of this kind are not carried, if they are not.
-fn unknown((_, kind, protocol): SocketKind) -> Option<&'static Cause> {
+fn unknown(SocketKind { kind, protocol, .. }: SocketKind) -> Option<&'static Cause> {
     match (kind, protocol) {
         (libc::SOCK_STREAM, libc::IPPROTO_TCP | libc::IPPROTO_MPTCP) => None,
         (libc::SOCK_DGRAM, libc::IPPROTO_UDP) | (libc::SOCK_RAW, _) => None,
@@ -98,12 +99,12 @@ fn unknown((_, kind, protocol): SocketKind) -> Option<&'static Cause> {
 }
 
 fn raw_peer(entry: &Entry, subject: &Subject, kind: SocketKind) -> Option<Vec<u8>> {
-    let is_raw = kind.1 == libc::SOCK_RAW;
+    let is_raw = kind.kind == libc::SOCK_RAW;
     is_raw.then(|| raw::peer(subject.pid, entry.inode.ino(), kind)).flatten()
 }
 
 fn role(socket: &OwnedFd, kind: SocketKind) -> Result<SocketRole, Errno> {
-    match (kind.1, kind.2) {
+    match (kind.kind, kind.protocol) {
         (libc::SOCK_STREAM, libc::IPPROTO_TCP) => return tcp_role(socket),
         (libc::SOCK_STREAM, libc::IPPROTO_MPTCP) => return mptcp_role(socket),
         _ => {}
@@ -119,52 +120,53 @@ fn tcp_role(socket: &OwnedFd) -> Result<SocketRole, Errno> {
     let known = tcp_state(socket.as_fd())?;
     Ok(match known.state {
         LISTENING => SocketRole::Listening { backlog: known.backlog },
-        CLOSED => closed_role(told(socket)?),
+        CLOSED => closed_role(poll_state(socket)?),
         _ => SocketRole::Ended { is_reset: true },
     })
 }
 
-/// A connection over several paths outlives the first of them, of which alone `TCP_INFO` tells.
+/// A connection over several paths outlives the first of them, the only one that `TCP_INFO`
+/// describes.
 fn mptcp_role(socket: &OwnedFd) -> Result<SocketRole, Errno> {
     if sockopt::socket_acceptconn(socket)? {
         return tcp_role(socket);
     }
-    let told = told(socket)?;
+    let polled = poll_state(socket)?;
     // One on its way to its peer has no peer yet, and is not hung up either.
-    let is_over = peer_address(socket.as_fd()).is_err() && told.contains(PollFlags::HUP);
-    Ok(if is_over { closed_role(told) } else { SocketRole::Ended { is_reset: true } })
+    let is_over = peer_address(socket.as_fd()).is_err() && polled.contains(PollFlags::HUP);
+    Ok(if is_over { closed_role(polled) } else { SocketRole::Ended { is_reset: true } })
 }
 
 /// What a socket in the state CLOSED was, by what it is ready for.
-fn closed_role(told: PollFlags) -> SocketRole {
-    if !told.contains(PollFlags::RDHUP) {
+fn closed_role(polled: PollFlags) -> SocketRole {
+    if !polled.contains(PollFlags::RDHUP) {
         return SocketRole::Idle;
     }
-    SocketRole::Ended { is_reset: told.contains(PollFlags::ERR) }
+    SocketRole::Ended { is_reset: polled.contains(PollFlags::ERR) }
 }
 
 /// Whether a connection that a clone cannot have is not over in the process itself.
 fn is_open(socket: &OwnedFd) -> Result<bool, Errno> {
-    Ok(!told(socket)?.contains(PollFlags::HUP))
+    Ok(!poll_state(socket)?.contains(PollFlags::HUP))
 }
 
 /// A connection that another process holds as well would not go when this one dies.
-fn check_alone(entry: &Entry, subject: &Subject, words: &str) -> Result<(), Stop> {
+fn check_alone(entry: &Entry, subject: &Subject, words: &str) -> Result<(), CaptureError> {
     if subject.is_shared(&entry.link) {
         return Err(refuse_detail(words, causes::sockets::TCP_SHARED));
     }
     Ok(())
 }
 
-/// What the socket is ready for, which takes nothing from it.
-pub fn told(socket: &OwnedFd) -> Result<PollFlags, Errno> {
+/// What the socket is ready for. Polling takes nothing from it.
+pub fn poll_state(socket: &OwnedFd) -> Result<PollFlags, Errno> {
     let mut asked = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
     poll(&mut asked, Some(&Timespec::default()))?;
     Ok(asked[0].revents())
 }
 
-fn check_shutdown(socket: &OwnedFd, words: &str) -> Result<Result<(), Stop>, Errno> {
-    if !told(socket)?.contains(PollFlags::RDHUP) {
+fn check_shutdown(socket: &OwnedFd, words: &str) -> Result<Result<(), CaptureError>, Errno> {
+    if !poll_state(socket)?.contains(PollFlags::RDHUP) {
         return Ok(Ok(()));
     }
     Ok(Err(refuse_detail(words, causes::sockets::SHUT_DOWN)))
@@ -172,18 +174,18 @@ fn check_shutdown(socket: &OwnedFd, words: &str) -> Result<Result<(), Stop>, Err
 
 /// A connection that is over has neither address nor options that matter, and is one of TCP: only
 /// that can be put into this state.
-fn ended(
-    entry: &Entry,
-    (family, kind, protocol): SocketKind,
-    words: String,
-    role: SocketRole,
-) -> OpenFile {
-    let is_mptcp = protocol == libc::IPPROTO_MPTCP;
-    let protocol = if is_mptcp { libc::IPPROTO_TCP } else { protocol };
-    OpenFile::Socket(Box::new(Socket { role, ..plain(entry, (family, kind, protocol), words) }))
+fn ended(entry: &Entry, kind: SocketKind, words: String, role: SocketRole) -> OpenFile {
+    let is_mptcp = kind.protocol == libc::IPPROTO_MPTCP;
+    let protocol = if is_mptcp { libc::IPPROTO_TCP } else { kind.protocol };
+    let kind = SocketKind { protocol, ..kind };
+    OpenFile::Socket(Box::new(Socket { role, ..plain(entry, kind, words) }))
 }
 
-fn plain(entry: &Entry, (family, kind, protocol): SocketKind, description: String) -> Socket {
+fn plain(
+    entry: &Entry,
+    SocketKind { family, kind, protocol }: SocketKind,
+    description: String,
+) -> Socket {
     Socket {
         description,
         family: family as u32,
@@ -202,8 +204,8 @@ pub fn made(
     socket: &OwnedFd,
     kind: SocketKind,
     words: String,
-) -> Result<Socket, Stop> {
-    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+) -> Result<Socket, CaptureError> {
+    let failed = || kernel_error(subject.pid, format!("the state of socket fd {}", entry.fd));
     let new = subject.network.new_socket(kind)?;
     let filter = match filter(socket.as_fd()) {
         Err(Errno::ACCESS) => return Err(refuse_program(words)),
@@ -219,11 +221,11 @@ pub fn made(
     })
 }
 
-fn refuse_sources(words: &str) -> Stop {
+fn refuse_sources(words: &str) -> CaptureError {
     refuse_detail(words, causes::sockets::MULTICAST_SOURCES)
 }
 
-fn refuse_program(words: String) -> Stop {
+fn refuse_program(words: String) -> CaptureError {
     refuse_detail(words, causes::sockets::EBPF)
 }
 
@@ -233,7 +235,7 @@ pub fn is_at_home(socket: &OwnedFd, new: &Rc<OwnedFd>) -> Result<bool, Errno> {
 }
 
 /// A clone has the namespace of its node, and no way into another: the caller has.
-fn elsewhere(words: String, role: &SocketRole) -> Capture {
+fn elsewhere(words: String, role: &SocketRole) -> CaptureResult {
     match role {
         SocketRole::Listening { .. } => {
             Ok(external::of(format!("{words}, in another network namespace")))
@@ -244,7 +246,7 @@ fn elsewhere(words: String, role: &SocketRole) -> Capture {
 
 /// Whether the address is more than the family's empty one: family, port, then the address. In
 /// the place of a port, a raw socket has its protocol.
-fn is_bound(name: &[u8], (family, kind, _): SocketKind) -> bool {
+fn is_bound(name: &[u8], SocketKind { family, kind, .. }: SocketKind) -> bool {
     const PORT: Range<usize> = 2..4;
     let address = if family == libc::AF_INET6 { 8..24 } else { 4..8 };
     let port = if kind == libc::SOCK_RAW { 0..0 } else { PORT };

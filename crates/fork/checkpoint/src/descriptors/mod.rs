@@ -12,29 +12,30 @@
 
 mod anonymous;
 mod connection;
+mod context;
 mod epoll;
 mod error;
 mod event;
 mod external;
 mod fdinfo;
 mod handle;
-mod held;
 mod in_flight;
 mod inet;
+mod locks;
 mod multicast;
 mod netlink;
 mod network;
 mod options;
-mod outside;
+mod other_processes;
 mod packet;
 mod pair;
 mod path;
 mod pipe;
+mod pty;
 mod raw;
 mod share;
 mod socket;
 mod subject;
-mod surroundings;
 mod table;
 mod terminal;
 mod timer;
@@ -51,13 +52,14 @@ use farfork_plan::protocol::MAX_REQUEST_FDS;
 use crate::ids::Ids;
 use crate::refuse::{Refusals, causes};
 use crate::shared::Objects;
-pub use connection::{Connections, Kept};
+pub use connection::{Connections, KeptConnections};
 pub use error::DescriptorError;
-use error::{Capture, Refused, Stop};
+use error::{CaptureError, CaptureResult, Refused};
 use fdinfo::O_PATH;
+use locks::HeldLocks;
 use subject::Subject;
 use table::{Entry, Kind};
-pub use tree::Tree;
+pub use tree::TreeDescriptors;
 
 /// Descriptors that a request to start a clone carries for itself: pool, status socket, pin.
 const REQUEST_FDS: usize = 3;
@@ -66,7 +68,7 @@ const REQUEST_FDS: usize = 3;
 #[derive(Debug, Default)]
 pub struct Collected {
     /// What each process has, in the order of the processes.
-    pub own: Vec<Own>,
+    pub own: Vec<ProcessDescriptors>,
     /// What the descriptors refer to.
     pub files: Vec<OpenFile>,
     /// Files without a name among them.
@@ -76,12 +78,12 @@ pub struct Collected {
     /// Terminals whose masters are among them.
     pub terminals: Vec<Terminal>,
     /// Connections of the processes, if they are to go on.
-    pub kept: Option<Rc<Kept>>,
+    pub kept: Option<Rc<KeptConnections>>,
 }
 
 /// What a process has.
 #[derive(Debug, Default)]
-pub struct Own {
+pub struct ProcessDescriptors {
     /// Its descriptors, by number.
     pub descriptors: Vec<Descriptor>,
     /// Locks and leases that it takes in a clone.
@@ -97,34 +99,34 @@ pub fn read(
     ids: &Ids,
     connections: Connections,
     refusals: &mut Refusals,
-) -> Result<Tree, DescriptorError> {
+) -> Result<TreeDescriptors, DescriptorError> {
     for pid in pids {
         refusals.about(*pid);
         refuse_private_tables(*pid, refusals)?;
     }
-    Tree::read(pids, ids, connections)
+    TreeDescriptors::read(pids, ids, connections)
 }
 
 /// Collects what the descriptors of a tree refer to; some may be of shared `objects`. What cannot be
 /// carried goes to `refusals` and is left out.
 pub fn collect(
-    tree: &Tree,
+    tree: &TreeDescriptors,
     objects: &Objects,
     refusals: &mut Refusals,
 ) -> Result<Collected, DescriptorError> {
-    let pids = &tree.surroundings().pids;
+    let pids = &tree.context().pids;
     let leaders: Vec<&Entry> = tree.groups().map(|group| group[0]).collect();
     let mut collected = Collected::default();
-    collected.own.resize_with(pids.len(), Own::default);
-    collected.terminals.resize_with(tree.surroundings().terminals(), Terminal::default);
+    collected.own.resize_with(pids.len(), ProcessDescriptors::default);
+    collected.terminals.resize_with(tree.context().terminals(), Terminal::default);
     for group in tree.groups() {
         match collected.take(&group, &leaders, tree, objects) {
             Ok(file) => collected.add(file, &group, tree),
-            Err(Stop::Refused(Refused { detail, cause })) => {
+            Err(CaptureError::Refused(Refused { detail, cause })) => {
                 refusals.about(group[0].pid);
                 refusals.add(group[0].object(&detail), cause);
             }
-            Err(Stop::Failed(error)) => return Err(error),
+            Err(CaptureError::Failed(error)) => return Err(error),
         }
     }
     for own in &mut collected.own {
@@ -134,14 +136,14 @@ pub fn collect(
     if pids.len() > 1 {
         refuse_own_in_flight(&collected.files, refusals);
     }
-    collected.kept = tree.surroundings().kept().cloned();
+    collected.kept = tree.context().kept().cloned();
     Ok(collected)
 }
 
 /// Lets the TCP connections of processes `pids` end in resets when they die: to be called when that
 /// is certain.
 pub fn reset_on_death(pids: &[i32]) -> Result<(), DescriptorError> {
-    let tree = Tree::read(pids, &Ids::default(), Connections::End)?;
+    let tree = TreeDescriptors::read(pids, &Ids::default(), Connections::End)?;
     let firsts = tree.groups().map(|group| group[0]);
     firsts
         .filter(|entry| entry.kind() == Kind::Socket && !entry.is_standard())
@@ -154,9 +156,9 @@ impl Collected {
         &mut self,
         group: &[&Entry],
         leaders: &[&Entry],
-        tree: &Tree,
+        tree: &TreeDescriptors,
         objects: &Objects,
-    ) -> Capture {
+    ) -> CaptureResult {
         let entry = group[0];
         let subject = tree.subject(entry);
         let mut file = capture(group, subject, objects)?;
@@ -165,12 +167,13 @@ impl Collected {
             *index = self.unnamed(*index, entry, subject)?;
         }
         if let (OpenFile::TerminalMaster { terminal: index, .. }, Some(number)) =
-            (&file, terminal::number(entry))
+            (&file, pty::number(entry))
         {
-            let slave = terminal::slave(leaders, number);
+            let slave = pty::slave(leaders, number);
             self.terminals[*index as usize] = terminal::read(entry, slave, subject)?;
         }
-        let (locks, notice) = held::collect(group, subject, &file, self.files.len() as u32)?;
+        let HeldLocks { locks, notice } =
+            locks::collect(group, subject, &file, self.files.len() as u32)?;
         for (pid, lock) in locks {
             self.own[tree.place(pid)].locks.push(lock);
         }
@@ -180,7 +183,12 @@ impl Collected {
 
     /// The place in the image of file `index` of those that have no name, which is read once. Not all of
     /// them have one: what is mapped, too, is a shared object.
-    fn unnamed(&mut self, index: u32, entry: &Entry, subject: &Subject) -> Result<u32, Stop> {
+    fn unnamed(
+        &mut self,
+        index: u32,
+        entry: &Entry,
+        subject: &Subject,
+    ) -> Result<u32, CaptureError> {
         if let Some(place) = self.read.iter().position(|read| *read == index) {
             return Ok(place as u32);
         }
@@ -191,7 +199,7 @@ impl Collected {
         Ok(self.read.len() as u32 - 1)
     }
 
-    fn add(&mut self, file: OpenFile, group: &[&Entry], tree: &Tree) {
+    fn add(&mut self, file: OpenFile, group: &[&Entry], tree: &TreeDescriptors) {
         let index = self.files.len() as u32;
         self.files.push(file);
         for entry in group.iter().filter(|entry| entry.held.is_none()) {
@@ -203,7 +211,7 @@ impl Collected {
 }
 
 /// The description behind `group`, descriptors of one or several processes.
-fn capture(group: &[&Entry], subject: &Subject, objects: &Objects) -> Capture {
+fn capture(group: &[&Entry], subject: &Subject, objects: &Objects) -> CaptureResult {
     let entry = group[0];
     path::check_inherited(group)?;
     if entry.info.flags & O_PATH != 0 {
@@ -228,7 +236,7 @@ fn capture(group: &[&Entry], subject: &Subject, objects: &Objects) -> Capture {
 fn refuse_private_tables(pid: i32, refusals: &mut Refusals) -> Result<(), DescriptorError> {
     for tid in table::threads(pid)? {
         let is_shared = farfork_sys::kcmp::shares_table(pid, tid)
-            .map_err(error::asking(pid, "which threads share its descriptors"))?;
+            .map_err(error::kernel_error(pid, "the descriptor tables of the threads"))?;
         if !is_shared {
             refusals.add(format!("descriptors of thread {tid}"), causes::threads::OWN_TABLE);
         }
@@ -259,7 +267,7 @@ fn refuse_too_many_externals(files: &[OpenFile], refusals: &mut Refusals) {
     let most = MAX_REQUEST_FDS - REQUEST_FDS;
     if externals > most {
         refusals.add(
-            format!("{externals} descriptors that lead out of the process, {most} at most"),
+            format!("{externals} external descriptors, at most {most}"),
             causes::descriptors::TOO_MANY_OUTSIDE,
         );
     }

@@ -1,5 +1,5 @@
-//! Groups that a socket has joined. No socket lists its own, but each tells how it filters the
-//! senders of one that it is asked about: it is asked about all that its namespace has joined.
+//! Groups that a socket has joined. A socket does not list its groups, but it returns its filter of
+//! senders for a given group. So it is asked about all groups that its namespace has joined.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_tells_its_own_groups_only() {
+    fn a_socket_has_its_own_groups_only() {
         let pid = std::process::id() as i32;
         let (member, other) = ["127.0.0.1:0"; 2].map(|at| UdpSocket::bind(at).unwrap()).into();
         member.join_multicast_v4(&Ipv4Addr::new(239, 9, 8, 7), &Ipv4Addr::LOCALHOST).unwrap();

@@ -6,7 +6,7 @@ use farfork_image::model::{OpenFile, SocketOption, SocketRole};
 use farfork_sys::socket::{local_address, option_bytes, peer_address};
 use rustix::event::PollFlags;
 
-use super::error::{Capture, asking, refuse_detail};
+use super::error::{CaptureResult, kernel_error, refuse_detail};
 use super::inet;
 use super::network::SocketKind;
 use super::subject::Subject;
@@ -29,15 +29,20 @@ const LIST_BYTES: usize = 1024;
 const PORT_AND_GROUPS: std::ops::Range<usize> = 4..12;
 
 /// A netlink socket.
-pub fn capture(entry: &Entry, subject: &Subject, socket: &OwnedFd, kind: SocketKind) -> Capture {
-    let words = format!("netlink, protocol {}", kind.2);
-    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+pub fn capture(
+    entry: &Entry,
+    subject: &Subject,
+    socket: &OwnedFd,
+    kind: SocketKind,
+) -> CaptureResult {
+    let words = format!("netlink, protocol {}", kind.protocol);
+    let failed = || kernel_error(subject.pid, format!("the state of socket fd {}", entry.fd));
     let new = subject.network.new_socket(kind)?;
-    let obstacle = if !STATELESS.contains(&kind.2) {
+    let obstacle = if !STATELESS.contains(&kind.protocol) {
         Some(causes::sockets::NETLINK_STATE)
     } else if !inet::is_at_home(socket, &new).map_err(failed())? {
         Some(causes::sockets::OTHER_NAMESPACE)
-    } else if inet::told(socket).map_err(failed())?.contains(PollFlags::IN) {
+    } else if inet::poll_state(socket).map_err(failed())?.contains(PollFlags::IN) {
         Some(causes::sockets::NETLINK_WAITING)
     } else {
         None

@@ -11,10 +11,25 @@ use farfork_sys::packet_diag::{PacketSocket, packet_sockets};
 use farfork_sys::socket::socket_in;
 use farfork_sys::unix_diag::{UnixSocket, unix_sockets};
 
-use super::error::{DescriptorError, asking, reading};
+use super::error::{DescriptorError, kernel_error, proc_error};
 
 /// Family, type and protocol of a socket.
-pub type SocketKind = (i32, i32, i32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SocketKind {
+    /// `AF_INET` or another family.
+    pub family: i32,
+    /// `SOCK_STREAM` or another type.
+    pub kind: i32,
+    /// Protocol of the family.
+    pub protocol: i32,
+}
+
+impl SocketKind {
+    /// That of a Unix socket.
+    pub fn unix(socket: &UnixSocket) -> SocketKind {
+        SocketKind { family: libc::AF_UNIX, kind: socket.kind as i32, protocol: 0 }
+    }
+}
 
 /// The network namespace of a process.
 pub struct Network {
@@ -26,8 +41,8 @@ pub struct Network {
 
 impl Network {
     /// That of process `pid`.
-    pub fn of(pid: i32) -> Result<Network, DescriptorError> {
-        let failed = || reading(pid, "the network namespace");
+    pub fn open(pid: i32) -> Result<Network, DescriptorError> {
+        let failed = || proc_error(pid, "the network namespace");
         let theirs = File::open(format!("/proc/{pid}/ns/net")).map_err(failed())?;
         let ours = fs::metadata("/proc/self/ns/net").map_err(failed())?;
         let is_ours = theirs.metadata().map_err(failed())?.ino() == ours.ino();
@@ -41,13 +56,13 @@ impl Network {
     /// A way into it, if it is not this process's own.
     pub fn namespace(&self) -> Result<Option<File>, DescriptorError> {
         let twin = self.namespace.as_ref().map(File::try_clone).transpose();
-        twin.map_err(reading(self.pid, "the network namespace"))
+        twin.map_err(proc_error(self.pid, "the network namespace"))
     }
 
     /// Unix sockets there, and in this process's own namespace: from here a clone was given its
     /// descriptors.
     pub fn unix_sockets(&self) -> Result<HashMap<u32, UnixSocket>, DescriptorError> {
-        let failed = || asking(self.pid, "which Unix sockets are connected");
+        let failed = || kernel_error(self.pid, "the Unix sockets");
         let mut sockets = unix_sockets(None).map_err(failed())?;
         if self.namespace.is_some() {
             sockets.extend(unix_sockets(self.place()).map_err(failed())?);
@@ -60,14 +75,14 @@ impl Network {
         packet_sockets(self.place()).ok()
     }
 
-    /// A socket there that nobody has set anything on.
+    /// A new socket there, with the default settings.
     pub fn new_socket(&self, kind: SocketKind) -> Result<Rc<OwnedFd>, DescriptorError> {
         if let Some(known) = self.new.borrow().get(&kind) {
             return Ok(Rc::clone(known));
         }
-        let (family, socket_type, protocol) = kind;
+        let SocketKind { family, kind: socket_type, protocol } = kind;
         let made = socket_in(self.place(), family, socket_type, protocol)
-            .map_err(asking(self.pid, "what a new socket in its network namespace is like"))?;
+            .map_err(kernel_error(self.pid, "the defaults of sockets in the network namespace"))?;
         let made = Rc::new(made);
         self.new.borrow_mut().insert(kind, Rc::clone(&made));
         Ok(made)

@@ -235,7 +235,8 @@ pub fn is_of_connection(option: &SocketOption) -> bool {
     }
 }
 
-/// The kernel tells more of some values than it takes: a congestion algorithm is its name.
+/// The kernel returns more of some values than it accepts: of a congestion algorithm it accepts the
+/// name only.
 fn cut(level: i32, name: i32, mut value: Vec<u8>) -> Vec<u8> {
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION)
         && let Some(end) = value.iter().position(|byte| *byte == 0)

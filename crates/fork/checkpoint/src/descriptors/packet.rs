@@ -8,7 +8,7 @@ use farfork_image::model::{OpenFile, SocketOption};
 use farfork_sys::packet_diag::Membership;
 use farfork_sys::socket::{integer_option, local_address};
 
-use super::error::{Capture, asking, refuse_detail};
+use super::error::{CaptureResult, kernel_error, refuse_detail};
 use super::inet;
 use super::network::SocketKind;
 use super::subject::Subject;
@@ -29,18 +29,18 @@ pub fn capture(
     entry: &Entry,
     subject: &Subject,
     socket: &OwnedFd,
-    (family, kind, _): SocketKind,
+    SocketKind { family, kind, .. }: SocketKind,
     words: String,
-) -> Capture {
+) -> CaptureResult {
     // Its protocol is part of its address. One that is made without receives nothing as yet.
-    let kind = (family, kind, 0);
-    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+    let kind = SocketKind { family, kind, protocol: 0 };
+    let failed = || kernel_error(subject.pid, format!("the state of socket fd {}", entry.fd));
     let new = subject.network.new_socket(kind)?;
     if !inet::is_at_home(socket, &new).map_err(failed())? {
         return Err(refuse_detail(words, causes::sockets::OTHER_NAMESPACE));
     }
     let all = subject.network.packet_sockets();
-    let Some(told) = all.and_then(|all| all.get(&(entry.inode.ino() as u32)).cloned()) else {
+    let Some(seen) = all.and_then(|all| all.get(&(entry.inode.ino() as u32)).cloned()) else {
         return Err(refuse_detail(words, causes::sockets::PACKET_UNSEEN));
     };
     let fanout = integer_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT)
@@ -48,14 +48,14 @@ pub fn capture(
         .cast_unsigned();
     let is_by_program = BY_PROGRAM.contains(&(fanout >> FANOUT_TYPE_SHIFT & 0xff));
     let obstacles = [
-        (told.has_ring, causes::sockets::PACKET_RING),
+        (seen.has_ring, causes::sockets::PACKET_RING),
         (is_by_program, causes::sockets::PACKET_FANOUT),
     ];
     if let Some((_, cause)) = obstacles.into_iter().find(|(applies, _)| *applies) {
         return Err(refuse_detail(words, cause));
     }
     let mut made = inet::made(entry, subject, socket, kind, words)?;
-    made.options.extend(told.memberships.iter().flat_map(joins));
+    made.options.extend(seen.memberships.iter().flat_map(joins));
     made.name = Some(bound_to(&local_address(socket.as_fd()).map_err(failed())?));
     if fanout != 0 {
         made.last_options.push(option(libc::PACKET_FANOUT, &fanout.to_ne_bytes()));
@@ -69,10 +69,10 @@ fn option(name: i32, value: &[u8]) -> SocketOption {
 }
 
 /// The address without that of the device, which may be cut off.
-fn bound_to(told: &[u8]) -> Vec<u8> {
+fn bound_to(address: &[u8]) -> Vec<u8> {
     let mut name = vec![0; ADDRESS_BYTES];
-    let end = PROTOCOL_AND_INTERFACE.end.min(told.len());
-    name[..end].copy_from_slice(&told[..end]);
+    let end = PROTOCOL_AND_INTERFACE.end.min(address.len());
+    name[..end].copy_from_slice(&address[..end]);
     name
 }
 

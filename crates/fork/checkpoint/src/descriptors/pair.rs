@@ -8,8 +8,9 @@ use farfork_sys::peek::Sender;
 use farfork_sys::unix_diag::UnixSocket;
 use rustix::net::sockopt;
 
-use super::error::{Capture, Stop, asking, refuse_detail};
+use super::error::{CaptureError, CaptureResult, kernel_error, refuse_detail};
 use super::in_flight::{self, Queue};
+use super::network::SocketKind;
 use super::options;
 use super::subject::Subject;
 use super::table::Entry;
@@ -23,11 +24,11 @@ pub fn capture(
     socket: &OwnedFd,
     known: &UnixSocket,
     peer: u32,
-) -> Capture {
+) -> CaptureResult {
     let inode = entry.inode.ino() as u32;
-    let failed = || asking(subject.pid, format!("about socket fd {}", entry.fd));
+    let failed = || kernel_error(subject.pid, format!("the state of socket fd {}", entry.fd));
     let incoming = incoming(entry, subject, socket, known)?;
-    let new = subject.network.new_socket((libc::AF_UNIX, known.kind as i32, 0))?;
+    let new = subject.network.new_socket(SocketKind::unix(known))?;
     let receive = sockopt::socket_recv_buffer_size(socket).map_err(failed())?;
     let send = sockopt::socket_send_buffer_size(socket).map_err(failed())?;
     Ok(OpenFile::SocketPair {
@@ -42,7 +43,7 @@ pub fn capture(
     })
 }
 
-fn refuse(cause: &'static Cause) -> Stop {
+fn refuse(cause: &'static Cause) -> CaptureError {
     refuse_detail("Unix socket pair", cause)
 }
 
@@ -52,8 +53,8 @@ fn incoming(
     subject: &Subject,
     socket: &OwnedFd,
     known: &UnixSocket,
-) -> Result<Vec<Message>, Stop> {
-    let failed = || asking(subject.pid, format!("what waits in {}", entry.object("")));
+) -> Result<Vec<Message>, CaptureError> {
+    let failed = || kernel_error(subject.pid, format!("the messages in {}", entry.object("")));
     let queue = match subject.queue(entry) {
         Some(queue) => queue,
         None => in_flight::queue(socket, known).map_err(failed())?,
@@ -62,7 +63,7 @@ fn incoming(
         return Err(refuse(causes::sockets::PAIR_UNREADABLE));
     };
     // What several processes share is made by the first of all.
-    let is_made_by_sender = entry.is_roots || subject.surroundings.pids.len() == 1;
+    let is_made_by_sender = entry.is_roots || subject.context.pids.len() == 1;
     let is_own = |sender: &Sender| sender.pid == subject.pid && is_made_by_sender;
     if messages.iter().filter_map(|(_, sender)| sender.as_ref()).any(|sender| !is_own(sender)) {
         return Err(refuse(causes::sockets::PAIR_CREDENTIALS));

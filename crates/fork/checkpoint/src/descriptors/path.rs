@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use farfork_image::model::{FileIdentity, FileStamp, OpenFile};
 
-use super::error::{Capture, Stop, refuse, refuse_detail};
+use super::error::{CaptureError, CaptureResult, refuse, refuse_detail};
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
-use super::table::Entry;
+use super::table::{DELETED, Entry};
 use super::unnamed;
 use crate::files;
 use crate::refuse::{Cause, causes};
@@ -17,7 +17,7 @@ use crate::refuse::{Cause, causes};
 /// Minors of major 1 that hold nothing: null, zero, full, random, urandom.
 const STATELESS: [u32; 5] = [3, 5, 7, 8, 9];
 /// A regular file, a directory, or any place that was opened with `O_PATH`.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
     let Some(path) = name(entry, subject)? else {
         return unnamed::capture(entry, subject);
     };
@@ -28,7 +28,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
 }
 
 /// A device without state of its own.
-pub fn device(entry: &Entry, subject: &Subject) -> Capture {
+pub fn device(entry: &Entry, subject: &Subject) -> CaptureResult {
     let device = entry.inode.rdev();
     let (major, minor) = (libc::major(device), libc::minor(device));
     if major != 1 || !STATELESS.contains(&minor) {
@@ -61,7 +61,7 @@ fn by_path(path: PathBuf, entry: &Entry, stamp: Option<FileStamp>, is_kernel_s: 
 }
 
 /// The name that leads to the file, as the process sees names; nothing if it has none left.
-fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
+fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, CaptureError> {
     if !entry.is_text {
         return Err(refuse(causes::files::NOT_UTF_8));
     }
@@ -71,7 +71,7 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
     } else {
         fs::metadata(seen(&entry.link))
     };
-    let is_gone = entry.link.ends_with(" (deleted)") || entry.inode.nlink() == 0;
+    let is_gone = entry.link.ends_with(DELETED) || entry.inode.nlink() == 0;
     match named {
         Ok(named) if is_same(&named, &entry.inode) => Ok(Some(entry.link.clone().into())),
         _ if is_message_queue(entry) => Err(refuse(causes::descriptors::MESSAGE_QUEUE)),
@@ -85,15 +85,15 @@ fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, Stop> {
     }
 }
 
-/// Asked of what has no name only. A place can be asked without opening anything.
+/// Called only for files without a name. `statfs` on the place in `/proc` opens nothing.
 fn is_message_queue(entry: &Entry) -> bool {
     const MAGIC: i64 = 0x1980_0202;
     rustix::fs::statfs(entry.place()).is_ok_and(|kind| kind.f_type == MAGIC)
 }
 
 /// Another name of a file that has lost the one it was opened by, in the same directory.
-fn other_name(entry: &Entry, seen: impl Fn(&str) -> String) -> Result<PathBuf, Stop> {
-    let directory = Path::new(unnamed::former(entry)).parent().unwrap_or(Path::new("/"));
+fn other_name(entry: &Entry, seen: impl Fn(&str) -> String) -> Result<PathBuf, CaptureError> {
+    let directory = Path::new(entry.former_path()).parent().unwrap_or(Path::new("/"));
     let names = fs::read_dir(seen(&directory.to_string_lossy())).into_iter().flatten().flatten();
     let found = names
         .filter(|name| name.ino() == entry.inode.ino())
@@ -109,7 +109,7 @@ fn is_same(named: &Metadata, open: &Metadata) -> bool {
 }
 
 /// What several processes have is there before any but the root of them: it cannot show another.
-pub fn check_inherited(group: &[&Entry]) -> Result<(), Stop> {
+pub fn check_inherited(group: &[&Entry]) -> Result<(), CaptureError> {
     let entry = group[0];
     let is_shared = group.iter().any(|other| other.pid != entry.pid);
     let shows_process = entry
@@ -122,7 +122,7 @@ pub fn check_inherited(group: &[&Entry]) -> Result<(), Stop> {
     Ok(())
 }
 
-fn check_proc(entry: &Entry, subject: &Subject) -> Result<(), Stop> {
+fn check_proc(entry: &Entry, subject: &Subject) -> Result<(), CaptureError> {
     match files::shows_other(Path::new(&entry.link), subject.inner_pid) {
         Some((what, cause)) => Err(refuse_detail(what, cause)),
         None => Ok(()),

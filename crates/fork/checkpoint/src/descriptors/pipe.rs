@@ -1,5 +1,5 @@
-//! Pipes, named ones too: both ends in the process, or one whose other end is held by nobody.
-//! Everything else leads out of the process.
+//! Pipes, named ones too: both ends in the process, or one whose other end is closed. Everything
+//! else leads out of the process.
 //!
 //! A named pipe of which the process has both ends is carried as a pipe of the clone's own: the
 //! kernel has one pipe for a name, and a clone that came by it would take the parent's bytes.
@@ -14,15 +14,17 @@ use rustix::pipe::{
     PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, tee,
 };
 
-use super::error::{Capture, DescriptorError, Stop, asking, refuse, refuse_detail};
+use super::context::PipeEnds;
+use super::error::{
+    CaptureError, CaptureResult, DescriptorError, kernel_error, refuse, refuse_detail,
+};
 use super::external;
 use super::subject::Subject;
-use super::surroundings::PipeEnds;
 use super::table::Entry;
 use crate::refuse::causes;
 
 /// One end of a pipe.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
     let is_write_end = entry.info.flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
     let ends = subject.pipe_ends(entry);
     if is_meeting_point(entry, ends) {
@@ -33,7 +35,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
         return Ok(external::of(format!("{} end of a pipe", side(is_write_end))));
     }
     check_ends(ends, entry)?;
-    let failed = || asking(subject.pid, format!("for the capacity of pipe {}", entry.fd));
+    let failed = || kernel_error(subject.pid, format!("the capacity of pipe {}", entry.fd));
     let capacity = fcntl_getpipe_size(&pipe).map_err(failed())?;
     let content = if is_write_end { Vec::new() } else { content(entry, subject, &pipe, capacity)? };
     Ok(OpenFile::Pipe {
@@ -68,19 +70,19 @@ fn leads_outside(
     if readers > 0 && writers > 0 {
         return Ok(false);
     }
-    // A standard stream came from outside even if its other end is gone by now. For the others
-    // the kernel tells whether anyone, seen or not, has the other end.
+    // A standard stream came from outside even if its other end is gone by now. For the others the
+    // kernel shows whether any process, seen or not, has the other end.
     Ok(entry.is_standard() || !is_hung_up(entry, subject, pipe)?)
 }
 
 fn is_hung_up(entry: &Entry, subject: &Subject, pipe: &OwnedFd) -> Result<bool, DescriptorError> {
     let mut asked = [PollFd::new(pipe, PollFlags::empty())];
     poll(&mut asked, Some(&Timespec::default()))
-        .map_err(asking(subject.pid, format!("whether pipe {} is hung up", entry.fd)))?;
+        .map_err(kernel_error(subject.pid, format!("the state of pipe {}", entry.fd)))?;
     Ok(asked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }
 
-fn check_ends(ends: PipeEnds, entry: &Entry) -> Result<(), Stop> {
+fn check_ends(ends: PipeEnds, entry: &Entry) -> Result<(), CaptureError> {
     if entry.info.flags & libc::O_ACCMODE as u32 == libc::O_RDWR as u32 {
         return Err(refuse(causes::descriptors::PIPE_BOTH_WAYS));
     }
@@ -96,8 +98,8 @@ fn content(
     subject: &Subject,
     pipe: &OwnedFd,
     capacity: usize,
-) -> Result<Vec<u8>, Stop> {
-    let failed = || asking(subject.pid, format!("what is in pipe {}", entry.fd));
+) -> Result<Vec<u8>, CaptureError> {
+    let failed = || kernel_error(subject.pid, format!("the content of pipe {}", entry.fd));
     let waiting = ioctl_fionread(pipe).map_err(failed())? as usize;
     if waiting == 0 {
         return Ok(Vec::new());

@@ -1,5 +1,5 @@
-//! Peers of raw IP sockets. They have no port, and without one the kernel does not tell a peer to
-//! who asks the socket; its table in `/proc` does.
+//! Peers of raw IP sockets. They have no port, and without one the socket does not return its peer.
+//! The kernel's table in `/proc` shows it.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ const CONNECTED: &str = "01";
 const INODE_AFTER_STATE: usize = 5;
 
 /// The address that the raw socket with this inode of process `pid` is connected to.
-pub fn peer(pid: i32, inode: u64, (family, ..): SocketKind) -> Option<Vec<u8>> {
+pub fn peer(pid: i32, inode: u64, SocketKind { family, .. }: SocketKind) -> Option<Vec<u8>> {
     let name = if family == libc::AF_INET6 { "raw6" } else { "raw" };
     let table = fs::read_to_string(format!("/proc/{pid}/net/{name}")).ok()?;
     table.lines().find_map(|line| parse(line, inode))

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use farfork_sys::kcmp;
 use rustix::io::Errno;
 
-use super::error::{DescriptorError, asking};
+use super::error::{DescriptorError, kernel_error};
 use super::table::Entry;
 
 /// Indices into `entries` of descriptors that share one open file description, each group in the
@@ -51,6 +51,6 @@ fn split(entries: &[Entry], mut indices: Vec<usize>) -> Result<Vec<Vec<usize>>, 
     groups.iter_mut().for_each(|group| group.sort_unstable());
     match failure {
         None => Ok(groups),
-        Some((pid, errno)) => Err(asking(pid, "which descriptors are duplicates")(errno)),
+        Some((pid, errno)) => Err(kernel_error(pid, "the duplicate descriptors")(errno)),
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use farfork_sys::socket::integer_option;
 use rustix::net::{AddressFamily, getsockname, sockopt};
 
-use super::error::{Capture, asking, refuse_detail};
+use super::error::{CaptureResult, kernel_error, refuse_detail};
 use super::network::SocketKind;
 use super::subject::Subject;
 use super::table::Entry;
@@ -14,21 +14,25 @@ use super::{external, inet, netlink, packet, unix};
 use crate::refuse::{Cause, causes};
 
 /// A socket.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
     let socket = subject.open(entry)?;
     let domain = sockopt::socket_domain(&socket)
-        .map_err(asking(subject.pid, format!("what socket fd {} is", entry.fd)))?;
+        .map_err(kernel_error(subject.pid, format!("the type of socket fd {}", entry.fd)))?;
     if domain == AddressFamily::UNIX {
         return unix::capture(entry, subject, &socket);
     }
-    let failed = || asking(subject.pid, format!("what socket fd {} is", entry.fd));
+    let failed = || kernel_error(subject.pid, format!("the type of socket fd {}", entry.fd));
     let ask = |option| integer_option(socket.as_fd(), libc::SOL_SOCKET, option).map_err(failed());
-    let kind = (ask(libc::SO_DOMAIN)?, ask(libc::SO_TYPE)?, ask(libc::SO_PROTOCOL)?);
+    let kind = SocketKind {
+        family: ask(libc::SO_DOMAIN)?,
+        kind: ask(libc::SO_TYPE)?,
+        protocol: ask(libc::SO_PROTOCOL)?,
+    };
     let words = describe(&socket, kind);
     if entry.is_standard() {
         return Ok(external::of(words));
     }
-    match kind.0 {
+    match kind.family {
         libc::AF_INET | libc::AF_INET6 => inet::capture(entry, subject, &socket, kind, words),
         libc::AF_NETLINK => netlink::capture(entry, subject, &socket, kind),
         libc::AF_PACKET => packet::capture(entry, subject, &socket, kind, words),
@@ -48,7 +52,7 @@ fn refusal(family: i32) -> &'static Cause {
 }
 
 /// `TCP 127.0.0.1:80 listening`.
-fn describe(socket: &OwnedFd, (family, kind, protocol): SocketKind) -> String {
+fn describe(socket: &OwnedFd, SocketKind { family, kind, protocol }: SocketKind) -> String {
     let name = match (family, kind, protocol) {
         (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, libc::IPPROTO_TCP) => "TCP",
         (libc::AF_INET | libc::AF_INET6, _, libc::IPPROTO_MPTCP) => "MPTCP",

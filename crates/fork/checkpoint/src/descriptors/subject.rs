@@ -5,13 +5,12 @@ use std::rc::Rc;
 
 use farfork_sys::unix_diag::UnixSocket;
 
-use super::connection::Kept;
+use super::connection::KeptConnections;
+use super::context::{PipeEnds, TreeContext};
 use super::error::DescriptorError;
 use super::in_flight::Queue;
 use super::network::Network;
-use super::surroundings::{PipeEnds, Surroundings};
 use super::table::Entry;
-use super::unnamed;
 
 /// A process whose descriptors are captured.
 pub struct Subject {
@@ -22,53 +21,53 @@ pub struct Subject {
     /// Its network namespace, which is that of all.
     pub network: Rc<Network>,
     /// What it shares with the other processes of the image.
-    pub surroundings: Rc<Surroundings>,
+    pub context: Rc<TreeContext>,
 }
 
 impl Subject {
     /// A descriptor of this process for the description behind `entry`.
     pub fn open(&self, entry: &Entry) -> Result<OwnedFd, DescriptorError> {
-        self.surroundings.open(entry)
+        self.context.open(entry)
     }
 
     /// What waits at the socket behind `entry`, if descriptors do; asked once.
     pub fn queue(&self, entry: &Entry) -> Option<Queue> {
-        self.surroundings.queue(entry)
+        self.context.queue(entry)
     }
 
     /// The connections of the processes, where they are to go on.
-    pub fn kept(&self) -> Option<&Kept> {
-        self.surroundings.kept().map(Rc::as_ref)
+    pub fn kept(&self) -> Option<&KeptConnections> {
+        self.context.kept().map(Rc::as_ref)
     }
 
     /// How often the pipe behind `entry` is open in the processes.
     pub fn pipe_ends(&self, entry: &Entry) -> PipeEnds {
-        self.surroundings.pipe_ends(entry)
+        self.context.pipe_ends(entry)
     }
 
     /// Which of the files without a name is behind `entry`, counted by first descriptors.
     pub fn unnamed(&self, entry: &Entry) -> Option<u32> {
-        self.surroundings.unnamed(unnamed::identity(entry))
+        self.context.unnamed(entry.identity())
     }
 
     /// Which of the terminals whose masters the processes have is number `number` here.
     pub fn terminal(&self, number: u32) -> Option<u32> {
-        self.surroundings.terminal(number)
+        self.context.terminal(number)
     }
 
     /// Whether a process outside has what has this link in `/proc`: a pipe, a socket, or a file
     /// without a name.
     pub fn is_shared(&self, link: &str) -> bool {
-        self.surroundings.is_shared(link)
+        self.context.is_shared(link)
     }
 
     /// Whether one of the processes has the socket with this inode.
     pub fn has_socket(&self, inode: u32) -> bool {
-        self.surroundings.has_socket(inode)
+        self.context.has_socket(inode)
     }
 
-    /// What the kernel tells of the Unix socket with this inode.
+    /// What the kernel shows of the Unix socket with this inode.
     pub fn unix_socket(&self, inode: u32) -> Option<&UnixSocket> {
-        self.surroundings.unix_socket(inode)
+        self.context.unix_socket(inode)
     }
 }

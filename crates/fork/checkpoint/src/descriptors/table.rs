@@ -5,8 +5,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 
-use super::error::{DescriptorError, reading, unexpected};
+use super::error::{DescriptorError, proc_error, unexpected};
 use super::fdinfo::FdInfo;
+
+/// How the kernel marks a link to a file that has lost its name.
+pub const DELETED: &str = " (deleted)";
+
+/// Device and inode: equal for two descriptors of one file, and only then.
+pub type Identity = (u64, u64);
 
 /// One descriptor.
 #[derive(Debug)]
@@ -29,7 +35,7 @@ pub struct Entry {
     pub held: Option<OwnedFd>,
 }
 
-/// Who captures a descriptor.
+/// Which module captures a descriptor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Kind<'e> {
     /// An inode without a name; the kernel's word for it.
@@ -51,7 +57,7 @@ pub enum Kind<'e> {
 impl Entry {
     fn read(pid: i32, fd: u32, is_roots: bool) -> Result<Entry, DescriptorError> {
         let at = format!("/proc/{pid}/fd/{fd}");
-        let failed = || reading(pid, format!("descriptor {fd}"));
+        let failed = || proc_error(pid, format!("descriptor {fd}"));
         let link = fs::read_link(&at).map_err(failed())?;
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).map_err(failed())?;
         let info = FdInfo::parse(info).ok_or_else(|| unexpected(pid, format!("fdinfo of {fd}")))?;
@@ -72,7 +78,7 @@ impl Entry {
     pub fn again(&self) -> Result<Entry, DescriptorError> {
         let pid = self.pid;
         let held = self.held.as_ref().ok_or_else(|| unexpected(pid, "descriptors in flight"))?;
-        let twin = held.try_clone().map_err(reading(pid, "descriptors in flight"))?;
+        let twin = held.try_clone().map_err(proc_error(pid, "descriptors in flight"))?;
         Entry::in_flight(twin, pid)
     }
 
@@ -99,7 +105,7 @@ impl Entry {
         }
     }
 
-    /// Who captures it.
+    /// Which module captures it.
     pub fn kind(&self) -> Kind<'_> {
         let file_type = self.inode.file_type();
         if let Some(name) = self.anonymous_name() {
@@ -132,6 +138,21 @@ impl Entry {
             };
         }
         self.link.split_once(':').map(|(kind, _)| kind).filter(|k| !["pipe", "socket"].contains(k))
+    }
+
+    /// The file behind it.
+    pub fn identity(&self) -> Identity {
+        (self.inode.dev(), self.inode.ino())
+    }
+
+    /// Whether it is a file without a name, in a file system where files have names.
+    pub fn is_unnamed(&self) -> bool {
+        self.kind() == Kind::Path && self.inode.is_file() && self.inode.nlink() == 0
+    }
+
+    /// Its path before the file was deleted.
+    pub fn former_path(&self) -> &str {
+        self.link.strip_suffix(DELETED).unwrap_or(&self.link)
     }
 
     /// Whether it is one of the three that a caller of restore supplies by default. Those of a
@@ -168,7 +189,7 @@ pub fn threads(pid: i32) -> Result<Vec<i32>, DescriptorError> {
 }
 
 fn numbers(pid: i32, directory: &str) -> Result<Vec<i32>, DescriptorError> {
-    let failed = || reading(pid, format!("the directory {directory}"));
+    let failed = || proc_error(pid, format!("the directory {directory}"));
     let mut numbers = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/{directory}")).map_err(failed())? {
         let name = entry.map_err(failed())?.file_name();

@@ -8,49 +8,17 @@ use farfork_sys::terminal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionread};
 
-use super::error::{Capture, Stop, asking, refuse_detail, unexpected};
+use super::error::{CaptureError, CaptureResult, kernel_error, refuse_detail, unexpected};
 use super::external;
-use super::fdinfo::O_PATH;
+use super::pty;
 use super::subject::Subject;
-use super::table::{Entry, Kind};
+use super::table::Entry;
 use crate::refuse::causes;
 use crate::stat::{self, Stat};
 
-/// First major of slaves, each with 256 minors.
-const SLAVES: u32 = 136;
-
-/// Numbers of the terminals whose masters are among `entries`.
-pub fn masters(entries: &[&Entry]) -> impl Iterator<Item = u32> {
-    let masters = entries.iter().filter(|entry| entry.kind() == Kind::Master);
-    masters.filter(|entry| entry.info.flags & O_PATH == 0).filter_map(|entry| number(entry))
-}
-
-/// Slaves among `entries`: their processes, and their numbers.
-pub fn slaves(entries: &[Entry]) -> impl Iterator<Item = (i32, u32)> {
-    let open = entries.iter().filter(|entry| entry.info.flags & O_PATH == 0);
-    open.filter(|entry| entry.kind() == Kind::Terminal)
-        .filter_map(|entry| Some((entry.pid, slave_number(entry)?)))
-}
-
-fn slave_number(entry: &Entry) -> Option<u32> {
-    let device = entry.inode.rdev();
-    let above = libc::major(device).checked_sub(SLAVES).filter(|above| *above < 8)?;
-    Some(above << 8 | libc::minor(device))
-}
-
-/// Number of the terminal whose master is behind `entry`.
-pub fn number(entry: &Entry) -> Option<u32> {
-    entry.info.value("tty-index")?.parse().ok()
-}
-
-/// Path of the slave of terminal `number`.
-pub fn slave_path(number: u32) -> String {
-    format!("/dev/pts/{number}")
-}
-
-/// A terminal that is no master: the process's own if it has the master.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
-    let number = slave_number(entry);
+/// A terminal that is not a master: the process's own if it has the master.
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
+    let number = pty::slave_number(entry);
     let Some(terminal) = number.and_then(|number| subject.terminal(number)) else {
         return Ok(external::of(format!("terminal {}", entry.link)));
     };
@@ -59,14 +27,14 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
 }
 
 /// A master.
-pub fn master(entry: &Entry, subject: &Subject) -> Capture {
-    let found = number(entry).and_then(|number| Some((number, subject.terminal(number)?)));
+pub fn master(entry: &Entry, subject: &Subject) -> CaptureResult {
+    let found = pty::number(entry).and_then(|number| Some((number, subject.terminal(number)?)));
     let Some((number, terminal)) = found else {
         let what = format!("the terminal of fd {}", entry.fd);
         return Err(unexpected(subject.pid, what).into());
     };
-    if subject.is_shared(&slave_path(number)) {
-        return Err(refuse_detail(slave_path(number), causes::descriptors::TERMINAL_SHARED));
+    if subject.is_shared(&pty::slave_path(number)) {
+        return Err(refuse_detail(pty::slave_path(number), causes::descriptors::TERMINAL_SHARED));
     }
     check_waiting(entry, subject, &subject.open(entry)?)?;
     let path = entry.link.clone().into();
@@ -74,8 +42,13 @@ pub fn master(entry: &Entry, subject: &Subject) -> Capture {
 }
 
 /// The terminal whose master is behind `entry`; `slave` is a slave of it, if there is one.
-pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<Terminal, Stop> {
-    let failed = || asking(subject.pid, format!("about the terminal of fd {}", entry.fd));
+pub fn read(
+    entry: &Entry,
+    slave: Option<&Entry>,
+    subject: &Subject,
+) -> Result<Terminal, CaptureError> {
+    let failed =
+        || kernel_error(subject.pid, format!("the state of the terminal of fd {}", entry.fd));
     let master = subject.open(entry)?;
     let (session, foreground) = match terminal::session(&master).map_err(failed())? {
         Some((session, group)) => control(entry, session, group, subject)?,
@@ -101,16 +74,21 @@ pub fn read(entry: &Entry, slave: Option<&Entry>, subject: &Subject) -> Result<T
 
 /// Session that the terminal behind `entry` controls, and the group in its foreground, as they
 /// stand in the model; both are of the image's processes, or it is refused.
-fn control(entry: &Entry, leader: i32, group: i32, subject: &Subject) -> Result<(u32, u32), Stop> {
-    let around = &subject.surroundings;
+fn control(
+    entry: &Entry,
+    leader: i32,
+    group: i32,
+    subject: &Subject,
+) -> Result<(u32, u32), CaptureError> {
+    let context = &subject.context;
     let refuse = |cause| refuse_detail("master of a terminal", cause);
-    let session = around.ids.process(leader).filter(|_| around.pids.contains(&leader));
+    let session = context.ids.process(leader).filter(|_| context.pids.contains(&leader));
     let session = session.ok_or_else(|| refuse(causes::descriptors::TERMINAL_SESSION))?;
-    if !number(entry).is_some_and(|number| around.has_slave(leader, number)) {
+    if !pty::number(entry).is_some_and(|number| context.has_slave(leader, number)) {
         return Err(refuse(causes::descriptors::TERMINAL_CLOSED));
     }
     let stat = |pid| Stat::read(pid).map_err(|_| unexpected(pid, "stat"));
-    for pid in &around.pids {
+    for pid in &context.pids {
         let stat = stat(*pid)?;
         if stat.field(stat::SESSION) == i64::from(leader) && stat.field(stat::TERMINAL) == 0 {
             return Err(refuse(causes::descriptors::TERMINAL_LEFT));
@@ -119,18 +97,8 @@ fn control(entry: &Entry, leader: i32, group: i32, subject: &Subject) -> Result<
     if stat(leader)?.field(stat::GROUP) == i64::from(group) {
         return Ok((session, 0));
     }
-    let foreground = around.ids.group(group);
+    let foreground = context.ids.group(group);
     Ok((session, foreground.ok_or_else(|| refuse(causes::descriptors::TERMINAL_FOREGROUND))?))
-}
-
-/// The slave of terminal `number` among `entries`.
-pub fn slave<'e>(entries: &[&'e Entry], number: u32) -> Option<&'e Entry> {
-    let device = libc::makedev(SLAVES + (number >> 8), number & 0xff);
-    let slaves = entries.iter().filter(|entry| entry.kind() == Kind::Terminal);
-    slaves
-        .copied()
-        .filter(|entry| entry.info.flags & O_PATH == 0)
-        .find(|entry| entry.inode.rdev() == device)
 }
 
 fn is_hung_up(master: &OwnedFd) -> Result<bool, Errno> {
@@ -145,8 +113,10 @@ fn polled(end: &OwnedFd) -> Result<PollFlags, Errno> {
 
 /// What was written goes to the other end behind the writer's back. `poll` waits for it to get
 /// there, and only then can the bytes be counted.
-fn check_waiting(entry: &Entry, subject: &Subject, end: &OwnedFd) -> Result<(), Stop> {
-    let failed = || asking(subject.pid, format!("what waits in the terminal of fd {}", entry.fd));
+fn check_waiting(entry: &Entry, subject: &Subject, end: &OwnedFd) -> Result<(), CaptureError> {
+    let failed = || {
+        kernel_error(subject.pid, format!("the unread bytes in the terminal of fd {}", entry.fd))
+    };
     let now = polled(end).map_err(failed())?;
     let waiting = ioctl_fionread(end).map_err(failed())?;
     if waiting == 0 && !now.contains(PollFlags::IN) {

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use farfork_image::clocks;
 use farfork_image::model::OpenFile;
 
-use super::error::{Capture, reading, unexpected};
+use super::error::{CaptureResult, proc_error, unexpected};
 use super::fdinfo::FdInfo;
 use super::subject::Subject;
 use super::table::Entry;
@@ -14,8 +14,8 @@ const ABSOLUTE: u32 = libc::TFD_TIMER_ABSTIME as u32;
 const NS: u64 = 1_000_000_000;
 
 /// A timerfd.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
-    let clocks = clocks::of(subject.pid).map_err(reading(subject.pid, "the clocks"))?;
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
+    let clocks = clocks::of(subject.pid).map_err(proc_error(subject.pid, "the clocks"))?;
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let timer = timer(&entry.info, |clock| match clock {
         libc::CLOCK_MONOTONIC => clocks.read.monotonic_ns as u64,
@@ -25,8 +25,8 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     timer.ok_or_else(|| unexpected(subject.pid, format!("timer of fd {}", entry.fd)).into())
 }
 
-/// The kernel tells how much time is left. `now_ns` is what a clock says to the process: a timer
-/// that was set to a moment is due at that moment in a clone, too.
+/// The kernel shows the time left. `now_ns` is the process's time on a clock: a timer that was set
+/// to a moment is due at that moment in a clone, too.
 fn timer(info: &FdInfo, now_ns: impl Fn(i32) -> u64) -> Option<OpenFile> {
     let clock = info.value("clockid")?.parse().ok()?;
     let ticks = info.value("ticks")?.parse().ok()?;

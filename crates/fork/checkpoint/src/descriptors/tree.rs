@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::connection::Connections;
+use super::context::TreeContext;
 use super::error::DescriptorError;
 use super::network::Network;
 use super::share;
 use super::subject::Subject;
-use super::surroundings::Surroundings;
 use super::table::{self, Entry};
 use crate::ids::Ids;
 
@@ -16,38 +16,39 @@ use crate::ids::Ids;
 const MEMFD: &str = "/memfd:";
 
 /// Descriptors, grouped by the open file descriptions behind them.
-pub struct Tree {
+pub struct TreeDescriptors {
     entries: Vec<Entry>,
     groups: Vec<Vec<usize>>,
     subjects: Vec<Subject>,
-    surroundings: Rc<Surroundings>,
+    context: Rc<TreeContext>,
 }
 
-impl Tree {
+impl TreeDescriptors {
     /// Those of processes `pids`, the first of which is the root of the others.
     pub fn read(
         pids: &[i32],
         ids: &Ids,
         connections: Connections,
-    ) -> Result<Tree, DescriptorError> {
+    ) -> Result<TreeDescriptors, DescriptorError> {
         let mut entries = table::read(pids)?;
         let mut groups = share::groups(&entries)?;
-        let network = Rc::new(Network::of(pids.first().copied().unwrap_or_default())?);
-        let around = Rc::new(Surroundings::of(
+        let network = Rc::new(Network::open(pids.first().copied().unwrap_or_default())?);
+        let context = Rc::new(TreeContext::collect(
             pids,
             ids,
             &network,
-            (&mut entries, &mut groups),
+            &mut entries,
+            &mut groups,
             connections,
         )?);
         let subjects = pids.iter().map(|pid| Subject {
             pid: *pid,
             inner_pid: ids.process(*pid).unwrap_or_default(),
             network: Rc::clone(&network),
-            surroundings: Rc::clone(&around),
+            context: Rc::clone(&context),
         });
         let subjects = subjects.collect();
-        Ok(Tree { entries, groups, subjects, surroundings: around })
+        Ok(TreeDescriptors { entries, groups, subjects, context })
     }
 
     /// Descriptors of one description each, those of the first process that has it first, in the
@@ -64,9 +65,9 @@ impl Tree {
         own.map(|entry| (entry.pid, entry.place(), entry.link.as_str()))
     }
 
-    /// What lies around all processes.
-    pub fn surroundings(&self) -> &Surroundings {
-        &self.surroundings
+    /// What the processes have in common.
+    pub fn context(&self) -> &TreeContext {
+        &self.context
     }
 
     /// The process that has `entry`.
@@ -76,6 +77,6 @@ impl Tree {
 
     /// Place of process `pid` among all.
     pub fn place(&self, pid: i32) -> usize {
-        self.surroundings.pids.iter().position(|own| *own == pid).unwrap_or_default()
+        self.context.pids.iter().position(|own| *own == pid).unwrap_or_default()
     }
 }

@@ -12,14 +12,15 @@ use farfork_sys::unix_diag::UnixSocket;
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags, open};
 
-use super::error::{Capture, Stop, asking, refuse_detail};
+use super::error::{CaptureError, CaptureResult, kernel_error, refuse_detail};
+use super::network::SocketKind;
 use super::subject::Subject;
 use super::table::Entry;
 use super::{external, inet, pair};
 use crate::refuse::causes;
 
 /// A Unix socket.
-pub fn capture(entry: &Entry, subject: &Subject, socket: &OwnedFd) -> Capture {
+pub fn capture(entry: &Entry, subject: &Subject, socket: &OwnedFd) -> CaptureResult {
     let inode = entry.inode.ino() as u32;
     let Some(known) = subject.unix_socket(inode) else {
         return Err(refuse_detail("Unix socket", causes::sockets::OTHER_NAMESPACE));
@@ -45,17 +46,17 @@ pub fn capture(entry: &Entry, subject: &Subject, socket: &OwnedFd) -> Capture {
     }
 }
 
-/// A socket that is connected to nobody, in words and its role.
+/// A socket without a connection: its description and its role.
 fn alone(
     entry: &Entry,
     subject: &Subject,
     socket: &OwnedFd,
     known: &UnixSocket,
     (words, role): (String, SocketRole),
-) -> Capture {
-    let kind = (libc::AF_UNIX, known.kind as i32, 0);
+) -> CaptureResult {
+    let kind = SocketKind::unix(known);
     let mut made = inet::made(entry, subject, socket, kind, words.clone())?;
-    let failed = || asking(subject.pid, format!("for the name of socket fd {}", entry.fd));
+    let failed = || kernel_error(subject.pid, format!("the name of socket fd {}", entry.fd));
     if known.name.is_some() {
         made.name = Some(local_address(socket.as_fd()).map_err(failed())?);
     }
@@ -82,7 +83,8 @@ fn file_of(subject: &Subject, path: &[u8]) -> Option<SocketFile> {
     let seen = format!("/proc/{}/{from}/{path}", subject.pid);
     let seen = Path::new(&seen);
     let file = fs::symlink_metadata(seen).ok().filter(|file| file.file_type().is_socket())?;
-    // A handle tells where its directory is, and is not told to whoever watches that.
+    // A handle shows where its directory is, and opening it is not an event to watchers of the
+    // directory.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = open(seen.parent()?, flags, Mode::empty()).ok()?;
     let directory = fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).ok()?;
@@ -101,12 +103,12 @@ fn check_idle(
     subject: &Subject,
     socket: &OwnedFd,
     known: &UnixSocket,
-) -> Result<(), Stop> {
-    let failed = || asking(subject.pid, format!("what waits in socket fd {}", entry.fd));
-    let told = inet::told(socket).map_err(failed())?;
+) -> Result<(), CaptureError> {
+    let failed = || kernel_error(subject.pid, format!("the messages in socket fd {}", entry.fd));
+    let polled = inet::poll_state(socket).map_err(failed())?;
     let cause = if known.shutdown != 0 {
         causes::sockets::SHUT_DOWN
-    } else if known.kind != libc::SOCK_STREAM as u32 && told.contains(PollFlags::IN) {
+    } else if known.kind != libc::SOCK_STREAM as u32 && polled.contains(PollFlags::IN) {
         causes::sockets::UNIX_WAITING
     } else {
         return Ok(());
@@ -128,9 +130,9 @@ fn is_unaccepted(known: &UnixSocket) -> bool {
     known.kind != libc::SOCK_DGRAM as u32 && known.shutdown != 3
 }
 
-/// Both ends must be the process's own. The names of streams are not carried: once connected,
-/// they lead nobody anywhere.
-fn check_mutual(inode: u32, peer: u32, subject: &Subject) -> Result<(), Stop> {
+/// Both ends must be the process's own. The names of streams are not carried: a connected stream
+/// accepts no connections by its name.
+fn check_mutual(inode: u32, peer: u32, subject: &Subject) -> Result<(), CaptureError> {
     let has_name = |inode| {
         subject.unix_socket(inode).is_some_and(|known: &UnixSocket| {
             known.name.is_some() && known.kind == libc::SOCK_DGRAM as u32
@@ -149,7 +151,7 @@ fn check_mutual(inode: u32, peer: u32, subject: &Subject) -> Result<(), Stop> {
     Err(refuse_detail("Unix socket connected within the process", causes::sockets::UNIX_ONE_WAY))
 }
 
-fn unaccepted() -> Stop {
+fn unaccepted() -> CaptureError {
     refuse_detail("Unix socket", causes::sockets::UNIX_UNACCEPTED)
 }
 

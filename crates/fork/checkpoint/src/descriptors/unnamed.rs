@@ -1,5 +1,5 @@
-//! Regular files that no name leads to any more. If nobody else has one open, the process cannot
-//! tell it from a copy: its content goes into the image, and every clone gets a file of its own.
+//! Regular files that no name leads to any more. If no other process has one open, a copy behaves
+//! the same: its content goes into the image, and every clone gets a file of its own.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -9,41 +9,21 @@ use farfork_image::model::{OpenFile, UnnamedFile};
 use rustix::fs::{Mode, OFlags, SeekFrom, fgetxattr, flistxattr, open, seek};
 use rustix::io::Errno;
 
-use super::error::{Capture, Stop, asking, reading, refuse, refuse_detail};
+use super::error::{CaptureError, CaptureResult, kernel_error, proc_error, refuse, refuse_detail};
 use super::external;
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
-use super::table::{Entry, Kind};
+use super::table::Entry;
 use crate::refuse::causes;
 
 /// Bytes of all such files of a process that an image takes: they stand in its metadata, twice.
 const MOST_BYTES: u64 = 64 << 20;
-/// How the kernel marks a link to what has no name.
-pub const MARK: &str = " (deleted)";
-
-/// Device and inode.
-pub type Identity = (u64, u64);
-
-/// What tells a file from every other.
-pub fn identity(entry: &Entry) -> Identity {
-    (entry.inode.dev(), entry.inode.ino())
-}
-
-/// Whether `entry` is a file without a name, in a file system where files have names.
-pub fn is_unnamed(entry: &Entry) -> bool {
-    entry.kind() == Kind::Path && entry.inode.is_file() && entry.inode.nlink() == 0
-}
-
-/// Where `entry` was before it was deleted.
-pub fn former(entry: &Entry) -> &str {
-    entry.link.strip_suffix(MARK).unwrap_or(&entry.link)
-}
 
 /// A description of a file without a name.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
     let file = subject.unnamed(entry).ok_or_else(|| refuse(causes::files::DELETED_DIRECTORY))?;
     if subject.is_shared(&entry.link) && entry.is_standard() {
-        return Ok(external::of(format!("deleted file {}", former(entry))));
+        return Ok(external::of(format!("deleted file {}", entry.former_path())));
     }
     if subject.is_shared(&entry.link) {
         return Err(refuse(causes::files::DELETED_SHARED));
@@ -54,15 +34,15 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
 }
 
 /// The file behind `entry`; `taken` bytes of the image are taken by others already.
-pub fn read(entry: &Entry, subject: &Subject, taken: u64) -> Result<UnnamedFile, Stop> {
+pub fn read(entry: &Entry, subject: &Subject, taken: u64) -> Result<UnnamedFile, CaptureError> {
     let directory = directory(entry, subject)?;
-    let failed = || reading(subject.pid, format!("the content of fd {}", entry.fd));
+    let failed = || proc_error(subject.pid, format!("the content of fd {}", entry.fd));
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOATIME)
         .open(entry.place())
         .map_err(failed())?;
-    let asked = || asking(subject.pid, format!("where fd {} has data", entry.fd));
+    let asked = || kernel_error(subject.pid, format!("the data ranges of fd {}", entry.fd));
     let ranges = ranges(&file).map_err(asked())?;
     let bytes: u64 = ranges.iter().map(|(start, end)| end - start).sum();
     if taken + bytes > MOST_BYTES {
@@ -91,10 +71,10 @@ pub fn read(entry: &Entry, subject: &Subject, taken: u64) -> Result<UnnamedFile,
 
 /// The directory the file was in, or the nearest one above that is left of its file system; a
 /// file without a name can be made there.
-fn directory(entry: &Entry, subject: &Subject) -> Result<PathBuf, Stop> {
+fn directory(entry: &Entry, subject: &Subject) -> Result<PathBuf, CaptureError> {
     let root = format!("/proc/{}/root", subject.pid);
     let seen = |path: &Path| PathBuf::from(format!("{root}{}", path.display()));
-    let above = Path::new(former(entry)).ancestors().skip(1);
+    let above = Path::new(entry.former_path()).ancestors().skip(1);
     let left = above.into_iter().find(|path| {
         fs::metadata(seen(path)).is_ok_and(|at| at.is_dir() && at.dev() == entry.inode.dev())
     });

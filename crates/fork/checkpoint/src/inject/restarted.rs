@@ -3,7 +3,7 @@
 //! Some calls that are interrupted go on as `restart_syscall`, for which the kernel keeps what is
 //! left of them. After that no register says which call it was, and in a clone the kernel has
 //! nothing kept: `restart_syscall` would end with EINTR. So the thread goes to sleep once more, and
-//! the function of the kernel that it sleeps in tells.
+//! the function of the kernel that it sleeps in identifies the call.
 
 use std::fs;
 use std::thread::sleep;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use farfork_sys::ptrace::{self, Registers, State};
 
 use super::stub::{self, RESTART_BLOCK};
-use super::{AT_CALL, Injector, Lent};
+use super::{AT_CALL, Injector, RemoteThread};
 use crate::error::{CheckpointError, doing};
 
-/// For so long a thread may take to go to sleep again.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long to wait for the thread to sleep again.
+const SLEEP_LIMIT: Duration = Duration::from_millis(100);
 
 /// What a call returns that cannot be made again.
 const EINTR: u64 = -(libc::EINTR as i64) as u64;
@@ -29,7 +29,7 @@ impl Injector<'_> {
         if !is_restarted || registers.rax as i64 != RESTART_BLOCK {
             return Ok(registers);
         }
-        let mut lent = self.lend(tid)?;
+        let mut lent = self.thread(tid)?;
         let call = lent.sleep_again()?;
         let registers = lent.registers;
         drop(lent);
@@ -41,9 +41,9 @@ impl Injector<'_> {
     }
 }
 
-impl Lent<'_> {
+impl RemoteThread<'_> {
     /// Goes on with `restart_syscall` and interrupts it again: the number of the call that this is,
-    /// unless the kernel does not tell, or the call has come to its end.
+    /// unless the kernel does not show it, or the call has returned.
     fn sleep_again(&mut self) -> Result<Option<libc::c_long>, CheckpointError> {
         let pid = self.injector.pid();
         let rip = self.injector.stub + stub::CALL;
@@ -63,7 +63,7 @@ impl Lent<'_> {
     fn look_asleep(&self) -> Result<Option<libc::c_long>, CheckpointError> {
         let pid = self.injector.pid();
         self.go_on(ptrace::to_system_call, 0)?;
-        let late = Instant::now() + PATIENCE;
+        let late = Instant::now() + SLEEP_LIMIT;
         let mut number = None;
         while number.is_none() && Instant::now() < late {
             match ptrace::state(self.tid).map_err(doing(pid, "wait for a thread"))? {
@@ -80,7 +80,7 @@ impl Lent<'_> {
             }
         }
         ptrace::interrupt(self.tid).map_err(doing(pid, "stop a thread"))?;
-        let late = Instant::now() + crate::freeze::PATIENCE;
+        let late = Instant::now() + crate::stopped::STOP_LIMIT;
         loop {
             let state = self.stop_by(late)?;
             if self.is_at_call(state)? {

@@ -29,7 +29,7 @@
 
 use farfork_sys::ptrace::Registers;
 
-/// First word, by which the next checkpointer recognises what a killed one has left.
+/// First word, by which the next checkpointer recognises the stub of a killed one.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ffcalls2");
 /// Bytes of a scratch area, as the code has it.
 pub const SCRATCH_BYTES: u64 = 4096;
@@ -37,7 +37,7 @@ pub const SCRATCH_BYTES: u64 = 4096;
 pub const SCRATCH_MARK: u64 = SCRATCH_BYTES - 8;
 /// Where the instruction is that makes a call.
 pub const CALL: u64 = 8;
-/// Where a thread goes that has no call to make.
+/// Where a thread goes that has no more calls to make.
 pub const HEAL: u64 = 10;
 /// Where a thread is left that cannot run now, with its own mask, `rax` and `orig_rax`.
 pub const PARK: u64 = 20;
@@ -81,7 +81,7 @@ pub const OWNER: u64 = DATA + 8 * (WORDS as u64 - 1);
 /// Bytes of the whole.
 pub const BYTES: u64 = DATA + 8 * WORDS as u64;
 
-/// Results that tell the kernel to restart a call after a stop, and never reach a program.
+/// Results that make the kernel restart a call after a stop. They never reach a program.
 pub const RESTARTS: [i64; 4] = [-512, -513, -514, RESTART_BLOCK];
 /// The same, where the kernel has kept what is left of the call.
 pub const RESTART_BLOCK: i64 = -516;
@@ -102,13 +102,13 @@ pub fn code() -> Vec<u8> {
     bytes
 }
 
-/// With what a thread finds back.
+/// The data from which a thread restores its own state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data([u64; WORDS]);
 
 impl Data {
     /// For thread `tid`, which was stopped with `registers` and `mask`.
-    pub fn of(tid: i32, scratch: u64, mask: u64, registers: &Registers) -> Data {
+    pub fn new(tid: i32, scratch: u64, mask: u64, registers: &Registers) -> Data {
         let r = registers;
         let ((rax, target), late) = (resumption(r), if is_restarted(r) { EINTR } else { r.rax });
         Data([
@@ -235,7 +235,7 @@ mod tests {
     fn a_thread_finds_back_to_the_registers_that_it_had() {
         for (number, result) in [(u64::MAX, 7), (0, -512), (35, RESTART_BLOCK), (1, 1), (1, -4)] {
             let own = registers(number, result);
-            let data = Data::of(9, NO_SCRATCH, 3, &own);
+            let data = Data::new(9, NO_SCRATCH, 3, &own);
             let stub = [code(), data.bytes(), 9u64.to_le_bytes().to_vec()].concat();
             assert_eq!(Data::read(&stub), Some(data));
             assert_eq!((data.owner(), data.mask(), data.scratch()), (Some(9), 3, None));
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_call_is_made_again_or_returns_that_it_was() {
-        let tail = |number, result| Data::of(9, NO_SCRATCH, 0, &registers(number, result)).0;
+        let tail = |number, result| Data::new(9, NO_SCRATCH, 0, &registers(number, result)).0;
         let rip = registers(0, 0).rip;
         assert_eq!(tail(0, -512)[10..14], [0, rip - 2, EINTR, rip]);
         assert_eq!(tail(35, RESTART_BLOCK)[10..14], [219, rip - 2, EINTR, rip]);

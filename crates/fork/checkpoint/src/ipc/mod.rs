@@ -1,16 +1,15 @@
-//! Objects of System V, and the IPC namespace that they are in.
+//! System V objects, and the IPC namespace that they are in.
 //!
 //! ```text
 //!  /proc/sysvipc ─► is it of the processes? ─► values, messages, bytes
 //!                   └─ and of others? ─► refusal
 //! ```
 //! A clone that has such objects is in a namespace of its own, where they have their ids and keys.
-//! All that is in a namespace with the processes alone is theirs. In farfork's own, where everybody's
-//! objects are, theirs is what they have attached, and what one of them was the last to use: more
-//! the kernel does not tell. It tells users by their numbers, also those of processes that have gone
-//! since, so that what a killed program has left can be taken for theirs. Times would tell the two
-//! apart, but only as long as nobody sets the clock, and an object that a clone lacks is worse than one
-//! too many.
+//! If no other process is in the namespace, all its objects are theirs. In farfork's own namespace,
+//! theirs are the objects that they have attached, and those that one of them was the last to use:
+//! the kernel shows no more. It shows users by pid, also the pids of dead processes, so an object
+//! that a killed program left may be taken for theirs. Times would separate the two, but only while
+//! the clock is not set, and a missing object is worse for a clone than one too many.
 
 mod namespace;
 mod tables;
@@ -37,7 +36,7 @@ pub struct Ipc {
     pub semaphores: Vec<SemaphoreSet>,
     /// Their message queues.
     pub queues: Vec<MessageQueue>,
-    /// Segments of theirs that nobody has attached.
+    /// Segments of theirs that no process has attached.
     pub unattached: Vec<Segment>,
 }
 
@@ -68,7 +67,7 @@ impl Ipc {
             Err(error) if is_own && error.kind() == io::ErrorKind::PermissionDenied => {
                 refusals.add("process", causes::namespaces::IPC);
             }
-            other => other.map_err(doing(pid, "look at its objects of System V"))?,
+            other => other.map_err(doing(pid, "read the System V objects"))?,
         }
         found.refuse_undo(pids, refusals)?;
         Ok(found)
@@ -76,14 +75,14 @@ impl Ipc {
 
     fn look(&mut self, pids: &[i32], refusals: &mut Refusals) -> io::Result<()> {
         let pid = pids[0];
-        let has = Having { pids, is_own: self.is_own };
+        let ownership = Ownership { pids, is_own: self.is_own };
         for set in table::<Set>(pid)? {
             let users = match inside(pid, move || ipc::semaphore_users(set.id, set.count)) {
-                // Who may not read it is not its user either.
+                // A process that may not read it does not use it either.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
                 users => users?,
             };
-            if has.it(&users, &format!("semaphore set {}", set.id), refusals) {
+            if ownership.claims(&users, &format!("semaphore set {}", set.id), refusals) {
                 let values = inside(pid, move || ipc::semaphore_values(set.id, set.count))?;
                 self.semaphores.push(SemaphoreSet {
                     identity: identity(set.id, set.key, set.mode, set.owner, set.creator),
@@ -93,28 +92,29 @@ impl Ipc {
             }
         }
         for queue in table::<Queue>(pid)? {
-            if has.it(&queue.users, &format!("message queue {}", queue.id), refusals) {
+            if ownership.claims(&queue.users, &format!("message queue {}", queue.id), refusals) {
                 self.queues.push(inside(pid, move || read(queue))?);
             }
         }
         let loose = table::<Segment>(pid)?.into_iter().filter(|segment| segment.attached == 0);
         let is_theirs = |segment: &Segment| {
-            has.it(&segment.users, &format!("segment {} of System V", segment.id), refusals)
+            ownership.claims(&segment.users, &format!("System V segment {}", segment.id), refusals)
         };
         self.unattached.extend(loose.filter(is_theirs));
         Ok(())
     }
 
-    /// What is to be undone at the end of a process is the process's, and shown to nobody.
+    /// The semaphore changes that the kernel undoes when a process exits belong to that process,
+    /// and the kernel does not show them.
     fn refuse_undo(&self, pids: &[i32], refusals: &mut Refusals) -> Result<(), CheckpointError> {
         if self.semaphores.is_empty() {
             return Ok(());
         }
         let ids = self.semaphores.iter().map(|set| set.identity.id.to_string());
-        let sets = format!("semaphore set {} of System V", ids.collect::<Vec<_>>().join(", "));
+        let sets = format!("System V semaphore set {}", ids.collect::<Vec<_>>().join(", "));
         for pid in pids {
             let has = kcmp::has_undo_list(*pid).map_err(|errno| {
-                doing(*pid, "ask whether it has changes to undo (kcmp)")(errno.into())
+                doing(*pid, "compare the lists of semaphore changes to undo (kcmp)")(errno.into())
             })?;
             if has {
                 refusals.about(*pid);
@@ -125,16 +125,16 @@ impl Ipc {
     }
 }
 
-/// How the objects of some processes are told.
-struct Having<'p> {
+/// Which objects belong to some processes.
+struct Ownership<'p> {
     pids: &'p [i32],
     is_own: bool,
 }
 
-impl Having<'_> {
-    /// Whether an object that these `users` were the last to use is theirs; refuses it if it is
-    /// somebody else's, too.
-    fn it(&self, users: &[i32], words: &str, refusals: &mut Refusals) -> bool {
+impl Ownership<'_> {
+    /// Whether an object that these `users` were the last to use is theirs; refuses it if another
+    /// process used it, too.
+    fn claims(&self, users: &[i32], words: &str, refusals: &mut Refusals) -> bool {
         let is_ours = |user: &i32| self.pids.contains(user);
         if !self.is_own && !users.iter().any(is_ours) {
             return false;

@@ -42,7 +42,7 @@ fn name_of(process: &str) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/ipc"))
 }
 
-/// Does something in the IPC namespace of process `pid`: a thread of its own may enter it.
+/// Runs `look` in the IPC namespace of process `pid`, in a new thread.
 pub fn inside<T: Send + 'static>(
     pid: i32,
     look: impl FnOnce() -> io::Result<T> + Send + 'static,

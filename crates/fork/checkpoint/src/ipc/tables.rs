@@ -1,4 +1,4 @@
-//! The tables of System V in `/proc/sysvipc`, which everybody may read.
+//! The tables of System V objects in `/proc/sysvipc`, which any process may read.
 
 use std::str::FromStr;
 
@@ -20,9 +20,9 @@ impl Line<'_> {
     }
 }
 
-/// The objects in the text of a table; its heading is none.
+/// The objects in the text of a table, without its heading.
 pub fn parse<T: Row>(text: &str) -> Vec<T> {
-    text.lines().filter_map(|line| T::of(&Line(line.split_whitespace().collect()))).collect()
+    text.lines().filter_map(|line| T::parse(&Line(line.split_whitespace().collect()))).collect()
 }
 
 /// An object, as its table has it.
@@ -32,7 +32,7 @@ pub trait Row: Sized + Send + 'static {
     const TABLE: &'static str;
 
     /// The object in a line.
-    fn of(line: &Line<'_>) -> Option<Self>;
+    fn parse(line: &Line<'_>) -> Option<Self>;
 }
 
 /// A segment of shared memory.
@@ -46,7 +46,7 @@ pub struct Segment {
     pub mode: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Who made it, and who was the last to attach or detach it.
+    /// Pids of its creator, and of the last process to attach or detach it.
     pub users: [i32; 2],
     /// How many mappings there are of it.
     pub attached: u64,
@@ -75,7 +75,7 @@ impl Segment {
 impl Row for Segment {
     const TABLE: &'static str = "shm";
 
-    fn of(line: &Line<'_>) -> Option<Segment> {
+    fn parse(line: &Line<'_>) -> Option<Segment> {
         Some(Segment {
             key: line.number(0)?,
             id: line.number(1)?,
@@ -112,7 +112,7 @@ pub struct Set {
 impl Row for Set {
     const TABLE: &'static str = "sem";
 
-    fn of(line: &Line<'_>) -> Option<Set> {
+    fn parse(line: &Line<'_>) -> Option<Set> {
         Some(Set {
             key: line.number(0)?,
             id: line.number(1)?,
@@ -138,7 +138,7 @@ pub struct Queue {
     pub bytes: usize,
     /// How many messages wait in it.
     pub count: usize,
-    /// Who was the last to send and to receive.
+    /// Pids of the last sender and the last receiver.
     pub users: [i32; 2],
     /// User and group that own it.
     pub owner: (u32, u32),
@@ -150,7 +150,7 @@ pub struct Queue {
 impl Row for Queue {
     const TABLE: &'static str = "msg";
 
-    fn of(line: &Line<'_>) -> Option<Queue> {
+    fn parse(line: &Line<'_>) -> Option<Queue> {
         Some(Queue {
             key: line.number(0)?,
             id: line.number(1)?,

@@ -1,11 +1,11 @@
-//! What cannot be carried, in words.
+//! Refusals: what cannot be carried, why, and what to do.
 //!
 //! ```text
 //!  causes/memory.rs, threads.rs, … ─► one catalogue ─► docs/refusals.md
 //!           └─ cause + object ─► refusal
 //! ```
-//! Invariant: the words of every refusal stand in the catalogue, so that the document is whole;
-//! what differs from one process to the next (a path, a number) stands in the object.
+//! Invariant: the text of every refusal is in the catalogue, so that the document is complete. What
+//! differs between processes (a path, a number) is in the object.
 
 pub(crate) mod causes;
 
@@ -40,7 +40,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Gathers refusals of one process after the other.
+/// Collects refusals, for one process after the other.
 #[derive(Debug, Default)]
 pub struct Refusals {
     process: String,
@@ -49,13 +49,13 @@ pub struct Refusals {
 
 impl Refusals {
     /// An empty list, about process `pid` at first.
-    pub fn of(pid: i32) -> Refusals {
+    pub fn new(pid: i32) -> Refusals {
         let mut refusals = Refusals::default();
         refusals.about(pid);
         refusals
     }
 
-    /// Turns to process `pid`: what is added from here on is about it.
+    /// Sets the process that refusals added from now on name.
     pub fn about(&mut self, pid: i32) {
         self.process = match Status::read(pid, pid) {
             Ok(status) => format!("process {pid} ({})", status.name),
@@ -63,12 +63,12 @@ impl Refusals {
         };
     }
 
-    /// Adds one.
+    /// Adds a refusal for the current process.
     pub fn add(&mut self, object: impl Into<String>, cause: &'static Cause) {
         self.list.push(Refusal { process: self.process.clone(), object: object.into(), cause });
     }
 
-    /// Whether there is none as yet.
+    /// Whether it is empty so far.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -84,12 +84,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_by_its_cause() {
+    fn a_refusal_names_process_object_and_cause() {
         let mut refusals = Refusals { process: "process 7 (x)".into(), list: Vec::new() };
         refusals.add("process", causes::process::TRACED);
         let refusal = &refusals.into_list()[0];
-        let told = "process 7 (x): process: a debugger traces it; detach the debugger";
-        assert_eq!(refusal.to_string(), told);
+        let message = "process 7 (x): process: a debugger traces it; detach the debugger";
+        assert_eq!(refusal.to_string(), message);
         let json = serde_json::to_string(refusal).expect("texts are JSON");
         let shape = r#"{"process":"process 7 (x)","object":"process","reason":"a debugger traces it","remedy":"detach the debugger"}"#;
         assert_eq!(json, shape);

@@ -1,4 +1,4 @@
-//! Who else has a shared object: a clone's copy would be cut off from them.
+//! Other processes that have a shared object: a clone's copy would be cut off from them.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use farfork_sys::proc;
 use rustix::fs::SealFlags;
 
-use super::{DELETED, Found, system_v};
+use super::{DELETED, FoundObject, system_v};
 use crate::maps::{self, Mapping};
 use crate::refuse::{Refusals, causes};
 
@@ -19,9 +19,9 @@ struct Holder {
     writes: bool,
 }
 
-/// Refuses objects through which one of `pids` and another process could tell each other something.
-/// A process that may not be looked into counts as one that has none.
-pub fn refuse(pids: &[i32], found: &[Found], refusals: &mut Refusals) {
+/// Refuses objects through which one of `pids` and another process could communicate. A process
+/// that may not be looked into counts as one that has none.
+pub fn refuse(pids: &[i32], found: &[FoundObject], refusals: &mut Refusals) {
     if found.is_empty() {
         return;
     }
@@ -30,7 +30,7 @@ pub fn refuse(pids: &[i32], found: &[Found], refusals: &mut Refusals) {
     let holders: Vec<(usize, Holder)> = others.flat_map(|other| held_by(other, found)).collect();
     for (index, found) in found.iter().enumerate().filter(|(_, found)| !is_constant(found)) {
         let of_this = holders.iter().filter(|(held, _)| *held == index).map(|(_, holder)| holder);
-        // Where nobody writes, nobody is told anything.
+        // Where no process writes, none communicates.
         let Some(holder) = of_this.clone().find(|holder| holder.writes || found.is_written) else {
             continue;
         };
@@ -42,13 +42,13 @@ pub fn refuse(pids: &[i32], found: &[Found], refusals: &mut Refusals) {
     }
 }
 
-fn is_constant(found: &Found) -> bool {
+fn is_constant(found: &FoundObject) -> bool {
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
     found.object.seals & seals.bits() == seals.bits()
 }
 
 /// Which of `found` a process has, by index, once for each mapping and descriptor.
-fn held_by(pid: i32, found: &[Found]) -> Vec<(usize, Holder)> {
+fn held_by(pid: i32, found: &[FoundObject]) -> Vec<(usize, Holder)> {
     // A path need not be UTF-8; those of unnamed objects do not matter beyond their end.
     let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let lines = text.split(|byte| *byte == b'\n').map(String::from_utf8_lossy);
@@ -73,7 +73,7 @@ fn held_by(pid: i32, found: &[Found]) -> Vec<(usize, Holder)> {
     held
 }
 
-fn position(found: &[Found], shown: (u64, u64)) -> Option<usize> {
+fn position(found: &[FoundObject], shown: (u64, u64)) -> Option<usize> {
     found.iter().position(|found| found.shown == shown && !found.is_segment())
 }
 

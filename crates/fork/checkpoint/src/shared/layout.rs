@@ -12,7 +12,7 @@ use rustix::fs::{SeekFrom, seek};
 use super::Objects;
 use crate::copy::placed;
 use crate::error::{CheckpointError, doing};
-use crate::memory::{Run, windows};
+use crate::runs::{self, Run};
 
 /// Objects whose extents have a place in the image.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Objects {
         for found in self.found {
             let mut object = found.object;
             for (offset, end) in data(&found.file, object.size).map_err(|errno| {
-                doing(found.pid, "find what its shared memory holds")(errno.into())
+                doing(found.pid, "find the data in the shared memory")(errno.into())
             })? {
                 let bytes = end - offset;
                 object.extents.push(ObjectExtent { offset, bytes, stored });
@@ -70,7 +70,7 @@ fn data(file: &File, size: u64) -> Result<Vec<Run>, rustix::io::Errno> {
 impl Layout {
     /// The content in chunks from number `first` of the image on.
     pub fn content(&self, first: u64) -> Stored {
-        let windows = windows(self.area.as_slice());
+        let windows = runs::windows(self.area.as_slice());
         let segments = layout::content(&windows, first);
         Stored { windows, segments }
     }
@@ -93,7 +93,7 @@ impl Layout {
                 for (start, end, at) in placed(&[run], segments, &places) {
                     let to = &mut bytes[at..at + (end - start) as usize];
                     copied += read(file, from.offset + (start - from.stored), to)
-                        .map_err(doing(pid, "read its shared memory"))?;
+                        .map_err(doing(pid, "read the shared memory"))?;
                 }
             }
             first = places.end;

@@ -1,12 +1,12 @@
-//! Segments of System V. Their bytes are those of an object as any other; what else there is of
-//! them stands in a table of the IPC namespace.
+//! System V segments. Their bytes are carried as those of any shared object. Their attributes are
+//! in a table of the IPC namespace.
 
 use std::io;
 
 use farfork_image::model::{ObjectKind, SharedObject, SystemVSegment};
 use farfork_sys::proc;
 
-use super::{DELETED, Found, Objects};
+use super::{DELETED, FoundObject, Objects};
 use crate::error::{CheckpointError, doing};
 use crate::ipc::{self, Segment};
 use crate::maps::{self, Mapping};
@@ -27,7 +27,7 @@ impl Segments {
             Some(table) => table,
             None => {
                 let read = ipc::segments(pid);
-                self.table.insert(read.map_err(doing(pid, "list the segments of System V"))?)
+                self.table.insert(read.map_err(doing(pid, "list the System V segments"))?)
             }
         };
         Ok(table.iter().find(|segment| u64::from(segment.id) == id).copied())
@@ -79,13 +79,21 @@ impl Objects {
         let Some(file) = self.open(pid, mapping, &words, refusals)? else { return Ok(()) };
         let index = self.found.len() as u32;
         let (shown, attached, object) = (mapping.file, segment.attached, object(&segment, key));
-        self.found.push(Found { pid, file, object, shown, words, is_written: true, attached });
+        self.found.push(FoundObject {
+            pid,
+            file,
+            object,
+            shown,
+            words,
+            is_written: true,
+            attached,
+        });
         self.segments.by_id.push((segment.id, index));
         self.by_start.insert((pid, mapping.start), index);
         Ok(())
     }
 
-    /// Adds segments in the namespace of process `pid` that nobody has attached.
+    /// Adds segments in the namespace of process `pid` that no process has attached.
     pub fn add_unattached(
         &mut self,
         pid: i32,
@@ -93,25 +101,26 @@ impl Objects {
         refusals: &mut Refusals,
     ) -> Result<(), CheckpointError> {
         for segment in all {
-            let words = format!("segment {} of System V", segment.id);
+            let words = format!("System V segment {}", segment.id);
             let file = match ipc::bytes(pid, *segment) {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     refusals.about(pid);
                     refusals.add(words, causes::memory::SHARED_UNSEEN);
                     continue;
                 }
-                file => file.map_err(doing(pid, "attach its segments for a moment"))?,
+                file => file.map_err(doing(pid, "attach the System V segments"))?,
             };
             let (shown, object) = ((0, u64::from(segment.id)), object(segment, segment.key));
             let index = self.found.len() as u32;
             let (is_written, attached) = (true, 0);
-            self.found.push(Found { pid, file, object, shown, words, is_written, attached });
+            self.found.push(FoundObject { pid, file, object, shown, words, is_written, attached });
             self.segments.by_id.push((segment.id, index));
         }
         Ok(())
     }
 
-    /// Refuses segments that a process other than `pids` has attached, too.
+    /// Refuses segments that a process other than `pids` has attached, too: the kernel's count of
+    /// attachments then exceeds the mappings of `pids`.
     pub(super) fn refuse_attached_elsewhere(&self, pids: &[i32], refusals: &mut Refusals) {
         for (id, index) in &self.segments.by_id {
             let found = &self.found[*index as usize];
@@ -155,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_are_told_by_their_names() {
+    fn segments_are_recognised_by_their_names() {
         let named =
             |name: &str| Mapping { name: name.into(), is_shared: true, ..Mapping::default() };
         assert_eq!(first_key(&named("/SYSV00001234 (deleted)")), Some(0x1234));

@@ -6,7 +6,7 @@ mod clone;
 mod refused;
 mod subject;
 
-use farfork_checkpoint::descriptors::{Connections, Own, collect, read};
+use farfork_checkpoint::descriptors::{Connections, ProcessDescriptors, collect, read};
 use farfork_checkpoint::ids::Ids;
 use farfork_checkpoint::refuse::{Refusal, Refusals};
 use farfork_checkpoint::shared::Objects;
@@ -24,14 +24,14 @@ struct Collected {
 
 /// What `pid` has, and what of it is refused.
 fn look(pid: i32) -> (Collected, Vec<Refusal>) {
-    let mut refusals = Refusals::of(pid);
+    let mut refusals = Refusals::new(pid);
     let mut objects = Objects::default();
     objects.add_process(pid, &[], None, &mut refusals).expect("its memfds can be opened");
     let ids = Ids { processes: vec![(pid, pid as u32)], groups: Vec::new() };
     let tree = read(&[pid], &ids, Connections::End, &mut refusals);
     let found = tree.and_then(|tree| collect(&tree, &objects, &mut refusals));
     let mut found = found.expect("a stopped child can be looked at");
-    let Own { descriptors, locks, notices } = found.own.remove(0);
+    let ProcessDescriptors { descriptors, locks, notices } = found.own.remove(0);
     let (files, unnamed, terminals) = (found.files, found.unnamed, found.terminals);
     let collected = Collected { descriptors, files, unnamed, terminals, locks, notices };
     (collected, refusals.into_list())

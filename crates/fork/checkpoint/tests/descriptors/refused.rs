@@ -14,8 +14,8 @@ fn refusals(script: &str) -> Vec<Refusal> {
 /// descriptors.
 fn check(script: &str, expected: &[(&str, &str)]) {
     let found = refusals(script);
-    let told: Vec<String> = found.iter().map(|refusal| format!("{refusal}")).collect();
-    assert_eq!(found.len(), expected.len(), "{told:#?}");
+    let messages: Vec<String> = found.iter().map(|refusal| format!("{refusal}")).collect();
+    assert_eq!(found.len(), expected.len(), "{messages:#?}");
     for (refusal, (object, reason)) in found.iter().zip(expected) {
         assert!(refusal.object.contains(object), "{refusal} is not about {object}");
         assert!(refusal.cause().why().contains(reason), "{refusal} does not say {reason}");
@@ -24,7 +24,7 @@ fn check(script: &str, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn sockets_whose_state_is_the_kernels_are_told_by_protocol_and_address() {
+fn sockets_whose_state_is_the_kernels_are_refused_by_protocol_and_address() {
     check(
         "
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136); u.bind(('127.0.0.1', 0))
@@ -36,7 +36,7 @@ stop()
 }
 
 #[test]
-fn files_about_other_threads_are_told() {
+fn files_about_other_threads_are_refused() {
     check(
         "
 import threading
@@ -51,7 +51,7 @@ stop()
 }
 
 #[test]
-fn kernel_objects_are_told_one_by_one() {
+fn kernel_objects_are_refused_one_by_one() {
     check(
         "
 i = libc.inotify_init1(0); libc.inotify_add_watch(i, b'/proc', 0xfff)
@@ -71,7 +71,7 @@ stop()
 }
 
 #[test]
-fn kernel_objects_that_need_rights_are_told_too() {
+fn kernel_objects_that_need_rights_are_refused_too() {
     let script = "
 def make(number, *args):
     fd = libc.syscall(number, *args)
@@ -93,26 +93,26 @@ stop()
         println!("skipped: this machine does not let root make all of them");
         return;
     };
-    let told: Vec<String> = look(subject.pid()).1.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = look(subject.pid()).1.iter().map(ToString::to_string).collect();
     let expected = [
-        "others may wait for its answers",
+        "other processes may wait for its answers",
         "program or map of this kernel",
         "not yet in force",
-        "a mount in the making",
-        "put the mount in its place",
+        "an unfinished mount",
+        "attach the mount",
         "counts events",
-        "nobody but the process can read it",
+        "only the process itself can read it",
         "handles page faults",
         "message queue",
     ];
-    assert_eq!(told.len(), expected.len(), "{told:#?}");
-    for (line, words) in told.iter().zip(expected) {
+    assert_eq!(messages.len(), expected.len(), "{messages:#?}");
+    for (line, words) in messages.iter().zip(expected) {
         assert!(line.contains(words), "{line} does not say {words}");
     }
 }
 
 #[test]
-fn write_leases_and_signals_to_others_are_told() {
+fn write_leases_and_signals_to_others_are_refused() {
     check(
         "
 import tempfile
@@ -122,12 +122,12 @@ r, w = os.pipe()
 os.setpgid(0, 0); fcntl.fcntl(r, fcntl.F_SETOWN, -os.getpid()); fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)
 stop()
 ",
-        &[("a lease, write", "broken by whoever opens"), ("pipe:[", "another process (F_SETOWN)")],
+        &[("a lease, write", "breaks a write lease"), ("pipe:[", "another process (F_SETOWN)")],
     );
 }
 
 #[test]
-fn deleted_files_that_are_not_the_process_s_alone_are_told() {
+fn deleted_files_that_are_not_the_process_s_alone_are_refused() {
     check(
         "
 import tempfile
@@ -154,7 +154,7 @@ stop()
 }
 
 #[test]
-fn a_stale_watch_is_told() {
+fn a_stale_watch_is_refused() {
     check(
         "
 p = select.epoll(); r, w = os.pipe(); p.register(r, select.EPOLLIN)
@@ -168,7 +168,7 @@ stop()
 }
 
 #[test]
-fn descriptors_in_flight_and_odd_sockets_are_told() {
+fn descriptors_in_flight_and_odd_sockets_are_refused() {
     check(
         "
 a, b = socket.socketpair(); p = select.epoll(); socket.send_fds(a, [b'x'], [p.fileno()]); p.close()
@@ -182,16 +182,16 @@ g, h = socket.socketpair(type=socket.SOCK_DGRAM); g.send(b'')
 stop()
 ",
         &[
-            ("Unix socket at @", "from others wait"),
+            ("Unix socket at @", "from other processes"),
             ("Unix socket pair", "credentials of another"),
-            ("Unix socket pair", "without taking it"),
-            ("descriptor in flight (anon_inode:[eventpoll])", "to be received"),
+            ("Unix socket pair", "without consuming them"),
+            ("descriptor in flight (anon_inode:[eventpoll])", "its kind is not carried there"),
         ],
     );
 }
 
 #[test]
-fn terminals_with_others_in_them_are_told() {
+fn terminals_with_others_in_them_are_refused() {
     check(
         "
 m, s = os.openpty()
@@ -201,12 +201,15 @@ if os.fork() == 0:
 os.close(s); os.write(t, b'shown')
 stop()
 ",
-        &[("ptmx", "another process has a hand"), ("ptmx", "another process has a hand")],
+        &[
+            ("ptmx", "another process has its terminal open"),
+            ("ptmx", "another process has its terminal open"),
+        ],
     );
 }
 
 #[test]
-fn odd_pipes_are_told() {
+fn odd_pipes_are_refused() {
     check(
         "
 r, w = os.pipe(); os.open(f'/proc/self/fd/{r}', os.O_RDONLY)
@@ -223,7 +226,7 @@ stop()
 }
 
 #[test]
-fn a_thread_with_a_table_of_its_own_is_told() {
+fn a_thread_with_a_table_of_its_own_is_refused() {
     check(
         "
 import threading
@@ -239,7 +242,7 @@ stop()
 }
 
 #[test]
-fn a_name_that_leads_to_another_file_is_told() {
+fn a_name_that_leads_to_another_file_is_refused() {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: mounting needs root");
         return;

@@ -53,7 +53,8 @@ stop()
     let OpenFile::SocketPair { pair, .. } = open_file(&model, 0, 5) else { panic!() };
     assert!(matches!(open_file(&model, 1, 1), OpenFile::SocketPair { pair: own, incoming, .. }
         if own == pair && incoming[0].bytes == b"to b"));
-    // Nobody has the other end, also not outside: a descendant's stream is no standard stream.
+    // No process has the other end, also not outside: a descendant's stream is not a standard
+    // stream.
     assert!(matches!(open_file(&model, 2, 1), OpenFile::Pipe { is_write_end: true, .. }));
 }
 

@@ -1,13 +1,13 @@
 //! Trees of real processes: what an image of them would hold, and what is refused.
 
 mod descriptors;
-mod family;
+mod members;
 mod refused;
 #[path = "../descriptors/subject.rs"]
 mod subject;
 
 use farfork_checkpoint::refuse::Refusal;
-use farfork_checkpoint::{Target, Terms, dry_run};
+use farfork_checkpoint::{CheckpointOptions, Target, dry_run};
 use farfork_image::model::{Member, Model, OpenFile};
 
 use subject::Subject;
@@ -35,14 +35,15 @@ fn start(script: &str) -> Subject {
 
 /// What an image of the tree would hold, and what is refused.
 fn look(subject: &Subject) -> (Option<Model>, Vec<Refusal>) {
-    dry_run(Target::Tree(subject.pid()), Terms::default()).expect("a tree of ours can be looked at")
+    dry_run(Target::Tree(subject.pid()), CheckpointOptions::default())
+        .expect("a tree of ours can be looked at")
 }
 
 /// The image of a tree all of which can be carried.
 fn carried(subject: &Subject) -> Model {
     let (model, refusals) = look(subject);
     assert_eq!(refusals, []);
-    let model = model.expect("what is not refused is told");
+    let model = model.expect("a process without refusals has a model");
     assert_eq!(model.validate(), Ok(()));
     model
 }

@@ -1,6 +1,6 @@
-//! What is refused of a tree, and of which process it is told.
+//! What is refused of a tree, and which process a refusal names.
 
-use farfork_checkpoint::{CheckpointError, Target, Terms, dry_run};
+use farfork_checkpoint::{CheckpointError, CheckpointOptions, Target, dry_run};
 
 use crate::subject::Subject;
 use crate::{PRELUDE, look, start};
@@ -13,9 +13,9 @@ fn check(script: &str, expected: &[(&str, &str)]) {
 
 fn check_all(subject: &Subject, expected: &[(&str, &str)]) {
     let (_, found) = look(subject);
-    let told: Vec<String> = found.iter().map(ToString::to_string).collect();
-    assert_eq!(found.len(), expected.len(), "{told:#?}");
-    for (line, (object, reason)) in told.iter().zip(expected) {
+    let messages: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), expected.len(), "{messages:#?}");
+    for (line, (object, reason)) in messages.iter().zip(expected) {
         assert!(line.contains(object) && line.contains(reason), "{line}: not {object}, {reason}");
         assert!(!line.contains(&format!("process {} ", subject.pid())), "{line}: of a child");
     }
@@ -24,14 +24,14 @@ fn check_all(subject: &Subject, expected: &[(&str, &str)]) {
 #[test]
 fn children_without_tree_are_refused_with_a_way_out() {
     let subject = start("child(); stop()");
-    let (_, found) = dry_run(Target::Process(subject.pid()), Terms::default()).unwrap();
+    let (_, found) = dry_run(Target::Process(subject.pid()), CheckpointOptions::default()).unwrap();
     let [refusal] = &found[..] else { panic!("{found:?}") };
     assert!(refusal.object.starts_with("child process "));
     assert!(refusal.cause().remedy().contains("--tree"));
 }
 
 #[test]
-fn namespaces_of_their_own_are_told() {
+fn members_in_other_namespaces_are_refused() {
     let script = "
 def apart():
     if libc.unshare(0x40000000): os.kill(os.getppid(), 9)
@@ -39,14 +39,14 @@ child(apart)
 stop()
 ";
     let Some(subject) = Subject::try_start(&format!("{PRELUDE}{script}")) else {
-        println!("skipped: this machine lets nobody make namespaces");
+        println!("skipped: this machine does not allow new namespaces");
         return;
     };
-    check_all(&subject, &[("network namespace", "another one than")]);
+    check_all(&subject, &[("network namespace", "in another namespace than")]);
 }
 
 #[test]
-fn an_orphan_that_no_fork_brings_back_is_told() {
+fn an_orphan_that_no_fork_brings_back_is_refused() {
     // Both have orphans of the session of one leader; it lives below the second of them only.
     let script = "
 assert libc.prctl(36, 1) == 0
@@ -69,11 +69,11 @@ def second():
 child(second)
 stop()
 ";
-    check(script, &[("session", "leave their orphans to another")]);
+    check(script, &[("session", "whose orphans another process gets")]);
 }
 
 #[test]
-fn what_only_threads_share_is_told() {
+fn what_only_threads_share_is_refused() {
     check(
         "
 libc.clone.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
@@ -86,7 +86,7 @@ import atexit; atexit.register(lambda: os.kill(pid, 9))
 stop()
 ",
         &[
-            ("memory of process", "lives in the memory"),
+            ("memory of process", "shares the memory"),
             ("descriptors of process", "as threads do"),
             ("working directory of process", "as threads do"),
         ],
@@ -94,7 +94,7 @@ stop()
 }
 
 #[test]
-fn a_group_that_its_maker_has_left_is_told() {
+fn a_group_that_its_maker_has_left_is_refused() {
     check(
         "
 r, w = os.pipe()
@@ -138,14 +138,14 @@ stop()
 }
 
 #[test]
-fn sessions_and_groups_that_reach_outside_are_told() {
+fn sessions_and_groups_that_reach_outside_are_refused() {
     let group = ("process group", "comes from outside of the tree");
     check(&torn("os.setpgid(0, 0)"), &[group]);
     check(&torn("os.setsid()"), &[("session", "another session that comes from outside"), group]);
 }
 
 #[test]
-fn handles_that_were_handed_on_are_told() {
+fn handles_that_were_handed_on_are_refused() {
     let subject = start(
         "
 first = child()
@@ -156,11 +156,11 @@ stop()
     );
     let (_, found) = look(&subject);
     let [refusal] = &found[..] else { panic!("{found:?}") };
-    assert!(refusal.cause().why().contains("several processes have it"));
+    assert!(refusal.cause().why().contains("several processes inherited it"));
 }
 
 #[test]
-fn what_each_process_has_of_its_own_is_told_in_flight() {
+fn what_each_process_opens_itself_is_refused_in_flight() {
     let subject = start(
         "
 r, w = os.pipe()
@@ -177,13 +177,13 @@ stop()
     let (_, found) = look(&subject);
     let [handle, outside] = &found[..] else { panic!("{found:?}") };
     for refusal in [handle, outside] {
-        assert!(refusal.cause().why().contains("each process of a clone has its own"));
+        assert!(refusal.cause().why().contains("each process of a clone opens its own"));
     }
     assert!(format!("{handle:?}").contains("pidfd in flight"), "{handle:?}");
 }
 
 #[test]
-fn what_shows_a_descendant_and_was_handed_on_is_told() {
+fn what_shows_a_descendant_and_was_handed_on_is_refused() {
     check(
         "
 def opens():
@@ -197,7 +197,7 @@ stop()
 }
 
 #[test]
-fn a_terminal_is_told_where_its_session_cannot_be_made() {
+fn a_terminal_is_refused_where_its_session_cannot_be_made() {
     let terminal = "
 import termios
 master, slave = os.openpty()
@@ -213,21 +213,21 @@ def session(close):
         assert_eq!(found.len(), 1, "{found:?}");
         found[0].cause().why()
     };
-    assert!(why("child(lambda: session(True)); stop()").contains("no descriptor of it"));
+    assert!(why("child(lambda: session(True)); stop()").contains("has closed all descriptors"));
     assert!(why("child(lambda: session(False)); stop()").contains("given it up"));
 }
 
 #[test]
 fn a_tree_that_farfork_is_in_is_refused() {
     let parent = std::os::unix::process::parent_id() as i32;
-    match dry_run(Target::Tree(parent), Terms::default()) {
+    match dry_run(Target::Tree(parent), CheckpointOptions::default()) {
         Err(CheckpointError::Descendant { pid }) => assert_eq!(pid, std::process::id() as i32),
         other => panic!("{:?}", other.map(|found| found.1)),
     }
 }
 
 #[test]
-fn a_member_under_a_debugger_is_told() {
+fn a_member_under_a_debugger_is_refused() {
     let subject = start(
         "
 def traced(): libc.ptrace(0, 0, 0, 0)
@@ -235,7 +235,7 @@ child(traced)
 stop()
 ",
     );
-    match dry_run(Target::Tree(subject.pid()), Terms::default()) {
+    match dry_run(Target::Tree(subject.pid()), CheckpointOptions::default()) {
         Err(CheckpointError::Refused(found)) => {
             assert!(found[0].cause().why().contains("debugger"));
             assert!(!found[0].process.contains(&subject.pid().to_string()));

@@ -133,7 +133,7 @@ impl Container {
             places.clear(&id);
             failed(reason)
         })?;
-        let memory = MemoryGroup::of(init_pid);
+        let memory = MemoryGroup::of_process(init_pid);
         let freezer = groups::freezer(&directory);
         let places = places.clone();
         let container = Container { id, init_pid, init, places, memory, freezer };
@@ -155,7 +155,7 @@ impl Container {
 
     /// A message if processes in it were OOM-killed.
     pub fn shortage(&self) -> Option<String> {
-        let group = self.memory.as_ref().filter(|group| group.kills() > 0)?;
+        let group = self.memory.as_ref().filter(|group| group.oom_kills() > 0)?;
         let own = group.limit_bytes().filter(|_| group.has_reached_limit());
         let limit = own.map_or_else(
             || "a limit above that of its ghost".to_owned(),

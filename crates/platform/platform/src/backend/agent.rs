@@ -128,7 +128,7 @@ pub fn lock_path(state: &Path) -> PathBuf {
 
 fn command(settings: &Settings, node: &str, budget: &MemoryGroup) -> Command {
     let mut command = Command::new("sh");
-    command.args(["-c", ENTER]).arg(budget.entrance());
+    command.args(["-c", ENTER]).arg(budget.procs_file());
     command.args(NODE).arg(&settings.program);
     command.args(["node", "--name", node, "--pool"]).arg(&settings.pool);
     command.args(["--profile-every", &settings.profile_every.to_string()]);

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use farfork_checkpoint::{Target, Terms, checkpoint};
+use farfork_checkpoint::{CheckpointOptions, Target, checkpoint};
 
 use super::{RequestNumbers, criu};
 use crate::error::{BenchError, io};
@@ -39,7 +39,7 @@ impl Lane {
         let made = checkpoint(
             testbed.pool(),
             Target::Process(parent.pid()),
-            Terms::default(),
+            CheckpointOptions::default(),
             &mut |_, _| {},
         );
         let made = match made {

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use farfork_checkpoint::{Target, Terms};
+use farfork_checkpoint::{CheckpointOptions, Target};
 
 use crate::cases::{Bench, Lane};
 use crate::error::BenchError;
@@ -17,7 +17,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
     let made = farfork_checkpoint::checkpoint(
         bench.testbed.pool(),
         Target::Process(parent.pid()),
-        Terms::default(),
+        CheckpointOptions::default(),
         &mut |_, _| {},
     )?;
     bench.testbed.pool().remove(made.cid)?;

@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::ops::Range;
 
-use farfork_checkpoint::{Target, Terms, checkpoint};
+use farfork_checkpoint::{CheckpointOptions, Target, checkpoint};
 use farfork_image::format::Image;
 use farfork_image::model::Model;
 use farfork_node::profile::Watched;
@@ -115,7 +115,7 @@ fn young(subject: &Subject, testbed: &Testbed) -> Result<Young, BenchError> {
     // Before the checkpoint, which makes untouched pages present by reading them.
     let present = present(server.pid())?;
     let target = Target::Process(server.pid());
-    let cid = checkpoint(testbed.pool(), target, Terms::default(), &mut |_, _| {})?.cid;
+    let cid = checkpoint(testbed.pool(), target, CheckpointOptions::default(), &mut |_, _| {})?.cid;
     Ok(Young { cid, present })
 }
 
@@ -147,7 +147,12 @@ fn grown(subject: &Subject, testbed: &Testbed, young: &Young) -> Result<Parent, 
     let pid = clone.running.pid;
     let observed = look(pid, &before)?;
     subject.settle_at(pid, &testbed.socket(name))?;
-    let made = checkpoint(testbed.pool(), Target::Process(pid), Terms::default(), &mut |_, _| {})?;
+    let made = checkpoint(
+        testbed.pool(),
+        Target::Process(pid),
+        CheckpointOptions::default(),
+        &mut |_, _| {},
+    )?;
     clones::end(clone, testbed)?;
     let after = Image::read(testbed.pool(), made.cid)?.model;
     let layout = Layout::from_model(&after);

@@ -12,7 +12,7 @@ mod whole;
 use std::path::Path;
 use std::time::Duration;
 
-use farfork_checkpoint::{Target, Terms, checkpoint};
+use farfork_checkpoint::{CheckpointOptions, Target, checkpoint};
 use farfork_node::client::{Client, StartedClone};
 use farfork_pool::Pool;
 use farfork_types::Tiering;
@@ -160,7 +160,7 @@ fn elsewhere(lane: &Lane, testbed: &Testbed) -> Result<CloneOptions, BenchError>
     let pool = Pool::create(&path, SECOND_POOL_BYTES)?;
     lane.subject.settle(&lane.warm.parent)?;
     let target = Target::Process(lane.warm.parent.pid());
-    let cid = checkpoint(&pool, target, Terms::default(), &mut |_, _| {})?.cid;
+    let cid = checkpoint(&pool, target, CheckpointOptions::default(), &mut |_, _| {})?.cid;
     Ok(CloneOptions { pool: Some(path), is_detached: true, ..CloneOptions::new(cid, Tiering::Mow) })
 }
 

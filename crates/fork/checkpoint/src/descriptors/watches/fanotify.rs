@@ -1,10 +1,10 @@
-//! Fanotify groups that are only told of events. Of mounts they are told what happens by way of that
-//! very mount, and a clone has others.
+//! Fanotify groups that only receive events. A mark on a mount reports events through that mount
+//! only, and a clone has other mounts.
 
 use farfork_image::model::{FanotifyMark, FileIdentity, OpenFile};
 use farfork_sys::status::Status;
 
-use super::super::error::{Capture, Stop, refuse, refuse_detail, unexpected};
+use super::super::error::{CaptureError, CaptureResult, refuse, refuse_detail, unexpected};
 use super::super::subject::Subject;
 use super::super::table::Entry;
 use super::{Handle, Line, Place, mounts, refuse_events, root};
@@ -16,8 +16,9 @@ const EFFECTIVE: usize = 2;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
 /// A fanotify group.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
-    let strange = || Stop::from(unexpected(subject.pid, format!("marks of fd {}", entry.fd)));
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
+    let strange =
+        || CaptureError::from(unexpected(subject.pid, format!("marks of fd {}", entry.fd)));
     let mut lines = entry.info.text().lines().filter_map(|line| line.strip_prefix("fanotify "));
     let own = Line(lines.next().ok_or_else(strange)?);
     let (Some(group), Some(event_flags)) = (own.hex("flags"), own.hex("event-flags")) else {
@@ -27,7 +28,8 @@ pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
     if group & ASKED_FIRST != 0 {
         return Err(refuse(causes::descriptors::FANOTIFY_ASKED));
     }
-    // Who makes one without that right is told less, and the kernel does not show which it was.
+    // A group made without that capability receives less, and the kernel does not show which kind
+    // it is.
     let holder = Status::read(entry.pid, entry.pid).map_err(|_| strange())?;
     if holder.capabilities[EFFECTIVE] & CAP_SYS_ADMIN == 0 {
         return Err(refuse(causes::descriptors::FANOTIFY_RIGHTS));

@@ -2,7 +2,7 @@
 
 use farfork_image::model::{InotifyWatch, OpenFile};
 
-use super::super::error::{Capture, Stop, refuse_detail, unexpected};
+use super::super::error::{CaptureError, CaptureResult, refuse_detail, unexpected};
 use super::super::subject::Subject;
 use super::super::table::Entry;
 use super::{Handle, Line, refuse_events};
@@ -11,12 +11,12 @@ use super::{Handle, Line, refuse_events};
 const ASKED: u32 = libc::IN_ALL_EVENTS | libc::IN_EXCL_UNLINK | libc::IN_ONESHOT;
 
 /// An inotify instance.
-pub fn capture(entry: &Entry, subject: &Subject) -> Capture {
+pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
     refuse_events(entry, subject)?;
     let mut watches = Vec::new();
     for line in entry.info.text().lines().filter_map(|line| line.strip_prefix("inotify ")) {
         let (number, mask, handle) = parse(&Line(line)).ok_or_else(|| {
-            Stop::from(unexpected(subject.pid, format!("watches of fd {}", entry.fd)))
+            CaptureError::from(unexpected(subject.pid, format!("watches of fd {}", entry.fd)))
         })?;
         let (path, identity) = handle.place(subject).map_err(|cause| {
             refuse_detail(format!("watch {number} on inode {}", handle.inode), cause)

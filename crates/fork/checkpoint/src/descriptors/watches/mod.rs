@@ -13,7 +13,7 @@ use farfork_image::model::FileIdentity;
 use farfork_sys::{handle, proc};
 use rustix::io::{Errno, ioctl_fionread};
 
-use super::error::{Stop, asking, refuse};
+use super::error::{CaptureError, kernel_error, refuse};
 use super::subject::Subject;
 use super::table::Entry;
 use crate::files;
@@ -23,10 +23,10 @@ use crate::refuse::{Cause, causes};
 type Place = (PathBuf, FileIdentity);
 
 /// Refuses to carry events that wait: to read them is to take them.
-fn refuse_events(entry: &Entry, subject: &Subject) -> Result<(), Stop> {
+fn refuse_events(entry: &Entry, subject: &Subject) -> Result<(), CaptureError> {
     let instance = subject.open(entry)?;
     let waiting = ioctl_fionread(&instance)
-        .map_err(asking(subject.pid, format!("how many events wait in fd {}", entry.fd)))?;
+        .map_err(kernel_error(subject.pid, format!("the number of events in fd {}", entry.fd)))?;
     if waiting > 0 { Err(refuse(causes::descriptors::EVENTS_WAIT)) } else { Ok(()) }
 }
 

@@ -2,18 +2,19 @@
 
 causes! {
     FANOTIFY_ASKED {
-        what: "fanotify group that is asked for permission (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT)",
-        why: "others may wait for its answers",
+        what: "fanotify group that decides permissions (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT)",
+        why: "other processes may wait for its answers",
         remedy: "close it before the checkpoint, or use FAN_CLASS_NOTIF",
     }
     FANOTIFY_MOUNT {
         what: "fanotify mark of a mount, or of a mount namespace",
-        why: "a clone has mounts of its own, and would be told nothing of what happens by others",
+        why: "a clone has mounts of its own, and would miss events that come through other mounts",
         remedy: "mark the file system (FAN_MARK_FILESYSTEM) or directories instead",
     }
     FANOTIFY_RIGHTS {
         what: "fanotify group of a process without CAP_SYS_ADMIN",
-        why: "the kernel does not tell whether it was made with that right, and so is told of others",
+        why: "the kernel does not show whether it was made with that capability, which decides \
+            what events it gets",
         remedy: "close it before the checkpoint, or watch by inotify",
     }
     HUGE_MEMFD {
@@ -47,17 +48,17 @@ causes! {
         remedy: "close it before the checkpoint",
     }
     VIRTUAL_MACHINE {
-        what: "virtual machine of KVM, its memory, /dev/kvm",
+        what: "KVM virtual machine, its memory, /dev/kvm",
         why: "a virtual machine lives in this kernel",
         remedy: "stop the machine before the checkpoint",
     }
     VFIO {
-        what: "device of VFIO",
+        what: "VFIO device",
         why: "it is a device given to this process",
         remedy: "close the device before the checkpoint",
     }
     IOMMU {
-        what: "address space of iommufd",
+        what: "iommufd address space",
         why: "it maps memory for devices",
         remedy: "close the device before the checkpoint",
     }
@@ -73,7 +74,7 @@ causes! {
     }
     SECRET {
         what: "memfd_secret",
-        why: "nobody but the process can read it",
+        why: "only the process itself can read it",
         remedy: "close it before the checkpoint",
     }
     SECCOMP {
@@ -82,13 +83,13 @@ causes! {
         remedy: "close it before the checkpoint",
     }
     LANDLOCK {
-        what: "rules of Landlock",
-        why: "it is a set of rules not yet in force",
+        what: "Landlock ruleset",
+        why: "it is a ruleset that is not yet in force",
         remedy: "close it before the checkpoint",
     }
     MOUNT_CONTEXT {
         what: "unfinished mount (fsopen)",
-        why: "it is a mount in the making",
+        why: "it is an unfinished mount",
         remedy: "finish the mount before the checkpoint",
     }
     NAMESPACE {
@@ -103,7 +104,7 @@ causes! {
     }
     PROCESS_HANDLE_SHARED {
         what: "pidfd that several processes inherited",
-        why: "several processes have it from one that opened it, and a clone's open their own",
+        why: "several processes inherited it, and the processes of a clone open their own",
         remedy: "open it in each process (pidfd_open), or close it in all but one",
     }
     UNKNOWN {
@@ -122,7 +123,7 @@ causes! {
         remedy: "close the device before the checkpoint",
     }
     ACCELERATOR {
-        what: "accelerator of NVIDIA",
+        what: "NVIDIA accelerator",
         why: "the accelerator holds state of the process",
         remedy: "close the device before the checkpoint",
     }
@@ -142,7 +143,7 @@ causes! {
         remedy: "close the device before the checkpoint",
     }
     DEVICE {
-        what: "any other device that holds something",
+        what: "any other device with state",
         why: "a device holds state that only its driver knows",
         remedy: "close the device before the checkpoint",
     }
@@ -153,34 +154,34 @@ causes! {
     }
     PIPE_OPENED_AGAIN {
         what: "pipe with an end opened more than once",
-        why: "the same end of the pipe was opened again by way of /proc",
+        why: "the same end of the pipe was opened again through /proc",
         remedy: "use dup instead of opening /proc/self/fd or /dev/fd",
     }
     PIPE_PACKETS {
         what: "pipe with packets in it",
-        why: "packets wait in the pipe (O_DIRECT), and their bounds are not carried",
+        why: "the pipe holds packets (O_DIRECT), and their boundaries are not carried",
         remedy: "read them before the checkpoint",
     }
     PIPE_TOO_FULL {
-        what: "pipe with more in it than farfork can read",
-        why: "only some of its bytes can be read without taking them",
+        what: "pipe with more bytes in it than farfork can read",
+        why: "only some of its bytes can be read without consuming them",
         remedy: "read them before the checkpoint, or make its capacity at most fs.pipe-max-size",
     }
     TERMINAL_SHARED {
-        what: "master of a terminal that is in use elsewhere",
-        why: "another process has a hand in its terminal",
+        what: "master of a terminal that another process uses",
+        why: "another process has its terminal open",
         remedy: "checkpoint it when the programs in the terminal have ended",
     }
     TERMINAL_SESSION {
         what: "master of a terminal with a session",
         why: "the terminal controls a session of other processes",
-        remedy: "checkpoint the tree from the ancestor of all of them on (--tree), or when the \
-            programs in the terminal have ended",
+        remedy: "checkpoint the tree of their common ancestor (--tree), or when the programs in \
+            the terminal have ended",
     }
     TERMINAL_CLOSED {
         what: "terminal of a session whose leader has closed it",
-        why: "the process that leads its session has no descriptor of it any more",
-        remedy: "keep it open there until after the checkpoint",
+        why: "the leader of its session has closed all descriptors of it",
+        remedy: "keep it open in that process until after the checkpoint",
     }
     TERMINAL_LEFT {
         what: "terminal that a process of its session has given up",
@@ -188,13 +189,13 @@ causes! {
         remedy: "let such a process make a session of its own (setsid)",
     }
     TERMINAL_FOREGROUND {
-        what: "terminal with nobody in the foreground",
-        why: "the group in its foreground has ended",
+        what: "terminal without a process in the foreground",
+        why: "its foreground process group has ended",
         remedy: "try again when the shell has noticed",
     }
     TERMINAL_BYTES {
         what: "terminal with bytes in it",
-        why: "bytes wait in the terminal, and cannot be read without taking them",
+        why: "the terminal holds unread bytes, which cannot be read without consuming them",
         remedy: "read them before the checkpoint, or try again",
     }
     EPOLL_STALE {
@@ -204,32 +205,33 @@ causes! {
     }
     EVENTS_WAIT {
         what: "inotify or fanotify with events in it",
-        why: "events wait in it, and cannot be read without taking them",
+        why: "it holds unread events, which cannot be read without consuming them",
         remedy: "read them before the checkpoint, or try again",
     }
     WATCH_LOST {
-        what: "inotify or fanotify watching what has no name",
+        what: "inotify or fanotify watching a file without a name",
         why: "what it watches has no name by which a clone could find it",
         remedy: "remove the watch before the checkpoint, or watch a directory of a disk or tmpfs",
     }
     WATCH_UNSEEN {
         what: "inotify or fanotify watching, where farfork is not root",
-        why: "the kernel tells nobody what it watches without CAP_DAC_READ_SEARCH",
+        why: "the kernel shows what it watches only with CAP_DAC_READ_SEARCH",
         remedy: "run farfork as root, or remove the watch before the checkpoint",
     }
     ASYNC_OUTSIDE {
-        what: "descriptor with O_ASYNC that leads out of the process",
-        why: "it leads out of the process and signals it when it becomes ready (O_ASYNC)",
+        what: "external descriptor with O_ASYNC",
+        why: "it is an external descriptor that signals the process when it becomes ready \
+            (O_ASYNC)",
         remedy: "clear O_ASYNC before the checkpoint",
     }
     ASYNC_OTHER {
-        what: "descriptor that signals others",
-        why: "it signals a thread, a group or another process (F_SETOWN)",
+        what: "descriptor that signals another process or a thread",
+        why: "it signals a thread, a process group or another process (F_SETOWN)",
         remedy: "make it signal the process itself, or clear O_ASYNC before the checkpoint",
     }
     TOO_MANY_OUTSIDE {
-        what: "very many connections",
-        why: "more descriptors lead out of the process than a clone can be given",
+        what: "too many external descriptors",
+        why: "it has more external descriptors than a clone can be given",
         remedy: "close connections before the checkpoint",
     }
 }

@@ -13,18 +13,19 @@ causes! {
     }
     GONE {
         what: "file that cannot be found",
-        why: "no file has this name, as the process sees its directories",
+        why: "no file has this name in the process's view of the file system",
         remedy: "keep the file in place until after the checkpoint, or close it",
     }
     NAMES_ELSEWHERE {
         what: "deleted file with names in other directories",
-        why: "its name is gone, and the ones it still has are in other directories",
+        why: "the name by which it was opened is gone, and its other names are in other \
+            directories",
         remedy: "keep the name by which it was opened, or reopen it by another",
     }
     NO_PLACE {
-        what: "mount without a place (open_tree), or another root",
-        why: "it is a mount, or another root, that the process has no name for",
-        remedy: "put the mount in its place (move_mount), or close it",
+        what: "unattached mount (open_tree), or another root",
+        why: "it is a mount, or another root, that no path of the process leads to",
+        remedy: "attach the mount (move_mount), or close it",
     }
     OTHER_PROCESS {
         what: "file of another process in /proc",
@@ -53,27 +54,27 @@ causes! {
     }
     DELETED_WITH_DIRECTORY {
         what: "deleted file in deleted directories",
-        why: "it has no name, and nothing is left of the directories it was in",
+        why: "it has no name, and the directories it was in are gone",
         remedy: "keep the directory until after the checkpoint, or close the file",
     }
     DELETED_NO_TMPFILE {
         what: "deleted file of a file system without O_TMPFILE",
-        why: "it has no name, and its file system makes no files without one (O_TMPFILE)",
+        why: "it has no name, and its file system does not support files without one (O_TMPFILE)",
         remedy: "keep its name until after the checkpoint, or put it on another file system",
     }
     LOCK_OUTSIDE {
-        what: "lock on a file from the caller",
+        what: "lock on a file that the caller supplies",
         why: "the lock is on a file that the caller of restore supplies",
         remedy: "release the lock before the checkpoint",
     }
     LEASE_BREAKING {
         what: "lease that another process breaks",
         why: "another process waits for the lease to be given up",
-        remedy: "give the lease up, as it was told by a signal, and checkpoint then",
+        remedy: "give the lease up, as its signal asks, then checkpoint",
     }
     LEASE_WRITE {
         what: "write lease",
-        why: "a write lease is broken by whoever opens the file, as every clone does",
+        why: "opening the file breaks a write lease, and every clone opens it",
         remedy: "give the lease up before the checkpoint, or take a read lease",
     }
 }

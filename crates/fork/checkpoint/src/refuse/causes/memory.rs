@@ -2,24 +2,24 @@
 
 causes! {
     WINDOW {
-        what: "memory where farfork's code lies in a clone",
+        what: "memory in the restorer window",
         why: "it lies where farfork keeps its own code in a clone",
         remedy: "map it elsewhere",
     }
     AIO {
-        what: "context of Linux AIO",
-        why: "it is a context of Linux AIO, and the kernel does not tell what is under way in it",
-        remedy: "io_destroy it before the checkpoint, or vouch that nothing is: farfork checkpoint \
-            --aio-idle",
+        what: "Linux AIO context",
+        why: "it is a Linux AIO context, and the kernel does not show its requests in progress",
+        remedy: "destroy it before the checkpoint (io_destroy), or declare it idle (farfork \
+            checkpoint --aio-idle)",
     }
     AIO_EVENTS {
-        what: "context of Linux AIO with events in it",
-        why: "events wait in it, and cannot be read without taking them",
+        what: "Linux AIO context with events in it",
+        why: "it holds unread events, which cannot be read without consuming them",
         remedy: "read them before the checkpoint, or try again",
     }
     AIO_RING {
-        what: "ring of Linux AIO that was changed, or came from before a fork",
-        why: "it is not the ring of a context of this process, as the kernel makes them",
+        what: "Linux AIO ring that was changed, or inherited by fork",
+        why: "it is not the unchanged ring of a context of this process",
         remedy: "unmap it before the checkpoint",
     }
     DEVICE {
@@ -48,23 +48,23 @@ causes! {
         remedy: "unmap it before the checkpoint",
     }
     SYSTEM_V_ELSEWHERE {
-        what: "shared memory of System V from another IPC namespace",
-        why: "no segment in the IPC namespace of the process is the one that it has attached",
+        what: "System V shared memory from another IPC namespace",
+        why: "the attached segment is not in the IPC namespace of the process",
         remedy: "detach it before the checkpoint, or attach it after unshare(CLONE_NEWIPC)",
     }
     SHARED_UNSEEN {
         what: "shared anonymous memory, where farfork is not root",
-        why: "the kernel shows it to nobody without CAP_CHECKPOINT_RESTORE",
+        why: "the kernel shows it only with CAP_CHECKPOINT_RESTORE",
         remedy: "run farfork and its node agent as root, or use memfd_create and keep the descriptor",
     }
     SECRET {
         what: "mapping of memfd_secret",
-        why: "it is memory that only the process itself can read",
+        why: "only the process itself can read it",
         remedy: "unmap it before the checkpoint",
     }
     CHANNEL {
         what: "memory shared with another process, without a name in a file system",
-        why: "another process has the same memory, and a clone's would be its own",
+        why: "another process has the same memory, and a clone would get a copy",
         remedy: "unmap or close it in one of them before the checkpoint",
     }
     FILE_REPLACED {
@@ -74,7 +74,7 @@ causes! {
     }
     FILE_GONE {
         what: "mapped file that cannot be found",
-        why: "no file has its name, as the process sees its directories",
+        why: "no file has its name in the process's view of the file system",
         remedy: "keep the file in place until after the checkpoint",
     }
 }

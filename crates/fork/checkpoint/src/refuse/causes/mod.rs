@@ -1,7 +1,7 @@
 //! The catalogue of causes, by what they are about.
 //!
 //! Nothing outside of this directory can make a [`Cause`], and `causes!` lists each one that it
-//! names. A cause that nobody refuses by any more is dead code to the compiler.
+//! names. A cause that is not used any more is dead code to the compiler.
 
 /// Names causes, and lists them as `ALL`. The list holds copies, so that being listed is not a use.
 macro_rules! causes {

@@ -22,13 +22,13 @@ causes! {
         remedy: "close it before the checkpoint, or let all connections end in resets",
     }
     TCP_SHARED {
-        what: "TCP connection of another process, too (--tcp-established)",
-        why: "another process has the same connection, and would go on with it",
+        what: "TCP connection that another process has, too (--tcp-established)",
+        why: "another process has the same connection, and would go on using it",
         remedy: "checkpoint both as a tree (--tree), close it in the other process, or let all connections end in resets",
     }
     PING {
-        what: "socket for pings",
-        why: "a socket for pings has its number from this kernel",
+        what: "ping socket",
+        why: "a ping socket has its id from this kernel",
         remedy: "close it before the checkpoint",
     }
     UNKNOWN_PROTOCOL {
@@ -37,9 +37,9 @@ causes! {
         remedy: "close it before the checkpoint",
     }
     MULTICAST_SOURCES {
-        what: "socket with many chosen multicast senders",
-        why: "it chooses among more senders of a multicast group than can be carried",
-        remedy: "leave the group before the checkpoint, or choose fewer",
+        what: "socket with many selected multicast senders",
+        why: "it selects more senders of a multicast group than can be carried",
+        remedy: "leave the group before the checkpoint, or select fewer",
     }
     EBPF {
         what: "socket with an eBPF program",
@@ -48,12 +48,12 @@ causes! {
     }
     NETLINK_STATE {
         what: "netlink socket of a family with state",
-        why: "the kernel keeps what it was told through it",
+        why: "the kernel keeps state that was set through it",
         remedy: "close it before the checkpoint",
     }
     NETLINK_WAITING {
         what: "netlink socket with messages in it",
-        why: "messages of the kernel wait in it",
+        why: "it holds unread messages of the kernel",
         remedy: "read them before the checkpoint",
     }
     PACKET_RING {
@@ -62,14 +62,13 @@ causes! {
         remedy: "read from it by recv instead, or open it again after the restore",
     }
     PACKET_FANOUT {
-        what: "packet socket of a group that a program shares packets out in",
-        why: "the program that shares out its group's packets cannot be read",
-        remedy: "use another way to share them out (PACKET_FANOUT_HASH), or open it again after the \
-            restore",
+        what: "packet socket of a fanout group with an eBPF or filter program",
+        why: "the program that distributes the packets of its group cannot be read",
+        remedy: "use another fanout mode (PACKET_FANOUT_HASH), or open it again after the restore",
     }
     PACKET_UNSEEN {
         what: "packet socket, where the kernel does not list them",
-        why: "the kernel does not tell whether it has rings and memberships (CONFIG_PACKET_DIAG)",
+        why: "the kernel does not show its rings and memberships (CONFIG_PACKET_DIAG)",
         remedy: "load the module packet_diag, or close it before the checkpoint",
     }
     VSOCK {
@@ -79,12 +78,12 @@ causes! {
     }
     ALG {
         what: "socket of the kernel's cryptography (AF_ALG)",
-        why: "the kernel keeps its keys and the state of its work",
+        why: "the kernel keeps its keys and the state of its operations",
         remedy: "close it before the checkpoint, and open it again after the restore",
     }
     MACHINE_DEVICE {
         what: "Bluetooth or CAN socket",
-        why: "its device is this machine's",
+        why: "its device belongs to this machine",
         remedy: "close it before the checkpoint, and open it again after the restore",
     }
     XDP {
@@ -99,17 +98,17 @@ causes! {
     }
     UNIX_LOST {
         what: "Unix socket bound to a path that is gone",
-        why: "its file was deleted, so that nobody can find it",
+        why: "its file was deleted, so no process can connect to it",
         remedy: "close it before the checkpoint",
     }
     UNIX_WAITING {
         what: "Unix socket with messages in it",
-        why: "messages from others wait in it",
+        why: "it holds unread messages from other processes",
         remedy: "read them before the checkpoint",
     }
     UNIX_NAMED_PEER {
         what: "bound Unix datagram socket, connected within the process",
-        why: "it has a name by which others send to it as well",
+        why: "other processes can send to its name, too",
         remedy: "close it before the checkpoint, or use socketpair",
     }
     UNIX_ONE_WAY {
@@ -119,27 +118,27 @@ causes! {
     }
     UNIX_UNACCEPTED {
         what: "Unix connection that is not accepted",
-        why: "the other side has not accepted the connection yet",
+        why: "the listening process has not accepted the connection yet",
         remedy: "checkpoint when the connection is accepted",
     }
     PAIR_CREDENTIALS {
         what: "Unix socket pair with messages of another process",
-        why: "messages wait in it with the credentials of another process",
-        remedy: "read what waits in it before the checkpoint",
+        why: "it holds unread messages with the credentials of another process",
+        remedy: "read its messages before the checkpoint",
     }
     PAIR_DESCRIPTORS {
-        what: "descriptor in flight that leads outside, or is an epoll, inotify, terminal or locked",
-        why: "it waits in a Unix socket to be received, and its kind is not carried there",
+        what: "descriptor in flight that is external, an epoll, inotify or terminal, or locked",
+        why: "it is in flight in a Unix socket, and its kind is not carried there",
         remedy: "receive it before the checkpoint",
     }
     PAIR_TREE {
-        what: "pidfd, or what leads out of the tree, in flight in a tree of processes",
-        why: "it waits in a Unix socket to be received, and each process of a clone has its own",
+        what: "pidfd or external descriptor in flight in a tree of processes",
+        why: "it is in flight in a Unix socket, and each process of a clone opens its own",
         remedy: "receive it before the checkpoint",
     }
     PAIR_UNREADABLE {
         what: "Unix socket pair with messages that farfork cannot read",
-        why: "what waits in it cannot be read without taking it",
-        remedy: "read what waits in it before the checkpoint",
+        why: "its messages cannot be read without consuming them",
+        remedy: "read its messages before the checkpoint",
     }
 }

@@ -19,7 +19,7 @@ causes! {
     SECCOMP_ACTIVE {
         what: "seccomp filter, and farfork without CAP_SYS_ADMIN",
         why: "farfork may not set its seccomp filter aside for the checkpoint",
-        remedy: "run farfork with CAP_SYS_ADMIN and under no filter itself",
+        remedy: "run farfork with CAP_SYS_ADMIN and without a seccomp filter",
     }
     SECCOMP_NOTIFY {
         what: "seccomp filter with a supervisor",
@@ -27,13 +27,13 @@ causes! {
         remedy: "run it without SECCOMP_RET_USER_NOTIF",
     }
     SECCOMP_RIGHTS {
-        what: "seccomp filter of a thread with fewer rights than before",
-        why: "its seccomp filter was installed with rights that it has given up since",
+        what: "seccomp filter of a thread that has dropped capabilities",
+        why: "its seccomp filter was installed with capabilities that it has dropped since",
         remedy: "set no_new_privs before the checkpoint",
     }
     SECCOMP_FORBIDS_FILTER {
         what: "seccomp filter under one that forbids it",
-        why: "its seccomp filters forbid to install the last of them again",
+        why: "its seccomp filters forbid installing the last of them again",
         remedy: "let its filters allow seccomp",
     }
     SECCOMP_FORBIDS_RETURN {
@@ -42,8 +42,8 @@ causes! {
         remedy: "let its filter allow rt_sigreturn",
     }
     SYSCALL_DISPATCH {
-        what: "system calls that are handed to the program",
-        why: "it has its system calls handed to it as signals (syscall user dispatch)",
+        what: "system calls that are dispatched to the program",
+        why: "its system calls are delivered to it as signals (syscall user dispatch)",
         remedy: "run the program without PR_SET_SYSCALL_USER_DISPATCH",
     }
     OWN_DIRECTORIES {

@@ -1,4 +1,4 @@
-//! Who is in an image, and where.
+//! Which processes are in an image, and where.
 
 use crate::{carried, pids, start};
 

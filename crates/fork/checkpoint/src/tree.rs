@@ -3,8 +3,8 @@
 //! ```text
 //!  stop a process ─► list its children ─► stop each ─► … until no list has anything new
 //! ```
-//! Invariants: a parent is stopped before its children, so that none is forked unseen; a process
-//! that has ended stays as it is, since nobody but its parent can wait for it.
+//! Invariants: a parent is stopped before its children, so that none is forked unseen; a dead
+//! process stays as it is, since only its parent can wait for it.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +14,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::diagnose::{self, BEFORE};
 use crate::error::CheckpointError;
-use crate::freeze::Frozen;
-use crate::hindrance::{self, BEFORE};
 use crate::refuse::{Cause, Refusals, causes};
+use crate::stopped::StoppedProcess;
 use farfork_sys::status::Status;
 
 /// What is checkpointed.
@@ -39,56 +39,56 @@ impl Target {
 
 /// Processes that are stopped, parents before their children. Dropping it lets them go on.
 #[derive(Debug)]
-pub struct Family {
+pub struct StoppedTree {
     since: Instant,
-    members: Vec<Relative>,
+    members: Vec<TreeProcess>,
 }
 
 /// One of them.
 #[derive(Debug)]
-pub struct Relative {
+pub struct TreeProcess {
     /// Its id here.
     pub pid: i32,
     /// Index of its parent; the first has none.
     pub parent: Option<usize>,
     /// Nothing if it has ended, and its parent has not waited for it.
-    pub frozen: Option<Frozen>,
+    pub stopped: Option<StoppedProcess>,
 }
 
-impl Family {
+impl StoppedTree {
     /// Stops all processes of `target`.
-    pub fn freeze(target: Target) -> Result<Family, CheckpointError> {
-        let root = Frozen::freeze(target.pid())?;
+    pub fn stop(target: Target) -> Result<StoppedTree, CheckpointError> {
+        let root = StoppedProcess::stop(target.pid())?;
         let since = root.since();
-        let root = Relative { pid: target.pid(), parent: None, frozen: Some(root) };
-        let mut family = Family { since, members: vec![root] };
+        let root = TreeProcess { pid: target.pid(), parent: None, stopped: Some(root) };
+        let mut tree = StoppedTree { since, members: vec![root] };
         if let Target::Tree(_) = target {
             // An orphan may come to an ancestor that was looked at before.
-            while family.grow()? {}
-            family.arrange()?;
+            while tree.stop_children()? {}
+            tree.sort()?;
         }
-        Ok(family)
+        Ok(tree)
     }
 
-    /// Since when the first of them has been stopped.
+    /// When the first of them was stopped.
     pub fn since(&self) -> Instant {
         self.since
     }
 
     /// All of them.
-    pub fn members(&self) -> &[Relative] {
+    pub fn members(&self) -> &[TreeProcess] {
         &self.members
     }
 
     /// Those that live, with their places among all.
-    pub fn living(&self) -> impl Iterator<Item = (usize, &Frozen)> {
+    pub fn living(&self) -> impl Iterator<Item = (usize, &StoppedProcess)> {
         let members = self.members.iter().enumerate();
-        members.filter_map(|(index, member)| Some((index, member.frozen.as_ref()?)))
+        members.filter_map(|(index, member)| Some((index, member.stopped.as_ref()?)))
     }
 
     /// Ids of those that live.
     pub fn pids(&self) -> Vec<i32> {
-        self.living().map(|(_, frozen)| frozen.pid()).collect()
+        self.living().map(|(_, stopped)| stopped.pid()).collect()
     }
 
     /// Whether a process is one of them.
@@ -96,32 +96,32 @@ impl Family {
         self.members.iter().any(|member| member.pid == pid)
     }
 
-    /// Ends all of them, and waits until those that no parent is left to wait for are gone, so that
-    /// a clone can have their ids.
-    pub fn end(&self) {
+    /// Kills all of them, and waits until all but the first are reaped, so that a clone can have
+    /// their pids. The first has a parent outside, which reaps it.
+    pub fn kill(&self) {
         for member in &self.members {
             let _ = kill(Pid::from_raw(member.pid), Signal::SIGKILL);
         }
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + REAP_LIMIT;
         let wait = |is_over: &dyn Fn() -> bool| {
             while !is_over() && Instant::now() < until {
                 std::thread::sleep(PAUSE);
             }
         };
-        // Their parents are told when this tracer knows; leaders end last.
-        let threads = self.living().flat_map(|(_, frozen)| frozen.tids().iter().rev());
+        // Their parents get SIGCHLD when this tracer has seen the exit; leaders end last.
+        let threads = self.living().flat_map(|(_, stopped)| stopped.tids().iter().rev());
         threads.for_each(|tid| wait(&|| is_known_to_have_ended(*tid)));
         let others = self.members.iter().skip(1);
         others.for_each(|member| wait(&|| !Path::new(&format!("/proc/{}", member.pid)).exists()));
     }
 
     /// Stops the children of all; whether there were any that were not known.
-    fn grow(&mut self) -> Result<bool, CheckpointError> {
+    fn stop_children(&mut self) -> Result<bool, CheckpointError> {
         let (before, mut next) = (self.members.len(), 0);
         while next < self.members.len() {
             for child in children(self.members[next].pid)? {
                 if !self.has(child) {
-                    self.take(child)?;
+                    self.add(child)?;
                 }
             }
             next += 1;
@@ -129,29 +129,29 @@ impl Family {
         Ok(self.members.len() > before)
     }
 
-    fn take(&mut self, pid: i32) -> Result<(), CheckpointError> {
+    fn add(&mut self, pid: i32) -> Result<(), CheckpointError> {
         if pid == std::process::id() as i32 {
             return Err(CheckpointError::Descendant { pid });
         }
         let Ok(status) = Status::read(pid, pid) else { return Ok(()) }; // ended since it was listed
-        hindrance::of_others(pid, status.tracer)?;
+        diagnose::refuse_other_checkpoint(pid, status.tracer)?;
         if let Some(cause) = obstacle(&status) {
             return Err(refused(pid, "process", cause));
         }
-        hindrance::of_freezers(pid, BEFORE)?;
-        let frozen = match Frozen::freeze(pid) {
-            Ok(frozen) => Some(frozen),
+        diagnose::refuse_frozen(pid, BEFORE)?;
+        let stopped = match StoppedProcess::stop(pid) {
+            Ok(stopped) => Some(stopped),
             Err(_) if has_ended(pid)? => None,
             Err(_) if Status::read(pid, pid).is_err() => return Ok(()),
             Err(error) => return Err(error),
         };
-        self.members.push(Relative { pid, parent: None, frozen });
+        self.members.push(TreeProcess { pid, parent: None, stopped });
         Ok(())
     }
 
-    /// Puts parents before their children, now that nobody can have others any more.
-    fn arrange(&mut self) -> Result<(), CheckpointError> {
-        let mut left: Vec<Relative> = self.members.drain(..).collect();
+    /// Puts parents before their children, now that no process can get other ones any more.
+    fn sort(&mut self) -> Result<(), CheckpointError> {
+        let mut left: Vec<TreeProcess> = self.members.drain(..).collect();
         self.members.push(left.remove(0));
         let mut next = 0;
         while next < self.members.len() {
@@ -159,7 +159,7 @@ impl Family {
                 let found = left.iter().position(|member| member.pid == child);
                 let index = found.ok_or(changed(child))?;
                 let member = left.swap_remove(index);
-                self.members.push(Relative { parent: Some(next), ..member });
+                self.members.push(TreeProcess { parent: Some(next), ..member });
             }
             next += 1;
         }
@@ -167,14 +167,14 @@ impl Family {
     }
 }
 
-/// How long to wait for killed processes to be gone: some programs that run as pid 1 look for
-/// orphans every few seconds.
-const FAREWELL: Duration = Duration::from_secs(5);
-/// How long the threads of a process that ends may take.
-const ENDING: Duration = Duration::from_secs(1);
+/// How long to wait for killed processes to be reaped: some programs that run as pid 1 reap orphans
+/// every few seconds only.
+const REAP_LIMIT: Duration = Duration::from_secs(5);
+/// How long to wait for the threads of an exiting process.
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Refuses what cannot even be stopped, or could not make calls.
+/// Refuses processes that cannot be stopped, or could not make calls.
 pub fn look_at(target: Target) -> Result<(), CheckpointError> {
     let pid = target.pid();
     if pid == std::process::id() as i32 {
@@ -184,18 +184,19 @@ pub fn look_at(target: Target) -> Result<(), CheckpointError> {
     if status.state == Some('Z') {
         return Err(refused(pid, "main thread", causes::process::MAIN_THREAD_ENDED));
     }
-    hindrance::of_others(pid, status.tracer)?;
+    diagnose::refuse_other_checkpoint(pid, status.tracer)?;
     if let Some(cause) = obstacle(&status) {
         return Err(refused(pid, "process", cause));
     }
     look_at_freezers(target)
 }
 
-/// Refuses what is frozen, before anything is stopped. What is forked meanwhile is looked at later.
+/// Refuses processes in frozen cgroups, before any process is stopped. Processes forked meanwhile
+/// are checked later.
 fn look_at_freezers(target: Target) -> Result<(), CheckpointError> {
     let mut pids = vec![target.pid()];
     while let Some(pid) = pids.pop() {
-        hindrance::of_freezers(pid, BEFORE)?;
+        diagnose::refuse_frozen(pid, BEFORE)?;
         if let Target::Tree(_) = target {
             // One that has ended meanwhile has no children.
             pids.extend(children(pid).unwrap_or_default());
@@ -204,9 +205,9 @@ fn look_at_freezers(target: Target) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Why a process cannot even be stopped.
+/// Why a process cannot be stopped.
 fn obstacle(status: &Status) -> Option<&'static Cause> {
-    // The kernel lets nobody in a PID namespace stop its pid 1.
+    // The kernel lets no process in a PID namespace stop its pid 1.
     let is_stopped_init = status.state == Some('T') && status.innermost_pid == 1;
     if is_stopped_init {
         return Some(causes::process::STOPPED_INIT);
@@ -220,15 +221,15 @@ fn is_known_to_have_ended(tid: i32) -> bool {
 }
 
 fn refused(pid: i32, object: &str, cause: &'static Cause) -> CheckpointError {
-    let mut refusals = Refusals::of(pid);
+    let mut refusals = Refusals::new(pid);
     refusals.add(object, cause);
     CheckpointError::Refused(refusals.into_list())
 }
 
-/// Whether all of a process has ended, but for its parent's knowledge of it. Its threads end one
-/// after the other.
+/// Whether a process is a zombie with all threads dead. Its threads exit one after the other, so
+/// this waits for them.
 fn has_ended(pid: i32) -> Result<bool, CheckpointError> {
-    let until = Instant::now() + ENDING;
+    let until = Instant::now() + EXIT_LIMIT;
     loop {
         let Ok(status) = Status::read(pid, pid) else { return Ok(false) };
         if status.state != Some('Z') {
@@ -245,14 +246,14 @@ fn has_ended(pid: i32) -> Result<bool, CheckpointError> {
 }
 
 fn changed(pid: i32) -> CheckpointError {
-    CheckpointError::Changed { pid, what: "came to another parent" }
+    CheckpointError::Changed { pid, what: "was reparented" }
 }
 
 fn tasks(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
     fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten()
 }
 
-/// Ids of the children of a process, whichever thread of it they are children of.
+/// Pids of the children of all threads of a process.
 pub fn children(pid: i32) -> Result<Vec<i32>, CheckpointError> {
     let mut children = Vec::new();
     for task in tasks(pid) {

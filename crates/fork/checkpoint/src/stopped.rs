@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use farfork_sys::proc;
 use farfork_sys::ptrace::{self, State};
 
+use crate::diagnose::{self, MEANWHILE};
 use crate::error::{CheckpointError, doing};
-use crate::hindrance::{self, MEANWHILE};
 
-/// All threads of a process have to stop within this time, or all of them go on. So long a thread may
-/// take for a call that is made on its behalf, too.
-pub const PATIENCE: Duration = Duration::from_secs(5);
-/// A thread that takes longer may be in a cgroup that is frozen: how often that is looked at.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long threads may take that are let go of and were about to stop, together.
-const FAREWELL: Duration = Duration::from_millis(50);
-/// How often a thread is looked for before each look costs a pause.
+/// How long all threads of a process may take to stop; after that, all are resumed. Also the limit
+/// for a call that a thread makes for the checkpoint.
+pub const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How often to check whether a slow thread is in a frozen cgroup.
+const FREEZER_CHECK: Duration = Duration::from_millis(50);
+/// How long to wait in all for threads that are about to stop while they are let go.
+const RELEASE_LIMIT: Duration = Duration::from_millis(50);
+/// How many times to look for a thread before pausing between two looks.
 const YIELDS: u32 = 200;
 const PAUSE: Duration = Duration::from_micros(100);
 
@@ -25,10 +25,10 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// stopped by then cannot be let go of: the kernel does that when the thread ends that has asked
 /// it to stop.
 #[derive(Debug)]
-pub struct Frozen {
+pub struct StoppedProcess {
     pid: i32,
     tids: Vec<i32>,
-    /// Threads that were asked to stop and have not been seen to.
+    /// Threads that were asked to stop and have not stopped yet.
     asked: Vec<i32>,
     since: Instant,
     is_stopped: bool,
@@ -36,16 +36,16 @@ pub struct Frozen {
     was_still: bool,
 }
 
-impl Frozen {
+impl StoppedProcess {
     /// Stops every thread of `pid`.
     ///
     /// # Errors
     /// [`CheckpointError::DoesNotStop`] if that takes too long, [`CheckpointError::NotPermitted`],
     /// [`CheckpointError::Changed`], [`CheckpointError::NoProcess`].
-    pub fn freeze(pid: i32) -> Result<Frozen, CheckpointError> {
+    pub fn stop(pid: i32) -> Result<StoppedProcess, CheckpointError> {
         let (tids, asked, since) = (Vec::new(), Vec::new(), Instant::now());
         let was_still = matches!(proc::state(pid), Some('T' | 'D'));
-        let mut frozen = Frozen { pid, tids, asked, since, is_stopped: false, was_still };
+        let mut frozen = StoppedProcess { pid, tids, asked, since, is_stopped: false, was_still };
         // Threads may start others until the last one is stopped.
         while frozen.stop_new_threads()? {}
         Ok(frozen)
@@ -61,7 +61,7 @@ impl Frozen {
         &self.tids
     }
 
-    /// Since when the first of them has been stopped.
+    /// When the first of them was stopped.
     pub fn since(&self) -> Instant {
         self.since
     }
@@ -100,20 +100,20 @@ impl Frozen {
     /// Asks a thread to stop; false if it has ended since it was listed.
     fn ask(&self, tid: i32) -> Result<bool, CheckpointError> {
         if self.was_still {
-            hindrance::of_asking(self.pid, tid)?;
+            diagnose::refuse_frozen_thread(self.pid, tid)?;
         }
         if let Err(error) = ptrace::seize(tid) {
             return match error.raw_os_error() {
                 // The kernel says EPERM of what has ended and is still listed.
-                Some(libc::ESRCH | libc::EPERM) if hindrance::has_ended(self.pid, tid) => {
+                Some(libc::ESRCH | libc::EPERM) if diagnose::has_ended(self.pid, tid) => {
                     if tid == self.pid { Err(self.gone()) } else { Ok(false) }
                 }
                 Some(libc::ESRCH) => Err(self.gone()),
-                Some(libc::EPERM) => Err(hindrance::of_tracing(self.pid, tid)),
+                Some(libc::EPERM) => Err(diagnose::tracing_error(self.pid, tid)),
                 _ => Err(doing(self.pid, "stop a thread")(error)),
             };
         }
-        // If it cannot be asked it is just ending, and `await_stop` is told so.
+        // If it cannot be asked it is just ending, and `await_stop` sees that.
         let _ = ptrace::interrupt(tid);
         Ok(true)
     }
@@ -129,7 +129,11 @@ impl Frozen {
                 }
                 // A signal was on its way: hand it on; the stop comes after it.
                 State::Taking(signal) => {
-                    ptrace::resume(tid, signal).map_err(doing(self.pid, "hand on a signal"))?;
+                    ptrace::resume(tid, signal).map_err(doing(
+                        self.pid,
+                        "deliver a signal to a \
+                        thread",
+                    ))?;
                 }
                 State::Ended if tid != self.pid => return Ok(false),
                 State::Ended | State::Unchanged => return Err(self.gone()),
@@ -140,7 +144,7 @@ impl Frozen {
     /// What becomes of a thread next. One that is at work in the kernel may stop much later, or
     /// when another process has ended that stands still as well.
     fn next_state(&self, tid: i32) -> Result<State, CheckpointError> {
-        match self.state_until(tid, self.since + PATIENCE)? {
+        match self.state_until(tid, self.since + STOP_LIMIT)? {
             Some(state) => Ok(state),
             None => Err(self.does_not_stop(tid)),
         }
@@ -152,7 +156,7 @@ impl Frozen {
     /// [`CheckpointError::Frozen`] as soon as it is seen that a cgroup of the process is frozen: what
     /// is waited for may not come before it is thawed.
     pub fn state_until(&self, tid: i32, late: Instant) -> Result<Option<State>, CheckpointError> {
-        let mut next_look = Instant::now() + LOOK;
+        let mut next_look = Instant::now() + FREEZER_CHECK;
         for round in 0u32.. {
             match ptrace::state(tid) {
                 Ok(State::Unchanged) => {}
@@ -168,8 +172,8 @@ impl Frozen {
             }
             let now = Instant::now();
             if now > next_look {
-                hindrance::of_freezers(self.pid, MEANWHILE)?;
-                next_look = now + LOOK;
+                diagnose::refuse_frozen(self.pid, MEANWHILE)?;
+                next_look = now + FREEZER_CHECK;
             }
             if now > late {
                 break;
@@ -181,7 +185,7 @@ impl Frozen {
 
     /// That a thread has not stopped in time.
     pub fn does_not_stop(&self, tid: i32) -> CheckpointError {
-        let why = hindrance::of_stopping(self.pid, tid);
+        let why = diagnose::why_not_stopped(self.pid, tid);
         CheckpointError::DoesNotStop { pid: self.pid, tid, why }
     }
 
@@ -190,21 +194,21 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for StoppedProcess {
     fn drop(&mut self) {
         for tid in &self.tids {
             // A thread that was killed meanwhile has nothing to be let go.
             let _ = ptrace::detach(*tid, 0);
         }
-        let late = Instant::now() + FAREWELL;
+        let late = Instant::now() + RELEASE_LIMIT;
         for tid in &self.asked {
-            let_go(*tid, late);
+            release(*tid, late);
         }
     }
 }
 
 /// Lets go of a thread that may be about to stop.
-fn let_go(tid: i32, late: Instant) {
+fn release(tid: i32, late: Instant) {
     loop {
         let signal = match ptrace::state(tid) {
             Ok(State::Unchanged) if Instant::now() > late => return,

@@ -1,4 +1,4 @@
-//! Why a thread cannot be stopped, from what `/proc` tells of it.
+//! Why a thread cannot be stopped, from what `/proc` shows of it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,28 +9,28 @@ use farfork_sys::{kcmp, proc};
 use crate::error::CheckpointError;
 use farfork_sys::status::Status;
 
-/// When a cgroup is found to be frozen: before anything was stopped, or after.
+/// For [`CheckpointError::Frozen`]: the cgroup was frozen before the checkpoint.
 pub const BEFORE: &str = "is frozen";
-/// The same, after.
+/// The cgroup was frozen during the checkpoint.
 pub const MEANWHILE: &str = "was frozen while the process was being checkpointed";
 
-/// Whether a thread has ended, to the last bit or all but its number.
+/// Whether a thread is dead or a zombie.
 pub fn has_ended(pid: i32, tid: i32) -> bool {
     Status::read(pid, tid).map_or(true, |status| matches!(status.state, Some('X' | 'Z') | None))
 }
 
 /// Refuses a process that is in a frozen cgroup.
-pub fn of_freezers(pid: i32, when: &'static str) -> Result<(), CheckpointError> {
-    match FrozenGroup::of(pid) {
+pub fn refuse_frozen(pid: i32, when: &'static str) -> Result<(), CheckpointError> {
+    match FrozenGroup::find(pid) {
         Some(group) => Err(CheckpointError::Frozen { pid, group: Box::new(group), when }),
         None => Ok(()),
     }
 }
 
-/// Refuses a thread that cannot be asked to stop, of a process that a signal has stopped: in a frozen
-/// cgroup of version 1 the kernel would have the tracer wait for the thaw.
-pub fn of_asking(pid: i32, tid: i32) -> Result<(), CheckpointError> {
-    match FrozenGroup::of_thread(pid, tid) {
+/// Refuses a thread in a frozen cgroup, of a process that a signal has stopped. In cgroup v1 an
+/// attempt to stop it would block the tracer until the thaw.
+pub fn refuse_frozen_thread(pid: i32, tid: i32) -> Result<(), CheckpointError> {
+    match FrozenGroup::find_of_thread(pid, tid) {
         Some(group) => {
             Err(CheckpointError::Frozen { pid, group: Box::new(group), when: MEANWHILE })
         }
@@ -38,9 +38,9 @@ pub fn of_asking(pid: i32, tid: i32) -> Result<(), CheckpointError> {
     }
 }
 
-/// Says of an error that a frozen cgroup has led to that it was that: a thread that it keeps from running
-/// looks to a tracer as if it did not stop, or was not there.
-pub fn explain(error: CheckpointError) -> CheckpointError {
+/// Replaces an error that a frozen cgroup has caused by one that names the cgroup. To a tracer, a
+/// frozen thread looks as if it did not stop, or did not exist.
+pub fn explain_frozen(error: CheckpointError) -> CheckpointError {
     let pid = match &error {
         CheckpointError::DoesNotStop { pid, .. } | CheckpointError::Changed { pid, .. } => *pid,
         CheckpointError::Kernel { pid, source, .. }
@@ -50,11 +50,11 @@ pub fn explain(error: CheckpointError) -> CheckpointError {
         }
         _ => return error,
     };
-    of_freezers(pid, MEANWHILE).err().unwrap_or(error)
+    refuse_frozen(pid, MEANWHILE).err().unwrap_or(error)
 }
 
-/// Refuses a thread that another farfork holds.
-pub fn of_others(pid: i32, tracer: u32) -> Result<(), CheckpointError> {
+/// Refuses a thread that another farfork traces.
+pub fn refuse_other_checkpoint(pid: i32, tracer: u32) -> Result<(), CheckpointError> {
     let name = proc::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
     let program = |id: &str| fs::metadata(format!("/proc/{id}/exe")).ok();
     let is_same = match (program(&tracer.to_string()), program("self")) {
@@ -68,11 +68,11 @@ pub fn of_others(pid: i32, tracer: u32) -> Result<(), CheckpointError> {
 }
 
 /// Why the kernel does not let farfork trace a thread of a process, and what to do.
-pub fn of_tracing(pid: i32, tid: i32) -> CheckpointError {
+pub fn tracing_error(pid: i32, tid: i32) -> CheckpointError {
     let tracer = Status::read(pid, tid).map_or(0, |status| status.tracer);
     let why = why_not_traced(pid, tracer);
     let other = |()| CheckpointError::NotPermitted { pid, why };
-    of_others(pid, tracer).map_or_else(|error| error, other)
+    refuse_other_checkpoint(pid, tracer).map_or_else(|error| error, other)
 }
 
 fn why_not_traced(pid: i32, tracer: u32) -> &'static str {
@@ -80,19 +80,20 @@ fn why_not_traced(pid: i32, tracer: u32) -> &'static str {
     let may_trace = capabilities
         .is_ok_and(|effective| effective.contains(rustix::thread::CapabilitySet::SYS_PTRACE));
     if is_kernel_thread(pid) {
-        "it is a thread of the kernel: name a process that runs a program"
+        "it is a kernel thread; name a process that runs a program"
     } else if tracer != 0 {
-        "a debugger traces it: detach the debugger"
+        "a debugger traces it; detach the debugger"
     } else if may_trace {
-        "it has rights that farfork has not, or a security module of the kernel keeps it apart: \
-         run farfork in its user namespace or one above, and look at the module's rules; or another \
-         checkpoint of it has just ended: try again"
+        "it has capabilities that farfork lacks, or a security module forbids it; run farfork in \
+         its user namespace or one above, and check the module's rules; if another checkpoint \
+         of it has just ended, try again"
     } else {
-        "run as root or as its owner with CAP_SYS_PTRACE, and make sure that no debugger holds it"
+        "farfork lacks CAP_SYS_PTRACE; run it as root, or as the owner of the process with \
+         CAP_SYS_PTRACE, without a debugger attached"
     }
 }
 
-/// Where the kernel says so, by a flag in `/proc/PID/stat`.
+/// The kernel shows it by a flag in `/proc/PID/stat`.
 fn is_kernel_thread(pid: i32) -> bool {
     const PF_KTHREAD: u64 = 0x0020_0000;
     /// Field 9 of proc(5), the state being field 3.
@@ -103,11 +104,11 @@ fn is_kernel_thread(pid: i32) -> bool {
     flags.is_some_and(|flags: u64| flags & PF_KTHREAD != 0)
 }
 
-/// What a thread is at that does not stop, in words.
-pub fn of_stopping(pid: i32, tid: i32) -> String {
+/// Why a thread does not stop, for messages.
+pub fn why_not_stopped(pid: i32, tid: i32) -> String {
     if let Some(child) = vfork_child(pid, tid) {
         return format!(
-            "it waits in vfork for child {child}, which has neither ended nor executed a program"
+            "it waits in vfork for child {child}, which has neither exited nor executed a program"
         );
     }
     let state = Status::read(pid, tid).ok().and_then(|status| status.state);

@@ -1,4 +1,4 @@
-//! The scheduler's time slice of the calling thread, and whom it displaces when it wakes.
+//! The scheduler's time slice of the calling thread, and whether it preempts others when it wakes.
 #![allow(unsafe_code)] // reason: sched_setattr has no wrapper
 
 use std::io;
@@ -22,7 +22,7 @@ const _: () = assert!(size_of::<Attributes>() == 48);
 /// Asks for slices of `ns` nanoseconds (0: the kernel's choice) for the calling thread and what it
 /// starts. A thread with short slices runs sooner when it wakes, and no longer in all
 /// (EEVDF, Linux 6.12; without effect before).
-pub fn request(ns: u64) -> io::Result<()> {
+pub fn request_slice(ns: u64) -> io::Result<()> {
     // SAFETY: reads the nice value, which the call below would reset.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let size = size_of::<Attributes>() as u32;
@@ -30,24 +30,24 @@ pub fn request(ns: u64) -> io::Result<()> {
     set(&attributes)
 }
 
-/// As long as it lives, the calling thread displaces nobody when it is woken: it waits for a
-/// processor that is free, or for its turn (`SCHED_BATCH`).
+/// While it exists, the calling thread does not preempt others when it wakes: it waits for a free
+/// processor, or for its turn (`SCHED_BATCH`).
 #[derive(Debug)]
-pub struct Patience {
+pub struct NoPreemption {
     before: Option<Attributes>,
 }
 
-impl Patience {
+impl NoPreemption {
     /// Begins it. A thread under another policy than the usual one stays as it is.
-    pub fn begin() -> Patience {
+    pub fn begin() -> NoPreemption {
         let before = attributes().filter(|own| own.policy == libc::SCHED_OTHER as u32);
-        let patient = |own: &Attributes| Attributes { policy: libc::SCHED_BATCH as u32, ..*own };
-        let before = before.filter(|own| set(&patient(own)).is_ok());
-        Patience { before }
+        let batch = |own: &Attributes| Attributes { policy: libc::SCHED_BATCH as u32, ..*own };
+        let before = before.filter(|own| set(&batch(own)).is_ok());
+        NoPreemption { before }
     }
 }
 
-impl Drop for Patience {
+impl Drop for NoPreemption {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             let _ = set(before);
@@ -58,13 +58,13 @@ impl Drop for Patience {
 fn attributes() -> Option<Attributes> {
     let mut own = Attributes::default();
     let size = size_of::<Attributes>();
-    // SAFETY: the kernel writes as many bytes as it is told.
+    // SAFETY: the kernel writes at most `size` bytes.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut own, size, 0) };
     (got == 0).then_some(own)
 }
 
 fn set(attributes: &Attributes) -> io::Result<()> {
-    // SAFETY: the kernel reads the attributes, whose size they tell.
+    // SAFETY: the kernel reads the attributes, which hold their size.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, attributes as *const _, 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -74,14 +74,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends_and_leaves_the_slice_as_it_was() {
-        request(3_000_000).unwrap();
+    fn it_ends_and_leaves_the_slice_as_it_was() {
+        request_slice(3_000_000).unwrap();
         let before = attributes().unwrap();
-        let patience = Patience::begin();
+        let calm = NoPreemption::begin();
         let during = attributes().unwrap();
         assert_eq!(during.policy, libc::SCHED_BATCH as u32);
         assert_eq!((during.runtime, during.nice), (before.runtime, before.nice));
-        drop(patience);
+        drop(calm);
         let after = attributes().unwrap();
         assert_eq!((after.policy, after.runtime), (before.policy, before.runtime));
     }

@@ -1,4 +1,4 @@
-//! Who else has what the processes of an image have open.
+//! Other processes that have open what the processes of an image have open.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dir, Mode, OFlags, readlinkat};
 
-use super::table::{Entry, Kind};
-use super::terminal;
-use super::unnamed;
+use super::pty;
+use super::table::{DELETED, Entry, Kind};
 
 /// Links of pipes, sockets and files without a name among `entries` that a process other than
 /// `pids` has open as well. A process that may not be looked into counts as one that has none.
@@ -27,11 +26,11 @@ pub fn links(
         .map(|entry| entry.link.as_str())
         .collect();
     // A deleted file's link may be another's, too, and another process's link to it differ.
-    let unnamed = entries.iter().filter(|entry| unnamed::is_unnamed(entry));
-    let unnamed: Vec<_> = unnamed.map(|entry| (unnamed::identity(entry), &entry.link)).collect();
+    let unnamed = entries.iter().filter(|entry| entry.is_unnamed());
+    let unnamed: Vec<_> = unnamed.map(|entry| (entry.identity(), &entry.link)).collect();
     // Slaves of the processes' masters, also where another process has the master.
     let slaves: HashMap<u32, String> =
-        terminal::masters(entries).map(|number| (number, terminal::slave_path(number))).collect();
+        pty::masters(entries).map(|number| (number, pty::slave_path(number))).collect();
     let mut found = HashSet::new();
     if own.is_empty() && unnamed.is_empty() && slaves.is_empty() {
         return found;
@@ -45,7 +44,7 @@ pub fn links(
             found.insert(link);
         } else if !slaves.is_empty() && link.ends_with("/ptmx") {
             found.extend(master_at(&path).and_then(|number| slaves.get(&number).cloned()));
-        } else if !unnamed.is_empty() && link.ends_with(unnamed::MARK) {
+        } else if !unnamed.is_empty() && link.ends_with(DELETED) {
             let identity = fs::metadata(path).map(|inode| (inode.dev(), inode.ino()));
             let same = unnamed.iter().filter(|(own, _)| identity.as_ref().is_ok_and(|i| i == own));
             found.extend(same.map(|(_, link)| (*link).clone()));

@@ -1,9 +1,9 @@
 //! What killed checkpointers have left in a process: stubs, and threads in them.
 //!
-//! A thread that cannot run (its cgroup is frozen, a signal has stopped it) stays where the killed
-//! checkpointer had it, and the next one finds it there: its registers are not its own, and follow
-//! from the data of the stub. A thread that could run has come back, unless a signal handler began
-//! on the way: its return leads through the stub, which has to stay as it is until then.
+//! A thread that cannot run (its cgroup is frozen, or a signal has stopped it) stays where the
+//! killed checkpointer had it, and the next one finds it there: its registers are not its own, and
+//! follow from the data of the stub. A thread that could run has come back, unless a signal handler
+//! began on the way: its return leads through the stub, which has to stay as it is until then.
 
 use std::path::Path;
 
@@ -13,19 +13,23 @@ use farfork_sys::{kcmp, memory};
 
 use super::stub::{self, Data};
 use crate::error::{CheckpointError, doing};
-use crate::freeze::Frozen;
 use crate::maps::Mapping;
+use crate::stopped::StoppedProcess;
 
-/// Gives threads that a killed checkpointer has left in a stub their own registers and masks
-/// again. Comes before everything else that is done to the process or read of it but its mappings.
-/// Returns where a scratch page is left, which is not the process's own.
-pub fn heal(frozen: &Frozen, mappings: &[Mapping]) -> Result<Option<(u64, u64)>, CheckpointError> {
-    let (pid, vdso) = (frozen.pid(), crate::memory::kernel_range(mappings).1);
+/// Restores the registers and masks of threads that a killed checkpointer has left in a stub. It
+/// must run before everything else but reading the mappings: the registers are not the process's
+/// own until then. Returns the address range of a leftover scratch page, which is not part of the
+/// process.
+pub fn restore_threads(
+    stopped: &StoppedProcess,
+    mappings: &[Mapping],
+) -> Result<Option<(u64, u64)>, CheckpointError> {
+    let (pid, vdso) = (stopped.pid(), crate::memory::kernel_range(mappings).1);
     if vdso.0 == vdso.1 {
-        return Ok(None); // nobody has made a call in it
+        return Ok(None); // no checkpointer has made a call in it
     }
     let code = read(pid, vdso)?;
-    for tid in frozen.tids() {
+    for tid in stopped.tids() {
         let registers = ptrace::registers(*tid).map_err(doing(pid, "read the registers"))?;
         let within = |at: &usize| {
             let start = vdso.0 + *at as u64;
@@ -37,7 +41,7 @@ pub fn heal(frozen: &Frozen, mappings: &[Mapping]) -> Result<Option<(u64, u64)>,
             if let Some(page) = data.scratch().filter(|page| is_scratch(mappings, *page)) {
                 mark(pid, page)?; // as long as the thread would unmap it
             }
-            bring_back(pid, *tid, &data, &registers)?;
+            restore_thread(pid, *tid, &data, &registers)?;
             poke(pid, vdso.0 + at as u64 + stub::OWNER, 0)?;
         }
     }
@@ -53,7 +57,7 @@ fn is_scratch(mappings: &[Mapping], page: u64) -> bool {
     })
 }
 
-/// Marks a scratch page so that it is found if nobody is left to unmap it.
+/// Marks a scratch page so that the next checkpointer finds it if this one dies.
 pub fn mark(pid: i32, page: u64) -> Result<(), CheckpointError> {
     poke(pid, page + stub::SCRATCH_MARK, stub::MAGIC)
 }
@@ -65,7 +69,7 @@ fn poke(pid: i32, address: u64, word: u64) -> Result<(), CheckpointError> {
 }
 
 /// The mask differs from the thread's own only while it is in the stub, and so comes first.
-fn bring_back(
+fn restore_thread(
     pid: i32,
     tid: i32,
     data: &Data,
@@ -85,13 +89,13 @@ pub fn read(pid: i32, vdso: (u64, u64)) -> Result<Vec<u8>, CheckpointError> {
     Ok(code)
 }
 
-/// A place for a stub that no thread needs, by its offset in the vDSO.
-pub fn free_place(frozen: &Frozen, vdso: &[u8]) -> Result<usize, CheckpointError> {
-    let pid = frozen.pid();
+/// The offset in the vDSO of a place for a stub that no thread needs.
+pub fn free_place(stopped: &StoppedProcess, vdso: &[u8]) -> Result<usize, CheckpointError> {
+    let pid = stopped.pid();
     let mut error = CheckpointError::NoVdso { pid };
     for at in stub::places(vdso) {
         let Some(data) = Data::read(&vdso[at..]) else { return Ok(at) };
-        match data.owner().filter(|tid| may_return(frozen, *tid, &data)) {
+        match data.owner().filter(|tid| may_return(stopped, *tid, &data)) {
             None => return Ok(at),
             Some(tid) => error = CheckpointError::Returning { pid, tid },
         }
@@ -101,13 +105,13 @@ pub fn free_place(frozen: &Frozen, vdso: &[u8]) -> Result<usize, CheckpointError
 
 /// Whether a thread that is not in the stub may come back to it: a handler has another mask than
 /// the code that it has interrupted.
-fn may_return(frozen: &Frozen, tid: i32, data: &Data) -> bool {
-    if frozen.tids().contains(&tid) {
+fn may_return(stopped: &StoppedProcess, tid: i32, data: &Data) -> bool {
+    if stopped.tids().contains(&tid) {
         return ptrace::signal_mask(tid).is_ok_and(|mask| mask != data.mask());
     }
     // Another process in the same memory, which is not stopped.
     let is_there = Path::new(&format!("/proc/{tid}")).exists();
-    is_there && kcmp::shares_memory(frozen.pid(), tid).unwrap_or(false)
+    is_there && kcmp::shares_memory(stopped.pid(), tid).unwrap_or(false)
 }
 
 /// A scratch page that a killed checkpointer has left.

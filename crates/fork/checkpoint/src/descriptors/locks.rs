@@ -1,17 +1,23 @@
 //! Locks and leases on a file, and the signals it sends.
 
 use farfork_image::model::{Lock, LockKind, Notice, OpenFile};
-use farfork_sys::owner::{self, Owner};
+use farfork_sys::fcntl_owner::{self, SignalTarget};
 
-use super::error::{Stop, asking, refuse, refuse_detail, unexpected};
+use super::error::{CaptureError, kernel_error, refuse, refuse_detail, unexpected};
 use super::subject::Subject;
 use super::table::Entry;
 use crate::refuse::causes;
 
 const ASYNC: u32 = libc::O_ASYNC as u32;
 
-/// What a description holds: locks and leases with their processes, and whom it signals.
-pub type Held = (Vec<(i32, Lock)>, Option<Notice>);
+/// What a description holds besides its kind.
+#[derive(Debug, Default)]
+pub struct HeldLocks {
+    /// Locks and leases, with their processes.
+    pub locks: Vec<(i32, Lock)>,
+    /// The process or group that it signals.
+    pub notice: Option<Notice>,
+}
 
 /// What the description behind `group`, descriptors of one or several processes, holds besides its
 /// kind; `file` is what it was captured as, number `index` of the model. The kernel shows a
@@ -21,7 +27,7 @@ pub fn collect(
     subject: &Subject,
     file: &OpenFile,
     index: u32,
-) -> Result<Held, Stop> {
+) -> Result<HeldLocks, CaptureError> {
     let mut locks = Vec::new();
     let mut last = None;
     for entry in group {
@@ -37,19 +43,20 @@ pub fn collect(
     }
     let is_async = group[0].info.flags & ASYNC != 0;
     if !is_async && locks.iter().all(|(_, lock)| lock.kind != LockKind::Lease) {
-        return Ok((locks, None));
+        return Ok(HeldLocks { locks, notice: None });
     }
     if file.flags().is_none() {
         return Err(refuse(causes::descriptors::ASYNC_OUTSIDE));
     }
-    Ok((locks, Some(notice(group[0], subject, index, is_async)?)))
+    let notice = Some(notice(group[0], subject, index, is_async)?);
+    Ok(HeldLocks { locks, notice })
 }
 
-fn own_locks(entry: &Entry, file: &OpenFile, index: u32) -> Result<Vec<Lock>, Stop> {
+fn own_locks(entry: &Entry, file: &OpenFile, index: u32) -> Result<Vec<Lock>, CaptureError> {
     let mut locks = Vec::new();
     for line in entry.info.values("lock") {
         let lock = parse(line, index).ok_or_else(|| {
-            Stop::from(unexpected(entry.pid, format!("locks of fd {}", entry.fd)))
+            CaptureError::from(unexpected(entry.pid, format!("locks of fd {}", entry.fd)))
         })?;
         check(&lock, line, file)?;
         locks.push(lock);
@@ -73,7 +80,7 @@ fn parse(line: &str, file: u32) -> Option<Lock> {
     Some(Lock { file, kind, is_write: mode == "WRITE", start, length })
 }
 
-fn check(lock: &Lock, line: &str, file: &OpenFile) -> Result<(), Stop> {
+fn check(lock: &Lock, line: &str, file: &OpenFile) -> Result<(), CaptureError> {
     if file.flags().is_none() {
         return Err(refuse_detail("a lock", causes::files::LOCK_OUTSIDE));
     }
@@ -89,16 +96,21 @@ fn check(lock: &Lock, line: &str, file: &OpenFile) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whom the description signals: processes and groups of the image are carried.
-fn notice(entry: &Entry, subject: &Subject, file: u32, is_async: bool) -> Result<Notice, Stop> {
-    let failed = || asking(subject.pid, format!("whom fd {} signals", entry.fd));
+/// The process or group that the description signals. Those of the image are carried.
+fn notice(
+    entry: &Entry,
+    subject: &Subject,
+    file: u32,
+    is_async: bool,
+) -> Result<Notice, CaptureError> {
+    let failed = || kernel_error(subject.pid, format!("the process that fd {} signals", entry.fd));
     let description = subject.open(entry)?;
-    let signal = owner::signal(&description).map_err(failed())?;
-    let ids = &subject.surroundings.ids;
-    let owner = match owner::of(&description).map_err(failed())? {
-        Owner::Process(pid) => ids.process(pid).map(|pid| pid as i32),
-        Owner::Group(group) => ids.group(group).map(|group| -(group as i32)),
-        Owner::Other => None,
+    let signal = fcntl_owner::signal(&description).map_err(failed())?;
+    let ids = &subject.context.ids;
+    let owner = match fcntl_owner::target(&description).map_err(failed())? {
+        SignalTarget::Process(pid) => ids.process(pid).map(|pid| pid as i32),
+        SignalTarget::Group(group) => ids.group(group).map(|group| -(group as i32)),
+        SignalTarget::Other => None,
     };
     let owner = owner.ok_or_else(|| refuse(causes::descriptors::ASYNC_OTHER))?;
     Ok(Notice { file, owner, signal, is_async })

@@ -1,4 +1,4 @@
-//! Whom an open file signals (`F_SETOWN`, `F_SETSIG`).
+//! The process, group or thread that an open file signals (`F_SETOWN`, `F_SETSIG`).
 #![allow(unsafe_code)] // reason: no crate we use has F_GETOWN_EX and F_GETSIG
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,28 +10,28 @@ const F_GETOWN_EX: libc::c_int = 16;
 const F_OWNER_PID: libc::c_int = 1;
 const F_OWNER_GROUP: libc::c_int = 2;
 
-/// Who is signalled, as seen here.
+/// What is signalled, by its id here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum SignalTarget {
     /// A process.
     Process(i32),
     /// A process group.
     Group(i32),
-    /// A thread, or nobody.
+    /// A thread, or nothing.
     Other,
 }
 
-/// Who is signalled.
-pub fn of(file: impl AsFd) -> Result<Owner, Errno> {
+/// What an open file signals.
+pub fn target(file: impl AsFd) -> Result<SignalTarget, Errno> {
     // struct f_owner_ex: type, pid.
     let mut owner = [0 as libc::c_int; 2];
     // SAFETY: the kernel writes two ints to `owner`.
     let result = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), F_GETOWN_EX, owner.as_mut_ptr()) };
     check(result).map(|_| match owner {
-        [_, 0] => Owner::Other,
-        [F_OWNER_PID, pid] => Owner::Process(pid),
-        [F_OWNER_GROUP, group] => Owner::Group(group),
-        _ => Owner::Other,
+        [_, 0] => SignalTarget::Other,
+        [F_OWNER_PID, pid] => SignalTarget::Process(pid),
+        [F_OWNER_GROUP, group] => SignalTarget::Group(group),
+        _ => SignalTarget::Other,
     })
 }
 

@@ -1,12 +1,12 @@
-//! Who is whose child, and in which sessions and groups: what of it a clone can have.
+//! Parents, sessions and process groups of the processes, as far as a clone can have them.
 //!
 //! ```text
 //!  session or group ─┬─ its leader is a member                    kept
 //!                    ├─ its leader has ended, nobody outside      kept, under the id it has
-//!                    │  of the family is in it
+//!                    │  of the tree is in it
 //!                    └─ else it comes from outside                0: the clone's own surroundings
 //! ```
-//! Invariant: no more than one session and one group come from outside, so that those who were
+//! Invariant: no more than one session and one group come from outside, so that processes that were
 //! apart in the parent are apart in the clone.
 
 use std::collections::BTreeSet;
@@ -16,73 +16,73 @@ use std::path::Path;
 use farfork_image::model::{Kinship, Member, Process};
 
 use crate::error::CheckpointError;
-use crate::family::{Family, Relative};
 use crate::ids::Ids;
 use crate::refuse::{Refusals, causes};
 use crate::stat::{self, Stat};
+use crate::tree::{StoppedTree, TreeProcess};
 use farfork_sys::status::Status;
 
-/// Kinship of a family, looked at once.
-pub struct Kin<'f> {
-    family: &'f Family,
-    known: Vec<Known>,
-    outside: Outside,
+/// Kinship of a tree, looked at once.
+pub struct ProcessTopology<'f> {
+    tree: &'f StoppedTree,
+    known: Vec<MemberIds>,
+    outside: OutsideIds,
 }
 
 /// Session and group of a member, by their ids here and in the innermost PID namespace.
-struct Known {
+struct MemberIds {
     own: u32,
-    session: Circle,
-    group: Circle,
+    session: SessionOrGroupId,
+    group: SessionOrGroupId,
 }
 
 /// A session or group.
 #[derive(Clone, Copy)]
-struct Circle {
+struct SessionOrGroupId {
     here: u32,
     inner: u32,
 }
 
-/// Sessions and groups of processes that are no members.
+/// Sessions and groups of processes outside of the tree.
 #[derive(Default)]
-struct Outside {
+struct OutsideIds {
     sessions: BTreeSet<u32>,
     groups: BTreeSet<u32>,
 }
 
-impl<'f> Kin<'f> {
+impl<'f> ProcessTopology<'f> {
     /// Looks at all members.
-    pub fn of(family: &'f Family) -> Result<Kin<'f>, CheckpointError> {
-        let known = family.members().iter().map(Known::of).collect::<Result<Vec<_>, _>>()?;
-        let circles = || known.iter().flat_map(|known| [known.session, known.group]);
-        let is_leaderless = circles().any(|circle| !family.has(circle.here as i32));
-        let outside = if is_leaderless { Outside::of(family) } else { Outside::default() };
-        Ok(Kin { family, known, outside })
+    pub fn read(tree: &'f StoppedTree) -> Result<ProcessTopology<'f>, CheckpointError> {
+        let known = tree.members().iter().map(MemberIds::read).collect::<Result<Vec<_>, _>>()?;
+        let ids = || known.iter().flat_map(|known| [known.session, known.group]);
+        let is_leaderless = ids().any(|id| !tree.has(id.here as i32));
+        let outside = if is_leaderless { OutsideIds::read(tree) } else { OutsideIds::default() };
+        Ok(ProcessTopology { tree, known, outside })
     }
 
-    /// Place of the member with this index.
-    pub fn place(&self, index: usize) -> Result<Kinship, CheckpointError> {
-        let relative = &self.family.members()[index];
-        let (known, stat) = (&self.known[index], Stat::read(relative.pid)?);
+    /// Kinship of the member with this index.
+    pub fn kinship(&self, index: usize) -> Result<Kinship, CheckpointError> {
+        let process = &self.tree.members()[index];
+        let (known, stat) = (&self.known[index], Stat::read(process.pid)?);
         let exit_signal = stat.field(stat::EXIT_SIGNAL) as u32;
         Ok(Kinship {
-            parent: relative.parent.map(|parent| parent as u32),
+            parent: process.parent.map(|parent| parent as u32),
             exit_signal: if index == 0 { libc::SIGCHLD as u32 } else { exit_signal },
             session: self.kept(known.session, &self.outside.sessions),
             group: self.kept(known.group, &self.outside.groups),
-            ended: relative.frozen.is_none().then(|| stat.field(stat::WAIT_STATUS) as i32),
+            ended: process.stopped.is_none().then(|| stat.field(stat::WAIT_STATUS) as i32),
         })
     }
 
     /// A member that has ended.
     pub fn ended(&self, index: usize) -> Result<Member, CheckpointError> {
         let process = Process { pid: self.known[index].own, ..Process::default() };
-        Ok(Member { kinship: self.place(index)?, process, ..Member::default() })
+        Ok(Member { kinship: self.kinship(index)?, process, ..Member::default() })
     }
 
     /// Ids of all members, and of the groups that a clone has.
     pub fn ids(&self) -> Ids {
-        let members = self.family.members().iter().zip(&self.known);
+        let members = self.tree.members().iter().zip(&self.known);
         let processes = members.map(|(member, known)| (member.pid, known.own)).collect();
         let groups = self.known.iter().map(|known| known.group);
         let groups = groups
@@ -92,18 +92,17 @@ impl<'f> Kin<'f> {
         Ids { processes, groups }
     }
 
-    fn kept(&self, circle: Circle, outside: &BTreeSet<u32>) -> u32 {
-        let is_kept = circle.inner != 0
-            && (self.family.has(circle.here as i32)
-                || !outside.contains(&circle.here) && !exists(circle.here));
-        if is_kept { circle.inner } else { 0 }
+    fn kept(&self, id: SessionOrGroupId, outside: &BTreeSet<u32>) -> u32 {
+        let is_kept = id.inner != 0
+            && (self.tree.has(id.here as i32) || !outside.contains(&id.here) && !exists(id.here));
+        if is_kept { id.inner } else { 0 }
     }
 
     /// Refuses what would be mixed up.
     pub fn check(&self, refusals: &mut Refusals) {
         let (mut sessions, mut groups) = (BTreeSet::new(), BTreeSet::new());
-        for (known, relative) in self.known.iter().zip(self.family.members()) {
-            refusals.about(relative.pid);
+        for (known, process) in self.known.iter().zip(self.tree.members()) {
+            refusals.about(process.pid);
             let session = self.kept(known.session, &self.outside.sessions);
             let group = self.kept(known.group, &self.outside.groups);
             let is_second = |all: &mut BTreeSet<u32>, here: u32| all.insert(here) && all.len() > 1;
@@ -122,30 +121,30 @@ impl<'f> Kin<'f> {
     }
 
     /// Whether the process that made a group is a member, but no longer of the group.
-    fn has_left(&self, group: Circle) -> bool {
-        let members = self.known.iter().zip(self.family.members());
+    fn has_left(&self, group: SessionOrGroupId) -> bool {
+        let members = self.known.iter().zip(self.tree.members());
         let mut maker = members.filter(|(_, member)| member.pid == group.here as i32);
         maker.any(|(known, _)| known.group.here != group.here)
     }
 }
 
-impl Known {
-    fn of(relative: &Relative) -> Result<Known, CheckpointError> {
-        let status = Status::read(relative.pid, relative.pid)?;
-        Ok(Known {
+impl MemberIds {
+    fn read(process: &TreeProcess) -> Result<MemberIds, CheckpointError> {
+        let status = Status::read(process.pid, process.pid)?;
+        Ok(MemberIds {
             own: status.innermost_pid,
-            session: Circle { here: status.session_here, inner: status.session },
-            group: Circle { here: status.group_here, inner: status.group },
+            session: SessionOrGroupId { here: status.session_here, inner: status.session },
+            group: SessionOrGroupId { here: status.group_here, inner: status.group },
         })
     }
 }
 
-impl Outside {
-    fn of(family: &Family) -> Outside {
+impl OutsideIds {
+    fn read(tree: &StoppedTree) -> OutsideIds {
         let names = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        let others = pids.filter(|pid| !family.has(*pid));
-        let mut outside = Outside::default();
+        let others = pids.filter(|pid| !tree.has(*pid));
+        let mut outside = OutsideIds::default();
         for stat in others.filter_map(|pid| Stat::read(pid).ok()) {
             outside.sessions.insert(stat.field(stat::SESSION) as u32);
             outside.groups.insert(stat.field(stat::GROUP) as u32);

@@ -9,16 +9,15 @@ use std::rc::Rc;
 
 use farfork_sys::unix_diag::UnixSocket;
 
-use super::connection::{Connections, Kept};
+use super::connection::{Connections, KeptConnections};
 use super::error::DescriptorError;
 use super::fdinfo::O_PATH;
 use super::handle::Handles;
 use super::in_flight::{InFlight, Queue};
 use super::network::Network;
-use super::outside;
-use super::table::{Entry, Kind};
-use super::terminal;
-use super::unnamed::{self, Identity};
+use super::other_processes;
+use super::pty;
+use super::table::{Entry, Identity, Kind};
 use crate::ids::Ids;
 
 /// How often each end of a pipe is open in the processes, as separate descriptions.
@@ -35,7 +34,7 @@ pub struct PipeEnds {
 }
 
 /// All processes of an image, as far as descriptors are concerned.
-pub struct Surroundings {
+pub struct TreeContext {
     /// Ids of all of them.
     pub ids: Ids,
     /// Those that live.
@@ -44,7 +43,7 @@ pub struct Surroundings {
     /// What waits at sockets with descriptors.
     queues: RefCell<HashMap<u64, Queue>>,
     /// Their connections, where they are to go on.
-    kept: Option<Rc<Kept>>,
+    kept: Option<Rc<KeptConnections>>,
     pipes: HashMap<u64, PipeEnds>,
     sockets: HashSet<u64>,
     shared: HashSet<String>,
@@ -55,44 +54,46 @@ pub struct Surroundings {
     unix: HashMap<u32, UnixSocket>,
 }
 
-impl Surroundings {
+impl TreeContext {
     /// Looks around processes `pids`, whose descriptors are `entries` in `groups`. To these it adds
     /// what is in flight.
-    pub fn of(
+    pub fn collect(
         pids: &[i32],
         ids: &Ids,
         network: &Network,
-        (entries, groups): (&mut Vec<Entry>, &mut Vec<Vec<usize>>),
+        entries: &mut Vec<Entry>,
+        groups: &mut Vec<Vec<usize>>,
         connections: Connections,
-    ) -> Result<Surroundings, DescriptorError> {
+    ) -> Result<TreeContext, DescriptorError> {
         let leaders = leaders(entries, groups);
         let has_sockets = leaders.iter().any(|entry| entry.kind() == Kind::Socket);
         let unix = if has_sockets { network.unix_sockets()? } else { HashMap::new() };
-        let handles = Handles::of(pids)?;
+        let handles = Handles::open_all(pids)?;
         let InFlight { queues, files } = InFlight::find(&handles, &leaders, &unix)?;
         groups.extend((entries.len()..).map(|index| vec![index]).take(files.len()));
         entries.extend(files);
         let leaders = self::leaders(entries, groups);
         let (pipes, sockets) = (pipe_ends(&leaders), sockets(&leaders));
         // Looked at before this process opens connections itself.
-        let shared =
-            outside::links(pids, &leaders, |entry| is_within(entry, &pipes, &sockets, &unix));
+        let shared = other_processes::links(pids, &leaders, |entry| {
+            is_within(entry, &pipes, &sockets, &unix)
+        });
         let kept = match connections {
             Connections::End => None,
             Connections::GoOn => {
                 let root = pids.first().copied().unwrap_or_default();
-                Kept::silence(&handles, root, network.namespace()?, &leaders)?
+                KeptConnections::silence(&handles, root, network.namespace()?, &leaders)?
             }
         };
-        Ok(Surroundings {
+        Ok(TreeContext {
             ids: ids.clone(),
             pids: pids.to_vec(),
             handles,
             queues: queues.into(),
             kept: kept.map(Rc::new),
             unnamed: unnamed_files(&leaders),
-            terminals: terminal::masters(&leaders).collect(),
-            slaves: terminal::slaves(entries).collect(),
+            terminals: pty::masters(&leaders).collect(),
+            slaves: pty::slaves(entries).collect(),
             pipes,
             sockets,
             shared,
@@ -111,7 +112,7 @@ impl Surroundings {
     }
 
     /// The connections of the processes, where they are to go on.
-    pub fn kept(&self) -> Option<&Rc<Kept>> {
+    pub fn kept(&self) -> Option<&Rc<KeptConnections>> {
         self.kept.as_ref()
     }
 
@@ -152,7 +153,7 @@ impl Surroundings {
         self.sockets.contains(&u64::from(inode))
     }
 
-    /// What the kernel tells of the Unix socket with this inode.
+    /// What the kernel shows of the Unix socket with this inode.
     pub fn unix_socket(&self, inode: u32) -> Option<&UnixSocket> {
         self.unix.get(&inode)
     }
@@ -200,8 +201,8 @@ fn pipe_ends(entries: &[&Entry]) -> HashMap<u64, PipeEnds> {
 
 fn unnamed_files(entries: &[&Entry]) -> Vec<Identity> {
     let mut files: Vec<Identity> = Vec::new();
-    for entry in entries.iter().filter(|entry| unnamed::is_unnamed(entry)) {
-        let identity = unnamed::identity(entry);
+    for entry in entries.iter().filter(|entry| entry.is_unnamed()) {
+        let identity = entry.identity();
         if !files.contains(&identity) {
             files.push(identity);
         }

@@ -1,8 +1,8 @@
-//! Pages that a clone has in common with its image, where it matters who touches them.
+//! Pages that a clone has in common with its image, where a read by farfork would show.
 //!
-//! To read them from the process would map them there. Whoever watches it would take it that the
-//! program has touched them; where its pages are supplied one by one, it would get copies of all.
-//! They are read from the pool that the clone maps.
+//! To read them from the process would map them there. A profile would then count them as accessed
+//! by the program; a clone whose pages are supplied one by one would get copies of all. They are
+//! read from the pool that the clone maps.
 
 use std::fs::File;
 
@@ -12,44 +12,46 @@ use farfork_sys::memory::{PAGE_FILE, pages_with_content};
 use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
-use crate::memory::{Run, is_profiled};
+use crate::memory::is_profiled;
+use crate::runs::Run;
 
-/// Part of a process's memory, and what it shows of the pool, if it does.
+/// A run of a process's memory, and its bytes in the pool if it is mapped from there.
 pub type Piece<'p> = (Run, Option<&'p [u8]>);
 
-/// Where a process shows its image, as far as it is watched or supplied there.
+/// Where a clone maps its image and the mapping is profiled, or its pages are supplied one by one.
 #[derive(Default)]
-pub struct Shown {
+pub struct ImageBackedPages {
     pool: Option<Pool>,
     /// First address, address after the last, offset in the pool; in address order.
     runs: Vec<(u64, u64, u64)>,
 }
 
-impl Shown {
-    /// Looks at the mappings of a process that stands still.
-    pub fn of(
+impl ImageBackedPages {
+    /// Looks at the mappings of a stopped process.
+    pub fn find(
         pid: i32,
         mappings: &[Mapping],
         ancestor: Option<&Ancestor>,
-    ) -> Result<Shown, CheckpointError> {
-        let Some(ancestor) = ancestor else { return Ok(Shown::default()) };
+    ) -> Result<ImageBackedPages, CheckpointError> {
+        let Some(ancestor) = ancestor else { return Ok(ImageBackedPages::default()) };
         let is_it = |mapping: &&Mapping| {
             ancestor.serves(mapping) || ancestor.backs(mapping) && is_profiled(pid, mapping)
         };
         let mut found = mappings.iter().filter(is_it).peekable();
         if found.peek().is_none() {
-            return Ok(Shown::default());
+            return Ok(ImageBackedPages::default());
         }
-        let mut shown = Shown { pool: Some(Pool::open(&ancestor.path)?), runs: Vec::new() };
+        let mut image_pages =
+            ImageBackedPages { pool: Some(Pool::open(&ancestor.path)?), runs: Vec::new() };
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))
             .map_err(|_| CheckpointError::Proc { pid, what: "the page map" })?;
         for mapping in found {
             let pages = pages_with_content(&pagemap, mapping.start, mapping.end)
                 .map_err(doing(pid, "find the pages in use (PAGEMAP_SCAN, Linux 6.7)"))?;
             let own = pages.into_iter().filter(|run| run.categories & PAGE_FILE == 0);
-            shown.add(mapping, own.map(|run| (run.start, run.end)));
+            image_pages.add(mapping, own.map(|run| (run.start, run.end)));
         }
-        Ok(shown)
+        Ok(image_pages)
     }
 
     /// All of a mapping but the pages that are the process's own.
@@ -89,9 +91,9 @@ mod tests {
     #[test]
     fn what_is_shown_is_a_mapping_without_the_pages_of_ones_own() {
         let mapping = Mapping { start: 10, end: 20, offset: 100, ..Mapping::default() };
-        let mut shown = Shown::default();
-        shown.add(&mapping, [(10, 11), (14, 16)].into_iter());
-        shown.add(&Mapping { start: 20, end: 22, offset: 7, ..Mapping::default() }, [].into_iter());
-        assert_eq!(shown.runs, [(11, 14, 101), (16, 20, 106), (20, 22, 7)]);
+        let mut pages = ImageBackedPages::default();
+        pages.add(&mapping, [(10, 11), (14, 16)].into_iter());
+        pages.add(&Mapping { start: 20, end: 22, offset: 7, ..Mapping::default() }, [].into_iter());
+        assert_eq!(pages.runs, [(11, 14, 101), (16, 20, 106), (20, 22, 7)]);
     }
 }
