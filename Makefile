@@ -1,6 +1,6 @@
 # Every target sets up what it needs; the work is in setup/.
 .POSIX:
-.PHONY: help run test test-long bench lint clean setup
+.PHONY: help run test test-long bench lint package clean setup
 
 help:
 	@echo "make run        set up, build, and start farfork with sample functions"
@@ -8,6 +8,7 @@ help:
 	@echo "make test-long  the same with soaks, long fuzzing and guests in QEMU"
 	@echo "make bench      measure; tables and plots go to bench/results/"
 	@echo "make lint       formatting, clippy, ruff and the style tests"
+	@echo "make package    build a wheel and a Debian package below build/package/"
 	@echo "make clean      remove build products and the Python environment"
 
 setup:
@@ -32,6 +33,9 @@ bench: setup
 
 lint: setup
 	@setup/test.sh lint
+
+package: setup
+	@setup/package.sh
 
 clean:
 	cargo clean

@@ -6,7 +6,7 @@ import table
 
 Row = dict[str, Any]
 Rows = dict[tuple[str, str], Row]
-# A cache, a latency, and how many misses are waited for at the same time.
+# A cache, a latency, and the number of overlapping misses.
 Column = tuple[str, int, int]
 
 POLICIES = ["mow", "hybrid", "moa"]
@@ -48,7 +48,7 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def functions(rows: Rows) -> list[str]:
-    """Return the functions that were looked at."""
+    """Return the functions that were measured."""
     return list(dict.fromkeys(case.split("/")[0] for case, _ in rows))
 
 
@@ -58,7 +58,7 @@ def case(start: str, cache: str, latency: int, overlap: int) -> str:
 
 
 def _by_latency() -> list[Column]:
-    # Of local memory, what overlaps is measured already.
+    # For local memory, overlap makes no difference.
     local = [(LARGE, LOCAL, SHOWN[0])]
     others = [(LARGE, latency, overlap) for latency in LATENCIES[:-1] for overlap in SHOWN]
     return others + local + [(SMALL, DEVICE, overlap) for overlap in SHOWN]

@@ -62,7 +62,7 @@ def draw(report: dict[str, Any], paths: list[Path]) -> None:
 
 
 def title(figure: plt.Figure, report: dict[str, Any]) -> None:
-    """Write above a picture what was measured on."""
+    """Write the machine above a picture."""
     machine = report["machine"]
     figure.suptitle(
         f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}; farfork "

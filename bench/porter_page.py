@@ -60,7 +60,7 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def scenarios(rows: Rows) -> list[str]:
-    """Return what platforms were put through."""
+    """Return the scenarios."""
     return list(dict.fromkeys(case.split("/")[0] for case, _ in rows))
 
 

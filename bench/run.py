@@ -26,8 +26,8 @@ import tiering_plots
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
-# The program, and what QEMU loads.
-PACKAGES = ["farfork-cli", "farfork-caches-qemu"]
+# The program, its benchmarks, and the plugin that QEMU loads.
+PACKAGES = ["farfork-cli", "farfork-bench", "farfork-caches-qemu"]
 BENCHMARKS = ["fork", "features", "tiering", "porter", "porter-slow-pool", "gateway", "latency"]
 
 
@@ -61,7 +61,7 @@ def _run(program: Path, name: str, quick: bool) -> dict[str, Any]:
     command = [program, "bench", name, "--json", *(["--quick"] if quick else [])]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
     if done.returncode != 0:
-        sys.exit(f"bench/run.py: farfork bench {name} failed; its own words are above")
+        sys.exit(f"bench/run.py: farfork bench {name} failed (see above)")
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 

@@ -59,7 +59,7 @@ def plain(report: dict[str, Any]) -> str:
 
 
 def features(report: dict[str, Any]) -> str:
-    """Return the page of what each kind of thing costs a restore."""
+    """Return the page with the costs of each kind of thing in a restore."""
     rows = report["rows"]
     lines = ["# farfork bench features", "", machine(report), ""]
     if report["quick"]:
@@ -108,7 +108,7 @@ def _digits(value: float) -> str:
 
 
 def machine(report: dict[str, Any]) -> str:
-    """Return what it ran on, in one line."""
+    """Return the machine, in one line."""
     it = report["machine"]
     guest = f" virtual machine ({it['virtualised']})," if it["virtualised"] else ""
     return (
@@ -148,7 +148,7 @@ def _starts(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def cell(row: dict[str, Any] | None) -> str:
-    """Return a median with its interval, or why there is none."""
+    """Return a median with its interval, or the reason why it was not measured."""
     if row is None:
         return ""
     if row["n"] == 0:

@@ -140,7 +140,7 @@ def _breakdown(axes: Axes, rows: Rows, function: str) -> None:
 
 
 def _parts(rows: Rows, case: str) -> list[float] | None:
-    """Return the parts of a first call in ms; what no start told lies with faults and caches."""
+    """Return the parts of a first call in ms. Faults and caches include unknown parts."""
 
     def of(metric: str) -> float | None:
         row = rows.get((case, metric))

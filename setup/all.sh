@@ -1,7 +1,7 @@
 #!/bin/bash
 set -eu
-# Sets up everything: system packages, the Rust toolchain, the Python environment.
-# With --tests also what only tests need. Quick where all of it is there already.
+# Sets up everything: system packages, the Rust toolchain, the Python environment; with --tests also what
+# only tests need. Does nothing for parts that are set up already.
 
 cd "$(dirname "$0")/.."
 setup/system.sh "$@"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Adds to .venv what plotting the benchmarks needs, an emulator, and a CRIU to compare with where one
-# can be had. Does nothing when they are there already.
+# Installs what benchmarks need: packages for plots in .venv, an emulator, and a CRIU if one is
+# available. Does nothing if they are installed already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 setup/system.sh --bench
-setup/criu.sh || echo "setup/bench.sh: the tables will say that CRIU was not measured" >&2
+setup/criu.sh || echo "setup/bench.sh: continuing without CRIU: benchmarks will not measure it" >&2
 
 lock=setup/requirements-bench.lock
 stamp=.venv/farfork-bench-stamp
@@ -17,7 +17,7 @@ fi
 if ! .venv/bin/python -m pip install --quiet --no-deps --disable-pip-version-check \
     --root-user-action=ignore --require-hashes --only-binary :all: -r "$lock" >"$log" 2>&1; then
     cat "$log" >&2
-    echo "setup/bench.sh: installing $lock failed (see above)" >&2
+    echo "setup/bench.sh: cannot install $lock (see above)" >&2
     exit 1
 fi
 cp "$lock" "$stamp"

@@ -1,11 +1,11 @@
 #!/bin/bash
 set -euo pipefail
-# Fuzzes every reader, or those that are named, for 120 seconds each, or FARFORK_FUZZ_SECONDS. Part of
+# Fuzzes all readers, or the named ones, for 120 seconds each, or FARFORK_FUZZ_SECONDS. Part of
 # `make test-long`; `make test` runs the same targets on their seeds (crates/storage/image/tests/it/replay.rs).
 #
-# libFuzzer comes with the crate libfuzzer-sys, and the compiler's coverage pass is a stable option:
-# so neither cargo-fuzz nor a nightly compiler is needed. They would add the address sanitizer,
-# which has little to find here: the readers are safe Rust.
+# Neither cargo-fuzz nor a nightly compiler is needed: libFuzzer is in the crate libfuzzer-sys, and the
+# compiler's coverage pass is a stable option. They would add the address sanitizer, which finds little
+# here, because the readers are safe Rust.
 
 cd "$(dirname "$0")/.."
 seconds=${FARFORK_FUZZ_SECONDS:-120}
@@ -22,7 +22,7 @@ readonly coverage="-Cpasses=sancov-module --cfg fuzzing
     -Cllvm-args=-sanitizer-coverage-pc-table
     -Cllvm-args=-sanitizer-coverage-trace-compares"
 
-# With --target, the flags are for the targets alone and not for what runs while they are built.
+# With --target, the flags apply to the targets only, not to build scripts.
 RUSTFLAGS=$coverage cargo build --locked --release --target "$host" \
     --manifest-path fuzz/Cargo.toml --bins
 
@@ -33,12 +33,12 @@ export TMPDIR=$place
 
 for name in "${names[@]}"; do
     echo "fuzzing $name for $seconds s"
-    # What is found lies beside the logs; the corpus stays for the next run.
+    # Failing inputs are written beside the logs. The corpus is kept for the next run.
     "$CARGO_TARGET_DIR/$host/release/$name" -max_total_time="$seconds" -timeout=5 \
         -rss_limit_mb=1024 -max_len=65536 -print_final_stats=1 \
         -artifact_prefix="$build/$name-" "fuzz/corpus/$name" >"$build/$name.log" 2>&1 || {
         tail -40 "$build/$name.log"
-        echo "$name: to see it again: $CARGO_TARGET_DIR/$host/release/$name $build/$name-..."
+        echo "$name failed; to reproduce: $CARGO_TARGET_DIR/$host/release/$name $build/$name-..."
         exit 1
     }
     sed -n 's/^stat::number_of_executed_units: */  runs: /p' "$build/$name.log"

@@ -1,4 +1,4 @@
-"""Pins each setup/requirements*.in into the .lock beside it, with hashes.
+"""Pin each setup/requirements*.in into the .lock beside it, with hashes.
 
 Run it with the pip of Python 3.11 on x86-64 Linux, the platform the hashes are for:
     .venv/bin/python setup/lock.py

@@ -1,6 +1,6 @@
 #!/bin/bash
 set -eu
-# Installs OpenWhisk's JavaScript client below build/, for tests alone. Quick where it is there already.
+# Installs OpenWhisk's JavaScript client below build/, for tests. Does nothing if it is installed already.
 
 cd "$(dirname "$0")/.."
 source=python/tests/openwhisk
@@ -12,7 +12,7 @@ cp "$source/package.json" "$source/package-lock.json" "$place"
 log=$place/npm.log
 if ! (cd "$place" && npm ci --no-audit --no-fund --ignore-scripts) >"$log" 2>&1; then
     cat "$log" >&2
-    echo "setup/npm.sh: installing OpenWhisk's client failed (see above)" >&2
+    echo "setup/npm.sh: cannot install OpenWhisk's client (see above)" >&2
     exit 1
 fi
 cp "$source/package-lock.json" "$place/installed"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv and build/models. Does nothing when they are up to date, says nothing
-# unless a step fails. Needs Python 3.11; as root, installs Debian's venv module if missing.
+# Creates .venv and build/models. Does nothing if they are up to date, and prints only failures. Needs
+# Python 3.11. As root, installs Debian's venv module if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,7 @@ inputs=(setup/python.sh setup/requirements.lock setup/requirements-source.lock s
     python/pyproject.toml)
 log=build/setup-python.log
 
-# Runs a step; shows its output only when it fails.
+# Runs a step. Prints its output only if it fails.
 step() {
     local what=$1
     shift
@@ -24,7 +24,7 @@ step() {
 is_python_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
 has_venv() { "$1" -c 'import ensurepip, venv; ensurepip.version()' 2>/dev/null; }
 
-# Prints each Python 3.11 there is: Debian's, what PATH has, pyenv's own.
+# Prints each Python 3.11: Debian's, the one in PATH, pyenv's.
 pythons() {
     local candidate
     for candidate in /usr/bin/python3.11 "$(command -v python3.11 || true)" \
@@ -33,7 +33,7 @@ pythons() {
     done
 }
 
-# Prints the first Python 3.11 that can make virtual environments.
+# Prints the first Python 3.11 that can create virtual environments.
 find_python() {
     local candidate
     for candidate in $(pythons); do
@@ -59,14 +59,14 @@ make_venv() {
     [[ -n $(find_python) ]] || install_venv
     python=$(find_python)
     if [[ -z $python ]]; then
-        echo "setup/python.sh: Python 3.11 cannot make a venv; install python3.11-venv" >&2
+        echo "setup/python.sh: Python 3.11 cannot create a venv; install python3.11-venv" >&2
         exit 1
     fi
     rm -rf "$venv"
-    step "making $venv" "$python" -m venv "$venv"
+    step "creating $venv" "$python" -m venv "$venv"
 }
 
-# The lock is a closed list: --no-deps keeps out what it leaves out on purpose.
+# The lock is complete. --no-deps keeps out dependencies that it omits on purpose.
 install_packages() {
     local pip=("$venv/bin/python" -m pip install --quiet --no-deps --disable-pip-version-check
         --root-user-action=ignore)

@@ -1,15 +1,15 @@
 #!/bin/bash
 set -euo pipefail
-# Fetches Debian kernels for tests/qemu, one for each suite that is named, and unpacks them below
-# build/qemu/SUITE: vmlinuz, modules/*.ko, and modules/order, in which they are loaded. Nothing of
-# them is installed, and apt's own lists and sources are left alone. Quick where it is there already.
-# Ends with 3, and the reason, where a kernel cannot be had.
+# Downloads Debian kernels for tests/qemu, one for each named suite, and unpacks them below
+# build/qemu/SUITE: vmlinuz, modules/*.ko, and modules/order, the order in which modules are loaded.
+# Nothing is installed, and apt's own lists and sources stay unchanged. Does nothing for kernels that
+# are unpacked already. Exits with 3 and the reason if a kernel is not available.
 
 cd "$(dirname "$0")/.."
 readonly here=$PWD/build/qemu
 readonly archive=http://deb.debian.org/debian
 readonly keys=/usr/share/keyrings/debian-archive-keyring.gpg
-# For persistent memory, the file systems that map it directly, and devices that do.
+# For persistent memory, file systems with DAX, and DAX devices.
 readonly modules=(nfit nd_pmem dax_pmem device_dax ext4 xfs unix_diag)
 
 unavailable() {
@@ -17,7 +17,7 @@ unavailable() {
     exit 3
 }
 
-# apt with lists of its own.
+# Options for apt with separate lists.
 readonly apt_state=$here/apt
 apt_options=(
     -o "Dir::Etc::SourceList=$apt_state/sources.list" -o Dir::Etc::SourceParts=/dev/null
@@ -32,10 +32,10 @@ update_lists() {
         echo "deb [signed-by=$keys] $archive $suite main"
     done >"$apt_state/sources.list"
     timeout 300 apt-get "${apt_options[@]}" -q=2 update >/dev/null 2>&1 ||
-        unavailable "no list of packages from $archive; is this machine online?"
+        unavailable "cannot download the list of packages from $archive; is this machine online?"
 }
 
-# The package of a suite's newest kernel, as its metapackage tells.
+# The package of a suite's newest kernel, from the metapackage.
 newest() {
     apt-cache "${apt_options[@]}" show --no-all-versions "linux-image-amd64/$1" 2>/dev/null |
         sed -n 's/^Depends: .*\(linux-image-[^ ,]*\).*/\1/p' | head -1
@@ -48,18 +48,18 @@ unpack() {
     echo "setup: fetching $package"
     local work
     work=$(mktemp -d -p "$here")
-    # Since Linux 6.19 the kernel and its modules are in packages of their own.
+    # Since Linux 6.19 the kernel and its modules are separate packages.
     local part deb
     for part in image binary modules; do
         part=${package/linux-image/linux-$part}
         apt-cache "${apt_options[@]}" show "$part" >/dev/null 2>&1 || continue
         (cd "$work" && timeout 600 apt-get "${apt_options[@]}" -q=2 download "$part") ||
-            unavailable "$part cannot be fetched"
+            unavailable "cannot download $part"
     done
     for deb in "$work"/*.deb; do
         dpkg-deb -x "$deb" "$work/root"
     done
-    # Where modules lie differs between releases.
+    # The directory of modules differs between releases.
     local base=$work/root
     [ -d "$base/lib/modules" ] || base=$work/root/usr
     local release
@@ -67,7 +67,7 @@ unpack() {
     depmod -b "$base" "$release" 2>/dev/null
     mkdir -p "$work/kernel/modules"
     find "$work/root" -name 'vmlinuz*' -exec cp {} "$work/kernel/vmlinuz" \; -quit
-    [ -s "$work/kernel/vmlinuz" ] || unavailable "$package holds no kernel"
+    [ -s "$work/kernel/vmlinuz" ] || unavailable "$package contains no kernel"
     local module file name
     for module in "${modules[@]}"; do
         modprobe -C /dev/null -d "$base" -S "$release" --show-depends "$module" |

@@ -1,16 +1,16 @@
-"""Sums up the steps of setup/test.sh; the last line is "N passed, N failed".
+"""Sum up the steps of setup/test.sh; the last line is "N passed, N failed".
 
-A step is NAME.log, its output, and NAME.status, its exit status. Where the output counts
-tests, these count; where it does not, the step is one test. A step that fails without a
-failed test, because a test program died or did not build, counts as one failure.
+A step is NAME.log, its output, and NAME.status, its exit status. If the output counts tests, these
+are added up. Otherwise the step is one test. A step that fails without a failed test, because a
+test program died or did not build, counts as one failure.
 
-Skipped is what is ignored from the start, and what finds as it runs that it cannot be made
-here, which cargo counts as passed. Why, is told before the sums:
+Skipped tests are those that are ignored, and those that find while running that the machine lacks
+something, which cargo counts as passed. The reasons are printed before the sums:
 
-    skipped: REASON [TEST]     by a test that cargo takes for one that passed
-    SKIPPED: REASON            by a step, of what it has left out
-    SKIPPED N tests: REASON    by a program of tests/, of what it counts as ignored
-    SKIPPED [N] PLACE: REASON  by pytest, of what it counts as skipped
+    skipped: REASON [TEST]     from a test that cargo counts as passed
+    SKIPPED: REASON            from a step, for what it left out
+    SKIPPED N tests: REASON    from a program of tests/, for tests it counts as ignored
+    SKIPPED [N] PLACE: REASON  from pytest, for tests it counts as skipped
 """
 
 import re
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 CARGO = re.compile(r"^test result: \S+ (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 PYTEST = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", re.MULTILINE)
-# What tests of cargo that passed have printed looks the same, but comes after "successes:".
+# The output of passed tests looks the same, but follows "successes:".
 FAILURES = re.compile(
     r"^failures:\n(.*?)(?=^failures:$|^test result: |\Z)", re.MULTILINE | re.DOTALL
 )
@@ -42,7 +42,7 @@ SLOWEST = 20
 
 
 class Count(NamedTuple):
-    """Tests by what became of them."""
+    """Numbers of tests by result."""
 
     passed: int = 0
     failed: int = 0
@@ -66,7 +66,7 @@ def count(log: str) -> Count:
 
 
 def judge(log: str, status: int) -> Count:
-    """Decide what one step adds to the sum."""
+    """Return what one step adds to the sum."""
     counted = count(log)
     if status != 0 and counted.failed == 0:
         return counted._replace(failed=1)
@@ -74,17 +74,17 @@ def judge(log: str, status: int) -> Count:
 
 
 def reports(log: str) -> list[str]:
-    """Collect what failed tests of cargo said, the end of it where it is long."""
-    said = [
+    """Collect the output of failed tests of cargo, or the end of it if it is long."""
+    outputs = [
         (name, text.strip().splitlines())
         for failures in FAILURES.findall(log)
         for name, text in REPORT.findall(failures)
     ]
-    return ["\n".join([f"---- {name}", *lines[-REPORT_LINES:]]) for name, lines in said]
+    return ["\n".join([f"---- {name}", *lines[-REPORT_LINES:]]) for name, lines in outputs]
 
 
 def reasons(log: str) -> Counter[str]:
-    """Count for what reasons tests were skipped."""
+    """Count skipped tests by reason."""
     found = Counter(PASSED_OVER.findall(log) + LEFT_OUT.findall(log))
     for ignored, skipped, reason in COUNTED.findall(log):
         found[reason] += int(ignored or skipped)
@@ -112,12 +112,12 @@ def seconds(folder: Path, name: str) -> str:
 
 
 def main(folder: Path) -> int:
-    """Print the sum of all steps; 0 if nothing failed."""
+    """Print the sum of all steps. Return 0 if nothing failed."""
     logs = {
         path: path.with_suffix(".log").read_text(errors="replace")
         for path in sorted(folder.glob("*.status"))
     }
-    # Thousands of lines may have passed since.
+    # They were printed before, perhaps thousands of lines above.
     for report in (report for log in logs.values() for report in reports(log)):
         print(f"{report}\n")
     for reason, number in sum(map(reasons, logs.values()), Counter()).most_common():

@@ -1,4 +1,4 @@
-"""Tests of the sum at the end of `make test`."""
+"""Tests of the summary at the end of `make test`."""
 
 # ruff: noqa: D101, D102, PT009 (unittest, because it runs before there is an environment)
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from summary import Count, count, judge, main, reasons, reports, seconds, slowest
 
-# What cargo shows of tests that passed, and a program of tests/ of its own.
+# Output of passed tests by cargo, and by a program of tests/.
 SHOWN = """
 successes:
 
@@ -45,13 +45,13 @@ class Counting(unittest.TestCase):
         log = "Ran 6 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=1)\n"
         self.assertEqual(count(log), Count(passed=2, failed=3, skipped=1))
 
-    def test_what_finds_that_it_cannot_be_made_has_not_passed(self) -> None:
+    def test_a_test_that_skips_itself_has_not_passed(self) -> None:
         self.assertEqual(count(SHOWN + CARGO.format(3, 0)), Count(passed=1, skipped=3))
 
     def test_a_step_may_leave_something_out(self) -> None:
         self.assertEqual(judge("SKIPPED: tests in QEMU: no kernel\n", 0), Count(skipped=1))
 
-    def test_what_is_ignored_is_not_counted_twice(self) -> None:
+    def test_ignored_tests_are_not_counted_twice(self) -> None:
         log = "SKIPPED 4 tests: no runc\nSKIPPED [2] tests/test_a.py:9: no node\n"
         self.assertEqual(count(log + CARGO.format(1, 0)), Count(passed=1, skipped=1))
 
@@ -93,19 +93,19 @@ class Judging(unittest.TestCase):
 
 
 class Reasons(unittest.TestCase):
-    def test_each_is_told_once_with_its_number(self) -> None:
+    def test_each_reason_is_listed_once_with_its_number(self) -> None:
         log = "SKIPPED 4 tests: no runc\nSKIPPED: no runc\nSKIPPED [2] tests/test_a.py:9: no node\n"
         expected = {"no runc": 5, "no node": 2, "needs root": 1, "no place: /x": 1}
         self.assertEqual(reasons(log + SHOWN), expected)
 
 
 class Reports(unittest.TestCase):
-    def test_what_failed_tests_said_is_repeated(self) -> None:
+    def test_output_of_failed_tests_is_repeated(self) -> None:
         log = "failures:\n\n---- a::b ----\nsaw 1\n\n---- c ----\nsaw 2\n\n\nfailures:\n    a::b\n"
         self.assertEqual(reports(log + CARGO.format(0, 2)), ["---- a::b\nsaw 1", "---- c\nsaw 2"])
         self.assertEqual(reports(CARGO.format(3, 0)), [])
 
-    def test_what_passed_tests_said_is_not(self) -> None:
+    def test_output_of_passed_tests_is_not(self) -> None:
         failures = "failures:\n\n---- c stdout ----\nsaw 2\n\n\nfailures:\n    c\n\n"
         log = SHOWN + failures + CARGO.format(2, 1)
         self.assertEqual(reports(log + SHOWN + CARGO.format(2, 0)), ["---- c stdout\nsaw 2"])
@@ -121,21 +121,21 @@ class Totals(unittest.TestCase):
                 Path(name, f"{step}.log").write_text(log)
                 Path(name, f"{step}.status").write_text(f"{status}\n")
             status, lines = main(Path(name)), out.getvalue().splitlines()
-            self.told = lines[:-1]
+            self.lines = lines[:-1]
             return status, lines[-1]
 
     def test_everything_adds_up(self) -> None:
         steps = {"format": ("", 0), "cargo": (CARGO.format(5, 0), 0)}
         self.assertEqual(self.total(**steps), (0, "6 passed, 0 failed"))
 
-    def test_why_tests_were_skipped_is_told_most_first(self) -> None:
+    def test_reasons_are_sorted_by_number(self) -> None:
         steps = {"cargo": (SHOWN + CARGO.format(5, 0), 0), "pytest": ("SKIPPED: no place: /x\n", 0)}
         self.assertEqual(self.total(**steps), (0, "3 passed, 0 failed"))
         self.assertEqual(
-            self.told[:2], ["    2 skipped: no place: /x", "    1 skipped: needs root"]
+            self.lines[:2], ["    2 skipped: no place: /x", "    1 skipped: needs root"]
         )
         self.assertEqual(
-            self.told[-1].split(), ["all", "3", "passed", "0", "failed", "4", "skipped"]
+            self.lines[-1].split(), ["all", "3", "passed", "0", "failed", "4", "skipped"]
         )
 
     def test_one_failed_step_fails_the_whole(self) -> None:

@@ -1,30 +1,30 @@
 #!/bin/bash
 set -eu
-# Installs the Debian packages that farfork needs and that are missing.
-# With --tests also what only tests need, with --bench what only benchmarks do.
+# Installs missing Debian packages that farfork needs; with --tests also those for tests, and with
+# --bench those for benchmarks.
 
 packages=(build-essential git iproute2 libjemalloc2 libmimalloc2.0 python3 python3-venv runc)
 if [ "${1:-}" = --tests ] || [ "${1:-}" = --bench ]; then
-    # An emulated processor, whose cache misses can be counted.
+    # An emulated processor, to count cache misses.
     packages+=(qemu-user)
 fi
 if [ "${1:-}" = --tests ]; then
-    # Runtimes whose processes are checkpointed in tests: any version will do.
+    # Runtimes whose processes are checkpointed in tests, in any version.
     packages+=(gcc-multilib musl-tools)
     command -v go >/dev/null || packages+=(golang-go)
     command -v node >/dev/null || packages+=(nodejs)
     command -v npm >/dev/null || packages+=(npm)
     command -v javac >/dev/null || packages+=(default-jdk-headless)
     command -v ruby >/dev/null || packages+=(ruby)
-    # Servers to clone. The first package holds one without making it a service.
+    # Servers to clone. redis-tools contains the server without a service.
     packages+=(redis-tools sqlite3)
     [ -x /usr/sbin/nginx ] || packages+=(nginx-light)
     [ -x /usr/lib/postgresql/15/bin/initdb ] || packages+=(postgresql-15)
-    # A browser that looks at the dashboard.
+    # A browser for tests of the dashboard.
     packages+=(chromium chromium-driver)
-    # Guests with media that this machine lacks, and what is packed for them.
+    # Guests with media that this machine lacks, and tools for them.
     if [ -n "${FARFORK_TEST_LONG:-}" ]; then
-        packages+=(busybox-static cpio e2fsprogs kmod ndctl qemu-system-x86 xz-utils)
+        packages+=(busybox-static cpio debootstrap e2fsprogs kmod ndctl qemu-system-x86 xz-utils)
     fi
 fi
 
@@ -47,7 +47,7 @@ if [ "$(id -u)" -ne 0 ]; then
     exit 1
 fi
 
-# Servers are installed as programs: none is started, now or when the machine starts.
+# Servers are installed as programs: they are not started, now or at boot.
 policy=/usr/sbin/policy-rc.d
 start_no_services() {
     [ ! -e "$policy" ] || return 0
@@ -69,8 +69,7 @@ export DEBIAN_FRONTEND=noninteractive
 start_no_services
 if ! { apt-get -q=2 update && apt-get -q=2 install --no-install-recommends "${missing[@]}"; } >/dev/null
 then
-    echo "setup: could not install ${missing[*]}; is this machine online?" >&2
-    echo "setup: apt-get's own words are above; farfork needs these packages" >&2
+    echo "setup: cannot install ${missing[*]} (see above); is this machine online?" >&2
     exit 1
 fi
 disable_services

@@ -1,14 +1,15 @@
 #!/bin/bash
 set -euo pipefail
-# Runs every check, goes on after a failed one, and ends with why tests were skipped, and "N passed, N failed".
-# With "lint" only those that run nothing of farfork. Logs are kept in build/test/.
+# Runs all checks, also after a failed one. Prints at the end why tests were skipped, and
+# "N passed, N failed". With "lint", runs only the checks that do not run farfork. Logs are kept in
+# build/test/.
 
 cd "$(dirname "$0")/.."
 logs=build/test
 rm -rf "$logs"
 mkdir -p "$logs"
 
-# A step is one check; where its output counts tests, these are summed up instead. Wall time is noisy on a shared
+# A step is one check; if its output counts tests, these are added up instead. Wall time is noisy on a shared
 # machine, so the processors' time is kept, too (NAME.cpu: user and system seconds of what the step waited for).
 step() {
     local name=$1
@@ -71,16 +72,15 @@ step summary python3 -m unittest discover --start-directory setup --pattern '*_t
 if [ "${1:-}" = lint ]; then
     step tidy cargo test --package farfork-tidy
 else
-    # Tests too: what they need of other crates is not compiled twice then, with other features.
+    # With tests: otherwise other crates would be compiled again for them, with other features.
     step build cargo build --workspace --all-targets
-    # With the output of tests that passed: it says which of them could not be made here. No crate has
-    # examples in its documentation that run.
+    # With the output of passed tests, which contains the reasons of skipped ones. There are no doctests.
     cargo=(cargo test --workspace --lib --bins --tests --no-fail-fast -- --show-output)
     pytest=(.venv/bin/python -m pytest --durations 20)
-    # Functions' processes, OOM kills, and what is left: some count on the whole machine, and are alone.
+    # Tests of isolation, of OOM kills and the soak observe the whole machine, and run alone.
     alone=(python/tests/test_{isolation,memory,soak}.py)
     if [ -d python ]; then
-        # Most tests wait most of the time: what cargo runs and what pytest runs go side by side.
+        # Most tests wait most of the time, so cargo's and pytest's run side by side.
         beside pytest "${pytest[@]}" python --numprocesses 3 --dist loadfile "${alone[@]/#/--ignore=}"
         step cargo "${cargo[@]}"
         await pytest
@@ -90,9 +90,10 @@ else
     fi
     if [ -n "${FARFORK_TEST_LONG:-}" ]; then
         step qemu tests/qemu/run.sh
+        step package tests/package/run.sh
         step fuzz setup/fuzz.sh
     else
-        echo "SKIPPED: guests in QEMU and fuzzing: FARFORK_TEST_LONG=1 (make test-long) has them" |
+        echo "SKIPPED: guests in QEMU, packages and fuzzing: FARFORK_TEST_LONG=1 (make test-long) has them" |
             tee "$logs/long.log"
         echo 0 >"$logs/long.status"
     fi

@@ -1,9 +1,8 @@
-"""The server of a function that is a program of its own, begun in a container that is as new.
+"""The server of a function that is a program of its own, started in a new container.
 
-`farfork bench porter` puts this behind a first line that names the interpreter, and before a last
-one that has it serve a function's code. It is farfork's action server in all that it answers and
-prints, so that little but the start differs from functions of the kind `python`: programs are
-connected to anew for each call.
+`farfork bench porter` puts a first line with the interpreter before this, and a last line that
+serves a function's code after it. The server answers and prints like farfork's action server. Only
+the start differs from functions of the kind `python`, and each call uses a new connection.
 """
 
 import os
@@ -17,7 +16,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 class _Program(Action):
-    """An action server that has its code: a program is told none."""
+    """An action server with its own code: a program gets none in `/init`."""
 
     def __init__(self, listener: Listener, code: str) -> None:
         super().__init__(listener)
@@ -30,5 +29,5 @@ class _Program(Action):
 
 
 def _serve(code: str) -> None:
-    """Serve `code` where programs that speak the action interface are looked for."""
+    """Serve `code` at the address of programs with the action interface."""
     _Program(Listener.bind_tcp("127.0.0.1", 8080), code).serve()

@@ -1,10 +1,10 @@
-// What it costs to wake a process, and nothing else: it sleeps on a socket and answers every
-// message with the time at which it ran again.
+// Measures the wake-up of a process alone: it sleeps on a socket and answers every message with the
+// time at which it ran again.
 //
 // usage: sleeper FD MEGABYTES
 //
-// It has touched MEGABYTES of memory before. An answer is CLOCK_MONOTONIC in nanoseconds, as 8
-// bytes; so is the first, which tells that it sleeps from now on.
+// It has touched MEGABYTES of memory before. An answer is CLOCK_MONOTONIC in nanoseconds, in 8 bytes.
+// The first one is sent without a message, when it begins to sleep.
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-"""What a pool slower than memory would add to a function's calls, waited for in the function.
+"""Delays of a pool that is slower than memory, added to the calls of a function.
 
-`farfork bench porter-slow-pool` puts this behind a function's code, with a last line by which
-`main` waits. How long it waits is modelled; that it keeps a processor busy meanwhile is what a
-processor does that waits for memory.
+`farfork bench porter-slow-pool` appends this to a function's code, with a last line that makes
+`main` wait. The time is modelled. The wait is a busy loop, as a processor is busy while it waits
+for memory.
 """
 
 import json
@@ -15,18 +15,17 @@ import farfork
 
 _Main = Callable[[dict[str, Any]], dict[str, Any]]
 
-# Mappings of which the first are looked at: the program's own and its heap are among them.
+# How much of smaps is read: enough for the program's own mappings and its heap.
 _SMAPS_BYTES = 16 << 10
 
 
 def _slowed(main: _Main, name: str, path: str) -> _Main:
-    """Return `main`, waiting in a clone's calls for what the file at `path` tells."""
-    # Seconds: what the next call waits, and what those after it do.
+    """Return `main` with the delays in the file at `path`, in calls of clones."""
+    # Seconds that the next call waits, and the calls after it.
     waits = [0.0, 0.0]
-    # Seconds that calls wait once what they read has become local while the clone ran; nothing if
-    # they wait for nothing of the kind.
+    # Seconds that calls wait after promotion of the pages that they read. None if there is none.
     promoted: float | None = None
-    # Pages of its own, and pages of the pool, after the last call.
+    # Local pages, and pages of the pool, after the last call.
     own, mapped = 0, 0
 
     @farfork.after_restore
@@ -34,16 +33,16 @@ def _slowed(main: _Main, name: str, path: str) -> _Main:
         nonlocal promoted, own, mapped
         waits[:], promoted, own, mapped = [0.0, 0.0], None, 0, 0
         try:
-            told = json.loads(Path(path).read_text())
+            delays = json.loads(Path(path).read_text())
         except FileNotFoundError:
             return
-        waits[:] = [us / 1e6 for us in _added_us(told, name)]
-        if not told["copied_page_us"] and not _is_served():
-            promoted = told["served"][name][1] / 1e6
+        waits[:] = [us / 1e6 for us in _added_us(delays, name)]
+        if not delays["copied_page_us"] and not _is_served():
+            promoted = delays["served"][name][1] / 1e6
 
     def slowed(args: dict[str, Any]) -> dict[str, Any]:
         nonlocal promoted, own, mapped
-        # Between calls nothing else makes pages of the pool its own.
+        # Only promotion makes pages local between calls.
         if promoted is not None and mapped and _pages("RssAnon") - own > mapped // 4:
             waits[:], promoted = [promoted, promoted], None
         result = main(args)
@@ -58,11 +57,11 @@ def _slowed(main: _Main, name: str, path: str) -> _Main:
     return slowed
 
 
-def _added_us(told: dict[str, Any], name: str) -> tuple[float, float]:
-    if page_us := told["copied_page_us"]:
-        # All of its own pages were copied.
+def _added_us(delays: dict[str, Any], name: str) -> tuple[float, float]:
+    if page_us := delays["copied_page_us"]:
+        # All local pages were copied.
         return _pages("RssAnon") * page_us, 0.0
-    first, later = told["served" if _is_served() else "mapped"][name]
+    first, later = delays["served" if _is_served() else "mapped"][name]
     return first, later
 
 
@@ -77,7 +76,7 @@ def _pages(kind: str) -> int:
 
 
 def _is_served() -> bool:
-    """Tell whether pages are supplied one by one: memory is registered for that ("ui")."""
+    """Return whether a page service supplies pages: userfaultfd marks memory by "ui"."""
     with Path("/proc/self/smaps").open() as smaps:
         lines = smaps.read(_SMAPS_BYTES).splitlines()
     return any(line.startswith("VmFlags:") and " ui" in line for line in lines)

@@ -30,7 +30,7 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     """Return how many vertices lie how far from `{"source"}`, and a digest of the order."""
     source = int(args.get("source", 0))
     if not 0 <= source < VERTICES:
-        raise ValueError(f"no vertex {source}; give 0 to {VERTICES - 1}")
+        raise ValueError(f"unknown vertex {source}; give 0 to {VERTICES - 1}")
     order, starts, _ = _GRAPH.bfs(source)
     digest = hashlib.sha256(b"".join(v.to_bytes(4, "little") for v in order)).hexdigest()
     levels = [b - a for a, b in itertools.pairwise(starts)]

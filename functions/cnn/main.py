@@ -46,7 +46,7 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     """
     data = _PHOTOGRAPHS.get(str(args.get("photograph", "china")))
     if data is None:
-        raise ValueError(f"no such photograph; give one of {', '.join(sorted(_PHOTOGRAPHS))}")
+        raise ValueError(f"unknown photograph; give one of {', '.join(sorted(_PHOTOGRAPHS))}")
     side, dx, dy = (int(args.get(name, 0)) for name in ("side", "dx", "dy"))
     image = Image.open(BytesIO(data)).convert("RGB")
     side = side or min(image.size)

@@ -48,7 +48,7 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     """Return `{"embeddings": [[384 numbers] per text], "tokens", "model"}` for `{"texts"}`."""
     texts = args.get("texts")
     if not texts or not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
-        raise ValueError("texts is no list of strings; give at least one")
+        raise ValueError("texts is not a list of strings; give at least one")
     encodings = _tokenizer.encode_batch(texts)
     mask = np.array([encoding.attention_mask for encoding in encodings], np.int64)
     ids = np.array([encoding.ids for encoding in encodings], np.int64)

@@ -38,7 +38,7 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     """Return the page about `{"country"}` for `{"visitor"}`: its size, digest and title."""
     country = pycountry.countries.get(alpha_2=str(args.get("country", "FR")))
     if country is None:
-        raise ValueError(f"no country {args.get('country')}; give two letters of ISO 3166-1")
+        raise ValueError(f"unknown country {args.get('country')}; give two letters of ISO 3166-1")
     page = _PAGE.render(
         country=country,
         visitor=str(args.get("visitor", "<nobody>")),

@@ -12,7 +12,7 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     key = hashlib.sha256(str(args.get("key", "")).encode()).digest()
     secret = pyaes.AESModeOfOperationCTR(key).encrypt(text)
     if pyaes.AESModeOfOperationCTR(key).decrypt(secret) != text:
-        raise RuntimeError("what was decrypted is not what was encrypted")
+        raise RuntimeError("the decrypted text differs from the original")
     return {"digest": hashlib.sha256(secret).hexdigest(), "bytes": len(secret)}
 
 

@@ -24,11 +24,11 @@ _READ_BYTES = 1 << 16
 
 
 class NoAnswerError(ConnectionError):
-    """The runtime could not be reached, took too long, or hung up."""
+    """The runtime could not be reached, timed out, or closed the connection."""
 
 
 class CallError(RuntimeError):
-    """The runtime answered that the call failed; `trace` is the function's traceback."""
+    """The call failed; `trace` is the function's traceback."""
 
     def __init__(self, answer: Message) -> None:
         super().__init__(answer.get("error", "failed without a reason"))
@@ -52,7 +52,7 @@ class Client:
         return self.call("run", args=args or {})["result"]
 
     def prepare(self) -> Message:
-        """Make the process ready for a checkpoint; all its connections end."""
+        """Prepare the process for a checkpoint; closes all its connections."""
         return self._last_call("prepare")
 
     def status(self) -> Message:
@@ -78,12 +78,12 @@ class Client:
                 self._socket = self._connect_once(deadline)
             except (FileNotFoundError, ConnectionRefusedError, BlockingIOError) as error:
                 if time.monotonic() >= deadline:
-                    reason = f"connecting to {self._path}: {error.strerror}; is its runtime up?"
+                    reason = f"cannot connect to {self._path}: {error.strerror}; start its runtime"
                     raise NoAnswerError(reason) from error
                 time.sleep(_RETRY_S)
 
     def close(self) -> None:
-        """Hang up; a later call connects again."""
+        """Close the connection; a later call connects again."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -112,7 +112,7 @@ class Client:
 
     def _last_call(self, op: str) -> Message:
         answer = self.call(op)
-        # The other end hangs up after its answer: only then is it done.
+        # The runtime closes the connection when it is done, after its answer.
         with suppress(OSError):
             while self._socket is not None and self._socket.recv(_READ_BYTES):
                 pass
@@ -128,7 +128,9 @@ class Client:
             self.close()  # a late answer must not be taken for the next one
             if isinstance(error, NoAnswerError):
                 raise
-            reason = f"calling {self._path} ({message['op']}): {error}; see the runtime's stderr"
+            reason = (
+                f"cannot call {self._path} ({message['op']}): {error}; see the runtime's stderr"
+            )
             raise NoAnswerError(reason) from error
 
     def _send_and_receive(self, message: Message) -> Message:
@@ -139,7 +141,9 @@ class Client:
         while True:
             data = self._socket.recv(_READ_BYTES)
             if not data:
-                raise NoAnswerError(f"calling {self._path} ({message['op']}): it hung up")
+                raise NoAnswerError(
+                    f"cannot call {self._path} ({message['op']}): it closed the connection"
+                )
             if lines := self._lines.feed(data):
                 return decode(lines[0])
             self._socket.settimeout(max(deadline - time.monotonic(), _RETRY_S))
@@ -148,7 +152,7 @@ class Client:
 def compare_embeddings(
     a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], tolerance: float = 1e-5
 ) -> bool:
-    """Tell whether both hold the same vectors, each number within `tolerance`; NaN never is."""
+    """Return whether both hold the same vectors within `tolerance`; NaN differs from everything."""
     if [len(vector) for vector in a] != [len(vector) for vector in b]:
         return False
     return all(
@@ -163,9 +167,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m farfork.client", description="Call a function."
     )
-    parser.add_argument("socket", help="where its runtime listens")
+    parser.add_argument("socket", help="socket of its runtime")
     parser.add_argument("op", choices=["run", "prepare", "status", "stop"])
-    parser.add_argument("args", nargs="?", type=json.loads, default={}, help="for run: JSON")
+    parser.add_argument(
+        "args", nargs="?", type=json.loads, default={}, help="arguments of run, in JSON"
+    )
     options = parser.parse_args(argv)
     with Client(options.socket) as client:
         do = {"prepare": client.prepare, "status": client.status, "stop": client.stop}.get(

@@ -1,4 +1,4 @@
-"""What a function does around a checkpoint.
+"""Hooks of a function around a checkpoint.
 
 Invariants:
 - before-hooks run in reverse order of registration, after-hooks in order: what

@@ -1,8 +1,8 @@
-"""Memory that is declared hot, so that its pages become local in clones that touch them.
+"""Memory declared hot: its pages become local in clones that touch them.
 
 Invariants:
 - A declared buffer stays where it is: it is kept alive, and cannot be resized.
-- Ranges are told as `farfork checkpoint --hot` and `farfork hot set` take them.
+- Ranges have the format of `farfork checkpoint --hot` and `farfork hot set`.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _View(ctypes.Structure):
-    """`Py_buffer`, which the interpreter fills; it holds the buffer until it is released."""
+    """`Py_buffer`, filled by the interpreter; keeps the buffer alive until it is released."""
 
     _fields_ = [
         ("buf", ctypes.c_void_p),
@@ -27,14 +27,14 @@ class _View(ctypes.Structure):
     ]
 
 
-_SIMPLE = 0  # PyBUF_SIMPLE: bytes in one piece, written or not
+_SIMPLE = 0  # PyBUF_SIMPLE: contiguous bytes, read-only or not
 _views: list[_View] = []
 
 
 def mark_hot(buffer: Any) -> None:
-    """Declare the pages of a buffer hot: bytes, a memoryview, an array of numpy's, in one piece.
+    """Declare the pages of a contiguous buffer hot: bytes, a memoryview, a NumPy array.
 
-    Raises TypeError for what is no buffer, BufferError for one that is not in one piece.
+    Raises TypeError if it is not a buffer, BufferError if it is not contiguous.
     """
     view = _View()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(view), _SIMPLE)
@@ -42,7 +42,7 @@ def mark_hot(buffer: Any) -> None:
 
 
 def hot_ranges() -> list[str]:
-    """Return what has been declared, as START-END in hexadecimal, neighbours joined."""
+    """Return the declared ranges as START-END in hexadecimal, adjacent ones joined."""
     spans = sorted((view.buf, view.buf + view.len) for view in _views if view.len)
     joined: list[tuple[int, int]] = []
     for start, end in spans:

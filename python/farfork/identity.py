@@ -1,21 +1,21 @@
-"""Fresh identity for a clone: everything that would repeat its siblings' draws.
+"""Fresh identity for a clone: reseeds all generators that clones would share.
 
-A clone starts with the same bytes in memory as its siblings and with the same
-pid, so nothing that detects a fork by pid notices. `renew()` reseeds:
+A clone starts with the same memory and the same pid as its siblings, so code that
+detects forks by pid does not notice. `renew()` reseeds:
 
 - `random`'s global generator and `numpy.random`'s legacy global one;
-- `uuid.uuid1`: node, last timestamp, and libuuid's private state (by-passed);
-- `tempfile`'s generator of names, and the one of `multiprocessing`'s semaphores;
+- `uuid.uuid1`: node, last timestamp, and libuuid's private state (bypassed);
+- the name generators of `tempfile` and of `multiprocessing`'s semaphores;
 - OpenSSL's generators (`ssl.RAND_bytes`, TLS keys), in every thread.
 
-Out of reach; a function that needs these distinct registers an after-restore hook:
+Not covered; a function that needs these distinct registers an after-restore hook:
 
-- generators that a function made itself (`random.Random()`, `default_rng()`);
+- generators of the function itself (`random.Random()`, `default_rng()`);
 - hash randomisation (`PYTHONHASHSEED`): fixed when the interpreter starts;
 - generators inside C libraries with a copy of their own (a bundled OpenSSL);
-- `multiprocessing`'s authkey: processes that share it must go on agreeing.
+- `multiprocessing`'s authkey, which processes must go on sharing.
 
-`os.urandom`, `secrets`, `uuid.uuid4` and `random.SystemRandom` ask the kernel.
+`os.urandom`, `secrets`, `uuid.uuid4` and `random.SystemRandom` use the kernel's generator.
 """
 
 import os
@@ -28,15 +28,15 @@ _MULTICAST_BIT = 1 << 40
 
 
 def get_ready() -> None:
-    """Do now what `renew` would have to import, open or set up in each clone."""
+    """Import and set up before the checkpoint what `renew` needs in each clone."""
     if "_ssl" not in sys.modules and _libcrypto_is_mapped():
         import ssl  # noqa: F401, PLC0415 (hashlib alone maps libcrypto; its generators need this)
-    # OpenSSL makes the generator that seeds all others at its first use, in 200 pages of tables.
+    # OpenSSL makes its primary generator at the first use, which writes 200 pages of tables.
     _renew_openssl()
 
 
 def renew() -> None:
-    """Give this process draws of its own; call it in an os.fork() child, too."""
+    """Reseed the generators of this process; also for children of os.fork()."""
     _renew_random()
     _renew_numpy()
     _renew_uuid()
@@ -53,7 +53,7 @@ def _libcrypto_is_mapped() -> bool:
         with open("/proc/self/maps", "rb") as maps:
             return b"/libcrypto.so" in maps.read()
     except OSError:
-        return True  # without /proc: better one import too many
+        return True  # without /proc: one import too many does no harm
 
 
 def _renew_random() -> None:
@@ -67,10 +67,10 @@ def _renew_numpy() -> None:
         return
     generator = random.get_bit_generator()
     if type(generator).__name__ == "MT19937":
-        # numpy.random.seed() does the same and touches twice as many pages.
+        # numpy.random.seed() does the same but touches twice as many pages.
         key = _loaded("numpy").frombuffer(os.urandom(4 * _MT19937_WORDS), "uint32")
         random.set_state(("MT19937", key, _MT19937_WORDS))
-    else:  # set_bit_generator() put it there
+    else:  # set by set_bit_generator()
         random.set_bit_generator(type(generator)())
 
 
@@ -85,7 +85,7 @@ def _renew_uuid() -> None:
 
 def _renew_names() -> None:
     if tempfile := _loaded("tempfile"):
-        tempfile._name_sequence = None  # made anew at the next name
+        tempfile._name_sequence = None  # recreated at the next name
     if semaphores := _loaded("multiprocessing.synchronize"):
         semaphores.SemLock._rand = type(semaphores.SemLock._rand)()
 

@@ -1,8 +1,8 @@
-"""The socket a runtime listens on, and how a clone learns from it that it is one.
+"""The listening socket of a runtime, by which a process detects that it is a clone.
 
-A checkpointed process sits in accept() on fd N. A clone finds another listening
-socket under the same N and is told nothing else; even its pid is its parent's.
-So the runtime remembers which socket it had and compares.
+A process is checkpointed while it blocks in accept() on fd N. A clone has another
+listening socket as fd N; nothing else differs, even its pid is its parent's. So the
+runtime remembers its socket and compares.
 
 Within one boot of one machine no two sockets share a cookie. Machines number their
 sockets independently, from 1, so the kernel's boot id belongs to the identity; where
@@ -22,7 +22,7 @@ _SEND_TIMEOUT = (30).to_bytes(8, "little") + bytes(8)  # struct timeval: 30 s, 0
 
 
 class ListenError(RuntimeError):
-    """The listening socket could not be made; the message names it and the way out."""
+    """The listening socket could not be made; the message names it and a remedy."""
 
 
 class Listener:
@@ -36,27 +36,27 @@ class Listener:
 
     @classmethod
     def bind(cls, path: str) -> "Listener":
-        """Bind `path`, replacing a socket nobody listens on; clients wait until start()."""
+        """Bind `path`, replacing a stale socket; clients cannot connect before start()."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _remove_stale(path)
             sock.bind(path)
         except OSError as error:
             raise ListenError(
-                f"binding {path}: {error.strerror or error}; choose another --socket"
+                f"cannot bind {path}: {error.strerror or error}; choose another --socket"
             ) from error
         return cls(sock)
 
     @classmethod
     def bind_tcp(cls, host: str, port: int) -> "Listener":
-        """Bind a TCP port of the process's network; clients wait until start()."""
+        """Bind a TCP port in the process's network; clients cannot connect before start()."""
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
         except OSError as error:
             raise ListenError(
-                f"binding {host}:{port}: {error.strerror or error}; choose another --port"
+                f"cannot bind {host}:{port}: {error.strerror or error}; choose another --port"
             ) from error
         return cls(sock)
 
@@ -67,10 +67,10 @@ class Listener:
             sock = socket.socket(fileno=fd)
         except OSError as error:
             raise ListenError(
-                f"taking over fd {fd}: {error.strerror}; pass an open Unix stream socket"
+                f"cannot use fd {fd}: {error.strerror}; pass an open Unix stream socket"
             ) from error
         if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM):
-            raise ListenError(f"taking over fd {fd}: not a Unix stream socket; pass one")
+            raise ListenError(f"cannot use fd {fd}: it is not a Unix stream socket; pass one")
         return cls(sock)
 
     def start(self) -> None:
@@ -84,25 +84,25 @@ class Listener:
         except BlockingIOError:  # a clone's new socket may come non-blocking
             os.set_blocking(self.fd, True)
             connection, _ = self._sock.accept()
-        # A client that never reads must not hold up the others for ever.
+        # A client that never reads must not block the others for ever.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
         return connection
 
     def remember(self) -> None:
-        """Take the socket under `fd` as this process's own."""
+        """Remember the socket at `fd` as this process's own."""
         self._ino = os.fstat(self.fd).st_ino
         self._rest = self._cookie_address_boot()
 
     def is_other(self) -> bool:
-        """Tell whether another socket than the remembered one is under `fd` (about 6 us)."""
+        """Return whether `fd` is not the remembered socket (about 6 us)."""
         return self.is_other_inode() or self._cookie_address_boot() != self._rest
 
     def is_other_inode(self) -> bool:
-        """Tell the same by the inode alone (under 1 us), for every request."""
+        """Return the same by the inode alone (under 1 us), for every request."""
         return os.fstat(self.fd).st_ino != self._ino
 
     def identity(self) -> dict[str, int | str | None]:
-        """Return what is remembered of the socket."""
+        """Return the remembered identity of the socket."""
         cookie, address, _ = self._rest
         path = address if isinstance(address, str) else None
         return {"socket_ino": self._ino, "socket_cookie": cookie, "socket_path": path or None}

@@ -1,11 +1,11 @@
 """Loads a function: a Python file, a zip, or a folder.
 
-It has `main(args: dict) -> dict` (OpenWhisk's convention) or `handler(event,
-context)` (AWS Lambda's). In a zip or folder it lies in `__main__.py`, `main.py` or
+It defines `main(args: dict) -> dict` (OpenWhisk's convention) or `handler(event,
+context)` (AWS Lambda's). In a zip or folder it is in `__main__.py`, `main.py` or
 `handler.py`, the first that exists, with its own modules beside it.
 
-A zip is unpacked into a temporary folder of this machine. Clones elsewhere lack that
-folder: what they need of it must be imported or read before the checkpoint.
+A zip is unpacked into a temporary folder of this machine. Clones on other machines lack
+that folder: what they need from it must be imported or read before the checkpoint.
 """
 
 import atexit
@@ -25,12 +25,12 @@ ENTRY_FILES = ("__main__.py", "main.py", "handler.py")
 
 
 class LoadError(RuntimeError):
-    """A function could not be loaded; the message says which and what to do."""
+    """A function could not be loaded; the message names it and a remedy."""
 
 
 @dataclass(slots=True)
 class Context:
-    """What `handler` gets beside its event; the names are AWS Lambda's."""
+    """The context of `handler`, with AWS Lambda's names."""
 
     function_name: str
     aws_request_id: str
@@ -45,9 +45,9 @@ class Function:
 
 
 def load(path: str | Path, main: str | None = None, name: str | None = None) -> Function:
-    """Import the function at `path`, called `main` there if that is given.
+    """Import the function at `path`, named `main` there if given.
 
-    Without a `name` it has that of its file. Raises LoadError, or what its import raises.
+    `name` defaults to the file's name. Raises LoadError, or what its import raises.
     """
     source = Path(path).resolve()
     name = name or source.stem
@@ -58,13 +58,13 @@ def load(path: str | Path, main: str | None = None, name: str | None = None) -> 
 
 
 def load_text(name: str, text: str, main: str | None = None) -> Function:
-    """Run a module's text and take the function from it; raises as `load` does.
+    """Execute a module's text and return its function; raises as `load` does.
 
-    There is no file: clones need none. Tracebacks show its lines all the same.
+    No file is written, so clones need none. Tracebacks still show its lines.
     """
     module = ModuleType(_module_name(name))
     module.__file__ = shown = f"<{name}>"
-    # What has no time of modification is never looked for in a file.
+    # Without a modification time, linecache never looks for a file.
     linecache.cache[shown] = len(text), None, text.splitlines(keepends=True), shown
     sys.modules[module.__name__] = module
     exec(compile(text, shown, "exec"), module.__dict__)
@@ -72,7 +72,7 @@ def load_text(name: str, text: str, main: str | None = None) -> Function:
 
 
 def keep_files() -> None:
-    """Leave an unpacked zip where it is when this process ends: its clones read it, too."""
+    """Keep an unpacked zip when this process exits, because its clones read it, too."""
     atexit.unregister(_remove_unpacked)
 
 
@@ -82,13 +82,15 @@ def _remove_unpacked(folder: str) -> None:
 
 def _entry_file(source: Path) -> Path:
     if not source.exists():
-        raise LoadError(f"loading {source}: no such file; give a .py file, a zip or a folder")
+        raise LoadError(f"cannot load {source}: no such file; give a .py file, a zip or a folder")
     if source.is_dir():
         return _entry_in(source, source)
     if zipfile.is_zipfile(source):
         return _entry_in(_unpack(source), source)
     if source.suffix != ".py":
-        raise LoadError(f"loading {source}: neither .py, zip nor folder; give one of these")
+        raise LoadError(
+            f"cannot load {source}: it is neither a .py file, a zip nor a folder; give one of these"
+        )
     return source
 
 
@@ -96,11 +98,11 @@ def _entry_in(folder: Path, source: Path) -> Path:
     for name in ENTRY_FILES:
         if (folder / name).is_file():
             return folder / name
-    raise LoadError(f"loading {source}: no {', '.join(ENTRY_FILES)} in it; add one of these")
+    raise LoadError(f"cannot load {source}: it has no {', '.join(ENTRY_FILES)}; add one of these")
 
 
 def _unpack(source: Path) -> Path:
-    # Unpacked, not zipimport: functions read data files and native modules next to their code.
+    # Not zipimport: functions read data files and native modules next to their code.
     folder = tempfile.mkdtemp(prefix="farfork-function-")
     atexit.register(_remove_unpacked, folder)
     with zipfile.ZipFile(source) as archive:
@@ -109,14 +111,14 @@ def _unpack(source: Path) -> Path:
 
 
 def _module_name(name: str) -> str:
-    # A function folder called "random" must not shadow the library's module.
+    # A function named "random" must not shadow the library's module.
     return f"farfork_function_{name.replace('-', '_')}"
 
 
 def _import_file(name: str, file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise LoadError(f"loading {file}: Python cannot import it; give it the suffix .py")
+        raise LoadError(f"cannot load {file}: Python cannot import it; give it the suffix .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -127,10 +129,12 @@ def _wrap(name: str, module: ModuleType, source: str, main: str | None) -> Funct
     if callable(entry := getattr(module, main or "main", None)):
         return Function(name, _openwhisk_call(entry))
     if main is not None:
-        raise LoadError(f"loading {source}: no {main}(args); define it, or name another")
+        raise LoadError(f"cannot load {source}: it has no {main}(args); define it, or name another")
     if callable(handler := getattr(module, "handler", None)):
         return Function(name, _lambda_call(handler, name))
-    raise LoadError(f"loading {source}: no main(args) and no handler(event, context); define one")
+    raise LoadError(
+        f"cannot load {source}: it has neither main(args) nor handler(event, context); define one"
+    )
 
 
 def _openwhisk_call(main: Callable[..., Any]) -> Callable[[dict[str, Any], Any], Any]:

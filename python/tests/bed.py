@@ -40,7 +40,7 @@ class Parent:
 
     @property
     def client(self) -> Client:
-        """Who calls it."""
+        """The client of its runtime."""
         return self.runtime.client
 
 

@@ -35,7 +35,7 @@ def why_no_browser() -> str | None:
 
 
 class Page:
-    """The dashboard, as somebody sees it."""
+    """The dashboard in a browser."""
 
     def __init__(self, browser: Chrome, platform: Platform) -> None:
         self.browser = browser

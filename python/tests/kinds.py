@@ -15,21 +15,21 @@ PROBE_JS = (Path(__file__).parent / "functions/probe.js").read_text()
 SERVER_PY = r"""#!/usr/bin/python3
 import http.server, json, os, sys, time
 count = 0
-told = None
+reply = None
 
 class Calls(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
-        global count, told
+        global count, reply
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/init":
-            told = body
+            reply = body
             self.answer(200, {})
         elif self.path == "/run":
             count += 1
             args = body["value"]
             print("called", args.get("name"), flush=True)
             time.sleep(args.get("sleep", 0))
-            self.answer(200, {"count": count, "name": args.get("name"), "init": told,
+            self.answer(200, {"count": count, "name": args.get("name"), "init": reply,
                               "directory": os.getcwd(), "files": sorted(os.listdir(".")),
                               "environment": dict(os.environ), "run": sorted(body),
                               "status": open("/proc/self/status").read()})

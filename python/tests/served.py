@@ -81,7 +81,7 @@ class Platform:
         def is_ready() -> bool:
             assert self.process.poll() is None, self.log()
             address = said.read_text().strip().removeprefix("http://")
-            # Who asks meanwhile is refused where one has served.
+            # Connections are refused where an earlier platform has served.
             self.address = address or self.address
             return address != ""
 

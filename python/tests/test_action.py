@@ -1,4 +1,4 @@
-"""OpenWhisk's action protocol, as a gateway sees it, up to clones of an action that is at work."""
+"""OpenWhisk's action protocol as a gateway sees it, up to clones of a running action."""
 
 import base64
 import http.client
@@ -165,12 +165,12 @@ def test_a_call_before_the_code_is_refused(server: Server) -> None:
         ("raise KeyError('missing')", 502, "KeyError: 'missing'"),
         ("import sys; sys.exit(3)", 502, "SystemExit: 3"),
         ("return [1]", 502, "main returned list"),
-        ("return {'n': float('nan')}", 502, "no JSON"),
-        ("return {'s': {1}}", 502, "no JSON"),
+        ("return {'n': float('nan')}", 502, "not JSON"),
+        ("return {'s': {1}}", 502, "not JSON"),
         ("return {'error': 'of its own'}", 200, "of its own"),
     ],
 )
-def test_what_a_function_does_wrong_is_its_own_affair(
+def test_errors_of_the_function_do_not_end_the_server(
     server: Server, body: str, status: int, words: str
 ) -> None:
     server.init(f"def main(args):\n    {body}\n")
@@ -179,7 +179,7 @@ def test_what_a_function_does_wrong_is_its_own_affair(
         assert seen == status
         assert words in answer["error"]
         assert server.printed("stderr").count(END_OF_ACTIVATION) == count
-    # A traceback shows the line, although there is no file.
+    # A traceback shows the line, although no file exists.
     assert any(body in line for line in server.printed("stderr")) == (
         "raise" in body or "exit" in body
     )
@@ -190,16 +190,16 @@ def test_what_a_function_does_wrong_is_its_own_affair(
     [
         ({"code": "def main(args: return"}, 502, "SyntaxError"),
         ({"code": "import nothing_like_it"}, 502, "ModuleNotFoundError"),
-        ({"code": "x = 1"}, 502, "no main"),
+        ({"code": "x = 1"}, 502, "neither main"),
         ({"code": "def main(a): pass", "main": "other"}, 502, "no other(args)"),
         ({"code": ""}, 400, "no code"),
         ({"code": "!", "binary": True}, 400, "base64"),
         ({"code": base64.b64encode(b"no zip").decode(), "binary": True}, 502, "LoadError"),
         ({"code": "x", "env": {"A": "\0"}}, 400, "environment"),
-        ({"code": "x", "env": 7}, 400, "env is no JSON object"),
+        ({"code": "x", "env": 7}, 400, "env is not a JSON object"),
     ],
 )
-def test_code_that_does_not_load_is_told(
+def test_code_that_does_not_load_is_reported(
     server: Server, value: Any, status: int, words: str
 ) -> None:
     seen, answer = server.post("/init", {"value": value})
@@ -231,7 +231,7 @@ def test_a_zip_brings_its_modules_and_main_may_have_another_name(server: Server)
         (b"nonsense\r\n\r\n", 400),
     ],
 )
-def test_a_wrong_call_is_answered_and_harms_nobody(
+def test_an_invalid_request_is_answered_and_does_no_harm(
     server: Server, request_: bytes, status: int
 ) -> None:
     answer = server.raw(request_)
@@ -239,13 +239,13 @@ def test_a_wrong_call_is_answered_and_harms_nobody(
     assert server.init(HELLO)[0] == 200
 
 
-def test_what_follows_a_call_without_an_end_is_not_taken_for_another(server: Server) -> None:
+def test_bytes_after_an_incomplete_request_are_not_a_request(server: Server) -> None:
     smuggled = b"POST /init HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
     answer = server.raw(b"POST /run HTTP/1.1\r\nContent-Length: x\r\n\r\n" + smuggled)
     assert answer.count(b"HTTP/1.1 ") == 1
 
 
-def test_a_client_that_goes_halfway_harms_nobody(server: Server) -> None:
+def test_a_client_that_disconnects_halfway_does_no_harm(server: Server) -> None:
     server.raw(b"POST /init HTTP/1.1\r\nContent-Le")
     server.init(HELLO)
     with socket.create_connection(("127.0.0.1", server.port)) as gone:
@@ -272,34 +272,36 @@ def launch(server: Server, program: str, *arguments: str, **more: Any) -> None:
 
 
 def test_a_launched_program_has_its_place_and_nothing_else(server: Server) -> None:
-    # Found by the shell, which tells what is ignored before Python ignores some itself.
+    # Read by a shell, before Python ignores some signals itself.
     tell = 'grep SigIgn /proc/self/status; exec "$0" -c "$@"'
     arguments = ["-c", tell, sys.executable, LAUNCHED, str(server.port), "a b", ""]
     environment = {"PATH": "/usr/bin:/bin", "A": "b"}
     with pytest.raises(ConnectionResetError):
         launch(server, "/bin/sh", *arguments, environment=environment, folder="/usr")
     server.process.wait(20)
-    ignored, told = server.printed("stdout")
+    ignored, reply = server.printed("stdout")
     # Two signals are the C library's own, and left as the tests' own parents have them.
     assert int(ignored.split()[1], 16) & ~(0b11 << 31) == 0
-    words = told.split(" {", 1)
+    words = reply.split(" {", 1)
     assert words[0] == "['a b', '']"
     assert "'A': 'b'" in words[1]
     assert "PYTHONPATH" not in words[1]
-    assert told.endswith("} /usr ['0', '1', '2', '3', '4']"), "its own socket, and what it lists by"
+    assert reply.endswith("} /usr ['0', '1', '2', '3', '4']"), (
+        "its own socket, and what it lists by"
+    )
     assert server.process.returncode == 0, server.printed("stderr")
 
 
 @pytest.mark.parametrize(
     ("program", "content", "words"),
     [
-        ("none", None, "it is not there, or the interpreter that it names is not"),
-        ("interpreter", "#!/nowhere/sh", "the interpreter that it names is not"),
+        ("none", None, "the file or its interpreter does not exist"),
+        ("interpreter", "#!/nowhere/sh", "the file or its interpreter does not exist"),
         ("nothing", "", "it is neither an ELF program nor a script"),
-        ("closed", "#!/bin/sh", "it may not be executed"),
+        ("closed", "#!/bin/sh", "it is not executable"),
     ],
 )
-def test_what_cannot_be_launched_is_told_and_is_the_end(
+def test_a_failed_launch_is_reported_and_ends_the_server(
     server: Server, tmp_path: Path, program: str, content: str | None, words: str
 ) -> None:
     path = tmp_path / program
@@ -307,17 +309,17 @@ def test_what_cannot_be_launched_is_told_and_is_the_end(
         path.write_text(content)
         path.chmod(0o644 if program == "closed" else 0o755)
     body = {"program": str(path), "folder": "/"}
-    status, told = server.post("/launch", body)
+    status, reply = server.post("/launch", body)
     assert status == 502
-    assert told["error"].startswith(f"cannot execute {path}: ")
-    assert words in told["error"]
+    assert reply["error"].startswith(f"cannot execute {path}: ")
+    assert words in reply["error"]
     assert server.process.wait(20) == 0, server.printed("stderr")
 
 
 def test_a_wrong_launch_is_answered_and_none_follows_code(server: Server) -> None:
     assert server.init(HELLO)[0] == 200
-    status, told = server.post("/launch", {"program": "/bin/true", "folder": "/"})
-    assert (status, "more than once" in told["error"]) == (403, True)
+    status, reply = server.post("/launch", {"program": "/bin/true", "folder": "/"})
+    assert (status, "more than once" in reply["error"]) == (403, True)
     assert server.post("/run", {"value": {}})[0] == 200
 
 
@@ -325,8 +327,8 @@ def test_a_wrong_launch_is_answered_and_none_follows_code(server: Server) -> Non
     "wrong", [{"program": 7}, {"folder": None}, {"arguments": "a"}, {"environment": []}]
 )
 def test_a_launch_of_no_program_is_wrong(server: Server, wrong: dict[str, Any]) -> None:
-    status, told = server.post("/launch", {"program": "/bin/true", "folder": "/"} | wrong)
-    assert (status, "no" in told["error"]) == (400, True)
+    status, reply = server.post("/launch", {"program": "/bin/true", "folder": "/"} | wrong)
+    assert (status, "no" in reply["error"]) == (400, True)
 
 
 def test_a_prepared_process_waits_without_a_connection(server: Server) -> None:
@@ -355,7 +357,7 @@ def read_link(path: Path) -> str:
 @pytest.fixture
 def parent(bed: Bed) -> Iterator[int]:
     """Serve an action in a network namespace that has nothing but itself; yields its pid."""
-    # Asking for the bed first tells why there can be none.
+    # The bed first: it skips with the reason.
     action = f"{sys.executable} -m farfork.runtime.action"
     process = subprocess.Popen(
         ["unshare", "--net", "--", "sh", "-c", f"ip link set lo up && exec {action}"],
@@ -363,7 +365,7 @@ def parent(bed: Bed) -> Iterator[int]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    # Whoever entered its network before would enter this one.
+    # A connector that entered its network earlier would enter this one.
     while os.readlink(f"/proc/{process.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
         assert process.poll() is None
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Ghosts that have a function's image before anybody needs its next instance."""
+"""Attached ghosts of the platform."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -185,14 +185,14 @@ PRINTING = """
 """
 
 
-def test_what_was_printed_is_not_printed_by_each_clone(
+def test_buffered_output_is_not_repeated_by_clones(
     serve: Serve, write_function: Callable[[str], Path], tmp_path: Path
 ) -> None:
     serve(write_function(PRINTING)).prepare()
     assert (tmp_path / "log").read_text() == "closing\n"
 
 
-def test_what_a_call_prints_is_out_before_its_answer(
+def test_output_of_a_call_precedes_its_answer(
     serve: Serve, write_function: Callable[[str], Path], tmp_path: Path
 ) -> None:
     with pytest.raises(CallError):

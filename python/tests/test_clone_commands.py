@@ -62,7 +62,7 @@ def test_wait_waits(bed: Bed, parent: Parent, node: str) -> None:
         assert waiting.wait(10) == 3
 
 
-def test_ps_shows_what_restore_said(bed: Bed, parent: Parent) -> None:
+def test_ps_agrees_with_restore(bed: Bed, parent: Parent) -> None:
     clones = [
         clone
         for node in (LOCAL, *NODES)
@@ -85,7 +85,7 @@ def test_ps_shows_what_restore_said(bed: Bed, parent: Parent) -> None:
         assert b"farfork.runtime" in Path(f"/proc/{line['pid']}/cmdline").read_bytes()
 
 
-def test_restore_says_what_its_contract_has(bed: Bed, parent: Parent, node: str) -> None:
+def test_restore_prints_its_documented_fields(bed: Bed, parent: Parent, node: str) -> None:
     (clone,) = bed.clones(parent.image, parent.listen_fd, node=node)
     assert set(clone.said) >= {
         "pid", "cid", "restore_us", "phases_us", "vmas", "pool_bytes", "local_bytes",
@@ -137,7 +137,7 @@ def test_stopping_a_clone_is_a_success(bed: Bed, parent: Parent, node: str) -> N
 
 def test_calls_that_cannot_be_done_say_why(bed: Bed, parent: Parent) -> None:
     for arguments, status, words in [
-        (["restore", "test/nothing"], 1, "no image is named test/nothing"),
+        (["restore", "test/nothing"], 1, "there is no image test/nothing"),
         (["restore", parent.image], 1, f"fd {parent.listen_fd} "),
         (["restore", "--pid-mode", "same", "--count", 2, parent.image], USAGE, "--pid-mode same"),
         (["restore"], USAGE, "<IMAGE>"),

@@ -84,7 +84,7 @@ def test_all_threads_become_the_user_and_have_the_filter() -> None:
         {"user": -1},
     ],
 )
-def test_what_cannot_be_given_up_is_told(wrong: dict[str, Any]) -> None:
+def test_a_failed_confinement_is_reported(wrong: dict[str, Any]) -> None:
     assert "cannot give up privileges" in enter(DOCUMENT | wrong)["error"]
 
 

@@ -203,7 +203,7 @@ CASES = [
         for method in ("GET", "DELETE")
     ),
 ]
-# Every operation is refused to who has no key, and nothing is told.
+# Every operation is refused without a key, and reveals nothing.
 REFUSED = [
     Case(401, case.method, case.path, ERROR, {}, has_key=False)
     for case in CASES
@@ -234,7 +234,7 @@ def ask(platform: Platform, prepared: Prepared) -> Ask:
         headers = platform.authorization() if case.has_key else {}
         body = None if case.body is None else json.dumps(case.body)
         connection = http.client.HTTPConnection(platform.address, timeout=PATIENCE_S)
-        # Who sends too much is told before all of it was read.
+        # A body that is too large is refused before all of it was read.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.request(case.method, f"/api/v1/{path}", body, headers)
         answer = connection.getresponse()

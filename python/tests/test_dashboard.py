@@ -52,7 +52,7 @@ def burst(platform: Platform, name: str) -> None:
         list(pool.map(lambda _: platform.good(name, sleep=3), range(BURST)))
 
 
-def test_what_happens_is_seen_as_it_does(platform: Platform, page: Page) -> None:
+def test_events_are_shown_live(platform: Platform, page: Page) -> None:
     checkpointed(platform, "seen@x.y")
     burst(platform, "seen@x.y")
     calls = PREPARED_CALLS + BURST
@@ -77,11 +77,11 @@ def test_what_happens_is_seen_as_it_does(platform: Platform, page: Page) -> None
 
     def decided() -> list[str]:
         all_of = [one for one in page.table("decisions") if one["About"] == "guest/seen@x.y"]
-        return [one["Decided"] for one in all_of if one["Question"] == "Checkpoint it now?"]
+        return [one["Decision"] for one in all_of if one["Question"] == "Checkpoint it now?"]
 
-    await_true(lambda: set(decided()) == {"yes", "not yet"}, "decisions are told")
+    await_true(lambda: set(decided()) == {"yes", "not yet"}, "decisions are shown")
     assert int(page.text("card-instances")) >= BURST - 1
-    assert "MiB are instances" in page.text("sharing-words")
+    assert "MiB are the instances" in page.text("sharing-words")
     assert page.is_the_same(), "without being loaded again"
     assert page.errors() == []
 
@@ -114,7 +114,7 @@ def test_texts_of_users_stay_texts(page: Page) -> None:
         const [bad, done] = arguments;
         const part = (name) => import(`${location.origin}/dashboard/${name}.js`);
         const copy = (id) => document.getElementById(id).cloneNode(true);
-        const told = (table) => {
+        const texts = (table) => {
           document.body.append(table);
           const cells = [...table.tBodies[0].rows[0].cells];
           return [cells.map((cell) => cell.textContent), table.querySelectorAll("img, b").length];
@@ -130,7 +130,7 @@ def test_texts_of_users_stay_texts(page: Page) -> None:
           const decisions = new Decisions(lines, copy("which"), copy("pause"), copy("missed"));
           decisions.begin([{ about: bad, question: bad, choice: bad, why: bad, at_ms: 0 }]);
           await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
-          return [functions, lines].map(told);
+          return [functions, lines].map(texts);
         }
         show().then(done, (error) => done([String(error)]));
         """,
@@ -215,7 +215,7 @@ def test_who_is_one_too_many_is_told_and_gets_a_seat_that_is_left(
         assert time.monotonic() - begun < PATIENCE_S / 2, "pages that were left keep their seats"
         assert set(statuses) <= {200, 429}
         page = Page(browser, platform)
-        page.await_text("status", f"{VIEWERS} look at the dashboard already")
+        page.await_text("status", f"the dashboard has {VIEWERS} viewers already")
     await_true(page.is_live, "there are seats again")
     assert page.is_the_same()
 
@@ -240,20 +240,20 @@ def test_a_platform_that_ends_and_comes_back(browser: Chrome, tmp_path: Path) ->
             commands = page.text("empty-commands")
             assert f"farfork deploy --url http://{platform.address} hello.py" in commands
             platform.deploy("back", COUNT)
-            page.await_text("empty-title", "No function was called yet")
+            page.await_text("empty-title", "No function has been called yet")
             platform.good("back")
             await_true(lambda: not page.is_shown("empty"), "there is something to be seen")
             platform.process.kill()
             platform.process.wait()
             page.await_text("status", "Connection lost")
-            page.await_text("status", "Shown is how it was at ")
+            page.await_text("status", "This page shows the state at ")
         with serving(farfork, state, "--nodes", "1", listen=platform.address) as platform:
             await_true(page.is_live, "it comes back by itself")
             await_true(lambda: len(page.table("nodes")) == 1, "it shows the new one")
             platform.good("back")
             await_true(lambda: row(page, "functions", "guest/back") != {}, "its calls are seen")
             assert page.is_the_same()
-            # Who looks keeps nobody from ending.
+            # Viewers do not keep the platform from ending.
             platform.process.send_signal(signal.SIGTERM)
             assert platform.process.wait(PATIENCE_S) == 0
-            assert "are given up" not in platform.log()
+            assert "aborted" not in platform.log()

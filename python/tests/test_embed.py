@@ -87,7 +87,7 @@ def test_it_serves_with_threads_of_its_own(serve: Serve) -> None:
 
 @pytest.mark.parametrize("args", [{}, {"texts": []}, {"texts": "text"}, {"texts": [1]}])
 def test_anything_but_texts_is_refused(embed: ModuleType, args: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="texts is no list of strings"):
+    with pytest.raises(ValueError, match="texts is not a list of strings"):
         embed.main(args)
 
 

@@ -1,4 +1,4 @@
-"""Instances without a call stand still, and whoever is killed meanwhile holds nobody up."""
+"""Idle instances are frozen, and kills meanwhile block nothing."""
 
 import os
 import signal
@@ -57,13 +57,13 @@ def stands_still(pid: int) -> bool:
 
 
 def await_standstill(platform: Platform) -> int:
-    """Return the pid of the only instance when that stands still."""
+    """Return the pid of the only instance once it is frozen."""
     pid = own(platform)
     await_true(lambda: stands_still(pid), "it stands still")
     return pid
 
 
-def test_what_a_function_leaves_running_stands_still_between_calls(platform: Platform) -> None:
+def test_threads_left_running_are_frozen_between_calls(platform: Platform) -> None:
     counts = []
     for _ in range(3):
         made = platform.good("leaves")
@@ -75,7 +75,7 @@ def test_what_a_function_leaves_running_stands_still_between_calls(platform: Pla
     assert counts[0] < counts[1] < counts[2], "it goes on where it was"
 
 
-def test_an_agent_that_is_killed_comes_back_though_somebody_stands_still(
+def test_a_killed_agent_is_restarted_though_instances_are_frozen(
     platform: Platform,
 ) -> None:
     platform.good("leaves")
@@ -93,7 +93,7 @@ def test_an_agent_that_hangs_is_ended_with_who_stands_still(platform: Platform) 
     pid = await_standstill(platform)
     agent = agent_of(platform, "node1")
     assert agent
-    # Nobody ends its instances, nor goes on with it.
+    # Nothing ends its instances or reuses its agent.
     os.kill(agent, signal.SIGSTOP)
     platform.process.kill()
     platform.process.wait()
@@ -104,7 +104,7 @@ def test_an_agent_that_hangs_is_ended_with_who_stands_still(platform: Platform) 
     platform.good("leaves")
 
 
-def test_a_platform_that_is_killed_leaves_nobody_who_stands_still(platform: Platform) -> None:
+def test_a_killed_platform_leaves_no_frozen_processes(platform: Platform) -> None:
     platform.good("leaves")
     pid = await_standstill(platform)
     platform.process.kill()

@@ -1,4 +1,4 @@
-"""The sample functions answer what they should, and the same whoever is asked."""
+"""The sample functions' answers are right, and the same in every process."""
 
 import importlib.util
 import subprocess
@@ -38,7 +38,7 @@ def answer(name: str, args: dict[str, Any]) -> dict[str, Any]:
     return load(name).main(args)
 
 
-def test_float_sums_what_the_formula_says() -> None:
+def test_float_matches_its_formula() -> None:
     of_0, of_1 = 1, 0.8414710 + 0.5403023 + 1
     assert answer("float", {"start": 0, "n": 2})["sum"] == pytest.approx(of_0 + of_1)
 
@@ -66,10 +66,10 @@ def test_chameleon_renders_every_cell() -> None:
     assert [f"{cell} of 2" in page for cell in (1, 2, 3, 4)] == [True] * 4
 
 
-def test_html_escapes_what_visitors_say() -> None:
+def test_html_escapes_input() -> None:
     module = load("html")
     assert module.main({"country": "IS", "visitor": "<b>"})["title"] == "Iceland"
-    with pytest.raises(ValueError, match="no country XX"):
+    with pytest.raises(ValueError, match="unknown country XX"):
         module.main({"country": "XX"})
 
 

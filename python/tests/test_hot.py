@@ -50,19 +50,19 @@ def test_neighbours_are_one_and_read_only_buffers_will_do() -> None:
     view = memoryview(data)
     for part in [view[10_000:20_000], view[20_000:], view[15_000:16_000], view[:0]]:
         farfork.mark_hot(part)
-    (told,) = farfork.hot_ranges()
-    start, end = (int(edge, 16) for edge in told.split("-"))
+    (reply,) = farfork.hot_ranges()
+    start, end = (int(edge, 16) for edge in reply.split("-"))
     assert end - start == 20_000
 
 
-def test_what_is_declared_cannot_move() -> None:
+def test_declared_buffers_cannot_move() -> None:
     data = bytearray(1000)
     farfork.mark_hot(data)
     with pytest.raises(BufferError):
         data.extend(bytes(1000))
 
 
-def test_what_is_no_buffer_or_in_pieces_is_refused() -> None:
+def test_invalid_buffers_are_refused() -> None:
     with pytest.raises(TypeError):
         farfork.mark_hot("text")
     with pytest.raises(BufferError):
@@ -70,17 +70,17 @@ def test_what_is_no_buffer_or_in_pieces_is_refused() -> None:
     assert farfork.hot_ranges() == []
 
 
-def test_prepare_tells_what_was_declared(
+def test_prepare_returns_declared_ranges(
     serve: Serve, write_function: Callable[[str], Path]
 ) -> None:
     client = serve(write_function(DECLARING))
-    (told,) = client.prepare()["hot"]
-    start, end = (int(edge, 16) for edge in told.split("-"))
+    (reply,) = client.prepare()["hot"]
+    start, end = (int(edge, 16) for edge in reply.split("-"))
     assert end - start == 100_000
 
 
 @pytest.mark.needs_farfork
-def test_what_is_declared_becomes_local_many_pages_at_a_time(
+def test_declared_pages_become_local_in_batches(
     bed: Bed, write_function: Callable[[str], Path]
 ) -> None:
     parent = bed.parent(write_function(SUMMING))

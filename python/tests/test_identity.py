@@ -105,7 +105,7 @@ def test_openssl_renews_in_threads_that_draw_later() -> None:
     thread.join()
 
 
-def test_ready_imports_what_renewal_of_openssl_needs() -> None:
+def test_get_ready_imports_ssl() -> None:
     """Hashlib maps libcrypto without the module that can reseed it."""
     code = "import hashlib, sys; from farfork import identity; identity.get_ready(); "
     code += "print('_ssl' in sys.modules)"
@@ -114,7 +114,7 @@ def test_ready_imports_what_renewal_of_openssl_needs() -> None:
 
 
 def test_ready_makes_the_generators_of_openssl() -> None:
-    """Else each clone makes them, in pages of its own: of a clone, a fork tells how many."""
+    """Otherwise each clone writes them to pages of its own, which a fork makes countable."""
 
     def faults_of_renewal(ready: str) -> int:
         code = f"""

@@ -34,7 +34,7 @@ def test_it_answers_and_prints_as_the_action_server_does(
     # Servers have it for themselves elsewhere.
     monkeypatch.setattr(os, "environ", dict(os.environ))
 
-    def told(server: Callable[[Listener], Action], code: str) -> list[Any]:
+    def reply(server: Callable[[Listener], Action], code: str) -> list[Any]:
         value = {"name": "f", "main": "main", "code": code, "binary": False}
         init = {"value": value | {"env": {"__OW_ACTION_NAME": "/guest/f"}}}
         runs = [{"value": {"n": n}, "activation_id": "a"} for n in (4, 0, 8)]
@@ -46,8 +46,8 @@ def test_it_answers_and_prints_as_the_action_server_does(
         return [*answers, printed.out, printed.err.splitlines()[-1:]]
 
     program = runpy.run_path(str(PROGRAM))["_Program"]
-    # A program is told no code.
-    its = told(lambda listener: program(listener, code), "")
-    assert its == told(Action, code)
+    # A program gets no code.
+    its = reply(lambda listener: program(listener, code), "")
+    assert its == reply(Action, code)
     if code == FUNCTION:
         assert its[1] == (HTTPStatus.OK, {"count": 1, "n": 0.25, "name": "/guest/f"})

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from served import Platform, await_true, start_kind
 
-# Tells who it is, and does as it is told.
+# Reports its identity, and runs what its arguments say.
 PROBE = r"""
 import ctypes, os, signal, socket, sys, tempfile, threading, time
 
@@ -164,7 +164,9 @@ def check_who(seen: dict[str, Any]) -> None:
     assert kinds == ["/dev/null", "pipe", "pipe", "socket", "socket"], seen["fds"]
 
 
-def test_a_function_is_nobody_before_its_code_is_loaded_and_in_clones(platform: Platform) -> None:
+def test_a_function_is_unprivileged_before_its_code_is_loaded_and_in_clones(
+    platform: Platform,
+) -> None:
     platform.deploy("first", PROBE)
     check_who(probe(platform, "first", "who"))
 
@@ -198,13 +200,11 @@ def test_a_clone_is_confined_as_its_parent_is(platform: Platform, warm: str) -> 
         ([SYS["remap_file_pages"], 0, 0, 0, 0, 0], ENOSYS),
     ],
 )
-def test_what_it_must_not_call_fails(
-    platform: Platform, warm: str, call: list[int], errno: int
-) -> None:
+def test_denied_calls_fail(platform: Platform, warm: str, call: list[int], errno: int) -> None:
     assert probe(platform, warm, "call", call=call) == {"answer": -1, "errno": errno}
 
 
-def test_what_is_the_operators_is_out_of_reach(platform: Platform, warm: str) -> None:
+def test_the_operators_files_are_out_of_reach(platform: Platform, warm: str) -> None:
     pool = Path(platform.farfork.environment["FARFORK_POOL"])
     private = [pool, *(path for path in platform.state.iterdir() if path.is_file())]
     assert {"store.redb", "guest.key", "decisions.jsonl"} <= {path.name for path in private}
@@ -233,7 +233,7 @@ def test_each_instance_has_its_own_scratch_directories(platform: Platform, warm:
 
 
 def shared(platform: Platform) -> set[str]:
-    """Return the directories that functions share with this machine, which the log tells."""
+    """Return the directories that functions share with this machine, by the log."""
     lines = [line for line in platform.log().splitlines() if "share a directory" in line]
     return {
         word.removeprefix("directory=")
@@ -243,7 +243,7 @@ def shared(platform: Platform) -> set[str]:
     }
 
 
-def test_activations_find_what_the_code_has_left(platform: Platform, warm: str) -> None:
+def test_activations_start_with_the_same_environment(platform: Platform, warm: str) -> None:
     first = probe(platform, warm, "who")
     probe(platform, warm, "change")
     again = probe(platform, warm, "who")
@@ -269,7 +269,7 @@ def test_clocks_are_those_of_the_machine_in_clones_too(platform: Platform, warm:
 
 
 @pytest.mark.parametrize("do", ["bomb", "deaf", "chatter"])
-def test_what_never_ends_is_ended_and_the_platform_goes_on(platform: Platform, do: str) -> None:
+def test_endless_calls_are_ended(platform: Platform, do: str) -> None:
     platform.deploy(f"never-{do}", PROBE, timeout=2000, logs=1)
     ended = platform.call(f"never-{do}", do=do)
     assert ended.status == 502
@@ -300,7 +300,7 @@ def test_threads_and_files_are_limited(platform: Platform) -> None:
     assert (files["errno"], 900 < files["files"] < 1024) == (24, True)
 
 
-def test_what_lies_in_memory_is_limited(platform: Platform) -> None:
+def test_files_in_memory_are_limited(platform: Platform) -> None:
     if "/tmp" in shared(platform):
         pytest.skip("what farfork needs lies in /tmp here")
     platform.deploy("greedy", PROBE, memory=128)
@@ -361,4 +361,4 @@ def test_an_archives_files_are_there_for_clones_and_go_with_it(platform: Platfor
     body["exec"]["code"] = wrong
     platform.ask("PUT", "actions/no-zip?overwrite=true", body)
     answer = platform.call("no-zip")
-    assert (answer.status, "cannot be unpacked" in str(answer.body)) == (502, True)
+    assert (answer.status, "cannot unpack" in str(answer.body)) == (502, True)

@@ -41,7 +41,7 @@ def restart(platform: Platform) -> None:
 
 
 def accept(platform: Platform, name: str, n: int) -> str:
-    """Have a call accepted that nobody waits for; return its id."""
+    """Make a non-blocking call; return its id."""
     accepted = platform.ask("POST", f"actions/{name}", {"n": n})
     assert accepted.status == 202, accepted
     activation: str = accepted.body["activationId"]
@@ -101,7 +101,7 @@ def test_no_accepted_call_is_lost_whenever_the_gateway_is_killed(platform: Platf
     for number, after_s in spread(cold_s):
         platform.deploy(f"new{number}", CODE)
         kill_while_starting(platform, f"new{number}", number, after_s)
-    # Whoever serves next has no instance of it, but an image.
+    # The next platform has no instance of it, but an image.
     for n in range(CALLS):
         platform.good("timed", n=n)
     restart(platform)

@@ -98,7 +98,7 @@ def test_clones_of_nodejs_go_on_where_it_was_and_draw_for_themselves(platform: P
 
 
 @needs_node
-def test_a_function_in_nodejs_is_nobody_and_so_are_its_clones(
+def test_a_function_in_nodejs_and_its_clones_are_unprivileged(
     platform: Platform, probe: str
 ) -> None:
     seen = result(platform, probe, do="who")
@@ -122,7 +122,9 @@ def test_a_function_in_nodejs_is_nobody_and_so_are_its_clones(
 
 
 @needs_node
-def test_activations_in_nodejs_find_what_the_code_has_left(platform: Platform, probe: str) -> None:
+def test_activations_in_nodejs_start_with_the_same_environment(
+    platform: Platform, probe: str
+) -> None:
     first = result(platform, probe, do="who")
     result(platform, probe, do="change")
     again = result(platform, probe, do="who")
@@ -144,7 +146,7 @@ def test_activations_in_nodejs_find_what_the_code_has_left(platform: Platform, p
         ),
         ("list", "action developer error", "did not return a dictionary, but an array", ""),
         ("text", "action developer error", "did not return a dictionary, but a string", ""),
-        ("circle", "action developer error", "returned no JSON", ""),
+        ("circle", "action developer error", "result is not JSON", ""),
         ("reject", "application error", "{'code': 7}", ""),
         ("rejectError", "application error", "'message': 'too far'", "RangeError: too far"),
         ("rejectNothing", "application error", "{}", ""),
@@ -152,7 +154,7 @@ def test_activations_in_nodejs_find_what_the_code_has_left(platform: Platform, p
         ("late", "action developer error", "exited unexpectedly", "thrown later"),
     ],
 )
-def test_what_a_function_in_nodejs_does_wrong_is_told(
+def test_errors_of_a_function_in_nodejs_are_reported(
     platform: Platform, do: str, status: str, words: str, log: str
 ) -> None:
     deploy(platform, "plain", PROBE_JS, main="plain")
@@ -174,7 +176,7 @@ def test_what_a_function_in_nodejs_does_wrong_is_told(
         ("throw new RangeError('at once')", "RangeError: at once"),
         ("exports.other = 1", "no function main"),
         ("import { none } from 'nowhere'; export const main = none;", "nowhere"),
-        (archive({"other.js": "exports.main = () => ({})"}), "no index.js at its top"),
+        (archive({"other.js": "exports.main = () => ({})"}), "neither index.js at its top"),
         (archive({"package.json": '{"main": "a.js"}', "a.js": "x ="}), "SyntaxError"),
     ],
 )
@@ -264,8 +266,8 @@ def test_runtimes_that_are_there_are_listed(platform: Platform) -> None:
     assert listed["blackbox"][0]["kind"] == "blackbox"
     node = shutil.which("node")
     if node is not None:
-        told = subprocess.run([node, "--version"], capture_output=True, text=True, check=True)
-        major = told.stdout.strip().removeprefix("v").split(".")[0]
+        reply = subprocess.run([node, "--version"], capture_output=True, text=True, check=True)
+        major = reply.stdout.strip().removeprefix("v").split(".")[0]
         assert listed["nodejs"][0]["kind"] == f"nodejs:{major}"
 
 
@@ -347,8 +349,8 @@ def test_a_program_with_children_goes_on_without_an_image(platform: Platform) ->
         activation = platform.good("family")
         assert annotation(activation, "startKind") == ("warm" if count else "cold")
         assert activation["response"]["result"]["count"] == count + 1
-    told = [line for line in platform.log().splitlines() if "guest/family" in line]
-    assert any("not checkpointed" in line for line in told), told
+    reply = [line for line in platform.log().splitlines() if "guest/family" in line]
+    assert any("not checkpointed" in line for line in reply), reply
     assert not has_image(platform, "family")
 
 
@@ -379,11 +381,11 @@ with socket.create_server(("127.0.0.1", 8080)) as server:
     ("code", "words", "log"),
     [
         ("#!/bin/sh\necho bad luck >&2\nexit 7\n", "exited unexpectedly", ["bad luck", "status 7"]),
-        ("#!/bin/sh\necho waiting\nexec sleep 60\n", "did not listen at port 8080", ["waiting"]),
+        ("#!/bin/sh\necho waiting\nexec sleep 60\n", "did not listen on port 8080", ["waiting"]),
         (GARBLED, "did not answer /init by HTTP", []),
-        ("#!/nowhere/interpreter\n", "the interpreter that it names is not", []),
+        ("#!/nowhere/interpreter\n", "the file or its interpreter does not exist", []),
         (encoded(b"\x7fELF and no more"), "neither an ELF program nor a script", []),
-        (archive({"bin/exec": "#!/bin/sh\n"}), "no file called exec at its top", []),
+        (archive({"bin/exec": "#!/bin/sh\n"}), "no file exec at its top", []),
         (SERVER_PY.replace('"/init"', '"/begin"'), "none", []),
         (
             SERVER_PY.replace("dumps(document)", "dumps([document])"),
@@ -392,7 +394,7 @@ with socket.create_server(("127.0.0.1", 8080)) as server:
         ),
     ],
 )
-def test_a_program_that_does_not_serve_is_told(
+def test_errors_of_a_program_are_reported(
     platform: Platform, code: str, words: str, log: list[str]
 ) -> None:
     assert deploy(platform, "wrong", code, kind="blackbox", timeout=4000).status == 200
@@ -407,7 +409,7 @@ def test_a_program_that_does_not_serve_is_told(
 
 
 @pytest.mark.parametrize("code", ["print(1)", encoded("neither"), encoded(b"\x1f\x8b\x08\x00 tar")])
-def test_what_is_no_program_is_refused_at_once(platform: Platform, code: str) -> None:
+def test_an_invalid_program_is_refused_at_once(platform: Platform, code: str) -> None:
     refused = deploy(platform, "none", code, kind="blackbox")
     assert (refused.status, "begins with #!" in str(refused.body)) == (400, True), refused
 

@@ -67,7 +67,7 @@ def used(platform: Platform, node: str) -> int:
     return int(gauge.read_text()) - int(stat[droppable])
 
 
-def told(platform: Platform, figure: str, node: str) -> int:
+def reply(platform: Platform, figure: str, node: str) -> int:
     """Return a figure of a node."""
     wanted = f'farfork_node_{figure}{{node="{node}"}} '
     lines = platform.raw("GET", "/metrics").body.splitlines()
@@ -79,7 +79,7 @@ def test_instances_are_held_to_their_limits_and_nodes_to_theirs(platform: Platfo
     limits = ("memory.max", "memory.limit_in_bytes")
     for node in NODES:
         assert number(of_node(platform, node), *limits) == BUDGET_MB << 20
-        assert told(platform, "memory_budget_bytes", node) == BUDGET_MB << 20
+        assert reply(platform, "memory_budget_bytes", node) == BUDGET_MB << 20
     platform.deploy("limited", COUNT, memory=LIMIT_MB)
     for _ in range(17):
         platform.good("limited")
@@ -98,16 +98,16 @@ def test_instances_are_held_to_their_limits_and_nodes_to_theirs(platform: Platfo
     assert "clone" in {start_kind(one) for one in made}
 
 
-def test_what_a_node_holds_is_what_the_kernel_counts(platform: Platform) -> None:
+def test_memory_of_a_node_matches_the_kernels_count(platform: Platform) -> None:
     platform.deploy("counted", EATS, memory=LIMIT_MB)
     platform.good("counted", mb=1)
 
     def differs_by() -> int:
-        # Nobody is at work, so that nothing is promised.
-        return max(abs(told(platform, "memory_bytes", one) - used(platform, one)) for one in NODES)
+        # No instance is busy, so nothing is promised.
+        return max(abs(reply(platform, "memory_bytes", one) - used(platform, one)) for one in NODES)
 
     await_true(lambda: differs_by() < 1 << 19, "the figures are the kernel's")
-    # An agent and its ghosts take that much where there is no instance.
+    # An agent and its ghosts take that much without any instance.
     assert all(used(platform, node) > 1 << 20 for node in NODES)
 
 
@@ -129,4 +129,4 @@ def test_who_eats_more_than_its_limit_ends_alone(platform: Platform, calls: int)
     after = platform.good("goes-on")
     assert annotation(after, "startKind") == "warm"
     assert after["response"]["result"]["count"] == before["count"] + 1, "its neighbour goes on"
-    assert [told(platform, "up", node) for node in NODES] == [1, 1]
+    assert [reply(platform, "up", node) for node in NODES] == [1, 1]

@@ -67,7 +67,7 @@ def test_a_stale_path_is_taken_over_and_a_live_one_is_not(tmp_path: Path) -> Non
         killed.bind(path)
     first = Listener.bind(path)
     first.start()
-    with pytest.raises(ListenError, match=r"binding .*in use; choose another --socket"):
+    with pytest.raises(ListenError, match=r"cannot bind .*in use; choose another --socket"):
         Listener.bind(path)
 
 
@@ -81,7 +81,7 @@ def test_a_file_in_the_way_is_kept(tmp_path: Path) -> None:
 def test_only_a_unix_stream_socket_is_inherited(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET) as tcp, pytest.raises(ListenError, match="not a Unix"):
         Listener.inherit(os.dup(tcp.fileno()))
-    with open(tmp_path / "a", "w") as file, pytest.raises(ListenError, match="taking over fd"):
+    with open(tmp_path / "a", "w") as file, pytest.raises(ListenError, match="cannot use fd"):
         Listener.inherit(file.fileno())
 
 

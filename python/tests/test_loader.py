@@ -64,11 +64,11 @@ def test_a_function_named_like_a_library_module_does_not_hide_it(tmp_path: Path)
     ("name", "content", "reason"),
     [
         ("missing.py", None, "no such file"),
-        ("notes.txt", "hello", "neither .py, zip nor folder"),
-        ("empty.py", "", "no main"),
+        ("notes.txt", "hello", "neither a .py file, a zip nor a folder"),
+        ("empty.py", "", "neither main"),
     ],
 )
-def test_what_is_no_function_is_refused(
+def test_an_invalid_function_is_refused(
     tmp_path: Path, name: str, content: str | None, reason: str
 ) -> None:
     if content is not None:
@@ -78,5 +78,5 @@ def test_what_is_no_function_is_refused(
 
 
 def test_a_folder_without_an_entry_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match=r"no __main__\.py, main\.py, handler\.py in it"):
+    with pytest.raises(LoadError, match=r"it has no __main__\.py, main\.py, handler\.py"):
         load(tmp_path)

@@ -24,14 +24,14 @@ CALLS = 12
 
 
 def kills() -> int:
-    """Return how often the kernel has killed for want of memory."""
+    """Return how often the kernel has OOM-killed."""
     fields = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
     return int(fields["oom_kill"])
 
 
 @pytest.mark.parametrize("growth", ["all-at-once", "one-by-one"])
 @pytest.mark.parametrize("megabytes", [1024, 512, 256])
-def test_what_a_node_cannot_hold_waits(megabytes: int, growth: str) -> None:
+def test_calls_wait_for_memory(megabytes: int, growth: str) -> None:
     settings = {"growth": {"policy": growth}}
     before = kills()
     with deciding(settings, "--node-memory", f"{megabytes}M") as platform:
@@ -47,7 +47,7 @@ def test_what_a_node_cannot_hold_waits(megabytes: int, growth: str) -> None:
         made = [call.result() for call in calls]
         pauses = decisions(platform, "growth")
     assert [one["response"]["result"]["n"] for one in made] == [96 << 20] * CALLS
-    # The least has room for one at work, which may make all calls.
+    # The smallest node has room for one busy instance, which may make all calls.
     kinds = {start_kind(one) for one in made}
     assert "clone" in kinds if megabytes > 256 else kinds <= {"clone", "warm"}
     assert kills() == before
@@ -103,10 +103,10 @@ def test_ghosts_that_wait_make_room_for_a_large_function() -> None:
     with deciding({"ghosts": {"spare": 32}}, "--node-memory", "512M") as platform:
 
         def node() -> dict[str, Any]:
-            told: dict[str, Any] = platform.farfork.json(
+            reply: dict[str, Any] = platform.farfork.json(
                 "top", "--url", f"http://{platform.address}"
             )
-            found: dict[str, Any] = told["nodes"]["node1"]
+            found: dict[str, Any] = reply["nodes"]["node1"]
             return found
 
         await_true(lambda: node()["ghosts"] == 32, "as many ghosts wait as are asked for")

@@ -41,7 +41,7 @@ class Commands:
         return self.farfork.json(command, *self.whom, *arguments)
 
     def top(self) -> Any:
-        """Return what there is; nobody's key is needed."""
+        """Return the snapshot, which needs no key."""
         return self.farfork.json("top", *self.url)
 
 
@@ -73,15 +73,15 @@ def test_a_function_is_deployed_with_its_options_and_updated(
     assert made["parameters"] == [{"key": "a", "value": 1}]
     assert (annotation(made, "slo-p99-ms"), annotation(made, "about")) == (2.5, "greetings")
     # What is not said stays as it is.
-    told = commands.json("deploy", source, "--slo-mean-ms", 3)
-    assert (told["version"], "code" in told["exec"]) == ("0.0.2", False)
+    reply = commands.json("deploy", source, "--slo-mean-ms", 3)
+    assert (reply["version"], "code" in reply["exec"]) == ("0.0.2", False)
     made = platform.ask("GET", "actions/greet%20it").body
     said = [annotation(made, key) for key in ("slo-p99-ms", "slo-mean-ms", "about")]
     assert said == [2.5, 3, "greetings"]
     assert (made["limits"]["memory"], made["parameters"]) == (128, [{"key": "a", "value": 1}])
 
 
-def test_a_call_prints_its_result_and_what_was_printed(
+def test_a_call_prints_result_and_log(
     platform: Platform, commands: Commands, tmp_path: Path
 ) -> None:
     commands.do("deploy", written(tmp_path / "call.py", GREET))
@@ -95,11 +95,11 @@ def test_a_call_prints_its_result_and_what_was_printed(
     assert whole == platform.ask("GET", f"activations/{whole['activationId']}").body
     failed = commands.run("invoke", "call", "--param", "bad", "1")
     assert (failed.returncode, json.loads(failed.stdout)) == (1, {"error": "no"})
-    assert "call has failed: application error (activation " in failed.stderr
+    assert "call failed: application error (activation " in failed.stderr
     accepted = commands.do("invoke", "call", "--no-wait").strip()
     await_true(lambda: platform.ask("GET", f"activations/{accepted}").status == 200, "it is made")
-    told = commands.json("invoke", "call", "--no-wait")
-    assert list(told) == ["activationId"]
+    reply = commands.json("invoke", "call", "--no-wait")
+    assert list(reply) == ["activationId"]
 
 
 def test_an_archive_is_deployed_and_functions_are_listed_and_taken_away(
@@ -120,12 +120,10 @@ def test_an_archive_is_deployed_and_functions_are_listed_and_taken_away(
     commands.farfork.do("functions", "rm", *commands.whom, "packed up")
     assert "packed up" not in {one["name"] for one in commands.json("functions")}
     again = commands.farfork.run("functions", "rm", *commands.whom, "packed up")
-    assert (again.returncode, "cannot take packed up away" in again.stderr) == (1, True)
+    assert (again.returncode, "cannot delete function packed up" in again.stderr) == (1, True)
 
 
-def test_what_requirements_name_is_deployed_with_a_function(
-    commands: Commands, tmp_path: Path
-) -> None:
+def test_required_packages_are_deployed_with_a_function(commands: Commands, tmp_path: Path) -> None:
     source = tmp_path / "greeter"
     source.mkdir()
     name, about = "greeting-1.0-py3-none-any.whl", "greeting-1.0.dist-info"
@@ -148,7 +146,7 @@ def test_what_requirements_name_is_deployed_with_a_function(
     written(source / "requirements.txt", "--no-index\nthere-is-none-of-this-name\n")
     failed = commands.run("deploy", source, *python)
     assert (failed.returncode, failed.stdout) == (1, ""), failed
-    assert "does not install what requirements.txt names" in failed.stderr
+    assert "cannot install the packages in requirements.txt" in failed.stderr
     assert "there-is-none-of-this-name" in failed.stderr
 
 
@@ -160,8 +158,8 @@ def test_logs_are_told_of_a_call_of_a_function_and_as_they_come(
     assert printed(commands.do("logs", ids[0]).splitlines()) == ["stdout: called"]
     (one,) = commands.json("logs", ids[0])
     assert (one["activationId"], one["status"], one["name"]) == (ids[0], "success", "says")
-    told = commands.json("logs", "says", "--limit", 2)
-    assert [one["activationId"] for one in told] == ids[1:], "the latest last"
+    reply = commands.json("logs", "says", "--limit", 2)
+    assert [one["activationId"] for one in reply] == ids[1:], "the latest last"
     lines = commands.do("logs", "says").splitlines()
     heads = [line for line in lines if not line.startswith("  ")]
     assert [head.split()[2] for head in heads] == ids
@@ -185,7 +183,7 @@ def test_logs_are_told_of_a_call_of_a_function_and_as_they_come(
             following.wait(PATIENCE_S)
 
 
-def test_what_there_is_is_shown(platform: Platform, commands: Commands) -> None:
+def test_the_state_is_shown(platform: Platform, commands: Commands) -> None:
     platform.deploy("shown", COUNT)
     for _ in range(PREPARED_CALLS):
         platform.good("shown")
@@ -259,13 +257,13 @@ def test_figures_tell_of_calls_starts_and_decisions(platform: Platform) -> None:
         (["deploy", "/etc/hostname", "--kind", "swift:5"], 1, "not in the list of runtimes"),
         (["deploy", "/etc/hostname", "--kind", "python", "--memory", "1M"], 1, "'memory' is 1"),
         (["deploy", "/etc/hostname", "--kind", "python", "--memory", "256"], 2, "whole MiB"),
-        (["deploy", "/etc/hostname", "--slo-p99-ms", "fast"], 2, "no time in milliseconds"),
+        (["deploy", "/etc/hostname", "--slo-p99-ms", "fast"], 2, "expected milliseconds"),
         (["logs", "0" * 32], 1, "does not exist"),
         (["logs", "--follow", "--json"], 2, "cannot be used with"),
         (["functions", "rm"], 2, "NAMES"),
     ],
 )
-def test_what_cannot_be_done_is_told(
+def test_failures_are_explained(
     commands: Commands, call: list[str], status: int, words: str
 ) -> None:
     at = 2 if call[:2] == ["functions", "rm"] else 1
@@ -283,10 +281,10 @@ def test_a_platform_that_does_not_answer_or_know_the_key_is_told(
     for call, words in [
         (["functions", *nobody, *commands.whom[2:]], "is farfork serve running?"),
         (["top", *nobody, "--once"], "is farfork serve running?"),
-        (["top", "--url", "https://127.0.0.1:1"], "only http is spoken"),
+        (["top", "--url", "https://127.0.0.1:1"], "only http is supported"),
         (["functions", *commands.url, "--key-file", tmp_path / "none"], "cannot read a key"),
-        (["functions", *commands.url, "--key-file", broken], "not USER:KEY"),
-        (["functions", *commands.url, "--key-file", other], "name another by --key-file"),
+        (["functions", *commands.url, "--key-file", broken], "invalid key"),
+        (["functions", *commands.url, "--key-file", other], "use another key (--key-file)"),
         (["top", "--url", f"{commands.url[1]}/api/v1"], "does not exist"),
     ]:
         done = platform.farfork.run(*call)

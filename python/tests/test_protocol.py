@@ -1,4 +1,4 @@
-"""Messages survive any cut of the stream; what is no message is refused in words."""
+"""Messages survive any split of the stream; invalid messages are refused."""
 
 import random
 
@@ -36,7 +36,7 @@ def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"nonsense", b"[1]", b"\xff", b"[" * 100_000, b"1" * 5000])
-def test_what_is_no_message_is_refused(line: bytes) -> None:
+def test_an_invalid_message_is_refused(line: bytes) -> None:
     with pytest.raises(ProtocolError, match="send one JSON object"):
         decode(line)
 

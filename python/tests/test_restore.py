@@ -1,4 +1,4 @@
-"""The runtime under the real checkpoint and restore: who a clone is, and what it answers."""
+"""The runtime under real checkpoints and restores: a clone's identity and answers."""
 
 import signal
 import uuid

@@ -1,4 +1,4 @@
-"""What a client sees of a runtime: answers, errors, and that bad peers harm nobody."""
+"""A runtime as its clients see it: answers, errors, and that bad peers do no harm."""
 
 import json
 import os
@@ -69,8 +69,8 @@ def test_status_describes_the_process(serve: Serve) -> None:
     [
         ("raise", "KeyError: 'missing'"),
         ("exit", "SystemExit: 3"),
-        ("nan", "the result is no JSON: Out of range float"),
-        ("set", "the result is no JSON: Object of type set"),
+        ("nan", "the result is not JSON: Out of range float"),
+        ("set", "the result is not JSON: Object of type set"),
     ],
 )
 def test_a_failing_function_fails_only_its_call(
@@ -101,10 +101,10 @@ def test_many_requests_may_be_under_way_on_a_connection(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"nonsense\n", "send one JSON object a line"),
-        (b'{"id": 1}\n', "no operation None; use one of run, prepare, status, stop"),
-        (b'{"id": 1, "op": ["run"]}\n', "no operation"),
-        (b'{"id": 1, "op": "run", "args": [1]}\n', "args is no JSON object"),
+        (b"nonsense\n", "send one JSON object per line"),
+        (b'{"id": 1}\n', "unknown operation None; use one of run, prepare, status, stop"),
+        (b'{"id": 1, "op": ["run"]}\n', "unknown operation"),
+        (b'{"id": 1, "op": "run", "args": [1]}\n', "args is not a JSON object"),
     ],
 )
 def test_a_bad_request_is_refused_and_the_connection_lives(
@@ -118,7 +118,7 @@ def test_a_bad_request_is_refused_and_the_connection_lives(
             assert error in answer["error"]
 
 
-def test_a_client_that_goes_in_mid_request_harms_nobody(serve: Serve) -> None:
+def test_a_client_that_disconnects_in_a_request_does_no_harm(serve: Serve) -> None:
     client = serve(ROOT / "functions/hello")
     for rest in (b"", b'{"op": "run"', b'{"op": "run", "args": {}}\n' * 2000):
         with connected(client) as raw:
@@ -126,7 +126,7 @@ def test_a_client_that_goes_in_mid_request_harms_nobody(serve: Serve) -> None:
     assert client.run()["greeting"] == "Hello, world!"
 
 
-def test_what_follows_a_prepare_is_dropped_and_harms_nobody(serve: Serve) -> None:
+def test_requests_after_a_prepare_are_dropped(serve: Serve) -> None:
     client = serve(ROOT / "functions/hello")
     with connected(client) as raw, raw.makefile("rb") as answers:
         raw.sendall(b'{"op": "prepare"}\n' + b'{"op": "run", "args": {}}\n' * 3)
@@ -158,7 +158,7 @@ def test_stop_ends_the_process_and_removes_its_path(serve: Serve) -> None:
     client.stop()
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     impatient = Client(client._path, connect_timeout_s=0.05)
-    with pytest.raises(NoAnswerError, match=r"connecting to .*is its runtime up"):
+    with pytest.raises(NoAnswerError, match=r"cannot connect to .*start its runtime"):
         impatient.run()
 
 
@@ -189,13 +189,13 @@ def test_an_inherited_socket_is_served(tmp_path: Path) -> None:
     ("source", "options", "status", "reason"),
     [
         ("import nowhere", [], 1, "No module named 'nowhere'"),
-        ("", [], 1, "no main"),
+        ("", [], 1, "neither main"),
         ("def main(a): return a['x']", ["--warm", "{}"], 1, "KeyError"),
-        ("def main(a): return a", ["--warm", "["], 2, "no JSON in"),
-        ("def main(a): return a", ["--warm", "[1]"], 2, "no JSON object"),
+        ("def main(a): return a", ["--warm", "["], 2, "invalid JSON"),
+        ("def main(a): return a", ["--warm", "[1]"], 2, "not a JSON object"),
     ],
 )
-def test_what_cannot_start_says_why(
+def test_failed_starts_are_explained(
     write_function: Write, tmp_path: Path, source: str, options: list[str], status: int, reason: str
 ) -> None:
     command = [sys.executable, "-m", "farfork.runtime", str(write_function(source))]
@@ -214,7 +214,7 @@ def connected(client: Client) -> socket.socket:
 
 
 def received(raw: socket.socket) -> bool:
-    """Tell whether an answer comes before the connection ends."""
+    """Return whether an answer comes before the connection ends."""
     try:
         return bool(raw.recv(1 << 16))
     except ConnectionResetError:

@@ -54,7 +54,7 @@ def test_a_function_becomes_an_image_and_is_called_through_a_burst(platform: Pla
     ]
     result = first["response"]["result"]
     assert (result["name"], result["activation"]) == ("Ada", first["activationId"])
-    assert result["mode"] is None, "what is the operator's is no business of functions"
+    assert result["mode"] is None, "what is the operator's is hidden from functions"
     counts = []
     for number in range(29):
         activation = platform.good("burst", name=number)
@@ -92,7 +92,7 @@ def test_a_call_that_takes_too_long_is_ended(platform: Platform) -> None:
     assert platform.good("late")["response"]["result"]["count"] == 1
 
 
-def test_what_a_function_does_wrong_is_told(platform: Platform) -> None:
+def test_errors_of_a_function_are_reported(platform: Platform) -> None:
     platform.deploy("wrong", COUNT)
     raised = platform.call("wrong", **{"raise": True})
     assert raised.status == 502
@@ -110,7 +110,7 @@ def test_what_a_function_does_wrong_is_told(platform: Platform) -> None:
 
 def test_an_instance_that_is_killed_in_a_call_fails_that_call_alone(platform: Platform) -> None:
     platform.deploy("killed", COUNT)
-    # An image makes its instances to be told from others.
+    # With an image, its instances can be distinguished from others.
     for _ in range(17):
         platform.good("killed")
 
@@ -174,7 +174,7 @@ def test_a_node_that_fails_is_done_without_and_comes_back(platform: Platform) ->
     os.kill(agent, signal.SIGKILL)
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: platform.call("fails", sleep=0.2), range(4)))
-    # Those on the node may have been in a call; nobody waits in vain.
+    # Calls on that node may fail, but none hangs.
     assert {answer.status for answer in answers} <= {200, 502}
     platform.good("fails")
     await_true(lambda: agent_of(platform, "node1") not in {None, agent}, "it is started again")
@@ -188,7 +188,7 @@ def test_a_node_that_fails_is_done_without_and_comes_back(platform: Platform) ->
     await_true(is_used, "it is used again")
 
 
-def test_a_ghost_that_nobody_knows_goes_and_no_other(platform: Platform) -> None:
+def test_only_unknown_ghosts_are_stopped(platform: Platform) -> None:
     await_true(lambda: len(ghosts_of(platform)) >= 2, "ghosts wait on both nodes")
     platform.deploy("known", COUNT)
     platform.good("known")
@@ -204,7 +204,7 @@ def test_a_ghost_that_nobody_knows_goes_and_no_other(platform: Platform) -> None
     platform.good("known")
 
 
-def test_a_node_that_stands_still_holds_nobody_up_and_comes_back(platform: Platform) -> None:
+def test_a_stopped_node_blocks_no_other_and_is_used_again(platform: Platform) -> None:
     names = [f"meanwhile-{number}" for number in range(6)]
     for name in names:
         platform.deploy(name, COUNT)
@@ -246,12 +246,12 @@ def all_of(platform: Platform) -> set[int]:
 
 
 def end_in_order(platform: Platform) -> None:
-    everybody = all_of(platform)
-    assert len(everybody) > 10
+    processes = all_of(platform)
+    assert len(processes) > 10
     platform.process.send_signal(signal.SIGTERM)
     assert platform.process.wait(PATIENCE_S) == 0, platform.log()
-    # Who has started an agent may have gone: another has to reap it.
-    await_true(lambda: not alive(everybody), "nothing of it is left")
+    # The platform that has started an agent may be gone, so another process has to reap it.
+    await_true(lambda: not alive(processes), "nothing of it is left")
 
 
 def ghosts_of(platform: Platform) -> set[str]:
@@ -282,7 +282,7 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(
         await_true(lambda: not alive(own), "instances go with it")
     with serving(farfork, state) as platform:
         assert agents_of(platform) == agents, "they have survived it"
-        assert not ghosts & ghosts_of(platform), "nobody knows them any more"
+        assert not ghosts & ghosts_of(platform), "unknown ghosts are stopped"
         await_true(lambda: {one.status for one in records(platform, ids)} == {200}, "they are made")
         made = [one.body for one in records(platform, ids)]
         assert [one["response"]["status"] for one in made] == ["success"] * 3
@@ -296,7 +296,7 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(
     assert farfork.do("pool", "check", pool) == "the pool is sound\n"
     journal = (state / "decisions.jsonl").read_text().splitlines()
     again = farfork.do("replay", str(state / "decisions.jsonl"))
-    assert again.endswith(" decisions made again, 0 of them differ\n"), again
+    assert again.endswith(" decisions replayed, 0 of them differ\n"), again
     asked = {json.loads(line).get("question") for line in journal}
     assert asked >= {"placement", "checkpoint", "keep-alive", "empty-ghosts", "tiering"}
 
@@ -327,11 +327,11 @@ def test_a_node_that_is_served_no_more_leaves_no_cgroup(lasting: Lasting, outliv
     outlive = ("--agents-outlive-s", str(outlive_s))
     with serving(farfork, state, "--nodes", "2", *outlive) as platform:
         await_true(lambda: len(ghosts_of(platform)) >= 2, "ghosts wait")
-        everybody = all_of(platform)
+        processes = all_of(platform)
         platform.process.kill()
         platform.process.wait()
         if outlive_s == 5:
-            await_true(lambda: not alive(everybody), "agents leave by themselves")
+            await_true(lambda: not alive(processes), "agents leave by themselves")
     assert len(left()) == 2, left()
     with serving(farfork, state, "--nodes", "1") as platform:
         assert len(left()) == 1, left()
@@ -347,7 +347,7 @@ def test_a_second_signal_waits_for_no_call_and_the_next_run_makes_it(lasting: La
         platform.deploy("last", COUNT)
         one = begin(platform, sleep_s)
         platform.process.send_signal(signal.SIGTERM)
-        await_true(lambda: "ending" in platform.log(), "it has the first")
+        await_true(lambda: "shutting down" in platform.log(), "it has the first")
         platform.process.send_signal(signal.SIGTERM)
         assert platform.process.wait(PATIENCE_S) == 0, platform.log()
         ended_ms = time.time() * 1000
@@ -358,7 +358,7 @@ def test_a_second_signal_waits_for_no_call_and_the_next_run_makes_it(lasting: La
         assert made["end"] >= ended_ms + 1000 * sleep_s, "it had ended before"
 
 
-def test_what_has_begun_is_made_before_the_end_and_nothing_old_stays(lasting: Lasting) -> None:
+def test_shutdown_finishes_running_calls_and_cleans_up(lasting: Lasting) -> None:
     farfork, state = lasting
     with serving(farfork, state, "--nodes", "1") as platform:
         platform.deploy("last", COUNT)
@@ -380,24 +380,24 @@ def test_what_has_begun_is_made_before_the_end_and_nothing_old_stays(lasting: La
         platform.process.kill()
         platform.process.wait()
     with serving(farfork, state, "--nodes", "1") as platform:
-        await_true(lambda: images_of(platform, "last") == [], "nobody can call it any more")
+        await_true(lambda: images_of(platform, "last") == [], "its version is gone")
         assert platform.good("last")["response"]["result"] == {"new": True}
         names = [image["name"] for image in platform.farfork.json("images", "list")]
-        assert names != [], "the base image is nobody's version"
+        assert names != [], "the base image stays"
 
 
-def test_agents_that_nobody_goes_on_with_leave(lasting: Lasting, tmp_path: Path) -> None:
+def test_unused_agents_exit(lasting: Lasting, tmp_path: Path) -> None:
     farfork, state = lasting
     options = ("--nodes", "2", "--agents-outlive-s", "5")
     with serving(farfork, state, *options) as platform:
         await_true(lambda: len(ghosts_of(platform)) > 0, "ghosts wait")
-        everybody, ghosts = all_of(platform), ghosts_of(platform)
+        processes, ghosts = all_of(platform), ghosts_of(platform)
         assert {f"farfork-{one}" for one in ghosts} & containers(), "they have cgroups"
         platform.process.kill()
         platform.process.wait()
         agents = agents_of(platform)
         assert None not in agents
-        await_true(lambda: not alive(everybody), "they do not wait for ever")
+        await_true(lambda: not alive(processes), "they do not wait for ever")
     assert not {f"farfork-{one}" for one in ghosts} & containers()
     assert list((tmp_path / "run").glob("*.ghosts")) == []
     assert list((tmp_path / "run").glob("*.sock")) == []
@@ -451,7 +451,7 @@ def main(args):
 """
 
 
-def test_a_gateway_opens_as_much_as_it_may_and_functions_what_they_may() -> None:
+def test_gateway_and_functions_have_their_limits_of_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard // 2, 1024), hard))
     try:
@@ -532,11 +532,14 @@ def test_clones_that_run_get_local_copies_near_their_objective() -> None:
         (["--listen", "192.0.2.1:80"], "cannot listen at 192.0.2.1:80"),
         (["--state", "/dev/null/state"], "/dev/null/state"),
         (["--policies", "/nowhere/policies"], "cannot read /nowhere/policies"),
-        (["--policies", "{place}/policies"], "no settings of policies: unknown field `calls`"),
-        (["--state", "{place}/closed/state"], "users of functions may not pass {place}/closed:"),
+        (["--policies", "{place}/policies"], "{place}/policies: unknown field `calls`"),
+        (
+            ["--state", "{place}/closed/state"],
+            "users of functions may not traverse {place}/closed;",
+        ),
     ],
 )
-def test_what_cannot_be_served_is_told(farfork: Farfork, options: list[str], words: str) -> None:
+def test_invalid_settings_are_explained(farfork: Farfork, options: list[str], words: str) -> None:
     with open_place() as place:
         (place / "closed").mkdir(0o700)
         (place / "policies").write_text('{"calls": 4}')

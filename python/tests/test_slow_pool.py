@@ -32,17 +32,17 @@ def slowed(
     """Return what makes a clone of a function that waits, under a policy."""
 
     def cloned(tiering: str, copied_page_us: float) -> Clone:
-        function, told = write_function(FUNCTION), tmp_path / "told.json"
-        last = f"main = _slowed(main, 'it', {str(told)!r})"
+        function, reply = write_function(FUNCTION), tmp_path / "reply.json"
+        last = f"main = _slowed(main, 'it', {str(reply)!r})"
         function.write_text(f"{function.read_text()}\n\n{PROGRAM.read_text()}\n\n{last}\n")
         parent = bed.parent(function)
         pid = parent.runtime.process.pid
-        # Who waits keeps a processor busy; where one is taken away, nobody waits.
+        # Waiting keeps a processor busy; where processors are taken away, nothing waits.
         clock = (~pid << 3) | CPUCLOCK_SCHED
         took = waits(parent.client, lambda: time.clock_gettime(clock))
         assert took == [0, 0], "only clones wait"
         added = {"copied_page_us": copied_page_us, "mapped": {"it": MAPPED}}
-        told.write_text(json.dumps(added | {"served": {"it": SERVED}}))
+        reply.write_text(json.dumps(added | {"served": {"it": SERVED}}))
         options = ("--detach", "--tiering", tiering)
         path, call = bed.restore_call(parent.image, parent.listen_fd, *options)
         (said,) = bed.farfork.json(*call)

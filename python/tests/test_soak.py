@@ -90,7 +90,7 @@ class Soak:
             self.versions[name] = version
 
     def run(self, seconds: float, *, kills_gateways: bool = False) -> None:
-        """Let everybody work for so long; raise what any of them did not expect."""
+        """Run all workers for this long; raise the first unexpected error."""
         self.end = time.monotonic() + seconds
         workers: list[Callable[[random.Random], None]] = [
             self.call_one, self.call_one, self.call_many, self.leave_calls,
@@ -207,7 +207,7 @@ class Soak:
             case _:
                 pids = [agent_of(self.platform, chance.choice(["node1", "node2"])) or 0]
         pid = chance.choice(pids) if pids else 0
-        # Nobody else's process, whatever was told.
+        # Only the platform's own processes, in any case.
         if any(pid in node_of(self.platform, node) for node in ("node1", "node2")):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -220,7 +220,7 @@ class Soak:
             # So that there is one that is cut off.
             asking = pool.submit(self.call, chance, "often", sleep=5)
             time.sleep(0.5)
-            # From here on, whoever asks waits, and who has asked is cut off.
+            # From here on, new requests wait, and running ones are cut off.
             self.serves.clear()
             self.kills += 1
             try:
@@ -229,7 +229,7 @@ class Soak:
                 time.sleep(chance.uniform(0, 2))
                 self.platform.begin(self.platform.address)
             finally:
-                # Nobody waits for ever, and who is refused says so.
+                # No call hangs, and refused ones are reported.
                 self.serves.set()
             asking.result()
 
@@ -248,7 +248,7 @@ class Soak:
                     lambda: self.platform.raw("POST", f"{path}/often", content), {400, 401}
                 )
             case _:
-                # Who says that much is to come, and goes.
+                # A client that announces a large body and disconnects.
                 self.serves.wait()
                 with suppress(ConnectionError):
                     connection = http.client.HTTPConnection(self.platform.address, timeout=10)
@@ -316,7 +316,7 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
             platform.process.send_signal(signal.SIGTERM)
             assert platform.process.wait(60) == 0, platform.log()
 
-        # Agents that a killed gateway has started are waited for by nobody here.
+        # Agents of a killed gateway are not children of this process.
         await_none(lambda: all_of_it & everybody(), "processes")
         await_none(lambda: theirs & namespaces(everybody()), "namespaces")
         assert theirs, "nothing has namespaces of its own"

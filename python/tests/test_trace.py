@@ -35,8 +35,8 @@ def seen(platform: Platform) -> Platform:
 
 
 def test_a_call_continues_its_callers_trace(seen: Platform) -> None:
-    told = call(seen, {"traceparent": CALLER, "tracestate": "a=1"})
-    result, parent = told["response"]["result"], annotation(told, "traceparent")
+    reply = call(seen, {"traceparent": CALLER, "tracestate": "a=1"})
+    result, parent = reply["response"]["result"], annotation(reply, "traceparent")
     version, trace, span, flags = parent.split("-")
     assert (version, trace, flags) == ("00", TRACE, "01")
     assert span != CALLER.split("-")[2]
@@ -47,10 +47,10 @@ def test_a_call_continues_its_callers_trace(seen: Platform) -> None:
     assert (TRACE in other["TRACEPARENT"], other["TRACESTATE"]) == (False, None)
 
 
-def test_a_call_that_nobody_waits_for_has_its_trace(seen: Platform) -> None:
+def test_a_non_blocking_call_has_its_trace(seen: Platform) -> None:
     accepted = call(seen, {"traceparent": CALLER}, blocking=False)
     path = f"activations/{accepted['activationId']}"
     await_true(lambda: seen.ask("GET", path).status == 200, "the activation is there")
-    told = seen.ask("GET", path).body
-    assert annotation(told, "traceparent").split("-")[1] == TRACE
-    assert told["response"]["result"]["TRACEPARENT"] == annotation(told, "traceparent")
+    reply = seen.ask("GET", path).body
+    assert annotation(reply, "traceparent").split("-")[1] == TRACE
+    assert reply["response"]["result"]["TRACEPARENT"] == annotation(reply, "traceparent")

@@ -80,7 +80,7 @@ def test_a_function_is_a_page(platform: Platform, tmp_path: Path) -> None:
     answer, content = ask(platform, "GET", f"{page}?fail=1")
     assert (answer.status, content) == (404, b"<p>none</p>")
     answer, content = ask(platform, "GET", f"{page}?greeting=none")
-    assert (answer.status, b"bound for good" in content) == (400, True)
+    assert (answer.status, b"final or reserved" in content) == (400, True)
     answer, content = ask(platform, "GET", f"{page}?raise=1")
     assert (answer.status, b"secret" in content) == (502, False)
     assert "KeyError" in record(platform, answer)["response"]["result"]["error"]

@@ -23,7 +23,7 @@ class _CloneArgs(ctypes.Structure):
 
 
 def allowed() -> bool:
-    """Tell whether this process may make twins (it needs root)."""
+    """Return whether this process may make twins (it needs root)."""
     try:
         return twin(lambda: True)
     except PermissionError:

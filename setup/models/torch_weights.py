@@ -39,7 +39,9 @@ class _Unpickler(pickle.Unpickler):
             return OrderedDict
         if module == "torch" and name in DTYPES:
             return DTYPES[name]
-        raise pickle.UnpicklingError(f"{module}.{name} is no tensor; this is no file of weights")
+        raise pickle.UnpicklingError(
+            f"{module}.{name} is not a tensor; the file does not contain weights"
+        )
 
     def persistent_load(self, pid: Any) -> str:
         _, dtype, key, *_ = pid
@@ -51,7 +53,7 @@ def load(path: Path) -> dict[str, np.ndarray]:
     """Return the tensors of the file by name."""
     with path.open("rb") as file:
         if pickle.load(file) != MAGIC:
-            raise ValueError(f"reading {path}: it is no file of weights of this kind")
+            raise ValueError(f"cannot read {path}: it is not a file of weights of this kind")
         pickle.load(file)
         pickle.load(file)
         unpickler = _Unpickler(file)

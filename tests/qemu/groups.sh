@@ -60,7 +60,7 @@ nothing_is_left() {
     [ -z "$(find "$all" -name '*farfork*')" ] && ! grep -q farfork /proc/mounts && ! processes >/dev/null
 }
 
-# What is left is told.
+# Prints what is left behind.
 is_clear() {
     soon 20 nothing_is_left && return
     find "$all" -name '*farfork*'
@@ -80,8 +80,8 @@ delegate_nothing() {
         [ -z "$(cat "$all/cgroup.subtree_control")" ]
 }
 
-# In a group that has processes and is the topmost that is seen, as in containers, nothing can be limited:
-# that is told, and nothing stays.
+# In a group that has processes and is the topmost visible one, as in containers, no limits are possible:
+# farfork reports that, and leaves nothing behind.
 contained() {
     mkdir "$all/container"
     "$FARFORK_BIN" pool create /tmp/contained/pool --size 64M

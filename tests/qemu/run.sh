@@ -1,13 +1,14 @@
 #!/bin/bash
 set -euo pipefail
-# Shows farfork at work on what this machine lacks, in guests of QEMU with Debian kernels: `media` has
-# persistent memory with a DAX file system, some that is a DAX device, and a NUMA node without processors;
-# `groups` has cgroup v2 alone. Guests are emulated (TCG), so that any machine can do it, in minutes and at
-# a fraction of its speed. What is shown stands in media.sh and groups.sh; $FARFORK_QEMU_SCENES names one
-# of them, and arguments the suites whose newest kernels are taken.
+# Tests farfork with hardware and kernels that this machine lacks, in guests of QEMU with Debian kernels:
+# `media` has persistent memory with a DAX file system, a DAX device, and a NUMA node without processors;
+# `groups` has only cgroup v2. Guests are emulated (TCG), so that this works on any machine. It takes
+# minutes. The tests are in media.sh and groups.sh. $FARFORK_QEMU_SCENES names one of them, and the
+# arguments name the suites whose newest kernels are used.
 #
 # Needs root, and builds of farfork and of the tests `programs` and `faults` (cargo build, cargo test
-# --no-run); `groups` also runc and the Python environment. What is missing is told, and nothing fails for that.
+# --no-run); `groups` also needs runc and the Python environment. If something is missing, the tests are
+# skipped with the reason.
 
 cd "$(dirname "$0")/../.."
 readonly here=$PWD
@@ -77,7 +78,7 @@ pack_programs() {
     done
     mkdir -p "$work/root"/{dev,proc,sys,tmp,root,run,mnt,farfork}
     put "$(command -v busybox)" /bin/busybox
-    # That of busybox takes its own programs for those that it is told.
+    # The shell of busybox would run its own programs instead of these.
     put "$(command -v sh)" /usr/bin/sh
     for name in ndctl mkfs.ext4 unshare timeout ip; do
         put "$(command -v "$name")"
@@ -111,7 +112,7 @@ pack_platform() {
         python/{farfork,snapshot_restore_py,tests} python/pyproject.toml "$work/root/farfork/python"
 }
 
-# What the hardware of a guest is, and what its kernel is told.
+# Hardware and kernel command line of a guest.
 hardware() {
     case $1 in
         # Two nodes, the second without processors, and 1 GiB and 768 MiB of persistent memory.

@@ -69,7 +69,7 @@ impl Tests {
             eprintln!("SKIPPED {count} tests: {reason}");
         }
         let mut arguments = Arguments::from_args();
-        // Many wait: for a clock, for who is to be killed, for a container.
+        // Most tests wait: for a clock, a process to be killed, or a container.
         let processors = thread::available_parallelism().map_or(1, |count| count.get());
         arguments.test_threads.get_or_insert(2 * processors);
         let conclusion = libtest_mimic::run(&arguments, self.trials);
@@ -86,7 +86,7 @@ impl Tests {
     }
 }
 
-/// What the test `name` ends with; one that cannot be made here passes, and it is told at the end.
+/// The result of the test `name`. A skipped test passes, and is listed at the end.
 fn finish(name: String, took: Duration, outcome: Outcome) -> Result<(), Failed> {
     if took >= LONG {
         TIMES.lock().unwrap_or_else(PoisonError::into_inner).push((took, name.clone()));

@@ -21,7 +21,7 @@ pub enum Flavour {
     /// A clone under each of the tiering policies that are not the default, by which pages are
     /// supplied one by one.
     Tiers,
-    /// A clone that tells which pages it touches, and a clone of it.
+    /// A profiling clone, and a clone of it.
     Profiling,
     /// The parent is pid 1 of a PID namespace, and so are clones under every policy, each of one of its
     /// own.

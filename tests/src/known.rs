@@ -1,4 +1,4 @@
-//! What nodes are told of an image's pages in the name of clones.
+//! Records pages of an image as accessed, written or hot, as if clones had touched them.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ pub const ALL: u64 = u64::MAX;
 /// Every other block of 64 KiB, so that what is known and what is not lie side by side.
 pub const EVERY_OTHER_BLOCK: u64 = 0x0000_ffff_0000_ffff;
 
-/// Has it known of these pages of an image that clones access and write them. By the default policy, whoever
-/// waits gets copies before it starts, and whoever starts at once is helped with them.
+/// Records these pages of an image as accessed and written. Under the default policy, a clone that waits in
+/// a ghost then gets copies before it starts, and the init of any other clone copies them ahead.
 pub fn written(pool: &Path, image: &str, pages: u64) -> Outcome {
     known(pool, image, |count| {
         let words = vec![pages; count];

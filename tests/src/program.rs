@@ -242,8 +242,8 @@ impl Program {
         all
     }
 
-    /// A clone of a clone differs by its ghost's surroundings only: for those who look at these, and a
-    /// few others.
+    /// A clone of a clone differs only in the surroundings of its ghost. It runs for programs that check
+    /// these, and for a few others.
     fn has(&self, flavour: Flavour) -> bool {
         let looks = self.as_pid_one || self.own_network || self.is_tree || self.values_differ;
         if self.has_fresh_clones && flavour.clones_again() {

@@ -79,7 +79,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Removes the image so that the pool lasts; the play's own failure is the one to tell.
+    /// Removes the image, so that the pool does not fill. A failure of the flavour has priority.
     pub(crate) fn strike(&self, outcome: Outcome) -> Outcome {
         if matches!(self.program.expect, Expect::Refused(_)) {
             return outcome;
@@ -261,10 +261,10 @@ impl<'a> Stage<'a> {
 
     /// The pid of a clone that can be checkpointed.
     fn settled(&self, clone: &mut Subject) -> Outcome<u32> {
-        clone.await_line("]")?; // the end of what restore tells of the clone
-        let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
-        let Ok(pid) = told.trim_end_matches(',').parse() else {
-            return clone.fail("expected restore to tell the clone's pid");
+        clone.await_line("]")?; // the end of restore's JSON
+        let reported = clone.after("    \"pid\": ").pop().unwrap_or_default();
+        let Ok(pid) = reported.trim_end_matches(',').parse() else {
+            return clone.fail("expected restore to print the clone's pid");
         };
         if let Some(word) = self.program.settles.filter(|word| !clone.said(word)) {
             clone.await_line(word)?;

@@ -1,6 +1,6 @@
-//! Times in which a processor of the machine stood still. In a virtual machine that happens, 38 s were
-//! seen; the kernel then tells of a lockup of its workers and has nobody to blame. What waited for that
-//! processor took so much longer.
+//! Times in which a processor of the machine stood still. That happens in virtual machines: 38 s were
+//! seen, with a lockup of workers in the kernel's log. Processes that wait for this processor take longer
+//! by that time.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const NAP: Duration = Duration::from_millis(100);
-/// Whoever wakes up so late was not kept by others that run: these take turns.
+/// A later wake-up is a stall: other running processes delay a wake-up by less.
 const LATE: Duration = Duration::from_secs(2);
 
 /// How long each processor has stood still, in milliseconds.

@@ -159,7 +159,7 @@ fn start_agent(pool: &Path, name: &str, has_other_boot: bool) -> Outcome<Child> 
         .map_err(|error| Trouble::during("starting another node", error))
 }
 
-/// The node table of the pool tells when the agent has joined.
+/// Waits until the agent is in the pool's table of nodes.
 fn await_node(pool: &Path, name: &str) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
@@ -188,8 +188,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> Outcome<bool>) -> Outco
     Ok(())
 }
 
-/// Ends the agent that listens at `socket`, which the first restore has started: nobody waits until
-/// it is idle.
+/// Ends the agent that listens at `socket`, which the first restore has started, without waiting for its
+/// idle exit.
 pub fn end_agent(socket_path: &Path) -> nix::Result<()> {
     let client = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
     connect(client.as_raw_fd(), &UnixAddr::new(socket_path)?)?;

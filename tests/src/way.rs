@@ -66,7 +66,7 @@ impl Way {
         }
     }
 
-    /// How `restore` is told of it. A ghost that has its image knows the policy.
+    /// The options of `restore` for it. An attached ghost has its policy already.
     pub fn options(self, ghost: Option<&str>) -> Vec<&str> {
         let inside = ghost.iter().flat_map(|ghost| ["--ghost", ghost]);
         let by = match self.place {

@@ -1,4 +1,4 @@
-//! Clones that tell which pages they touch: exactly those, and where it is told afterwards.
+//! Profiling clones: they report exactly the pages that they touch, and commands show these.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -61,8 +61,8 @@ impl Scene {
         parent.await_ready()?;
         let tree: &[&str] = if is_tree { &["--tree"] } else { &[] };
         let made = farfork::must_run(farfork::checkpoint(path, parent.pid(), &name, tree)?)?;
-        let told: Value = during("checkpoint --json", serde_json::from_slice(&made.stdout))?;
-        let cid: Cid = during("the id", told["cid"].as_str().unwrap_or_default().parse())?;
+        let reported: Value = during("checkpoint --json", serde_json::from_slice(&made.stdout))?;
+        let cid: Cid = during("the id", reported["cid"].as_str().unwrap_or_default().parse())?;
         let pool = during("opening the pool", Pool::open(path))?;
         let image = during("reading the image", Image::read(&pool, cid))?;
         Ok(Scene { parent, pool, path, name, image })
@@ -77,8 +77,8 @@ impl Scene {
         let mut command = farfork::restore(self.path, &self.name, more)?;
         let mut clone = Subject::start("clone", &mut command, Duration::from_secs(60))?;
         clone.await_line("]")?;
-        let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
-        let pid = during("the clone's pid", told.trim_end_matches(',').parse())?;
+        let reported = clone.after("    \"pid\": ").pop().unwrap_or_default();
+        let pid = during("the clone's pid", reported.trim_end_matches(',').parse())?;
         Ok((clone, pid))
     }
 
@@ -96,7 +96,7 @@ impl Scene {
         (0..PAGES).map(place).collect()
     }
 
-    /// Nothing is told that did not happen. Returns how many pages that were read are not told.
+    /// Demands that nothing is reported that did not happen. Returns the number of reads that are missing.
     fn expect(&self, observed: &Observed, who: usize, has_touched: bool) -> Outcome<u64> {
         let mut lost = 0;
         let (member, label) = (&self.image.model.members[who], ["parent", "child"][who]);
@@ -110,14 +110,18 @@ impl Scene {
                 let is = |every, rest| has_touched && every != 0 && page as u64 % every == rest;
                 let is_written = is(write_every, 3);
                 let is_read = is(read_every, 5) && !is_written;
-                let told = (observed.read.contains(place), observed.written.contains(place));
+                let reported = (observed.read.contains(place), observed.written.contains(place));
                 // The kernel may have unmapped it again: see docs/internals/memory.md#access-patterns.
-                if is_read && told == (false, false) {
+                if is_read && reported == (false, false) {
                     lost += 1;
                     continue;
                 }
                 let what = format!("(read, written) of page {page} of {label} {part}");
-                demand(told == (is_read, is_written), &what, &(told, (is_read, is_written)))?;
+                demand(
+                    reported == (is_read, is_written),
+                    &what,
+                    &(reported, (is_read, is_written)),
+                )?;
             }
             demand(seen >= 32, "pages of each part in the pool", &(part, seen))?;
         }
@@ -144,21 +148,21 @@ fn kill(pid: i32) -> Outcome {
     farfork::must_run(command).map(drop)
 }
 
-/// Whatever kind of mapping a page is in, it is told what the clone did to it and nothing else. What
-/// the kernel unmaps meanwhile is no fault of the clone's, but rare, so that one of several is exact.
-fn every_page_is_told(is_tree: bool) -> Outcome {
+/// In every kind of mapping, exactly the clone's accesses are reported. Reads are missing if the kernel unmaps a
+/// page meanwhile. That is rare, so one of several attempts must be exact.
+fn every_page_is_reported(is_tree: bool) -> Outcome {
     for _ in 0..ATTEMPTS {
         match attempt(is_tree)? {
             0 => return Ok(()),
             lost => eprintln!("{lost} pages were read and then unmapped: trying again"),
         }
     }
-    Err(Trouble::Failed(format!("expected all that was read to be told once in {ATTEMPTS}")))
+    Err(Trouble::Failed(format!("expected all reads to be reported once in {ATTEMPTS}")))
 }
 
 const ATTEMPTS: u32 = 6;
 
-/// Returns how many pages that were read are not told.
+/// Returns the number of reads that are missing.
 fn attempt(is_tree: bool) -> Outcome<u64> {
     let scene = Scene::set(if is_tree { "tree" } else { "single" }, is_tree)?;
     let (mut clone, pid) = scene.clone()?;
@@ -254,7 +258,7 @@ fn are_local(pid: i32, at: u64) -> Outcome<Vec<bool>> {
 }
 
 /// Pages that are made local for a clone were not written by it.
-fn promoted_pages_are_not_told_as_written() -> Outcome {
+fn promoted_pages_do_not_count_as_written() -> Outcome {
     let scene = Scene::set("promoted", false)?;
     let (mut clone, pid) = scene.clone()?;
     clone.send_byte();
@@ -266,12 +270,12 @@ fn promoted_pages_are_not_told_as_written() -> Outcome {
         format!("{at:x}-{:x}", at + PAGES * PAGE)
     });
     let mut command = farfork::command(&["promote", "--json", &pid.to_string()])?;
-    let told = farfork::must_run({
+    let reported = farfork::must_run({
         command.args(ranges);
         command
     })?;
-    let told: Value = during("promote --json", serde_json::from_slice(&told.stdout))?;
-    demand(told["promoted_pages"].as_u64() > Some(100), "pages to become local", &told)?;
+    let reported: Value = during("promote --json", serde_json::from_slice(&reported.stdout))?;
+    demand(reported["promoted_pages"].as_u64() > Some(100), "pages to become local", &reported)?;
     kill(pid)?;
     clone.finish()?;
     let (access, seen) = (scene.access()?, before.access());
@@ -324,7 +328,7 @@ fn a_clone_with_a_userfaultfd_of_its_own_is_watched_no_longer() -> Outcome {
     scene.forget()
 }
 
-/// `images profile` runs a command against a clone, ends with its status, and tells counts.
+/// `images profile` runs a command against a clone, exits with its status, and prints counts.
 fn a_command_profiles_an_image() -> Outcome {
     let scene = Scene::set("command", false)?;
     let script = "test -d /proc/$FARFORK_CLONE_PID && exit 7";
@@ -342,12 +346,12 @@ fn a_command_profiles_an_image() -> Outcome {
     let sum = count("read_pages") + count("written_pages") + count("untouched_pages");
     demand(sum == count("mapped_pages") && count("written_pages") > 0, "counts", &text)?;
     let shown = shown(&scene)?;
-    let told = shown["access"]["accessed_pages"].as_u64();
+    let reported = shown["access"]["accessed_pages"].as_u64();
     let touched = count("read_pages") + count("written_pages");
-    let is_told = told.is_some_and(|told| told >= touched);
-    demand(is_told, "images show to tell the same", &(told, touched))?;
+    let is_reported = reported.is_some_and(|reported| reported >= touched);
+    demand(is_reported, "images show to print the same", &(reported, touched))?;
     let node = &shown["access"]["nodes"][0]["node"];
-    demand(node.is_string(), "which node told it", &shown["access"])?;
+    demand(node.is_string(), "the node that reported it", &shown["access"])?;
     scene.forget()
 }
 
@@ -382,11 +386,15 @@ fn hot_ranges_are_declared_and_taken_back() -> Outcome {
         (vec!["10-20".to_owned()], 1, "has no memory at 10-20"),
         (vec![format!("77777777:{}", range(0, 1))], 1, "no process 77777777"),
         (vec!["20-10".to_owned()], 2, "START"),
-        (vec![], 2, "which memory"),
+        (vec![], 2, "START-END"),
     ] {
         let refused = hot("set", &ranges)?;
-        let is_told = refused.1.contains(word) && refused.2 == 3;
-        demand(refused.0 == Some(code) && is_told, "to be refused in words", &(ranges, refused))?;
+        let is_reported = refused.1.contains(word) && refused.2 == 3;
+        demand(
+            refused.0 == Some(code) && is_reported,
+            "to be refused in words",
+            &(ranges, refused),
+        )?;
     }
     let all = hot("clear", &[])?;
     demand((all.0, all.2) == (Some(0), 0), "no hot pages", &all)?;
@@ -394,7 +402,7 @@ fn hot_ranges_are_declared_and_taken_back() -> Outcome {
     scene.forget()
 }
 
-/// The same at once; a range that there is not is no reason to have no image.
+/// The same with the checkpoint. A wrong range does not prevent the image.
 fn with_its_checkpoint(scene: &Scene, range: &str) -> Outcome {
     let name = format!("{}-declared", scene.name);
     for (range, pages, words) in [(range, 5, ""), ("10-20", 0, "has no memory at 10-20")] {
@@ -476,9 +484,9 @@ fn take_turns(
     let more = ["--node", "every", "--count", "4", "--tiering", tiering];
     let mut command = farfork::restore(scene.path, &scene.name, &more)?;
     let mut clones = during("clones", command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn())?;
-    let told = four_clones(tiering, turns).and_then(|()| meanwhile());
+    let reported = four_clones(tiering, turns).and_then(|()| meanwhile());
     let _ = clones.kill().and_then(|()| clones.wait());
-    told.and(testbed::eventually("all to end", || Ok(listed()?.is_empty())))
+    reported.and(testbed::eventually("all to end", || Ok(listed()?.is_empty())))
 }
 
 fn four_clones(tiering: &str, turns: [bool; 4]) -> Outcome {
@@ -495,8 +503,8 @@ fn four_clones(tiering: &str, turns: [bool; 4]) -> Outcome {
 
 fn listed() -> Outcome<Vec<Value>> {
     let text = farfork::must_run(farfork::command(&["ps", "--json", "--node", "every"])?)?;
-    let told: Value = during("ps", serde_json::from_slice(&text.stdout))?;
-    Ok(told.as_array().cloned().unwrap_or_default())
+    let reported: Value = during("ps", serde_json::from_slice(&text.stdout))?;
+    Ok(reported.as_array().cloned().unwrap_or_default())
 }
 
 /// Clones that wait in ghosts have the pages that a watched one wrote before they run, others get them
@@ -577,7 +585,7 @@ const HELPED_ATTEMPTS: usize = 40;
 const FREE_WITHIN: Duration = Duration::from_secs(120);
 const HELPED_WITHIN: Duration = Duration::from_millis(250);
 
-/// Nobody gives memory to a clone that it may need for something else.
+/// Promotion leaves the memory that a clone may need for other purposes.
 fn is_not_helped_beyond_a_limit(scene: &Scene, unknown: u64) -> Outcome {
     let ghost = farfork::start_ghost(&["--user", "test", "--memory", "5M"])?;
     let (mut clone, pid) = scene.clone_with(&["--ghost", &ghost])?;
@@ -588,7 +596,7 @@ fn is_not_helped_beyond_a_limit(scene: &Scene, unknown: u64) -> Outcome {
     demand(own < unknown + 50, "nothing to be supplied", &(own, unknown))
 }
 
-/// How many pages a process shares with nobody.
+/// The number of pages that a process does not share.
 fn own_pages(pid: i32) -> Outcome<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = during("looking at a clone", std::fs::read_to_string(path))?;
@@ -603,8 +611,8 @@ type Test = (&'static str, fn() -> Outcome);
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
     let cases: [Test; 10] = [
-        ("every_page_of_a_process_is_told", || every_page_is_told(false)),
-        ("every_page_of_a_tree_is_told", || every_page_is_told(true)),
+        ("every_page_of_a_process_is_reported", || every_page_is_reported(false)),
+        ("every_page_of_a_tree_is_reported", || every_page_is_reported(true)),
         (
             "a_clone_with_a_userfaultfd_of_its_own_is_watched_no_longer",
             a_clone_with_a_userfaultfd_of_its_own_is_watched_no_longer,
@@ -612,7 +620,7 @@ fn main() -> ExitCode {
         ("a_command_profiles_an_image", a_command_profiles_an_image),
         ("hot_ranges_are_declared_and_taken_back", hot_ranges_are_declared_and_taken_back),
         ("what_is_not_known_stays_in_the_pool", what_is_not_known_stays_in_the_pool),
-        ("promoted_pages_are_not_told_as_written", promoted_pages_are_not_told_as_written),
+        ("promoted_pages_do_not_count_as_written", promoted_pages_do_not_count_as_written),
         ("one_clone_in_two_is_watched", one_clone_in_two_is_watched),
         ("what_was_accessed_long_ago_is_forgotten", what_was_accessed_long_ago_is_forgotten),
         ("later_clones_get_what_is_known", later_clones_get_what_is_known),

@@ -1,4 +1,4 @@
-//! What the commands tell of trees of processes, and what becomes of these.
+//! Trees of processes in the output of commands, and the fate of their processes.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -114,7 +114,7 @@ fn a_process_with_children_is_refused() -> Outcome {
     demand(text.contains("--tree"), "the way out", &text)
 }
 
-/// Images tell their processes, and the parents of these go on, or end, all together.
+/// Images list their processes, and the parents of these go on, or are killed, all together.
 fn images_tell_their_processes() -> Outcome {
     let pool = testbed::pool()?;
     let (shell, image) = (Shell::start(["", ""])?, "test/trees:whole");

@@ -13,7 +13,7 @@ use farfork_tests::{Outcome, Trouble, farfork, testbed};
 
 const NOBODY: u32 = 65534;
 
-/// A process of nobody's with its log, in a directory of nobody's.
+/// A process of the user `nobody` with its log, in a directory of `nobody`.
 struct Scene {
     directory: PathBuf,
     image: String,
@@ -21,7 +21,7 @@ struct Scene {
     _parent: Subject,
 }
 
-/// Appends a line to what it has open, when it is told to.
+/// Appends a line to its open file after it has read a line.
 const SCRIPT: &str = "exec 3>>$1; cd $2; \
     exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all sh -c \
     'echo READY; read line; echo written >&3; echo PASS'";
@@ -32,7 +32,7 @@ fn during(what: &str) -> impl Fn(std::io::Error) -> Trouble {
 }
 
 impl Scene {
-    /// A process that has `log` open, by root or by nobody before it became nobody.
+    /// A process of `nobody` that has `log` open, opened as root or as `nobody`.
     fn set(name: &str, is_root_s: bool) -> Outcome<Scene> {
         let pool = testbed::pool()?;
         let directory = testbed::work_dir(&format!("trust-{name}"))?;

@@ -1,7 +1,7 @@
 """The demonstration: `python -m farfork.demo`.
 
 One warm process, checkpointed into a pool; eight clones of it on two emulated nodes;
-every answer checked against a process that was started the slow way.
+every answer checked against a process that was started cold.
 
 | module | what |
 | --- | --- |

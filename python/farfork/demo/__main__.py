@@ -1,6 +1,6 @@
 """`python -m farfork.demo [--json]`.
 
-Exit status: 0 all answers were right, 1 one was wrong or the work failed, 2 wrong call.
+Exit status: 0 all answers were right, 1 one was wrong or the demonstration failed, 2 usage error.
 """
 
 import argparse
@@ -32,16 +32,16 @@ _INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Play it and print the table; returns the exit status."""
+    """Run the demonstration and print the table; returns the exit status."""
     options = _parser().parse_args(argv)
     if os.geteuid() != 0:
-        return _fail("it mounts a pool and makes namespaces, which needs root; run it as root")
+        return _fail("mounting a pool and making namespaces needs root; run it as root")
     interrupts.raise_once()
     print(f"farfork: a demonstration with {FUNCTION.name}, a sentence model", file=sys.stderr)
     try:
         seen = play(Progress())
     except KeyboardInterrupt:
-        _fail("interrupted; everything it had made is gone")
+        _fail("interrupted; everything was cleaned up")
         return _INTERRUPTED
     except _FAILURES as error:
         return _fail(str(error))

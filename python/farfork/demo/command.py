@@ -1,4 +1,4 @@
-"""Runs the binary `farfork`, and finds it."""
+"""Finds and runs the binary `farfork`."""
 
 import json
 import os
@@ -13,7 +13,7 @@ _TIMEOUT_S = 120
 
 
 class CommandError(RuntimeError):
-    """A command failed; the message holds the call and what it said."""
+    """A command failed; the message has the command and its error message."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -21,11 +21,11 @@ class CommandError(RuntimeError):
 
 
 class MissingError(RuntimeError):
-    """Something that has to be there is not; the message names it and the way to get it."""
+    """Something required is missing; the message names it and how to get it."""
 
 
 def find_binary() -> Path:
-    """Return `$FARFORK_BIN`, or what cargo built last, or what is in PATH; or MissingError."""
+    """Return `$FARFORK_BIN`, or cargo's last build, or the one in PATH; or raise MissingError."""
     if given := os.environ.get("FARFORK_BIN"):
         candidates = [Path(given)]
     else:
@@ -37,7 +37,7 @@ def find_binary() -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
-    raise MissingError("looking for the binary farfork: none here; run cargo build --release")
+    raise MissingError("cannot find the binary farfork; run cargo build --release")
 
 
 def _age(path: Path) -> float:
@@ -55,7 +55,7 @@ class Farfork:
         self.environment = {**os.environ, "FARFORK_RUN": str(run_directory)}
 
     def use_pool(self, path: Path) -> None:
-        """Let every later call mean this pool."""
+        """Use this pool in all later calls."""
         self.environment["FARFORK_POOL"] = str(path)
 
     def popen(
@@ -65,9 +65,9 @@ class Farfork:
         out: IO[str] | None = None,
         prefix: tuple[str, ...] = (),
     ) -> "subprocess.Popen[bytes]":
-        """Start a call that goes on; Ctrl-C does not reach it.
+        """Start a command in the background, out of reach of Ctrl-C.
 
-        What it says is in the file `words`, or what it says on stdout in `out`.
+        Its output goes to the file `words`, its stdout to `out` if given.
         """
         return subprocess.Popen(
             [*prefix, str(self.binary), *map(str, arguments)],
@@ -79,9 +79,9 @@ class Farfork:
         )
 
     def run(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
-        """Run a call to its end, whatever its exit status."""
-        # Not pipes: a detached clone inherits them and would keep them open. And what it
-        # inherits as stderr has a name, so that it can be checkpointed in its turn.
+        """Run a command to its end, with any exit status."""
+        # Not pipes: a detached clone inherits them and would keep them open. Its stderr is a
+        # named file, so that the clone itself can be checkpointed.
         with tempfile.TemporaryFile("w+") as out, self._log.open("a+") as err:
             said_before = err.tell()
             process = subprocess.run(
@@ -101,15 +101,15 @@ class Farfork:
             )
 
     def do(self, *arguments: object) -> str:
-        """Run a call that has to succeed; returns what it printed, or raises CommandError."""
+        """Run a command; returns its output, or raises CommandError if it fails."""
         done = self.run(*arguments)
         if done.returncode != 0:
             call = " ".join(["farfork", *map(str, arguments)])
-            said = done.stderr.strip() or done.stdout.strip() or "it said nothing"
+            said = done.stderr.strip() or done.stdout.strip() or "no output"
             message = f"{call}: exit status {done.returncode}: {said}"
             raise CommandError(message, done.returncode)
         return done.stdout
 
     def json(self, *arguments: object) -> Any:
-        """Run a call with `--json`; returns its document, or raises CommandError."""
+        """Run a command with `--json`; returns its document, or raises CommandError."""
         return json.loads(self.do(*arguments, "--json"))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one begins the cleaning up, nothing stops it."""
+"""Ctrl-C and SIGTERM: the first one begins the cleanup, which later ones do not interrupt."""
 
 import signal
 from types import FrameType
@@ -7,13 +7,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def raise_once() -> None:
-    """Let the first signal raise KeyboardInterrupt, and ignore those after it."""
+    """Raise KeyboardInterrupt at the first signal, and ignore later ones."""
     for number in _SIGNALS:
         signal.signal(number, _raise)
 
 
 def ignore() -> None:
-    """Ignore all of them from now on."""
+    """Ignore both signals from now on."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,6 +1,6 @@
 """Emulated nodes: agents in PID, mount and network namespaces of their own.
 
-They share the pool with everybody else, and nothing that is a node's own.
+They share the pool with other nodes, and nothing else.
 """
 
 import os
@@ -28,7 +28,7 @@ class NodeError(RuntimeError):
 
 @contextmanager
 def emulated_nodes(farfork: Farfork, names: list[str]) -> Iterator[None]:
-    """Run an agent per name until the end; each has joined the pool when this begins."""
+    """Run an agent per name; all have joined the pool when this yields."""
     with ExitStack() as stack:
         prefix = (*_NAMESPACES, "--")
         agents = [stack.enter_context(_agent(farfork, name, prefix)) for name in names]
@@ -39,7 +39,7 @@ def emulated_nodes(farfork: Farfork, names: list[str]) -> Iterator[None]:
 
 @contextmanager
 def plain_node(farfork: Farfork, name: str) -> Iterator[None]:
-    """Run an agent in the caller's namespaces until the end."""
+    """Run an agent in the caller's namespaces."""
     with _agent(farfork, name, ()) as agent:
         _await_joined(farfork, agent)
         yield
@@ -60,7 +60,7 @@ def _agent(farfork: Farfork, name: str, prefix: tuple[str, ...]) -> Iterator[_Ag
         try:
             yield _Agent(name, process, words)
         except BaseException:
-            # What has failed is told, not that an agent that is not there lists no clones.
+            # Raise the original error, not that of a dead agent that cannot list clones.
             with suppress(CommandError):
                 end_clones(farfork, name)
             raise
@@ -76,9 +76,13 @@ def _await_joined(farfork: Farfork, agent: _Agent) -> None:
     while not (_listens(path) and agent.name in farfork.json("pool", "info")["nodes"]):
         if agent.process.poll() is not None:
             agent.words.seek(0)
-            raise NodeError(f"starting {agent.name}: its agent ended: {agent.words.read().strip()}")
+            raise NodeError(
+                f"cannot start {agent.name}: its agent exited: {agent.words.read().strip()}"
+            )
         if time.monotonic() > deadline:
-            raise NodeError(f"starting {agent.name}: not in the pool after {_JOIN_TIMEOUT_S} s")
+            raise NodeError(
+                f"cannot start {agent.name}: it did not join the pool within {_JOIN_TIMEOUT_S} s"
+            )
         time.sleep(0.02)
 
 
@@ -88,7 +92,7 @@ def _end(agent: "subprocess.Popen[bytes]") -> None:
 
 
 def _end_namespace(agent: "subprocess.Popen[bytes]") -> None:
-    """End the first process of its PID namespace; unshare ends once all in there are gone."""
+    """Kill the first process of its PID namespace; unshare exits when all processes there have."""
     children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
     with suppress(FileNotFoundError, ProcessLookupError):
         for pid in children.read_text().split():

@@ -1,6 +1,6 @@
 """`python -m farfork.demo.platform [--seconds N]`: the platform with sample functions.
 
-Exit status: 0 all answers were right, 1 one was wrong or the work failed, 2 wrong call.
+Exit status: 0 all answers were right, 1 one was wrong or the demonstration failed, 2 usage error.
 """
 
 import argparse
@@ -30,9 +30,9 @@ def main(argv: list[str] | None = None) -> int:
     """Serve, deploy, call; returns the exit status."""
     options = _parser().parse_args(argv)
     if os.geteuid() != 0:
-        return _fail("functions run in containers, which only root can make; run it as root")
+        return _fail("making containers for functions needs root; run it as root")
     if hidden := hidden_from_functions([Path(sys.prefix), Path(sys.base_prefix), ROOT]):
-        print(f"farfork.demo.platform: left out: {_advice(hidden)}", file=sys.stderr)
+        print(f"farfork.demo.platform: skipped: {_advice(hidden)}", file=sys.stderr)
         return 0
     seconds = options.seconds
     if seconds is None and not sys.stdout.isatty():
@@ -47,10 +47,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def show(progress: Progress, seconds: float | None) -> traffic.Seen:
-    """Run it; whatever it makes is gone when this returns or raises."""
+    """Run the platform; everything is cleaned up when this returns or raises."""
     samples = [Sample(name) for name in FUNCTIONS]
     with ExitStack() as stack:
-        # Not below /tmp: functions have one of their own.
+        # Not below /tmp: functions have a private one.
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="farfork-demo-", dir="/run"))
         place = Path(name)
         place.chmod(0o711)
@@ -64,24 +64,24 @@ def show(progress: Progress, seconds: float | None) -> traffic.Seen:
             for sample in samples:
                 farfork.do("deploy", sample.file, "--name", sample.name, *whom)
         try:
-            with progress.step("calling each until it is warm, and its image is made"):
+            with progress.step("calling each until it is warm and has an image"):
                 calls.warm(samples)
-            _tell(address, key_file, seconds)
-            with progress.step("calling them, now and then eight at once"):
+            _print_address(address, key_file, seconds)
+            with progress.step("calling them, sometimes eight at once"):
                 calls.run(samples, seconds)
         except KeyboardInterrupt:
-            print("\n  ending", file=sys.stderr)
+            print("\n  shutting down", file=sys.stderr)
         interrupts.ignore()
         progress.cleaning_up()
     return calls.seen
 
 
-def _tell(address: str, key_file: Path, seconds: float | None) -> None:
+def _print_address(address: str, key_file: Path, seconds: float | None) -> None:
     until = "until Ctrl-C" if seconds is None else f"for {seconds:.0f} s"
     print(
         f"""
-  See what happens, {until}:   http://{address}/
-  Call one yourself:            farfork invoke hello --param name Ada --result \\
+  Dashboard, {until}:           http://{address}/
+  Call a function yourself:     farfork invoke hello --param name Ada --result \\
                                     --url http://{address} --key-file {key_file}
 """,
         file=sys.stderr,
@@ -90,7 +90,7 @@ def _tell(address: str, key_file: Path, seconds: float | None) -> None:
 
 @contextmanager
 def serving(farfork: Farfork, place: Path) -> Iterator[str]:
-    """Serve until the end, and give the address."""
+    """Serve while the context lasts, and yield the address."""
     state, said = place / "state", place / "said"
     state.mkdir()
     listen = ["--listen", f"127.0.0.1:{_port()}"]
@@ -101,7 +101,7 @@ def serving(farfork: Farfork, place: Path) -> Iterator[str]:
             deadline = time.monotonic() + _PATIENCE_S
             while not (address := said.read_text().strip().removeprefix("http://")):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"the platform does not start: {_last(place / 'log')}")
+                    raise RuntimeError(f"cannot start the platform: {_last(place / 'log')}")
                 time.sleep(0.05)
             yield address
         finally:
@@ -114,7 +114,7 @@ def serving(farfork: Farfork, place: Path) -> Iterator[str]:
 
 
 def _port() -> int:
-    """Return the usual port, or 0 if somebody has it."""
+    """Return the default port, or 0 if it is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -126,11 +126,11 @@ def _port() -> int:
 
 def _last(log: Path) -> str:
     lines = log.read_text().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "its log is empty"
 
 
 def hidden_from_functions(needed: list[Path]) -> Path | None:
-    """Return a directory on the way to what functions read that others than root may not pass."""
+    """Return a directory on the way to what functions read that only root may traverse."""
     for path in needed:
         real = path.resolve()
         for directory in [real, *real.parents]:
@@ -141,17 +141,17 @@ def hidden_from_functions(needed: list[Path]) -> Path | None:
 
 def _advice(hidden: Path) -> str:
     return (
-        f"functions of the platform run as users of their own, which may not read {hidden}; "
-        "clone farfork where everybody may read, as below /opt, or chmod o+rx it"
+        f"functions of the platform run as unprivileged users, which may not read {hidden}; "
+        "put farfork's checkout where all users may read, as below /opt, or run chmod o+rx on it"
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m farfork.demo.platform",
-        description="Serve sample functions, call them, and show what the platform does.",
+        description="Serve sample functions, call them, and show the platform's dashboard.",
     )
-    words = "end after so long; without it, on a terminal, Ctrl-C ends it"
+    words = "end after this time (default: until Ctrl-C on a terminal, else 20)"
     parser.add_argument("--seconds", type=float, metavar="N", help=words)
     return parser
 

@@ -1,4 +1,4 @@
-"""The acts of the demonstration, in order."""
+"""The steps of the demonstration."""
 
 import statistics
 import tempfile
@@ -35,7 +35,7 @@ REQUESTS: list[dict[str, Any]] = [{"texts": [text]} for text in TEXTS]
 
 @dataclass
 class Clone:
-    """A clone that has answered one request."""
+    """A clone, and its answer to one request."""
 
     node: str
     pid: int
@@ -49,7 +49,7 @@ class Clone:
 
 @dataclass
 class Measured:
-    """What the demonstration saw."""
+    """The results of the demonstration."""
 
     threads: int = 0
     cold_start_ms: float = 0
@@ -64,7 +64,7 @@ class Measured:
 
 
 def play(progress: Progress) -> Measured:
-    """Run every act; whatever it makes is gone when this returns or raises."""
+    """Run all steps; everything is cleaned up when this returns or raises."""
     seen = Measured()
     with ExitStack() as stack:
         place = stack.enter_context(work_directory())
@@ -73,7 +73,7 @@ def play(progress: Progress) -> Measured:
         with progress.step("warming the sample function"):
             parent = stack.enter_context(warm_parent(place))
             seen.threads = threads(parent.process.pid)
-        with progress.step("starting it afresh, to compare with"):
+        with progress.step("starting it cold, for comparison"):
             fresh = measure_cold_start(place, seen)
         with progress.step("checkpointing the warm process"):
             listen_fd = checkpoint(farfork, parent, seen)
@@ -83,7 +83,7 @@ def play(progress: Progress) -> Measured:
             stack.enter_context(emulated_nodes(farfork, NODES))
         with progress.step(f"starting {len(REQUESTS)} clones, one request each"):
             run_clones(farfork, place, listen_fd, seen)
-        with progress.step("forking a warm process locally, to compare with"):
+        with progress.step("forking a warm process locally, for comparison"):
             seen.forks = forked.measure(FUNCTION, WARM, REQUESTS)
         check_all(seen, fresh)
         interrupts.ignore()
@@ -93,15 +93,15 @@ def play(progress: Progress) -> Measured:
 
 @contextmanager
 def work_directory() -> Iterator[Path]:
-    """Make a directory that goes when the demonstration ends."""
-    # What cannot be removed must not hide why.
+    """Make a directory that is removed at the end."""
+    # A failed removal must not hide the original error.
     with tempfile.TemporaryDirectory(prefix="farfork-demo-", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
 @contextmanager
 def pool(place: Path) -> Iterator[Farfork]:
-    """Use $FARFORK_POOL, or an embedded pool that goes when the demonstration ends."""
+    """Use $FARFORK_POOL, or an embedded pool that is removed at the end."""
     farfork = Farfork(place / "run")
     is_given = "FARFORK_POOL" in farfork.environment
     path = Path(farfork.json("pool", "info")["path"])  # makes an embedded pool
@@ -115,7 +115,7 @@ def pool(place: Path) -> Iterator[Farfork]:
 
 @contextmanager
 def warm_parent(place: Path) -> Iterator[Runtime]:
-    """Start the function and let it answer once."""
+    """Start the function and call it once."""
     with runtime(FUNCTION, place / "parent.sock") as parent:
         await_ready(parent)
         parent.client.run(WARM)
@@ -123,7 +123,7 @@ def warm_parent(place: Path) -> Iterator[Runtime]:
 
 
 def measure_cold_start(place: Path, seen: Measured) -> list[Any]:
-    """Start another process of the function; returns its answers to all requests."""
+    """Start a new process of the function; returns its answers to all requests."""
     with runtime(FUNCTION, place / "fresh.sock") as fresh:
         seen.cold_start_ms = await_ready(fresh)
         first, answer_ms = timed_run(fresh.client, REQUESTS[0])
@@ -135,7 +135,7 @@ def measure_cold_start(place: Path, seen: Measured) -> list[Any]:
 
 
 def checkpoint(farfork: Farfork, parent: Runtime, seen: Measured) -> int:
-    """Checkpoint the parent, which goes on; returns the number of its listening socket."""
+    """Checkpoint the parent, which goes on; returns the descriptor of its listening socket."""
     listen_fd = parent.client.prepare()["listen_fd"]
     made = farfork.json("checkpoint", "--pid", parent.process.pid, "--name", IMAGE)
     seen.image_bytes = made["pool_bytes"]
@@ -144,7 +144,7 @@ def checkpoint(farfork: Farfork, parent: Runtime, seen: Measured) -> int:
 
 
 def run_clones(farfork: Farfork, place: Path, listen_fd: int, seen: Measured) -> None:
-    """Start clones on every node, send each its request, then look at their memory."""
+    """Start clones on all nodes, send each its request, then measure their memory."""
     for number, node in enumerate(NODES):
         sockets = f"{place}/{node}-%i.sock"
         inherit = ("--inherit-fd", f"{listen_fd}=listen:{sockets}", "--count", CLONES_PER_NODE)
@@ -174,19 +174,21 @@ def call(node: str, started: dict[str, Any], path: str, request: dict[str, Any])
 
 
 def check_all(seen: Measured, fresh: list[Any]) -> None:
-    """Compare what clones and forks answered with what the fresh process did."""
+    """Compare the answers of clones and forks with those of the cold process."""
     for clone, expected in zip(seen.clones, fresh, strict=True):
         check(seen, f"clone {clone.pid} on {clone.node}", clone.result, expected)
         if clone.generation != 1:
-            seen.wrong.append(f"clone {clone.pid} on {clone.node} does not know that it is one")
+            seen.wrong.append(
+                f"clone {clone.pid} on {clone.node} has not detected that it is a clone"
+            )
     for number, (child, expected) in enumerate(zip(seen.forks, fresh, strict=True)):
         check(seen, f"forked child {number}", child.result, expected)
 
 
-def check(seen: Measured, who: str, result: Any, expected: Any) -> None:
-    """Note it when somebody's answer is not what the fresh process answered."""
+def check(seen: Measured, process: str, result: Any, expected: Any) -> None:
+    """Record an answer that differs from that of the cold process."""
     rest = {key: value for key, value in result.items() if key != "embeddings"}
     if rest != {key: value for key, value in expected.items() if key != "embeddings"}:
-        seen.wrong.append(f"{who} answered {rest}")
+        seen.wrong.append(f"{process} answered {rest}")
     elif not compare_embeddings(result["embeddings"], expected["embeddings"]):
-        seen.wrong.append(f"{who} answered other numbers than a fresh process")
+        seen.wrong.append(f"{process} answered other numbers than a cold process")

@@ -1,4 +1,4 @@
-"""What the demonstration is doing, on stderr."""
+"""Progress on stderr."""
 
 import sys
 import time
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 
 class Progress:
-    """One line per step, with its time once it is done."""
+    """One line per step, with its duration."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Show `what` while it goes on."""
+        """Show `what` during the step."""
         if self._is_terminal:
             self._write(f"  … {what}")
         started_s = time.perf_counter()
@@ -27,7 +27,7 @@ class Progress:
         self._write(f"\r  ✓ {took}\n" if self._is_terminal else f"  done: {took}\n")
 
     def cleaning_up(self) -> None:
-        """Tell that the rest is cleaning up."""
+        """Print that cleanup begins."""
         self._write("  cleaning up\n")
 
     @staticmethod

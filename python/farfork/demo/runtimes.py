@@ -1,4 +1,4 @@
-"""Processes of functions that are started the slow way, and what they use."""
+"""Cold-started processes of functions, and their memory."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ _START_TIMEOUT_S = 120
 
 
 class StartError(RuntimeError):
-    """A runtime ended before it listened; the message holds its last words."""
+    """A runtime exited before it listened; the message has its last output."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Runtime:
 
 @contextmanager
 def runtime(function: Path, socket: Path, *options: str) -> Iterator[Runtime]:
-    """Start a function's runtime and end it afterwards."""
+    """Run a function's runtime."""
     started_s = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "farfork.runtime", str(function), "--socket", str(socket), *options],
@@ -38,7 +38,7 @@ def runtime(function: Path, socket: Path, *options: str) -> Iterator[Runtime]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        process_group=0,  # Ctrl-C is for the one who cleans up
+        process_group=0,  # Ctrl-C must reach only this process, which cleans up
     )
     client = Client(str(socket), connect_timeout_s=0.001)
     try:
@@ -50,7 +50,7 @@ def runtime(function: Path, socket: Path, *options: str) -> Iterator[Runtime]:
 
 
 def await_ready(started: Runtime) -> float:
-    """Wait until it can be called; returns the milliseconds since its start."""
+    """Wait until the runtime listens; returns the milliseconds since its start."""
     while True:
         try:
             started.client.connect()
@@ -64,9 +64,11 @@ def _check_alive(started: Runtime) -> None:
     if started.process.poll() is not None:
         assert started.process.stderr
         words = started.process.stderr.read().strip()
-        raise StartError(f"starting the function failed; its last words:\n{words}")
+        raise StartError(f"cannot start the function; its last output:\n{words}")
     if time.perf_counter() - started.started_s > _START_TIMEOUT_S:
-        raise StartError(f"starting the function took more than {_START_TIMEOUT_S} s")
+        raise StartError(
+            f"cannot start the function: it did not listen within {_START_TIMEOUT_S} s"
+        )
 
 
 def milliseconds_since(started_s: float) -> float:
@@ -87,7 +89,7 @@ def local_bytes(pid: int | str) -> int:
 
 
 def private_bytes(pid: int | str) -> int:
-    """Return what a process shares with nobody, and its page tables."""
+    """Return the private memory of a process, and its page tables."""
     return (_field(pid, "smaps_rollup", "Private_Dirty") + page_tables(pid)) << 10
 
 
@@ -100,7 +102,7 @@ def _field(pid: int | str, file: str, name: str) -> int:
     for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1])
-    raise KeyError(f"/proc/{pid}/{file} has no {name}; is this Linux 4.14 or later?")
+    raise KeyError(f"/proc/{pid}/{file} has no {name}; use Linux 4.14 or later")
 
 
 def threads(pid: int) -> int:

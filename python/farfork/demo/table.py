@@ -1,4 +1,4 @@
-"""What the demonstration measured, for people and for programs."""
+"""The results of the demonstration, as a table and as a document."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from farfork.demo.play import NODES, Measured
 
 @dataclass(frozen=True)
 class Row:
-    """One way to get a process that answers; medians where there are several."""
+    """One way to start a process; medians where there are several."""
 
     case: str
     n: int
@@ -60,7 +60,7 @@ def _mb(count: float) -> float:
 
 
 def for_people(seen: Measured) -> str:
-    """Return the table, what it means and how it was measured."""
+    """Return the table, its summary and how it was measured."""
     heads = ["", "start (ms)", "first answer (ms)", "local memory (MB)", "pool shared (MB)"]
     lines = [heads, *([row.case, *map(_number, _values(row))] for row in rows(seen))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
@@ -75,7 +75,7 @@ def _values(row: Row) -> list[float | None]:
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"  # noqa: PLR2004 (three digits tell)
+    return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"  # noqa: PLR2004
 
 
 def _aligned(line: list[str], widths: list[int]) -> str:
@@ -85,9 +85,9 @@ def _aligned(line: list[str], widths: list[int]) -> str:
 
 
 def meaning(seen: Measured) -> str:
-    """Return one sentence that says what the table shows."""
+    """Return a summary of the table."""
     if seen.wrong:
-        return "The figures mean nothing: there were wrong answers."
+        return "The figures are invalid, because there were wrong answers."
     cold, _, clone = rows(seen)
     faster = cold.first_answer_ms / clone.first_answer_ms
     return (
@@ -100,18 +100,17 @@ def meaning(seen: Measured) -> str:
 
 def _how(seen: Measured) -> str:
     return (
-        "start: exec until it listens; fork() until the child runs; request until the clone's\n"
-        "first instruction. first answer: the same beginning until the answer is there (without\n"
-        "the time the command line takes). local memory: anonymous pages and page tables; of a\n"
-        "forked child, those it shares with nobody. fork() copies one thread of the"
-        f" {seen.threads} that the\nprocess has, and works on its own machine only; a clone has"
-        " all threads, on any node.\n"
-        f"A process that is warm and awake answers in {seen.warm_call_ms:.1f} ms."
+        "start: from exec until it listens, from fork() until the child runs, from the request\n"
+        "until the clone's first instruction. first answer: from the same time until the answer\n"
+        "(without the time of the command line). local memory: anonymous pages and page tables;\n"
+        f"of a forked child, its private ones. fork() copies one of {seen.threads} threads, on\n"
+        "the same machine only; a clone has all threads, on any node.\n"
+        f"A warm call takes {seen.warm_call_ms:.1f} ms."
     )
 
 
 def for_programs(seen: Measured) -> dict[str, Any]:
-    """Return everything, with the answers left out."""
+    """Return all figures, without the answers."""
     clones = [{k: v for k, v in asdict(clone).items() if k != "result"} for clone in seen.clones]
     return {
         "rows": [asdict(row) for row in rows(seen)],

@@ -1,4 +1,4 @@
-"""Calls of sample functions on a platform: some now and then, and bursts."""
+"""Calls of sample functions on a platform: single ones and bursts."""
 
 import base64
 import http.client
@@ -35,14 +35,14 @@ class Call:
 
 @dataclass
 class Seen:
-    """What came of all calls."""
+    """The outcomes of all calls."""
 
     calls: list[Call] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
 
 class Sample:
-    """A sample function, of which this process knows the right answers."""
+    """A sample function, with the right answers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -52,13 +52,13 @@ class Sample:
         self._example: Callable[[int], dict[str, Any]] = module["example"]
 
     def example(self, index: int) -> tuple[dict[str, Any], Any]:
-        """Return arguments and what the function answers to them."""
+        """Return arguments, and the right answer to them."""
         arguments = self._example(index)
         return arguments, self._main(arguments)
 
 
 class Traffic:
-    """Whoever calls; every answer is checked."""
+    """Makes calls, and checks every answer."""
 
     def __init__(self, address: str, key: str) -> None:
         self._address = address
@@ -68,7 +68,7 @@ class Traffic:
         self.seen = Seen()
 
     def call(self, sample: Sample) -> None:
-        """Make one call, with arguments that no other had."""
+        """Make one call with unique arguments."""
         with self._lock:
             self._number += 1
             arguments, expected = sample.example(self._number)
@@ -96,13 +96,13 @@ class Traffic:
             connection.close()
 
     def warm(self, samples: list[Sample]) -> None:
-        """Call each until it is worth an image."""
+        """Call each function until it has an image."""
         for sample in samples:
             for _ in range(_WARMING_CALLS):
                 self.call(sample)
 
     def run(self, samples: list[Sample], seconds: float | None) -> None:
-        """Call for so long, or until somebody interrupts."""
+        """Call for this long, or until interrupted."""
         until = time.monotonic() + seconds if seconds is not None else float("inf")
         burst_at, turn = time.monotonic() + 1, 0
         with ThreadPoolExecutor(BURST) as callers:
@@ -117,7 +117,7 @@ class Traffic:
 
 
 def for_people(seen: Seen) -> str:
-    """Return a table: how calls came to their instance, and how long they took."""
+    """Return a table of calls by kind of start, with their durations."""
     lines = ["start      calls  median (ms)  slowest (ms)"]
     for start in ("cold", "clone", "ghost", "warm"):
         took = [call.took_ms for call in seen.calls if call.start == start]

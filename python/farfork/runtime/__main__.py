@@ -1,6 +1,6 @@
 """`python -m farfork.runtime FUNCTION.py|ZIP|DIR (--socket PATH | --listen-fd N) [--warm ...]`.
 
-Exit status: 0 stopped by request, 1 the function failed to load or warm, 2 wrong call.
+Exit status: 0 stopped by request, 1 the function failed to load or warm up, 2 usage error.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from farfork.runtime.server import Runtime
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Load, warm and serve a function; returns the exit status."""
+    """Load, warm up and serve a function; returns the exit status."""
     options = _parser().parse_args(argv)
     # onnxruntime's telemetry keeps a database, a thread and sockets open.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     except (ListenError, LoadError) as error:
         return _fail(str(error))
     except Exception:
-        return _fail(f"loading {options.function} failed; its error:\n{traceback.format_exc()}")
+        return _fail(f"cannot load {options.function}:\n{traceback.format_exc()}")
     return _serve(function, listener)
 
 
@@ -41,10 +41,17 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--socket", metavar="PATH", help="listen on this path")
     where.add_argument("--listen-fd", metavar="N", type=int, help="listen on this open socket")
     parser.add_argument(
-        "--warm", metavar="JSON|@FILE", type=_json_object, help="call the function with this first"
+        "--warm",
+        metavar="JSON|@FILE",
+        type=_json_object,
+        help="call the function with these arguments first",
     )
     parser.add_argument(
-        "--warm-count", metavar="N", type=int, default=1, help="how often (default: %(default)s)"
+        "--warm-count",
+        metavar="N",
+        type=int,
+        default=1,
+        help="number of these calls (default: %(default)s)",
     )
     return parser
 
@@ -53,9 +60,9 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"no JSON in {text!r}: {error}") from error
+        raise argparse.ArgumentTypeError(f"invalid JSON {text!r}: {error}") from error
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
     return value
 
 

@@ -1,27 +1,25 @@
-r"""Serves one action of OpenWhisk's over HTTP: `python -m farfork.runtime.action [--port N]`.
+r"""Serves one OpenWhisk action over HTTP: `python -m farfork.runtime.action [--port N]`.
 
-    POST /init     {"value": {"name", "main", "code", "binary", "env"}}    once, before all else
+    POST /init     {"value": {"name", "main", "code", "binary", "env"}}    once, first
     POST /run      {"value": {...}, "activation_id", "deadline", ...}      a result, or {"error"}
     POST /prepare                                                          farfork's own: see below
     POST /launch  {"confinement", "program", "arguments", ...}             farfork's own: see below
 
-`/init` may be told two things more: `confinement`, what the process gives up before it loads
-anything (see farfork.runtime.confinement), and `folder`, where the files of an archive are
-unpacked already.
+`/init` has two optional extensions: `confinement`, which the process enters before it loads
+anything (see farfork.runtime.confinement), and `folder`, with the unpacked files of an archive.
 
-`/launch` comes instead of `/init`: the process gives up the same, and becomes another program
-(see farfork.runtime.launch), which serves an action that is not Python's.
+`/launch` comes instead of `/init`: the process enters its confinement and executes another
+program (see farfork.runtime.launch), which serves an action of another kind.
 
 Invariants:
 - Environment and working directory are the same at the beginning of every activation.
-- Connections are served one after the other. Without one the process sits in
-  accept(): there it is checkpointed. `/prepare` runs the before-checkpoint hooks,
-  answers with what the function declares hot, and ends its connection: who asked sees
-  that end last.
-- Status 200 means that the function has answered; 502 that its code failed, which is
-  its owner's affair; 400, 403, 404, 411 and 413 that the call was wrong.
-- What an activation has printed is out, and ended by END_OF_ACTIVATION on both streams,
-  before its answer is.
+- Connections are served one after the other. Without one the process blocks in
+  accept(), where it is checkpointed. `/prepare` runs the before-checkpoint hooks,
+  returns the ranges that the function declares hot, and closes its connection last.
+- Status 200 means that the function has answered; 502 that its code failed, which its
+  owner has to mend; 400, 403, 404, 411 and 413 that the request was invalid.
+- Both streams have all that an activation printed, and END_OF_ACTIVATION, before its
+  response is sent.
 """
 
 import argparse
@@ -43,8 +41,8 @@ from farfork.listener import Listener, ListenError
 from farfork.protocol import Message
 from farfork.runtime import process
 from farfork.runtime.confinement import ConfinementError, enter
-from farfork.runtime.launch import LaunchError, become
-from farfork.runtime.life import Life
+from farfork.runtime.launch import LaunchError, execute
+from farfork.runtime.lifecycle import Lifecycle
 
 _TRACE = ("traceparent", "tracestate")
 END_OF_ACTIVATION = "XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX"
@@ -52,12 +50,12 @@ MAX_BODY_BYTES = 64 << 20
 
 Answer = tuple[HTTPStatus, Any]
 
-# NaN is no JSON: strict readers on the other side would refuse the whole answer.
+# NaN is not JSON: strict readers would refuse the whole answer.
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class CallError(ValueError):
-    """A call was wrong; the message says how."""
+    """A request was invalid; the message says why."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
@@ -65,13 +63,13 @@ class CallError(ValueError):
 
 
 class Action:
-    """One process serving one action."""
+    """A process that serves one action."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._life = Life(listener)
+        self._lifecycle = Lifecycle(listener)
         self._function: loader.Function | None = None
-        self._surroundings = process.Surroundings()
+        self._environment = process.Environment()
         self._connection: socket.socket | None = None
         self._is_over = False
         self._calls = {
@@ -82,26 +80,26 @@ class Action:
         }
 
     def serve(self) -> None:
-        """Answer calls for ever, or until there is another server or should be."""
+        """Answer requests until a launch replaces this server, or fails without its socket."""
         self._listener.start()
         while not self._is_over:
             with suppress(ConnectionAbortedError):
                 self.serve_connection(self._listener.accept())
 
     def serve_connection(self, connection: socket.socket) -> None:
-        """Answer calls until their end, or until the process is prepared; closes the connection."""
-        with connection, suppress(OSError):  # a client that goes takes nobody with it
-            self._life.notice_clone()
+        """Answer the requests of a connection, until its end or `/prepare`; closes it."""
+        with connection, suppress(OSError):  # a client that disconnects does no harm
+            self._lifecycle.notice_clone()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connection = connection
             _Calls(connection, self)
 
     def answer(self, path: str, body: Message) -> Answer:
-        """Return the answer to one call."""
+        """Return the answer to one request."""
         call = self._calls.get(path)
         if call is None:
             known = ", ".join(self._calls)
-            return HTTPStatus.NOT_FOUND, {"error": f"no call {path}; use one of {known}"}
+            return HTTPStatus.NOT_FOUND, {"error": f"unknown request {path}; use one of {known}"}
         try:
             return call(body)
         except CallError as error:
@@ -109,11 +107,11 @@ class Action:
 
     @property
     def is_last(self) -> bool:
-        """Whether no call may follow: the process waits for its checkpoint, or is to end."""
-        return self._life.is_prepared or self._is_over
+        """Whether no request may follow: the process waits for its checkpoint, or ends."""
+        return self._lifecycle.is_prepared or self._is_over
 
     def _init(self, body: Message) -> Answer:
-        self._be_new()
+        self._require_new()
         value = _object(body, "value")
         try:
             if confinement := _object(body, "confinement"):
@@ -130,19 +128,19 @@ class Action:
             reason = f"The action failed to initialize: {type(error).__name__}: {error}"
             return HTTPStatus.BAD_GATEWAY, {"error": reason}
         process.flush_output()
-        self._surroundings = process.Surroundings()
+        self._environment = process.Environment()
         return HTTPStatus.OK, {"ok": True}
 
     def _launch(self, body: Message) -> Answer:
-        self._be_new()
-        assert self._connection is not None, "a call comes by a connection"
+        self._require_new()
+        assert self._connection is not None, "a request has a connection"
         try:
             if confinement := _object(body, "confinement"):
                 enter(confinement)
-            # First of all, so that nobody finds it who looks for the program.
+            # First, so that clients that wait for the program do not connect to this server.
             self._is_over = True
             self._listener.close()
-            become(body, self._connection)
+            execute(body, self._connection)
         except LaunchError as error:
             return HTTPStatus.BAD_GATEWAY, {"error": str(error)}
         except ConfinementError as error:
@@ -150,7 +148,7 @@ class Action:
         except ValueError as error:
             raise CallError(HTTPStatus.BAD_REQUEST, str(error)) from error
 
-    def _be_new(self) -> None:
+    def _require_new(self) -> None:
         if self._function is not None:
             raise CallError(HTTPStatus.FORBIDDEN, "Cannot initialize the action more than once.")
 
@@ -160,12 +158,12 @@ class Action:
                 HTTPStatus.FORBIDDEN, "The action is not initialized: /init comes first."
             )
         args = _object(body, "value")
-        self._surroundings.restore()
+        self._environment.restore()
         variables = {f"__OW_{key.upper()}": body[key] for key in body if key != "value"}
-        # By these names OpenTelemetry finds the span that this call is.
+        # OpenTelemetry finds the call's span by these names.
         variables |= {name.upper(): body[name] for name in _TRACE if body.get(name)}
         _set_environment(variables)
-        answer = self._life.call(self._function, args, body.get("activation_id"))
+        answer = self._lifecycle.call(self._function, args, body.get("activation_id"))
         status, result = _result(answer)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):
@@ -173,15 +171,15 @@ class Action:
         return status, result
 
     def _prepare(self, _body: Message) -> Answer:
-        answer = self._life.prepare()
+        answer = self._lifecycle.prepare()
         return (HTTPStatus.OK if answer["ok"] else HTTPStatus.BAD_GATEWAY), answer
 
 
 class _Calls(BaseHTTPRequestHandler):
-    """The calls on one connection."""
+    """The requests on one connection."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # an answer goes out as one packet
+    wbufsize = -1  # a response is sent as one packet
 
     def __init__(self, connection: socket.socket, action: Action) -> None:
         self._action = action
@@ -191,7 +189,7 @@ class _Calls(BaseHTTPRequestHandler):
         try:
             body = self._body()
         except CallError as error:
-            self.close_connection = True  # where the next call begins is not known
+            self.close_connection = True  # the beginning of the next request is not known
             self._send(error.status, {"error": str(error)})
             return
         status, answer = self._action.answer(self.path, body)
@@ -209,9 +207,9 @@ class _Calls(BaseHTTPRequestHandler):
         try:
             body = json.loads(text or b"{}")
         except (ValueError, RecursionError) as error:
-            raise CallError(HTTPStatus.BAD_REQUEST, f"The body is no JSON: {error}") from error
+            raise CallError(HTTPStatus.BAD_REQUEST, f"The body is not JSON: {error}") from error
         if not isinstance(body, dict):
-            raise CallError(HTTPStatus.BAD_REQUEST, "The body is no JSON object.")
+            raise CallError(HTTPStatus.BAD_REQUEST, "The body is not a JSON object.")
         return body
 
     def _send(self, status: HTTPStatus, answer: Any) -> None:
@@ -225,13 +223,13 @@ class _Calls(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_words: object) -> None:
-        """Say nothing: what is printed is the action's log."""
+        """Print nothing: output is the action's log."""
 
 
 def _load(value: Message, folder: Any) -> loader.Function:
     name, main, code = (value.get(key) for key in ("name", "main", "code"))
     name = _text(name or "action")
-    # What is called main goes without saying; then a handler is found, too.
+    # `main` is the default; without a name, a handler is found, too.
     main = None if main in {None, "", "main"} else _text(main)
     if folder is not None:
         os.chdir(_text(folder))
@@ -243,7 +241,7 @@ def _load(value: Message, folder: Any) -> loader.Function:
     try:
         content = base64.b64decode(code, validate=True)
     except binascii.Error as error:
-        raise CallError(HTTPStatus.BAD_REQUEST, f"The code is no base64: {error}") from error
+        raise CallError(HTTPStatus.BAD_REQUEST, f"The code is not base64: {error}") from error
     with tempfile.NamedTemporaryFile(prefix="farfork-action-", suffix=".zip") as archive:
         archive.write(content)
         archive.flush()
@@ -251,7 +249,7 @@ def _load(value: Message, folder: Any) -> loader.Function:
 
 
 def _result(answer: Message) -> Answer:
-    """Return status and body for what a call has answered."""
+    """Return status and body for the answer of a call."""
     if not answer["ok"]:
         print(answer.get("trace", answer["error"]), file=sys.stderr)
         reason = "An error has occurred while invoking the action (see logs for details): "
@@ -259,7 +257,7 @@ def _result(answer: Message) -> Answer:
     try:
         _encode(answer["result"])
     except (TypeError, ValueError, RecursionError) as error:
-        return HTTPStatus.BAD_GATEWAY, {"error": f"The action returned no JSON: {error}"}
+        return HTTPStatus.BAD_GATEWAY, {"error": f"The action's result is not JSON: {error}"}
     return HTTPStatus.OK, answer["result"]
 
 
@@ -268,7 +266,7 @@ def _object(message: Message, key: str) -> Message:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise CallError(HTTPStatus.BAD_REQUEST, f"{key} is no JSON object.")
+        raise CallError(HTTPStatus.BAD_REQUEST, f"{key} is not a JSON object.")
     return value
 
 
@@ -276,7 +274,7 @@ def _set_environment(variables: Message) -> None:
     try:
         os.environ.update({name: _text(value) for name, value in variables.items()})
     except ValueError as error:
-        reason = f"The environment cannot be set: {error}."
+        reason = f"Cannot set the environment: {error}."
         raise CallError(HTTPStatus.BAD_REQUEST, reason) from error
 
 
@@ -285,7 +283,7 @@ def _text(value: Any) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Listen and serve; returns the exit status if it cannot."""
+    """Listen and serve; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m farfork.runtime.action", description="Serve an action over HTTP."
     )

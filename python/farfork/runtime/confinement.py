@@ -1,8 +1,8 @@
-"""Gives up, before foreign code runs, all that it is not to have.
+"""Confines the process before a user's code runs.
 
-A server is its operator's until it is told what to serve, and belongs to whoever wrote
-that from then on. What it has become stays so in its checkpoint: clones are confined
-before their first instruction.
+The server is the operator's program until it loads an action, and must not be trusted
+after that. The confinement is a part of its checkpoint, so clones are confined from
+their first instruction on.
 """
 
 import base64
@@ -23,7 +23,7 @@ _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_TSYNC = 1
 _BYTES_OF_STEP = 8
 _M_MMAP_THRESHOLD = -3
-# The most that glibc takes, and where its own limit moves to as large blocks are freed.
+# glibc's maximum, which its dynamic threshold also reaches as large blocks are freed.
 _LARGEST_HEAP_BLOCK = 32 << 20
 _LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 
@@ -31,7 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ConfinementError(RuntimeError):
-    """Something could not be given up; the message says what. No foreign code may run then."""
+    """The confinement failed; the message says where. No user's code may run then."""
 
 
 class _Program(ctypes.Structure):
@@ -41,7 +41,7 @@ class _Program(ctypes.Structure):
 
 
 def enter(document: Message) -> None:
-    """Become `user` and `group`, with no privileges and no more system calls than `filter` lets by.
+    """Switch to `user` and `group`, without privileges, and allow only the calls of `filter`.
 
     `open_files` limits descriptors; `filter` is a seccomp program in base64.
     """
@@ -54,7 +54,7 @@ def enter(document: Message) -> None:
         os.setresgid(group, group, group)
         os.setresuid(user, user, user)
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-        # Who changes users is no owner of its own /proc files any more, as ordinary processes are.
+        # Changing the user has made the process undumpable, so that root owns its /proc files.
         _prctl(_PR_SET_DUMPABLE, 1)
         _install(program)
         _keep_large_blocks_in_the_heap()
@@ -83,7 +83,7 @@ def _prctl(what: int, value: int) -> None:
 
 def _install(program: bytes) -> None:
     filter_ = _Program(len(program) // _BYTES_OF_STEP, program)
-    # For all threads, or none.
+    # For all threads at once.
     answer = _libc.syscall(
         _SYS_SECCOMP,
         _SECCOMP_SET_MODE_FILTER,
@@ -96,14 +96,14 @@ def _install(program: bytes) -> None:
 
 
 def _keep_large_blocks_in_the_heap() -> None:
-    # The filter refuses `mremap` that grows, by which a block with a mapping of its own grows
-    # without a copy. In the heap it grows by `brk`: appending to a string stays linear.
+    # The filter refuses growing `mremap`, by which glibc grows a block with its own mapping
+    # without a copy. In the heap a block grows by `brk`, so appending to a string stays linear.
     if mallopt := getattr(_libc, "mallopt", None):
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_HEAP_BLOCK)
 
 
 def _check(user: int, group: int) -> None:
-    """Believe the kernel alone, of each thread."""
+    """Verify the result by the kernel's view of each thread."""
     expected: dict[str, Any] = {
         "Uid": [str(user)] * 4,
         "Gid": [str(group)] * 4,

@@ -1,7 +1,7 @@
-"""Becomes another program: the server of an action that is not Python's.
+"""Executes another program: the server of an action of another kind.
 
-The process stays: its user, its limits, its filter of system calls and its output are the
-program's, which finds the port free that this server has listened at.
+The program inherits the process's user, limits, seccomp filter and output, and finds this
+server's port free.
 """
 
 import errno
@@ -15,30 +15,30 @@ from farfork.protocol import Message
 from farfork.runtime import process
 
 _WHY = {
-    errno.ENOENT: "it is not there, or the interpreter that it names is not",
-    errno.EACCES: "it may not be executed",
+    errno.ENOENT: "the file or its interpreter does not exist",
+    errno.EACCES: "it is not executable",
     errno.ENOEXEC: "it is neither an ELF program nor a script that begins with #!",
 }
 
 
 class LaunchError(RuntimeError):
-    """The program does not run; the message says why."""
+    """The program cannot be executed; the message says why."""
 
 
-def become(document: Message, connection: socket.socket) -> NoReturn:
-    """Run `program` with `arguments` and `environment`, and nothing more of either, in `folder`.
+def execute(document: Message, connection: socket.socket) -> NoReturn:
+    """Execute `program` with exactly `arguments` and `environment`, in `folder`.
 
-    Who asked sees `connection` reset as the program begins. Raises LaunchError, and does
-    nothing else then; ValueError for what is no such document.
+    The client sees `connection` reset when the program begins. Raises LaunchError if it cannot
+    be executed, ValueError if the document is invalid.
     """
     program, folder = _text(document.get("program")), _text(document.get("folder"))
     arguments = [_text(one) for one in _sequence(document.get("arguments", []))]
     environment = document.get("environment", {})
     if not isinstance(environment, dict):
-        raise ValueError("environment is no JSON object")
+        raise ValueError("environment is not a JSON object")
     variables = {_text(name): _text(value) for name, value in environment.items()}
     process.flush_output()
-    # By Python, some by whoever has started it; what is ignored stays so in another program.
+    # Signals ignored by Python or its starter would stay ignored in the program.
     ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
     try:
         os.chdir(folder)
@@ -55,18 +55,18 @@ def become(document: Message, connection: socket.socket) -> NoReturn:
 
 
 def _release(connection: socket.socket, *, at_once: bool) -> None:
-    """Have the port free `at_once` when the connection is closed: by a reset, no TIME_WAIT."""
+    """Set whether closing resets the connection, which frees the port without TIME_WAIT."""
     linger = struct.pack("ii", at_once, 0)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
 
 def _sequence(value: object) -> list[object]:
     if not isinstance(value, list):
-        raise ValueError("arguments is no list")
+        raise ValueError("arguments is not a list")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise ValueError(f"{value!r} is no text without NUL")
+        raise ValueError(f"{value!r} is not a text without NUL")
     return value

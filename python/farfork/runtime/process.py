@@ -1,4 +1,4 @@
-"""What the runtime asks about its own process."""
+"""The runtime's own process."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ pid = os.getpid
 
 
 def usage() -> dict[str, int | None]:
-    """Return `threads` and `rss_bytes`; None each where /proc is not mounted."""
+    """Return `threads` and `rss_bytes`; both None where /proc is not mounted."""
     try:
         with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
             fields = dict(line.split(":", 1) for line in status)
@@ -21,26 +21,26 @@ def usage() -> dict[str, int | None]:
 
 
 def flush_output() -> None:
-    """Write out what the function printed; a closed stdout is the caller's affair."""
+    """Flush the function's output; the function may have closed its streams."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
-class Surroundings:
-    """Environment and working directory as they are now, for each activation to find."""
+class Environment:
+    """A copy of environment and working directory, restored before each activation."""
 
     def __init__(self) -> None:
-        self._environment = dict(os.environ)
+        self._variables = dict(os.environ)
         self._directory = os.getcwd()
 
     def restore(self) -> None:
-        """Undo what was changed since."""
-        for name in set(os.environ) - set(self._environment):
+        """Undo later changes."""
+        for name in set(os.environ) - set(self._variables):
             del os.environ[name]
-        for name, value in self._environment.items():
+        for name, value in self._variables.items():
             if os.environ.get(name) != value:
                 os.environ[name] = value
-        # Nothing better is at hand where it has been removed.
+        # It was removed: the current directory stays.
         with suppress(OSError):
             os.chdir(self._directory)

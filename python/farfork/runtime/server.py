@@ -1,6 +1,6 @@
 """Serves one function on one listening Unix socket, in one thread.
 
-Without a connection the process sits in accept(): there it is checkpointed.
+Without a connection the process blocks in accept(), where it is checkpointed.
 """
 
 import select
@@ -11,20 +11,20 @@ from farfork import loader
 from farfork.listener import Listener
 from farfork.protocol import LineBuffer, Message, ProtocolError, decode, encode
 from farfork.runtime import process
-from farfork.runtime.life import Life
+from farfork.runtime.lifecycle import Lifecycle
 
 _READ_BYTES = 1 << 16
 
 
 class Runtime:
-    """One process serving one function."""
+    """A process that serves one function."""
 
     def __init__(self, function: loader.Function, listener: Listener) -> None:
         self._function = function
         self._listener = listener
-        self._life = Life(listener)
+        self._lifecycle = Lifecycle(listener)
         self._connections: dict[int, tuple[socket.socket, LineBuffer]] = {}
-        # poll() keeps its set in user space: no epoll fd that a checkpoint must carry.
+        # poll() keeps its set in user space, so a checkpoint has no epoll fd to carry.
         self._poll = select.poll()
         self._poll.register(listener.fd, select.POLLIN)
         self._running = True
@@ -46,12 +46,12 @@ class Runtime:
             self._listener.close()
 
     def handle(self, message: Message) -> Message:
-        """Return the answer to `message`; what goes wrong is in the answer."""
+        """Return the answer to `message`; errors are in the answer."""
         op = message.get("op")
         handler = self._ops.get(op) if isinstance(op, str) else None
         try:
             if handler is None:
-                raise ProtocolError(f"no operation {op!r}; use one of {', '.join(self._ops)}")
+                raise ProtocolError(f"unknown operation {op!r}; use one of {', '.join(self._ops)}")
             answer = handler(message)
         except ProtocolError as error:
             answer = {"ok": False, "error": str(error)}
@@ -65,7 +65,7 @@ class Runtime:
         for fd, _ in self._poll.poll():
             if fd == self._listener.fd:
                 self._admit()
-            elif fd in self._connections:  # a prepare may have dropped it meanwhile
+            elif fd in self._connections:  # unless a prepare has dropped it meanwhile
                 self._serve_connection(fd)
 
     def _admit(self) -> None:
@@ -73,7 +73,7 @@ class Runtime:
             connection = self._listener.accept()
         except ConnectionAbortedError:
             return
-        self._life.notice_clone()
+        self._lifecycle.notice_clone()
         self._connections[connection.fileno()] = connection, LineBuffer()
         self._poll.register(connection.fileno(), select.POLLIN)
 
@@ -102,27 +102,27 @@ class Runtime:
             connection.sendall(encode({"id": None, "ok": False, "error": str(error)}))
             return
         connection.sendall(_encode_answer(self.handle(message)))
-        if self._life.is_prepared and message.get("op") == "prepare":
-            # Who asked sees its end last: then no connection is left.
+        if self._lifecycle.is_prepared and message.get("op") == "prepare":
+            # The connection of this request is closed last: then none is left.
             self._connections[connection.fileno()] = self._connections.pop(connection.fileno())
             self._drop_all()
 
     def _run(self, message: Message) -> Message:
         args = message.get("args", {})
         if not isinstance(args, dict):
-            raise ProtocolError("args is no JSON object; send one")
-        return self._life.call(self._function, args, message.get("id"))
+            raise ProtocolError("args is not a JSON object; send one")
+        return self._lifecycle.call(self._function, args, message.get("id"))
 
     def _prepare(self, _message: Message) -> Message:
-        return self._life.prepare()
+        return self._lifecycle.prepare()
 
     def _status(self, _message: Message) -> Message:
         return {
             "ok": True,
             "function": self._function.name,
             "pid": process.pid(),
-            "generation": self._life.generation,
-            "prepared": self._life.is_prepared,
+            "generation": self._lifecycle.generation,
+            "prepared": self._lifecycle.is_prepared,
             "listen_fd": self._listener.fd,
             "identity": self._listener.identity(),
             **process.usage(),
@@ -146,5 +146,5 @@ def _encode_answer(answer: Message) -> bytes:
     try:
         return encode(answer)
     except (TypeError, ValueError, RecursionError) as error:
-        reason = f"the result is no JSON: {error}; return dicts, lists, strings and finite numbers"
+        reason = f"the result is not JSON: {error}; return dicts, lists, strings and finite numbers"
         return encode({"id": answer["id"], "ok": False, "error": reason})

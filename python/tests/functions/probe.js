@@ -1,4 +1,4 @@
-// Tells who it is and what it draws, and does as it is told.
+// Reports its identity and random draws, and does what its arguments say.
 const crypto = require("crypto");
 const fs = require("fs");
 const { randomUUID, randomInt } = crypto;

@@ -89,7 +89,7 @@ test("a call answers with a result, an activation, or its id", async () => {
   assert.equal(later.response.result.greeting, "Hello, bound!");
 });
 
-test("what fails is told with its activation", async () => {
+test("failures name their activation", async () => {
   await client.actions.create({ name: "fails", action: GREET, kind });
   const call = { name: "fails", params: { fail: true }, blocking: true, result: true };
   await assert.rejects(client.actions.invoke(call), (error) => {
@@ -166,7 +166,7 @@ test("the rest of the interface is empty", async () => {
   }
 });
 
-test("what there is not is refused in words", async () => {
+test("missing features are refused with a message", async () => {
   const sequence = ["/guest/a"];
   await assert.rejects(client.actions.create({ name: "chain", sequence }), refused(400));
   const cobol = { name: "old", action: "x", kind: "cobol:85" };

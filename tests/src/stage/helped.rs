@@ -8,7 +8,7 @@ use crate::way::{POLICIES, Place, Way};
 use crate::{Outcome, Trouble, farfork, testbed};
 
 impl Stage<'_> {
-    /// A descriptor that a clone has to be given, each another: what `restore` is told of it.
+    /// The `--inherit-fd` of a descriptor that each clone needs, another for each.
     pub(super) fn needed(&self) -> Outcome<Option<String>> {
         let (Expect::NeedsInherit(fd, path) | Expect::NeedsInheritBeside(fd, path)) =
             self.program.expect

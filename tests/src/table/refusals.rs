@@ -26,7 +26,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_seccomp_notify").refused(&["asks a supervisor"]),
     Program::c("refuse_seccomp_rights").refused(&["rights that it has given up"]),
     Program::c("refuse_pty_bytes").refused(&["bytes wait in the terminal"]),
-    Program::c("refuse_aio").refused(&["does not tell what is under way"]),
+    Program::c("refuse_aio").refused(&["--aio-idle"]),
     Program::of("refuse_aio_events", Source::C("refuse_aio"))
         .env(&[("KIND", "events")])
         .options(&["--aio-idle"])

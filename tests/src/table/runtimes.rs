@@ -1,4 +1,4 @@
-//! Runtimes that nobody here wrote.
+//! Runtimes of other projects.
 
 use crate::Program;
 use crate::program::Source::{C, Go, Musl, Script};

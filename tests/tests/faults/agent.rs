@@ -202,7 +202,7 @@ fn lets_its_clones_be() -> Outcome {
     await_until("the space is back", || scene.free_bytes().is_ok_and(|now| now > free))?;
     scene.kill_agent();
     let said = scene.works(&["pool", "forget-node", "local"])?;
-    let words = ["has forgotten node local: 1 rows", "1 rows of that name stay"];
+    let words = ["removed node local from the pool", "1 rows with", "kept 1 rows of that name"];
     demand(words.iter().all(|word| said.contains(word)), said)?;
     scene.check()?;
     scene.strike()
@@ -254,13 +254,13 @@ fn says_when_it_has_no_files_left() -> Outcome {
         let status = next.finish()?;
         let said = next.transcript();
         let words = ["limit of open files", "Too many open files"];
-        let is_told = status.code() == Some(1) && words.iter().any(|word| said.contains(word));
-        demand(is_told, format!("clone {number}: {status}\n{said}"))?;
+        let is_reported = status.code() == Some(1) && words.iter().any(|word| said.contains(word));
+        demand(is_reported, format!("clone {number}: {status}\n{said}"))?;
         if said.contains(words[0]) {
             break; // not even the connection found room
         }
         demand(number < 48, "there is always room for a connection")?;
-        // What is left is taken one by one, by callers who wait.
+        // Waiting callers take the remaining connections one by one.
         let mut command = scene.command(&["wait", &one_of(&clones)?])?;
         clones.push(Subject::start("waiter", &mut command, PATIENCE)?);
     }

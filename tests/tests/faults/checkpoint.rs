@@ -110,9 +110,9 @@ fn of_a_stopped_process() -> Outcome {
     demand(state(subject.pid()) == "T", "it is no longer stopped")?;
     let mut command = scene.command(&["restore", "a/b", "--json"])?;
     let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
-    clone.await_line("]")?; // the end of what restore tells of the clone
-    let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
-    let pid: u32 = told.trim_end_matches(',').parse().map_err(during("reading the pid"))?;
+    clone.await_line("]")?; // the end of restore's JSON
+    let reported = clone.after("    \"pid\": ").pop().unwrap_or_default();
+    let pid: u32 = reported.trim_end_matches(',').parse().map_err(during("reading the pid"))?;
     await_until("the clone is stopped", || state(pid) == "T")?;
     clone.send_byte();
     std::thread::sleep(Duration::from_millis(100));
@@ -243,8 +243,8 @@ fn into_a_deleted_pool() -> Outcome {
     scene.strike()
 }
 
-/// Checkpoints short-lived processes many times: each ends well or is refused in words, and
-/// nobody is left behind.
+/// Checkpoints short-lived processes many times: each checkpoint succeeds or is refused with a message, and
+/// no process is left behind.
 fn race(script: &str, after: Duration) -> Outcome {
     let scene = Scene::set(64)?;
     let free = scene.free_bytes()?;
@@ -290,21 +290,24 @@ fn ends_well(child: &mut Child, script: &str) -> Outcome {
 fn tells_how_far_it_is() -> Outcome {
     let scene = Scene::set(32)?;
     let (pool, mut subject) = (scene.pool()?, scene.subject("steady")?);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let made = farfork_checkpoint::checkpoint(
         &pool,
         Target::Process(subject.pid() as i32),
         Terms::default(),
         &mut |done, all| {
-            told.push((done, all));
+            reported.push((done, all));
         },
     );
     let made = made.map_err(during("checkpointing"))?;
     let copied = made.copied_bytes;
-    let is_rising = told.windows(2).all(|pair| pair[0].0 < pair[1].0);
-    let is_of_all = told.iter().all(|(_, all)| *all == copied);
-    let is_whole = told.last() == Some(&(copied, copied));
-    demand(is_rising && is_of_all && is_whole, format!("expected {copied} in the end: {told:?}"))?;
+    let is_rising = reported.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    let is_of_all = reported.iter().all(|(_, all)| *all == copied);
+    let is_whole = reported.last() == Some(&(copied, copied));
+    demand(
+        is_rising && is_of_all && is_whole,
+        format!("expected {copied} in the end: {reported:?}"),
+    )?;
     pool.remove(made.cid).map_err(during("removing"))?;
     drop(made);
     scene.check()?;
@@ -325,7 +328,7 @@ fn of_processes_that_fork() -> Outcome {
     race("for i in {1..40}; do (:); done; exit 7", Duration::ZERO)
 }
 
-/// A name is no reason to see no process; a path that an image cannot tell is one to refuse it.
+/// A process with any name is found. A path that an image cannot hold is a reason to refuse it.
 fn of_names_in_another_encoding() -> Outcome {
     let mut scene = Scene::set(48)?;
     scene.agent()?;

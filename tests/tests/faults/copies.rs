@@ -19,7 +19,7 @@ pub const CASES: &[Case] = &[
     ("outlive_their_agent", outlive_their_agent),
     ("are_made_once", are_made_once),
     ("are_refused_where_there_is_no_room", are_refused_without_room),
-    ("go_when_nobody_uses_them", go_when_nobody_uses_them),
+    ("go_when_they_are_unused", go_when_they_are_unused),
 ];
 
 /// A clone that has verified part of itself, and goes on; and its pid.
@@ -149,7 +149,7 @@ fn are_refused_without_room() -> Outcome {
 }
 
 /// A minute after the last clone, the memory is free again.
-fn go_when_nobody_uses_them() -> Outcome {
+fn go_when_they_are_unused() -> Outcome {
     if !farfork_tests::is_long() {
         return Err(Trouble::Skipped("it takes a minute: FARFORK_TEST_LONG=1 runs it".into()));
     }

@@ -173,7 +173,7 @@ impl Bed {
         self.scene.works(&["pool", "check"]).map(drop)
     }
 
-    /// Demands the same, and that it has not one page more: nobody was killed.
+    /// Demands the same, and that it has not one page more: no checkpointer was killed.
     fn is_as_before(&mut self, step: u64) -> Outcome {
         self.answers(step)?;
         let after = mapped_bytes(&self.subject);
@@ -332,7 +332,7 @@ fn meanwhile_and_killed(kind: &str) -> Outcome {
             break;
         }
     }
-    demand(killed > 2, "nobody was killed")?;
+    demand(killed > 2, "no checkpointer was killed")?;
     bed.strike()
 }
 

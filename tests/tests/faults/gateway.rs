@@ -1,8 +1,7 @@
-//! The gateway of a platform, killed at every step of a call for which an instance has to be started: the next one
-//! makes what was accepted, whoever waits is told in words and soon, and the function works.
+//! The gateway of a platform, killed at every step of a call for which an instance is started: the next gateway
+//! runs accepted calls, a waiting client gets an error soon, and the function works.
 //!
-//! The steps are those of all its threads together. Their order is not the same each time: they are counted all the
-//! same.
+//! The steps are those of all threads together. They are counted, although their order differs from run to run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,7 +35,7 @@ const CALLS: u64 = 17;
 /// Steps of which one is tried if time is short.
 const STRIDE: u64 = 61;
 
-/// Who calls.
+/// The client that calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
     /// Until there is a result.
@@ -58,7 +57,7 @@ fn of_cold_starts(caller: Caller) -> Outcome {
     platform.strike()
 }
 
-/// Whoever serves next has an image of it, and no instance.
+/// The next gateway has an image of the function, and no instance.
 fn of_clones(caller: Caller) -> Outcome {
     let mut platform = Platform::set(FUNCTION)?;
     platform.deploy("same")?;
@@ -122,22 +121,22 @@ fn strike(platform: &mut Platform, (name, caller): (&str, Caller), blow: Blow) -
 /// The ids of the node's ghosts.
 fn ghosts(platform: &Platform) -> Outcome<BTreeSet<String>> {
     let text = platform.works(&["ghost", "list", "--json"])?;
-    let told: Vec<Value> = serde_json::from_str(&text).map_err(during("reading ghosts"))?;
-    Ok(told.iter().filter_map(|ghost| ghost["id"].as_str()).map(str::to_owned).collect())
+    let reported: Vec<Value> = serde_json::from_str(&text).map_err(during("reading ghosts"))?;
+    Ok(reported.iter().filter_map(|ghost| ghost["id"].as_str()).map(str::to_owned).collect())
 }
 
 /// Demands that a call that was accepted is made, sooner or later.
 fn was_made(platform: &Platform, id: &str) -> Outcome {
     await_until("the call is made", || record(platform, id).is_ok())?;
-    let told = record(platform, id)?;
-    let is_made = told["status"] == "success" && told["logs"].to_string().contains("made");
-    demand(is_made, format!("expected a call that was made, saw {told}"))
+    let reported = record(platform, id)?;
+    let is_made = reported["status"] == "success" && reported["logs"].to_string().contains("made");
+    demand(is_made, format!("expected a call that was made, saw {reported}"))
 }
 
 fn record(platform: &Platform, id: &str) -> Outcome<Value> {
     let text = platform.works(&["logs", "--json", id])?;
-    let told: Value = serde_json::from_str(&text).map_err(during("reading a record"))?;
-    Ok(told[0].clone())
+    let reported: Value = serde_json::from_str(&text).map_err(during("reading a record"))?;
+    Ok(reported[0].clone())
 }
 
 /// Calls a function, which has to be right.
@@ -146,8 +145,8 @@ fn call(platform: &Platform, name: &str, n: u64) -> Outcome {
 }
 
 fn is_right(output: &Output, n: u64) -> Outcome {
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    if output.status.success() && told["response"]["result"]["twice"] == 2 * n {
+    let reported: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    if output.status.success() && reported["response"]["result"]["twice"] == 2 * n {
         return Ok(());
     }
     fail(format!("expected twice {n}: {}, {}", output.status, farfork::text(output)))

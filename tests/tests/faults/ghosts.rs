@@ -1,5 +1,5 @@
-//! Ghosts that die, are used twice, belong to somebody else, or run out of memory: before, during
-//! and after the request, in words, and nothing of a container stays.
+//! Ghosts that die, are used twice, belong to another user, or run out of memory, before, during and after
+//! the request: there is a message, and nothing of a container is left.
 
 use std::fs;
 use std::io::{IoSlice, IoSliceMut};
@@ -81,23 +81,23 @@ fn clone_with(scene: &Scene, ghost: &str, more: &[&str]) -> Outcome<Subject> {
     Ok(clone)
 }
 
-/// What `ghost list` tells of one.
-fn told(scene: &Scene, ghost: &str) -> Outcome<serde_json::Value> {
+/// The entry of a ghost in `ghost list`.
+fn reported(scene: &Scene, ghost: &str) -> Outcome<serde_json::Value> {
     let text = scene.works(&["ghost", "list", "--json"])?;
     let list: serde_json::Value = serde_json::from_str(&text).map_err(during("reading a list"))?;
     let found = list.as_array().and_then(|list| list.iter().find(|one| one["id"] == ghost));
     found.cloned().map_or_else(|| fail(format!("no ghost {ghost} in {text}")), Ok)
 }
 
-/// A figure of what `ghost list` tells of one.
+/// A number in the entry of a ghost in `ghost list`.
 pub fn number(scene: &Scene, ghost: &str, key: &str) -> Outcome<i64> {
-    let told = told(scene, ghost)?;
-    told[key].as_i64().map_or_else(|| fail(format!("no {key} in {told}")), Ok)
+    let reported = reported(scene, ghost)?;
+    reported[key].as_i64().map_or_else(|| fail(format!("no {key} in {reported}")), Ok)
 }
 
 /// Pid of the clone in a ghost, once there is one.
 pub fn runs(scene: &Scene, ghost: &str) -> Outcome<i32> {
-    let pid = || told(scene, ghost).ok().and_then(|told| told["pid"].as_i64());
+    let pid = || reported(scene, ghost).ok().and_then(|reported| reported["pid"].as_i64());
     await_until("a clone runs in the ghost", || pid().is_some())?;
     pid().map_or_else(|| fail("no clone"), |pid| Ok(pid as i32))
 }
@@ -170,8 +170,8 @@ fn is_its_users() -> Outcome {
     end(runs(&scene, &own)?.into())?;
     clone.finish()?;
     // A refusal leaves it as it was.
-    demand(told(&scene, &theirs)?["state"] == "empty", "expected it to wait")?;
-    scene.fails(&["ghost", "start", "--user", "a/b"], 2, &["first part"])?;
+    demand(reported(&scene, &theirs)?["state"] == "empty", "expected it to wait")?;
+    scene.fails(&["ghost", "start", "--user", "a/b"], 2, &["USER/FUNCTION"])?;
     scene.works(&["ghost", "stop", "--all"])?;
     scene.strike()
 }
@@ -264,12 +264,12 @@ fn runs_out_of_memory() -> Outcome {
     scene.strike()
 }
 
-/// Demands that it is killed at 64 MiB, and that this is told.
+/// Demands that it is OOM-killed at 64 MiB, and that this is reported.
 pub fn ends_for_want_of_memory(mut clone: Subject) -> Outcome {
     let status = clone.finish()?;
     let words = clone.transcript();
-    let is_told = words.contains("out of memory") && words.contains("64 MiB");
-    demand(status.code() == Some(137) && is_told, format!("{status}: {words}"))
+    let is_reported = words.contains("out of memory") && words.contains("64 MiB");
+    demand(status.code() == Some(137) && is_reported, format!("{status}: {words}"))
 }
 
 /// A clone reads more than it may take: where it is in the pool that takes nothing.
@@ -414,7 +414,7 @@ fn comes_from_no_bad_bundle() -> Outcome {
     });
     let at = scene.directory().join("config.json");
     fs::write(at, config.to_string()).map_err(during("writing"))?;
-    // Nothing in it can find the ghost's program, for want of a /proc.
+    // Without a /proc, nothing in it can find the ghost's program.
     scene.fails(&["ghost", "start", "--bundle", &bundle], 1, &["runc failed"])?;
     demand(scene.works(&["ghost", "list", "--json"])? == "[]", "expected no ghost")?;
     scene.strike()
@@ -471,11 +471,11 @@ fn wakes_with_its_timers() -> Outcome {
 /// that one's clone could run.
 fn loses_nothing_while_it_waits(scene: &Scene) -> Outcome {
     const WAITS: Duration = Duration::from_secs(3);
-    let tells = "import signal as s; s.setitimer(s.ITIMER_REAL, 3600); print('READY', flush=True); \
+    let script = "import signal as s; s.setitimer(s.ITIMER_REAL, 3600); print('READY', flush=True); \
                  input(); print('LEFT', s.getitimer(s.ITIMER_REAL)[0]); print('PASS')";
     let begun = Instant::now();
     let mut command = Command::new("python3");
-    let mut parent = Subject::start("parent", command.args(["-c", tells]), PATIENCE)?;
+    let mut parent = Subject::start("parent", command.args(["-c", script]), PATIENCE)?;
     parent.await_ready()?;
     scene.checkpoint(&parent, "a/left")?;
     let made = Instant::now();
@@ -518,7 +518,7 @@ fn keeps_nothing_open() -> Outcome {
 }
 
 fn is_running(scene: &Scene, ghost: &str) -> bool {
-    told(scene, ghost).is_ok_and(|told| told["state"] == "running")
+    reported(scene, ghost).is_ok_and(|reported| reported["state"] == "running")
 }
 
 /// Waits until the clone in a ghost has left it.
@@ -625,7 +625,7 @@ fn loses_its_agent_while_its_clone_waits() -> Outcome {
 /// Asks for the clone that waits in a ghost, with nothing but null devices for it, and hears that it
 /// is ready; the connection, and what the clone is woken by.
 fn ask(scene: &Scene, ghost: &str, name: &str) -> Outcome<(OwnedFd, RawFd)> {
-    let cid = told(scene, ghost)?["cid"].as_str().unwrap_or_default().to_owned();
+    let cid = reported(scene, ghost)?["cid"].as_str().unwrap_or_default().to_owned();
     let call = serde_json::json!({ "restore": {
         "pool": scene.pool_path(), "cid": cid, "name": name, "detach": false, "same_pid": false,
         "inherit": [], "requested_ns": 0, "ghost": ghost,
@@ -662,7 +662,7 @@ fn leave((asking, waker): (OwnedFd, RawFd)) -> Outcome {
     close(waker).map_err(during("closing"))
 }
 
-/// Whoever has asked for a clone that waits, and goes without waking it, has spent it.
+/// A caller that requests a waiting clone, and exits without waking it, uses it up.
 fn is_asked_by_one_that_goes() -> Outcome {
     let (scene, _subject) = stage()?;
     let ghost = attach(&scene)?;

@@ -1,4 +1,4 @@
-//! Restores that come to a halt: somebody holds the clone, or its init, at its first instruction.
+//! Restores that hang: a tracer holds the clone, or its init, at its first instruction.
 
 use std::process::{Child, Command, Stdio};
 

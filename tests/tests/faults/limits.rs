@@ -54,7 +54,7 @@ fn are_those_that_were_asked_for() -> Outcome {
         let mut clone = clone(&scene, &ghost)?;
         await_running(&scene, &ghost)?;
         let pid = runs(&scene, &ghost)?;
-        // Who is in them.
+        // The processes in them.
         for names in [MEMORY.as_slice(), &["pids.max"]] {
             let members = read(&file(&ghost, names)?.with_file_name("cgroup.procs"))?;
             let is_in = members.lines().any(|member| member == pid.to_string());
@@ -121,7 +121,7 @@ os._exit(0)";
     scene.strike()
 }
 
-/// What a clone takes is charged to its ghost, of which farfork tells the kernel's share.
+/// Memory of a clone is charged to its ghost. farfork reports the kernel's share of it.
 fn are_counted_where_the_clone_is() -> Outcome {
     let (scene, _subject) = stage()?;
     let takes = "print('READY', flush=True); input(); b = b'x' * (24 << 20); \

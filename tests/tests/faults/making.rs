@@ -1,10 +1,9 @@
-//! Everybody who takes part in making a ghost, killed at every step of it: up to where it waits empty, or with
-//! its image. Whoever asked is told in words and soon, the parent goes on, nothing half-made lives or is kept,
-//! nothing is lost, and the next ghost works.
+//! Each process that takes part in the creation of a ghost, killed at every step of it: until the ghost waits
+//! empty, or attached. The client gets an error soon, the parent goes on, nothing half-made is left, nothing
+//! leaks, and the next ghost works.
 //!
-//! The steps of `runc` are not the same each time: it is a program in Go, whose threads wait for each other, and
-//! look after themselves. They are counted all the same; which one it dies at is then not always told
-//! by the number.
+//! The steps of `runc` differ from run to run: it is a Go program, whose threads wait for each other. They are
+//! counted, although the number does not always determine the step.
 
 use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
@@ -91,7 +90,7 @@ impl Making {
             let Fate { output, is_struck } = self.make(blow)?;
             let judged = match is_struck {
                 true => judge(self, &output),
-                false => told(&output).and_then(|ghost| self.works(&ghost)),
+                false => reported(&output).and_then(|ghost| self.works(&ghost)),
             };
             judged.and_then(|()| self.is_clean()).map_err(|trouble| match trouble {
                 Trouble::Failed(why) => {
@@ -135,7 +134,7 @@ impl Making {
     }
 }
 
-fn told(output: &Output) -> Outcome<Ghost> {
+fn reported(output: &Output) -> Outcome<Ghost> {
     Ghost::read(&String::from_utf8_lossy(&output.stdout))
 }
 
@@ -173,20 +172,20 @@ impl Names {
 }
 
 /// There is no ghost; or there was one, which has ended since.
-fn is_told(making: &mut Making, output: &Output) -> Outcome {
+fn is_reported(making: &mut Making, output: &Output) -> Outcome {
     if !output.status.success() {
         return is_refused(output);
     }
-    let Ghost { id, .. } = told(output)?;
+    let Ghost { id, .. } = reported(output)?;
     await_until("the ghost has ended", || making.listed().is_ok_and(|list| list.is_empty()))?;
     let options = making.stage.way.options(Some(&id));
     let words = [&*id, "has ended"];
     making.stage.scene.fails(&[&["restore", "a/b"], &options[..]].concat(), 1, &words)
 }
 
-/// There is no ghost, or it works: whoever was killed had done what there was to do.
-fn is_told_or_works(making: &mut Making, output: &Output) -> Outcome {
-    if output.status.success() { making.works(&told(output)?) } else { is_refused(output) }
+/// There is no ghost, or it works: the killed process had done its part.
+fn is_refused_or_works(making: &mut Making, output: &Output) -> Outcome {
+    if output.status.success() { making.works(&reported(output)?) } else { is_refused(output) }
 }
 
 fn is_refused(output: &Output) -> Outcome {
@@ -206,24 +205,24 @@ fn agent_is_gone(making: &mut Making, output: &Output) -> Outcome {
 /// Kills at every step of what the agent calls, and of the ghost.
 fn by_its_policy(way: Way) -> Outcome {
     let mut making = Making::set(way)?;
-    making.everywhere((Role::Init, Role::Init), stride(31), is_told)?;
-    making.everywhere((Role::Clone, Role::Clone), stride(17), is_told)?;
-    making.everywhere((Role::Clone, Role::Init), stride(23), is_told)?;
-    making.everywhere((Role::Init, Role::Clone), stride(3), is_told)?;
+    making.everywhere((Role::Init, Role::Init), stride(31), is_reported)?;
+    making.everywhere((Role::Clone, Role::Clone), stride(17), is_reported)?;
+    making.everywhere((Role::Clone, Role::Init), stride(23), is_reported)?;
+    making.everywhere((Role::Init, Role::Clone), stride(3), is_reported)?;
     making.strike()
 }
 
 fn of_an_empty_ghost() -> Outcome {
     let mut making = Making::set(EMPTY)?;
-    making.everywhere((Role::Init, Role::Init), stride(29), is_told)?;
+    making.everywhere((Role::Init, Role::Init), stride(29), is_reported)?;
     making.strike()
 }
 
 fn by_runc() -> Outcome {
     let mut making = Making::set(ATTACHED)?;
-    making.everywhere((Role::Runc, Role::Runc), 3 * stride(61), is_told_or_works)?;
-    making.everywhere((Role::Stage, Role::Stage), 3 * stride(61), is_told_or_works)?;
-    making.everywhere((Role::Stage, Role::Runc), 3 * stride(97), is_told_or_works)?;
+    making.everywhere((Role::Runc, Role::Runc), 3 * stride(61), is_refused_or_works)?;
+    making.everywhere((Role::Stage, Role::Stage), 3 * stride(61), is_refused_or_works)?;
+    making.everywhere((Role::Stage, Role::Runc), 3 * stride(97), is_refused_or_works)?;
     making.strike()
 }
 
@@ -259,12 +258,12 @@ fn without_the_client() -> Outcome {
 }
 
 impl Making {
-    /// Waits until the agent has nothing to do for anybody, and has the ghost used if there is one.
+    /// Waits until the agent is idle, and uses the ghost if there is one.
     fn comes_to_rest(&mut self) -> Outcome {
         let most = self.stage.descriptors;
         let mut found = None;
         await_until("the agent has nothing to do", || {
-            // In this order: when it has answered, it has taken the connection of whoever came before.
+            // In this order: when the agent has answered, it has accepted all earlier connections.
             let listed = self.listed().unwrap_or_default();
             found = listed.into_iter().next();
             found.is_some() || descriptors(self.stage.agent) <= most
@@ -275,8 +274,9 @@ impl Making {
         if is_running(&mut client) {
             return self.stage.passes(client);
         }
-        // It was seen before its maker found that nobody would know of it.
-        let is_told = client.transcript().contains(&format!("ghost {} has been stopped", ghost.id));
-        if is_told { Ok(()) } else { client.fail("expected a clone") }
+        // It was listed before the agent noticed that its client was dead.
+        let is_reported =
+            client.transcript().contains(&format!("ghost {} has been stopped", ghost.id));
+        if is_reported { Ok(()) } else { client.fail("expected a clone") }
     }
 }

@@ -22,7 +22,7 @@ pub const CASES: &[Case] = &[
     ("lies_on_its_node", lies_on_its_node),
 ];
 
-/// The variable with the medium's name, as `pool info` tells it.
+/// The variable with the medium's name, as in `pool info`.
 const NAME: &str = "FARFORK_TEST_MEDIUM_NAME";
 /// The variable with the NUMA node that the medium lies on.
 const NODE: &str = "FARFORK_TEST_MEDIUM_NODE";
@@ -41,9 +41,9 @@ fn setting(name: &str) -> Outcome<String> {
 fn is_what_it_should_be() -> Outcome {
     let expected = setting(NAME)?;
     let scene = Scene::set(16)?;
-    let told = scene.works(&["pool", "info", "--json"])?;
+    let reported = scene.works(&["pool", "info", "--json"])?;
     let line = format!("\"medium\": \"{expected}\"");
-    demand(told.contains(&line), format!("expected {line}, saw {told}"))?;
+    demand(reported.contains(&line), format!("expected {line}, saw {reported}"))?;
     scene.strike()
 }
 
@@ -53,8 +53,8 @@ fn watching(scene: &Scene, more: &[&str]) -> Outcome<(Subject, u32)> {
     let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
     clone.send(b"v");
     clone.await_line("]")?;
-    let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
-    let pid = told.trim_end_matches(',').parse().map_err(during("the clone's pid"))?;
+    let reported = clone.after("    \"pid\": ").pop().unwrap_or_default();
+    let pid = reported.trim_end_matches(',').parse().map_err(during("the clone's pid"))?;
     // It looks again and again, and on tmpfs has its pages dropped in between.
     let mut before = u64::MAX;
     for _ in 0..5 {
@@ -109,8 +109,7 @@ fn tells_of_no_faults() -> Outcome {
     end(scene, parent, clone)
 }
 
-/// Where the kernel does not tell pages that were read from those that were written, a profile would
-/// be wrong: it is refused.
+/// Where the kernel does not distinguish read and written pages, a profile would be wrong: it is refused.
 fn tells_what_is_only_read() -> Outcome {
     let (scene, parent) = stage()?;
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -123,14 +122,14 @@ fn tells_what_is_only_read() -> Outcome {
         return end(scene, parent, clone);
     }
     let (clone, _) = watching(&scene, &["--profile"])?;
-    let mut told = String::new();
-    await_until("all that was read is told", || {
-        told = scene.works(&["images", "show", "--json", "a/b"]).unwrap_or_default();
-        number(&told, "accessed_pages") >= WATCHED_CHUNKS * 512
+    let mut reported = String::new();
+    await_until("all reads are reported", || {
+        reported = scene.works(&["images", "show", "--json", "a/b"]).unwrap_or_default();
+        number(&reported, "accessed_pages") >= WATCHED_CHUNKS * 512
     })
-    .map_err(|_| Trouble::Failed(format!("the reads are not told: {told}")))?;
-    let written = number(&told, "dirtied_pages");
-    demand(written < 512, format!("memory that is only read counts as written: {told}"))?;
+    .map_err(|_| Trouble::Failed(format!("the reads are not reported: {reported}")))?;
+    let written = number(&reported, "dirtied_pages");
+    demand(written < 512, format!("memory that is only read counts as written: {reported}"))?;
     end(scene, parent, clone)
 }
 
@@ -188,8 +187,8 @@ fn is_mapped_by_whole_chunks() -> Outcome {
     end(scene, parent, clone)
 }
 
-/// Pages of the pool that a clone maps lie where the pool does, and its own copies do not: nobody has
-/// bound these.
+/// Pages of the pool that a clone maps lie on the pool's NUMA node. Its local copies do not: they are not
+/// bound.
 fn lies_on_its_node() -> Outcome {
     let far = format!("N{}", setting(NODE)?);
     let (scene, parent) = stage()?;

@@ -72,7 +72,7 @@ fn are_seen_by_clones_that_start_later() -> Outcome {
 fn of_ghosts_have_no_template_replaced() -> Outcome {
     farfork::ghosts_possible()?;
     let mut scene = Scene::set(32)?;
-    // Here nobody mounts anything but the agent itself.
+    // Here only the agent mounts anything.
     let agent = scene.agent()?;
     let first = template(agent)?;
     let mut parent = scene.subject("watcher")?;

@@ -1,4 +1,4 @@
-//! Clones whose pages are supplied one by one, and those who are not there to do it.
+//! Clones with a page service, and page services that are dead or stopped.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -51,7 +51,7 @@ const SUPPLIED: [&str; 2] = ["moa", "hybrid"];
 fn are_supplied_without_an_agent(way: Way) -> Outcome {
     let (mut scene, mut parent) = stage()?;
     let Begun { mut clone, ghost, .. } = begin(&scene, "a/b", way, &["--detach"])?;
-    clone.leave()?; // by now its init knows that somebody knows of it
+    clone.leave()?; // by now its init knows that the caller has its pid
     scene.kill_agent();
     clone.send_byte();
     clone.await_line("PASS")?;
@@ -79,7 +79,7 @@ fn end_in_their_parents_place() -> Outcome {
     Ok(())
 }
 
-/// A clone that stands at a page, which nobody supplies any more.
+/// A clone that waits at a page, after its page service is gone.
 fn are_waited_for_when_their_init_ends(way: Way) -> Outcome {
     let (scene, mut parent) = stage()?;
     scene.declare_all_hot(&parent, "a/b")?;
@@ -102,12 +102,12 @@ fn sleeps_in(pid: i32) -> Vec<String> {
     threads.filter_map(|thread| fs::read_to_string(thread.path().join("wchan")).ok()).collect()
 }
 
-/// A clone ends when its init is killed, and its caller is told why.
+/// A clone is killed with its init, and its caller gets the reason.
 pub fn must_be_killed(clone: &mut Subject) -> Outcome {
     let status = clone.finish()?;
-    let is_told = status.code() == Some(137) || status.signal() == Some(9);
+    let is_reported = status.code() == Some(137) || status.signal() == Some(9);
     let is_explained = clone.transcript().contains("its init was killed");
-    demand(is_told && is_explained, format!("saw {status}\n{}", clone.transcript()))
+    demand(is_reported && is_explained, format!("saw {status}\n{}", clone.transcript()))
 }
 
 /// The init of a clone.
@@ -118,8 +118,8 @@ pub fn parent_of(pid: i32) -> Outcome<Pid> {
     line.trim().parse().map(Pid::from_raw).map_err(during("finding a clone's init"))
 }
 
-/// A clone's pages that nobody has touched are the image's to its own clones, too, and do not become
-/// local by being looked at.
+/// Untouched pages of a clone are the image's for its own clones, too. A checkpoint does not make them
+/// local.
 fn are_not_supplied_for_a_checkpoint(way: Way) -> Outcome {
     let (scene, mut parent) = stage()?;
     let Begun { clone: mut first, pid, .. } = begin(&scene, "a/b", way, &[])?;
@@ -167,8 +167,8 @@ fn clone(scene: &Scene, more: &[&str]) -> Outcome<Subject> {
     Ok(clone)
 }
 
-/// The pid that `restore --json` has told.
+/// The pid in the output of `restore --json`.
 pub fn pid_of(clone: &Subject) -> Outcome<i32> {
-    let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
-    told.trim_end_matches(',').parse().map_err(during("finding a clone's pid"))
+    let reported = clone.after("    \"pid\": ").pop().unwrap_or_default();
+    reported.trim_end_matches(',').parse().map_err(during("finding a clone's pid"))
 }

@@ -1,4 +1,5 @@
-//! Ghosts whose clones pause: they see nothing of it, and end, or go on, whoever is killed meanwhile.
+//! Ghosts whose clones are frozen: they notice nothing, and are killed, or go on, whichever process dies
+//! meanwhile.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::scene::{PATIENCE, Scene, await_until, demand, during};
 pub const CASES: &[Case] = &[
     ("goes_on_where_it_was", goes_on),
     ("is_killed", is_killed),
-    ("is_killed_by_somebody_else", is_killed_by_somebody_else),
+    ("is_killed_by_another_process", is_killed_by_another_process),
     ("loses_its_agent", loses_its_agent),
     ("is_not_there", is_not_there),
 ];
@@ -77,7 +78,7 @@ fn is_killed() -> Outcome {
 }
 
 /// Such a signal may wait until it goes on (cgroup v1), and is its end then.
-fn is_killed_by_somebody_else() -> Outcome {
+fn is_killed_by_another_process() -> Outcome {
     let (scene, ghost, _parent, mut clone) = stage()?;
     let pid = pid(&scene, &ghost)?;
     kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(during("killing"))?;
@@ -88,7 +89,7 @@ fn is_killed_by_somebody_else() -> Outcome {
     scene.strike()
 }
 
-/// A clone lives on without its agent, and nobody would have it go on but the next one.
+/// A frozen clone outlives its agent. Only the next agent can thaw it.
 fn loses_its_agent() -> Outcome {
     let (mut scene, ghost, _parent, mut clone) = stage()?;
     let pid = pid(&scene, &ghost)?;

@@ -22,7 +22,7 @@ pub struct Platform {
 struct Gateway {
     state: PathBuf,
     python: PathBuf,
-    /// What waits for it in its parent's stead: here, whoever traces it would be told of its end first.
+    /// Waits for it instead of its parent: here, its tracer would get its end first.
     shell: Option<Child>,
     pid: u32,
     address: String,
@@ -86,7 +86,7 @@ impl Platform {
 
     /// Adds to a failure what the gateways have logged last.
     pub fn with_log<T>(&self, outcome: Outcome<T>) -> Outcome<T> {
-        outcome.map_err(|trouble| self.gateway.told(trouble))
+        outcome.map_err(|trouble| self.gateway.reported(trouble))
     }
 
     /// Demands that it ends in order, and that nothing is left of it.
@@ -119,14 +119,14 @@ impl Gateway {
         scene.set_place_of(&mut command);
         command.stdin(Stdio::null()).stdout(out).stderr(log.map_err(during("opening a log"))?);
         self.shell = Some(command.spawn().map_err(during("starting a gateway"))?);
-        let told = || -> Option<(u32, String)> {
+        let reported = || -> Option<(u32, String)> {
             let text = fs::read_to_string(&said).ok()?;
             let (pid, address) = text.strip_suffix('\n')?.split_once('\n')?;
             Some((pid.parse().ok()?, address.strip_prefix("http://")?.to_owned()))
         };
-        await_until("a gateway serves", || told().is_some())
-            .map_err(|trouble| self.told(trouble))?;
-        (self.pid, self.address) = told().unwrap_or_default();
+        await_until("a gateway serves", || reported().is_some())
+            .map_err(|trouble| self.reported(trouble))?;
+        (self.pid, self.address) = reported().unwrap_or_default();
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl Gateway {
         self.state.join("log")
     }
 
-    fn told(&self, trouble: Trouble) -> Trouble {
+    fn reported(&self, trouble: Trouble) -> Trouble {
         let Trouble::Failed(why) = trouble else { return trouble };
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         let mut lines: Vec<&str> = log.lines().rev().take(40).collect();

@@ -13,7 +13,7 @@ pub const CASES: &[Case] = &[
     ("loses_no_write", loses_no_write),
     ("loses_no_write_of_those_who_write_meanwhile", loses_no_write_meanwhile),
     ("leaves_what_is_not_the_images", leaves_what_is_not_the_images),
-    ("is_told_in_words", is_told_in_words),
+    ("failures_are_described", failures_are_described),
     ("stops_below_the_limit_of_a_cgroup", stops_below_a_limit),
 ];
 
@@ -23,13 +23,13 @@ fn rounds() -> u32 {
 }
 
 fn pid_of(scene: &Scene) -> Outcome<i64> {
-    let first = || told(scene).ok().and_then(|told| told["pid"].as_i64());
+    let first = || reported(scene).ok().and_then(|reported| reported["pid"].as_i64());
     await_until("a clone runs", || first().is_some())?;
     first().map_or_else(|| fail("no clone"), Ok)
 }
 
-/// What `ps` tells of the only clone.
-fn told(scene: &Scene) -> Outcome<serde_json::Value> {
+/// The entry of the only clone in `ps`.
+fn reported(scene: &Scene) -> Outcome<serde_json::Value> {
     let list: serde_json::Value =
         serde_json::from_str(&scene.works(&["ps", "--json"])?).map_err(during("reading a list"))?;
     list.get(0).cloned().map_or_else(|| fail("no clone"), Ok)
@@ -74,18 +74,18 @@ fn loses_no_write_under(tiering: &str) -> Outcome {
         for _ in 0..3 {
             pages += number(&promote(&scene, pid, &which)?, "promoted_pages")?;
         }
-        let counted = number(&told(&scene)?, "promoted_bytes")?;
+        let counted = number(&reported(&scene)?, "promoted_bytes")?;
         demand(counted == pages << 12, format!("{pages} pages, and {counted} bytes in ps"))?;
         demand(pages > 0, format!("{tiering}, round {round}: no page became local"))?;
         clone.send(b"e");
         clone.must_pass()?;
-        await_until("the clone is gone", || told(&scene).is_err())?;
+        await_until("the clone is gone", || reported(&scene).is_err())?;
     }
     parent.must_pass()?;
     scene.strike()
 }
 
-/// Clones whose writers follow who makes their pages local, one after the other, for so long.
+/// Clones whose writers follow the promotion of their pages, one after the other, for so long.
 fn loses_no_write_meanwhile() -> Outcome {
     let is_long = farfork_tests::is_long();
     let each = Duration::from_secs(if is_long { 90 } else { 3 });
@@ -115,7 +115,7 @@ fn promoted_while_it_writes(scene: &Scene, clone: &mut Subject, ranges: &[String
     clone.send(b"e");
     clone.must_pass()?;
     demand(pages? > 0, "no page became local")?;
-    await_until("the clone is gone", || told(scene).is_err())
+    await_until("the clone is gone", || reported(scene).is_err())
 }
 
 /// Piece by piece, and all of it once more: by two at once, so that one meets what the other does. The
@@ -141,7 +141,7 @@ fn in_pieces(ranges: &[String]) -> Outcome<Vec<String>> {
         let ends = range.split_once('-').and_then(|(start, end)| {
             Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
         });
-        let Some((start, end)) = ends else { return fail(format!("{range} is no range")) };
+        let Some((start, end)) = ends else { return fail(format!("invalid range {range}")) };
         let cuts = (start..end).step_by(16 << 20);
         pieces.extend(cuts.map(|at| format!("{at:x}-{:x}", end.min(at + (16 << 20)))));
     }
@@ -170,7 +170,7 @@ fn leaves_what_is_not_the_images() -> Outcome {
     scene.strike()
 }
 
-fn is_told_in_words() -> Outcome {
+fn failures_are_described() -> Outcome {
     let mut scene = Scene::set(32)?;
     scene.agent()?;
     let parent = scene.subject("steady")?;
@@ -205,7 +205,7 @@ fn stops_below_a_limit() -> Outcome {
     let done = promote(&scene, pid, &which)?;
     demand(number(&done, "promoted_pages")? > 0, format!("no page became local: {done}"))?;
     demand(number(&done, "refused_pages")? > 0, format!("more than there may be: {done}"))?;
-    demand(told(&scene)?["pid"].as_i64() == Some(pid), "the clone was killed")?;
+    demand(reported(&scene)?["pid"].as_i64() == Some(pid), "the clone was killed")?;
     scene.works(&["ghost", "stop", &ghost])?;
     clone.finish()?;
     scene.strike()

@@ -10,7 +10,7 @@ use crate::scene::{PATIENCE, Scene, await_until, demand, during};
 
 pub const CASES: &[Case] = &[
     ("under_running_clones", under_running_clones),
-    ("under_clones_that_nobody_follows", under_clones_that_nobody_follows),
+    ("under_clones_without_an_agent", under_clones_without_an_agent),
 ];
 
 fn clone(scene: &Scene, number: usize) -> Outcome<Subject> {
@@ -45,7 +45,7 @@ fn under_running_clones() -> Outcome {
     // One is the file itself.
     await_until("the agent has one lock for all three", || pin_descriptors(agent) == 2)?;
     scene.works(&["images", "rm", "a/b"])?;
-    scene.fails(&["restore", "a/b"], 1, &["no image is named a/b"])?;
+    scene.fails(&["restore", "a/b"], 1, &["there is no image a/b"])?;
     let mut other = scene.subject("steady")?;
     for round in 0..25 {
         // Up to the last chunk, and beyond.
@@ -77,9 +77,9 @@ fn under_running_clones() -> Outcome {
     scene.strike()
 }
 
-/// In its parent's place no namespace ends with an init that is killed. Without an agent, too, nobody ends the
-/// clone then: it goes on, and what it maps is given to nobody else.
-fn under_clones_that_nobody_follows() -> Outcome {
+/// With the parent's pids, no PID namespace ends with a killed init. Without an agent, too, the clone then goes
+/// on, and the chunks that it maps are not reused.
+fn under_clones_without_an_agent() -> Outcome {
     for tiering in ["mow", "moa", "hybrid"] {
         let mut scene = Scene::set(48)?;
         let free = scene.free_bytes()?;
@@ -97,7 +97,7 @@ fn under_clones_that_nobody_follows() -> Outcome {
         kill(init, Signal::SIGKILL).map_err(during("killing an init"))?;
         let path = format!("/proc/{init}/exe");
         await_until("the init is gone", || std::fs::read_link(&path).is_err())?;
-        // Whoever comes next looks which images are still in use.
+        // The next agent looks which images are still in use.
         scene.agent()?;
         scene.works(&["images", "rm", "a/b"])?;
         scene.check()?;

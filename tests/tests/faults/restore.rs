@@ -78,7 +78,7 @@ fn may_raise_limits() -> Outcome<bool> {
     Ok(held >> CAP_SYS_RESOURCE & 1 != 0)
 }
 
-/// What the node does not permit is told, and the clone runs without.
+/// An attribute that the node does not permit is reported, and the clone runs without it.
 fn on_a_node_with_lower_limits() -> Outcome {
     if may_raise_limits()? {
         return Err(Trouble::Skipped("CAP_SYS_RESOURCE lifts every limit".into()));
@@ -102,7 +102,7 @@ fn on_a_node_with_lower_limits() -> Outcome {
 
 fn of_no_image() -> Outcome {
     let (scene, subject, _) = stage(24)?;
-    scene.fails(&["restore", "a/nothing"], 1, &["no image is named a/nothing", "images list"])?;
+    scene.fails(&["restore", "a/nothing"], 1, &["there is no image a/nothing", "images list"])?;
     let cid = "00112233445566778899aabbccddeeff";
     scene.fails(&["restore", cid], 1, &["no image", cid])?;
     scene.fails(&["restore", "nonsense"], 1, &["nonsense"])?;
@@ -114,7 +114,7 @@ fn of_no_image() -> Outcome {
     finish(scene, subject)
 }
 
-/// Clones whose pids nobody was told would be lost.
+/// The caller would not know the pids of the others.
 fn of_several_is_of_all_or_none() -> Outcome {
     let (scene, subject, _) = stage(24)?;
     for number in 0..2 {
@@ -128,7 +128,11 @@ fn of_several_is_of_all_or_none() -> Outcome {
     let input = format!("0={}/in-%i", scene.directory().display());
     for more in [&["--detach"][..], &[]] {
         let call = [&["restore", "a/b", "--count", "3", "--inherit-fd", &input], more].concat();
-        scene.fails(&call, 1, &["cannot open", "in-2", "of 3 clones 2 ran and were ended"])?;
+        scene.fails(
+            &call,
+            1,
+            &["cannot open", "in-2", "2 of 3 clones had started and were killed"],
+        )?;
         demand(scene.works(&["ps", "--json"])? == "[]", "clones go on")?;
     }
     finish(scene, subject)
@@ -137,7 +141,7 @@ fn of_several_is_of_all_or_none() -> Outcome {
 fn two_with_the_same_pid() -> Outcome {
     let (scene, subject, _) = stage(24)?;
     let call = ["restore", "a/b", "--pid-mode", "same", "--count", "2"];
-    scene.fails(&call, 2, &["only one process"])?;
+    scene.fails(&call, 2, &["only one clone"])?;
     finish(scene, subject)
 }
 
@@ -159,7 +163,7 @@ pub fn image(scene: &Scene) -> Outcome<(Cid, Image)> {
     Ok((cid, image))
 }
 
-/// Overwrites bytes of the pool's file, behind everybody's back.
+/// Overwrites bytes of the pool's file, which no process notices.
 pub fn scribble(scene: &Scene, offset: u64, bytes: &[u8]) -> Outcome {
     let file = OpenOptions::new().write(true).open(scene.pool_path());
     let file = file.map_err(during("opening the pool's file"))?;
@@ -195,7 +199,7 @@ fn of_damaged_pages() -> Outcome {
     demand(leftover.next().is_none(), "an unfinished export is left")?;
     let output = farfork::run(scene.command(&["pool", "check"])?)?;
     let said = farfork::text(&output);
-    demand(output.status.code() == Some(1) && said.contains("1 chunks do not match"), said)?;
+    demand(output.status.code() == Some(1) && said.contains("wrong checksum of 1 chunks"), said)?;
     scene.works(&["images", "rm", "a/b"])?;
     scene.check()?;
     finish(scene, subject)

@@ -386,6 +386,6 @@ pub fn failed_in_words(what: &str, output: &Output, status: i32, words: &[&str])
     for dump in ["(os error", "panicked", "Some(", "None", "Err(", " { ", "unwrap"] {
         demand(!said.contains(dump), format!("saw '{dump}'; {}", report()))?;
     }
-    let is_told = status == 2 || said.starts_with("farfork: ");
-    demand(is_told, format!("expected a message of farfork; {}", report()))
+    let is_reported = status == 2 || said.starts_with("farfork: ");
+    demand(is_reported, format!("expected a message of farfork; {}", report()))
 }

@@ -1,5 +1,5 @@
-//! A scene with a parent and its image, where clones are made again and again, and somebody is killed on the
-//! way.
+//! A scene with a parent and its image, where clones are started again and again, and a process is killed at
+//! some step.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::tracer::{Blow, Role, after};
 pub const NEW: &[&str] = &[];
 pub const SAME: &[&str] = &["--pid-mode", "same"];
 pub const DETACHED: &[&str] = &["--detach"];
-/// Where and how clones begin if nobody says anything.
+/// Where and how clones start by default.
 pub const PLAIN: Way = Way { tiering: POLICIES[0], place: Place::Scratch };
 
 /// A container that waits: its name, its init, and its clone.
@@ -30,11 +30,11 @@ pub struct Ghost {
 }
 
 impl Ghost {
-    /// What `ghost start --json` tells of it.
+    /// Parses the output of `ghost start --json`.
     pub fn read(text: &str) -> Outcome<Ghost> {
-        let told: serde_json::Value = serde_json::from_str(text).map_err(during("reading"))?;
-        let pid = |key: &str| told[key].as_u64().map(|pid| pid as u32);
-        let (Some(id), Some(init)) = (told["id"].as_str(), pid("init_pid")) else {
+        let reported: serde_json::Value = serde_json::from_str(text).map_err(during("reading"))?;
+        let pid = |key: &str| reported[key].as_u64().map(|pid| pid as u32);
+        let (Some(id), Some(init)) = (reported["id"].as_str(), pid("init_pid")) else {
             return fail(format!("no ghost: {text}"));
         };
         Ok(Ghost { id: id.to_owned(), init, clone: pid("pid") })
@@ -58,8 +58,8 @@ pub struct Stage {
 /// Half of what a start may take that hangs, and much for a busy machine.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// How long it took from the blow, or from the beginning if there was none, until whoever asked knew. Less
-/// what a processor stood still.
+/// The time from the blow, or from the beginning without one, until the client got its answer, minus the time
+/// in which a processor stood still.
 pub fn took(since: Instant, known: Instant, stalls: &Stalls) -> Duration {
     let took = known.saturating_duration_since(since);
     if took >= SOON { took.saturating_sub(stalls.since()) } else { took }
@@ -163,7 +163,7 @@ impl Stage {
             let is_other = |pid: &i32| *pid != agent as i32;
             users(&trace).into_iter().filter(is_other).collect()
         };
-        await_until("nobody else uses the pool", || others().is_empty())
+        await_until("no other process uses the pool", || others().is_empty())
             .or_else(|_| fail(format!("processes stay behind: {:?}", others())))?;
         self.rests()?;
         let pins = || scene.pins().unwrap_or_default();
@@ -238,7 +238,7 @@ fn namespaces(pid: i32) -> usize {
     pids.split_whitespace().count()
 }
 
-/// What a test has not shown that has struck nobody.
+/// The failure of a test that has killed no process.
 const NO_STEP: &str = "no step was seen";
 
 /// Whether every step is taken, or one of several, in an order that leaves none out for ever.
@@ -246,7 +246,7 @@ pub fn stride(of: u64) -> usize {
     if farfork_tests::is_long() { 1 } else { of as usize }
 }
 
-/// Strikes at every step, or one of `stride`, until nobody is struck any more.
+/// Kills at every step, or at one of `stride`, until there is no process to kill any more.
 pub fn everywhere(
     (at, to): (Role, Role),
     is_late: bool,
@@ -272,7 +272,7 @@ pub fn go_on(pid: u32) -> Outcome {
     }
 }
 
-/// Waits for the end of what restore tells of a clone.
+/// Waits for the end of restore's JSON.
 pub fn is_running(client: &mut Subject) -> bool {
     client.await_line("]").is_ok()
 }

@@ -1,6 +1,5 @@
-//! Everybody who takes part in a restore, killed at every step of it. Whoever asked is told in
-//! words and soon, the parent goes on, nothing half-made lives, nothing is lost, and the next
-//! restore works.
+//! Each process that takes part in a restore, killed at every step of it. The client gets an error soon, the
+//! parent goes on, nothing half-made is left, nothing leaks, and the next restore works.
 
 use std::time::{Duration, Instant};
 
@@ -114,7 +113,7 @@ fn goes_on(stage: &mut Stage, mut client: Subject, fate: Fate) -> Outcome {
 }
 
 /// There is no clone, or it has ended as if it had been killed.
-fn is_told(_: &mut Stage, mut client: Subject, fate: Fate) -> Outcome {
+fn is_reported(_: &mut Stage, mut client: Subject, fate: Fate) -> Outcome {
     let status = client.finish()?;
     let said = client.transcript();
     let is_right = match fate.is_running {
@@ -136,60 +135,60 @@ fn of_the_template() -> Outcome {
 
 fn of_the_init() -> Outcome {
     let mut stage = Stage::set(NEW)?;
-    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
+    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_reported)?;
     stage.strike()
 }
 
 fn of_the_init_of_the_same_pid() -> Outcome {
     let mut stage = Stage::set(SAME)?;
-    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
+    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_reported)?;
     stage.strike()
 }
 
 fn of_the_clone() -> Outcome {
     let mut stage = Stage::set(NEW)?;
-    everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_reported)?;
     stage.strike()
 }
 
 fn of_the_clone_of_the_same_pid() -> Outcome {
     let mut stage = Stage::set(SAME)?;
-    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(11), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(11), is_reported)?;
     stage.strike()
 }
 
 fn of_the_clone_whose_init_is_killed() -> Outcome {
     let mut stage = Stage::set(NEW)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(11), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(11), is_reported)?;
     stage.strike()
 }
 
 fn same_pid_without_init() -> Outcome {
     let mut stage = Stage::set(SAME)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(7), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(7), is_reported)?;
     stage.strike()
 }
 
 fn of_the_spare() -> Outcome {
     let mut stage = Stage::set_with_spare()?;
-    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(17), is_told)?;
+    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_reported)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(17), is_reported)?;
     stage.strike()
 }
 
 fn of_a_ghost() -> Outcome {
     let mut stage = Stage::set_by(Way { place: Place::EmptyGhost, ..PLAIN })?;
-    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_told)?;
-    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(11), is_told)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(13), is_told)?;
+    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_reported)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(11), is_reported)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(13), is_reported)?;
     stage.strike()
 }
 
 /// From when it is woken.
 fn of_a_ghost_with_its_image() -> Outcome {
     let mut stage = Stage::set_by(Way { place: Place::AttachedGhost, ..PLAIN })?;
-    everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_told)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(11), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_reported)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(11), is_reported)?;
     stage.strike()
 }
 
@@ -197,10 +196,10 @@ fn by_its_policy(way: Way) -> Outcome {
     let mut stage = Stage::set_by(way)?;
     // One that waits with its image has its init behind it.
     if way.place != Place::AttachedGhost {
-        everywhere(&mut stage, (Role::Init, Role::Init), false, stride(13), is_told)?;
+        everywhere(&mut stage, (Role::Init, Role::Init), false, stride(13), is_reported)?;
     }
-    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(13), is_told)?;
-    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(17), is_told)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(13), is_reported)?;
+    everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(17), is_reported)?;
     stage.strike()
 }
 
@@ -242,7 +241,7 @@ fn without_the_spare() -> Outcome {
     stage.strike()
 }
 
-/// A clone whose caller was told of it goes on without the agent; any other does not.
+/// A clone whose caller has its pid goes on without the agent. Any other clone is killed.
 fn of_the_agent() -> Outcome {
     let mut stage = Stage::set(NEW)?;
     let strides = stride(11);
@@ -253,9 +252,9 @@ fn of_the_agent() -> Outcome {
 fn agent_is_gone(stage: &mut Stage, mut client: Subject, fate: Fate) -> Outcome {
     let status = client.finish()?;
     let said = client.transcript();
-    let is_told =
+    let is_reported =
         status.code() == Some(1) && said.contains("lost the connection to the node agent");
-    let is_right = is_told || fate.is_running && client.said("PASS");
+    let is_right = is_reported || fate.is_running && client.said("PASS");
     demand(is_right, format!("saw {status}\n{said}"))?;
     stage.replace_agent()
 }
@@ -265,7 +264,7 @@ fn of_a_client(more: &'static [&'static str]) -> Outcome {
     let mut stage = Stage::set(more)?;
     stage::everywhere((Role::Client, Role::Client), false, 1, |blow| {
         let is_struck = client_is_struck(&stage, blow)?;
-        end_told_clones(&stage)?;
+        kill_reported_clones(&stage)?;
         if is_struck {
             stage.is_clean()?;
         }
@@ -288,8 +287,8 @@ fn client_is_struck(stage: &Stage, blow: Blow) -> Outcome<bool> {
     Ok(tracer.finish()?.is_some())
 }
 
-/// Whoever detaches a clone, and knows of it, leaves it behind.
-fn end_told_clones(stage: &Stage) -> Outcome {
+/// A caller that detached a clone, and has its pid, leaves it running.
+fn kill_reported_clones(stage: &Stage) -> Outcome {
     let text = stage.scene.works(&["ps", "--json"])?;
     let list: serde_json::Value = serde_json::from_str(&text).map_err(during("reading"))?;
     for clone in list.as_array().into_iter().flatten() {

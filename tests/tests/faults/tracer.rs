@@ -24,7 +24,7 @@ use nix::unistd::Pid;
 
 use crate::scene::{PATIENCE, during, fail};
 
-/// Who takes part in a restore, or in making a ghost.
+/// A process that takes part in a restore, or in the creation of a ghost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The gateway of a platform, from its first connection on.
@@ -37,7 +37,7 @@ pub enum Role {
     Template,
     /// The `runc` that the agent calls.
     Runc,
-    /// Whoever `runc` starts on the way to a container's first process.
+    /// Any process that `runc` starts on the way to a container's first process.
     Stage,
     /// The clone's init; that of a ghost which is made from its first call on.
     Init,
@@ -45,12 +45,12 @@ pub enum Role {
     Clone,
 }
 
-/// Who is killed, and when.
+/// Which process is killed, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct Blow {
     /// Whose steps are counted.
     pub at: Role,
-    /// Who is killed.
+    /// The process that is killed.
     pub to: Role,
     /// After how many steps.
     pub step: u64,
@@ -120,7 +120,7 @@ impl Tracing {
     ) -> Outcome<Tracing> {
         let bell = Command::new("sleep").arg(LONGEST_S.to_string()).stdin(Stdio::null()).spawn();
         let bell = bell.map_err(during("starting sleep"))?;
-        let told = Pid::from_raw(bell.id() as i32);
+        let reported = Pid::from_raw(bell.id() as i32);
         let root = Pid::from_raw(root as i32);
         let is_counting = root_role == Role::Template || root_role != blow.at;
         let init = init.map(|pid| Pid::from_raw(pid as i32));
@@ -141,7 +141,7 @@ impl Tracing {
             known,
         };
         tracing.seize_all()?;
-        let _ = ready.send(told);
+        let _ = ready.send(reported);
         Ok(tracing)
     }
 
@@ -217,8 +217,8 @@ impl Tracing {
         self.resume(task, None);
     }
 
-    /// A task that is gone meanwhile is waited for like any other. Where many make a container, most of
-    /// their calls are nobody's steps.
+    /// A task that is gone meanwhile is waited for like any other. Where many processes create a container,
+    /// most of their calls do not count as steps.
     fn resume(&mut self, task: Pid, signal: Option<Signal>) {
         let is_other = self.root_role == Role::Agent
             && self.role(task).is_some_and(|(_, role)| role != self.blow.at);
@@ -319,7 +319,7 @@ impl Drop for Tracing {
     }
 }
 
-/// Longer than any step of a test takes: whoever waits for a traced process gives up before.
+/// Longer than any step of a test: processes that wait for a traced one give up before.
 const LONGEST_S: u64 = 10 * PATIENCE.as_secs();
 
 const EXECUTED: i32 = ptrace::Event::PTRACE_EVENT_EXEC as i32;

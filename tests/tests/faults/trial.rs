@@ -111,7 +111,7 @@ fn that_is_left_out() -> Outcome {
     let mut subject = scene.subject("steady")?;
     let pid = subject.pid().to_string();
     let said = scene.works(&call(&pid, &["--kill", "--no-verify", "--json"]))?;
-    demand(!said.contains("verify"), "a trial is told of")?;
+    demand(!said.contains("verify"), "a trial is reported")?;
     scene.fails(&call(&pid, &["--verify", "--no-verify"]), 2, &["cannot be used with"])?;
     subject.leave()?;
     scene.agent()?;
@@ -123,7 +123,7 @@ fn verified(scene: &Scene, subject: &Subject, more: &[&str]) -> Outcome<Value> {
     let said = scene.works(&call(&pid, &[&["--verify", "--json"], more].concat()))?;
     let said: Value = serde_json::from_str(&said).map_err(during("reading what it says"))?;
     demand(said["verify"]["ran"].as_u64() > Some(20), format!("too little ran: {said}"))?;
-    demand(said["verify"]["us"].as_u64() > Some(0), format!("no time is told: {said}"))?;
+    demand(said["verify"]["us"].as_u64() > Some(0), format!("no time is reported: {said}"))?;
     Ok(said)
 }
 

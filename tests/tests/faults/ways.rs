@@ -69,7 +69,7 @@ pub const fn everywhere(
 
 /// A clone that runs.
 pub struct Begun {
-    /// Whoever has asked for it.
+    /// The client that requested it.
     pub clone: Subject,
     /// Its pid here.
     pub pid: i32,
@@ -171,7 +171,7 @@ fn from_a_truncated_pool(way: Way) -> Outcome {
     if way.place == Place::AttachedGhost {
         waits_not(&scene, way, &words)?;
     }
-    // An agent that had just looked, and reads what is no more, has ended.
+    // An agent that had just opened the pool, and reads beyond its end, is killed.
     scene.kill_agent();
     file.set_len(24 * CHUNK_BYTES).map_err(during("making it longer"))?;
     scene.agent()?;
@@ -207,8 +207,8 @@ fn with_a_missing_file(way: Way) -> Outcome {
     restore::finish(scene, subject)
 }
 
-/// The agent has looked at the file a moment ago, and does not look again so soon; whoever opens it does.
-/// One that waits with its image has opened it: a write that comes later is the clone's to see.
+/// The agent has checked the file a moment ago, and does not check again so soon. The process that opens it
+/// does. An attached ghost has opened it already: its clone sees later writes.
 fn with_a_file_just_written(way: Way) -> Outcome {
     const READS: &str = "import sys; f = open(sys.argv[1]); print('READY', flush=True); input(); \
                          print(f.read()); print('PASS')";
@@ -239,7 +239,7 @@ fn with_a_file_just_written(way: Way) -> Outcome {
     scene.strike()
 }
 
-/// What it maps is given to nobody else, also when its image is gone, and another agent clears up.
+/// The chunks that it maps are not reused, also when its image is removed, and another agent reclaims pins.
 fn lives_without_its_agent(way: Way) -> Outcome {
     let (mut scene, subject, _) = stage(32)?;
     let mut begun = begin(&scene, "a/b", way, &["--detach"])?;
@@ -293,7 +293,7 @@ fn ends_with_its_caller(way: Way) -> Outcome {
     restore::finish(scene, subject)
 }
 
-/// Where a clone is forked from it, another is started; where it is not, nobody misses it.
+/// Where clones are forked from it, another one is started. Elsewhere it is not needed.
 fn starts_without_a_template(way: Way) -> Outcome {
     let (scene, subject, agent) = stage(24)?;
     await_until("the agent has its template", || children(agent).len() == 1)?;
@@ -309,13 +309,13 @@ fn starts_without_a_template(way: Way) -> Outcome {
     restore::finish(scene, subject)
 }
 
-/// Whoever is to make the clone stands still. It is ended, and the next clone starts.
+/// The process that creates the clone is stopped. It is killed, and the next clone starts.
 fn is_ended_in_time(way: Way) -> Outcome {
     let (scene, subject, _) = stage(24)?;
     let ghost = place(&scene, "a/b", way)?;
     let key = if way.place == Place::AttachedGhost { "pid" } else { "init_pid" };
     let maker = Pid::from_raw(of_the_ghost(&scene, key)?);
-    kill(maker, Signal::SIGSTOP).map_err(during("stopping whoever makes the clone"))?;
+    kill(maker, Signal::SIGSTOP).map_err(during("stopping the process that creates the clone"))?;
     let options = [&way.options(ghost.as_deref())[..], &["--timeout", "1"]].concat();
     let words = ["did not start within 1 s", "--timeout"];
     scene.fails(&[&["restore", "a/b"], &options[..]].concat(), 1, &words)?;
@@ -326,7 +326,7 @@ fn is_ended_in_time(way: Way) -> Outcome {
     restore::finish(scene, subject)
 }
 
-/// A pid that the list of ghosts tells of the only one.
+/// A pid in the entry of the only ghost.
 fn of_the_ghost(scene: &Scene, key: &str) -> Outcome<i32> {
     let text = scene.works(&["ghost", "list", "--json"])?;
     let list: serde_json::Value = serde_json::from_str(&text).map_err(during("reading a list"))?;

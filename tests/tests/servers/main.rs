@@ -1,4 +1,4 @@
-//! Servers and tools that nobody here wrote, with their threads, data, locks and clients.
+//! Servers and tools of other projects, with their threads, data, locks and clients.
 
 mod bash;
 mod nginx;

@@ -162,7 +162,7 @@ fn serves_in_clones(parent: &Nginx, image: &str, more: &[&str]) -> Outcome {
     farfork::forget(pool, image)
 }
 
-/// The signal that nginx ends at when it has answered everybody.
+/// The signal for an orderly exit of nginx, after it has answered all requests.
 fn must_quit(pid: i64) -> Outcome {
     let pid = Pid::from_raw(pid as i32);
     kill(pid, Signal::SIGQUIT).map_err(|error| Trouble::during("asking a clone to quit", error))?;

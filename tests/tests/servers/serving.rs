@@ -43,7 +43,7 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody has just now.
+/// A port that is free now.
 pub fn free_port() -> Outcome<u16> {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
@@ -151,7 +151,7 @@ fn must_refuse(output: &std::process::Output, words: &[&str]) -> Outcome {
 pub fn beside_parent(image: &str, port: u16) -> Outcome<(i64, u16)> {
     must_refuse_restore(image, &[], &["in use", &format!(":{port}"), "--inherit-fd"])?;
     let port = free_port()?;
-    // Of sockets for both families the second gets an address that nobody asks.
+    // Of sockets for both families, the second gets an address without clients.
     let places = [format!("127.0.0.1:{port}"), "127.0.0.1:0".to_owned()];
     let supplied = addresses(image)?.into_iter().zip(&places);
     let inherit: Vec<String> = supplied.map(|(fd, at)| format!("{fd}=tcp:{at}")).collect();
@@ -159,7 +159,7 @@ pub fn beside_parent(image: &str, port: u16) -> Outcome<(i64, u16)> {
     Ok((restored(image, &arguments)?, port))
 }
 
-/// Descriptors that may be replaced, as `images show` tells them.
+/// Descriptors that may be replaced, as `images show` lists them.
 fn addresses(image: &str) -> Outcome<Vec<u64>> {
     let mut show = farfork::command(&["images", "show", "--json", image, "--pool"])?;
     show.arg(testbed::pool()?);

@@ -1,5 +1,5 @@
-//! The `sqlite3` shell with a transaction that is open while it is checkpointed. Its locks decide
-//! who may go on with it: one process; its files, whether anybody may.
+//! The `sqlite3` shell, checkpointed with an open transaction. Because of its locks, only one process can go
+//! on with it. Because of its files, no process can after another has written.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -103,8 +103,8 @@ impl Scene {
         parent.finish().map(drop)
     }
 
-    /// Beside its parent a clone would be in the same transaction: the lock is the parent's. Once
-    /// that has committed, the clone's pages are of a database that is no more.
+    /// Beside its parent a clone would be in the same transaction: the lock is the parent's. After the
+    /// parent's commit, the clone's pages are those of an outdated database.
     fn beside(&self) -> Outcome {
         let mut parent = self.in_transaction()?;
         serving::checkpoint(parent.pid(), &self.image, &[])?;
@@ -131,8 +131,8 @@ impl Scene {
         self.taken_over(&["--node", other])
     }
 
-    /// The same in ghosts; and if somebody has written when the ghost was there already, nobody
-    /// goes on with the transaction.
+    /// The same in ghosts. If another process has written after the creation of the ghost, no clone goes on
+    /// with the transaction.
     fn in_ghosts(&self) -> Outcome {
         farfork::ghosts_possible()?;
         for way in Way::in_ghosts() {
@@ -167,7 +167,7 @@ impl Scene {
         farfork::forget(testbed::pool()?, &self.image)
     }
 
-    /// Somebody writes after the parent's end and before the clone's start.
+    /// Another process writes after the parent's end and before the clone's start.
     fn overtaken(&self) -> Outcome {
         self.kill(self.in_transaction()?)?;
         self.once(&format!("insert into t select {BEFORE} + 1, randomblob(300);"))?;
@@ -228,7 +228,7 @@ pub fn idle_is_cloned() -> Outcome {
         let other = testbed::other_node(testbed::pool()?, 0)?;
         let mut everyone =
             vec![scene.clone("clone 1", &[])?, scene.clone("clone 2", &["--node", other])?];
-        // Both have to be there before anybody writes: then the files are no longer what they were.
+        // Both must exist before the first write: after it the files have changed.
         for clone in &mut everyone {
             must_say(clone, "select 'here';", "here")?;
         }

@@ -1,6 +1,6 @@
 //! A user without root checkpoints and clones processes of their own.
 
-mod told;
+mod messages;
 mod user;
 
 use std::path::Path;
@@ -63,12 +63,12 @@ fn takes_over(name: &str) -> Outcome {
     farfork::must_run(user.farfork(&["images", "rm", &image])).map(drop)
 }
 
-/// The clone's pid as `restore` tells it.
+/// The clone's pid in the output of `restore`.
 fn pid_of(clone: &mut Subject) -> Outcome<u32> {
-    clone.await_line("]")?; // the end of what restore tells
-    let told = clone.after("    \"pid\": ").pop().unwrap_or_default();
-    let pid = told.trim_end_matches(',').parse();
-    pid.map_err(|_| Trouble::Failed(format!("restore told no pid: {told}")))
+    clone.await_line("]")?; // the end of restore's JSON
+    let reported = clone.after("    \"pid\": ").pop().unwrap_or_default();
+    let pid = reported.trim_end_matches(',').parse();
+    pid.map_err(|_| Trouble::Failed(format!("restore printed no pid: {reported}")))
 }
 
 /// A function is warmed, prepared and cloned; its clones are listed, answer, and are ended.
@@ -168,8 +168,8 @@ fn main() -> ExitCode {
         tests.add(format!("users::takes_over::{name}"), missing.clone(), move || takes_over(name));
     }
     tests.add("users::function", missing.clone(), function);
-    for (name, run) in told::CASES {
-        tests.add(format!("users::told::{name}"), missing.clone(), run);
+    for (name, run) in messages::CASES {
+        tests.add(format!("users::messages::{name}"), missing.clone(), run);
     }
     tests.run_and(user::tear_down)
 }

@@ -1,4 +1,4 @@
-//! A user of whom nothing is known but a number, with a pool and an agent of their own.
+//! A user that has only a uid, with a pool and an agent of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,7 +17,7 @@ pub struct User {
     directory: PathBuf,
 }
 
-/// A number that nobody has, and no other test on this machine.
+/// A uid that no user and no other test on this machine has.
 fn number() -> u32 {
     200_000 + std::process::id()
 }
@@ -123,8 +123,7 @@ impl User {
     }
 }
 
-/// A process that nobody talks to by its standard streams: its clones would keep those of `restore`
-/// open. Dropped, it is killed.
+/// A process without standard streams: its clones would keep those of `restore` open. Dropped, it is killed.
 pub struct Background(Child);
 
 impl Background {

@@ -1,9 +1,9 @@
-//! Connections of clients.
+//! Client connections.
 //!
-//! Invariants: a client that sends nothing more of a request, or takes nothing more of its answer, loses its
-//! connection; one that waits for its answer does not, however long that takes, and whether or not it has said
-//! that it sends nothing more. A client that sends a little now and then keeps it: how many connections there
-//! may be is for a proxy to limit.
+//! Invariants: a client that stops sending its request, or stops reading its response, loses its
+//! connection. A client that waits for its response does not, however long that takes, and even if
+//! it has closed its sending side. A client that sends a little now and then keeps its connection:
+//! a proxy has to limit the number of connections.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,31 +18,32 @@ use tokio::net::TcpListener;
 use tokio_io_timeout::TimeoutStream;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
-/// How long clients are waited for.
+/// Timeouts of client connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// For the head of a request: from the connection, or from the answer before it.
+pub struct ClientTimeouts {
+    /// For the head of a request, from the connection or the previous response on.
     pub head: Duration,
     /// For the next part of a body.
     pub body: Duration,
-    /// For room to send more of an answer.
+    /// For room to send more of a response.
     pub answer: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        // A proxy keeps connections for a while, nginx for 60 s: it is to be the one that ends them.
+impl Default for ClientTimeouts {
+    fn default() -> ClientTimeouts {
+        // Longer than a proxy keeps connections (nginx: 60 s), so that the proxy is the one to
+        // close them.
         let head = Duration::from_secs(75);
         let usual = Duration::from_secs(30);
-        Patience { head, body: usual, answer: usual }
+        ClientTimeouts { head, body: usual, answer: usual }
     }
 }
 
-/// Answers requests until it is `over`, and then those that were begun.
+/// Answers requests until `over` completes, and then those that have begun.
 pub async fn serve(
     mut listener: TcpListener,
     routes: Router,
-    patience: Patience,
+    patience: ClientTimeouts,
     over: impl Future<Output = ()>,
 ) {
     let mut http = http1::Builder::new();
@@ -61,7 +62,7 @@ pub async fn serve(
         let connection = graceful.watch(http.serve_connection(stream, service.clone()));
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection has ended early");
+                tracing::debug!(%error, "a client connection failed");
             }
         });
     }

@@ -1,21 +1,21 @@
-//! The serverless platform: OpenWhisk's interface, what it keeps, and the scheduling of functions.
+//! The serverless platform: OpenWhisk's interface, its store, and the scheduling of functions.
 //!
 //! ```text
-//!  serve      all of it as a program
+//!  serve      the platform as a program
 //!  gateway    HTTP
-//!  connections  of clients, and how long is waited for these
-//!  dashboard  a page that shows what goes on
+//!  connections  client connections and their timeouts
+//!  dashboard  the page that shows the platform's state
 //!  scheduler  calls and instances of functions
-//!  confine    what a function may do, and its files
-//!  runtimes   what serves functions of other kinds than Python
-//!  backend    nodes for real, on which instances are clones
+//!  confine    the confinement of functions, and their files
+//!  runtimes   servers of functions of other kinds than Python
+//!  backend    real nodes, on which instances are clones
 //!  operator   keys of namespaces
-//!  store      what survives a restart: keys, actions, activations, calls that were accepted
-//!  trace      which trace a call is a part of
+//!  store      what survives a restart: keys, actions, activations, accepted calls
+//!  trace      the trace that a call belongs to
 //!  api        OpenWhisk's documents, as clients send and read them (no I/O)
 //! ```
-//! Invariants: an identity of one namespace never reaches what belongs to another; what a client was
-//! told to be accepted is in the store first.
+//! Invariants: a key of one namespace never reaches what belongs to another. A call is in the store
+//! before its client gets the answer that it was accepted.
 #![forbid(unsafe_code)]
 
 pub mod api;

@@ -1,5 +1,4 @@
-//! The platform as a program: starts everything, serves until it is told to end, and takes
-//! everything away.
+//! The platform as a program: starts everything, serves until SIGTERM or SIGINT, and cleans up.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,39 +16,39 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::api::{Name, Runtimes};
 use crate::backend::{Agents, Backend, BackendError, Budgets, Python, Settings as BackendSettings};
 use crate::confine::{FolderError, Folders};
-use crate::connections::{self, Patience};
+use crate::connections::{self, ClientTimeouts};
 use crate::dashboard::Dashboard;
 use crate::gateway::{Gateway, router};
-use crate::operator::{Listener, OperatorError, have_guest};
-use crate::runtimes::{NodeJs, NodeJsError, Others};
-use crate::scheduler::{Advisor, Caller, GRACE, JournalFile, Platform, Watched};
+use crate::operator::{Listener, OperatorError, ensure_guest_key};
+use crate::runtimes::{NodeJs, NodeJsError, OtherRuntimes};
+use crate::scheduler::{Advisor, Caller, GRACE, JournalFile, Observable, Platform};
 use crate::store::{Embedded, Store, StoreError, forget_old};
 
-/// What to serve.
+/// Settings of the platform.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The nodes.
     pub backend: BackendSettings,
-    /// Where everything is kept.
+    /// The state directory.
     pub state: PathBuf,
-    /// Where to listen.
+    /// The address to listen at.
     pub listen: SocketAddr,
     /// The interpreter of Python functions.
     pub python: PathBuf,
-    /// Node.js for functions in JavaScript; without it, that which is found.
+    /// Node.js for functions in JavaScript; `node` from the `PATH` if not given.
     pub nodejs: Option<PathBuf>,
-    /// Who decides.
+    /// Settings of the policies.
     pub policies: PolicySettings,
-    /// For how long activations are kept; for ever without it.
+    /// How long activations are kept; for ever if not given.
     pub retention: Option<Duration>,
 }
 
 /// The platform cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A file or socket of it fails.
+    /// A file or socket of the platform fails.
     #[error("cannot {doing} {place}: {}", farfork_sys::words::of(.source))]
-    Place {
+    Io {
         /// What was being done.
         doing: &'static str,
         /// To what.
@@ -63,13 +62,13 @@ pub enum ServeError {
     /// The nodes fail.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// Node.js that was asked for cannot be had.
+    /// The given Node.js cannot be used.
     #[error(transparent)]
     NodeJs(#[from] NodeJsError),
-    /// Files of functions have no place.
+    /// The folders of functions cannot be made.
     #[error(transparent)]
     Folders(#[from] FolderError),
-    /// There is no key, or no socket for the operator.
+    /// The guest's key, or the operator's socket, cannot be made.
     #[error(transparent)]
     Operator(#[from] OperatorError),
 }
@@ -78,38 +77,39 @@ fn failed<'a>(
     doing: &'static str,
     place: &'a impl ToString,
 ) -> impl Fn(io::Error) -> ServeError + 'a {
-    move |source| ServeError::Place { doing, place: place.to_string(), source }
+    move |source| ServeError::Io { doing, place: place.to_string(), source }
 }
 
-/// Serves until SIGTERM or SIGINT, and then until all calls that have begun are made, or the next of these;
-/// `ready` is told the address.
+/// Serves until SIGTERM or SIGINT, and then until all calls that have begun have ended, or until
+/// the next signal. Calls `ready` with the address.
 pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), ServeError> {
-    // What is written here is the operator's alone, but for what says otherwise.
+    // Files are readable by the operator alone, unless a mode is given.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    // Each connection is one. Functions are given a limit of their own before their code is loaded.
+    // Each connection takes a descriptor. Functions get a limit of their own before their code is
+    // loaded.
     farfork_sys::limits::raise_open_files(0)
         .map_err(failed("raise the limit of open files of", &"the platform"))?;
     let state = settings.state.display().to_string();
     fs::create_dir_all(&settings.state)
-        .and_then(|()| open_to_pass(&settings.state))
+        .and_then(|()| allow_traversal(&settings.state))
         .map_err(failed("make the directory", &state))?;
-    let folders = Folders::at(settings.state.join("code"))?;
+    let folders = Folders::open(settings.state.join("code"))?;
     let store: Arc<dyn Store> = Arc::new(Embedded::open(&settings.state.join("store.redb"))?);
-    have_guest(&*store, &Name::guest(), &settings.state.join("guest.key"))?;
+    ensure_guest_key(&*store, &Name::guest(), &settings.state.join("guest.key"))?;
     let journal = settings.state.join("decisions.jsonl");
     let advisor = JournalFile::open(&journal)
         .and_then(|journal| Advisor::new(settings.policies, Some(journal)))
         .map_err(failed("write", &journal.display().to_string()))?;
     let python = Python::find(settings.python.clone())?;
     let runtimes = settings.state.join("runtimes");
-    let others = Others { nodejs: NodeJs::find(settings.nodejs.as_deref(), &runtimes)? };
+    let others = OtherRuntimes { nodejs: NodeJs::find(settings.nodejs.as_deref(), &runtimes)? };
     let listener = std::net::TcpListener::bind(settings.listen);
     let listener = listener.map_err(failed("listen at", &settings.listen))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(failed("start threads of", &"the platform"))?;
-    // From here on a signal waits for its turn: agents outlive who is killed.
-    let over = runtime.block_on(async { Over::expected() });
-    let over = over.map_err(failed("wait for signals to", &"the platform"))?;
+    // From here on signals are handled: agents would outlive a killed platform.
+    let shutdown = runtime.block_on(async { ShutdownSignals::listen() });
+    let shutdown = shutdown.map_err(failed("wait for signals to", &"the platform"))?;
     let agents = Agents::start(&settings.backend)?;
     let parts = Parts {
         python,
@@ -119,8 +119,8 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
         advisor: Arc::new(advisor),
         budgets: agents.budgets(),
     };
-    let served = runtime.block_on(serve(settings, parts, listener, (over, ready)));
-    // Instances end with their tasks; then nothing asks the agents for anything any more.
+    let served = runtime.block_on(serve(settings, parts, listener, (shutdown, ready)));
+    // Instances end with their tasks. After that no task needs the agents.
     runtime.shutdown_timeout(GRACE);
     let flushed = store.flush();
     drop(agents);
@@ -128,9 +128,9 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
     served
 }
 
-/// Has functions pass a directory on the way to their files. They cannot list it, and read nothing in
-/// it, whatever was written there before and by whom.
-fn open_to_pass(directory: &Path) -> io::Result<()> {
+/// Lets functions traverse a directory on the way to their files. They can neither list it nor read
+/// files in it, including files of earlier runs.
+fn allow_traversal(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_file() {
@@ -141,10 +141,10 @@ fn open_to_pass(directory: &Path) -> io::Result<()> {
     fs::set_permissions(directory, Permissions::from_mode(0o711))
 }
 
-/// What a platform is made of.
+/// The parts of a platform.
 struct Parts {
     python: Python,
-    others: Others,
+    others: OtherRuntimes,
     store: Arc<dyn Store>,
     folders: Folders,
     advisor: Arc<Advisor>,
@@ -155,7 +155,7 @@ async fn serve(
     settings: &Settings,
     parts: Parts,
     listener: std::net::TcpListener,
-    (mut over, ready): (Over, impl FnOnce(SocketAddr)),
+    (mut shutdown, ready): (ShutdownSignals, impl FnOnce(SocketAddr)),
 ) -> Result<(), ServeError> {
     let place = "the platform's socket";
     let Parts { python, others, store, folders, advisor, budgets } = parts;
@@ -168,7 +168,7 @@ async fn serve(
     );
     let backend = tokio::select! {
         backend = beginning => backend?,
-        () = over.wait() => return Ok(()),
+        () = shutdown.wait() => return Ok(()),
     };
     let nodejs = others.nodejs.as_ref().map(|nodejs| nodejs.version.clone());
     let runtimes = Arc::new(Runtimes { python: python.version, nodejs, blackbox: true });
@@ -177,40 +177,40 @@ async fn serve(
     if let Some(retention) = settings.retention {
         tokio::spawn(forget_old(Arc::clone(&store), retention));
     }
-    let dashboard = Dashboard::of(Arc::clone(&platform) as Arc<dyn Watched>);
-    let operator = tokio::spawn(Listener::at(&settings.state)?.serve(Arc::clone(&store)));
+    let dashboard = Dashboard::new(Arc::clone(&platform) as Arc<dyn Observable>);
+    let operator = tokio::spawn(Listener::bind(&settings.state)?.serve(Arc::clone(&store)));
     let gateway = Gateway { store, runtimes, caller: Arc::clone(&platform) as Arc<dyn Caller> };
     listener.set_nonblocking(true).map_err(failed("use", &place))?;
     let listener = TcpListener::from_std(listener).map_err(failed("use", &place))?;
     ready(listener.local_addr().map_err(failed("use", &place))?);
-    let (tell, told) = tokio::sync::oneshot::channel::<()>();
+    let (end_serving, serving_ends) = tokio::sync::oneshot::channel::<()>();
     let routes = router(gateway).merge(Arc::clone(&dashboard).router());
-    // It is over, too, if nobody can say so any more.
-    let over_for_clients = async { drop(told.await) };
-    let serving = connections::serve(listener, routes, Patience::default(), over_for_clients);
+    // A dropped sender ends it, too.
+    let serving_ends = async { drop(serving_ends.await) };
+    let serving = connections::serve(listener, routes, ClientTimeouts::default(), serving_ends);
     let serving = tokio::spawn(serving);
-    over.wait().await;
-    tracing::info!("ending");
+    shutdown.wait().await;
+    tracing::info!("shutting down");
     operator.abort();
-    let _ = tell.send(());
+    let _ = end_serving.send(());
     dashboard.end();
     tokio::select! {
         () = platform.end(serving) => {}
-        () = over.wait() => tracing::warn!("calls that are being made are given up"),
+        () = shutdown.wait() => tracing::warn!("second signal: running calls are aborted"),
     }
     Ok(())
 }
 
-/// Somebody wants an end.
-struct Over {
+/// SIGTERM and SIGINT.
+struct ShutdownSignals {
     terminated: tokio::signal::unix::Signal,
     interrupted: tokio::signal::unix::Signal,
 }
 
-impl Over {
-    fn expected() -> io::Result<Over> {
+impl ShutdownSignals {
+    fn listen() -> io::Result<ShutdownSignals> {
         let terminated = signal(SignalKind::terminate())?;
-        Ok(Over { terminated, interrupted: signal(SignalKind::interrupt())? })
+        Ok(ShutdownSignals { terminated, interrupted: signal(SignalKind::interrupt())? })
     }
 
     async fn wait(&mut self) {
@@ -226,12 +226,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_on_the_way_of_functions_is_closed_to_them() {
+    fn functions_can_traverse_the_state_but_not_read_it() {
         let directory = tempfile::tempdir().unwrap();
         let old = directory.path().join("store");
         fs::write(&old, "of before").unwrap();
         fs::set_permissions(&old, Permissions::from_mode(0o644)).unwrap();
-        open_to_pass(directory.path()).unwrap();
+        allow_traversal(directory.path()).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&old), mode(directory.path())), (0o600, 0o711));
     }

@@ -1,8 +1,8 @@
-//! Traces, by which calls are found again in what others have recorded (W3C Trace Context).
+//! Traces, by which calls are found in the records of other programs (W3C Trace Context).
 //!
-//! An activation is one span of a trace: of the caller's, if there is one, else of one that begins here.
-//! Spans are recorded nowhere yet; their ids stand in activations and in the log, and functions find them
-//! in their environment (`TRACEPARENT`, `TRACESTATE`), as OpenTelemetry has programs find them.
+//! An activation is one span of a trace: of the caller's trace, if it has one, else of a new one.
+//! Spans are not exported yet. Their ids stand in activations and in the log, and functions find
+//! them in their environment (`TRACEPARENT`, `TRACESTATE`) as OpenTelemetry specifies.
 
 use std::collections::HashMap;
 
@@ -18,18 +18,18 @@ use serde::{Deserialize, Serialize};
 pub struct Trace {
     /// `00-TRACE-SPAN-FLAGS`; empty if the kernel gave no random numbers.
     pub parent: String,
-    /// What tracers have noted, `NAME=VALUE,…`; mostly empty.
+    /// The state of tracers, `NAME=VALUE,…`; mostly empty.
     pub state: String,
 }
 
 struct Headers<'h>(&'h HeaderMap);
 
-/// Of a `traceparent` of version 00.
+/// Length of a `traceparent` of version 00.
 const PARENT_BYTES: usize = 55;
 
 impl Headers<'_> {
-    /// Whether there is one span that the request comes from. The standard has its length fixed, which
-    /// the library does not look at; later versions may be longer.
+    /// Whether the request names exactly one parent span. The standard fixes the length of version
+    /// 00, which the library does not check; later versions may be longer.
     fn have_parent(&self) -> bool {
         let mut all = self.0.get_all("traceparent").iter();
         let (one, another) = (all.next(), all.next());
@@ -51,8 +51,8 @@ impl Extractor for Headers<'_> {
 }
 
 impl Trace {
-    /// A new span in the trace that a request is a part of, or the first of a trace.
-    pub fn of(headers: &HeaderMap) -> Trace {
+    /// A new span in the request's trace, or the first span of a new trace.
+    pub fn from_headers(headers: &HeaderMap) -> Trace {
         let propagator = TraceContextPropagator::new();
         let asked = propagator.extract_with_context(&Context::new(), &Headers(headers));
         let asked = asked.span().span_context().clone();
@@ -69,12 +69,12 @@ impl Trace {
     }
 }
 
-/// Of a trace and a span that nobody else has.
+/// Random ids of a trace and a span.
 fn ids() -> Option<(TraceId, SpanId)> {
     let mut bytes = [0; 24];
     getrandom::fill(&mut bytes).ok()?;
     let (trace, span) = bytes.split_at(16);
-    // Ids that are all zeros mean none.
+    // Ids of zeros are invalid.
     let (trace, span) = (u128::from_le_bytes(trace.try_into().ok()?), span.try_into().ok()?);
     Some((TraceId::from(trace | 1), SpanId::from(u64::from_le_bytes(span) | 1)))
 }
@@ -85,11 +85,11 @@ mod tests {
 
     use super::*;
 
-    fn of(fields: &[(&'static str, &'static str)]) -> Trace {
+    fn trace(fields: &[(&'static str, &'static str)]) -> Trace {
         let fields = fields
             .iter()
             .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
-        Trace::of(&fields.collect())
+        Trace::from_headers(&fields.collect())
     }
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_call_is_a_span_of_its_callers_trace() {
-        let trace = of(&[("traceparent", CALLER), ("tracestate", "a=1,b=2")]);
+        let trace = trace(&[("traceparent", CALLER), ("tracestate", "a=1,b=2")]);
         let parts: Vec<&str> = trace.parent.split('-').collect();
         assert_eq!((parts[0], parts[1], parts[3]), ("00", TRACE, "00"), "{trace:?}");
         assert_ne!(parts[2], "00f067aa0ba902b7", "a span of its own");
@@ -106,20 +106,20 @@ mod tests {
     }
 
     #[test]
-    fn without_a_right_one_a_trace_begins() {
-        let nobody = "00-00000000000000000000000000000000-00f067aa0ba902b7-00";
+    fn without_a_valid_parent_a_new_trace_begins() {
+        let zeros = "00-00000000000000000000000000000000-00f067aa0ba902b7-00";
         let longer = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-000";
         let shorter = &CALLER[..CALLER.len() - 1];
-        let wrong = ["", "00-xyz", nobody, &CALLER[3..], longer, shorter];
-        let mut seen = vec![of(&[]).parent];
-        seen.extend(wrong.map(|parent| of(&[("traceparent", parent)]).parent));
-        seen.push(of(&[("traceparent", CALLER), ("traceparent", CALLER)]).parent);
+        let wrong = ["", "00-xyz", zeros, &CALLER[3..], longer, shorter];
+        let mut seen = vec![trace(&[]).parent];
+        seen.extend(wrong.map(|parent| trace(&[("traceparent", parent)]).parent));
+        seen.push(trace(&[("traceparent", CALLER), ("traceparent", CALLER)]).parent);
         for parent in &seen {
             assert_eq!((parent.len(), &parent[..3], &parent[52..]), (55, "00-", "-01"), "{parent}");
             assert!(!parent.contains(TRACE), "{parent}");
         }
         seen.sort();
         seen.dedup();
-        assert_eq!(seen.len(), 8, "each is another");
+        assert_eq!(seen.len(), 8, "each has its own trace");
     }
 }

@@ -1,4 +1,4 @@
-//! What every store keeps to; run against each mechanism, of which there is one.
+//! The store's contract, tested against each mechanism.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,9 @@ use farfork_platform::api::{
     Action, ActionPut, Activation, ActivationId, ActivationSummary, Change, Name, Response,
     Runtimes, StartKind, Times, Version,
 };
-use farfork_platform::store::{Accepted, Embedded, Key, Selection, Store, StoreError, forget_old};
+use farfork_platform::store::{
+    AcceptedCall, Embedded, Key, Selection, Store, StoreError, forget_old,
+};
 use farfork_platform::trace::Trace;
 use serde_json::{Map, json};
 
@@ -35,13 +37,13 @@ impl Bed {
         self.store = Some(Embedded::open(&self.path("db")).unwrap());
     }
 
-    /// What would be found if everybody ended now.
+    /// The store as a crash right now would leave it.
     fn after_a_crash(&self) -> Embedded {
         fs::copy(self.path("db"), self.path("crashed")).unwrap();
         Embedded::open(&self.path("crashed")).unwrap()
     }
 
-    /// The same store in other hands.
+    /// The same store, opened again after all is written.
     fn after_all_is_written(&self) -> Embedded {
         self.store().flush().unwrap();
         self.after_a_crash()
@@ -71,12 +73,12 @@ fn created(store: &dyn Store, namespace: &str, action: &str) -> Action {
 
 fn activation(action: &Action, id: u128, start_ms: u64) -> Activation {
     let times = Times { start_ms, end_ms: start_ms + 5, wait_ms: 1, init_ms: None };
-    let response = Response::of(json!({ "id": id.to_string() }));
+    let response = Response::from_result(json!({ "id": id.to_string() }));
     Activation::new(ActivationId(id), action, response, Vec::new(), (StartKind::Warm, times))
 }
 
-fn accepted(id: u128, accepted_ms: u64) -> Accepted {
-    Accepted {
+fn accepted(id: u128, accepted_ms: u64) -> AcceptedCall {
+    AcceptedCall {
         id: ActivationId(id),
         namespace: name("guest"),
         name: name("hello"),
@@ -117,7 +119,7 @@ fn keys_are_kept_until_they_are_revoked() {
 }
 
 #[test]
-fn an_action_is_changed_only_by_whoever_has_seen_it() {
+fn an_action_is_changed_only_from_its_current_version() {
     let bed = Bed::new();
     let first = created(bed.store(), "guest", "hello");
     let again = change("guest", "hello", Some("other"), None);
@@ -145,7 +147,7 @@ fn an_action_is_changed_only_by_whoever_has_seen_it() {
 #[test]
 fn namespaces_see_their_own_actions_in_order() {
     let bed = Bed::new();
-    // Names that are neighbours in any order of bytes.
+    // Names that are adjacent in the order of bytes.
     for (namespace, action) in
         [("a", "z"), ("a", "b"), ("a b", "c"), ("a-b", "d"), ("a", "b c"), ("aa", "e"), ("A", "f")]
     {
@@ -163,7 +165,7 @@ fn namespaces_see_their_own_actions_in_order() {
 }
 
 #[test]
-fn activations_are_told_latest_first_to_their_namespace() {
+fn activations_are_listed_latest_first_per_namespace() {
     let bed = Bed::new();
     let [hello, bye] = ["hello", "bye"].map(|action| created(bed.store(), "guest", action));
     let other = created(bed.store(), "guest b", "hello");
@@ -193,7 +195,7 @@ fn activations_are_told_latest_first_to_their_namespace() {
 }
 
 #[test]
-fn old_activations_are_forgotten_whole() {
+fn old_activations_are_deleted_completely() {
     let mut bed = Bed::new();
     let hello = created(bed.store(), "guest", "hello");
     for (id, start_ms) in [(1, 10), (2, 20), (3, 30)] {
@@ -210,7 +212,7 @@ fn old_activations_are_forgotten_whole() {
 }
 
 #[tokio::test]
-async fn all_that_is_too_old_is_forgotten_of_every_namespace() {
+async fn old_activations_of_all_namespaces_are_deleted() {
     let bed = Bed::new();
     let [first, other] = ["guest", "other"].map(|owner| created(bed.store(), owner, "hello"));
     for id in 0..600 {
@@ -233,14 +235,15 @@ async fn all_that_is_too_old_is_forgotten_of_every_namespace() {
 }
 
 #[test]
-fn an_accepted_call_is_made_whatever_happens() {
+fn an_accepted_call_survives_a_crash() {
     let bed = Bed::new();
     let hello = created(bed.store(), "guest", "hello");
     let calls = [accepted(9, 5), accepted(1, 6)];
     calls.iter().rev().for_each(|call| bed.store().accept(call).unwrap());
     assert_eq!(bed.after_a_crash().accepted().unwrap(), calls, "the oldest first");
     bed.store().finish(activation(&hello, 9, 7)).unwrap();
-    // Everybody sees at once what came of it; after a crash it is made again, or told.
+    // Its activation is visible at once; after a crash the call is made again, or the activation is
+    // there.
     assert_eq!(bed.store().accepted().unwrap(), calls[1..]);
     assert_eq!(bed.after_a_crash().accepted().unwrap(), calls);
     bed.store().flush().unwrap();
@@ -250,13 +253,13 @@ fn an_accepted_call_is_made_whatever_happens() {
 }
 
 #[test]
-fn what_is_no_database_is_told() {
+fn an_invalid_database_is_refused() {
     let bed = Bed::new();
-    fs::write(bed.path("text"), "no database").unwrap();
-    let told = Embedded::open(&bed.path("text")).unwrap_err().to_string();
-    assert!(told.contains("text") && told.contains("be opened"), "{told}");
-    let told = Embedded::open(&bed.path("db")).unwrap_err().to_string();
-    assert!(told.contains("already open"), "{told}");
+    fs::write(bed.path("text"), "not a database").unwrap();
+    let error = Embedded::open(&bed.path("text")).unwrap_err().to_string();
+    assert!(error.contains("text") && error.contains("cannot open"), "{error}");
+    let error = Embedded::open(&bed.path("db")).unwrap_err().to_string();
+    assert!(error.contains("already open"), "{error}");
 }
 
 #[test]
@@ -266,7 +269,7 @@ fn namespaces_are_numbered_once_and_for_ever() {
     let number = |bed: &Bed, text: &str| bed.store().number(&name(text)).unwrap();
     assert_eq!((number(&bed, "guest"), number(&bed, "ada"), number(&bed, "guest")), (0, 1, 0));
     let crashed = bed.after_a_crash();
-    assert_eq!(crashed.number(&name("ada")).unwrap(), 1, "it was told to somebody");
+    assert_eq!(crashed.number(&name("ada")).unwrap(), 1, "it was used already");
     bed.reopen();
     assert_eq!((number(&bed, "bob"), number(&bed, "ada")), (2, 1));
     assert_eq!(bed.store().namespaces().unwrap(), ["ada", "bob", "guest"].map(name));

@@ -1,52 +1,52 @@
-//! What makes room for an instance where there is none.
+//! What happens when no node has room for an instance.
 //!
-//! Idle instances, and ghosts that wait, are worth what it would cost to have them again, as often as they
-//! are used, for each byte that they take (the greedy-dual order of FaasCache, ASPLOS '21). Clones cost
-//! next to nothing to have again, so they go before instances without an image do.
+//! Idle instances and waiting ghosts are worth what it costs to make them again, times how often
+//! they are used, for each byte that they take (the greedy-dual order of FaasCache, ASPLOS '21). A
+//! clone costs next to nothing to make again, so clones go before instances without an image.
 
 use serde::{Deserialize, Serialize};
 
 use crate::greedy::{self, Candidate};
 use crate::{Decision, Facts, Memory, Policy};
 
-/// What is known when an instance has to start and no node has room.
+/// Facts about an instance that has to start where a node has no room.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdmissionFacts {
-    /// What has to be free for the instance beside those at work, in bytes.
+    /// Bytes that must be free for the instance beside the busy ones.
     pub need_bytes: u64,
-    /// What it may take, if that is more.
+    /// Most bytes that it may take, if that is more.
     #[serde(default)]
     pub most_bytes: u64,
-    /// Memory of the node that is asked about.
+    /// Memory of the node.
     pub memory: Memory,
-    /// What may end on it: instances that have nothing to do, and ghosts that wait.
+    /// What may end on it: idle instances, and ghosts that wait.
     pub idle: Vec<Idle>,
-    /// Instances on it that will have nothing to do after a while, or are starting.
+    /// Instances on it that are busy or starting.
     pub busy: u64,
-    /// What those take that were told to end, as far as the kernel still counts it, in bytes.
+    /// Bytes of instances and ghosts that are ending, as far as the kernel still counts them.
     #[serde(default)]
     pub leaving_bytes: u64,
-    /// For how long the first call has waited, in milliseconds.
+    /// How long the first call has waited, in milliseconds.
     #[serde(default)]
     pub waited_ms: u64,
-    /// Whether more may be free in a moment: an instance on it has ended, or has come to have nothing to
-    /// do, so lately that the kernel may still count what it held, or memory is set aside for a moment.
+    /// Whether more may be free in a moment: an instance has ended or become idle so recently that
+    /// the kernel may still count what it held, or memory is set aside for a moment.
     pub is_settling: bool,
     /// Calls that wait for an instance already.
     pub queued: u64,
 }
 
-/// An instance that has nothing to do, or a ghost that waits.
+/// An idle instance, or a ghost that waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idle {
     /// Its name.
     pub id: String,
-    /// What goes with it, in bytes.
+    /// Bytes that its end frees.
     pub bytes: u64,
-    /// What it would take to have it again, in microseconds.
+    /// Microseconds that it takes to make it again.
     #[serde(alias = "start_us")]
     pub saves_us: u64,
-    /// How often those of its kind were used in the last hour, shared by them.
+    /// Its share of the uses of its kind in the last hour.
     #[serde(alias = "calls_per_hour")]
     pub uses_per_hour: u64,
 }
@@ -59,9 +59,9 @@ pub enum Admission {
     Start,
     /// Start it when these have ended.
     Evict(Vec<String>),
-    /// Wait until somebody has nothing to do.
+    /// Wait until an instance is idle.
     Wait,
-    /// Tell the caller that there is no room.
+    /// Refuse the call: there is no room.
     Refuse,
 }
 
@@ -70,11 +70,11 @@ impl Facts for AdmissionFacts {
     const QUESTION: &'static str = "admission";
 }
 
-/// A call that has waited for so long has others end whatever is leaving: that may be for others, again
-/// and again.
+/// After this long, memory of what is ending is not counted on: other calls may take it again and
+/// again.
 const PATIENCE_MS: u64 = 1000;
 
-/// The least worth goes first.
+/// Evicts what is worth least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LeastWorthFirst {
@@ -96,12 +96,12 @@ impl Policy<AdmissionFacts> for LeastWorthFirst {
         let needed = Memory { used_bytes: memory.used_bytes.saturating_add(need_bytes), ..memory };
         let lacking = needed.excess_above(self.most_memory_permille);
         if lacking == 0 {
-            return Decision::new(Admission::Start, "there is room");
+            return Decision::new(Admission::Start, "memory is free");
         }
         let most_bytes = need_bytes.max(facts.most_bytes);
         let alone = Memory { used_bytes: most_bytes, ..memory };
         if alone.excess_above(self.most_memory_permille) > 0 {
-            let why = format!("it takes {most_bytes} bytes, more than the node has for all");
+            let why = format!("it may take {most_bytes} bytes, more than the node's budget");
             return Decision::new(Admission::Refuse, why);
         }
         let leaving = if facts.waited_ms < PATIENCE_MS { facts.leaving_bytes } else { 0 };
@@ -109,23 +109,22 @@ impl Policy<AdmissionFacts> for LeastWorthFirst {
         let idle = facts.idle.iter().map(Idle::candidate);
         let (ids, freed) = greedy::least_worth(idle, missing);
         if missing > 0 && freed >= missing {
-            let why = format!("{missing} bytes are lacking, and these are worth least");
+            let why = format!("{missing} bytes are missing, and these are worth least");
             return Decision::new(Admission::Evict(ids), why);
         }
         if missing > 0 && busy == 0 && !facts.is_settling {
-            let why =
-                format!("it takes {need_bytes} bytes, and nothing that ends makes room for it");
+            let why = format!("it needs {need_bytes} bytes, and evicting all would not free them");
             return Decision::new(Admission::Refuse, why);
         }
         if queued >= self.most_queued {
-            return Decision::new(Admission::Refuse, format!("{queued} calls wait already"));
+            return Decision::new(Admission::Refuse, format!("{queued} calls are waiting already"));
         }
         let why = match busy {
             _ if missing == 0 => {
-                format!("{lacking} bytes are lacking, and no less is about to be free")
+                format!("{lacking} bytes are missing, and are about to be free")
             }
-            0 => format!("{missing} bytes are lacking, and more may be free in a moment"),
-            _ => format!("{missing} bytes are lacking, and {busy} instances are at work"),
+            0 => format!("{missing} bytes are missing, and more may be free in a moment"),
+            _ => format!("{missing} bytes are missing, and {busy} instances are busy"),
         };
         Decision::new(Admission::Wait, why)
     }
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn clones_go_before_instances_that_had_a_cold_start() {
+    fn clones_are_evicted_before_cold_started_instances() {
         let both = vec![idle("cold", 100, 500_000, 10), idle("clone", 100, 1_000, 10)];
         assert_eq!(decided(&facts(100, 850, both.clone())), Admission::Start);
         assert_eq!(decided(&facts(100, 900, both.clone())), evicted(&["clone"]));
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seldom_called_and_the_large_go_first() {
+    fn rarely_called_and_large_instances_are_evicted_first() {
         let seldom = vec![idle("often", 100, 1_000, 100), idle("seldom", 100, 1_000, 1)];
         assert_eq!(decided(&facts(100, 900, seldom)), evicted(&["seldom"]));
         let large = vec![idle("small", 100, 1_000, 10), idle("large", 400, 1_000, 10)];
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_a_call_waits_unless_that_is_in_vain() {
+    fn without_room_a_call_waits_unless_no_room_can_come() {
         let full = facts(100, 900, vec![idle("small", 10, 1, 1)]);
         assert_eq!(decided(&full), Admission::Wait);
         let quiet = AdmissionFacts { busy: 0, ..full.clone() };
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_ends_for_what_is_about_to_be_free() {
+    fn nothing_is_evicted_for_memory_that_is_about_to_be_free() {
         let both = || vec![idle("a", 60, 1_000, 10), idle("b", 60, 1_000, 20)];
         let leaving = |leaving_bytes| AdmissionFacts { leaving_bytes, ..facts(150, 900, both()) };
         assert_eq!(decided(&leaving(0)), evicted(&["a", "b"]));
@@ -204,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_starts_fits(
+        fn started_instances_fit(
             need in 0u64..2000,
             used in 0u64..2000,
             sizes in proptest::collection::vec((0u64..300, 0u64..1000, 0u64..50), 0..8),
@@ -219,7 +218,7 @@ mod tests {
                 Admission::Evict(ids) => {
                     let bytes = |id: &String| all[id.parse::<usize>().unwrap()].bytes;
                     let freed: u64 = ids.iter().map(bytes).sum();
-                    // None of them in vain.
+                    // None was evicted needlessly.
                     let last = ids.last().map(bytes).unwrap();
                     prop_assert!(used + need - (freed - last) > 950);
                     freed

@@ -1,33 +1,33 @@
 //! When a function is checkpointed.
 //!
-//! Not before it is warm: just-in-time compilers and lazy initialisation take a few calls to settle,
-//! and what has not settled, every clone has to settle again. CXLfork checkpoints after the 16th
-//! call (§5).
+//! Not before it is warm. Just-in-time compilers and lazy initialisation take a few calls to
+//! settle, and each clone repeats what has not settled in the image. CXLfork checkpoints after the
+//! 16th call (§5).
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Decision, Facts, Memory, Policy};
 
-/// What is known of an instance that has just answered.
+/// Facts about an instance that has just answered a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointFacts {
     /// Calls that it has answered.
     pub calls: u64,
-    /// How long the last ones took inside of it, in microseconds; the latest last.
+    /// Durations of the last ones inside the instance, in microseconds; the latest last.
     pub recent_us: Vec<u64>,
-    /// Room of the pool.
+    /// The pool's use and size.
     pub pool: Memory,
-    /// What its image may take, in bytes.
+    /// Bytes that its image may take.
     pub image_bytes: u64,
 }
 
-/// Whether it is checkpointed.
+/// Whether it is checkpointed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Timing {
     /// Not yet.
     NotYet,
-    /// It would be, if the pool had room.
+    /// It is due, but the pool has no room.
     NoRoom,
     /// Now.
     Now,
@@ -39,14 +39,14 @@ impl Facts for CheckpointFacts {
 }
 
 impl CheckpointFacts {
-    /// It is due for a reason.
+    /// The instance is due; checkpoints it if the pool has room.
     fn due(&self, why: String) -> Decision<Timing> {
         let free = self.pool.free_below(1000);
         if free >= self.image_bytes {
             return Decision::new(Timing::Now, why);
         }
         let image = self.image_bytes;
-        let why = format!("{why}, but the pool has {free} bytes left, and its image takes {image}");
+        let why = format!("{why}, but its image takes {image} bytes and the pool has {free} free");
         Decision::new(Timing::NoRoom, why)
     }
 }
@@ -76,15 +76,15 @@ impl Policy<CheckpointFacts> for AfterCalls {
     }
 }
 
-/// When calls take as long as those before them, or after many calls.
+/// When durations have settled, or after many calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WhenSettled {
-    /// Of so many calls the median is compared with that of as many before them.
+    /// The median of this many calls is compared with that of as many calls before them.
     pub window: usize,
-    /// By how much of the earlier median the two may differ, in thousandths.
+    /// How far the two medians may differ, in thousandths of the earlier one.
     pub tolerance_permille: u64,
-    /// After so many calls it is checkpointed all the same.
+    /// The instance is checkpointed after this many calls in any case.
     pub most_calls: u64,
 }
 
@@ -113,14 +113,14 @@ impl Policy<CheckpointFacts> for WhenSettled {
             Some((before, last)) => {
                 let apart = u128::from(before.abs_diff(last)) * 1000;
                 let is_settled = apart <= u128::from(before) * u128::from(self.tolerance_permille);
-                (is_settled, format!("its calls take {last} us, those before took {before} us"))
+                (is_settled, format!("its calls take {last} us, earlier ones took {before} us"))
             }
         };
         if is_due { facts.due(why) } else { Decision::new(Timing::NotYet, why) }
     }
 }
 
-/// The middle one, or the lower of two.
+/// The lower median.
 fn median(figures: &[u64]) -> u64 {
     let mut sorted = figures.to_vec();
     sorted.sort_unstable();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sixteenth_call_is_the_papers() {
+    fn the_default_is_the_papers_sixteenth_call() {
         let policy = AfterCalls::default();
         assert_eq!(policy.decide(&after(15, &[])).choice, NotYet);
         assert_eq!(policy.decide(&after(16, &[])).choice, Now);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_waits() {
+    fn an_image_without_room_waits() {
         let full = CheckpointFacts { image_bytes: 51, ..after(1000, &[5; 8]) };
         for policy in [&AfterCalls::default() as &dyn Policy<_>, &WhenSettled::default()] {
             let decision = policy.decide(&full);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compiler_at_work_is_waited_for() {
+    fn a_checkpoint_waits_until_compilers_have_settled() {
         let policy = WhenSettled::default();
         let warming = [900, 800, 700, 600, 300, 250, 200, 150];
         assert_eq!(policy.decide(&after(8, &warming)).choice, NotYet);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_call_among_equal_ones_is_none_of_the_function() {
+    fn one_slow_call_does_not_delay_the_checkpoint() {
         let policy = WhenSettled::default();
         assert_eq!(
             policy.decide(&after(8, &[100, 100, 100, 100, 100, 9000, 100, 100])).choice,

@@ -1,46 +1,45 @@
 //! How many ghosts wait.
 //!
-//! A container takes tens to a hundred milliseconds to make, a clone a fraction of one (CXLfork,
-//! figure 6), so containers are made before anybody needs them. An empty ghost serves all functions
-//! of a user and costs next to nothing; one with a function's image attached serves that function
-//! only, costs what a clone does, and saves most of what is left of a start.
+//! Making a container takes tens to a hundred milliseconds, a clone a fraction of one (CXLfork,
+//! figure 6), so containers are made in advance. An empty ghost serves all functions of a user and
+//! costs next to nothing. A ghost with an image attached serves one function only, costs what a
+//! clone does, and saves most of the rest of a start.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Decision, Facts, Memory, Policy};
 
-/// What is known of a user's starts on a node.
+/// Facts about starts in empty ghosts on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmptyFacts {
-    /// Most starts that were seen within the time it takes to make a container, of late.
+    /// The largest recent burst: starts within the time that making a container takes.
     pub burst: u64,
-    /// What a ghost takes, in bytes.
+    /// Bytes that a ghost takes.
     pub ghost_bytes: u64,
     /// Memory of the node.
     pub memory: Memory,
 }
 
 impl Facts for EmptyFacts {
-    /// How many empty ghosts of the user should wait.
+    /// How many empty ghosts should wait.
     type Choice = u64;
     const QUESTION: &'static str = "empty-ghosts";
 }
 
-/// What is known of a function's starts on a node.
+/// Facts about a function's starts on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedFacts {
-    /// Most starts that were seen within the time it takes to attach an image, of late.
+    /// The largest recent burst: starts within the time that attaching an image takes.
     pub burst: u64,
     /// Its starts in the last hour.
     pub starts_per_hour: u64,
-    /// What a start in an empty ghost takes longer than one in a ghost with the image, in
-    /// microseconds.
+    /// Microseconds that a start takes longer in an empty ghost than in one with the image.
     pub saved_us: u64,
-    /// What a ghost with the image takes, in bytes.
+    /// Bytes that a ghost with the image takes.
     pub ghost_bytes: u64,
     /// Memory of the node.
     pub memory: Memory,
-    /// Room of the pool.
+    /// The pool's use and size.
     #[serde(default)]
     pub pool: Memory,
 }
@@ -51,18 +50,18 @@ impl Facts for AttachedFacts {
     const QUESTION: &'static str = "attached-ghosts";
 }
 
-/// As many as the last bursts would have used, while memory is free.
+/// As many as the largest recent burst, while memory is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ByBursts {
-    /// Empty ghosts that wait beyond a burst, or without any.
+    /// Empty ghosts beyond the burst.
     pub spare: u64,
-    /// Most ghosts of a kind.
+    /// Most ghosts of one kind.
     pub most: u64,
-    /// Share of memory from which none are made, in thousandths.
+    /// Share of memory in use from which none are made, in thousandths.
     pub high_memory_permille: u64,
-    /// What an attached ghost has to save in an hour for each MiB that it takes, in microseconds of
-    /// waiting. At the default it pays from about one start a minute.
+    /// Microseconds of waiting that an attached ghost must save per hour and MiB. At the default it
+    /// pays from about one start per minute.
     pub worth_us_per_mib_hour: u64,
 }
 
@@ -73,21 +72,24 @@ impl Default for ByBursts {
 }
 
 impl ByBursts {
-    /// At most so many as there is memory for.
+    /// At most as many as memory allows.
     fn fit(&self, wanted: u64, each_bytes: u64, memory: Memory, why: String) -> Decision<u64> {
         let free = memory.free_below(self.high_memory_permille);
         let fitting = free.checked_div(each_bytes).unwrap_or(self.most).min(self.most);
         if wanted <= fitting {
             return Decision::new(wanted, why);
         }
-        Decision::new(fitting, format!("{why}; {fitting} of {each_bytes} bytes fit"))
+        Decision::new(
+            fitting,
+            format!("{why}; memory is free for {fitting} of {each_bytes} bytes each"),
+        )
     }
 }
 
 impl Policy<EmptyFacts> for ByBursts {
     fn decide(&self, facts: &EmptyFacts) -> Decision<u64> {
         let wanted = facts.burst.saturating_add(self.spare);
-        let why = format!("at most {} started at once", facts.burst);
+        let why = format!("the largest burst was {} starts", facts.burst);
         self.fit(wanted, facts.ghost_bytes, facts.memory, why)
     }
 }
@@ -97,17 +99,17 @@ impl Policy<AttachedFacts> for ByBursts {
         let AttachedFacts { burst, starts_per_hour, saved_us, ghost_bytes, memory, pool } = *facts;
         let used = pool.used_permille();
         if used >= self.high_memory_permille {
-            let why =
-                format!("{used} ‰ of the pool are in use: a ghost would hold its image there");
+            let why = format!("{used} ‰ of the pool are in use: a ghost would pin its image there");
             return Decision::new(0, why);
         }
         let saved = u128::from(starts_per_hour) * u128::from(saved_us);
         let price = (u128::from(ghost_bytes) * u128::from(self.worth_us_per_mib_hour)) >> 20;
         if saved < price {
-            let why = format!("one would save {saved} us an hour and has to save {price}");
+            let why = format!("one would save {saved} us per hour and must save {price} us");
             return Decision::new(0, why);
         }
-        let why = format!("at most {burst} started at once, {starts_per_hour} in an hour");
+        let why =
+            format!("the largest burst was {burst} starts, {starts_per_hour} in the last hour");
         self.fit(burst, ghost_bytes, memory, why)
     }
 }
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_burst_like_the_last_finds_its_ghosts() {
+    fn as_many_wait_as_the_last_burst_used() {
         assert_eq!([0, 1, 7].map(|burst| empty(burst, FREE)), [1, 2, 8]);
         assert_eq!(empty(u64::MAX, FREE), 32);
     }
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn none_hold_an_image_that_may_have_to_go() {
+    fn none_wait_while_the_pool_is_nearly_full() {
         let chosen = |used_bytes: u64| {
             let pool = Memory { used_bytes, budget_bytes: 1000 };
             let (memory, ghost_bytes) = (FREE, 1 << 20);
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_pays_for_ghosts_of_its_own_by_its_starts() {
+    fn attached_ghosts_must_save_enough_for_their_memory() {
         assert_eq!(attached(0, 1 << 20), 0);
         assert_eq!(attached(59, 1 << 20), 0, "29.5 ms are saved, 30 ms is the price");
         assert_eq!(attached(60, 1 << 20), 3);

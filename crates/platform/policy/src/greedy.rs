@@ -1,25 +1,26 @@
-//! Which things go to make room: those that are worth least for their size (greedy-dual).
+//! Eviction order: what is worth least for its size goes first (greedy-dual).
 
-/// Something that takes room and saves time.
+/// Something that takes memory and saves time.
 pub(crate) struct Candidate<'a> {
     pub(crate) name: &'a str,
     pub(crate) bytes: u64,
-    /// How often it is used in an hour.
+    /// Uses per hour.
     pub(crate) uses_per_hour: u64,
-    /// What it would take longer without it, each time, in microseconds.
+    /// Microseconds that it saves at each use.
     pub(crate) saves_us: u64,
 }
 
 impl Candidate<'_> {
-    /// Microseconds that it saves in an hour for each MiB, so that no two need fractions.
+    /// Microseconds saved per hour and MiB. An integer, so that equal facts compare equal
+    /// everywhere.
     fn worth(&self) -> u128 {
         let saved = u128::from(self.uses_per_hour) * u128::from(self.saves_us);
         (saved << 20) / u128::from(self.bytes.max(1))
     }
 }
 
-/// The names of those worth least, no more than take `wanted` bytes, and the bytes that they take:
-/// less than wanted if that is all there is.
+/// The names of the candidates worth least whose bytes add up to `wanted`, and those bytes: fewer
+/// than wanted if all candidates together take less.
 pub(crate) fn least_worth<'a>(
     candidates: impl Iterator<Item = Candidate<'a>>,
     wanted: u64,

@@ -1,64 +1,66 @@
-//! How much of a node's memory stays free for what instances at work may come to take, and who of them
-//! pauses when that is about to be used up.
+//! How much of a node's memory stays free for busy instances, and which of them pause when it is
+//! about to be used up.
 //!
-//! An instance may take all that its limit lets it, and mostly takes little of that. Were the limits of
-//! all set aside, few could work; were they not, one would be killed for what another takes. This is the
-//! problem of the banker (Dijkstra, EWD 123, 1965): claims are known, and all are met in the end if there is
-//! an order in which each can come to its claim, and give back what it has, before the next. As a call ends
-//! within its time, so does each of these. So no more has to be free than lets such an order exist, and a
-//! little that is taken before anybody can be paused.
+//! An instance may take all that its limit allows, and mostly takes little of that. If all limits
+//! were set aside, few instances could work; if they were not, one would be OOM-killed for what
+//! another takes. This is the banker's problem (Dijkstra, EWD 123, 1965): claims are known, and all
+//! are met in the end if an order exists in which each instance can reach its claim, and give back
+//! what it holds, before the next. Each instance does give it back, because a call ends within its
+//! time limit. So only as much must be free as lets such an order exist, plus what instances may
+//! take before they can be paused.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Decision, Facts, Memory, Policy};
 
-/// What an instance demands of its node's memory.
+/// An instance's demand for memory of its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
-    /// What it holds, in bytes.
+    /// Bytes that it holds.
     pub held_bytes: u64,
-    /// What it may take beyond that, in bytes.
+    /// Bytes that it may take beyond that.
     pub headroom_bytes: u64,
 }
 
-/// An instance that has something to do, or is starting.
+/// An instance that is busy or starting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
     /// Its name.
     pub id: String,
-    /// What it demands.
+    /// Its demand.
     #[serde(flatten)]
     pub demand: Demand,
-    /// Whether it pauses.
+    /// Whether it is paused.
     pub is_paused: bool,
-    /// Whether it cannot be told to pause: it is starting, or being checkpointed.
+    /// Whether it cannot be paused: it is starting, or being checkpointed.
     #[serde(default)]
     pub goes_on: bool,
 }
 
-/// What is known of a node on which instances may come to take more than is free.
+/// Facts about a node on which busy instances may take more than is free.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrowthFacts {
-    /// What is taken of its memory, without what is promised to these.
+    /// Its memory in use, without what is promised to the workers.
     pub memory: Memory,
-    /// Of that, what instances hold that have nothing to do: they end where room runs out.
+    /// Of that, what idle instances hold. They end where memory runs out.
     pub idle_bytes: u64,
-    /// Those that have something to do.
+    /// Its busy and starting instances.
     pub workers: Vec<Worker>,
 }
 
 impl Facts for GrowthFacts {
-    /// The names of those that pause; all others go on.
+    /// The names of the instances to pause; all others run.
     type Choice = Vec<String>;
     const QUESTION: &'static str = "growth";
 }
 
-/// One comes to its limit after the other, and more work at a time than their limits add up to. That pays
-/// where they mostly wait; who computes gains nothing by sharing processors with more others.
+/// Instances reach their limits one after the other, and more of them work than their limits add up
+/// to. This pays where functions mostly wait. Functions that compute gain nothing by sharing
+/// processors with more others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OneByOne {
-    /// Bytes that may be taken on a node before anybody can be paused.
+    /// Bytes that instances may take on a node before they can be paused.
     pub slack_bytes: u64,
 }
 
@@ -69,11 +71,11 @@ impl Default for OneByOne {
 }
 
 impl OneByOne {
-    /// The least that has to be free so that all of these can come to their limits one after the other, whoever
-    /// takes up to the slack before the others can be paused.
+    /// The least that must be free so that all of these can reach their limits one after the other,
+    /// even if any of them takes the slack before the others are paused.
     ///
-    /// Those go first that need least. What others take meanwhile is theirs, and given back by them; but those
-    /// who come later in the order give it back too late for those before them. So all but the last need it.
+    /// The order is by need, the least first. Slack that a later instance takes is given back too
+    /// late for the earlier ones, so all but the last need it on top.
     pub fn least_free(&self, demands: impl Iterator<Item = Demand>) -> u64 {
         let mut order: Vec<Demand> = demands.collect();
         order.sort_by_key(|demand| demand.headroom_bytes);
@@ -89,13 +91,13 @@ impl OneByOne {
     }
 }
 
-/// All may come to their limits at once: nobody pauses.
+/// All may reach their limits at once, and none pauses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllAtOnce {}
 
 impl AllAtOnce {
-    /// What has to be free so that all of these can come to their limits at once.
+    /// Bytes that must be free so that all of these can reach their limits at once.
     pub fn least_free(&self, demands: impl Iterator<Item = Demand>) -> u64 {
         demands.map(|demand| demand.headroom_bytes).sum()
     }
@@ -103,7 +105,7 @@ impl AllAtOnce {
 
 impl Policy<GrowthFacts> for AllAtOnce {
     fn decide(&self, _: &GrowthFacts) -> Decision<Vec<String>> {
-        Decision::new(Vec::new(), "what all may take is set aside")
+        Decision::new(Vec::new(), "the limits of all busy instances are set aside")
     }
 }
 
@@ -113,28 +115,32 @@ impl Policy<GrowthFacts> for OneByOne {
         let free = memory.free_below(1000);
         let least = self.least_free(workers.iter().map(|worker| worker.demand));
         if free >= least {
-            return Decision::new(Vec::new(), format!("{free} bytes are free, and {least} enough"));
+            return Decision::new(Vec::new(), format!("{free} bytes are free, {least} are needed"));
         }
-        // Who goes on already does so to its end, or two might wait for each other's memory.
+        // An instance that runs while others pause runs to its end. Otherwise two might wait for
+        // each other's memory.
         let may_pause = || workers.iter().filter(|worker| !worker.goes_on);
         let first =
             may_pause().min_by_key(|worker| (worker.is_paused, worker.demand.headroom_bytes));
         let Some(first) = first else {
-            return Decision::new(Vec::new(), "nobody can pause");
+            return Decision::new(Vec::new(), "no instance can pause");
         };
         let Worker { id, demand: Demand { headroom_bytes, .. }, .. } = first;
         let why = format!(
-            "{free} bytes are free, of {least} that instances at work may come to take one after the other"
+            "{free} bytes are free, busy instances need {least} to reach their limits one by one"
         );
-        // What will be free soon is not yet. What will not is not waited for.
+        // It waits for memory of idle instances, which end soon. For other memory it need not wait.
         let (lacks, soon) = (*headroom_bytes > free, *headroom_bytes <= free + idle_bytes);
         if lacks && soon {
             let all = may_pause().map(|worker| worker.id.clone()).collect();
-            return Decision::new(all, format!("{why}: {id} may take {headroom_bytes}, soon"));
+            return Decision::new(
+                all,
+                format!("{why}: {id} waits for {headroom_bytes} of idle ones"),
+            );
         }
         let others = may_pause().filter(|worker| worker.id != *id);
         let others = others.map(|worker| worker.id.clone()).collect();
-        Decision::new(others, format!("{why}: {id} goes on, which may take {headroom_bytes}"))
+        Decision::new(others, format!("{why}: only {id} runs, it may take {headroom_bytes}"))
     }
 }
 
@@ -149,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_stays_free_as_the_largest_may_take_not_as_all_may() {
+    fn one_by_one_sets_aside_for_the_largest_not_for_all() {
         let small = || std::iter::repeat_n(Demand { held_bytes: 1, headroom_bytes: 127 }, 50);
         let policy = OneByOne { slack_bytes: 9 };
         assert_eq!(policy.least_free(small().take(0)), 0);
@@ -161,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn one_goes_on_where_not_all_can() {
+    fn one_instance_runs_where_not_all_can() {
         let decided_with = |used_bytes, idle_bytes, workers: &[Worker]| {
             let memory = Memory { used_bytes, budget_bytes: 1000 };
             let facts = GrowthFacts { memory, idle_bytes, workers: workers.to_vec() };
@@ -172,19 +178,20 @@ mod tests {
         // b needs 210, a 310 less 100, c 400 less 200.
         assert_eq!(decided(790, &all), [""; 0]);
         assert_eq!(decided(791, &all), ["a", "c"]);
-        // b may take less now, but a goes on already.
+        // b needs less now, but a runs already.
         (all[1].is_paused, all[2].is_paused) = (true, true);
         assert_eq!(decided(791, &all), ["b", "c"]);
-        assert_eq!(decided_with(801, 0, &all), ["b", "c"], "nothing else comes to be free");
+        assert_eq!(decided_with(801, 0, &all), ["b", "c"], "nothing else becomes free");
         assert_eq!(decided_with(801, 101, &all), ["a", "b", "c"]);
         all[0].goes_on = true;
-        assert_eq!(decided_with(801, 101, &all), ["b", "c"], "it cannot be told");
+        assert_eq!(decided_with(801, 101, &all), ["b", "c"], "a cannot be paused");
         assert_eq!(decided(1000, &[]), [""; 0]);
         assert_eq!(decided(2000, &[worker("alone", 5, 400)]), [""; 0]);
     }
 
-    /// What comes of workers that take what they can while they are let: each ends when it has all.
-    fn played_to_the_end(
+    /// Simulates workers that take all memory they can while they run. Each ends when it has its
+    /// limit.
+    fn simulated(
         policy: OneByOne,
         budget_bytes: u64,
         workers: &[Worker],
@@ -208,7 +215,7 @@ mod tests {
             let going: Vec<usize> =
                 (0..alive.len()).filter(|index| !alive[*index].is_paused).collect();
             let Some(turn) = turns.next().filter(|_| !alive.is_empty()) else { return Ok(()) };
-            // Idle ones end where room runs out, after a while.
+            // Idle ones end where memory runs out, after a while.
             if !paused.is_empty() && turn % 2 == 0 {
                 idle.pop();
             }
@@ -218,7 +225,7 @@ mod tests {
                     false => continue,
                 }
             }
-            // Before anybody looks again, one takes all that may be taken until then.
+            // Before the next decision, one takes all of the slack.
             let one = &mut alive[going[turn % going.len()]];
             let more = one.demand.headroom_bytes.min(policy.slack_bytes);
             one.demand.held_bytes += more;
@@ -232,10 +239,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_was_let_in_comes_to_its_limit_and_memory_is_enough(
+        fn every_admitted_worker_reaches_its_limit_within_the_budget(
             sizes in proptest::collection::vec((0u64..200, 1u64..600), 1..8),
             order in proptest::collection::vec(0usize..8, 1..12).prop_filter(
-                "somebody ends", |order| order.iter().any(|turn| turn % 2 == 0)
+                "some idle one ends", |order| order.iter().any(|turn| turn % 2 == 0)
             ),
             slack_bytes in 1u64..80,
         ) {
@@ -244,13 +251,12 @@ mod tests {
             let workers: Vec<Worker> =
                 named.map(|(id, (held, more))| worker(&id.to_string(), *held, *more)).collect();
             let held: u64 = workers.iter().map(|worker| worker.demand.held_bytes).sum();
-            // As few as will do: admission lets them in with that.
+            // The smallest budget with which admission lets them in.
             let mut budget = held;
             while budget - held < policy.least_free(workers.iter().map(|worker| worker.demand)) {
                 budget += 1;
             }
-            let played = played_to_the_end(policy, budget, &workers, &order);
-            prop_assert_eq!(played, Ok(()));
+            prop_assert_eq!(simulated(policy, budget, &workers, &order), Ok(()));
         }
     }
 }

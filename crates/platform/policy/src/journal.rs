@@ -1,8 +1,8 @@
-//! Decisions on record, and making them again.
+//! The decision journal, and its replay.
 //!
 //! ```text
-//!  {"settings": {...}}                                                       first, and at a change
-//!  {"at_ms", "about", "question", "facts", "choice", "why"}                  one for each decision
+//!  {"settings": {...}}                                                       first, and at each change
+//!  {"at_ms", "about", "question", "facts", "choice", "why"}                  one per decision
 //! ```
 
 use std::io::{self, BufRead, Write};
@@ -21,18 +21,18 @@ use crate::relief::ReliefFacts;
 use crate::tiering::TieringFacts;
 use crate::{Decision, Facts, Policies, Policy, Settings};
 
-/// A journal cannot be replayed.
+/// The journal cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// It cannot be read.
     #[error("cannot read the journal")]
     Read(#[source] io::Error),
-    /// A line of it is no record.
-    #[error("line {line} of the journal is no record: {reason}")]
+    /// A line is not a record.
+    #[error("line {line} of the journal is invalid: {reason}")]
     Line {
-        /// Its number, from 1.
+        /// The line's number, from 1.
         line: usize,
-        /// Why not.
+        /// Why.
         reason: String,
     },
 }
@@ -41,29 +41,29 @@ pub enum JournalError {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Line {
-    /// Which policies answer from here on.
+    /// The policies from here on.
     Settings {
-        /// They.
+        /// Their settings.
         settings: Settings,
     },
     /// A decision.
     Record(Record),
 }
 
-/// A decision on record.
+/// The record of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Which function, user or node it is about.
+    /// The function, user or node that it is about.
     pub about: String,
-    /// What was asked.
+    /// The question's name.
     pub question: String,
-    /// What was known.
+    /// The facts.
     pub facts: Value,
-    /// What was decided.
+    /// The choice.
     pub choice: Value,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -93,22 +93,22 @@ pub fn write(to: &mut impl Write, line: &Line) -> io::Result<()> {
     to.write_all(&text)
 }
 
-/// A decision that is another now.
+/// A decision that comes out differently on replay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// Its line, from 1.
     pub line: usize,
-    /// What stands there.
+    /// The recorded decision.
     pub record: Record,
-    /// What is decided now.
+    /// The choice on replay.
     pub choice: Value,
-    /// Why.
+    /// Its reason.
     pub why: String,
 }
 
-/// Decides everything in a journal again, by the settings that stand in it or, if there are any, by
-/// `other`: how many decisions there are, and those that are not the same. A last line that does not end
-/// is none: it was cut off, or somebody is at it.
+/// Replays a journal: returns how many decisions it holds, and those that come out differently. The
+/// policies have the settings in the journal, or `other` if given. A last line without an end is
+/// skipped: it was cut off, or is being written.
 pub fn replay(
     mut journal: impl BufRead,
     other: Option<Settings>,
@@ -127,7 +127,7 @@ pub fn replay(
             Line::Settings { .. } => {}
             Line::Record(record) => {
                 count += 1;
-                let (choice, why) = policies.again(&record).map_err(wrong)?;
+                let (choice, why) = policies.replay(&record).map_err(wrong)?;
                 if (&choice, &why) != (&record.choice, &record.why) {
                     differences.push(Difference { line, record, choice, why });
                 }
@@ -138,8 +138,8 @@ pub fn replay(
 }
 
 impl Policies {
-    /// Decides what stands in a record again.
-    fn again(&self, record: &Record) -> Result<(Value, String), String> {
+    /// Repeats the decision of a record.
+    fn replay(&self, record: &Record) -> Result<(Value, String), String> {
         match record.question.as_str() {
             TieringFacts::QUESTION => ask(&*self.tiering, record),
             CheckpointFacts::QUESTION => ask(&*self.checkpoint, record),
@@ -151,7 +151,7 @@ impl Policies {
             GrowthFacts::QUESTION => ask(&*self.growth, record),
             ReliefFacts::QUESTION => ask(&*self.relief, record),
             ReclaimFacts::QUESTION => ask(&*self.reclaim, record),
-            other => Err(format!("nothing answers the question '{other}'")),
+            other => Err(format!("unknown question '{other}'")),
         }
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_decision_is_made_again() {
+    fn every_kind_of_decision_is_replayed() {
         for settings in [Settings::default(), patient()] {
             let (count, differences) = replay(&*journal(settings), None).unwrap();
             assert_eq!((count, differences), (10, Vec::new()));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_settings_would_have_decided_is_told() {
+    fn other_settings_are_reported_as_differences() {
         let (_, differences) = replay(&*journal(Settings::default()), Some(patient())).unwrap();
         let [one] = &differences[..] else { panic!("{differences:#?}") };
         assert_eq!((one.line, one.record.question.as_str()), (3, "checkpoint"));
@@ -255,35 +255,35 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_before_more_was_known_is_decided_as_then() {
+    fn records_without_newer_facts_are_replayed() {
         let line = r#"{"at_ms":1,"about":"a/b","question":"admission","facts":{"need_bytes":3,"memory":
             {"used_bytes":95,"budget_bytes":100},"idle":[{"id":"i","bytes":5,"start_us":7,
             "calls_per_hour":1}],"busy":0,"is_settling":false,"queued":0},"choice":{"evict":["i"]},
-            "why":"3 bytes are lacking, and these are worth least"}"#;
+            "why":"3 bytes are missing, and these are worth least"}"#;
         let line = line.replace('\n', " ") + "\n";
         assert_eq!(replay(line.as_bytes(), None).unwrap(), (1, Vec::new()));
     }
 
     #[test]
-    fn a_last_line_that_was_cut_off_is_no_decision() {
+    fn a_last_line_that_was_cut_off_is_skipped() {
         let whole = journal(Settings::default());
         for cut in 1..200 {
             let (count, differences) = replay(&whole[..whole.len() - cut], None).unwrap();
             assert_eq!((count, differences), (9, Vec::new()), "{cut} bytes are cut off");
         }
         let cut_off = [&whole[..whole.len() - 9], b"\n", &whole].concat();
-        let told = replay(&*cut_off, None).unwrap_err().to_string();
-        assert!(told.contains("line 11 "), "only the last may be: {told}");
+        let message = replay(&*cut_off, None).unwrap_err().to_string();
+        assert!(message.contains("line 11 "), "only the last may be: {message}");
     }
 
     #[test]
-    fn a_line_that_is_no_record_is_named() {
+    fn an_invalid_line_is_named() {
         let mut text = journal(Settings::default());
         text.extend_from_slice(b"{\"at_ms\": 1}\n");
-        let told = replay(&*text, None).unwrap_err().to_string();
-        assert!(told.contains("line 12"), "{told}");
+        let message = replay(&*text, None).unwrap_err().to_string();
+        assert!(message.contains("line 12"), "{message}");
         let unknown = r#"{"at_ms":1,"about":"x","question":"why","facts":{},"choice":1,"why":""}"#;
-        let told = replay(format!("{unknown}\n").as_bytes(), None).unwrap_err().to_string();
-        assert!(told.contains("'why'"), "{told}");
+        let message = replay(format!("{unknown}\n").as_bytes(), None).unwrap_err().to_string();
+        assert!(message.contains("'why'"), "{message}");
     }
 }

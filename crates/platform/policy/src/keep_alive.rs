@@ -1,22 +1,22 @@
-//! How long an instance stays when it has nothing to do.
+//! How long an idle instance stays.
 //!
-//! Platforms keep idle instances for minutes to save the next cold start. A clone starts in the time
-//! of a few page faults, so CXLfork keeps them long while memory is free, and for 10 s when it is
-//! not (§5). How long the gaps between a function's calls are is known, too, and a window that
-//! is longer than them keeps memory for nothing: per-function windows follow the histogram policy of
-//! Shahrad et al. (Serverless in the Wild, ATC '20), but without their second half: to start an
-//! instance ahead of a call saves what a clone takes, which is less than one guesses wrong by.
+//! Platforms keep idle instances for minutes to save the next cold start. A clone starts in the
+//! time of a few page faults, so CXLfork keeps them long while memory is free, and for 10 s when it
+//! is not (§5). The gaps between a function's calls are known, too, and a window longer than the
+//! gaps only wastes memory: windows per function follow the histogram policy of Shahrad et al.
+//! (Serverless in the Wild, ATC '20). That policy also starts instances ahead of calls. With clones
+//! this saves less than a wrong prediction costs, so it is left out.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Decision, Facts, Memory, Policy};
 
-/// What is known of a function, an instance of which has become idle.
+/// Facts about a function of which an instance has become idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdleFacts {
     /// Memory of the node.
     pub memory: Memory,
-    /// Whether the next instance could be a clone.
+    /// Whether the next instance can be a clone.
     pub has_image: bool,
     /// The gaps between its calls.
     pub gaps: Gaps,
@@ -25,9 +25,9 @@ pub struct IdleFacts {
 /// Gaps between the end of a call and the next one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gaps {
-    /// How many were seen.
+    /// Number of gaps.
     pub count: u64,
-    /// 99 of 100 were no longer, in milliseconds.
+    /// Their P99, in milliseconds.
     pub p99_ms: u64,
 }
 
@@ -37,7 +37,7 @@ impl Facts for IdleFacts {
     const QUESTION: &'static str = "keep-alive";
 }
 
-/// As long as memory is free, and short when it is not.
+/// A long window while memory is free, and a short one when it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ByPressure {
@@ -45,7 +45,7 @@ pub struct ByPressure {
     pub long_ms: u64,
     /// Window when it is not, in milliseconds.
     pub short_ms: u64,
-    /// Share of memory from which it is not, in thousandths.
+    /// Share of memory in use from which it counts as not free, in thousandths.
     pub high_memory_permille: u64,
 }
 
@@ -70,15 +70,15 @@ impl Policy<IdleFacts> for ByPressure {
     }
 }
 
-/// As long as the gaps between a function's calls are.
+/// A window as long as the gaps between a function's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ByGaps {
-    /// What holds while little is known, and under pressure.
+    /// The policy while few gaps are known, and under memory pressure.
     pub otherwise: ByPressure,
-    /// Gaps that have to be known.
+    /// Gaps that must be known.
     pub least_gaps: u64,
-    /// By how much a window is longer than the gaps, in thousandths.
+    /// How much longer than the gaps a window is, in thousandths.
     pub margin_permille: u64,
 }
 
@@ -96,16 +96,16 @@ impl Policy<IdleFacts> for ByGaps {
         let ByPressure { long_ms, short_ms, .. } = self.otherwise;
         let Gaps { count, p99_ms } = facts.gaps;
         if count < self.least_gaps {
-            return Decision::new(long_ms, format!("{count} gaps between calls tell little"));
+            return Decision::new(long_ms, format!("only {count} gaps between calls are known"));
         }
         let window = u128::from(p99_ms) * u128::from(1000 + self.margin_permille) / 1000;
         let window = u64::try_from(window).unwrap_or(u64::MAX).max(short_ms);
-        let gaps = format!("99 of 100 gaps between calls are no longer than {p99_ms} ms");
+        let gaps = format!("the P99 of gaps between calls is {p99_ms} ms");
         match window {
             _ if window <= long_ms => Decision::new(window, gaps),
-            // It would be waited for in vain most of the time.
+            // Most windows would end before the next call.
             _ if facts.has_image => {
-                Decision::new(short_ms, format!("{gaps}; a clone is made soon"))
+                Decision::new(short_ms, format!("{gaps}; a new clone starts quickly"))
             }
             _ => Decision::new(long_ms, format!("{gaps}; it has no image")),
         }
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(kept(&facts(0, 16, 60_000)), 66_000);
         assert_eq!(kept(&facts(0, 15, 60_000)), 600_000, "too little is known");
         assert_eq!(kept(&facts(0, 16, 100)), 10_000, "never less than the short one");
-        assert_eq!(kept(&facts(0, 16, 3_600_000)), 10_000, "an hour is not waited for");
+        assert_eq!(kept(&facts(0, 16, 3_600_000)), 10_000, "an hour is too long to wait");
         let without = IdleFacts { has_image: false, ..facts(0, 16, 3_600_000) };
         assert_eq!(kept(&without), 600_000, "its next start is a cold one");
     }

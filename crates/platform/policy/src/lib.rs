@@ -1,21 +1,21 @@
-//! What the autoscaler decides, as pure functions of what was observed.
+//! The platform's policies: pure functions from facts to decisions.
 //!
 //! ```text
-//!  facts ──► Policy::decide ──► decision: a choice, and why
+//!  facts ──► Policy::decide ──► decision: a choice and its reason
 //!                                   │
-//!                                   └──► journal: one line of JSON each, from which every decision
-//!                                        can be made again and compared
+//!                                   └──► journal: one line of JSON each, from which replay repeats
+//!                                        and compares every decision
 //! ```
-//! Whoever runs functions, for real or in a simulation, gathers facts, asks, and acts. Invariants:
-//! nothing here reads a clock, draws a number at random, keeps state between two questions or does
-//! any I/O but that of the journal; equal facts give equal decisions, to the letter. All figures are
-//! integers with their unit in the name, shares are in thousandths (`permille`).
+//! The caller, a platform or a simulation, gathers facts, asks a policy, and acts on the decision.
+//! Invariants: nothing here reads a clock, draws random numbers, keeps state between two decisions,
+//! or does I/O other than the journal's. Equal facts give equal decisions, to the letter. All
+//! figures are integers with their unit in the name; shares are in thousandths (`permille`).
 //!
-//! The questions are those of CXLporter (CXLfork §5): [when to checkpoint](checkpoint), [in which
-//! tier memory lives](tiering), [how long an idle instance stays](keep_alive), [how many ghosts
-//! wait](ghosts); and those of any platform with limits: [where an instance goes](placement), [what
-//! makes room for it](admission), [who pauses](growth) and [who ends when room runs out](relief), [which
-//! images go](reclaim).
+//! The questions of CXLporter (CXLfork §5): [when to checkpoint](checkpoint), [in which tier memory
+//! lives](tiering), [how long an idle instance stays](keep_alive), [how many ghosts wait](ghosts).
+//! The questions of any platform with limits: [where an instance starts](placement), [what is
+//! evicted for it](admission), [which instances pause](growth) and [which end when memory runs
+//! out](relief), [which images are removed](reclaim).
 #![forbid(unsafe_code)]
 
 pub mod admission;
@@ -41,26 +41,26 @@ use serde::de::DeserializeOwned;
 pub use memory::Memory;
 pub use settings::{Policies, Settings};
 
-/// What a question is decided on.
+/// The facts of one question.
 pub trait Facts: Clone + Debug + Serialize + DeserializeOwned {
-    /// What is chosen.
+    /// The type of the decision's choice.
     type Choice: Clone + Debug + PartialEq + Serialize + DeserializeOwned;
     /// The question's name in journals.
     const QUESTION: &'static str;
 }
 
-/// One way to answer a question.
+/// One way to decide a question.
 pub trait Policy<F: Facts>: Debug + Send + Sync {
     /// Decides.
     fn decide(&self, facts: &F) -> Decision<F::Choice>;
 }
 
-/// An answer.
+/// A policy's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision<C> {
     /// What to do.
     pub choice: C,
-    /// Why, in words, with the figures that decided it.
+    /// The reason in words, with the figures that decided it.
     pub why: String,
 }
 

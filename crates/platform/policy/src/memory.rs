@@ -2,28 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Memory of a node, or room of a pool.
+/// Memory of a node, or space of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// Bytes in use.
     pub used_bytes: u64,
-    /// Bytes that may be.
+    /// Bytes that may be in use.
     pub budget_bytes: u64,
 }
 
 impl Memory {
-    /// The share that is in use, in thousandths; above 1,000 if it is more than there may be.
+    /// The share in use, in thousandths; above 1,000 if the budget is exceeded.
     pub fn used_permille(self) -> u64 {
         let share = u128::from(self.used_bytes) * 1000;
         u64::try_from(share / u128::from(self.budget_bytes.max(1))).unwrap_or(u64::MAX)
     }
 
-    /// Bytes that can still be used before a share of the budget is.
+    /// Bytes that can still be taken before a share of the budget is in use.
     pub fn free_below(self, mark_permille: u64) -> u64 {
         self.below(mark_permille).saturating_sub(self.used_bytes)
     }
 
-    /// Bytes that have to go until no more than a share of the budget is in use.
+    /// Bytes to free until no more than a share of the budget is in use.
     pub fn excess_above(self, mark_permille: u64) -> u64 {
         self.used_bytes.saturating_sub(self.below(mark_permille))
     }
@@ -51,7 +51,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_free_and_what_is_too_much_meet_at_the_mark(
+        fn free_and_excess_bytes_meet_at_the_mark(
             used_bytes: u64, budget_bytes: u64, mark in 0u64..=2000,
         ) {
             let memory = Memory { used_bytes, budget_bytes };

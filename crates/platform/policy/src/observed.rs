@@ -1,4 +1,4 @@
-//! What is remembered of a function's calls, to make facts of.
+//! What is remembered of a function's calls, to derive facts from.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use crate::keep_alive::Gaps;
 use crate::tiering::Latency;
 
-/// Latency of the last calls.
+/// Latencies of the last calls.
 #[derive(Clone, Debug, Default)]
 pub struct RecentLatency {
     calls_us: VecDeque<u64>,
@@ -17,7 +17,7 @@ impl RecentLatency {
     /// Calls that are remembered.
     pub const CALLS: usize = 256;
 
-    /// Adds one, in microseconds.
+    /// Adds a latency in microseconds.
     pub fn add(&mut self, us: u64) {
         if self.calls_us.len() == Self::CALLS {
             self.calls_us.pop_front();
@@ -25,7 +25,7 @@ impl RecentLatency {
         self.calls_us.push_back(us);
     }
 
-    /// The figures of those that are remembered.
+    /// The figures of the remembered calls.
     pub fn latency(&self) -> Latency {
         let calls = self.calls_us.len() as u64;
         let Some(last) = self.calls_us.len().checked_sub(1) else { return Latency::default() };
@@ -33,14 +33,14 @@ impl RecentLatency {
         sorted.sort_unstable();
         let sum: u128 = sorted.iter().map(|us| u128::from(*us)).sum();
         let mean_us = u64::try_from(sum / u128::from(calls)).unwrap_or(u64::MAX);
-        // The smallest that 99 of 100 do not exceed.
+        // P99 by nearest rank.
         let rank = (sorted.len() * 99).div_ceil(100) - 1;
         Latency { calls, mean_us, p99_us: sorted[rank.min(last)] }
     }
 }
 
-/// Gaps between calls. What lies far back is forgotten: there are two generations, and when the
-/// younger one is full the older one goes.
+/// Gaps between calls. Old gaps are forgotten: there are two generations, and the older one is
+/// dropped when the younger one is full.
 #[derive(Clone, Debug)]
 pub struct IdleGaps {
     old: Histogram<u32>,
@@ -48,12 +48,12 @@ pub struct IdleGaps {
 }
 
 impl IdleGaps {
-    /// Gaps of a generation.
+    /// Gaps per generation.
     pub const GENERATION: u64 = 512;
     /// Longer gaps count as this long, in milliseconds: four hours.
     pub const LONGEST_MS: u64 = 4 * 3600 * 1000;
 
-    /// Adds one, in milliseconds.
+    /// Adds a gap in milliseconds.
     pub fn add(&mut self, ms: u64) {
         if self.young.len() >= Self::GENERATION {
             self.old = std::mem::replace(&mut self.young, empty());
@@ -61,7 +61,7 @@ impl IdleGaps {
         self.young.saturating_record(ms.clamp(1, Self::LONGEST_MS));
     }
 
-    /// Their figures; a percentile is right within one part in ten.
+    /// Their figures. The percentile is accurate to one part in ten.
     pub fn gaps(&self) -> Gaps {
         let mut all = self.young.clone();
         // Both have the same bounds.
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_of_long_ago_are_forgotten() {
+    fn old_gaps_are_forgotten() {
         let mut gaps = IdleGaps::default();
         assert_eq!(gaps.gaps(), Gaps::default());
         (0..IdleGaps::GENERATION).for_each(|_| gaps.add(1_000_000));
@@ -114,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ninety_nine_of_a_hundred_gaps_are_no_longer(
+        fn p99_of_gaps_is_within_its_precision(
             all in proptest::collection::vec(0u64..100_000_000, 1..400),
         ) {
             let mut gaps = IdleGaps::default();

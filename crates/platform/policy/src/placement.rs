@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Decision, Facts, Memory, Policy};
 
-/// What is known when an instance has to go somewhere.
+/// Facts about an instance that needs a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementFacts {
-    /// What the instance may take, in bytes.
+    /// Most bytes that the instance may take.
     pub need_bytes: u64,
     /// The nodes that answer.
     pub nodes: Vec<NodeFacts>,
@@ -20,35 +20,35 @@ pub struct PlacementFacts {
 pub struct NodeFacts {
     /// Its name.
     pub name: String,
-    /// Its memory, with what is promised to instances at work.
+    /// Its memory, including what is promised to busy instances.
     pub memory: Memory,
-    /// What has to be free for one more instance of this kind beside those at work, in bytes, if not all that it
-    /// may take.
+    /// Bytes that must be free for one more instance of this kind beside the busy ones, if that is
+    /// not all that it may take.
     #[serde(default)]
     pub need_bytes: Option<u64>,
-    /// Ghosts on it that have the function's image.
+    /// Ghosts attached to the function's image.
     pub attached_ghosts: u64,
-    /// Empty ghosts on it that the function's user may have.
+    /// Empty ghosts that the function's user may take.
     pub empty_ghosts: u64,
-    /// Instances that are starting on it.
+    /// Instances that are starting.
     pub starting: u64,
-    /// Share of the pool's bandwidth in use, as seen from it, in thousandths; nothing if it is not measured.
+    /// Share of the pool's bandwidth in use as seen from this node, in thousandths, if measured.
     #[serde(default)]
     pub pool_busy_permille: Option<u64>,
 }
 
 impl Facts for PlacementFacts {
-    /// The node's name; nothing if there is room on none.
+    /// The node's name; `None` if no node has room.
     type Choice = Option<String>;
     const QUESTION: &'static str = "placement";
 }
 
-/// Where a ghost waits, and among those where most memory is free.
+/// The node where a ghost waits; among several, the one with most free memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NearestGhost {
-    /// Share of a node's memory that instances may take, in thousandths: the rest is for what they
-    /// grow by.
+    /// Share of a node's memory that instances may take, in thousandths. The rest is for their
+    /// growth.
     pub most_memory_permille: u64,
 }
 
@@ -62,44 +62,44 @@ impl Policy<PlacementFacts> for NearestGhost {
     fn decide(&self, facts: &PlacementFacts) -> Decision<Option<String>> {
         let need = |node: &NodeFacts| node.need_bytes.unwrap_or(facts.need_bytes);
         let free = |node: &NodeFacts| node.memory.free_below(self.most_memory_permille);
-        // Who needs nothing does not start on a full node either.
+        // An instance that needs nothing does not start on a full node either.
         let fitting = facts.nodes.iter().filter(|node| free(node) >= need(node).max(1));
         let best = fitting.min_by_key(|node| {
-            let kind = Kind::of(node);
+            let kind = GhostKind::on(node);
             (kind, Reverse(free(node)), node.starting, node.name.clone())
         });
         let Some(best) = best else {
             let count = facts.nodes.len();
             let least = facts.nodes.iter().map(need).min().unwrap_or(facts.need_bytes);
-            return Decision::new(None, format!("none of {count} nodes has {least} bytes left"));
+            return Decision::new(None, format!("none of {count} nodes has {least} bytes free"));
         };
-        let why = format!("{} on it, {} bytes left", Kind::of(best).words(), free(best));
+        let why = format!("{}, {} bytes are free", GhostKind::on(best).words(), free(best));
         Decision::new(Some(best.name.clone()), why)
     }
 }
 
-/// What an instance finds on a node; the quickest first.
+/// The best ghost that an instance finds on a node; the quickest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum GhostKind {
     Attached,
     Empty,
-    Nothing,
+    None,
 }
 
-impl Kind {
-    fn of(node: &NodeFacts) -> Kind {
+impl GhostKind {
+    fn on(node: &NodeFacts) -> GhostKind {
         match node {
-            NodeFacts { attached_ghosts: 1.., .. } => Kind::Attached,
-            NodeFacts { empty_ghosts: 1.., .. } => Kind::Empty,
-            _ => Kind::Nothing,
+            NodeFacts { attached_ghosts: 1.., .. } => GhostKind::Attached,
+            NodeFacts { empty_ghosts: 1.., .. } => GhostKind::Empty,
+            _ => GhostKind::None,
         }
     }
 
     fn words(self) -> &'static str {
         match self {
-            Kind::Attached => "a ghost with its image waits",
-            Kind::Empty => "an empty ghost waits",
-            Kind::Nothing => "no ghost waits",
+            GhostKind::Attached => "a ghost with its image waits",
+            GhostKind::Empty => "an empty ghost waits",
+            GhostKind::None => "no ghost waits",
         }
     }
 }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ghost_that_waits_is_worth_more_than_free_memory() {
+    fn a_waiting_ghost_counts_more_than_free_memory() {
         let nodes = [node("a", 0, 0, 0), node("b", 500, 0, 3), node("c", 800, 1, 0)];
         assert_eq!(placed(100, &nodes).as_deref(), Some("c"));
         assert_eq!(placed(200, &nodes).as_deref(), Some("b"), "it does not fit on c");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn among_equals_the_emptier_one_then_the_less_busy_one_takes_it() {
+    fn ties_go_to_the_node_with_more_free_memory_then_with_fewer_starts() {
         let nodes = [node("a", 300, 0, 1), node("b", 200, 0, 1)];
         assert_eq!(placed(1, &nodes).as_deref(), Some("b"));
         let busy = NodeFacts { starting: 2, ..node("a", 200, 0, 1) };

@@ -1,19 +1,19 @@
-//! Which images go when the pool is full (CXLfork §5: the autoscaler reclaims checkpoints under
-//! pressure).
+//! Which images are removed when the pool fills up (CXLfork §5: the autoscaler reclaims checkpoints
+//! under pressure).
 
 use serde::{Deserialize, Serialize};
 
 use crate::greedy::{self, Candidate};
 use crate::{Decision, Facts, Memory, Policy};
 
-/// What is known of a pool.
+/// Facts about the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReclaimFacts {
-    /// Its room.
+    /// Its use and size.
     pub pool: Memory,
-    /// What an image may take that was not made for lack of room, in bytes; 0 without one.
+    /// Bytes that an image needs which did not fit; 0 if none waits.
     pub wanted_bytes: u64,
-    /// The images in it that may go.
+    /// The images that may be removed.
     pub images: Vec<ImageFacts>,
 }
 
@@ -22,13 +22,13 @@ pub struct ReclaimFacts {
 pub struct ImageFacts {
     /// Its name.
     pub name: String,
-    /// Bytes of the pool that it takes.
+    /// Bytes that it takes in the pool.
     pub bytes: u64,
-    /// Nodes on which clones of it live: its bytes would not be free before those end.
+    /// Nodes on which clones of it live. Its bytes become free only when those have ended.
     pub nodes: u64,
     /// Starts of clones of it in the last hour.
     pub starts_per_hour: u64,
-    /// What a start without it takes longer, in microseconds.
+    /// Microseconds that a start takes longer without it.
     pub saved_us: u64,
 }
 
@@ -38,13 +38,14 @@ impl Facts for ReclaimFacts {
     const QUESTION: &'static str = "reclaim";
 }
 
-/// From a mark on, the images that save least for their size go, until a lower mark is reached.
+/// Above a high mark, removes the images that save least for their size until a low mark is
+/// reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BetweenMarks {
-    /// Share of the pool from which images go, in thousandths.
+    /// Share of the pool in use from which images are removed, in thousandths.
     pub high_permille: u64,
-    /// Share of the pool down to which they go, in thousandths.
+    /// Share of the pool in use at which removal stops, in thousandths.
     pub low_permille: u64,
 }
 
@@ -67,17 +68,17 @@ impl Policy<ReclaimFacts> for BetweenMarks {
         let is_high = used >= self.high_permille;
         let excess = if is_high { facts.pool.excess_above(self.low_permille) } else { 0 };
         let lacking = facts.wanted_bytes.saturating_sub(facts.pool.free_below(1000));
-        let go = |wanted| {
+        let remove = |wanted| {
             let loose = facts.images.iter().filter(|image| image.nodes == 0);
             greedy::least_worth(loose.map(ImageFacts::candidate), wanted)
         };
-        let state = format!("{used} ‰ of the pool are in use, {lacking} bytes are lacking");
-        // Room that would not suffice is not made for anybody.
-        let (names, freed) = match go(lacking.max(excess)) {
-            (_, freed) if freed < lacking => go(excess),
+        let state = format!("{used} ‰ of the pool are in use, {lacking} bytes are missing");
+        // If the waiting image would not fit even then, nothing is removed for it.
+        let (names, freed) = match remove(lacking.max(excess)) {
+            (_, freed) if freed < lacking => remove(excess),
             enough => enough,
         };
-        Decision::new(names, format!("{state}; {freed} bytes go"))
+        Decision::new(names, format!("{state}; {freed} bytes are removed"))
     }
 }
 
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn images_that_nobody_starts_go_first_and_no_more_than_needed() {
+    fn unused_images_are_removed_first_and_no_more_than_needed() {
         let images = [image("idle", 60, 0, 0), image("busy", 60, 0, 100), image("rare", 60, 0, 1)];
         assert!(removed(899, &images).is_empty());
         assert_eq!(removed(900, &images), ["idle", "rare"]);
@@ -105,12 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn images_under_living_clones_stay() {
+    fn images_with_living_clones_stay() {
         assert_eq!(removed(1000, &[image("used", 500, 1, 0), image("b", 50, 0, 9)]), ["b"]);
     }
 
     #[test]
-    fn who_lacks_room_has_what_suffices_or_nothing() {
+    fn an_image_without_room_gets_enough_or_nothing() {
         let images = [image("idle", 60, 0, 0), image("busy", 60, 0, 100), image("used", 90, 1, 0)];
         let removed = |used_bytes, wanted_bytes| {
             let pool = Memory { used_bytes, budget_bytes: 1000 };
@@ -120,7 +121,7 @@ mod tests {
         assert!(removed(800, 200).is_empty(), "there is room");
         assert_eq!(removed(800, 201), ["idle"]);
         assert_eq!(removed(800, 320), ["idle", "busy"]);
-        assert!(removed(800, 321).is_empty(), "in vain");
-        assert_eq!(removed(900, 500), ["idle", "busy"], "it is full besides");
+        assert!(removed(800, 321).is_empty(), "it would not be enough");
+        assert_eq!(removed(900, 500), ["idle", "busy"], "the pool is above its mark");
     }
 }

@@ -1,25 +1,25 @@
-//! Who ends when a node's memory runs out though nobody starts anything: instances at work have come
-//! to need more than was expected of them.
+//! Which instances end when a node's memory runs out though none starts: busy instances have taken
+//! more than was expected of them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::admission::{Idle, LeastWorthFirst};
 use crate::{Decision, Facts, Memory, Policy, greedy};
 
-/// What is known of a node.
+/// Facts about a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReliefFacts {
     /// Its memory.
     pub memory: Memory,
-    /// What may end on it: instances that have nothing to do, and ghosts that wait.
+    /// What may end on it: idle instances, and ghosts that wait.
     pub idle: Vec<Idle>,
-    /// What those take that were told to end, as far as the kernel still counts it, in bytes.
+    /// Bytes of instances and ghosts that are ending, as far as the kernel still counts them.
     #[serde(default)]
     pub leaving_bytes: u64,
 }
 
 impl Facts for ReliefFacts {
-    /// The names of those that end.
+    /// The names of the instances and ghosts to end.
     type Choice = Vec<String>;
     const QUESTION: &'static str = "relief";
 }
@@ -29,7 +29,7 @@ impl Policy<ReliefFacts> for LeastWorthFirst {
         let excess = facts.memory.excess_above(self.most_memory_permille);
         let excess = excess.saturating_sub(facts.leaving_bytes);
         if excess == 0 {
-            return Decision::new(Vec::new(), "there is room");
+            return Decision::new(Vec::new(), "memory is free");
         }
         let idle = facts.idle.iter().map(Idle::candidate);
         let (ids, freed) = greedy::least_worth(idle, excess);
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_end_as_are_too_many_and_all_if_they_are_not_enough() {
+    fn no_more_end_than_the_excess_needs_and_all_if_that_is_not_enough() {
         let idle = |id: &str, bytes, uses_per_hour| Idle {
             id: id.to_owned(),
             bytes,

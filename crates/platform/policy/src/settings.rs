@@ -1,4 +1,4 @@
-//! Which policies answer, and their parameters.
+//! The choice of policies, and their parameters.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::reclaim::{BetweenMarks, ReclaimFacts};
 use crate::relief::ReliefFacts;
 use crate::tiering::{Always, ByObjective, TieringFacts};
 
-/// A choice of policies, as it stands in files and journals.
+/// A choice of policies, as written in files and journals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
@@ -23,21 +23,21 @@ pub struct Settings {
     pub checkpoint: Checkpoint,
     /// How long idle instances stay.
     pub keep_alive: KeepAlive,
-    /// When those that stay stand still.
+    /// When idle instances are frozen.
     pub freeze: Freeze,
     /// How many ghosts wait.
     pub ghosts: ByBursts,
     /// Where instances start.
     pub placement: NearestGhost,
-    /// What makes room for them, and for those that are there.
+    /// What is evicted for them, and for busy instances.
     pub admission: LeastWorthFirst,
-    /// How much stays free for those at work, and who of them pauses.
+    /// How much memory stays free for busy instances, and which of them pause.
     pub growth: Growth,
-    /// Which images go.
+    /// Which images are removed.
     pub reclaim: BetweenMarks,
 }
 
-/// A policy of tiering.
+/// The policy of tiering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case")]
 pub enum Tiering {
@@ -53,7 +53,7 @@ impl Default for Tiering {
     }
 }
 
-/// A policy of checkpoints.
+/// The policy of checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case")]
 pub enum Checkpoint {
@@ -69,7 +69,7 @@ impl Default for Checkpoint {
     }
 }
 
-/// A policy of idle instances.
+/// The policy of idle instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case")]
 pub enum KeepAlive {
@@ -85,13 +85,13 @@ impl Default for KeepAlive {
     }
 }
 
-/// When idle instances stand still until their next call: what their functions have left running between
-/// calls takes no processor then. The next call waits half a millisecond for that, after a gap of seconds, and
-/// so there is nothing to weigh.
+/// When idle instances are frozen until their next call, so that what their functions left running
+/// takes no processor between calls. The next call waits half a millisecond for the thaw, after a
+/// gap of seconds. So one constant is enough, and there is no policy to choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Freeze {
-    /// After so long without a call, in milliseconds.
+    /// Milliseconds without a call.
     pub after_ms: u64,
 }
 
@@ -101,7 +101,7 @@ impl Default for Freeze {
     }
 }
 
-/// A policy of what stays free for those at work.
+/// The policy of what stays free for busy instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case")]
 pub enum Growth {
@@ -118,7 +118,7 @@ impl Default for Growth {
 }
 
 impl Growth {
-    /// Bytes that have to be free for what these may come to take.
+    /// Bytes that must be free for what these instances may still take.
     pub fn least_free(&self, demands: impl Iterator<Item = Demand>) -> u64 {
         match self {
             Growth::AllAtOnce(policy) => policy.least_free(demands),
@@ -126,13 +126,13 @@ impl Growth {
         }
     }
 
-    /// Whether those at work may come to take more than is free, so that some may have to pause.
-    pub fn promises_more(&self) -> bool {
+    /// Whether busy instances may take more than is free, so that some may have to pause.
+    pub fn overcommits(&self) -> bool {
         matches!(self, Growth::OneByOne(_))
     }
 }
 
-/// The policies that answer.
+/// The chosen policies.
 #[derive(Debug)]
 pub struct Policies {
     /// In which tier memory lives.
@@ -147,13 +147,13 @@ pub struct Policies {
     pub attached_ghosts: Box<dyn Policy<AttachedFacts>>,
     /// Where instances start.
     pub placement: Box<dyn Policy<PlacementFacts>>,
-    /// What makes room for them.
+    /// What is evicted for them.
     pub admission: Box<dyn Policy<AdmissionFacts>>,
-    /// Who pauses when those at work take more than all may at once.
+    /// Which busy instances pause when together they may take more than is free.
     pub growth: Box<dyn Policy<GrowthFacts>>,
-    /// Who ends when room runs out.
+    /// Which instances and ghosts end when memory runs out.
     pub relief: Box<dyn Policy<ReliefFacts>>,
-    /// Which images go.
+    /// Which images are removed.
     pub reclaim: Box<dyn Policy<ReclaimFacts>>,
 }
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documents_have_them_all() {
+    fn all_settings_are_documented() {
         let documents = include_str!("../../../../docs/reference/settings.md");
         let others = Settings {
             tiering: Tiering::Always(Always::default()),

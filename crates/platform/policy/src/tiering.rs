@@ -1,47 +1,47 @@
 //! In which tier the memory of a function's next instances lives (CXLfork §5).
 //!
-//! Migrate on write shares most and is where every function begins. What is read from the pool is
-//! read at the pool's latency, though, so a function that comes near its objective gets local copies
-//! of its hot pages (hybrid), as long as there is memory for them, and as long as making them does not
-//! itself use up the bandwidth of the pool.
+//! Each function begins with migrate on write, which shares most. Reads from the pool have the
+//! pool's latency, so a function that comes near its objective gets local copies of its hot pages
+//! (hybrid): as long as memory is free, and as long as making copies does not use up the pool's
+//! bandwidth.
 
 use farfork_types::Tiering;
 use serde::{Deserialize, Serialize};
 
 use crate::{Decision, Facts, Memory, Policy};
 
-/// What is known of a function when an instance of it is about to start.
+/// Facts about a function of which an instance is about to start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TieringFacts {
-    /// What its last instances were started under.
+    /// The tiering policy of its last instances.
     pub current: Tiering,
     /// Its recent latency.
     pub latency: Latency,
-    /// What its owner has declared.
+    /// The objective that its owner has declared.
     pub objective: Objective,
     /// Memory of the node.
     pub memory: Memory,
-    /// Share of the pool's bandwidth in use, in thousandths; nothing if it is not measured.
+    /// Share of the pool's bandwidth in use, in thousandths, if measured.
     pub pool_busy_permille: Option<u64>,
 }
 
 /// Latency of recent calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// How many calls these are figures of.
+    /// Number of calls.
     pub calls: u64,
     /// Their mean, in microseconds.
     pub mean_us: u64,
-    /// Their 99th percentile, in microseconds.
+    /// Their P99, in microseconds.
     pub p99_us: u64,
 }
 
-/// A service-level objective; a figure that is not declared is none.
+/// A service-level objective; `None` where nothing is declared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objective {
     /// Mean latency, in microseconds.
     pub mean_us: Option<u64>,
-    /// 99th percentile of latency, in microseconds.
+    /// P99 of latency, in microseconds.
     pub p99_us: Option<u64>,
 }
 
@@ -50,17 +50,17 @@ impl Facts for TieringFacts {
     const QUESTION: &'static str = "tiering";
 }
 
-/// Always the same.
+/// Always the same tiering policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Always {
-    /// What.
+    /// The tiering policy.
     pub tiering: Tiering,
 }
 
 impl Policy<TieringFacts> for Always {
     fn decide(&self, _facts: &TieringFacts) -> Decision<Tiering> {
-        Decision::new(self.tiering, "the only one by setting")
+        Decision::new(self.tiering, "fixed by the settings")
     }
 }
 
@@ -74,9 +74,9 @@ pub struct ByObjective {
     pub high_memory_permille: u64,
     /// Share of the pool's bandwidth from which no function gets local copies.
     pub pool_busy_permille: u64,
-    /// How far below those marks functions begin to get them, so that they do not change to and fro.
+    /// How far below those marks functions begin to get local copies, so that they do not flap.
     pub slack_permille: u64,
-    /// Calls that latency has to be known of.
+    /// Calls whose latency must be known.
     pub least_calls: u64,
 }
 
@@ -93,7 +93,7 @@ impl Default for ByObjective {
 }
 
 impl ByObjective {
-    /// Why nobody may have local copies, with `slack` below the marks.
+    /// Why no function may get local copies, with marks lowered by `slack`.
     fn obstacle(&self, facts: &TieringFacts, slack: u64) -> Option<String> {
         let used = facts.memory.used_permille();
         let high = self.high_memory_permille.saturating_sub(slack);
@@ -106,10 +106,10 @@ impl ByObjective {
             .then(|| format!("{busy} ‰ of the pool's bandwidth are in use, the mark is {mark} ‰"))
     }
 
-    /// Which objective latency is near to, in words.
+    /// The objective that latency is near, in words.
     fn near(&self, facts: &TieringFacts) -> Option<String> {
         let Latency { calls, mean_us, p99_us } = facts.latency;
-        let of = |name: &str, seen_us: u64, objective_us: Option<u64>| {
+        let near = |name: &str, seen_us: u64, objective_us: Option<u64>| {
             let objective_us = objective_us?;
             let is_near = u128::from(seen_us) * 1000
                 >= u128::from(objective_us) * u128::from(self.near_permille);
@@ -120,8 +120,8 @@ impl ByObjective {
         if calls < self.least_calls {
             return None;
         }
-        of("p99", p99_us, facts.objective.p99_us)
-            .or_else(|| of("mean", mean_us, facts.objective.mean_us))
+        near("P99", p99_us, facts.objective.p99_us)
+            .or_else(|| near("mean", mean_us, facts.objective.mean_us))
     }
 }
 
@@ -131,12 +131,12 @@ impl Policy<TieringFacts> for ByObjective {
         let slack = if is_hybrid { 0 } else { self.slack_permille };
         match (self.obstacle(facts, slack), self.near(facts)) {
             (Some(obstacle), _) if is_hybrid => Decision::new(Tiering::Mow, obstacle),
-            (None, _) if is_hybrid => Decision::new(Tiering::Hybrid, "it needed local copies"),
+            (None, _) if is_hybrid => Decision::new(Tiering::Hybrid, "it keeps its local copies"),
             (Some(obstacle), Some(near)) => {
                 Decision::new(Tiering::Mow, format!("{near}, but {obstacle}"))
             }
             (None, Some(near)) => Decision::new(Tiering::Hybrid, near),
-            (_, None) => Decision::new(Tiering::Mow, "no objective of it is near"),
+            (_, None) => Decision::new(Tiering::Mow, "its latency is not near an objective"),
         }
     }
 }
@@ -178,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn few_calls_decide_nothing() {
+    fn too_few_calls_do_not_promote() {
         let latency = Latency { calls: 31, ..facts().latency };
         assert_eq!(chosen(&TieringFacts { latency, ..facts() }), Tiering::Mow);
     }
 
     #[test]
-    fn nobody_is_promoted_above_the_high_memory_mark() {
+    fn no_function_is_promoted_above_the_high_memory_mark() {
         for (used_bytes, expected) in
             [(84, Tiering::Hybrid), (85, Tiering::Mow), (99, Tiering::Mow), (200, Tiering::Mow)]
         {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_promoted_stays_so_until_a_mark_is_reached_in_earnest() {
+    fn a_promoted_function_stays_promoted_until_a_mark_is_reached() {
         let hybrid = TieringFacts { current: Tiering::Hybrid, ..facts() };
         let calm = Latency { p99_us: 10, mean_us: 10, ..hybrid.latency };
         assert_eq!(chosen(&TieringFacts { latency: calm, ..hybrid.clone() }), Tiering::Hybrid);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_pool_is_given_no_copies_to_make() {
+    fn no_function_is_promoted_while_the_pool_is_busy() {
         for (busy, expected) in [(749, Tiering::Hybrid), (750, Tiering::Mow)] {
             let facts = TieringFacts { pool_busy_permille: Some(busy), ..facts() };
             assert_eq!(chosen(&facts), expected, "{busy}");

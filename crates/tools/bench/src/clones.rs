@@ -23,10 +23,10 @@ pub fn phase_metric(phase: &str) -> &'static str {
     }
 }
 
-/// Ends a clone and waits until it has gone.
+/// Kills a clone and waits until its process has disappeared.
 pub fn end(clone: StartedClone, testbed: &Testbed) -> Result<(), BenchError> {
     let pid = clone.running.pid;
-    // One that has ended by itself has been waited for by then.
+    // A clone that has exited by itself is unknown to the agent by now.
     let _ = Client::connect(&testbed.node)?.kill(pid, Signal::SIGKILL as i32);
     clone.client.ended()?;
     usage::await_end(pid);

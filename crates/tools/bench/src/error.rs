@@ -1,4 +1,4 @@
-//! Why a benchmark could not be run.
+//! Why a benchmark failed.
 
 use farfork_sys::words;
 use std::io;
@@ -9,59 +9,61 @@ use farfork_image::error::ImageError;
 use farfork_node::NodeError;
 use farfork_pool::PoolError;
 
-/// Why a benchmark could not be run to its end. What it had started is gone.
+/// Why a benchmark failed. What it had started has been killed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The machine lacks something.
     #[error("cannot {doing}: {reason}; {remedy}")]
     Lacking {
-        /// In doing what.
+        /// What could not be done.
         doing: String,
-        /// Why.
+        /// Why not.
         reason: String,
         /// What the user can do.
         remedy: &'static str,
     },
-    /// There is no such subject.
-    #[error("there is nothing called {unknown} to measure; there are {known}")]
+    /// No such subject.
+    #[error("unknown subject {unknown}; the subjects are {known}")]
     Unknown {
-        /// What was asked for.
+        /// The name that was given.
         unknown: String,
-        /// All that there is.
+        /// All subjects.
         known: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot {doing} {}: {}", path.display(), words::of(.source))]
     Io {
-        /// In doing what.
+        /// What could not be done.
         doing: &'static str,
-        /// To what.
+        /// To which file.
         path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
     },
     /// A trace of calls cannot be read.
-    #[error("cannot read calls from {}: {reason}", path.display())]
+    #[error("cannot read the trace {}: {reason}", path.display())]
     Trace {
-        /// Its file.
+        /// The file.
         path: PathBuf,
         /// Why not.
         reason: String,
     },
-    /// The platform does not do what it was asked.
-    #[error("the platform, {doing}: {reason}")]
+    /// The platform did not do what it was asked.
+    #[error("the platform failed while {doing}: {reason}")]
     Platform {
-        /// While doing what.
+        /// What it was doing.
         doing: String,
-        /// What is wrong.
+        /// Why.
         reason: String,
     },
     /// A subject gave no answer, or a wrong one.
-    #[error("{case}: {reason}; figures of a process that answers wrongly would mean nothing")]
+    #[error(
+        "wrong or missing answer of {case}: {reason}; the benchmark stops, its figures would mean nothing"
+    )]
     Answer {
-        /// Subject and way to start it.
+        /// Subject and how it was started.
         case: String,
-        /// What was wrong.
+        /// What is wrong.
         reason: String,
     },
     /// The pool could not be used.
@@ -78,7 +80,7 @@ pub enum BenchError {
     Checkpoint(#[from] CheckpointError),
 }
 
-/// Names what was being done to what.
+/// An error of a system call, with what it was for.
 pub(crate) fn io(
     doing: &'static str,
     path: impl Into<PathBuf>,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::protocol::{Answerer, Protocol};
 
-/// How long a subject may take to answer; a cold start of the largest takes seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Limit of an answer. A cold start of the largest subject takes seconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `CLOCK_MONOTONIC`, in nanoseconds.
 pub fn now_ns() -> u64 {
@@ -22,7 +22,7 @@ pub fn us_since(start_ns: u64) -> f64 {
     now_ns().saturating_sub(start_ns) as f64 / 1000.0
 }
 
-/// Makes a socket that listens at `path`.
+/// Creates a socket that listens at `path`.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     let _ = std::fs::remove_file(path);
     Ok(UnixListener::bind(path)?.into())
@@ -39,11 +39,11 @@ impl Connection {
     /// Connects to a listening socket.
     pub fn open(path: &Path) -> io::Result<Connection> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Connection { stream, answer: Vec::with_capacity(1 << 16) })
     }
 
-    /// Makes a socket that listens at `path`, for a process yet to be started, and connects.
+    /// Creates a socket that listens at `path`, for a process yet to be started, and connects to it.
     pub fn with_listener(path: &Path) -> io::Result<(OwnedFd, Connection)> {
         let listener = listen(path)?;
         Ok((listener, Connection::open(path)?))
@@ -59,12 +59,12 @@ impl Connection {
         self.send_bytes(&protocol.request(number, answerer))
     }
 
-    /// Sends what is no numbered request.
+    /// Sends bytes that are not a numbered request.
     pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
-    /// Waits for a complete answer, which [`Connection::answer`] then shows.
+    /// Waits for a complete answer, which [`Connection::answer`] then returns.
     pub fn receive(&mut self, protocol: &dyn Protocol) -> io::Result<()> {
         self.answer.clear();
         let mut part = [0; 1 << 14];

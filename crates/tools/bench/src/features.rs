@@ -1,13 +1,13 @@
-//! What each kind of thing costs a restore, and where the time of a process with many of them goes:
-//! `farfork bench features`.
+//! The cost of each kind of descriptor, thread and mapping in a restore, and the phases of restoring a
+//! process with many of them: `farfork bench features`.
 //!
 //! ```text
 //!  set up   for each kind: a process with N of them, one with 2 N; one with many of several kinds
 //!  rounds   for each kind: clone of the first │ clone of the second ─► difference / N
 //!           the process with many: clone ─► its phases
 //! ```
-//! Invariants: both processes of a kind are cloned one right after the other, so that what slows
-//! down one round slows down both; between two clones the first has gone and a pause passes.
+//! Invariants: both processes of a kind are cloned one right after the other, so that noise of a round
+//! slows down both. Before the second clone starts, the first has disappeared and a pause has passed.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -34,7 +34,7 @@ use crate::{Options, progress};
 const SOURCE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../bench/programs/features.c"));
 
-/// Kinds as the program knows them, in words, and how many the smaller process has.
+/// Kinds: argument of the program, name in reports, and count of the smaller process.
 const KINDS: [(&str, &str, u32); 24] = [
     ("thread", "thread", 32),
     ("anonymous", "anonymous mapping", 250),
@@ -61,7 +61,7 @@ const KINDS: [(&str, &str, u32); 24] = [
     ("fanotify", "fanotify group with one mark", 16),
     ("aio", "context of Linux AIO", 64),
 ];
-/// The process with many: about 500 mappings, 64 threads and 1,000 descriptors.
+/// The process with many things: about 500 mappings, 64 threads and 1,000 descriptors.
 const MANY: [(&str, u32); 9] = [
     ("thread", 63),
     ("anonymous", 200),
@@ -78,7 +78,7 @@ const POOL_BYTES: u64 = 1 << 30;
 const PAUSE: Duration = Duration::from_millis(3);
 const PER_ONE: &str = "restore time of one more";
 
-/// A process and its image. Dropped, the process ends.
+/// A process and its image. Dropped, it kills the process.
 struct Warm {
     process: Child,
     cid: Cid,
@@ -93,7 +93,7 @@ impl Drop for Warm {
 
 /// A kind and its two processes.
 struct Pair {
-    words: &'static str,
+    name: &'static str,
     count: u32,
     once: Warm,
     twice: Warm,
@@ -109,10 +109,10 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     progress("starting a process with many things, checkpointing it");
     let many = start(&MANY)?;
     let mut pairs = Vec::new();
-    for (kind, words, count) in KINDS {
-        progress(&format!("starting processes with {count} and {} of: {words}", 2 * count));
+    for (kind, name, count) in KINDS {
+        progress(&format!("starting processes with {count} and {} of: {name}", 2 * count));
         let (once, twice) = (start(&[(kind, count)])?, start(&[(kind, 2 * count)])?);
-        pairs.push(Pair { words, count, once, twice });
+        pairs.push(Pair { name, count, once, twice });
     }
     let mut samples = Samples::default();
     let mut uncounted = Samples::default();
@@ -131,14 +131,14 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         goals: Vec::new(),
         rows: samples.rows(),
         notes: vec![
-            "Mappings of one kind lie apart and have one page with content each. Descriptors that \
-             come in pairs count as one."
+            "Mappings of one kind are not adjacent, and each has one page with content. A pair of \
+             descriptors counts as one."
                 .to_owned(),
         ],
     })
 }
 
-/// Starts a process that has these things and checkpoints it.
+/// Starts a process with these things and checkpoints it.
 fn warm(testbed: &Testbed, program: &Path, things: &[(&str, u32)]) -> Result<Warm, BenchError> {
     let directory = program.with_file_name("");
     let mut command = Command::new(program);
@@ -152,15 +152,15 @@ fn warm(testbed: &Testbed, program: &Path, things: &[(&str, u32)]) -> Result<War
         let _ = process.wait();
         return Err(BenchError::Lacking {
             doing: format!("start a process with {things:?}"),
-            reason: "it ended before it was ready".to_owned(),
+            reason: "it exited before it was ready".to_owned(),
             remedy: "raise the limit of open files, and fs.inotify.max_user_instances",
         });
     }
     let pid = process.id() as i32;
-    // From here on, dropping ends the process.
+    // From here on, an error kills the process.
     let mut warm = Warm { process, cid: Cid::default() };
     let target = Target::Process(pid);
-    // It has submitted nothing.
+    // The program submits no requests.
     let terms = Terms { aio_is_idle: true, ..Terms::default() };
     let made = checkpoint(testbed.pool(), target, terms, &mut |_, _| {})?;
     warm.cid = made.cid;
@@ -184,9 +184,9 @@ fn one_round(
     for pair in pairs {
         let [once, twice] = [&pair.once, &pair.twice].map(|warm| time(testbed, warm));
         let (once, twice) = (once?, twice?);
-        samples.add(pair.words, PER_ONE, "us", (twice - once) / f64::from(pair.count));
-        samples.add(&format!("{} {}", pair.count, pair.words), RESTORE, "us", once);
-        samples.add(&format!("{} {}", 2 * pair.count, pair.words), RESTORE, "us", twice);
+        samples.add(pair.name, PER_ONE, "us", (twice - once) / f64::from(pair.count));
+        samples.add(&format!("{} {}", pair.count, pair.name), RESTORE, "us", once);
+        samples.add(&format!("{} {}", 2 * pair.count, pair.name), RESTORE, "us", twice);
     }
     Ok(())
 }

@@ -1,52 +1,52 @@
-//! What was aimed at, and whether it was reached.
+//! Goals, and whether they were met.
 
 use serde::Serialize;
 
 use crate::stats::{Interval, median, median_interval, ratio};
 
-/// A goal held against what was measured. Values above the limit miss it.
+/// A goal and the measured value. Values above the limit miss it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Goal {
-    /// What was aimed at, for which subject.
+    /// Subject and metric.
     pub goal: String,
     /// The limit.
     pub limit: f64,
-    /// What was measured.
+    /// The measured value.
     pub value: Option<f64>,
-    /// Its 95 % interval; an end that is `null` in JSON is unbounded.
+    /// Its 95 % interval. An end that is `null` in JSON is unbounded.
     pub ci: Option<[f64; 2]>,
-    /// Whether it was reached.
+    /// Whether the goal was met.
     pub verdict: Verdict,
 }
 
-/// Whether a goal was reached.
+/// Whether a goal was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The whole interval is on the right side.
+    /// The whole interval is at or below the limit.
     Met,
-    /// The whole interval is on the wrong side.
+    /// The whole interval is above the limit.
     Missed,
     /// The interval straddles the limit, or there is none.
     Undecided,
 }
 
 impl Goal {
-    /// The median of `values` is to be at most `limit`.
+    /// Goal: the median of `values` is at most `limit`.
     pub fn median(goal: String, limit: f64, values: &[f64]) -> Goal {
         let value = Some(median(values)).filter(|value| value.is_finite());
-        Goal::of(goal, limit, value, median_interval(values))
+        Goal::judged(goal, limit, value, median_interval(values))
     }
 
-    /// The median of `values` is to be at most `limit` times the median of `others`.
+    /// Goal: the median of `values` is at most `limit` times the median of `others`.
     pub fn ratio(goal: String, limit: f64, values: &[f64], others: &[f64]) -> Goal {
         match ratio(values, others) {
-            Some((value, interval)) => Goal::of(goal, limit, Some(value), interval),
-            None => Goal::of(goal, limit, None, None),
+            Some((value, interval)) => Goal::judged(goal, limit, Some(value), interval),
+            None => Goal::judged(goal, limit, None, None),
         }
     }
 
-    fn of(goal: String, limit: f64, value: Option<f64>, interval: Option<Interval>) -> Goal {
+    fn judged(goal: String, limit: f64, value: Option<f64>, interval: Option<Interval>) -> Goal {
         let verdict = match interval {
             Some(interval) if interval.high <= limit => Verdict::Met,
             Some(interval) if interval.low > limit => Verdict::Missed,
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_judged_by_their_ratio() {
+    fn a_ratio_of_medians_is_judged() {
         let goal = |share| Goal::ratio("memory".to_owned(), 0.1, &[share; 8], &[1.0; 8]).verdict;
         assert_eq!((goal(0.05), goal(0.2)), (Verdict::Met, Verdict::Missed));
     }

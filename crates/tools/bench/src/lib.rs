@@ -1,13 +1,13 @@
-//! Benchmarks of farfork against what one would do without it.
+//! Benchmarks of farfork against the alternatives: cold starts, forks, CRIU, warm processes.
 //!
 //! ```text
 //!  fork, tiering, porter, … ─► samples ── stats ──► rows ┐
 //!    │   └─► cases                        goals ◄────────┴─► report
 //!  testbed (pool, agent, cgroup)   subject (processes, their protocol)
 //! ```
-//! Invariants of every benchmark: what is compared runs interleaved in one run; every answer is
-//! checked and a wrong one ends the run; what could not be measured has a row that says why; a
-//! goal is judged by the whole interval of what was measured.
+//! Invariants of every benchmark: compared cases run interleaved in one run. Every answer is checked,
+//! and a wrong one ends the run. A case that could not be measured has a row with the reason. A goal is
+//! judged by the whole interval of the measured value.
 
 mod cases;
 mod clones;
@@ -19,6 +19,7 @@ mod goals;
 mod latency;
 mod machine;
 mod porter;
+mod program;
 mod protocol;
 mod report;
 mod samples;
@@ -33,12 +34,12 @@ pub use goals::{Goal, Verdict};
 pub use report::Report;
 pub use samples::Row;
 
-/// How a benchmark is run.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Few rounds: enough to see that everything works, and too few to decide much.
+    /// Few rounds: enough to show that everything works, too few to decide much.
     pub quick: bool,
-    /// Names of subjects, of which nothing else is measured; all of them without any.
+    /// The only subjects to measure. Empty: all.
     pub only: Vec<String>,
 }
 
@@ -48,7 +49,7 @@ impl Options {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
 
-    /// Refuses names of which there is no subject.
+    /// Refuses unknown subjects.
     fn check(&self, names: &[&str]) -> Result<(), BenchError> {
         let unknown = self.only.iter().find(|only| !names.contains(&only.as_str()));
         unknown.map_or(Ok(()), |unknown| {
@@ -58,22 +59,22 @@ impl Options {
     }
 }
 
-/// What can be run.
+/// All benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Benchmark {
     /// Cold start, local fork and clone.
     Fork,
-    /// What each kind of thing costs a restore.
+    /// The cost of each kind of descriptor, thread and mapping in a restore.
     Features,
-    /// Ghosts, and where pages lie, on the papers' functions.
+    /// Tiering policies and ghosts, on the papers' functions.
     Tiering,
     /// The autoscaler under bursts of calls.
     Porter,
-    /// The same, with what a slow pool would add to calls.
+    /// The same with a modelled slow pool.
     PorterSlowPool,
-    /// What the gateway adds to a call, and functions that nobody calls.
+    /// The overhead of the gateway, and the memory of functions without calls.
     Gateway,
-    /// What a slow pool would cost.
+    /// The modelled cost of a slow pool.
     Latency,
 }
 
@@ -90,7 +91,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
     }
 }
 
-/// Tells people how far it is.
+/// Prints the progress.
 fn progress(what: &str) {
     eprintln!("{what}");
 }

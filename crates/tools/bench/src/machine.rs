@@ -4,7 +4,7 @@ use std::fs;
 
 use serde::Serialize;
 
-/// What somebody needs to know to compare figures.
+/// What a reader needs for comparing figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Model of the processor.
@@ -19,12 +19,12 @@ pub struct Machine {
     pub load: [f64; 3],
     /// Transparent huge pages of anonymous memory: `always`, `madvise` or `never`.
     pub huge_pages: String,
-    /// The hypervisor, if there is one, else empty.
+    /// The hypervisor. Empty if there is none.
     pub virtualised: String,
 }
 
 impl Machine {
-    /// Looks at this machine.
+    /// Describes this machine.
     pub fn this() -> Machine {
         let cpuinfo = read("/proc/cpuinfo");
         let is_guest = cpuinfo.lines().any(|l| l.starts_with("flags") && l.contains(" hypervisor"));
@@ -50,7 +50,7 @@ impl Machine {
     }
 }
 
-/// Bytes of memory that can be had without swapping.
+/// Bytes of memory that are available without swapping.
 pub fn available_bytes() -> u64 {
     farfork_sys::proc::available_bytes().unwrap_or(0)
 }

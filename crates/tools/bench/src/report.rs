@@ -1,4 +1,4 @@
-//! What a benchmark ends with.
+//! The report of a benchmark.
 
 use std::fmt::Write;
 
@@ -11,24 +11,24 @@ use crate::samples::Row;
 /// One run of one benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Its name.
+    /// Name of the benchmark.
     pub benchmark: &'static str,
-    /// Whether it was a short run, good for trying out and not for citing.
+    /// Whether it was a quick run, whose figures are not for citing.
     pub quick: bool,
-    /// What it ran on.
+    /// The machine that it ran on.
     pub machine: Machine,
     /// Version of farfork.
     pub version: &'static str,
     /// What was measured.
     pub rows: Vec<Row>,
-    /// What was aimed at.
+    /// The goals, judged.
     pub goals: Vec<Goal>,
-    /// What a reader must know of the whole.
+    /// What a reader must know about the whole run.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// For people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n\n", self.machine.sentence());
         for row in &self.rows {

@@ -1,10 +1,10 @@
-//! What was measured, case by case, until it becomes the rows of a report.
+//! The measured values, by case and metric. They become the rows of a report.
 
 use serde::Serialize;
 
 use crate::stats::{median, median_interval};
 
-/// Everything one benchmark has measured, in the order of its first appearance.
+/// All values of one benchmark. Series are in the order of their first value.
 #[derive(Debug, Default)]
 pub struct Samples {
     series: Vec<Series>,
@@ -19,14 +19,14 @@ struct Series {
     note: Option<String>,
 }
 
-/// A row of a report. Figures are absent where nothing was measured; `note` says why.
+/// A row of a report. Without values, the figures are absent and `note` says why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Subject and way to start it, as `c-400M/clone`.
+    /// Subject and how it was started, e.g. `c-400M/clone`.
     pub case: String,
     /// What was measured.
     pub metric: &'static str,
-    /// In which unit.
+    /// Its unit.
     pub unit: &'static str,
     /// Median.
     pub median: Option<f64>,
@@ -40,7 +40,7 @@ pub struct Row {
     pub ci_low: Option<f64>,
     /// Its upper end.
     pub ci_high: Option<f64>,
-    /// What a reader must know.
+    /// What a reader must know about the row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -51,12 +51,12 @@ impl Samples {
         self.series(case, metric, unit).values.push(value);
     }
 
-    /// Says why something was not measured, or what is special about it.
+    /// Adds a note: why a case was not measured, or what is special about it.
     pub fn note(&mut self, case: &str, metric: &'static str, unit: &'static str, note: &str) {
         self.series(case, metric, unit).note = Some(note.to_owned());
     }
 
-    /// The values of a series, empty if there is none.
+    /// The values of a series. Empty if there is none.
     pub fn values(&self, case: &str, metric: &str) -> &[f64] {
         let found = self.series.iter().find(|s| s.case == case && s.metric == metric);
         found.map_or(&[], |series| &series.values)

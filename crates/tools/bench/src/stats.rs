@@ -1,8 +1,8 @@
-//! Medians, and how sure one may be of them.
+//! Medians, percentiles and confidence intervals.
 
 /// Resamples of a bootstrap.
 const RESAMPLES: usize = 4000;
-/// Share of resamples, or coverage of an order statistic, that an interval leaves out.
+/// Share of resamples, or coverage of an order statistic, outside of an interval.
 const OUTSIDE: f64 = 0.05;
 
 /// An interval that holds the true value with 95 % confidence.
@@ -14,7 +14,7 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The median; of an even number of values the mean of the middle two. NaN of none.
+/// The median. For an even number of values, the mean of the middle two. NaN without values.
 pub fn median(values: &[f64]) -> f64 {
     let sorted = sorted(values);
     let middle = sorted.len() / 2;
@@ -25,7 +25,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The least value that so many of a hundred do not exceed. NaN of none.
+/// The percentile `share`: the smallest value that `share` of 100 values do not exceed. NaN without
+/// values.
 pub fn percentile(values: &[f64], share: usize) -> f64 {
     let sorted = sorted(values);
     let rank = (sorted.len() * share).div_ceil(100).max(1);
@@ -38,8 +39,8 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The 95 % interval of the median between two order statistics. It assumes nothing of the
-/// distribution; there is none below six values.
+/// The 95 % interval of the median between two order statistics. It assumes nothing about the
+/// distribution. Fewer than six values have none.
 pub fn median_interval(values: &[f64]) -> Option<Interval> {
     let rank = lower_rank(values.len())?;
     let sorted = sorted(values);
@@ -49,7 +50,7 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
 /// The largest `k` for which the median lies between the `k`-th value from either end with 95 %
 /// confidence: twice the chance of at most `k` heads in `n` throws stays under 5 %.
 fn lower_rank(n: usize) -> Option<usize> {
-    // Of exactly k heads, as its logarithm: of many throws it is less than any number but zero.
+    // The logarithm of the chance of exactly k heads: the chance itself underflows for many throws.
     let mut chance = n as f64 * 0.5f64.ln();
     let mut tail = 0.0;
     let mut found = None;
@@ -86,7 +87,7 @@ pub fn ratio(numerators: &[f64], denominators: &[f64]) -> Option<(f64, Option<In
     Some((value, Some(Interval { low: ratios[out], high: ratios[RESAMPLES - 1 - out] })))
 }
 
-/// What is not above zero is no cost that another could be a share of.
+/// A denominator that is not above zero has no shares.
 fn quotient(numerator: f64, denominator: f64) -> f64 {
     match (numerator > 0.0, denominator > 0.0) {
         (_, true) => numerator / denominator,
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn no_share_is_taken_of_a_cost_that_is_not_there() {
+    fn a_cost_of_zero_has_no_shares() {
         assert_eq!(ratio(&[1.0], &[0.0]), Some((f64::INFINITY, None)));
         assert_eq!(ratio(&[-1.0], &[-2.0]), Some((1.0, None)));
         assert_eq!(ratio(&[-1.0], &[2.0]), Some((-0.5, None)));

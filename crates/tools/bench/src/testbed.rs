@@ -1,4 +1,4 @@
-//! Where a benchmark runs: a directory, a pool on huge pages and an agent, all its own.
+//! Where a benchmark runs: its own directory, pool on huge pages, and agent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,33 +17,33 @@ use tempfile::TempDir;
 
 use crate::error::{BenchError, io};
 
-/// How long the agent may take to listen.
-const AGENT_PATIENCE: Duration = Duration::from_secs(10);
+/// Limit of the agent's start.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A directory, and in it a pool on huge pages. Dropped, both go.
+/// A directory with a pool on huge pages. Dropped, it removes both.
 #[derive(Debug)]
-pub struct Place {
+pub struct TempPool {
     /// The pool.
     pub pool: Pool,
     mounted: Mounted,
 }
 
-/// A tmpfs on huge pages in a directory of its own.
+/// A tmpfs with huge pages in a directory of its own.
 #[derive(Debug)]
 struct Mounted {
     at: PathBuf,
     directory: TempDir,
 }
 
-/// Everything that a benchmark needs around its subjects. Dropped, all of it goes.
+/// Pool and agent for the subjects of a benchmark. Dropped, it removes them.
 #[derive(Debug)]
 pub struct Testbed {
     /// The agent's name.
     pub node: String,
-    /// The agent's memory cgroup, where there is one.
+    /// The agent's memory cgroup, if one could be created.
     pub cgroup: Option<OwnGroup>,
     agent: Child,
-    place: Place,
+    place: TempPool,
 }
 
 impl Mounted {
@@ -61,23 +61,23 @@ impl Drop for Mounted {
     }
 }
 
-impl Drop for Place {
+impl Drop for TempPool {
     fn drop(&mut self) {
-        // Pools have cgroups, which outlive the memory that is charged to them.
+        // A pool has a cgroup, which stays when the pool's file is merely deleted.
         for entry in fs::read_dir(&self.mounted.at).into_iter().flatten().flatten() {
-            // Sockets are none.
+            // Fails for sockets.
             let _ = Pool::destroy_used(&entry.path());
         }
     }
 }
 
-impl Place {
-    /// Makes a pool of `pool_bytes` in a new directory.
-    pub fn new(pool_bytes: u64) -> Result<Place, BenchError> {
+impl TempPool {
+    /// Creates a pool of `pool_bytes` in a new directory.
+    pub fn new(pool_bytes: u64) -> Result<TempPool, BenchError> {
         if !rustix::process::geteuid().is_root() {
             return Err(BenchError::Lacking {
                 doing: "run a benchmark".to_owned(),
-                reason: "a pool on huge pages is mounted and PID namespaces are made".to_owned(),
+                reason: "it mounts a pool with huge pages and creates PID namespaces".to_owned(),
                 remedy: "run it as root",
             });
         }
@@ -86,7 +86,7 @@ impl Place {
         let bytes = align_up(pool_bytes, CHUNK_BYTES);
         let mounted = Mounted::new(directory, bytes + (16 << 20))?;
         let pool = Pool::create(&mounted.at.join("pool"), bytes)?;
-        Ok(Place { pool, mounted })
+        Ok(TempPool { pool, mounted })
     }
 
     /// A path for a socket or a program.
@@ -96,9 +96,9 @@ impl Place {
 }
 
 impl Testbed {
-    /// Makes a pool of `pool_bytes` and starts an agent, a child of this process.
+    /// Creates a pool of `pool_bytes` and starts an agent, a child of this process.
     pub fn new(pool_bytes: u64) -> Result<Testbed, BenchError> {
-        let place = Place::new(pool_bytes)?;
+        let place = TempPool::new(pool_bytes)?;
         let node = format!("bench-{}", std::process::id());
         let cgroup = OwnGroup::make(&format!("farfork-{node}")).ok();
         let agent = start_agent(&node, cgroup.as_ref())?;
@@ -115,16 +115,15 @@ impl Testbed {
         self.place.path(name)
     }
 
-    /// A path for a socket, in memory: where files have just been deleted, ext4 takes the longer to
-    /// make one the more there were.
+    /// A path for a socket, on the tmpfs: after many deletions, ext4 takes longer to create a file.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.place.mounted.at.join(name)
     }
 }
 
-/// Starts this program as the agent, inside the cgroup from its first moment on.
+/// Starts farfork as the agent. The shell enters the cgroup first, so that all its memory is charged.
 fn start_agent(node: &str, cgroup: Option<&OwnGroup>) -> Result<Child, BenchError> {
-    let program = std::env::current_exe().map_err(io("find", "this program"))?;
+    let program = crate::program::farfork()?;
     let entrance = cgroup.map_or(PathBuf::from("/dev/null"), |group| group.entrance());
     let mut command = Command::new("sh");
     command.args(["-c", "echo $$ >\"$1\"; shift; exec \"$@\"", "sh"]);
@@ -146,7 +145,7 @@ fn await_agent(node: &str) -> Result<(), BenchError> {
     loop {
         match Client::connect(node) {
             Ok(_) => return Ok(()),
-            Err(error) if begun.elapsed() > AGENT_PATIENCE => return Err(error.into()),
+            Err(error) if begun.elapsed() > AGENT_TIMEOUT => return Err(error.into()),
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     }

@@ -13,13 +13,13 @@ pub struct Usage {
     pub private: u64,
     /// Page tables.
     pub page_tables: u64,
-    /// All that is mapped and present.
+    /// All memory that is mapped and present.
     pub resident: u64,
-    /// Page faults so far; a count.
+    /// Number of minor page faults so far.
     pub faults: u64,
 }
 
-/// Looks at a process that lives.
+/// Reads the usage of a process. All zeros if it is dead.
 pub fn of(pid: i32) -> Usage {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let (rollup, status) = (read("smaps_rollup"), read("status"));
@@ -32,7 +32,7 @@ pub fn of(pid: i32) -> Usage {
     }
 }
 
-/// Bytes of anonymous memory that a process shares with what it was forked from: part of
+/// Bytes of anonymous memory that a process shares with the process it was forked from: a part of
 /// [`Usage::anonymous`].
 pub fn shared_anonymous(pid: i32) -> u64 {
     of_shared_anonymous(&fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default())
@@ -65,7 +65,7 @@ pub fn parent_of(pid: i32) -> Option<i32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// Waits until a process has gone, its memory with it.
+/// Waits until a process has disappeared, and its memory with it.
 pub fn await_end(pid: i32) {
     let begun = Instant::now();
     let path = format!("/proc/{pid}");

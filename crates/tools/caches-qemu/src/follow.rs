@@ -1,4 +1,4 @@
-//! The observer, and what emulated threads tell it.
+//! The observer, and the accesses of emulated threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,20 +6,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use farfork_caches::Observer;
 
 static OBSERVER: Mutex<Option<Observer>> = Mutex::new(None);
-/// Whether accesses mean anything now; most of what a process does is before.
+/// Whether accesses are recorded now. A process does most of its work before, without the lock.
 static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 
-/// The observer, which there is from its first order on.
+/// The observer. `None` before the first order.
 pub fn observer() -> MutexGuard<'static, Option<Observer>> {
     OBSERVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says whether accesses mean anything from now on.
+/// Sets whether accesses are recorded.
 pub fn follow(is_followed: bool) {
     IS_FOLLOWED.store(is_followed, Ordering::Release);
 }
 
-/// An emulated thread reads or writes.
+/// Records a read or write of an emulated thread.
 pub fn access(address: u64, bytes: u64, is_write: bool) {
     if IS_FOLLOWED.load(Ordering::Acquire)
         && let Some(observer) = &mut *observer()
@@ -28,7 +28,7 @@ pub fn access(address: u64, bytes: u64, is_write: bool) {
     }
 }
 
-/// An emulated thread executes what is in these lines.
+/// Records that an emulated thread executes these lines.
 pub fn fetch(first: u64, count: u64) {
     if IS_FOLLOWED.load(Ordering::Acquire)
         && let Some(observer) = &mut *observer()

@@ -1,4 +1,4 @@
-//! Orders, and what came of them.
+//! Executes orders.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -11,39 +11,39 @@ use nix::sys::signal::SigSet;
 
 use crate::follow;
 
-/// No page of a process lies beyond.
+/// End of the user addresses.
 const USER_END: u64 = 0x7fff_ffff_f000;
 
-/// Obeys who listens at `socket`, from now on, in a thread of its own.
-pub fn obey(socket: &str) -> io::Result<()> {
+/// Executes orders from `socket`, in a thread of its own.
+pub fn serve(socket: &str) -> io::Result<()> {
     let stream = UnixStream::connect(socket)?;
-    // Signals of the emulated process are its own threads' business.
+    // Signals of the emulated process must be delivered to its own threads.
     let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
     let thread = std::thread::Builder::new().name("orders".to_owned());
     let started = thread.spawn(move || {
-        // Who asked has gone: nobody wants to know any more.
-        let _ = serve(&stream);
+        // After an error the benchmark has closed the connection.
+        let _ = answer_all(&stream);
     });
     before.thread_set_mask()?;
     started.map(drop)
 }
 
-fn serve(stream: &UnixStream) -> io::Result<()> {
+fn answer_all(stream: &UnixStream) -> io::Result<()> {
     for line in BufReader::new(stream).lines() {
         let order: Order = serde_json::from_str(&line?)?;
-        let answer = serde_json::to_string(&done(order))?;
+        let answer = serde_json::to_string(&execute(order))?;
         writeln!(&*stream, "{answer}")?;
     }
     Ok(())
 }
 
-fn done(order: Order) -> Answer {
+fn execute(order: Order) -> Answer {
     let mut held = follow::observer();
     if let Order::Begin(sizes) = &order {
         *held = Some(Observer::new(sizes));
         return Ok(None);
     }
-    let observer = held.as_mut().ok_or("the first order has to be to begin")?;
+    let observer = held.as_mut().ok_or("invalid order: the first one must be Begin")?;
     match order {
         Order::Begin(_) => {}
         Order::Enter(phase) => {
@@ -51,8 +51,8 @@ fn done(order: Order) -> Answer {
             follow::follow(phase != Phase::Ignored);
         }
         Order::Checkpoint => {
-            let pages =
-                present().map_err(|error| format!("look at its pages: {}", words::of(&error)))?;
+            let pages = present()
+                .map_err(|error| format!("cannot read its pages: {}", words::of(&error)))?;
             observer.checkpoint(pages);
         }
         Order::ClearCaches => observer.clear_caches(),
@@ -61,7 +61,7 @@ fn done(order: Order) -> Answer {
     Ok(None)
 }
 
-/// Pages that are in memory. QEMU's own are among them, which the process does not know.
+/// The pages that are present, including QEMU's own.
 fn present() -> io::Result<Vec<u64>> {
     let pagemap = File::open("/proc/self/pagemap")?;
     let runs = pages_with_content(&pagemap, 0, USER_END)?;

@@ -1,4 +1,4 @@
-//! QEMU's plugin interface, as far as it is needed.
+//! The part of QEMU's plugin interface that is needed.
 #![allow(unsafe_code, reason = "QEMU calls this, and is called, by C's conventions")]
 #![allow(missing_debug_implementations)]
 
@@ -8,10 +8,10 @@ use farfork_caches::LINE_BYTES;
 
 use crate::follow;
 
-/// The plugin, to QEMU.
+/// QEMU's id of the plugin.
 pub type Id = u64;
 
-/// What is being translated, or an instruction of it: QEMU's own.
+/// A translated block or an instruction, owned by QEMU.
 #[repr(C)]
 struct Opaque {
     _private: [u8; 0],
@@ -21,7 +21,7 @@ type OnBlock = extern "C" fn(Id, *mut Opaque);
 type OnAccess = extern "C" fn(c_uint, u32, u64, *mut c_void);
 type OnExecution = extern "C" fn(c_uint, *mut c_void);
 
-/// A callback neither reads nor writes registers.
+/// Flag of callbacks that neither read nor write registers.
 const NO_REGISTERS: c_int = 0;
 const READS_AND_WRITES: c_int = 3;
 
@@ -48,12 +48,12 @@ unsafe extern "C" {
     fn qemu_plugin_mem_is_store(info: u32) -> bool;
 }
 
-/// The version of the interface that this is written for, which QEMU asks for.
+/// The version of the interface that the plugin uses. QEMU reads it.
 // SAFETY: QEMU alone has this name, and only reads an int by it.
 #[unsafe(no_mangle)]
 static qemu_plugin_version: c_int = 1;
 
-/// Called by QEMU before it begins. Whatever is not 0 ends it.
+/// Called by QEMU at its start. A result other than 0 ends QEMU.
 // SAFETY: QEMU alone has this name.
 #[unsafe(no_mangle)]
 extern "C" fn qemu_plugin_install(
@@ -70,13 +70,13 @@ extern "C" fn qemu_plugin_install(
     match crate::install(id, &options) {
         Ok(()) => 0,
         Err(reason) => {
-            eprintln!("farfork's plugin: {reason}");
+            eprintln!("farfork plugin for QEMU: {reason}");
             1
         }
     }
 }
 
-/// Has every block of code that is translated followed from now on.
+/// Follows every block of code that QEMU translates from now on.
 pub fn follow_blocks(id: Id) {
     // SAFETY: `id` came from QEMU, and `on_block` keeps to what such a callback may do.
     unsafe { qemu_plugin_register_vcpu_tb_trans_cb(id, on_block) };
@@ -84,20 +84,20 @@ pub fn follow_blocks(id: Id) {
 
 extern "C" fn on_block(_: Id, block: *mut Opaque) {
     // SAFETY: blocks and their instructions are valid while QEMU translates them, which is now;
-    // the callbacks take as data what is no address.
+    // the data of the callbacks is not dereferenced.
     unsafe {
         let count = qemu_plugin_tb_n_insns(block);
         let mut end = 0;
         for index in 0..count {
             let instruction = qemu_plugin_tb_get_insn(block, index);
             end = qemu_plugin_insn_vaddr(instruction) + qemu_plugin_insn_size(instruction) as u64;
-            // Asked for one kind alone, QEMU 7.2 calls for the other one, too.
+            // QEMU 7.2 calls for reads and writes even if only one of them was requested.
             let (kinds, data) = (READS_AND_WRITES, std::ptr::null_mut());
             qemu_plugin_register_vcpu_mem_cb(instruction, on_access, NO_REGISTERS, kinds, data);
         }
         if count > 0 {
             let begin = qemu_plugin_insn_vaddr(qemu_plugin_tb_get_insn(block, 0));
-            let lines = Lines::of(begin, end).packed();
+            let lines = Lines::of_block(begin, end).packed();
             qemu_plugin_register_vcpu_tb_exec_cb(block, on_execution, NO_REGISTERS, lines);
         }
     }
@@ -121,17 +121,17 @@ struct Lines {
     count: u64,
 }
 
-/// A block has few lines; the number of a line takes 41 bits.
+/// A block has few lines, and the number of a line has 41 bits.
 const COUNT_BITS: u32 = 16;
 
 impl Lines {
-    /// Those of a block.
-    fn of(begin: u64, end: u64) -> Lines {
+    /// The lines of a block.
+    fn of_block(begin: u64, end: u64) -> Lines {
         let first = begin / LINE_BYTES;
         Lines { first, count: end.saturating_sub(1) / LINE_BYTES - first + 1 }
     }
 
-    /// As the data of a callback, which QEMU only hands on.
+    /// The lines as data of a callback, which QEMU does not dereference.
     fn packed(&self) -> *mut c_void {
         std::ptr::without_provenance_mut((self.first << COUNT_BITS | self.count) as usize)
     }

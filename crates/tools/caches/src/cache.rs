@@ -1,44 +1,44 @@
-//! One level.
+//! One level of the caches.
 
 use serde::{Deserialize, Serialize};
 
-/// The unit that caches hold, and memory is read in.
+/// The unit of caches and of reads from memory.
 pub const LINE_BYTES: u64 = 64;
 
-/// How large a cache is, and how many places each line has in it.
+/// Size and associativity of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {
     /// Its size.
     pub bytes: u64,
-    /// Lines of a set.
+    /// Number of lines of a set.
     pub ways: u32,
 }
 
-/// A set-associative cache that gives up what was used least recently.
+/// A set-associative cache with LRU replacement.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// Those of each set one after the other, the last used first.
+    /// The lines, set by set. In a set, the most recently used line is first.
     lines: Vec<u64>,
     ways: usize,
     sets: u64,
 }
 
-/// No line: addresses of user space have no such number.
+/// An empty slot: no line of user space has this number.
 const NONE: u64 = u64::MAX;
 
 impl Cache {
-    /// An empty one.
+    /// An empty cache.
     ///
     /// # Panics
-    /// If it has no room for a set.
+    /// If it is smaller than a set.
     pub fn new(geometry: Geometry) -> Cache {
         let ways = geometry.ways as usize;
         let sets = geometry.bytes / LINE_BYTES / u64::from(geometry.ways);
-        assert!(sets > 0, "a cache without room");
+        assert!(sets > 0, "a cache smaller than a set");
         Cache { lines: vec![NONE; ways * sets as usize], ways, sets }
     }
 
-    /// Uses a line, and returns whether it was there.
+    /// Uses a line. Returns whether it was a hit.
     pub fn use_line(&mut self, line: u64) -> bool {
         let first = (line % self.sets) as usize * self.ways;
         let set = &mut self.lines[first..first + self.ways];
@@ -48,7 +48,7 @@ impl Cache {
         found.is_some()
     }
 
-    /// Forgets all lines.
+    /// Empties the cache.
     pub fn clear(&mut self) {
         self.lines.fill(NONE);
     }
@@ -65,18 +65,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_least_recently_goes() {
+    fn the_least_recently_used_line_is_replaced() {
         let mut cache = small();
         let mut uses = |line| cache.use_line(line);
         assert_eq!([uses(0), uses(4), uses(0)], [false, false, true], "one set of four has both");
         assert_eq!([uses(8), uses(0), uses(4)], [false, true, false], "4 was used before 0");
-        assert_eq!([uses(1), uses(8)], [false, false], "another set is another matter");
+        assert_eq!([uses(1), uses(8)], [false, false], "line 1 is in another set");
         cache.clear();
         assert!(!cache.use_line(1));
     }
 
     proptest! {
-        /// A set is a list of the last lines that were used, and no more.
+        /// A set holds exactly the lines that were used last.
         #[test]
         fn it_holds_the_last_lines_of_each_set(lines in prop::collection::vec(0_u64..24, 0..200)) {
             let mut cache = small();

@@ -1,13 +1,12 @@
-//! Which accesses of a process miss a processor's caches, and which pages they go to: what the cost of
-//! slow memory is modelled with, where there is none and no counters either.
+//! The accesses of a process that miss a processor's caches, by the kind of their pages. They are the input
+//! of models of slow memory, on machines that have neither slow memory nor hardware counters.
 //!
 //! ```text
 //!  access ─► L1 ─► L2 ─► last level, of several sizes at once ─► miss: counted by the kind of its page
 //!    └────► page: of the image? accessed before the checkpoint? written since?
 //! ```
-//! Nothing is fetched ahead and nothing overlaps: what of that hides latency is for whoever turns
-//! misses into time. Caches are told lines by virtual addresses, so that a page keeps its lines
-//! when it is copied.
+//! There is no prefetching and no overlap: the model that turns misses into time accounts for them. Caches
+//! are indexed by virtual addresses, so that a page keeps its lines when it is copied.
 
 mod cache;
 mod observer;
@@ -20,16 +19,16 @@ pub use orders::{Answer, Order};
 pub use pages::{Kind, PAGE_BYTES};
 use serde::{Deserialize, Serialize};
 
-/// A thing counted by the kind of page that it happens to.
+/// Counts by kind of page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByKind {
-    /// Pages that no image has: the process made them itself.
+    /// Pages that are not in the image: the process created them.
     pub own: u64,
-    /// Pages of the image, written since the checkpoint.
+    /// Pages of the image that were written since the checkpoint.
     pub written: u64,
     /// Other pages of the image that were accessed before the checkpoint.
     pub accessed: u64,
-    /// The rest of the image.
+    /// Other pages of the image.
     pub unaccessed: u64,
 }
 
@@ -38,25 +37,25 @@ pub struct ByKind {
 pub struct Misses {
     /// Its size.
     pub bytes: u64,
-    /// By the kind of page at that moment: the write that has a page copied goes to the copy.
+    /// By the kind of page at the miss. The write that copies a page goes to the copy.
     pub misses: ByKind,
 }
 
-/// What was seen since it was asked last.
+/// Counts since the last query.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// Reads and writes.
     pub accesses: u64,
     /// Lines of instructions that were fetched.
     pub fetches: u64,
-    /// For each size.
+    /// Misses by size of the last-level cache.
     pub levels: Vec<Misses>,
-    /// Pages of the image by their kind before they were first touched since the checkpoint.
+    /// Pages touched for the first time since the checkpoint, by their kind before that.
     pub touched: ByKind,
-    /// Those before they were first written.
+    /// Pages written for the first time since the checkpoint, by their kind before that.
     pub first_written: ByKind,
-    /// Pages that were accessed before the checkpoint, while that was looked at.
+    /// Pages that were accessed in [`Phase::Learning`].
     pub learned_pages: u64,
-    /// Those of them that are in the image: all but the ones that were given back.
+    /// Those of them that are in the image. The others were unmapped before the checkpoint.
     pub learned_in_image: u64,
 }

@@ -1,4 +1,4 @@
-//! What follows the accesses of one process.
+//! Follows the accesses of one process.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,23 +6,23 @@ use crate::cache::{Cache, Geometry, LINE_BYTES};
 use crate::pages::{PAGE_BYTES, Page, Pages};
 use crate::{ByKind, Misses, Seen};
 
-/// What accesses mean.
+/// What accesses are used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
-    /// Nothing.
+    /// Accesses are ignored.
     #[default]
     Ignored,
-    /// They tell which pages are accessed before the checkpoint.
+    /// Accesses mark the pages that are accessed before the checkpoint.
     Learning,
-    /// They go through the caches.
+    /// Accesses go through the caches.
     Measured,
 }
 
-/// Of a core of the processors that CXLfork was measured on (Intel Sapphire Rapids, section 6).
+/// Caches of a core of CXLfork's machine (Intel Sapphire Rapids, section 6).
 const L1_DATA: Geometry = Geometry { bytes: 48 << 10, ways: 12 };
 const L1_CODE: Geometry = Geometry { bytes: 32 << 10, ways: 8 };
 const L2: Geometry = Geometry { bytes: 2 << 20, ways: 16 };
-/// Places of a line in a last-level cache.
+/// Associativity of a last-level cache.
 const LAST_WAYS: u32 = 16;
 
 /// Follows one process.
@@ -38,7 +38,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// One with last-level caches of these sizes, each as if it were the only one.
+    /// An observer with last-level caches of these sizes. Each is modelled independently.
     pub fn new(sizes: &[u64]) -> Observer {
         let last = |&bytes: &u64| Cache::new(Geometry { bytes, ways: LAST_WAYS });
         let level = |&bytes: &u64| Misses { bytes, ..Misses::default() };
@@ -54,25 +54,25 @@ impl Observer {
         }
     }
 
-    /// What accesses mean from now on.
+    /// Changes what accesses are used for.
     pub fn enter(&mut self, phase: Phase) {
         self.phase = phase;
     }
 
-    /// The checkpoint is made now: these pages are in the image.
+    /// Marks the moment of the checkpoint. These pages are in the image.
     pub fn checkpoint(&mut self, pages: impl IntoIterator<Item = u64>) {
         self.pages.begin_image(pages);
         self.seen.learned_pages = self.pages.count(|page| page.is_learned);
         self.seen.learned_in_image = self.pages.count(|page| page.is_learned && page.is_in_image);
     }
 
-    /// Goes to a processor that holds nothing yet.
+    /// Empties all caches.
     pub fn clear_caches(&mut self) {
         let caches = [&mut self.data, &mut self.code, &mut self.second];
         caches.into_iter().chain(&mut self.last).for_each(Cache::clear);
     }
 
-    /// What was seen since this was asked last.
+    /// The counts since the last call of this.
     pub fn take(&mut self) -> Seen {
         let mut rest = Seen {
             accesses: 0,
@@ -85,7 +85,7 @@ impl Observer {
         std::mem::replace(&mut self.seen, rest)
     }
 
-    /// Bytes at an address are read or written.
+    /// Records a read or write of `bytes` at an address.
     pub fn access(&mut self, address: u64, bytes: u64, is_write: bool) {
         let lines = address / LINE_BYTES..=(address + bytes.max(1) - 1) / LINE_BYTES;
         match self.phase {
@@ -98,7 +98,7 @@ impl Observer {
         }
     }
 
-    /// Lines of instructions are fetched, so many from this one on.
+    /// Records the fetch of `count` lines of instructions, from line `first` on.
     pub fn fetch(&mut self, first: u64, count: u64) {
         let lines = first..first + count;
         match self.phase {
@@ -170,12 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn misses_are_told_by_what_their_pages_are() {
+    fn misses_are_counted_by_kind_of_page() {
         let mut observer = measured(&[1, 2, 9], &[1, 2, 3, 77]);
         for page in [1, 2, 3, 4] {
             observer.access(page * PAGE_BYTES, 8, false);
         }
-        // Each is a line of its own, and the page's first write comes first.
+        // Each access is in another line, and the first one is the first write to the page.
         observer.access(2 * PAGE_BYTES + 64, 8, true);
         observer.access(2 * PAGE_BYTES + 128, 8, false);
         observer.access(77 * PAGE_BYTES, 8, true);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_not_told_again() {
+    fn counts_start_anew_after_a_query() {
         let mut observer = measured(&[], &[1]);
         observer.access(PAGE_BYTES, 8, true);
         observer.take();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_the_larger_cache_only_misses_the_smaller_one() {
+    fn data_that_fits_only_the_larger_cache_misses_the_smaller_one() {
         let mut observer = measured(&[], &[]);
         for round in 0..2 {
             for line in 0..(2 * SMALL / LINE_BYTES) {
@@ -224,13 +224,13 @@ mod tests {
         observer.fetch(8, 3);
         let seen = observer.take();
         assert_eq!((seen.levels[0].misses.own, seen.fetches), (5, 3));
-        // It is in the second level, where both look.
+        // The line is in the second level, which data and code share.
         observer.access(8 * LINE_BYTES, 1, false);
         assert_eq!(observer.take().levels[0].misses.own, 0);
     }
 
     #[test]
-    fn nothing_counts_before_it_is_asked_for() {
+    fn nothing_is_counted_before_the_measured_phase() {
         let mut observer = Observer::new(&[LARGE]);
         observer.access(0, 8, true);
         observer.fetch(8, 3);

@@ -1,23 +1,23 @@
-//! What whoever measures says to whoever follows a process, one JSON text a line.
+//! The protocol between benchmark and plugin: one JSON document a line.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Phase, Seen};
 
-/// What is to be done.
+/// An order to the plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// Last-level caches of these sizes are modelled. The first order.
+    /// Model last-level caches of these sizes. The first order.
     Begin(Vec<u64>),
-    /// Accesses mean this from now on.
+    /// Use accesses for this from now on.
     Enter(Phase),
-    /// What the process has in memory now is its image.
+    /// Declare the process's present memory the image.
     Checkpoint,
-    /// The caches hold nothing.
+    /// Empty all caches.
     ClearCaches,
-    /// What was seen since the last time is told.
+    /// Return the counts since the last query.
     Take,
 }
 
-/// What came of an order, or why it failed.
+/// The answer to an order, or why it failed.
 pub type Answer = Result<Option<Seen>, String>;

@@ -1,27 +1,27 @@
-//! What is known of each page.
+//! The state of each page.
 
 use std::collections::HashMap;
 
 use crate::ByKind;
 
-/// The unit that is copied.
+/// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// What a page is at some moment.
+/// The kind of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// No image has it.
+    /// Not in the image.
     Own,
-    /// Of the image, and written since the checkpoint.
+    /// In the image, and written since the checkpoint.
     Written,
-    /// Of the image, and accessed before the checkpoint.
+    /// In the image, and accessed before the checkpoint.
     Accessed,
-    /// Of the image, and not accessed before.
+    /// In the image, and not accessed before.
     Unaccessed,
 }
 
 impl ByKind {
-    /// Counts one.
+    /// Counts one page of this kind.
     pub fn add(&mut self, kind: Kind) {
         *match kind {
             Kind::Own => &mut self.own,
@@ -32,7 +32,7 @@ impl ByKind {
     }
 }
 
-/// What one page is.
+/// The state of one page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub is_learned: bool,
@@ -52,16 +52,16 @@ impl Page {
     }
 }
 
-/// All pages, and the last ones at hand.
+/// All pages, with a direct-mapped cache of recent ones.
 #[derive(Debug)]
 pub struct Pages {
     all: HashMap<u64, Page>,
     recent: Vec<(u64, Page)>,
 }
 
-/// So many are at hand.
+/// Slots for recent pages.
 const RECENT: usize = 4096;
-/// No page: addresses of user space have no such number.
+/// An empty slot: no page of user space has this number.
 const NONE: u64 = u64::MAX;
 
 impl Default for Pages {
@@ -71,7 +71,7 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// What a page is.
+    /// The state of a page.
     pub fn get(&mut self, number: u64) -> Page {
         let slot = number as usize % RECENT;
         let (held, page) = self.recent[slot];
@@ -83,13 +83,13 @@ impl Pages {
         page
     }
 
-    /// Says what it is.
+    /// Sets the state of a page.
     pub fn set(&mut self, number: u64, page: Page) {
         self.all.insert(number, page);
         self.recent[number as usize % RECENT] = (number, page);
     }
 
-    /// Begins the image: these pages are in it, and none has been touched since.
+    /// Marks the moment of the checkpoint: these pages are in the image, and no page is touched.
     pub fn begin_image(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for page in self.all.values_mut() {
             *page = Page { is_learned: page.is_learned, ..Page::default() };
@@ -100,8 +100,8 @@ impl Pages {
         self.recent.fill((NONE, Page::default()));
     }
 
-    /// How many are like this.
-    pub fn count(&self, is_so: impl Fn(&Page) -> bool) -> u64 {
-        self.all.values().filter(|page| is_so(page)).count() as u64
+    /// Number of pages for which `is_counted` holds.
+    pub fn count(&self, is_counted: impl Fn(&Page) -> bool) -> u64 {
+        self.all.values().filter(|page| is_counted(page)).count() as u64
     }
 }

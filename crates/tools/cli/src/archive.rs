@@ -14,43 +14,43 @@ use farfork_pool::Pool;
 use crate::progress::Progress;
 use crate::{checkpoint, restore};
 
-/// What stands for stdin and stdout.
+/// The file name that means stdin or stdout.
 const STANDARD: &str = "-";
 
-/// Writes an image to a file, which is there as a whole or not at all.
+/// Writes an image to a file. After a failure there is no partial file.
 pub(crate) fn export(pool: &Pool, image: &str, file: &Path) -> Result<(), Box<dyn Error>> {
     let image = Image::read(pool, restore::resolve(pool, image)?)?;
     let failed = |reason: String| format!("cannot export to {}: {reason}", file.display());
     let refused = |error: io::Error| failed(words::of(&error));
     if file == Path::new(STANDARD) {
         if io::stdout().is_terminal() {
-            return Err("an archive is not for a terminal: redirect stdout, or name a file".into());
+            return Err("cannot export to a terminal: redirect stdout, or name a file".into());
         }
         return write(pool, &image, io::stdout().lock())
             .map_err(|error| failed(error.to_string()).into());
     }
-    let unfinished = Unfinished::beside(file);
-    let made = File::create(&unfinished.0).map_err(refused)?;
-    write(pool, &image, &made).map_err(|error| failed(error.to_string()))?;
-    made.sync_all().map_err(refused)?;
-    fs::rename(&unfinished.0, file).map_err(refused)?;
+    let temporary = TemporaryFile::beside(file);
+    let archive = File::create(&temporary.0).map_err(refused)?;
+    write(pool, &image, &archive).map_err(|error| failed(error.to_string()))?;
+    archive.sync_all().map_err(refused)?;
+    fs::rename(&temporary.0, file).map_err(refused)?;
     let directory = file.parent().filter(|path| !path.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))
         .and_then(|directory| directory.sync_all())
         .map_err(|error| refused(error).into())
 }
 
-/// A file that is removed unless it has got its name.
-struct Unfinished(PathBuf);
+/// The path of a file that is renamed when it is complete. Dropped before that, it is removed.
+struct TemporaryFile(PathBuf);
 
-impl Unfinished {
-    fn beside(file: &Path) -> Unfinished {
+impl TemporaryFile {
+    fn beside(file: &Path) -> TemporaryFile {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Unfinished(file.with_file_name(format!(".{name}.{}.unfinished", std::process::id())))
+        TemporaryFile(file.with_file_name(format!(".{name}.{}.unfinished", std::process::id())))
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -61,7 +61,7 @@ fn write(pool: &Pool, image: &Image, out: impl io::Write) -> Result<(), archive:
     archive::write(pool, image, BufWriter::new(out), &mut |done, all| progress.windows(done, all))
 }
 
-/// Takes an image from a file and names it.
+/// Imports an image from a file and names it.
 pub(crate) fn import(
     pool: &Pool,
     file: &Path,
@@ -89,6 +89,6 @@ pub(crate) fn import(
 fn name_of(file: &Path) -> Result<ImageName, Box<dyn Error>> {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     format!("import/{stem}").parse().map_err(|_| {
-        format!("cannot name an image after {}: give --name USER/FUNCTION", file.display()).into()
+        format!("cannot derive a name from {}: use --name USER/FUNCTION", file.display()).into()
     })
 }

@@ -1,64 +1,45 @@
-//! `farfork bench`.
+//! `farfork bench`, which is a program of its own: the product does not contain the benchmarks.
 
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::io::{Error, ErrorKind};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
 
-use farfork_bench::{Benchmark, Options};
+use farfork_sys::words;
 
 use crate::CommandResult;
-use crate::output::print_json;
 
-/// What to measure.
+const PROGRAM: &str = "farfork-bench";
+
+/// Arguments of farfork-bench.
 #[derive(clap::Args)]
+#[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// Which benchmark.
-    #[arg(value_enum)]
-    name: Name,
-    /// Few rounds: shows that everything works, decides little.
-    #[arg(long)]
-    quick: bool,
-    /// Measure this subject (fork, tiering, latency) or system (porter) only; more than once for more.
-    #[arg(long, value_name = "SUBJECT")]
-    only: Vec<String>,
-    /// Print one JSON document.
-    #[arg(long)]
-    json: bool,
+    /// The benchmark and its options. "farfork bench --help" lists them.
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Name {
-    /// Cold start, local fork and clone: latency, memory, throughput.
-    Fork,
-    /// What each kind of descriptor, thread and mapping costs a restore.
-    Features,
-    /// Tiering policies and ghosts, on the papers' functions.
-    Tiering,
-    /// The autoscaler under bursts of calls, with its own policies and with others.
-    Porter,
-    /// The same, with what a pool of 391 ns would add to calls (modelled).
-    PorterSlowPool,
-    /// What the gateway adds to a call, and what functions cost that nobody calls.
-    Gateway,
-    /// What a slow pool would cost: misses counted in an emulated processor, times modelled.
-    Latency,
-}
-
-/// Runs the subcommand. A goal that is missed is a result, not a failure.
+/// Executes farfork-bench in this process.
 pub(crate) fn run(args: &Args) -> CommandResult {
-    let benchmark = match args.name {
-        Name::Fork => Benchmark::Fork,
-        Name::Features => Benchmark::Features,
-        Name::Tiering => Benchmark::Tiering,
-        Name::Porter => Benchmark::Porter,
-        Name::PorterSlowPool => Benchmark::PorterSlowPool,
-        Name::Gateway => Benchmark::Gateway,
-        Name::Latency => Benchmark::Latency,
-    };
-    let report =
-        farfork_bench::run(benchmark, &Options { quick: args.quick, only: args.only.clone() })?;
-    if args.json {
-        print_json(&report)?;
-    } else {
-        print!("{}", report.text());
+    let program = program();
+    let error = Command::new(&program).args(&args.arguments).exec();
+    Err(failure(&error).into())
+}
+
+/// The program beside this one. Without it, the mere name, which `exec` looks up in `PATH`.
+fn program() -> PathBuf {
+    let beside = std::env::current_exe().map(|own| own.with_file_name(PROGRAM));
+    beside.ok().filter(|program| program.is_file()).unwrap_or_else(|| PROGRAM.into())
+}
+
+fn failure(error: &Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => format!(
+            "cannot run a benchmark: {PROGRAM} is neither beside this program nor in PATH; build it \
+             with \"cargo build --release --package farfork-bench\""
+        ),
+        _ => format!("cannot execute {PROGRAM}: {}", words::of(error)),
     }
-    Ok(ExitCode::SUCCESS)
 }

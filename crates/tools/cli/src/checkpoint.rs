@@ -17,39 +17,38 @@ use crate::output::print_json;
 use crate::pool::PoolArg;
 use crate::progress::Background;
 use crate::trial::{self, TrialArgs};
-use crate::{CommandResult, hot, size, told};
+use crate::{CommandResult, error_text, hot, size};
 
 /// What to checkpoint, and under which name.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     pool: PoolArg,
-    /// The process.
+    /// Pid of the process.
     #[arg(long)]
     pid: i32,
-    /// USER/FUNCTION[:TAG]; an existing name moves to the new image, and the old one goes when
-    /// no other name holds it.
+    /// Name of the image: USER/FUNCTION[:TAG]. An existing name moves to the new image, and the old
+    /// image is removed with its last name.
     #[arg(long, required_unless_present = "dry_run")]
     name: Option<ImageName>,
-    /// Checkpoint all that descend from the process, too: the whole tree is one image, and one
-    /// clone.
+    /// Checkpoint all descendants of the process, too. The tree is one image and becomes one clone.
     #[arg(long)]
     tree: bool,
-    /// End what is checkpointed at the moment that the image shows.
+    /// Kill the process at the moment that the image shows.
     #[arg(long)]
     kill: bool,
-    /// Keep open TCP connections for a clone in the process's place, which goes on with them:
-    /// farfork restore --pid-mode same. Until then their peers hear nothing.
+    /// Keep established TCP connections for one clone (farfork restore --pid-mode same). Until it
+    /// starts, no packets of theirs are sent or received.
     #[arg(long, requires = "kill")]
     tcp_established: bool,
-    /// Carry contexts of Linux AIO, of which nobody but you can know that no request is under way: a
-    /// clone is never told of one.
+    /// Carry contexts of Linux AIO. You assert that no request is in flight: a clone would never see
+    /// its completion.
     #[arg(long)]
     aio_idle: bool,
-    /// Declare memory of the process hot, as farfork hot set does.
+    /// Declare these addresses of the process hot, as farfork hot set does.
     #[arg(long = "hot", value_name = "START-END", num_args = 1..)]
     hot: Vec<AddressRange>,
-    /// List everything that would be refused, and write nothing.
+    /// List all reasons to refuse, and write nothing.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -94,7 +93,7 @@ struct Refused {
     refusals: Vec<Refusal>,
 }
 
-/// What the pool has no room for.
+/// The space that the pool lacks.
 #[derive(Serialize)]
 struct NoRoom {
     asked_bytes: u64,
@@ -138,14 +137,14 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     if !args.hot.is_empty()
         && let Err(error) = hot::declare(&pool, made.cid, &args.hot)
     {
-        let why = told(&*error);
-        eprintln!("farfork: the image is made, but no memory of it is declared hot: {why}");
+        let why = error_text(&*error);
+        eprintln!("farfork: the image was created, but its memory was not declared hot: {why}");
     }
     report(name, &made, verified, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checkpoints, and shows on a terminal how far that is.
+/// Checkpoints, and shows the progress on a terminal.
 fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
     let shown = (!args.json).then(|| Background::start("checkpointing")).flatten();
     farfork_checkpoint::checkpoint(pool, args.target(), args.terms(), &mut |done, all| {
@@ -172,7 +171,7 @@ fn dry_run(args: &Args) -> CommandResult {
     Ok(if is_clear { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Gives the image its name; an image that loses its last name goes.
+/// Gives the image its name. An image that loses its last name is removed.
 pub(crate) fn publish(pool: &Pool, name: &ImageName, cid: Cid) -> Result<(), Box<dyn Error>> {
     let catalog = Catalog::open(pool)?;
     let Some(old) = catalog.set(name, cid)?.filter(|old| *old != cid) else { return Ok(()) };
@@ -182,12 +181,12 @@ pub(crate) fn publish(pool: &Pool, name: &ImageName, cid: Cid) -> Result<(), Box
     Ok(())
 }
 
-/// Removes an image that may be gone already, and lets its connections end.
+/// Removes an image, unless it is gone already, and unlocks its connections.
 pub(crate) fn remove(pool: &Pool, cid: Cid) -> Result<(), PoolError> {
     if let Ok(image) = Image::read(pool, cid)
         && let Some(connection) = image.model.connections().next()
     {
-        // Gone already when a clone has gone on with them.
+        // A clone that has taken over the connections has removed the lock.
         let _ = network_lock::unlock(None, &connection.lock);
     }
     match pool.remove(cid) {

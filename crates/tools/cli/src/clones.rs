@@ -10,26 +10,26 @@ use farfork_types::wire::CloneState;
 use crate::output::print_json;
 use crate::{CommandResult, node, size, usage_error};
 
-/// Which clone to wait for.
+/// The clone to wait for.
 #[derive(clap::Args)]
 pub(crate) struct WaitArgs {
-    /// Its pid.
+    /// Pid of the clone.
     pid: i32,
-    /// Node it runs on.
+    /// Node that the clone runs on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
 }
 
-/// Which clone to signal.
+/// The clone to signal.
 #[derive(clap::Args)]
 pub(crate) struct KillArgs {
-    /// Its pid; before it may stand the signal, as -9.
+    /// Pid of the clone. A signal may precede it, e.g. -9.
     #[arg(value_name = "PID", required = true, num_args = 1..=2, allow_negative_numbers = true)]
     what: Vec<i32>,
-    /// Number of the signal; SIGTERM without it.
+    /// Number of the signal. Default: SIGTERM.
     #[arg(long)]
     signal: Option<i32>,
-    /// Node it runs on.
+    /// Node that the clone runs on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
 }
@@ -37,7 +37,7 @@ pub(crate) struct KillArgs {
 /// How to list.
 #[derive(clap::Args)]
 pub(crate) struct PsArgs {
-    /// One node; all nodes of this machine without it.
+    /// Only clones of this node. Default: all nodes of this machine.
     #[arg(long, value_parser = node::name)]
     node: Option<String>,
     /// Print one JSON document.
@@ -45,9 +45,9 @@ pub(crate) struct PsArgs {
     json: bool,
 }
 
-/// Waits, and ends as the clone did.
+/// Waits, and exits as the clone did.
 pub(crate) fn wait(args: &WaitArgs) -> CommandResult {
-    let status = told_end(Client::connect(&args.node)?.wait(args.pid)?);
+    let status = report_end(Client::connect(&args.node)?.wait(args.pid)?);
     Ok(exit_code(status))
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn kill(args: &KillArgs) -> CommandResult {
     let (pid, signal) = match (&args.what[..], args.signal) {
         ([pid], signal) if *pid > 0 => (*pid, signal.unwrap_or(libc::SIGTERM)),
         ([signal, pid], None) if *signal < 0 && *pid > 0 => (*pid, -signal),
-        _ => return Ok(usage_error("name one clone and at most one signal: kill -9 PID")),
+        _ => return Ok(usage_error("kill needs one clone and at most one signal: kill -9 PID")),
     };
     node::agent(&args.node)?.kill(pid, signal)?;
     Ok(ExitCode::SUCCESS)
@@ -65,9 +65,11 @@ pub(crate) fn kill(args: &KillArgs) -> CommandResult {
 /// Lists.
 pub(crate) fn ps(args: &PsArgs) -> CommandResult {
     if let Some(node) = args.node.as_ref().filter(|node| !is_known(node)) {
-        return Err(format!("there is no node {node} here: farfork node --name starts one").into());
+        return Err(
+            format!("there is no node {node} here; \"farfork node --name\" starts one").into()
+        );
     }
-    let mut clones = node::ask_all(args.node.as_ref(), |client| client.list())?;
+    let mut clones = node::query_all(args.node.as_ref(), |client| client.list())?;
     clones.sort_by(|a: &CloneState, b| (&a.node, a.pid).cmp(&(&b.node, b.pid)));
     if args.json {
         print_json(&clones)?;
@@ -77,7 +79,7 @@ pub(crate) fn ps(args: &PsArgs) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether an agent of this node has ever run here, be there one now or not.
+/// Whether an agent of this node has ever run here.
 fn is_known(node: &str) -> bool {
     node == paths::DEFAULT_NODE || paths::lock(node).exists()
 }
@@ -110,8 +112,8 @@ fn show(clones: &[CloneState]) {
     }
 }
 
-/// Tells what is known of a clone's end besides its wait status, and gives that.
-pub(crate) fn told_end((wait_status, reason): (i32, Option<String>)) -> i32 {
+/// Prints the agent's reason for a clone's end, if it has one. Returns the wait status.
+pub(crate) fn report_end((wait_status, reason): (i32, Option<String>)) -> i32 {
     if let Some(reason) = reason {
         eprintln!("farfork: {reason}");
     }

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 
-/// How to tell it.
+/// How to print the report.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON document.
@@ -13,7 +13,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Succeeds when everything that checkpoint and restore need is there.
+/// Runs the subcommand. Fails if checkpoint and restore lack a capability.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let report = farfork_doctor::examine();
     let written = if args.json {
@@ -21,7 +21,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     } else {
         report.render(&mut io::stdout().lock())
     };
-    written
-        .map_err(|error| format!("writing the report to standard output: {}", words::of(&error)))?;
+    written.map_err(|error| format!("cannot write the report to stdout: {}", words::of(&error)))?;
     Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -17,46 +17,46 @@ use crate::{CommandResult, node, size, usage_error};
 /// What to do with ghosts.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a container that waits to become a clone.
+    /// Create a ghost, and print its id.
     Start(StartArgs),
-    /// List ghosts: those that wait, and those in which clones run.
+    /// List ghosts, waiting and running.
     List(ListArgs),
-    /// End ghosts, and the clones in them.
+    /// Kill ghosts, with the clones in them.
     Stop(StopArgs),
-    /// Have all that is in a ghost in which a clone runs stand still.
+    /// Freeze the clone in a ghost, with all its processes.
     Pause(PauseArgs),
-    /// Have it go on.
+    /// Thaw a frozen ghost.
     Resume(PauseArgs),
 }
 
-/// What the ghost shall be.
+/// The ghost to create.
 #[derive(clap::Args)]
 pub(crate) struct StartArgs {
-    /// Whose images it takes, as in USER/FUNCTION; anybody's without it.
+    /// Take only images of this user (USER/FUNCTION). Default: images of all users.
     #[arg(long)]
     user: Option<String>,
-    /// OCI bundle to make the container from; without it, one with this node's files and with
-    /// namespaces and a cgroup of its own.
+    /// OCI bundle of the container. Default: the node's files, with namespaces and a cgroup of its
+    /// own.
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
-    /// Image whose clone it makes at once, up to its last steps; it takes no other then.
+    /// Attach this image now, up to the last steps of its clone. The ghost takes no other image then.
     #[arg(long)]
     image: Option<String>,
     #[command(flatten)]
     pool: PoolArg,
-    /// When pages of that image become local: see farfork restore.
+    /// Which pages of that image become local, and when: see farfork restore.
     #[arg(long, value_name = "mow|moa|hybrid|copy", default_value_t = Tiering::Mow)]
     tiering: Tiering,
-    /// Limit of the container's memory.
+    /// Memory limit of the container, e.g. 256M. Default: none.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
-    /// Limit of the container's processes and threads.
+    /// Limit of processes and threads of the container. Default: none.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pids_limit: Option<u64>,
-    /// Directory in whose place the container has an empty one in memory; more than once for more.
+    /// Mount an empty tmpfs on this directory of the container. May be repeated.
     #[arg(long, value_name = "DIR", conflicts_with = "bundle")]
     tmpfs: Vec<PathBuf>,
-    /// Node to make it on.
+    /// Node to create the ghost on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
     /// Print one JSON document.
@@ -67,7 +67,7 @@ pub(crate) struct StartArgs {
 /// How to list.
 #[derive(clap::Args)]
 pub(crate) struct ListArgs {
-    /// One node; all nodes of this machine without it.
+    /// Only ghosts of this node. Default: all nodes of this machine.
     #[arg(long, value_parser = node::name)]
     node: Option<String>,
     /// Print one JSON document.
@@ -75,27 +75,27 @@ pub(crate) struct ListArgs {
     json: bool,
 }
 
-/// Which ghosts to end.
+/// The ghosts to kill.
 #[derive(clap::Args)]
 pub(crate) struct StopArgs {
-    /// Its name.
+    /// Id of the ghost.
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
     id: Option<String>,
-    /// All ghosts of the node.
+    /// Kill all ghosts of the node.
     #[arg(long)]
     all: bool,
-    /// Node it is on.
+    /// Node of the ghost.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
 }
 
-/// Which ghost.
+/// The ghost.
 #[derive(clap::Args)]
 pub(crate) struct PauseArgs {
-    /// Its name.
+    /// Id of the ghost.
     #[arg(value_name = "ID")]
     id: String,
-    /// Node it is on.
+    /// Node of the ghost.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
 }
@@ -114,7 +114,9 @@ pub(crate) fn run(command: &Command) -> CommandResult {
 fn start(args: &StartArgs) -> CommandResult {
     let is_user = |user: &String| !user.is_empty() && !user.contains(['/', ':']);
     if args.user.as_ref().is_some_and(|user| !is_user(user)) {
-        return Ok(usage_error("--user is the first part of an image's name, USER/FUNCTION"));
+        return Ok(usage_error(
+            "invalid --user (expected the USER of an image name USER/FUNCTION)",
+        ));
     }
     let bundle = args.bundle.as_ref().map(std::path::absolute).transpose()?;
     let call = GhostCall {
@@ -144,7 +146,7 @@ fn attached(args: &StartArgs, name: &str) -> Result<GhostImage, Box<dyn std::err
 }
 
 fn list(args: &ListArgs) -> CommandResult {
-    let mut ghosts = node::ask_all(args.node.as_ref(), |client| client.ghosts())?;
+    let mut ghosts = node::query_all(args.node.as_ref(), |client| client.ghosts())?;
     ghosts.sort_by(|a: &GhostState, b| (&a.node, &a.id).cmp(&(&b.node, &b.id)));
     if args.json {
         print_json(&ghosts)?;
@@ -180,7 +182,7 @@ fn show(ghosts: &[GhostState]) {
             ghost.node,
             ghost.id,
             or_none(ghost.user.clone()),
-            word(ghost.state),
+            phase_name(ghost.state),
             ghost.init_pid,
             or_none(ghost.pid.map(|pid| pid.to_string())),
             size::show(ghost.local_bytes),
@@ -190,7 +192,7 @@ fn show(ghosts: &[GhostState]) {
     }
 }
 
-fn word(state: GhostPhase) -> &'static str {
+fn phase_name(state: GhostPhase) -> &'static str {
     match state {
         GhostPhase::Empty => "empty",
         GhostPhase::Attached => "attached",

@@ -18,7 +18,7 @@ use crate::{CommandResult, restore};
 pub(crate) enum Command {
     /// Declare memory hot.
     Set(Args),
-    /// Take that back; without ranges, for all of the image.
+    /// Undo "farfork hot set". Without ranges, for the whole image.
     Clear(Args),
 }
 
@@ -29,8 +29,8 @@ pub(crate) struct Args {
     pool: PoolArg,
     /// Name or id of the image.
     image: String,
-    /// Hexadecimal addresses as in /proc/PID/maps, of the image's first process; in a tree,
-    /// PID:START-END for another. A page of which a part is named is meant as a whole.
+    /// Hexadecimal addresses in the first process of the image, as in /proc/PID/maps. In a tree,
+    /// PID:START-END names another process. Ranges are widened to whole pages.
     #[arg(value_name = "START-END")]
     ranges: Vec<AddressRange>,
 }
@@ -42,7 +42,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
     let cid = restore::resolve(&pool, &args.image)?;
     match command {
         Command::Set(_) if args.ranges.is_empty() => {
-            return Ok(crate::usage_error("say which memory is hot: START-END"));
+            return Ok(crate::usage_error("hot set needs the addresses of hot memory: START-END"));
         }
         Command::Set(_) => {
             let pages = declare(&pool, cid, &args.ranges)?;
@@ -76,7 +76,7 @@ pub(crate) fn declare(
     Ok(count)
 }
 
-/// The pages of all ranges, or words about one that the image does not have.
+/// The pages of all ranges. Fails for a range that the image does not have.
 fn pages(model: &Model, ranges: &[AddressRange]) -> Result<PageSet, Box<dyn Error>> {
     let mut all = PageSet::new();
     for range in ranges {
@@ -90,13 +90,13 @@ fn pages_of(model: &Model, range: &AddressRange) -> Result<PageSet, Box<dyn Erro
     let (AddressRange { start, end, .. }, pid) = (*range, member.process.pid);
     let pages = place_of(member, start..end).ok_or_else(|| {
         format!(
-            "process {pid} of the image has no memory at {start:x}-{end:x}: /proc/PID/maps of the \
-             parent tells what it had"
+            "process {pid} of the image has no memory at {start:x}-{end:x}; see /proc/PID/maps of \
+             the parent"
         )
     })?;
     if pages.is_empty() {
-        let why = "it is shared, or was never touched, or every clone has a copy of it anyway";
-        return Err(format!("no clone maps {start:x}-{end:x} from the pool: {why}").into());
+        let why = "it is shared memory, was never touched, or is copied for every clone";
+        return Err(format!("no page at {start:x}-{end:x} is mapped from the pool: {why}").into());
     }
     Ok(pages)
 }
@@ -105,6 +105,6 @@ fn member(model: &Model, pid: Option<u32>) -> Result<&Member, String> {
     let Some(pid) = pid else { return Ok(model.root()) };
     let is_it = |member: &&Member| member.process.pid == pid;
     model.members.iter().find(is_it).ok_or_else(|| {
-        format!("the image has no process {pid}: farfork images show tells which it has")
+        format!("the image has no process {pid}; \"farfork images show\" lists its processes")
     })
 }

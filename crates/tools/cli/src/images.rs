@@ -28,55 +28,56 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Tell what an image holds.
+    /// Show what an image holds.
     Show {
         #[command(flatten)]
         pool: PoolArg,
-        /// Name or id.
+        /// Name or id of the image.
         image: String,
         /// Print one JSON document.
         #[arg(long)]
         json: bool,
     },
-    /// Remove a name, and its image when no other name holds it; or an image by its id, with
-    /// all its names. Running clones keep what they map.
+    /// Remove names, and images with their last name. An id removes an image with all its names.
+    /// Running clones keep what they map.
     Rm {
         #[command(flatten)]
         pool: PoolArg,
-        /// Names or ids.
+        /// Names or ids of images.
         #[arg(required = true)]
         images: Vec<String>,
     },
-    /// Start a clone that tells which pages it touches, run a command against it, and end it. The
+    /// Start a profiling clone, run a command against it, and report the pages that it touched. The
     /// exit status is the command's.
     Profile(profile::Args),
-    /// Forget which pages clones have accessed: clones that start from now on tell anew.
+    /// Forget which pages clones have accessed. Profiling clones that start later record them anew.
     ResetAccessed {
         #[command(flatten)]
         pool: PoolArg,
-        /// Name or id.
+        /// Name or id of the image.
         image: String,
-        /// Forget which they have written, too.
+        /// Forget also which pages they have written.
         #[arg(long)]
         dirtied: bool,
     },
-    /// Write an image to a file, from which any pool can take it.
+    /// Export an image to a file, which any pool can import.
     Export {
         #[command(flatten)]
         pool: PoolArg,
-        /// Name or id.
+        /// Name or id of the image.
         image: String,
-        /// Where to; - for stdout. A file there is replaced once the new one is whole.
+        /// File to write; - for stdout. An existing file is replaced when the new one is complete.
         file: PathBuf,
     },
-    /// Take an image from a file that `export` wrote, and print its id. It is a new image with an
-    /// id of its own, also where the exported one still is.
+    /// Import an image from a file that "images export" wrote, and print its id. It is a new image
+    /// with an id of its own.
     Import {
         #[command(flatten)]
         pool: PoolArg,
-        /// Where from; - for stdin.
+        /// File to read; - for stdin.
         file: PathBuf,
-        /// USER/FUNCTION[:TAG]; an existing name moves to the new image. Without it, import/FILE.
+        /// Name of the image: USER/FUNCTION[:TAG]. An existing name moves to the new image. Default:
+        /// import/FILE.
         #[arg(long)]
         name: Option<ImageName>,
     },
@@ -89,35 +90,35 @@ struct Entry {
     created_unix_s: u64,
 }
 
-/// A socket that a clone makes anew, or is given with `--inherit-fd`.
+/// A socket that a clone creates anew, or gets with `--inherit-fd`.
 #[derive(Serialize)]
 struct Address {
     fd: u32,
     socket: String,
 }
 
-/// What is known of the use of an image's pages.
+/// How clones use the pages of an image.
 #[derive(Serialize)]
 struct PageUse {
-    /// Pages that clones map from the pool, of which alone something is known.
+    /// Pages that clones map from the pool. The other counts are parts of it.
     mapped_pages: u64,
-    /// Those that clones have accessed since the last reset, of all nodes.
+    /// Pages that clones of all nodes have accessed since the last reset.
     accessed_pages: u64,
-    /// Those that clones have written.
+    /// Pages that clones have written.
     dirtied_pages: u64,
-    /// Those that were declared hot.
+    /// Pages that were declared hot.
     hot_pages: u64,
     nodes: Vec<NodeUse>,
 }
 
-/// What the clones of one node have told.
+/// The same by the clones of one node.
 #[derive(Serialize)]
 struct NodeUse {
-    /// Its name; none of a node that was forgotten, or of what came with an archive.
+    /// Name of the node. `None` for a removed node, and for what came with an archive.
     node: Option<String>,
     accessed_pages: u64,
     dirtied_pages: u64,
-    /// How often something was added.
+    /// How often pages were added.
     additions: u64,
 }
 
@@ -125,14 +126,14 @@ struct NodeUse {
 #[derive(Serialize)]
 struct Process {
     pid: u32,
-    /// That of its parent, which the first has outside of the image.
+    /// Pid of its parent. `None` for the first process, whose parent is not in the image.
     parent: Option<u32>,
     command_line: Vec<String>,
     threads: usize,
     fds: usize,
     vmas: usize,
     external_fds: Vec<u32>,
-    /// Wait status of one that has ended.
+    /// Wait status of a dead process.
     ended: Option<i32>,
 }
 
@@ -217,7 +218,7 @@ fn show(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
     for node in d.access.nodes.iter().filter(|node| node.accessed_pages > 0) {
         println!("           {}", node.line());
     }
-    println!("files      {} descriptors, from outside: {:?}", d.fds, d.external_fds);
+    println!("files      {} descriptors, external: {:?}", d.fds, d.external_fds);
     for Address { fd, socket } in &d.addresses {
         println!("address    fd {fd}: {socket}");
     }
@@ -230,7 +231,7 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
     let names = Catalog::open(pool)?.names_of(cid)?;
     let model = &image.model;
     let processes: Vec<Process> =
-        model.members.iter().map(|member| Process::of(member, model)).collect();
+        model.members.iter().map(|member| Process::from_member(member, model)).collect();
     let root = model.root();
     let sum = |part: fn(&Process) -> usize| processes.iter().map(part).sum::<usize>();
     let windows = model.stored().flat_map(|stored| &stored.windows);
@@ -254,7 +255,7 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
         stored_pages,
         zero_pages: mapped_bytes / PAGE_BYTES - stored_pages,
         pool_bytes: image.extents.extents.iter().map(|extent| extent.bytes()).sum(),
-        access: PageUse::of(pool, &image)?,
+        access: PageUse::read(pool, &image)?,
         processes,
         kernel: model.made_on.kernel.clone(),
         farfork: model.made_on.farfork.clone(),
@@ -262,7 +263,7 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
 }
 
 impl PageUse {
-    fn of(pool: &Pool, image: &Image) -> Result<PageUse, Box<dyn Error>> {
+    fn read(pool: &Pool, image: &Image) -> Result<PageUse, Box<dyn Error>> {
         let names = pool.node_names()?;
         let tables = pool.access_tables(image.extents.cid)?;
         let mut all = Access::default();
@@ -289,7 +290,7 @@ impl PageUse {
 
     fn line(&self) -> String {
         format!(
-            "{} mapped from the pool, of which clones accessed {}, wrote {}; declared hot {}",
+            "{} mapped from the pool: {} accessed, {} written by clones, {} declared hot",
             self.mapped_pages, self.accessed_pages, self.dirtied_pages, self.hot_pages
         )
     }
@@ -297,13 +298,13 @@ impl PageUse {
 
 impl NodeUse {
     fn line(&self) -> String {
-        let who = self.node.as_deref().map_or("elsewhere".to_owned(), |node| format!("on {node}"));
-        format!("{who}: {} accessed, {} written", self.accessed_pages, self.dirtied_pages)
+        let node = self.node.as_deref().map_or("elsewhere".to_owned(), |node| format!("on {node}"));
+        format!("{node}: {} accessed, {} written", self.accessed_pages, self.dirtied_pages)
     }
 }
 
 impl Process {
-    fn of(member: &Member, model: &Model) -> Process {
+    fn from_member(member: &Member, model: &Model) -> Process {
         let is_external =
             |index: u32| matches!(model.files.get(index as usize), Some(OpenFile::External { .. }));
         let external = member.descriptors.iter().filter(|own| is_external(own.file));
@@ -320,18 +321,18 @@ impl Process {
         }
     }
 
-    /// For people: `sleep 9 (pid 12, 1 threads, child of 7)`.
+    /// As text: `sleep 9 (pid 12, 1 threads, child of 7)`.
     fn line(&self) -> String {
         let parent = self.parent.unwrap_or_default();
         if self.ended.is_some() {
-            return format!("pid {}, which has ended, child of {parent}", self.pid);
+            return format!("pid {}, dead, child of {parent}", self.pid);
         }
         let (words, threads) = (self.command_line.join(" "), self.threads);
         format!("{words} (pid {}, {threads} threads, child of {parent})", self.pid)
     }
 }
 
-/// Sockets that a caller of restore may replace.
+/// Sockets that the caller of restore may replace.
 fn addresses(model: &Model) -> Vec<Address> {
     let address = |own: Supplied| match &model.files[own.file as usize] {
         OpenFile::Socket(socket) => {

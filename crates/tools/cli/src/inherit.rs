@@ -14,17 +14,17 @@ use std::str::FromStr;
 
 use farfork_sys::socket_file;
 
-/// `N=WHAT`: descriptor N is what stands there; `PID:N=WHAT`: that of a process of several. `%i` in it is the number of the clone, counted
-/// from 0.
+/// `N=WHAT` supplies descriptor N, and `PID:N=WHAT` that of one process of a tree. `%i` in it is the
+/// number of the clone, counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inherit {
-    /// Where it goes in the clone.
+    /// The descriptor of the clone.
     pub(crate) at: InheritedFd,
     kind: Kind,
     place: String,
 }
 
-/// What is made of the place.
+/// How the place is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// `PATH`: opened; a socket is connected to.
@@ -38,7 +38,8 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(what: &str) -> (Kind, &str) {
+    /// The kind of `WHAT`, and the place in it.
+    fn split(what: &str) -> (Kind, &str) {
         [("listen:", Kind::Listen), ("tcp:", Kind::Tcp), ("udp:", Kind::Udp)]
             .into_iter()
             .find_map(|(prefix, kind)| Some((kind, what.strip_prefix(prefix)?)))
@@ -52,13 +53,14 @@ impl FromStr for Inherit {
     fn from_str(text: &str) -> Result<Inherit, String> {
         let wrong = || {
             format!(
-                "'{text}' is not N=WHAT, as 3=/run/app.sock, 3=listen:/run/app.sock, \
-                 3=tcp:127.0.0.1:8080, 3=udp:[::1]:53 and, of process 42, 42:3=/run/app.sock are"
+                "invalid descriptor '{text}' (expected N=WHAT, e.g. 3=/run/app.sock, \
+                 3=listen:/run/app.sock, 3=tcp:127.0.0.1:8080, 3=udp:[::1]:53, or \
+                 42:3=/run/app.sock for process 42)"
             )
         };
         let (place, what) = text.split_once('=').ok_or_else(wrong)?;
         let at = at(place).ok_or_else(wrong)?;
-        let (kind, place) = Kind::of(what);
+        let (kind, place) = Kind::split(what);
         let is_address = place.replace("%i", "0").parse::<SocketAddr>().is_ok();
         if place.is_empty() || matches!(kind, Kind::Tcp | Kind::Udp) && !is_address {
             return Err(wrong());
@@ -68,7 +70,7 @@ impl FromStr for Inherit {
 }
 
 impl Inherit {
-    /// Where clone number `index` can be reached by it.
+    /// The address of clone number `index`, if this makes a socket.
     pub(crate) fn address(&self, index: usize) -> Option<String> {
         (self.kind != Kind::Path).then(|| self.place.replace("%i", &index.to_string()))
     }
@@ -96,8 +98,7 @@ fn at(text: &str) -> Option<InheritedFd> {
     Some(InheritedFd { process: Some(pid.parse().ok()?), fd: fd.parse().ok()? })
 }
 
-/// As many connections may wait as the system allows: what the process had asked for is not known
-/// here.
+/// With the longest backlog that the system allows: the parent's backlog is unknown here.
 fn listen_tcp(address: &str) -> io::Result<OwnedFd> {
     let listener = TcpListener::bind(address)?;
     rustix::net::listen(&listener, i32::from(u16::MAX))?;
@@ -113,9 +114,9 @@ fn listen(path: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Removes the socket of a process that has died; anything else stays, and nothing is removed.
+/// Removes the socket of a dead process. Returns false for anything else, which stays.
 fn clear(path: &str) -> io::Result<bool> {
-    // The caller's own path, whose links are the caller's: it is only held on to.
+    // The path is the caller's own, so its symbolic links may be followed.
     let path = Path::new(path);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(false) };
     let parent = if parent == OsStr::new("") { Path::new(".") } else { parent };
@@ -161,9 +162,9 @@ mod tests {
         let inherit: Inherit = text.parse().unwrap();
         let _first = inherit.open(0).unwrap();
         let _second = inherit.open(1).unwrap();
-        assert!(inherit.open(0).is_err(), "somebody listens there");
+        assert!(inherit.open(0).is_err(), "a process listens there");
         fs::write(directory.join("2.sock"), "no socket").unwrap();
-        assert!(inherit.open(2).is_err(), "somebody's file is there");
+        assert!(inherit.open(2).is_err(), "a file is there");
         assert_eq!(fs::read(directory.join("2.sock")).unwrap(), b"no socket");
         drop(UnixListener::bind(directory.join("3.sock")).unwrap());
         let _third = inherit.open(3).unwrap();

@@ -8,37 +8,41 @@ mod bench;
 mod checkpoint;
 mod clones;
 mod doctor;
+mod generate;
 mod ghost;
+mod help;
 mod hot;
 mod images;
 mod inherit;
 mod node;
 mod output;
-mod place;
 mod platform;
 mod pool;
+mod pool_directory;
 mod profile;
 mod progress;
 mod promote;
+#[cfg(test)]
+mod reference;
 mod replay;
 mod restore;
 mod serve;
 mod size;
 mod trial;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 use farfork_sys::words;
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 
-/// What a subcommand ends with.
+/// What a subcommand returns.
 type CommandResult = Result<ExitCode, Box<dyn Error>>;
 
 /// Exit status of a call that was wrong.
 const USAGE: u8 = 2;
 
-/// Clones warm processes: checkpoint once into shared memory, start copies in about a millisecond.
+/// Clone warm processes: checkpoint once into shared memory, start clones in about a millisecond.
 #[derive(Parser)]
 #[command(name = "farfork", version)]
 struct Cli {
@@ -48,54 +52,56 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Tell what this machine can do: each capability yes or no, and why not.
+    /// Show what this machine can do, and what to do about the rest.
     Doctor(doctor::Args),
-    /// Make, describe and check pools.
+    /// Create, inspect, check and delete pools.
     #[command(subcommand)]
     Pool(pool::Command),
     /// Checkpoint a running process into a pool.
     Checkpoint(checkpoint::Args),
     /// Start clones of an image.
     Restore(restore::Args),
-    /// Wait for the end of a clone, and end with its exit status.
+    /// Wait until a clone exits, and exit with its status.
     Wait(clones::WaitArgs),
     /// Send a signal to a clone.
     Kill(clones::KillArgs),
     /// List clones.
     Ps(clones::PsArgs),
-    /// Containers that wait to become clones.
+    /// Manage ghosts: containers that wait to become clones.
     #[command(subcommand)]
     Ghost(ghost::Command),
-    /// The catalog of images.
+    /// List, inspect, remove, export and import images.
     #[command(subcommand)]
     Images(images::Command),
-    /// Declare which memory of an image is hot, so that its pages become local when clones touch
-    /// them, or take that back.
+    /// Declare which memory of an image is hot: its pages become local when clones touch them.
     #[command(subcommand)]
     Hot(hot::Command),
-    /// Make pages of a running clone local that it maps from the pool.
+    /// Copy pages of a running clone from the pool into local memory.
     Promote(promote::Args),
     /// Run a benchmark.
     Bench(bench::Args),
-    /// Run functions behind OpenWhisk's REST interface, and scale them by clones.
+    /// Run the platform: functions behind OpenWhisk's REST interface, scaled by clones.
     Serve(serve::Args),
-    /// Deploy a function to a platform, or a new version of it.
+    /// Deploy a function, or a new version of it.
     Deploy(platform::deploy::Args),
-    /// Call a function of a platform, and print its result.
+    /// Call a function, and print its result.
     Invoke(platform::invoke::Args),
-    /// Show what functions of a platform have printed.
+    /// Show what functions have printed.
     Logs(platform::logs::Args),
-    /// The functions of a platform.
+    /// List or delete functions.
     Functions(platform::functions::Args),
-    /// Show what a platform does: its nodes, functions, instances and their memory.
+    /// Watch the platform: nodes, functions, instances and their memory.
     Top(platform::top::Args),
-    /// Make decisions of a platform again, and tell which are others by now, or by other settings.
+    /// Replay a decision journal and report differences.
     Replay(replay::Args),
-    /// Keys of a platform's namespaces.
+    /// Create, list and revoke keys of namespaces.
     #[command(subcommand)]
     Keys(platform::keys::Command),
-    /// Run the agent of this machine; other commands start it when they need it.
+    /// Run the agent of this machine. Other commands start it when they need it.
     Node(node::Args),
+    /// Write man pages and shell completions.
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
 fn main() -> ExitCode {
@@ -104,7 +110,9 @@ fn main() -> ExitCode {
     // An agent that this command starts must not keep the caller's pipes open. Without the call
     // (Linux before 5.11) it does.
     let _ = farfork_sys::inherited::close_on_exec_from(3);
-    let result = match Cli::parse().command {
+    let matches = help::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let result = match cli.command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Pool(command) => pool::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),
@@ -126,30 +134,32 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Keys(command) => platform::keys::run(&command),
         Command::Node(args) => node::run(&args),
+        Command::Generate(args) => generate::run(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("farfork: {}", told(&*error));
+        eprintln!("farfork: {}", error_text(&*error));
         ExitCode::FAILURE
     })
 }
 
-/// Has a panic of any thread end the process, as in builds that do not unwind: no agent or gateway goes on with a
-/// thread less. Tests have to unwind, and all crates would be compiled twice if this program did not.
+/// Makes a panic of any thread abort the process, as in release builds: an agent or gateway must not
+/// go on without one of its threads. Tests need unwinding, and a program without it would compile all
+/// crates twice.
 #[cfg(panic = "unwind")]
 fn abort_on_panic() {
-    let tell = std::panic::take_hook();
+    let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        report(panic);
         std::process::abort();
     }));
 }
 
-/// What people are told of an error.
-fn told(error: &(dyn Error + 'static)) -> String {
+/// The message of an error. Errors of the system are shown in words, without their number.
+fn error_text(error: &(dyn Error + 'static)) -> String {
     error.downcast_ref::<io::Error>().map_or_else(|| error.to_string(), words::of)
 }
 
-/// Refuses a call that cannot be right.
+/// Reports a wrong call.
 fn usage_error(message: &str) -> ExitCode {
     eprintln!("farfork: {message}");
     ExitCode::from(USAGE)

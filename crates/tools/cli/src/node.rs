@@ -10,69 +10,67 @@ use farfork_node::{NodeError, Settings, paths};
 
 use crate::{CommandResult, clones};
 
-/// How long an agent may take to tell what there is. One that was stopped, by a debugger say, never does.
-const LOOK: Duration = Duration::from_secs(10);
-/// How long it may take for what it does itself: ending containers, looking at the pages of a clone.
-const WORK: Duration = Duration::from_secs(60);
+/// Limit of a query. A stopped agent never answers.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of work that the agent does itself: killing containers, looking at the pages of a clone.
+const WORK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which node to be.
+/// The node, and how its agent works.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Name of the node.
     #[arg(long, env = "FARFORK_NODE", value_parser = name, default_value = paths::DEFAULT_NODE)]
     name: String,
-    /// Pools to join at once; others are joined when they are first used.
+    /// Pool to join at once. Others are joined at their first use. May be repeated.
     #[arg(long = "pool", value_name = "PATH")]
     pools: Vec<PathBuf>,
-    /// Watch one clone of each image in K, to tell which pages clones touch; 0 for none. Such a clone
-    /// takes a fault for every page it touches, and starts by mow if it was to start by hybrid.
+    /// Profile one of K clones of each image, to record which pages clones touch. 0 profiles none. A
+    /// profiling clone takes a fault for each page it touches, and uses mow instead of hybrid.
     #[arg(long, value_name = "K", env = "FARFORK_PROFILE_EVERY", default_value_t = 0)]
     profile_every: u32,
-    /// When a clone is watched by --profile-every, forget what those before it have accessed, if that
-    /// was not done for so many seconds; without it all is remembered.
+    /// Reset the accessed bits of an image when a clone of it is profiled (--profile-every) and the
+    /// last reset was so many seconds ago. Default: never.
     #[arg(long, value_name = "SECONDS", requires = "profile_every")]
     reset_accessed_s: Option<u64>,
-    /// Make no init in advance. Clones start later then, and nothing of farfork's waits in memory but the
-    /// agent and its template.
+    /// Prefork no init. Clones start later then, and only the agent and its template wait in memory.
     #[arg(long)]
     no_spare: bool,
-    /// Copy each image into this machine's memory when its first clone starts, and map that: clones
-    /// start under every policy then, whatever the pool lies on. Always so where the pool cannot be mapped
-    /// privately (device DAX).
+    /// Copy each image into local memory when its first clone starts, and map the copy. All tiering
+    /// policies then work on every medium. Always on for DAX devices, which cannot be mapped privately.
     #[arg(long, env = "FARFORK_COPY_IMAGES")]
     copy_images: bool,
-    /// Leave after so many seconds without a clone and a ghost; without it the agent stays.
+    /// Exit after so many seconds without clones and ghosts. Default: never.
     #[arg(long, value_name = "SECONDS")]
     idle_exit_s: Option<u64>,
-    /// Leave, and end ghosts that wait, when there are no clones and nobody has held a lock (flock) on this
-    /// file for --abandoned-exit-s.
+    /// Kill waiting ghosts and exit when no process has held a lock (flock) on this file for
+    /// --abandoned-exit-s seconds and no clone runs.
     #[arg(long, value_name = "FILE")]
     keeper: Option<PathBuf>,
-    /// How long the next one is waited for who holds it.
+    /// How long to wait for a new lock holder, in seconds.
     #[arg(long, value_name = "SECONDS", requires = "keeper", default_value_t = 60)]
     abandoned_exit_s: u64,
 }
 
-/// Reaches the agent of a node, to have it do one thing.
+/// Connects to the agent of a node for one request.
 pub(crate) fn agent(node: &str) -> Result<Client, NodeError> {
-    Client::connect_within(node, WORK)
+    Client::connect_within(node, WORK_TIMEOUT)
 }
 
-/// What agents tell: that of a node, or of each node of this machine that has one.
-pub(crate) fn ask_all<T>(
+/// Queries the agent of a node, or the agents of all nodes of this machine.
+pub(crate) fn query_all<T>(
     node: Option<&String>,
-    ask: impl Fn(Client) -> Result<Vec<T>, NodeError>,
+    query: impl Fn(Client) -> Result<Vec<T>, NodeError>,
 ) -> Result<Vec<T>, Box<dyn Error>> {
-    let mut told = Vec::new();
+    let mut all = Vec::new();
     for node in node.map_or_else(clones::nodes, |node| vec![node.clone()]) {
-        match Client::connect_within(&node, LOOK).and_then(&ask) {
-            Ok(its) => told.extend(its),
-            // A socket without an agent behind it is a node with nothing.
+        match Client::connect_within(&node, QUERY_TIMEOUT).and_then(&query) {
+            Ok(answer) => all.extend(answer),
+            // A socket without an agent: the node has nothing.
             Err(NodeError::Socket { .. }) => {}
-            Err(told) => return Err(format!("node {node}: {told}").into()),
+            Err(failure) => return Err(format!("node {node}: {failure}").into()),
         }
     }
-    Ok(told)
+    Ok(all)
 }
 
 /// Runs the subcommand.
@@ -91,7 +89,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name of a node, for command lines.
+/// Parses the name of a node.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     paths::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }

@@ -1,9 +1,9 @@
-//! What a command prints for programs.
+//! Output for programs.
 
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Prints the one JSON document that `--json` promises.
+/// Prints the JSON document of `--json`.
 pub(crate) fn print_json(document: &impl Serialize) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     serde_json::to_writer_pretty(&mut stdout, document)?;

@@ -1,4 +1,4 @@
-//! `farfork pool`, and which pool the other commands mean.
+//! `farfork pool`, and the pool of the other commands.
 
 use std::env;
 use std::error::Error;
@@ -15,60 +15,60 @@ use farfork_sys::words;
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
 use crate::output::print_json;
-use crate::place::Place;
+use crate::pool_directory::PoolDirectory;
 use crate::{CommandResult, checkpoint, node, size};
 
 /// What to do with a pool.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a pool.
+    /// Create a pool.
     Create {
-        /// Where: a new file, or a device of memory (/dev/dax0.0), all of which is overwritten.
+        /// A new file, or a memory device (/dev/dax0.0), which is overwritten completely.
         path: PathBuf,
-        /// How large, as 4G.
+        /// Size of the pool, e.g. 4G.
         #[arg(long, value_parser = size::parse)]
         size: u64,
-        /// Mount a tmpfs with huge pages on the directory, which is empty, although it was there
-        /// before; on one that this command makes, root mounts one anyway.
+        /// Mount a tmpfs with huge pages on the directory, which must be empty. On a directory that
+        /// this command creates, root always mounts one.
         #[arg(long)]
         mount: bool,
     },
-    /// Tell space, nodes, images and owners.
+    /// Show space, nodes, images and owners.
     Info {
-        /// Which.
+        /// The pool. Default: $FARFORK_POOL, then the embedded pool.
         path: Option<PathBuf>,
         /// Print one JSON document.
         #[arg(long)]
         json: bool,
     },
-    /// Verify every invariant and checksum, and give back what the dead hold.
+    /// Verify invariants and checksums, and reclaim space and pins of dead processes.
     Check {
-        /// Which.
+        /// The pool. Default: $FARFORK_POOL, then the embedded pool.
         path: Option<PathBuf>,
     },
-    /// Drop what a pool knows of a node that is gone for good, above all which images it pinned. It must be
-    /// certain that no clone of it lives on another machine; those of this one are seen.
+    /// Remove a node that is gone for good, with its pins. Rows of the node with an agent or clones on
+    /// this machine stay. You must be certain that no clone of the node runs on another machine.
     ForgetNode {
-        /// The node.
+        /// Name of the node.
         #[arg(value_parser = node::name)]
         name: String,
-        /// In which pool.
+        /// The pool. Default: $FARFORK_POOL, then the embedded pool.
         path: Option<PathBuf>,
     },
-    /// Delete a pool that nobody uses, with its images, and the tmpfs mounted for it.
+    /// Delete an unused pool with its images, and unmount its tmpfs.
     Destroy {
-        /// Which.
+        /// The pool.
         path: PathBuf,
-        /// Also if images are being written, or nodes have clones of some, or had when they were lost.
+        /// Delete it although images are being written, or nodes pin images.
         #[arg(long)]
         force: bool,
     },
 }
 
-/// Which pool a command means.
+/// The pool of a command.
 #[derive(clap::Args)]
 pub(crate) struct PoolArg {
-    /// The pool; without it $FARFORK_POOL, then the embedded pool.
+    /// The pool. Default: $FARFORK_POOL, then the embedded pool.
     #[arg(long = "pool", value_name = "PATH")]
     path: Option<PathBuf>,
 }
@@ -92,7 +92,7 @@ fn chosen(given: Option<&Path>) -> Result<PathBuf, Box<dyn Error>> {
     }
 }
 
-/// The embedded pool, made when it is first asked for: a quarter of the machine's memory.
+/// The embedded pool, created at its first use: a quarter of the machine's memory.
 fn embedded() -> Result<PathBuf, Box<dyn Error>> {
     let path = farfork_node::paths::embedded_pool();
     demand_own(&path).map_err(|error| {
@@ -102,7 +102,7 @@ fn embedded() -> Result<PathBuf, Box<dyn Error>> {
         let quarter = rustix::system::sysinfo().totalram / 4;
         let directory = path.parent().unwrap_or(Path::new("/"));
         make_run_directory(directory).map_err(|error| {
-            format!("cannot make {}: {}", directory.display(), words::of(&error))
+            format!("cannot create {}: {}", directory.display(), words::of(&error))
         })?;
         let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
         create(&path, align_down(quarter, CHUNK_BYTES), is_empty)?;
@@ -110,16 +110,17 @@ fn embedded() -> Result<PathBuf, Box<dyn Error>> {
     Ok(path)
 }
 
-/// Makes a pool, or leaves everything as it was.
+/// Creates a pool. If that fails, everything is as before.
 fn create(path: &Path, bytes: u64, mounts: bool) -> Result<Pool, Box<dyn Error>> {
     Pool::check_size(path, bytes)?;
     if fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
         return Ok(Pool::create(path, bytes)?);
     }
-    let directory = path.parent().ok_or("a pool needs a directory: name a file in one")?;
-    let place = Place::prepare(directory, bytes, mounts)?;
+    let directory =
+        path.parent().ok_or("invalid path of a pool: it needs a directory and a name")?;
+    let directory = PoolDirectory::prepare(directory, bytes, mounts)?;
     Pool::create(path, bytes).map_err(|error| {
-        place.leave();
+        directory.undo();
         error.into()
     })
 }
@@ -155,11 +156,9 @@ fn forget_node(path: Option<&Path>, name: &str) -> Result<(), Box<dyn Error>> {
     let pool = Pool::open(&chosen(path)?)?;
     let Forgotten { rows, pins, living } = farfork_node::forget_node(&pool, name)?;
     let path = pool.path().display();
-    println!(
-        "the pool at {path} has forgotten node {name}: {rows} rows with {pins} pins of images"
-    );
+    println!("removed node {name} from the pool at {path}: {rows} rows with {pins} pins of images");
     if living > 0 {
-        println!("{living} rows of that name stay: an agent or clones live that they belong to");
+        println!("kept {living} rows of that name: their agent or clones are alive");
     }
     Ok(())
 }
@@ -169,7 +168,7 @@ fn info(path: Option<&Path>, json: bool) -> Result<(), Box<dyn Error>> {
     if json {
         return Ok(print_json(&info)?);
     }
-    // The same facts in the same order, for people.
+    // The same facts in the same order, without the punctuation.
     println!("{}", serde_json::to_string_pretty(&info)?.replace(['{', '}', '"', ','], ""));
     Ok(())
 }
@@ -177,7 +176,9 @@ fn info(path: Option<&Path>, json: bool) -> Result<(), Box<dyn Error>> {
 fn check(path: Option<&Path>) -> CommandResult {
     let pool = Pool::open(&chosen(path)?)?;
     for (node, images) in farfork_node::clear_pins(&pool)? {
-        println!("node {node} has no agent, and no clone holds {images} images that it pinned");
+        println!(
+            "reclaimed {images} pins of node {node}: it has no agent, and no clone maps the images"
+        );
     }
     let report = pool.check()?;
     let mut is_sound = report.is_sound();
@@ -190,7 +191,7 @@ fn check(path: Option<&Path>) -> CommandResult {
             Ok(Ok(damaged)) if damaged.is_empty() => {}
             Ok(Ok(damaged)) => {
                 is_sound = false;
-                println!("image {name} ({cid}): {} chunks do not match their sums", damaged.len());
+                println!("image {name} ({cid}): wrong checksum of {} chunks", damaged.len());
             }
             Ok(Err(error)) | Err(error) => {
                 is_sound = false;
@@ -202,19 +203,19 @@ fn check(path: Option<&Path>) -> CommandResult {
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Removes images whose checkpointer was killed before it could name them: nobody would find them.
+/// Removes images whose checkpoint was killed before it could name them: no command would find them.
 fn remove_unnamed(pool: &Pool) -> Result<(), Box<dyn Error>> {
     let catalog = Catalog::open(pool)?;
     let images = pool.info()?.images.into_iter();
     for image in images.filter(|image| image.state == ImageState::Published) {
         let cid: Cid = image.cid.parse()?;
-        // In this order: whoever holds it may name it, and only then lets go.
+        // In this order: a process that holds the image names it first, and then releases it.
         if pool.is_held(cid).unwrap_or(true) || !catalog.names_of(cid)?.is_empty() {
             continue;
         }
         checkpoint::remove(pool, cid)?;
         println!(
-            "image {cid} had no name, its checkpoint was killed: {} bytes given back",
+            "reclaimed {} bytes of image {cid}: its checkpoint was killed before it had a name",
             image.bytes
         );
     }

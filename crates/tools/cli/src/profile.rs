@@ -20,27 +20,28 @@ use crate::output::print_json;
 use crate::pool::PoolArg;
 use crate::{CommandResult, clones, node, restore};
 
-/// What to profile, and by what.
+/// The image to profile, and the command that uses the clone.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     pool: PoolArg,
     /// Name or id of the image.
     image: String,
-    /// Supply descriptor N, as restore does; the command is told where the first that listens is.
+    /// Supply descriptor N, as farfork restore does. $FARFORK_CLONE_SOCKET is the address of the
+    /// first one that listens.
     #[arg(long = "inherit-fd", value_name = "N=WHAT")]
     inherit: Vec<Inherit>,
-    /// Seconds that the clone may take to start.
+    /// Limit of the clone's start, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S)]
     timeout: u64,
-    /// Node to start on.
+    /// Node to start the clone on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
-    /// Print one JSON document; the command's own output goes where it goes.
+    /// Print one JSON document. The command's own output is not redirected.
     #[arg(long)]
     json: bool,
-    /// What uses the clone. It finds the clone's pid in $FARFORK_CLONE_PID, and where it listens
-    /// in $FARFORK_CLONE_SOCKET. The clone ends with it.
+    /// Command that uses the clone. Its environment has the clone's pid ($FARFORK_CLONE_PID) and
+    /// address ($FARFORK_CLONE_SOCKET). The clone is killed when the command exits.
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
@@ -69,15 +70,15 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let is_whole = end(args, &clone)?;
     let status = status?;
     let observed = observed.map_err(|error| {
-        format!("cannot tell which pages clone {pid} has touched: {}", words::of(&error))
+        format!("cannot read which pages clone {pid} touched: {}", words::of(&error))
     })?;
     if !is_whole {
         eprintln!(
-            "farfork: clone {pid} ended by itself: what it did in its last moments is not told; let \
-             the command end while it runs"
+            "farfork: clone {pid} exited before the command did, so its last accesses may be missing; \
+             let the command exit first"
         );
     }
-    report(args, &Counts::of(&image, &observed))?;
+    report(args, &Counts::from_observed(&image, &observed))?;
     Ok(clones::exit_code(wait_status(status)))
 }
 
@@ -105,13 +106,14 @@ fn use_clone(args: &Args, pid: i32) -> Result<ExitStatus, Box<dyn Error>> {
         command.env("FARFORK_CLONE_SOCKET", socket);
     }
     command.status().map_err(|error| {
-        format!("cannot run {}: {}; the clone was ended", args.command[0], words::of(&error)).into()
+        let (command, reason) = (&args.command[0], words::of(&error));
+        format!("cannot run {command}: {reason}; the clone was killed").into()
     })
 }
 
-/// Ends the clone; false if it had ended before. The agent looks at its pages first.
+/// Kills the clone. Returns false if it had exited before. The agent looks at its pages first.
 fn end(args: &Args, clone: &StartedClone) -> Result<bool, Box<dyn Error>> {
-    // It may end by itself at any moment, and an agent with it.
+    // The clone may exit at any moment, and its agent with it.
     let _ = Client::connect(&args.node)
         .and_then(|client| client.kill(clone.running.pid, libc::SIGKILL));
     let (wait_status, _) = clone.client.ended()?;
@@ -124,7 +126,7 @@ fn wait_status(status: ExitStatus) -> i32 {
 }
 
 impl Counts {
-    fn of(image: &Image, observed: &Observed) -> Counts {
+    fn from_observed(image: &Image, observed: &Observed) -> Counts {
         let mapped = mapped(&image.model);
         Counts {
             cid: image.extents.cid.to_string(),
@@ -142,7 +144,7 @@ fn report(args: &Args, counts: &Counts) -> Result<(), Box<dyn Error>> {
     }
     let share = |pages: u64| 100.0 * pages as f64 / counts.mapped_pages.max(1) as f64;
     eprintln!(
-        "of {} pages the clone has read {} ({:.1} %), written {} ({:.1} %), not touched {}",
+        "of {} pages the clone read {} ({:.1} %), wrote {} ({:.1} %), did not touch {}",
         counts.mapped_pages,
         counts.read_pages,
         share(counts.read_pages),

@@ -1,4 +1,4 @@
-//! How far long work is, on one line of a terminal.
+//! The progress of long work, on one line of a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use farfork_types::CHUNK_BYTES;
 
 use crate::size;
 
-/// Work that is done sooner shows nothing.
-const SILENCE: Duration = Duration::from_millis(500);
+/// Work that takes less time shows nothing.
+const QUIET: Duration = Duration::from_millis(500);
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// A line that is rewritten, and cleared at the end.
+/// A line that is rewritten, and cleared when this is dropped.
 pub(crate) struct Progress<'a> {
     doing: &'a str,
     is_terminal: bool,
@@ -23,35 +23,35 @@ pub(crate) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Starts; nothing is shown unless stderr is a terminal.
+    /// Starts. Shows nothing unless stderr is a terminal.
     pub(crate) fn new(doing: &'a str) -> Progress<'a> {
         let is_terminal = io::stderr().is_terminal();
-        Progress { doing, is_terminal, next: Instant::now() + SILENCE, shown: false }
+        Progress { doing, is_terminal, next: Instant::now() + QUIET, shown: false }
     }
 
-    /// So many windows of all are done.
+    /// Shows how many windows of all are done.
     pub(crate) fn windows(&mut self, done: u64, all: u64) {
         self.bytes(done * CHUNK_BYTES, all * CHUNK_BYTES);
     }
 
-    /// So many bytes of all are done.
+    /// Shows how many bytes of all are done.
     fn bytes(&mut self, done: u64, all: u64) {
         let percent = 100 * done / all.max(1);
         self.show(|| format!("{} of {} ({percent} %)", size::show(done), size::show(all)));
     }
 
-    /// It takes so long by now, and nobody knows how much longer.
+    /// Shows the time spent, where the rest is unknown.
     pub(crate) fn time(&mut self, elapsed: Duration) {
         self.show(|| format!("({} s)", elapsed.as_secs()));
     }
 
-    fn show(&mut self, how_far: impl FnOnce() -> String) {
+    fn show(&mut self, status: impl FnOnce() -> String) {
         if !self.is_terminal || Instant::now() < self.next {
             return;
         }
         self.next = Instant::now() + INTERVAL;
         self.shown = true;
-        eprint!("\r{} {}\x1b[K", self.doing, how_far());
+        eprint!("\r{} {}\x1b[K", self.doing, status());
         let _ = io::stderr().flush();
     }
 }
@@ -64,7 +64,7 @@ impl Drop for Progress<'_> {
     }
 }
 
-/// The same for work that must not wait for a terminal: a thread of its own writes the line.
+/// The same for work that must not block on a terminal: another thread writes the line.
 pub(crate) struct Background {
     state: Arc<State>,
     writer: Option<JoinHandle<()>>,
@@ -78,7 +78,7 @@ struct State {
 }
 
 impl Background {
-    /// Starts; nothing unless stderr is a terminal, or where no thread can be had.
+    /// Starts. `None` unless stderr is a terminal, or if no thread can be created.
     pub(crate) fn start(doing: &'static str) -> Option<Background> {
         let mut progress = Progress::new(doing);
         if !progress.is_terminal {
@@ -98,7 +98,7 @@ impl Background {
         writer.ok().map(|writer| Background { state, writer: Some(writer) })
     }
 
-    /// So many bytes of all are done.
+    /// Shows how many bytes of all are done.
     pub(crate) fn bytes(&self, done: u64, all: u64) {
         self.state.done.store(done, Ordering::Relaxed);
         self.state.all.store(all, Ordering::Relaxed);

@@ -10,23 +10,23 @@ use farfork_types::wire::{AddressRange, Promoted, Promotion};
 use crate::output::print_json;
 use crate::{CommandResult, node, size};
 
-/// Which clone, and which of its pages.
+/// The clone, and the pages to copy.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The clone's pid.
+    /// Pid of the clone.
     pid: i32,
-    /// Pages that are declared hot (farfork hot set). Without this, --accessed and ranges: those and
-    /// the accessed ones.
+    /// Copy the pages that are declared hot (farfork hot set). Without --hot, --accessed and ranges,
+    /// hot and accessed pages are copied.
     #[arg(long)]
     hot: bool,
-    /// Pages that clones of the image were seen to access (farfork restore --profile).
+    /// Copy the pages that profiling clones of the image accessed (farfork restore --profile).
     #[arg(long)]
     accessed: bool,
-    /// Hexadecimal addresses as in /proc/PID/maps, of the image's first process; in a tree,
-    /// PID:START-END for another. A page of which a part is named is meant as a whole.
+    /// Hexadecimal addresses in the first process of the image, as in /proc/PID/maps. In a tree,
+    /// PID:START-END names another process. Ranges are widened to whole pages.
     #[arg(value_name = "START-END")]
     ranges: Vec<AddressRange>,
-    /// Node it runs on.
+    /// Node that the clone runs on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
     /// Print one JSON document.
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command.
+/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> CommandResult {
     let is_all = !args.hot && !args.accessed && args.ranges.is_empty();
     let pages = Promotion {
@@ -56,9 +56,9 @@ fn show(promoted: &Promoted) {
     println!("{} pages became local ({bytes})", promoted.promoted_pages);
     let others = [
         (promoted.local_pages, "were local already"),
-        (promoted.untouched_pages, "are not touched yet, or gone"),
-        (promoted.kept_pages, "cannot be written, or are no longer the image's"),
-        (promoted.refused_pages, "would not fit into the memory that its cgroup may have"),
+        (promoted.untouched_pages, "are not touched yet, or unmapped"),
+        (promoted.kept_pages, "are read-only, or no longer part of the image"),
+        (promoted.refused_pages, "would exceed the memory limit of the cgroup"),
     ];
     for (pages, what) in others.into_iter().filter(|(pages, _)| *pages != 0) {
         println!("{pages} pages {what}");

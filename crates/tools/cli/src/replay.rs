@@ -12,13 +12,13 @@ use serde_json::json;
 use crate::output::print_json;
 use crate::{CommandResult, serve};
 
-/// Which decisions to make again.
+/// The decisions to replay.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A journal of `farfork serve`: decisions.jsonl in its state directory.
+    /// Journal of farfork serve: decisions.jsonl in its state directory.
     journal: PathBuf,
-    /// A JSON file with settings of the policies, instead of those that stand in the journal: what they would
-    /// have decided.
+    /// JSON file with settings of the policies, which replace those in the journal. Differences are
+    /// then a result, not a failure.
     #[arg(long, value_name = "FILE")]
     policies: Option<PathBuf>,
     /// Print one JSON document.
@@ -26,25 +26,25 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the subcommand. Decisions that are others by the same settings are a failure.
+/// Runs the subcommand. Different decisions under the journal's own settings are a failure.
 pub(crate) fn run(args: &Args) -> CommandResult {
     let other = args.policies.as_deref().map(serve::policies).transpose()?;
     let failed = |reason: String| format!("cannot replay {}: {reason}", args.journal.display());
     let file = File::open(&args.journal).map_err(|error| failed(words::of(&error)))?;
     let replayed = journal::replay(BufReader::new(file), other);
-    let (count, differences) = replayed.map_err(|error| failed(in_words(&error)))?;
+    let (count, differences) = replayed.map_err(|error| failed(reason(&error)))?;
     if args.json {
         let differences: Vec<_> = differences.iter().map(document).collect();
         print_json(&json!({ "decisions": count, "differences": differences }))?;
     } else {
         differences.iter().for_each(print);
-        println!("{count} decisions made again, {} of them differ", differences.len());
+        println!("{count} decisions replayed, {} of them differ", differences.len());
     }
-    let is_as_it_was = differences.is_empty() || other.is_some();
-    Ok(if is_as_it_was { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_success = differences.is_empty() || other.is_some();
+    Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn in_words(error: &JournalError) -> String {
+fn reason(error: &JournalError) -> String {
     match error {
         JournalError::Read(source) => words::of(source),
         JournalError::Line { .. } => error.to_string(),

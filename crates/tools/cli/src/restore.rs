@@ -16,45 +16,46 @@ use serde::Serialize;
 use crate::inherit::Inherit;
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, clones, node, size, told, usage_error};
+use crate::{CommandResult, clones, error_text, node, size, usage_error};
 
-/// What to start, and how.
+/// The clones to start.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     pool: PoolArg,
     /// Name or id of the image.
     image: String,
-    /// How many clones.
+    /// Number of clones. All of them start, or none.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// Leave the clones running; without it they end with this command.
+    /// Leave the clones running, and print their pids. Without it they are killed when this command
+    /// exits.
     #[arg(long)]
     detach: bool,
-    /// When pages become local: mow, migrate on write; moa, migrate on access; hybrid, on access
-    /// those that clones were seen to access or that are declared hot; copy, before it starts. Of a ghost
-    /// that has its image, what that was started with holds.
+    /// Which pages become local, and when. mow: pages that the clone writes. moa: pages that it
+    /// accesses. hybrid: accessed and hot pages when it accesses them, others when it writes them.
+    /// copy: all pages, before it starts. An attached ghost keeps the policy that it was started with.
     #[arg(long, value_name = "mow|moa|hybrid|copy", default_value_t = Tiering::Mow)]
     tiering: Tiering,
-    /// Have the clones tell which pages they touch; farfork images show tells it then. They take a
-    /// fault for every page.
+    /// Record which pages the clones touch; "farfork images show" counts them. Each clone takes a
+    /// fault for each page it touches.
     #[arg(long)]
     profile: bool,
-    /// A PID namespace of its own, or the parent's pids in this one.
+    /// Start the clone in a new PID namespace, or with the parent's pids in this one.
     #[arg(long, value_enum, default_value = "new")]
     pid_mode: PidMode,
-    /// Supply descriptor N: N=PATH opens PATH, or connects if it is a socket; N=listen:PATH
-    /// listens there; N=tcp:ADDRESS:PORT listens and N=udp:ADDRESS:PORT is bound there, in the
-    /// place of the parent's address. %i is the number of the clone.
+    /// Supply descriptor N. N=PATH opens PATH, or connects if it is a socket. N=listen:PATH and
+    /// N=tcp:ADDRESS:PORT listen, and N=udp:ADDRESS:PORT binds, instead of at the parent's address.
+    /// %i is the number of the clone. May be repeated.
     #[arg(long = "inherit-fd", value_name = "N=WHAT")]
     inherit: Vec<Inherit>,
-    /// Start it in this ghost, in whose namespaces and cgroup it lives.
+    /// Start the clone in this ghost, in its namespaces and cgroup.
     #[arg(long, value_name = "ID")]
     ghost: Option<String>,
-    /// Seconds that each clone may take to start.
+    /// Limit of the start of each clone, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S)]
     timeout: u64,
-    /// Node to start on.
+    /// Node to start the clones on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
     /// Print one JSON document.
@@ -82,17 +83,16 @@ struct Clone<'a> {
 pub(crate) fn run(args: &Args) -> CommandResult {
     if args.pid_mode == PidMode::Same && args.count > 1 {
         return Ok(usage_error(
-            "--pid-mode same takes the parent's pids, which only one process can have: leave \
-             --count out, or use --pid-mode new",
+            "--pid-mode same and --count exclude each other: only one clone can have the parent's \
+             pids; use --pid-mode new for several",
         ));
     }
     if args.ghost.is_some() && args.count > 1 {
-        return Ok(usage_error("a ghost takes one clone: leave --count out, or name no ghost"));
+        return Ok(usage_error("--ghost and --count exclude each other: a ghost takes one clone"));
     }
     if args.ghost.is_some() && args.pid_mode == PidMode::Same {
         return Ok(usage_error(
-            "a clone in a ghost has its pids in the ghost's PID namespace: leave out --pid-mode \
-             same, or --ghost",
+            "--ghost and --pid-mode same exclude each other: a ghost has a PID namespace of its own",
         ));
     }
     let path = args.pool.path()?;
@@ -122,10 +122,10 @@ pub(crate) fn resolve(pool: &Pool, image: &str) -> Result<Cid, Box<dyn Error>> {
     }
     let name: ImageName = image.parse()?;
     let known = Catalog::open(pool)?.get(&name)?;
-    Ok(known.ok_or_else(|| format!("no image is named {name}: farfork images list tells which"))?)
+    Ok(known.ok_or_else(|| format!("there is no image {name}; see \"farfork images list\""))?)
 }
 
-/// All clones or none: nobody would be told the pids of some.
+/// Starts all clones or none: after an error the caller gets no pids.
 fn start_all(args: &Args, call: &RestoreCall) -> Result<Vec<StartedClone>, Box<dyn Error>> {
     let mut clones = Vec::new();
     for index in 0..args.count as usize {
@@ -135,15 +135,18 @@ fn start_all(args: &Args, call: &RestoreCall) -> Result<Vec<StartedClone>, Box<d
             Err(error) => {
                 let started = clones.len();
                 clones.into_iter().for_each(|clone| end(&args.node, clone));
-                let (all, said) = (args.count, told(&*error));
-                return Err(format!("{said}\nof {all} clones {started} ran and were ended").into());
+                let (all, reason) = (args.count, error_text(&*error));
+                return Err(format!(
+                    "{reason}\n{started} of {all} clones had started and were killed"
+                )
+                .into());
             }
         }
     }
     Ok(clones)
 }
 
-/// Ends a clone and waits for that. It may have ended by itself, or an agent with it.
+/// Kills a clone and waits for it. The clone, or its agent, may be gone already.
 fn end(node: &str, clone: StartedClone) {
     let call = || Client::connect(node);
     let _ = call().and_then(|client| client.kill(clone.running.pid, libc::SIGKILL));
@@ -207,7 +210,7 @@ fn attend(clones: &[StartedClone]) -> CommandResult {
     let mut first_failure = ExitCode::SUCCESS;
     let mut has_failed = false;
     for clone in clones {
-        let status = clones::told_end(clone.client.ended()?);
+        let status = clones::report_end(clone.client.ended()?);
         if status != 0 && !has_failed {
             (first_failure, has_failed) = (clones::exit_code(status), true);
         }

@@ -16,7 +16,7 @@ use crate::pool::PoolArg;
 use crate::{CommandResult, size};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Least memory of a node.
+/// Smallest memory of a node.
 const LEAST_NODE_BYTES: u64 = 512 << 20;
 
 /// What to serve, and where.
@@ -24,55 +24,54 @@ const LEAST_NODE_BYTES: u64 = 512 << 20;
 pub(crate) struct Args {
     #[command(flatten)]
     pool: PoolArg,
-    /// Where keys, actions, activations, code and logs are kept.
+    /// Directory for keys, functions, activations, code and logs.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/farfork")]
     state: PathBuf,
-    /// Where to listen; with port 0 the kernel chooses one, which is printed.
+    /// Address to listen on. With port 0 the kernel chooses a port. The address is printed.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3233")]
     listen: SocketAddr,
-    /// How many emulated nodes.
+    /// Number of emulated nodes.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     nodes: u32,
-    /// Memory that the instances of a node may take together; without it, the nodes share what the
-    /// pool leaves of this machine's.
+    /// Memory budget of the instances of one node, e.g. 4G. Default: the nodes share the memory of the
+    /// machine that the pool leaves.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     node_memory: Option<u64>,
-    /// Watch one clone of each image in K on each node, from the first on, to know which pages calls touch;
-    /// 0 for none. Such a clone takes a fault for every page it touches.
+    /// Profile one of K clones of each image on each node, beginning with the first, to record which
+    /// pages calls touch. 0 profiles none. A profiling clone takes a fault for each page it touches.
     #[arg(long, value_name = "K", env = "FARFORK_PROFILE_EVERY", default_value_t = 16)]
     profile_every: u32,
-    /// If this is killed, agents of its nodes wait so long for the next one that has the same --state, which
-    /// goes on with them; then they end.
+    /// How long agents outlive a killed gateway, in seconds. A new one with the same --state takes
+    /// them over.
     #[arg(long, value_name = "SECONDS", env = "FARFORK_AGENTS_OUTLIVE_S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=86400))]
     agents_outlive_s: u64,
-    /// Keep records of activations for so many days; 0 keeps them for ever.
+    /// Days to keep records of activations. 0 keeps them for ever.
     #[arg(long, value_name = "DAYS", env = "FARFORK_RETENTION_DAYS", default_value_t = 7)]
     retention_days: u32,
-    /// Python that has the package farfork, for Python functions.
+    /// Python with the package farfork, for Python functions. A name means the program beside farfork, or in PATH.
     #[arg(long, value_name = "PATH", env = "FARFORK_PYTHON", default_value = "python3")]
     python: PathBuf,
-    /// Node.js, for functions in JavaScript; without this, node as the shell finds it, if it does.
+    /// Node.js, for JavaScript functions. Default: node in PATH, if there is one.
     #[arg(long, value_name = "PATH", env = "FARFORK_NODEJS")]
     nodejs: Option<PathBuf>,
-    /// A JSON file with settings of the policies; what it does not name is as without it.
+    /// JSON file with settings of the policies. Settings not given keep their defaults.
     #[arg(long, value_name = "FILE")]
     policies: Option<PathBuf>,
-    /// How the log on stderr is written: for people, or one JSON document a line.
+    /// Format of the log on stderr.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     log_format: LogFormat,
-    /// The least important events that are logged: error, warn, info, debug (every call, with its trace)
-    /// or trace.
+    /// Least severe events to log: error, warn, info, debug (each call, with its trace) or trace.
     #[arg(long, value_name = "LEVEL", default_value_t = tracing::Level::INFO)]
     log_level: tracing::Level,
 }
 
-/// How events are logged.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
 enum LogFormat {
-    /// For people.
+    /// lines of text
     #[default]
     Text,
-    /// For programs.
+    /// one JSON document a line
     Json,
 }
 
@@ -87,7 +86,7 @@ fn log(format: LogFormat, level: tracing::Level) {
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> CommandResult {
     if !rustix::process::geteuid().is_root() {
-        return Err("farfork serve makes containers for functions, which only root can".into());
+        return Err("cannot serve: only root can create the containers of functions".into());
     }
     log(args.log_format, args.log_level);
     let pool = args.pool.path()?;
@@ -110,7 +109,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         retention: (args.retention_days > 0).then(|| DAY * args.retention_days),
     };
     serve(&settings, |address| {
-        // Whoever started this may have closed its end.
+        // The caller may have closed the other end.
         let mut out = std::io::stdout().lock();
         let _ = writeln!(out, "http://{address}").and_then(|()| out.flush());
         let key = state.join("guest.key");
@@ -120,12 +119,14 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A mere name is looked for by the shell's rules.
+/// The path of a program. A name without a slash means the program beside farfork's own, as in a virtual
+/// environment, or else the one in `PATH`.
 fn program(path: &Path) -> std::io::Result<PathBuf> {
-    match path.components().count() {
-        1 => Ok(path.to_owned()),
-        _ => std::path::absolute(path),
+    if path.components().count() > 1 {
+        return std::path::absolute(path);
     }
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(path));
+    Ok(beside.filter(|beside| beside.is_file()).unwrap_or_else(|| path.to_owned()))
 }
 
 /// Settings of the policies from a file.
@@ -133,8 +134,9 @@ pub(crate) fn policies(file: &Path) -> Result<farfork_policy::Settings, Box<dyn 
     let text = fs::read(file).map_err(|error| {
         format!("cannot read {}: {}", file.display(), farfork_sys::words::of(&error))
     })?;
-    serde_json::from_slice(&text)
-        .map_err(|wrong| format!("{} has no settings of policies: {wrong}", file.display()).into())
+    serde_json::from_slice(&text).map_err(|wrong| {
+        format!("invalid settings of policies in {}: {wrong}", file.display()).into()
+    })
 }
 
 fn node_memory(args: &Args, pool: &Pool) -> Result<u64, Box<dyn Error>> {

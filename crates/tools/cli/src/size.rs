@@ -1,6 +1,6 @@
-//! Sizes as people write them.
+//! Sizes with units.
 
-/// Bytes of a size such as `512M` or `4G`; a plain number is bytes.
+/// Bytes of a size such as `512M` or `4G`. A number without a unit is bytes.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match &text[digits.len()..] {
@@ -9,16 +9,17 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         "M" | "m" => 20,
         "G" | "g" => 30,
         "T" | "t" => 40,
-        unit => return Err(format!("'{unit}' is no unit: use K, M, G or T, as in 512M")),
+        unit => return Err(format!("invalid unit '{unit}' (expected K, M, G or T, e.g. 512M)")),
     };
-    let number: u64 = digits.parse().map_err(|_| format!("'{text}' is no size, as 512M is"))?;
+    let number: u64 =
+        digits.parse().map_err(|_| format!("invalid size '{text}' (expected e.g. 512M)"))?;
     number
         .checked_shl(shift)
         .filter(|bytes| bytes >> shift == number)
-        .ok_or_else(|| format!("'{text}' is more than any machine has"))
+        .ok_or_else(|| format!("invalid size '{text}' (it does not fit into 64 bits)"))
 }
 
-/// A size for people.
+/// A size with its unit, e.g. `1.5 MiB`.
 pub(crate) fn show(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -42,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn invalid_sizes_are_refused() {
         for text in ["", "G", "4X", "-1M", "99999999999999999999", "99999999T"] {
             assert!(parse(text).is_err(), "{text}");
         }

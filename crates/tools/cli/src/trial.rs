@@ -8,7 +8,7 @@ use farfork_node::paths;
 use farfork_types::Cid;
 use farfork_types::wire::{DEFAULT_TIMEOUT_S, Verified, VerifyCall};
 
-use crate::{node, told};
+use crate::{error_text, node};
 
 /// Whether and how to try.
 #[derive(clap::Args)]
@@ -41,16 +41,16 @@ impl TrialArgs {
     }
 }
 
-/// What to tell when no clone can start.
+/// The message when no clone can start.
 pub(crate) fn refused(pid: i32, error: &(dyn Error + 'static)) -> String {
-    let why = told(error);
+    let why = error_text(error);
     format!(
         "process {pid} goes on, and no image was made, since no clone could start from it: {why}\n\
          to make the image all the same, use --no-verify with --kill, or leave out --verify"
     )
 }
 
-/// Tells of a trial that was passed.
+/// Reports a trial that was passed.
 pub(crate) fn show(verified: &Verified) {
     let Verified { ran, skipped, us } = verified;
     let ms = *us as f64 / 1e3;

@@ -1,103 +1,46 @@
-//! `farfork bench fork` as a program that people and scripts call.
+//! `farfork bench` executes the program farfork-bench.
 
-use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
-/// The others are other sizes of it, and take minutes where it takes seconds.
-const SUBJECT: &str = "c-24M";
-const SERIES: [(&str, &str); 12] = [
-    ("cold", "request to response"),
-    ("cold", "local memory after one call"),
-    ("local-fork", "excess of first call"),
-    ("clone", "request to first instruction"),
-    ("clone", "request to response"),
-    ("clone", "excess of first call"),
-    ("clone", "local memory after one call"),
-    ("warm", "request to response"),
-    ("warm-idle-10ms", "request to response"),
-    ("herd", "clones that answered"),
-    ("checkpoint", "time frozen"),
-    ("memcpy", "memcpy of the same bytes"),
-];
-
-/// What `farfork bench` with these arguments does; nothing where it can do nothing.
-fn bench(arguments: &[&str]) -> Option<Output> {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: benchmarks mount a pool and make PID namespaces: run as root");
-        return None;
+/// Runs a copy of farfork in `directory`, with no other program in reach.
+fn bench(directory: &Path, arguments: &[&str]) -> Output {
+    let program = directory.join("farfork");
+    if !program.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_farfork"), &program).expect("a copy");
     }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_farfork"));
-    Some(command.arg("bench").args(arguments).output().expect("farfork starts"))
+    let mut command = Command::new(program);
+    command.env("PATH", directory.join("bin")).arg("bench").args(arguments);
+    command.output().expect("farfork starts")
 }
 
-/// The document that a quick run of this prints.
-fn report(arguments: &[&str]) -> Option<Value> {
-    let output = bench(&[arguments, &["--quick", "--json"]].concat())?;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(serde_json::from_slice(&output.stdout).expect("stdout is JSON"))
+fn write_program(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+    fs::write(path, text).expect("a program");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("an executable file");
 }
 
 #[test]
-fn a_quick_run_gives_every_row_and_judges_every_goal() {
-    let Some(report) = report(&["fork", "--only", SUBJECT]) else { return };
-    for key in ["cpu", "cores", "kernel", "memory_bytes", "load"] {
-        assert!(!report["machine"][key].is_null(), "{key}");
+fn arguments_output_and_exit_status_are_those_of_the_program() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = |place: &str| format!("#!/bin/sh\necho {place} \"$@\"\nexit 7\n");
+    let arguments = ["fork", "--only", "c-24M", "--json", "--help"];
+    for (path, place) in [("bin/farfork-bench", "in-path"), ("farfork-bench", "beside")] {
+        write_program(&directory.path().join(path), &script(place));
+        let output = bench(directory.path(), &arguments);
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        let expected = format!("{place} fork --only c-24M --json --help\n");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
     }
-    check(&report, SUBJECT);
-    let goals = report["goals"].as_array().expect("goals");
-    assert_eq!(goals.len(), 3, "nothing else was measured: {goals:?}");
 }
 
 #[test]
-fn what_is_not_there_cannot_be_measured() {
-    let Some(output) = bench(&["fork", "--only", "c-1M"]) else { return };
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{words}");
-    assert!(words.contains("nothing called c-1M") && words.contains("c-24M"), "{words}");
-}
-
-#[test]
-fn every_kind_of_thing_has_a_price_and_every_phase_its_time() {
-    let Some(report) = report(&["features"]) else { return };
-    let rows = report["rows"].as_array().expect("rows");
-    let figure = |case: &str, metric: &str, key: &str| {
-        let row = rows.iter().find(|row| row["case"] == case && row["metric"] == metric);
-        row.and_then(|row| row[key].as_f64()).unwrap_or_else(|| panic!("{case}, {metric}: {key}"))
-    };
-    // A price is a slope through noisy times: it is there, whatever it is.
-    for kind in ["thread", "anonymous mapping", "regular file", "eventfd", "listening TCP socket"] {
-        figure(kind, "restore time of one more", "median");
-    }
-    let many = "many things";
-    for phase in ["memory", "state and threads", "process"] {
-        let metric = format!("restore phase: {phase}");
-        assert!(figure(many, &metric, "min") > 0.0, "{phase} takes no time");
-    }
-    // The subject has more of them than any process has by itself.
-    assert!(figure(many, "mappings", "median") > 450.0);
-}
-
-fn check(report: &Value, subject: &str) {
-    let rows = report["rows"].as_array().expect("rows");
-    for (start, metric) in SERIES {
-        let case = format!("{subject}/{start}");
-        let row = rows.iter().find(|row| row["case"] == *case && row["metric"] == metric);
-        let row = row.unwrap_or_else(|| panic!("no row {case}, {metric}"));
-        let figure = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row}"));
-        assert!(figure("min") <= figure("median") && figure("median") <= figure("max"), "{row}");
-        assert!(figure("n") >= 1.0 && row["unit"].is_string(), "{row}");
-        assert!(figure("n") < 6.0 || figure("ci_low") <= figure("ci_high"), "{row}");
-    }
-    let criu = rows.iter().find(|row| row["case"] == format!("{subject}/criu"));
-    let is_told = |row: &Value| row["note"].is_string() || row["median"].is_number();
-    assert!(criu.is_some_and(is_told), "CRIU is not left out in silence");
-    let goals = report["goals"].as_array().expect("goals");
-    let of_subject = |goal: &&Value| {
-        goal["goal"].as_str().is_some_and(|name| name.starts_with(&format!("{subject}:")))
-    };
-    assert_eq!(goals.iter().filter(of_subject).count(), 3, "restore, excess, memory");
-    for goal in goals.iter().filter(of_subject) {
-        let verdict = goal["verdict"].as_str().unwrap_or_default();
-        assert!(["met", "missed", "undecided"].contains(&verdict), "{goal}");
-    }
+fn without_the_program_the_error_says_how_to_build_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = bench(directory.path(), &["fork"]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("cargo build --release --package farfork-bench"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! `farfork doctor` as a program that people and scripts call.
+//! `farfork doctor` as people and scripts call it.
 
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -28,7 +28,7 @@ fn json_is_one_document_and_agrees_with_the_exit_status() {
 }
 
 #[test]
-fn people_read_the_same_answers() {
+fn the_text_has_the_same_answers() {
     let report: Value = serde_json::from_slice(&farfork(&["doctor", "--json"]).stdout).unwrap();
     let text = String::from_utf8(farfork(&["doctor"]).stdout).unwrap();
     for capability in report["capabilities"].as_array().unwrap() {
@@ -39,7 +39,7 @@ fn people_read_the_same_answers() {
 }
 
 #[test]
-fn without_privileges_the_exit_status_is_1_and_the_reason_is_told() {
+fn without_privileges_the_exit_status_is_1_and_the_reason_is_shown() {
     let bare = Command::new("setpriv")
         .args(["--bounding-set=-all", "--inh-caps=-all", "--", env!("CARGO_BIN_EXE_farfork")])
         .arg("doctor")

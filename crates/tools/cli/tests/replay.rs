@@ -1,4 +1,4 @@
-//! Decisions of a platform, made again by a command.
+//! `farfork replay`.
 
 use std::fs;
 use std::path::Path;
@@ -35,43 +35,41 @@ fn journal(directory: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn decisions_are_made_again_and_compared() {
+fn decisions_are_replayed_and_compared() {
     let directory = tempfile::tempdir().unwrap();
     let journal = journal(directory.path());
     let same = replay(&[&journal]);
     assert!(same.status.success(), "{same:?}");
-    assert_eq!(out(&same), "2 decisions made again, 0 of them differ\n");
+    assert_eq!(out(&same), "2 decisions replayed, 0 of them differ\n");
 
-    // What other settings would have decided is an answer.
+    // Other decisions under other settings are a result.
     let policies = directory.path().join("policies.json");
     let sooner = json!({"checkpoint": {"policy": "after-calls", "calls": 2}});
     fs::write(&policies, sooner.to_string()).unwrap();
     let other = replay(&[&journal, Path::new("--policies"), &policies]);
     assert!(other.status.success(), "{other:?}");
-    let told = out(&other);
-    assert!(told.starts_with("line 2: checkpoint of guest/hello\n  was \"not-yet\": "), "{told}");
-    assert!(told.contains("  now \"now\": ") && told.ends_with(" again, 1 of them differ\n"));
+    let text = out(&other);
+    assert!(text.starts_with("line 2: checkpoint of guest/hello\n  was \"not-yet\": "), "{text}");
+    assert!(text.contains("  now \"now\": ") && text.ends_with(" replayed, 1 of them differ\n"));
     let other = replay(&[&journal, Path::new("--policies"), &policies, Path::new("--json")]);
-    let told: Value = serde_json::from_str(&out(&other)).unwrap();
-    assert_eq!((&told["decisions"], &told["differences"][0]["line"]), (&json!(2), &json!(2)));
-    assert_eq!(told["differences"][0]["record"]["about"], "guest/hello");
+    let report: Value = serde_json::from_str(&out(&other)).unwrap();
+    assert_eq!((&report["decisions"], &report["differences"][0]["line"]), (&json!(2), &json!(2)));
+    assert_eq!(report["differences"][0]["record"]["about"], "guest/hello");
 
-    // That this program decides otherwise than the one that wrote the journal is a failure.
+    // Other decisions under the same settings are a failure.
     let text = fs::read_to_string(&journal).unwrap().replace("\"not-yet\"", "\"now\"");
     fs::write(&journal, text).unwrap();
     assert_eq!(replay(&[&journal]).status.code(), Some(1));
 }
 
 #[test]
-fn what_is_no_journal_is_told_so() {
+fn invalid_journals_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let missing = replay(&[&path]);
     fs::write(&path, "{\"settings\": {}}\nnot json\n").unwrap();
     let wrong = replay(&[&path]);
-    for (output, words) in
-        [(missing, "cannot replay"), (wrong, "line 2 of the journal is no record")]
-    {
+    for (output, words) in [(missing, "cannot replay"), (wrong, "line 2 of the journal")] {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(words), "{said}");

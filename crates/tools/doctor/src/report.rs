@@ -1,4 +1,4 @@
-//! What was found, for people and for programs.
+//! The report, as text and as JSON.
 
 use serde::Serialize;
 use std::io::{self, Write};
@@ -7,13 +7,13 @@ use std::io::{self, Write};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// Without it nothing can be checkpointed or restored.
+    /// Checkpoint and restore need it.
     Required,
     /// Without it farfork is slower, or refuses some processes.
     Better,
-    /// Without it there are no ghosts.
+    /// Ghosts need it.
     Ghosts,
-    /// What a user who is not root has, and has not.
+    /// Without it users without root can do less.
     Users,
     /// Other pool media, far memory and comparisons.
     Later,
@@ -43,35 +43,35 @@ pub struct Capability {
     pub group: Group,
     /// Whether this machine, as seen by this process, can do it.
     pub available: bool,
-    /// What the probe saw; when `available` is false, why not.
+    /// What the probe found. If `available` is false, why not.
     pub found: String,
     /// What farfork uses it for.
     pub needed_for: &'static str,
-    /// What the user can do; absent when there is nothing to do.
+    /// What the user can do. Absent if there is nothing to do.
     pub advice: Option<&'static str>,
 }
 
-/// The answer of [`examine`](crate::examine).
+/// The result of [`examine`](crate::examine).
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Version of farfork that asked.
+    /// Version of farfork.
     pub version: &'static str,
-    /// Kernel, architecture and processor, in words.
+    /// Kernel, architecture and processor, as text.
     pub machine: String,
-    /// Whether every required capability is there.
+    /// Whether every required capability is available.
     pub ready: bool,
     /// Every capability, in the order of the groups.
     pub capabilities: Vec<Capability>,
 }
 
 impl Report {
-    pub(crate) fn new(machine: String, mut capabilities: Vec<Capability>) -> Self {
+    pub(crate) fn from_capabilities(machine: String, mut capabilities: Vec<Capability>) -> Self {
         capabilities.sort_by_key(|capability| capability.group as u8);
         let ready = capabilities.iter().all(|c| c.available || c.group != Group::Required);
         Report { version: env!("CARGO_PKG_VERSION"), machine, ready, capabilities }
     }
 
-    /// Writes the report for people.
+    /// Writes the report as text.
     pub fn render(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{}", self.machine)?;
         for group in Group::ALL {
@@ -122,21 +122,23 @@ mod tests {
     }
 
     #[test]
-    fn ready_when_every_required_capability_is_there() {
+    fn ready_if_every_required_capability_is_available() {
         let lacking_extras = vec![
             capability("swap", Group::Later, false),
             capability("speed", Group::Better, false),
             capability("ptrace", Group::Required, true),
         ];
-        let report = Report::new("Linux".into(), lacking_extras);
+        let report = Report::from_capabilities("Linux".into(), lacking_extras);
         assert!(report.ready);
         assert_eq!(report.capabilities[0].id, "ptrace", "required capabilities come first");
     }
 
     #[test]
     fn a_missing_required_capability_is_named_with_reason_and_advice() {
-        let report =
-            Report::new("Linux".into(), vec![capability("ptrace", Group::Required, false)]);
+        let report = Report::from_capabilities(
+            "Linux".into(),
+            vec![capability("ptrace", Group::Required, false)],
+        );
         assert!(!report.ready);
         let mut text = Vec::new();
         report.render(&mut text).unwrap();
@@ -148,7 +150,10 @@ mod tests {
 
     #[test]
     fn json_keeps_its_shape() {
-        let report = Report::new("Linux".into(), vec![capability("kcmp", Group::Required, false)]);
+        let report = Report::from_capabilities(
+            "Linux".into(),
+            vec![capability("kcmp", Group::Required, false)],
+        );
         let expected = serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
             "machine": "Linux",

@@ -1,10 +1,12 @@
-//! Style is a test. Each rule reads the tracked files and complains about single lines; each is
-//! shown a bad sample of its own, so that a rule that sees nothing is noticed.
+//! Style is a test. Each rule reads the tracked files and complains about single lines. Each rule is tested
+//! with a sample that breaks it, so that a rule that sees nothing is noticed.
 
 #[path = "tidy/docs.rs"]
 mod docs;
 #[path = "tidy/errors.rs"]
 mod errors;
+#[path = "tidy/language.rs"]
+mod language;
 #[path = "tidy/layers.rs"]
 mod layers;
 #[path = "tidy/manifests.rs"]
@@ -31,10 +33,11 @@ const RULES: &[(&str, Rule)] = &[
     ("dependencies point down", layers::rule),
     ("modules of a crate need each other in one direction", modules::circles),
     ("every source file is a module", modules::unused),
-    ("errors have words and no numbers", errors::rule),
+    ("errors are shown in words, without numbers", errors::rule),
     ("nothing unfinished is committed", words::unfinished),
     ("nothing of the building machine is committed", words::machine),
     ("white space is plain", words::white_space),
+    ("the language is plain English", language::rule),
     ("shell scripts stop at errors", scripts::rule),
     ("documents name files that exist", docs::links),
     ("the reading order names files that exist", docs::reading_order),

@@ -200,7 +200,7 @@ const PRESENT: u64 = 1 << 63;
 /// Where nothing is mapped in this process.
 const NOWHERE: u64 = PAGE_BYTES;
 
-/// One call that reads memory of another process, or writes it. That a page cannot be supplied is no
+/// One call that reads memory of another process, or writes it. A page that cannot be supplied is not a
 /// failure.
 fn transfer(call: u32, process: i32, own: [u64; 2], its: [u64; 2]) -> Result<(), Errno> {
     let args = [process as u64, own.as_ptr() as u64, 1, its.as_ptr() as u64, 1, 0];

@@ -10,28 +10,28 @@ use super::{
 /// An action, without its code.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Action {
-    /// Whose it is.
+    /// Its namespace.
     pub namespace: Name,
-    /// What it is called.
+    /// Its name.
     pub name: Name,
-    /// Raised by every update.
+    /// Its version, raised by every update.
     pub version: Version,
-    /// Whether others may see it.
+    /// Whether other namespaces may see it.
     pub publish: bool,
     /// What it executes.
     pub exec: Exec,
-    /// What it is called with if the caller says nothing else.
+    /// Default arguments of calls.
     pub parameters: Parameters,
-    /// What is said about it.
+    /// Its annotations.
     pub annotations: Parameters,
-    /// What its activations may take.
+    /// Limits of its activations.
     pub limits: Limits,
     /// When it was last changed, in milliseconds since 1970.
     #[serde(rename = "updated")]
     pub updated_ms: u64,
 }
 
-/// An action as a client sends it: what it leaves out stays as it is.
+/// An action as a client sends it. Fields left out stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ActionPut {
     exec: Option<ExecPut>,
@@ -41,17 +41,17 @@ pub struct ActionPut {
     publish: Option<bool>,
 }
 
-/// What a client's request makes of an action.
+/// The action after a client's request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// The action.
     pub action: Action,
-    /// Its code, if that is another.
+    /// Its code, if it has changed.
     pub code: Option<Code>,
 }
 
 impl ActionPut {
-    /// What becomes of the action `before`, if there is one, or of a new one.
+    /// Applies the request to the action `before`, or makes a new action.
     pub fn apply(
         self,
         (namespace, name): (&Name, &Name),
@@ -68,8 +68,8 @@ impl ActionPut {
             }
         };
         let limits = before.map_or_else(Limits::default, |before| before.limits);
-        let kept = |put: Option<Parameters>, of: fn(&Action) -> &Parameters| {
-            put.or_else(|| before.map(|before| of(before).clone())).unwrap_or_default()
+        let kept = |put: Option<Parameters>, field: fn(&Action) -> &Parameters| {
+            put.or_else(|| before.map(|before| field(before).clone())).unwrap_or_default()
         };
         let mut annotations = kept(self.annotations, |action| &action.annotations);
         annotations.set("exec", exec.kind.as_str());
@@ -91,7 +91,7 @@ impl ActionPut {
     }
 }
 
-/// What a list tells of an action.
+/// An action in a list.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary<'a> {
     namespace: &'a Name,
@@ -105,7 +105,7 @@ pub struct Summary<'a> {
 }
 
 impl Action {
-    /// What a list tells of it.
+    /// The action as an entry of a list.
     pub fn summary(&self) -> Summary<'_> {
         Summary {
             namespace: &self.namespace,
@@ -119,7 +119,7 @@ impl Action {
         }
     }
 
-    /// All of it, with its code.
+    /// The whole document, with its code.
     pub fn with_code(&self, code: &str) -> serde_json::Result<Value> {
         let mut whole = serde_json::to_value(self)?;
         whole["exec"]["code"] = code.into();
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn parameters_and_annotations_have_a_size() {
         let most = crate::api::MOST_PARAMETERS_BYTES as usize;
-        // One alone, or many of them, with all that stands around.
+        // One large entry, or many small ones, including their JSON syntax.
         let one = |bytes: usize| {
             let around = json!([{"key": "k", "value": ""}]).to_string().len();
             json!([{"key": "k", "value": "x".repeat(bytes - around)}])
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_update_leaves_as_it_was_has_the_same_size() {
+    fn an_update_also_checks_the_size_of_unchanged_parameters() {
         let large = Parameters::from_iter([("k", "x".repeat(1 << 20))]);
         let before = Action { parameters: large, ..created() };
         let update = |put: Value| apply(put, Some(&before)).map(|change| change.action);

@@ -1,4 +1,4 @@
-//! Activations: calls of actions, and what came of them.
+//! Activations: the records of calls.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use super::{Action, Limits, Name, Parameters, Version};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ActivationId(pub u128);
 
-/// A text that is no id of an activation.
+/// The text is not an id of an activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an activation's id has 32 hexadecimal digits")]
 pub struct ActivationIdError;
@@ -36,17 +36,17 @@ impl FromStr for ActivationId {
 
 as_text!(ActivationId);
 
-/// How a call came to its instance.
+/// How a call got its instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StartKind {
-    /// One that was there.
+    /// It existed already.
     Warm,
-    /// One made in a ghost that had its image already.
+    /// It was started in a ghost with its image attached.
     Ghost,
-    /// One made from the function's image.
+    /// It was started as a clone of the function's image.
     Clone,
-    /// One whose code was loaded for it.
+    /// It was started and loaded the code.
     Cold,
 }
 
@@ -56,13 +56,13 @@ impl StartKind {
         [StartKind::Cold, StartKind::Clone, StartKind::Ghost, StartKind::Warm];
 }
 
-/// What came of a call; OpenWhisk's words and codes.
+/// The outcome of a call, by OpenWhisk's words and codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It has a result.
+    /// The action returned a result.
     #[serde(rename = "success")]
     Success,
-    /// The action says that it failed: its result has the key `error`.
+    /// The action reports a failure: its result has the key `error`.
     #[serde(rename = "application error")]
     ApplicationError,
     /// The action's code failed, or took too long.
@@ -84,7 +84,7 @@ impl Outcome {
         }
     }
 
-    /// The status of a blocking call that comes to it.
+    /// The HTTP status of a blocking call with this outcome.
     pub fn status(self) -> u16 {
         match self {
             Outcome::Success => 200,
@@ -94,15 +94,15 @@ impl Outcome {
     }
 }
 
-/// What came of a call, and its result.
+/// The outcome and result of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Response {
-    /// In words.
+    /// The outcome in words.
     pub status: Outcome,
-    /// As a number.
+    /// The outcome as a number.
     #[serde(rename = "statusCode")]
     pub status_code: u8,
-    /// Whether it is a success.
+    /// Whether the call succeeded.
     pub success: bool,
     /// What the action returned, or `{"error": …}`.
     pub result: Value,
@@ -111,8 +111,8 @@ pub struct Response {
 }
 
 impl Response {
-    /// What an action returned.
-    pub fn of(result: Value) -> Response {
+    /// The response for an action's result.
+    pub fn from_result(result: Value) -> Response {
         let outcome = match result.get("error") {
             Some(_) => Outcome::ApplicationError,
             None => Outcome::Success,
@@ -120,7 +120,7 @@ impl Response {
         Response::with(outcome, result)
     }
 
-    /// A failure, in words.
+    /// A failure with this message.
     pub fn failure(outcome: Outcome, reason: &str) -> Response {
         Response::with(outcome, json!({ "error": reason }))
     }
@@ -132,21 +132,21 @@ impl Response {
     }
 }
 
-/// A call of an action, and what came of it.
+/// The record of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Activation {
     /// Its id.
     pub activation_id: ActivationId,
-    /// In whose name it was made.
+    /// The action's namespace.
     pub namespace: Name,
     /// The action's name.
     pub name: Name,
     /// The action's version.
     pub version: Version,
-    /// Whether others may see it.
+    /// Whether other namespaces may see it.
     pub publish: bool,
-    /// Who made it.
+    /// The caller's namespace.
     pub subject: Name,
     /// When the action began, in milliseconds since 1970.
     pub start: u64,
@@ -154,15 +154,15 @@ pub struct Activation {
     pub end: u64,
     /// Milliseconds between the two.
     pub duration: u64,
-    /// What came of it.
+    /// Outcome and result.
     pub response: Response,
-    /// What was printed, a line each.
+    /// The lines that the action printed.
     pub logs: Vec<String>,
     /// `path`, `kind`, `limits`, `waitTime`, `startKind`, and on a cold start `initTime`.
     pub annotations: Parameters,
 }
 
-/// How long a call's parts took.
+/// The times of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// When the action began, in milliseconds since 1970.
@@ -171,7 +171,7 @@ pub struct Times {
     pub end_ms: u64,
     /// From the request until the action began, in milliseconds.
     pub wait_ms: u64,
-    /// What loading the code took, in milliseconds; nothing if it was loaded.
+    /// Loading the code, in milliseconds, if it had to be loaded.
     pub init_ms: Option<u64>,
 }
 
@@ -210,7 +210,7 @@ impl Activation {
         }
     }
 
-    /// What a list tells of it.
+    /// The activation as an entry of a list.
     pub fn summary(&self) -> ActivationSummary {
         ActivationSummary {
             activation_id: self.activation_id,
@@ -227,19 +227,19 @@ impl Activation {
     }
 }
 
-/// What a list tells of an activation.
+/// An activation in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ActivationSummary {
     /// Its id.
     pub activation_id: ActivationId,
-    /// In whose name it was made.
+    /// The action's namespace.
     pub namespace: Name,
     /// The action's name.
     pub name: Name,
     /// The action's version.
     pub version: Version,
-    /// Whether others may see it.
+    /// Whether other namespaces may see it.
     pub publish: bool,
     /// When the action began, in milliseconds since 1970.
     pub start: u64,
@@ -247,15 +247,15 @@ pub struct ActivationSummary {
     pub end: u64,
     /// Milliseconds between the two.
     pub duration: u64,
-    /// What came of it, as a number.
+    /// The outcome as a number.
     pub status_code: u8,
-    /// The same as the activation's.
+    /// The activation's annotations.
     pub annotations: Parameters,
 }
 
 #[cfg(test)]
 impl Activation {
-    /// One of an action of the namespace `guest`.
+    /// An activation of an action of the namespace `guest`.
     pub fn example(name: &str, id: u128, start: u64) -> Activation {
         let put = json!({"exec": {"kind": "python", "code": "x"}});
         let put: super::ActionPut = serde_json::from_value(put).unwrap();
@@ -263,7 +263,7 @@ impl Activation {
         let names = (&Name::guest(), &name.parse().unwrap());
         let action = put.apply(names, None, &runtimes, 1).unwrap().action;
         let times = Times { start_ms: start, end_ms: start, ..Times::default() };
-        let (response, logs) = (Response::of(json!({})), vec!["a line".to_owned()]);
+        let (response, logs) = (Response::from_result(json!({})), vec!["a line".to_owned()]);
         Activation::new(ActivationId(id), &action, response, logs, (StartKind::Cold, times))
     }
 }
@@ -287,19 +287,22 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_a_call_is_told_in_openwhisks_words() {
-        let of = |response: Response| serde_json::to_value(response).unwrap();
-        let good = of(Response::of(json!({"a": 1})));
+    fn outcomes_have_openwhisks_words() {
+        let document = |response: Response| serde_json::to_value(response).unwrap();
+        let good = document(Response::from_result(json!({"a": 1})));
         let expected = json!({"status": "success", "statusCode": 0, "success": true,
                               "result": {"a": 1}, "size": 7});
         assert_eq!(good, expected);
-        assert_eq!(of(Response::of(json!({"error": "x"})))["status"], "application error");
-        let failed = of(Response::failure(Outcome::DeveloperError, "it ended"));
+        assert_eq!(
+            document(Response::from_result(json!({"error": "x"})))["status"],
+            "application error"
+        );
+        let failed = document(Response::failure(Outcome::DeveloperError, "it ended"));
         assert_eq!(failed["status"], "action developer error");
         assert_eq!(
             (&failed["statusCode"], &failed["result"]["error"]),
             (&json!(2), &json!("it ended"))
         );
-        assert_eq!(of(Response::of(json!([1])))["success"], true);
+        assert_eq!(document(Response::from_result(json!([1])))["success"], true);
     }
 }

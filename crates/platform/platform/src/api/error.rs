@@ -1,54 +1,54 @@
-//! Answers that are errors.
+//! Errors of the interface.
 
-/// Why a request is not done; the texts go to the client.
+/// Why a request failed. The messages are sent to the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// It is wrong.
-    #[error("The request is wrong: {0}.")]
+    /// It is invalid.
+    #[error("The request is invalid: {0}.")]
     BadRequest(String),
-    /// It comes from nobody who is known.
+    /// It has no valid key.
     #[error("The supplied authentication is invalid.")]
     Unauthorized,
-    /// It is about what belongs to somebody else.
+    /// It is about another namespace.
     #[error("The supplied authentication is not authorized to access '{0}'.")]
     Forbidden(String),
-    /// There is no such thing.
+    /// The resource does not exist.
     #[error("The requested resource does not exist: {0}.")]
     NotFound(String),
-    /// There is such a thing already, or it has changed meanwhile.
+    /// The resource exists already, or was changed concurrently.
     #[error("{0}")]
     Conflict(String),
-    /// Its sender does not go on.
-    #[error("The request took too long: its body has stopped coming.")]
+    /// Its body did not arrive in time.
+    #[error("The request timed out: its body did not arrive.")]
     TooSlow,
     /// It is too large.
     #[error("Request larger than allowed: {what} may have up to {most} bytes.")]
     TooLarge {
-        /// What.
+        /// The part that is too large.
         what: &'static str,
-        /// How large it may be.
+        /// Its limit in bytes.
         most: u64,
     },
-    /// A part of what is to be kept is too large.
+    /// A part of a stored document is too large.
     #[error("{what} larger than allowed: {bytes} > {most} bytes.")]
     PartTooLarge {
-        /// Which.
+        /// The part.
         what: &'static str,
-        /// How large it is.
+        /// Its size in bytes.
         bytes: u64,
-        /// How large it may be.
+        /// Its limit in bytes.
         most: u64,
     },
-    /// Too many at once.
+    /// Too many concurrent requests.
     #[error("Too many requests: {0}.")]
     TooMany(String),
-    /// The platform has failed, and the log of the platform says how.
-    #[error("The server has failed: {0}.")]
+    /// The platform failed; its log has the reason.
+    #[error("The server failed: {0}.")]
     Internal(String),
 }
 
 impl ApiError {
-    /// The status of HTTP.
+    /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {
             ApiError::BadRequest(_) => 400,

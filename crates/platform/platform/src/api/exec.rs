@@ -1,4 +1,4 @@
-//! What an action executes.
+//! The executable part of an action.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,62 +6,61 @@ use serde::{Deserialize, Serialize};
 
 use super::ApiError;
 
-/// What an action executes, without its code.
+/// An action's runtime and entry point, without its code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exec {
     /// The runtime, with its version.
     pub kind: String,
     /// Whether the code is an archive or a program, in base64.
     pub binary: bool,
-    /// The function that is called.
+    /// The function to call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub main: Option<String>,
 }
 
 impl Exec {
-    /// Whether its code is the server itself, of which no more is known than that it speaks OpenWhisk's
-    /// action interface.
+    /// Whether its code is the server itself, which speaks OpenWhisk's action protocol.
     pub fn is_blackbox(&self) -> bool {
         self.kind == BLACKBOX
     }
 }
 
-/// Its code, as the client sent it: text, or base64 of an archive or a program.
+/// The code as the client sent it: text, or base64 of an archive or a program.
 pub type Code = String;
 
-/// What an action executes, as a client sends it.
+/// Runtime, code and entry point as a client sends them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct ExecPut {
     /// Runtime.
     kind: Option<String>,
     /// Text, or base64.
     code: Option<String>,
-    /// Function that is called.
+    /// Function to call.
     #[serde(default)]
     main: Option<String>,
-    /// Image of a container.
+    /// Container image.
     #[serde(default)]
     image: Option<String>,
 }
 
-/// The runtimes that there are, by the versions found on this machine.
+/// The available runtimes, with the versions found on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtimes {
     /// As in `3.11`.
     pub python: String,
-    /// As in `20`, if there is any.
+    /// As in `20`, if found.
     pub nodejs: Option<String>,
-    /// Whether any program that speaks the action protocol is taken.
+    /// Whether programs that speak the action protocol are accepted.
     pub blackbox: bool,
 }
 
-/// Any program that speaks the action protocol.
+/// The kind of a program that speaks the action protocol.
 pub const BLACKBOX: &str = "blackbox";
 /// Most bytes of code.
 pub const MOST_CODE_BYTES: u64 = 48 << 20;
 
 impl Runtimes {
-    /// The kind that a client means, with its version.
+    /// The kind that a client names, with its version.
     pub fn resolve(&self, kind: &str) -> Result<String, ApiError> {
         if kind == BLACKBOX && self.blackbox {
             return Ok(kind.to_owned());
@@ -95,15 +94,15 @@ impl Runtimes {
 }
 
 impl ExecPut {
-    /// What is meant by it.
+    /// Validates it.
     pub fn check(self, runtimes: &Runtimes) -> Result<(Exec, Code), ApiError> {
         let wrong = |reason: &str| ApiError::BadRequest(reason.to_owned());
         let kind = self.kind.ok_or_else(|| wrong("exec has no kind"))?;
         let kind = runtimes.resolve(&kind)?;
         if self.image.is_some() {
             return Err(wrong(
-                "images of containers are not taken: send a program that speaks the action \
-                 protocol as code, with kind blackbox",
+                "container images are not supported: send a program that speaks the action \
+                protocol as code, with kind blackbox",
             ));
         }
         let code = self.code.filter(|code| !code.is_empty());
@@ -114,21 +113,21 @@ impl ExecPut {
         let binary = is_binary(&code, if kind == BLACKBOX { &PROGRAMS } else { &ARCHIVES });
         if kind == BLACKBOX && !binary && !code.starts_with(SCRIPT) {
             return Err(wrong(
-                "the code of a blackbox is a script that begins with #!, or in base64 such a script, an \
-                 ELF program, or a zip archive with one called exec at its top",
+                "the code of a blackbox must be a script that begins with #!, or base64 of such a script, of an \
+                ELF program, or of a zip archive with one named exec at its top",
             ));
         }
         Ok((Exec { kind, binary, main: self.main.filter(|main| !main.is_empty()) }, code))
     }
 }
 
-/// How a script begins that names its interpreter.
+/// The first bytes of a script that names its interpreter.
 const SCRIPT: &str = "#!";
-/// How that begins which a client sends in base64: to a language's runtime, and as a blackbox.
+/// The first bytes of what a client sends in base64: for a language's runtime, and for a blackbox.
 const ARCHIVES: [&[u8]; 3] = [b"PK\x03\x04", b"\x7fELF", b"\x1f\x8b"];
 const PROGRAMS: [&[u8]; 3] = [b"PK\x03\x04", b"\x7fELF", SCRIPT.as_bytes()];
 
-/// Whether a client means base64 by it, as OpenWhisk finds out: by what it would be.
+/// Whether code is base64. OpenWhisk's rule: it is if its decoded bytes begin with a known magic.
 fn is_binary(code: &str, magics: &[&[u8]]) -> bool {
     let begins = |bytes: Vec<u8>| magics.iter().any(|magic| bytes.starts_with(magic));
     let is_base64 = code.len().is_multiple_of(4) && code.is_ascii();
@@ -159,14 +158,14 @@ mod tests {
             assert_eq!(runtimes().resolve(asked).unwrap(), found);
         }
         for unknown in ["python:2", "python:3.12", "nodejs:18", "swift:5", "", "python:"] {
-            let told = runtimes().resolve(unknown).unwrap_err().to_string();
-            assert!(told.contains("python:3.11, nodejs:20, blackbox"), "{told}");
+            let message = runtimes().resolve(unknown).unwrap_err().to_string();
+            assert!(message.contains("python:3.11, nodejs:20, blackbox"), "{message}");
         }
         let without = Runtimes { nodejs: None, ..runtimes() };
         assert!(without.resolve("nodejs:default").is_err());
         let without = Runtimes { blackbox: false, ..runtimes() };
-        let told = without.resolve("blackbox").unwrap_err().to_string();
-        assert!(told.ends_with("python:3.11, nodejs:20."), "{told}");
+        let message = without.resolve("blackbox").unwrap_err().to_string();
+        assert!(message.ends_with("python:3.11, nodejs:20."), "{message}");
     }
 
     fn put(kind: &str, code: &str) -> ExecPut {
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn archives_and_programs_are_told_from_text() {
+    fn archives_and_programs_are_distinguished_from_text() {
         let encoded = |bytes: &[u8]| STANDARD.encode(bytes);
         let zip = encoded(b"PK\x03\x04rest of it");
         let (exec, code) = put("python", &zip).check(&runtimes()).unwrap();
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blackbox_is_a_program_whatever_it_comes_as() {
+    fn a_blackbox_is_a_program_in_any_encoding() {
         let encoded = |bytes: &[u8]| STANDARD.encode(bytes);
         let binary = |code: &str| {
             let checked = put("blackbox", code).check(&runtimes());
@@ -199,7 +198,7 @@ mod tests {
         for none in ["print()", &*encoded(b"text of no kind"), &*encoded(b"\x1f\x8b\x08\x00....")] {
             assert!(binary(none).unwrap_err().to_string().contains("begins with #!"), "{none}");
         }
-        // It may be Python all the same.
+        // The same text is also valid Python code.
         let text = encoded(b"#!/bin/sh\ntrue\n");
         assert!(!put("python", &text).check(&runtimes()).unwrap().0.binary);
     }
@@ -211,7 +210,7 @@ mod tests {
         assert!(refused(put("python", "")).contains("no code"));
         assert!(refused(put("blackbox", "true")).contains("base64"));
         let image = ExecPut { image: Some("a/b".to_owned()), ..put("blackbox", "x") };
-        assert!(refused(image).contains("images of containers"));
+        assert!(refused(image).contains("container images"));
         let large = "x".repeat(MOST_CODE_BYTES as usize + 1);
         assert_eq!(put("python", &large).check(&runtimes()).unwrap_err().status(), 413);
     }

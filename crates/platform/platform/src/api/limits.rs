@@ -12,7 +12,7 @@ const MEMORY_MB: RangeInclusive<u64> = 32..=4096;
 const LOGS_MB: RangeInclusive<u64> = 0..=10;
 const CONCURRENCY: RangeInclusive<u64> = 1..=1;
 
-/// What an activation may take.
+/// Limits of an activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Milliseconds.
@@ -24,7 +24,7 @@ pub struct Limits {
     /// Megabytes of output.
     #[serde(rename = "logs")]
     pub logs_mb: u64,
-    /// Activations that an instance serves at once.
+    /// Concurrent activations of an instance.
     pub concurrency: u64,
 }
 
@@ -35,8 +35,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Those of a namespace that may have so many calls at once, by OpenWhisk's names. It has none of
-    /// calls in a minute.
+    /// The limits of a namespace with this many concurrent calls, by OpenWhisk's names. Calls per
+    /// minute are not limited.
     pub fn of_namespace(concurrent_calls: usize) -> Value {
         json!({
             "concurrentInvocations": concurrent_calls,
@@ -52,7 +52,7 @@ impl Limits {
     }
 }
 
-/// Limits as a client sends them: what it leaves out stays as it is.
+/// Limits as a client sends them. Fields left out stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LimitsPut {
@@ -63,7 +63,7 @@ pub struct LimitsPut {
 }
 
 impl LimitsPut {
-    /// These limits, with what a client changes of them.
+    /// The given limits with the client's changes.
     pub fn change(self, limits: Limits) -> Result<Limits, ApiError> {
         let changed = Limits {
             timeout_ms: self.timeout.unwrap_or(limits.timeout_ms),
@@ -85,7 +85,7 @@ fn within(what: &str, unit: &str, value: u64, limits: RangeInclusive<u64>) -> Re
     }
     let (least, most) = limits.into_inner();
     Err(ApiError::BadRequest(format!(
-        "the limit '{what}' is {value} {unit}, and may be {least} to {most}"
+        "the limit '{what}' is {value} {unit}, but may be {least} to {most}"
     )))
 }
 
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_stays() {
+    fn fields_left_out_stay() {
         assert_eq!(changed(json!({})).unwrap(), Limits::default());
         let seen = changed(json!({"memory": 512, "timeout": 100})).unwrap();
         assert_eq!(seen, Limits { memory_mb: 512, timeout_ms: 100, ..Limits::default() });

@@ -10,18 +10,18 @@ use super::text::as_text;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
-/// A text that is no name.
+/// The text is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no name: use 1 to 256 letters, digits, '_', '@', '.', '-' and spaces, a letter, digit or \
-     '_' first and no space last"
+    "invalid name '{0}': use 1 to 256 letters, digits, '_', '@', '.', '-' and spaces, with a letter, \
+    digit or '_' first and no space last"
 )]
 pub struct NameError(String);
 
 const LONGEST: usize = 256;
 
 impl Name {
-    /// The namespace that is there at the first start.
+    /// The namespace that exists from the first start on.
     pub fn guest() -> Name {
         Name("guest".to_owned())
     }
@@ -46,7 +46,7 @@ impl FromStr for Name {
     }
 }
 
-/// What a message repeats of a client's text.
+/// A client's text, shortened and escaped for a message.
 fn shown(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_debug).collect()
 }
@@ -72,7 +72,7 @@ mod tests {
             assert!(bad.parse::<Name>().is_err(), "{bad:?}");
         }
         assert!(serde_json::from_str::<Name>("\"a/b\"").is_err());
-        let told = "a\u{1b}[31m".parse::<Name>().unwrap_err().to_string();
-        assert!(!told.contains('\u{1b}'), "{told}");
+        let message = "a\u{1b}[31m".parse::<Name>().unwrap_err().to_string();
+        assert!(!message.contains('\u{1b}'), "{message}");
     }
 }

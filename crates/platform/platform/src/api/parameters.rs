@@ -1,4 +1,4 @@
-//! Parameters and annotations: OpenWhisk has them as lists of keys and values.
+//! Parameters and annotations: lists of keys and values, as in OpenWhisk.
 
 use std::io::{self, Write};
 
@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 
 use super::ApiError;
 
-/// Most bytes of all parameters, or annotations, of an action: each of its calls has them, too.
+/// Most bytes of an action's parameters, and of its annotations. Each call carries them.
 pub const MOST_PARAMETERS_BYTES: u64 = 1 << 20;
 
-/// Keys and values, in the order in which they were given; of equal keys the last counts.
+/// Keys and values in the given order; of equal keys the last counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Parameters(Vec<Entry>);
@@ -38,13 +38,13 @@ impl Parameters {
         self.get(key).is_some_and(|value| !value.is_null())
     }
 
-    /// Gives a key this value.
+    /// Sets the value of a key.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         self.0.retain(|entry| entry.key != key);
         self.0.push(Entry { key: key.to_owned(), value: value.into() });
     }
 
-    /// Refuses more of them than may be kept; `what` says what they are.
+    /// Refuses parameters above the limit; `what` names them in the message.
     pub fn check(&self, what: &'static str) -> Result<(), ApiError> {
         let mut counted = Counted(0);
         let written = serde_json::to_writer(&mut counted, self);
@@ -56,7 +56,7 @@ impl Parameters {
         }
     }
 
-    /// What an action is called with: these, and what the caller gives, which counts for more.
+    /// The arguments of a call: these parameters, overridden by the caller's.
     pub fn merged(&self, given: Map<String, Value>) -> Map<String, Value> {
         let mut all: Map<String, Value> =
             self.0.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect();
@@ -65,7 +65,7 @@ impl Parameters {
     }
 }
 
-/// How much was written, of which nothing is kept.
+/// Counts bytes and discards them.
 struct Counted(u64);
 
 impl Write for Counted {
@@ -92,7 +92,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn numbers_leave_as_they_came() {
+    fn numbers_keep_their_text() {
         for number in ["3728702.460414558", "0.1", "-1e-300", "18446744073709551615"] {
             let value: Value = serde_json::from_str(number).unwrap();
             assert_eq!(value.to_string(), number);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_caller_gives_counts_for_more() {
+    fn the_callers_arguments_override_parameters() {
         let bound: Parameters =
             serde_json::from_value(json!([{"key": "a", "value": 1}, {"key": "b", "value": [2]}]))
                 .unwrap();

@@ -1,6 +1,6 @@
-//! Types that documents have as texts.
+//! Types that are texts in JSON documents.
 
-/// Has serde read and write a type as the text that it is shown as and parsed from.
+/// Implements serde's traits by a type's `Display` and `FromStr`.
 macro_rules! as_text {
     ($type:ty) => {
         impl serde::Serialize for $type {

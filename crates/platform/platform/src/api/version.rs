@@ -13,16 +13,16 @@ pub struct Version {
     patch: u32,
 }
 
-/// A text that is no version.
+/// The text is not a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a version is three numbers with dots between them, as in 0.0.1")]
+#[error("invalid version: use three numbers with dots between them, as in 0.0.1")]
 pub struct VersionError;
 
 impl Version {
-    /// That of a new action.
+    /// The version of a new action.
     pub const FIRST: Version = Version { major: 0, minor: 0, patch: 1 };
 
-    /// The one after an update.
+    /// The version after an update.
     #[must_use]
     pub fn next(self) -> Version {
         Version { patch: self.patch.saturating_add(1), ..self }

@@ -3,10 +3,10 @@
 //! ```text
 //!  sh, which enters the node's cgroup and becomes unshare ──► agent, pid 1 of its namespace ──► ghosts, clones
 //! ```
-//! All that is in the namespace ends with the agent. It outlives whoever has started it: a file in the
-//! platform's state (`NODE.agent`) tells the next one of that state which process it is, and what it was
-//! started with. A platform holds a lock on another (`agents.lock`) as long as it lives; where none comes to
-//! hold it, the agent leaves.
+//! All processes in the namespace end with the agent. It outlives the platform that has started it: a
+//! record in the platform's state (`NODE.agent`) names the process for the next platform of that state,
+//! and how it was started. A platform holds a lock on another file (`agents.lock`) while it lives; an
+//! agent exits when the lock stays free.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -33,73 +33,74 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Settings;
-use super::ask::{self, Wish};
+use super::requests::{self, RequestClass};
 
 /// How long an agent may take to answer, and to end.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// How long what an earlier platform has left on a node may take to go.
+/// How long instances and ghosts of an earlier platform may take to end.
 const CLEARING: Duration = Duration::from_secs(10);
-/// How often it is looked at whether it has.
+/// Period of checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// So long it is remembered which pages calls of a function access: they may come to access others.
+/// Accessed pages are forgotten after this long, as calls may come to access others.
 const RESET_ACCESSED_S: u64 = 600;
 
-/// Enters a memory cgroup, and goes on as what follows.
+/// Enters a memory cgroup, and executes its arguments.
 const ENTER: &str = "echo $$ >\"$0\" && exec \"$@\"";
 
-/// What makes an agent a node of its own (of the package util-linux).
+/// Puts the agent into namespaces of its own (package util-linux).
 const NODE: [&str; 8] =
     ["unshare", "--pid", "--mount", "--net", "--fork", "--kill-child", "--mount-proc", "--"];
 
-/// What names of records end with.
+/// Extension of records.
 const RECORD: &str = "agent";
 
-/// An agent that was started, perhaps by an earlier platform.
+/// A started agent, perhaps of an earlier platform.
 #[derive(Debug)]
 pub struct Agent {
     /// Its node.
     pub node: String,
-    /// `unshare`, which ends when all in the namespace are gone.
+    /// `unshare`, which exits when all processes of the namespace have ended.
     process: OwnedFd,
     pid: i32,
-    /// Where it listens.
+    /// Its socket.
     pub socket: PathBuf,
-    /// The process, if it is a child of this one.
+    /// The process, if it is a child of this process.
     child: Option<Child>,
     record: PathBuf,
 }
 
-/// What an agent was started with: command, environment, program, pool and memory. Only to be compared, so
-/// that one of another version of farfork is known and ended.
+/// How an agent was started: command, environment, program, pool and memory. Only compared, to end
+/// agents that would be started differently now, such as those of another version of farfork.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Terms(Value);
+pub struct LaunchSpec(Value);
 
-/// What is known of an agent as long as it lives, in a file.
+/// The record of a running agent.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     pid: i32,
     identity: String,
     socket: PathBuf,
-    terms: Terms,
+    #[serde(rename = "terms")]
+    launch: LaunchSpec,
 }
 
-/// An agent that lives, of a platform that does not.
+/// An agent of a platform that has ended.
 #[derive(Debug)]
-pub struct Left {
-    /// It.
+pub struct SurvivingAgent {
+    /// The agent.
     pub agent: Agent,
-    /// What it was started with.
-    pub terms: Terms,
+    /// How it was started.
+    pub launch: LaunchSpec,
 }
 
-impl Terms {
-    /// Those on which the agent of a node would be started now.
-    pub fn of(settings: &Settings, node: &str, budget: &MemoryGroup) -> Terms {
+impl LaunchSpec {
+    /// How the agent of a node would be started now.
+    pub fn new(settings: &Settings, node: &str, budget: &MemoryGroup) -> LaunchSpec {
         let exactly = |word: &OsStr| word.as_encoded_bytes().escape_ascii().to_string();
         let command = command(settings, node, budget);
         let words = std::iter::once(command.get_program()).chain(command.get_args());
-        // Those that the agent reads, and where it finds runc.
+        // The variables that the agent reads, and the path where it finds runc.
         let is_read =
             |name: &OsStr| name == "PATH" || name.to_string_lossy().starts_with("FARFORK_");
         let variables: BTreeMap<_, _> = std::env::vars_os()
@@ -110,7 +111,7 @@ impl Terms {
             let found = fs::metadata(path).ok()?;
             Some((found.dev(), found.ino()))
         };
-        Terms(json!({
+        LaunchSpec(json!({
             "command": words.map(exactly).collect::<Vec<_>>(),
             "environment": variables,
             "program": file(&settings.program),
@@ -120,8 +121,8 @@ impl Terms {
     }
 }
 
-/// What the platform of a state holds a lock on as long as it lives.
-pub fn keeper(state: &Path) -> PathBuf {
+/// The file that a platform holds a lock on while it lives.
+pub fn lock_path(state: &Path) -> PathBuf {
     state.join("agents.lock")
 }
 
@@ -132,7 +133,7 @@ fn command(settings: &Settings, node: &str, budget: &MemoryGroup) -> Command {
     command.args(["node", "--name", node, "--pool"]).arg(&settings.pool);
     command.args(["--profile-every", &settings.profile_every.to_string()]);
     command.args(["--reset-accessed-s", &RESET_ACCESSED_S.to_string()]);
-    command.arg("--keeper").arg(keeper(&settings.state));
+    command.arg("--keeper").arg(lock_path(&settings.state));
     command.args(["--abandoned-exit-s", &settings.agents_outlive.as_secs().to_string()]);
     command
 }
@@ -142,11 +143,12 @@ fn records(state: &Path) -> impl Iterator<Item = PathBuf> {
     files.filter(|path| path.extension().is_some_and(|end| end == RECORD))
 }
 
-impl Left {
-    /// All whose records are in a platform's state. Nobody else uses that. Records of those that have ended go.
-    pub fn all(state: &Path) -> Vec<Left> {
+impl SurvivingAgent {
+    /// All agents with records in a platform's state, which only this platform uses. Removes
+    /// records of agents that have ended.
+    pub fn all(state: &Path) -> Vec<SurvivingAgent> {
         let known = |path: PathBuf| {
-            let left = Left::of(&path);
+            let left = SurvivingAgent::read(&path);
             if left.is_none() {
                 let _ = fs::remove_file(&path);
             }
@@ -155,21 +157,21 @@ impl Left {
         records(state).filter_map(known).collect()
     }
 
-    /// The nodes of all records, also of agents that have ended.
+    /// The nodes of all records, including those of ended agents.
     pub fn nodes(state: &Path) -> Vec<String> {
         let node = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
         records(state).filter_map(node).collect()
     }
 
-    fn of(path: &Path) -> Option<Left> {
+    fn read(path: &Path) -> Option<SurvivingAgent> {
         let node = path.file_stem()?.to_str()?.to_owned();
         let read: Record = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-        let Record { pid, identity, socket, terms } = read;
-        // In this order: what is opened is what is asked about then.
+        let Record { pid, identity, socket, launch } = read;
+        // Opened before the check, so that the check is about the opened process.
         let process = pidfd::open(pid).ok()?;
         let agent = Agent { node, process, pid, socket, child: None, record: path.to_owned() };
         let is_it = proc::identity(pid).is_ok_and(|now| now == identity) && !agent.has_ended();
-        is_it.then_some(Left { agent, terms })
+        is_it.then_some(SurvivingAgent { agent, launch })
     }
 }
 
@@ -178,10 +180,10 @@ impl Agent {
     pub fn start(node: &str, settings: &Settings, budget: &MemoryGroup) -> Result<Agent, String> {
         let wrong = |source: io::Error| words::of(&source);
         let log = log(&settings.state, node).map_err(wrong)?;
-        let terms = Terms::of(settings, node, budget);
+        let launch = LaunchSpec::new(settings, node, budget);
         let mut command = command(settings, node, budget);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        // Ctrl-C is for this process alone, which ends them in order.
+        // A group of its own: Ctrl-C must reach only the platform, which ends agents in order.
         command.process_group(0).current_dir("/");
         let mut child = command.spawn().map_err(wrong)?;
         let pid = child.id() as i32;
@@ -192,16 +194,16 @@ impl Agent {
         let (node, record) = (node.to_owned(), settings.state.join(format!("{node}.{RECORD}")));
         let socket = paths::socket(&node);
         let agent = Agent { node, process, pid, socket, child: Some(child), record };
-        if let Err(error) = agent.write(terms) {
-            tracing::warn!(agent.node, %error, "the agent is lost if this platform is killed");
+        if let Err(error) = agent.write(launch) {
+            tracing::warn!(agent.node, %error, "cannot record the agent: it is lost if the platform is killed");
         }
         Ok(agent)
     }
 
-    fn write(&self, terms: Terms) -> io::Result<()> {
+    fn write(&self, launch: LaunchSpec) -> io::Result<()> {
         let (pid, socket) = (self.pid, self.socket.clone());
-        let record = Record { pid, identity: proc::identity(pid)?, socket, terms };
-        // One that is written in part only is none.
+        let record = Record { pid, identity: proc::identity(pid)?, socket, launch };
+        // A partly written record does not parse, and counts as none.
         fs::write(&self.record, serde_json::to_vec(&record)?)
     }
 
@@ -219,42 +221,46 @@ impl Agent {
     /// Waits until it answers.
     pub fn await_answer(&self, settings: &Settings) -> Result<(), String> {
         let begun = Instant::now();
-        while ask::agent(&self.node, Wish::Look).and_then(|client| client.list()).is_err() {
+        while requests::connect(&self.node, RequestClass::Look)
+            .and_then(|client| client.list())
+            .is_err()
+        {
             if self.has_ended() {
-                let said = fs::read_to_string(log_path(&settings.state, &self.node));
-                let said = said.unwrap_or_default();
-                let last = said.lines().last().unwrap_or("it said nothing").to_owned();
-                return Err(format!("it has ended: {last}"));
+                let log = fs::read_to_string(log_path(&settings.state, &self.node));
+                let log = log.unwrap_or_default();
+                let last = log.lines().last().unwrap_or("its log is empty").to_owned();
+                return Err(format!("it has exited: {last}"));
             }
             if begun.elapsed() > PATIENCE {
-                return Err(format!("it does not answer after {} s", PATIENCE.as_secs()));
+                return Err(format!("it did not answer within {} s", PATIENCE.as_secs()));
             }
             thread::sleep(Duration::from_millis(10));
         }
         Ok(())
     }
 
-    /// Whether it answers, and nothing is on it any more: instances end with their platform, and ghosts
-    /// that nobody knows are stopped.
+    /// Whether it answers and is empty: instances have ended with their platform, and this stops
+    /// ghosts.
     pub fn is_clear(&self) -> bool {
-        let ((tell, told), node) = (mpsc::channel(), self.node.clone());
-        // One that hangs answers nothing for ever.
+        let ((sender, receiver), node) = (mpsc::channel(), self.node.clone());
+        // In a thread, as requests to an agent that hangs block.
         thread::spawn(move || {
-            while !is_empty(&node).unwrap_or(false) && tell.send(false).is_ok() {
+            while !is_empty(&node).unwrap_or(false) && sender.send(false).is_ok() {
                 thread::sleep(LOOK_AGAIN);
             }
-            let _ = tell.send(true);
+            let _ = sender.send(true);
         });
         let begun = Instant::now();
         while begun.elapsed() < CLEARING && !self.has_ended() {
-            if told.recv_timeout(LOOK_AGAIN).unwrap_or(false) {
+            if receiver.recv_timeout(LOOK_AGAIN).unwrap_or(false) {
                 return true;
             }
         }
         false
     }
 
-    /// Kills the first process of its namespace; `unshare` ends once all in there are gone.
+    /// Kills the first process of its namespace; `unshare` exits once all processes there have
+    /// ended.
     pub fn end(self) {
         for child in proc::children(self.pid) {
             if !self.has_ended() {
@@ -266,7 +272,7 @@ impl Agent {
             farfork_node::thaw_ghosts(&self.socket);
         }
         if !self.has_ended() {
-            tracing::warn!(node = self.node, "an agent that was killed does not end");
+            tracing::warn!(node = self.node, "a killed agent does not end");
             let _ = pidfd::send_signal(&self.process, Signal::SIGKILL as i32);
             self.ends_within(PATIENCE);
         }
@@ -276,15 +282,15 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // One that has ended is reaped.
+        // Reaps it if it has ended.
         let _ = self.child.as_mut().map(Child::try_wait);
     }
 }
 
-/// Stops the ghosts of a node; whether no clone is left.
+/// Stops the ghosts of a node; returns whether no clone is left.
 fn is_empty(node: &str) -> Result<bool, NodeError> {
-    ask::agent(node, Wish::Container)?.stop_ghosts(None)?;
-    Ok(ask::agent(node, Wish::Look)?.list()?.is_empty())
+    requests::connect(node, RequestClass::Container)?.stop_ghosts(None)?;
+    Ok(requests::connect(node, RequestClass::Look)?.list()?.is_empty())
 }
 
 fn log_path(directory: &Path, node: &str) -> PathBuf {
@@ -299,11 +305,11 @@ fn log(directory: &Path, node: &str) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn terms() -> Terms {
-        Terms(json!({ "memory_bytes": 4 }))
+    fn launch() -> LaunchSpec {
+        LaunchSpec(json!({ "memory_bytes": 4 }))
     }
 
-    /// Something like an agent: a process with a child, which ends after that.
+    /// A stand-in for an agent: a process that exits after its child.
     fn agent(state: &Path, node: &str) -> Agent {
         let child = Command::new("sh").args(["-c", "sleep 60; true"]).spawn().unwrap();
         let pid = child.id() as i32;
@@ -317,13 +323,13 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_found_by_its_record_and_ends_for_who_has_not_started_it() {
+    fn an_agent_is_found_by_its_record_and_can_be_ended() {
         let state = tempfile::tempdir().unwrap();
         let mut started = agent(state.path(), "node1");
-        started.write(terms()).unwrap();
-        let mut found = Left::all(state.path());
-        let Left { agent, terms: with } = found.remove(0);
-        assert_eq!((agent.node.as_str(), agent.pid, with), ("node1", started.pid, terms()));
+        started.write(launch()).unwrap();
+        let mut found = SurvivingAgent::all(state.path());
+        let SurvivingAgent { agent, launch: how } = found.remove(0);
+        assert_eq!((agent.node.as_str(), agent.pid, how), ("node1", started.pid, launch()));
         assert!(found.is_empty() && !agent.has_ended());
         agent.end();
         assert!(started.has_ended() && !started.record.exists());
@@ -331,22 +337,22 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_process_finds_none_and_goes() {
+    fn a_record_of_another_process_is_removed() {
         let state = tempfile::tempdir().unwrap();
         let other = agent(state.path(), "node1");
         let pid = other.pid;
         let identity = proc::identity(1).unwrap();
-        let record = Record { pid, identity, socket: other.socket.clone(), terms: terms() };
+        let record = Record { pid, identity, socket: other.socket.clone(), launch: launch() };
         fs::write(&other.record, serde_json::to_vec(&record).unwrap()).unwrap();
-        assert!(Left::all(state.path()).is_empty());
-        assert!(!other.record.exists() && !other.has_ended(), "it is nobody's");
+        assert!(SurvivingAgent::all(state.path()).is_empty());
+        assert!(!other.record.exists() && !other.has_ended(), "the process is not touched");
         fs::write(&other.record, "{").unwrap();
-        assert!(Left::all(state.path()).is_empty() && !other.record.exists());
-        other.write(terms()).unwrap();
+        assert!(SurvivingAgent::all(state.path()).is_empty() && !other.record.exists());
+        other.write(launch()).unwrap();
         let record = other.record.clone();
         let kept = fs::read(&record).unwrap();
         other.end();
         fs::write(&record, kept).unwrap();
-        assert!(Left::all(state.path()).is_empty(), "it has ended");
+        assert!(SurvivingAgent::all(state.path()).is_empty(), "it has ended");
     }
 }

@@ -1,5 +1,5 @@
-//! Ghosts that have a function's image already, by node and image: their clones wait for their first
-//! instruction. How many there are is decided by what they save.
+//! Attached ghosts, by node and image: their clones wait before their first instruction. Their
+//! number depends on what they save.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,51 +11,52 @@ use farfork_policy::placement::NodeFacts;
 use farfork_types::{Cid, Tiering};
 use tokio::time::{Duration, Instant};
 
+use super::arrivals::{ArrivalWindow, Worth};
 use super::ghosts::withdraw;
-use super::takings::Takings;
 use crate::scheduler::Advisor;
 
-/// What waking one takes, a guess until one was woken.
+/// Time of waking a ghost, until one was measured.
 const GUESSED_WAKE_US: u64 = 100;
-/// What one takes, a guess until one was made: that of a small function.
+/// Memory of a ghost until one was measured: that of a small function.
 const GUESSED_BYTES: u64 = 3 << 20;
 
-/// What a ghost takes, until one was made.
-fn guessed_bytes(wanted: &Wanted) -> u64 {
+/// Memory of a ghost of this image, until one was measured.
+fn guessed_bytes(wanted: &ImageSpec) -> u64 {
     match wanted.tiering {
-        // It has all of the image's memory.
+        // All of the image's memory is copied.
         Tiering::Copy => wanted.memory_mb << 20,
         _ => GUESSED_BYTES,
     }
 }
 
-/// How often it is looked at whether too many wait where there is room.
+/// Period of the check for surplus ghosts while memory is free.
 const TRIM: Duration = Duration::from_secs(30);
-/// Without delay where more is used, in thousandths: by default, none are to wait there.
+/// Share of memory in use from which surplus ghosts go at once, in thousandths. By the default
+/// policies, none wait above it.
 const PRESSURE_PERMILLE: u64 = 900;
-/// The weight of what was seen before, against one for the last.
+/// The weight of earlier measurements against 1 for the last one.
 const INERTIA: u64 = 3;
 
-/// An image as ghosts have it.
+/// An image to attach, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ImageSpec {
     /// Its name.
     pub name: String,
-    /// It.
+    /// Its CID.
     pub cid: Cid,
-    /// When its pages become local.
+    /// The tiering policy.
     pub tiering: Tiering,
-    /// Limit of an instance's memory, in megabytes.
+    /// Memory limit of an instance, in megabytes.
     pub memory_mb: u64,
 }
 
-/// A ghost: its node and its id.
+/// A ghost: node and id.
 pub type Ghost = (String, String);
 
-/// Ghosts with images that wait.
+/// Waiting attached ghosts.
 #[derive(Debug)]
 pub struct Attached {
-    /// By node and name of the image.
+    /// Keyed by node and image name.
     stocks: Mutex<BTreeMap<(String, String), Stock>>,
     trimmed: Mutex<Instant>,
     advisor: Arc<Advisor>,
@@ -63,56 +64,56 @@ pub struct Attached {
 
 #[derive(Debug)]
 struct Stock {
-    wanted: Wanted,
+    wanted: ImageSpec,
     ids: Vec<String>,
-    /// Ghosts that are being made.
+    /// Number of ghosts being made.
     making: u64,
-    takings: Takings,
-    /// What starts took in empty ghosts, and in such as these.
+    arrivals: ArrivalWindow,
+    /// Duration of starts in empty ghosts, and in attached ones.
     empty_us: Option<u64>,
     attached_us: Option<u64>,
-    /// What one takes.
+    /// Memory of one ghost.
     bytes: u64,
 }
 
 impl Stock {
-    fn of(wanted: &Wanted) -> Stock {
+    fn new(wanted: &ImageSpec) -> Stock {
         Stock {
             wanted: wanted.clone(),
             ids: Vec::new(),
             making: 0,
-            takings: Takings::default(),
+            arrivals: ArrivalWindow::default(),
             empty_us: None,
             attached_us: None,
             bytes: guessed_bytes(wanted),
         }
     }
 
-    /// What a start in one saves, as far as that is known, in microseconds.
+    /// What a start in an attached ghost saves, if known, in microseconds.
     fn saved_us(&self) -> Option<u64> {
         let attached_us = self.attached_us.unwrap_or(GUESSED_WAKE_US);
         self.empty_us.map(|empty_us| empty_us.saturating_sub(attached_us))
     }
 
-    /// How many should wait; none before it is known what they would save.
+    /// How many should wait; none before their saving is known.
     fn wanted(&mut self, advisor: &Advisor, node: &NodeFacts, pool: Memory) -> u64 {
         let Some(saved_us) = self.saved_us() else { return 0 };
         let now = Instant::now();
         let facts = AttachedFacts {
-            burst: self.takings.burst(now),
-            starts_per_hour: self.takings.in_last_hour(now),
+            burst: self.arrivals.burst(now),
+            starts_per_hour: self.arrivals.in_last_hour(now),
             saved_us,
             ghost_bytes: self.bytes,
             memory: node.memory,
             pool,
         };
         let about = format!("{} on {}", self.wanted.name, node.name);
-        advisor.ask(&*advisor.policies.attached_ghosts, &about, &facts)
+        advisor.decide(&*advisor.policies.attached_ghosts, &about, &facts)
     }
 }
 
 impl Attached {
-    /// None wait yet.
+    /// No ghosts yet.
     pub fn new(advisor: Arc<Advisor>) -> Attached {
         Attached { stocks: Mutex::default(), trimmed: Mutex::new(Instant::now()), advisor }
     }
@@ -128,58 +129,60 @@ impl Attached {
         self.stocks().get(&key).map_or(0, |stock| stock.ids.len() as u64)
     }
 
-    /// How many wait on a node, with any image.
+    /// How many wait on a node, of all images.
     pub fn all_waiting(&self, node: &str) -> u64 {
         let stocks = self.stocks();
-        let own = stocks.iter().filter(|((of, _), _)| of == node);
+        let own = stocks.iter().filter(|((other, _), _)| other == node);
         own.map(|(_, stock)| stock.ids.len() as u64).sum()
     }
 
-    /// Those that wait on a node, as those see them who need room.
+    /// The ghosts of a node as candidates for eviction.
     pub fn idle(&self, node: &str) -> Vec<Idle> {
         let (mut stocks, now) = (self.stocks(), Instant::now());
-        let own = stocks.iter_mut().filter(|((of, _), _)| of == node);
+        let own = stocks.iter_mut().filter(|((other, _), _)| other == node);
         let idle = own.flat_map(|(_, stock)| {
-            let worth = (stock.bytes, stock.saved_us().unwrap_or(0));
-            stock.takings.idle(&stock.ids, worth, now)
+            let saves_us = stock.saved_us().unwrap_or(0);
+            stock.arrivals.idle(&stock.ids, Worth { bytes: stock.bytes, saves_us }, now)
         });
         idle.collect()
     }
 
-    /// The names of those that wait on a node.
+    /// The ids of the ghosts on a node.
     pub fn ids(&self, node: &str) -> BTreeSet<String> {
         let stocks = self.stocks();
-        let here = stocks.iter().filter(|((of, _), _)| of == node);
+        let here = stocks.iter().filter(|((other, _), _)| other == node);
         here.flat_map(|(_, stock)| stock.ids.iter().cloned()).collect()
     }
 
-    /// Takes out those of these that wait on a node; with it, what they take, in bytes.
+    /// Removes those of these ghosts that wait on a node; returns them and their bytes.
     pub fn withdraw(&self, node: &str, ids: &BTreeSet<&str>) -> (Vec<Ghost>, u64) {
         let (mut withdrawn, mut bytes) = (Vec::new(), 0);
-        for ((of, _), stock) in &mut *self.stocks() {
-            if of == node {
-                bytes += withdraw(&mut stock.ids, ids, (node, &mut withdrawn)) * stock.bytes;
+        for ((other, _), stock) in &mut *self.stocks() {
+            if other == node {
+                let taken = withdraw(&mut stock.ids, ids);
+                bytes += taken.len() as u64 * stock.bytes;
+                withdrawn.extend(taken.into_iter().map(|id| (node.to_owned(), id)));
             }
         }
         (withdrawn, bytes)
     }
 
-    /// Takes one that waits. With it, those that have become of no use, as the image is another.
-    pub fn take(&self, node: &str, wanted: &Wanted) -> (Option<String>, Vec<Ghost>) {
+    /// Takes a waiting ghost. Also returns ghosts that are useless because the image has changed.
+    pub fn take(&self, node: &str, wanted: &ImageSpec) -> (Option<String>, Vec<Ghost>) {
         let mut stocks = self.stocks();
         let key = (node.to_owned(), wanted.name.clone());
-        let stock = stocks.entry(key).or_insert_with(|| Stock::of(wanted));
+        let stock = stocks.entry(key).or_insert_with(|| Stock::new(wanted));
         let mut stale = Vec::new();
         if stock.wanted != *wanted {
             stale.extend(stock.ids.drain(..).map(|id| (node.to_owned(), id)));
             stock.bytes = guessed_bytes(wanted);
             stock.wanted = wanted.clone();
         }
-        stock.takings.add(Instant::now());
+        stock.arrivals.add(Instant::now());
         (stock.ids.pop(), stale)
     }
 
-    /// A clone was started, in a ghost that had the image or in an empty one.
+    /// Records the duration of a start, in an attached or an empty ghost.
     pub fn started(&self, node: &str, image: &str, took: Duration, was_attached: bool) {
         let key = (node.to_owned(), image.to_owned());
         let mut stocks = self.stocks();
@@ -189,7 +192,7 @@ impl Attached {
         *seen = Some(seen.map_or(us, |before| (before * INERTIA + us) / (INERTIA + 1)));
     }
 
-    /// How many are to be made of an image, which count as being made from here on.
+    /// How many ghosts of an image to make. They count as being made from now on.
     pub fn lacking(&self, node: &NodeFacts, image: &str, pool: Memory) -> u64 {
         let mut stocks = self.stocks();
         let key = (node.name.clone(), image.to_owned());
@@ -200,24 +203,29 @@ impl Attached {
         lacking
     }
 
-    /// What one of an image takes on a node, as far as that is known.
-    pub fn bytes(&self, node: &str, of: &Wanted) -> u64 {
+    /// Memory of a ghost of an image on a node, estimated if not measured.
+    pub fn bytes(&self, node: &str, image: &ImageSpec) -> u64 {
         let stocks = self.stocks();
-        let stock = stocks.get(&(node.to_owned(), of.name.clone()));
+        let stock = stocks.get(&(node.to_owned(), image.name.clone()));
         stock
-            .filter(|stock| stock.wanted == *of)
-            .map_or_else(|| guessed_bytes(of), |stock| stock.bytes)
+            .filter(|stock| stock.wanted == *image)
+            .map_or_else(|| guessed_bytes(image), |stock| stock.bytes)
     }
 
-    /// One was made, or not: its id, and what it takes in bytes. It is given back if nobody wants such
-    /// a one any more.
-    pub fn made(&self, node: &str, of: &Wanted, ghost: Option<(String, u64)>) -> Option<Ghost> {
+    /// Adds a ghost that was made, with its bytes, or notes that making it failed. Returns the
+    /// ghost if it is not wanted any more.
+    pub fn made(
+        &self,
+        node: &str,
+        image: &ImageSpec,
+        ghost: Option<(String, u64)>,
+    ) -> Option<Ghost> {
         let mut stocks = self.stocks();
-        let stock = stocks.get_mut(&(node.to_owned(), of.name.clone()));
+        let stock = stocks.get_mut(&(node.to_owned(), image.name.clone()));
         let Some(stock) = stock else { return ghost.map(|(id, _)| (node.to_owned(), id)) };
         stock.making = stock.making.saturating_sub(1);
         let (id, bytes) = ghost?;
-        if stock.wanted != *of {
+        if stock.wanted != *image {
             return Some((node.to_owned(), id));
         }
         stock.bytes = bytes;
@@ -225,7 +233,7 @@ impl Attached {
         None
     }
 
-    /// Takes out those that are more than should wait: now and then, and at once where room is short.
+    /// Removes surplus ghosts: at intervals, and at once where memory is short.
     pub fn surplus(&self, nodes: &[NodeFacts], pool: Memory) -> Vec<Ghost> {
         let is_time = {
             let mut trimmed = self.trimmed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,7 +245,7 @@ impl Attached {
         let mut surplus = Vec::new();
         for ((name, _), stock) in &mut *self.stocks() {
             let Some(node) = nodes.iter().find(|node| node.name == *name) else { continue };
-            // Nothing to decide is nothing to keep on record.
+            // Without anything to decide, no decision is recorded.
             if stock.ids.is_empty() || !(is_time || is_short(node.memory) || is_short(pool)) {
                 continue;
             }
@@ -248,22 +256,22 @@ impl Attached {
         surplus
     }
 
-    /// An image is no more: those that have it, which are of no use.
+    /// Forgets a removed image; returns its ghosts, which are useless.
     pub fn forget_image(&self, image: &str) -> Vec<Ghost> {
-        let mut theirs = Vec::new();
+        let mut useless = Vec::new();
         self.stocks().retain(|(node, name), stock| {
             let is_it = name == image;
             if is_it {
-                theirs.extend(stock.ids.drain(..).map(|id| (node.clone(), id)));
+                useless.extend(stock.ids.drain(..).map(|id| (node.clone(), id)));
             }
             !is_it
         });
-        theirs
+        useless
     }
 
-    /// Those of a node have gone.
+    /// Forgets the ghosts of a node, which are gone.
     pub fn forget_node(&self, node: &str) {
-        self.stocks().retain(|(of, _), _| of != node);
+        self.stocks().retain(|(other, _), _| other != node);
     }
 }
 
@@ -277,33 +285,33 @@ mod tests {
         Attached::new(Arc::new(Advisor::new(farfork_policy::Settings::default(), None).unwrap()))
     }
 
-    fn wanted(cid: u128) -> Wanted {
+    fn wanted(cid: u128) -> ImageSpec {
         let (name, tiering) = ("guest/f".to_owned(), Tiering::Mow);
-        Wanted { name, cid: format!("{cid:032x}").parse().unwrap(), tiering, memory_mb: 128 }
+        ImageSpec { name, cid: format!("{cid:032x}").parse().unwrap(), tiering, memory_mb: 128 }
     }
 
     fn node(memory: Memory) -> NodeFacts {
         NodeFacts { name: "a".to_owned(), memory, ..NodeFacts::default() }
     }
 
-    /// Many starts in empty ghosts, three at a time.
-    fn used(attached: &Attached, of: &Wanted) {
+    /// Three starts in empty ghosts at once.
+    fn used(attached: &Attached, image: &ImageSpec) {
         for _ in 0..3 {
-            assert_eq!(attached.take("a", of).0, None);
-            attached.started("a", &of.name, Duration::from_millis(100), false);
+            assert_eq!(attached.take("a", image).0, None);
+            attached.started("a", &image.name, Duration::from_millis(100), false);
         }
     }
 
-    fn made(attached: &Attached, of: &Wanted, id: &str) -> Option<Ghost> {
-        attached.made("a", of, Some((id.to_owned(), 4 << 20)))
+    fn made(attached: &Attached, image: &ImageSpec, id: &str) -> Option<Ghost> {
+        attached.made("a", image, Some((id.to_owned(), 4 << 20)))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn as_many_wait_as_started_at_once_if_that_saves_enough() {
+    async fn as_many_wait_as_the_last_burst_if_that_saves_enough() {
         let (attached, f) = (attached(), wanted(1));
-        assert_eq!(attached.lacking(&node(FREE), "guest/f", FREE), 0, "nobody has started it");
+        assert_eq!(attached.lacking(&node(FREE), "guest/f", FREE), 0, "it was never started");
         attached.take("a", &f);
-        assert_eq!(attached.lacking(&node(FREE), "guest/f", FREE), 0, "what it saves is not known");
+        assert_eq!(attached.lacking(&node(FREE), "guest/f", FREE), 0, "the saving is not known");
         used(&attached, &f);
         assert_eq!(attached.lacking(&node(FREE), "guest/f", FREE), 4);
         assert_eq!(attached.lacking(&node(FREE), "guest/f", FREE), 0, "they are being made");
@@ -312,7 +320,7 @@ mod tests {
         assert_eq!(attached.waiting("a", "guest/f"), 2);
         assert_eq!(attached.take("a", &f), (Some("y".to_owned()), vec![]));
         assert_eq!(attached.take("b", &f).0, None, "it is another node's");
-        // One is made yet, one waits, and five were taken at once.
+        // One is being made, one waits, and five were taken at once.
         assert_eq!(attached.lacking(&node(FREE), "guest/f", FREE), 3);
         // If they save nothing, none are made.
         (0..40).for_each(|_| attached.started("a", "guest/f", Duration::from_secs(1), true));
@@ -320,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_need_room_see_what_each_is_worth_and_may_have_it_go() {
+    async fn waiting_ghosts_can_be_evicted_by_their_worth() {
         let (attached, f) = (attached(), wanted(1));
         used(&attached, &f);
         attached.lacking(&node(FREE), "guest/f", FREE);
@@ -339,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_with_another_image_go() {
+    async fn ghosts_with_an_old_image_are_useless() {
         let (attached, f) = (attached(), wanted(1));
         used(&attached, &f);
         attached.lacking(&node(FREE), "guest/f", FREE);
@@ -355,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_too_much_goes_after_a_while_and_at_once_where_room_is_short() {
+    async fn surplus_ghosts_go_after_a_while_and_at_once_where_memory_is_short() {
         let (attached, f) = (attached(), wanted(1));
         used(&attached, &f);
         attached.lacking(&node(FREE), "guest/f", FREE);
@@ -368,7 +376,11 @@ mod tests {
         let full = Memory { used_bytes: 95, budget_bytes: 100 };
         assert_eq!(attached.surplus(&[node(FREE)], FREE), []);
         assert_eq!(attached.surplus(&[], full), [], "its node does not answer");
-        assert_eq!(attached.surplus(&[node(FREE)], full).len(), 3, "images have to be free to go");
+        assert_eq!(
+            attached.surplus(&[node(FREE)], full).len(),
+            3,
+            "pinned images could not be removed"
+        );
         make_all();
         assert_eq!(attached.surplus(&[node(full)], FREE).len(), 3);
         make_all();

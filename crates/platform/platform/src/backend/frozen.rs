@@ -1,35 +1,36 @@
-//! Instances that have nothing to do stand still, and go on for their next call.
+//! Freezing idle instances, and thawing them for their next call.
 //!
-//! It is their ghosts' cgroups that are frozen: threads that a function has left behind take no processor between
-//! its calls, and see nothing of it but the time.
+//! The ghosts' cgroups are frozen: threads that a function has left running take no processor
+//! between its calls, and notice only that time has passed.
 
 use super::Inner;
-use super::ask::{Wish, agent};
+use super::requests::{RequestClass, connect};
 use crate::scheduler::nodes::NodesError;
 
 impl Inner {
-    /// Has an instance stand still that has nothing to do.
+    /// Freezes an idle instance.
     pub async fn freeze(&self, id: u64) -> Result<(), NodesError> {
-        let (node, pid) = self.table.freeze(id).ok_or_else(|| {
-            failed("freeze", "it has something to do, pauses already, or has ended")
-        })?;
-        // Where nobody answers, it may stand still all the same.
-        self.tell(&node, pid, true).await
+        let (node, pid) = self
+            .table
+            .freeze(id)
+            .ok_or_else(|| failed("freeze", "it is busy, paused or has ended"))?;
+        // If the request fails, the instance may be frozen all the same.
+        self.set_frozen(&node, pid, true).await
     }
 
-    /// Has one that stands still go on.
+    /// Thaws an instance.
     pub async fn thaw(&self, id: u64) -> Result<(), NodesError> {
-        let (node, pid) = self.table.place(id).ok_or_else(|| failed("thaw", "it has ended"))?;
-        self.tell(&node, pid, false).await?;
+        let (node, pid) = self.table.location(id).ok_or_else(|| failed("thaw", "it has ended"))?;
+        self.set_frozen(&node, pid, false).await?;
         self.table.thawed(id);
         Ok(())
     }
 
-    async fn tell(&self, node: &str, pid: i32, is_to_freeze: bool) -> Result<(), NodesError> {
+    async fn set_frozen(&self, node: &str, pid: i32, freeze: bool) -> Result<(), NodesError> {
         let name = node.to_owned();
-        let tell = move || agent(&name, Wish::Look)?.pause(pid, is_to_freeze);
-        let doing = if is_to_freeze { "freeze" } else { "thaw" };
-        self.ask(node, tell).await.map_err(|error| failed(doing, &error.to_string()))
+        let request = move || connect(&name, RequestClass::Look)?.pause(pid, freeze);
+        let doing = if freeze { "freeze" } else { "thaw" };
+        self.request(node, request).await.map_err(|error| failed(doing, &error.to_string()))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Empty ghosts that wait, by node and limit of memory.
+//! Empty ghosts, by node and memory limit.
 //!
-//! A ghost takes one clone, once, so that one serves any user: nothing of one's is left in it for
+//! A ghost takes one clone, once. So it can serve any user: no user's data is left in it for
 //! another.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,48 +17,49 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
 
 use super::Inner;
-use super::ask::{Wish, agent};
-use super::attached::{Ghost, Wanted};
+use super::arrivals::{ArrivalWindow, Worth};
+use super::attached::{Ghost, ImageSpec};
+use super::requests::{RequestClass, connect};
 use super::table::until_counted;
-use super::takings::Takings;
 use crate::confine;
 use crate::scheduler::Advisor;
 use crate::scheduler::nodes::Claim;
 
-/// The limit of memory that actions have by default, in megabytes: ghosts with it always wait.
+/// The default memory limit of actions, in megabytes. Ghosts with it always wait.
 pub const USUAL_MB: u64 = 256;
-/// Others than the usual ones that nobody has taken for so long are stopped.
+/// Ghosts with another limit are stopped if none was taken for this long.
 const UNUSED: Duration = Duration::from_secs(600);
-/// How often it is looked at whether too many wait.
+/// Period of the check for surplus ghosts.
 const TRIM: Duration = Duration::from_secs(30);
-/// What a ghost takes, a guess until one was made: its own memory, and the kernel's for it.
+/// Memory of a ghost, including the kernel's, until one was measured.
 const GUESSED_BYTES: u64 = 600 << 10;
-/// What one saves that is empty: making a container, in microseconds.
+/// What an empty ghost saves, making a container, in microseconds.
 const SAVES_US: u64 = 30_000;
-/// For so long none are made on a node where some have made room for an instance, which is not there yet.
+/// After ghosts were evicted for an instance, none are made on its node for this long: it is still
+/// starting.
 const NONE: Duration = Duration::from_secs(1);
 
-/// For so long ghosts are not made while instances start: making one takes a processor from them.
+/// How long making a ghost waits while instances start, as it would take a processor from them.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Ghosts that wait.
+/// Waiting empty ghosts.
 #[derive(Debug)]
 pub struct Ghosts {
-    /// By node and megabytes.
+    /// Keyed by node and megabytes.
     stocks: Mutex<BTreeMap<(String, u64), Stock>>,
     trimmed: Mutex<Instant>,
-    /// Until when none are made, by node.
+    /// Until when no ghosts are made, by node.
     none_until: Mutex<BTreeMap<String, Instant>>,
-    /// How many instances are being started.
+    /// Number of instances being started.
     starting: watch::Sender<usize>,
-    /// Held by who makes a ghost to be had later: one at a time.
+    /// Held while a ghost is made in advance: one at a time.
     maker: tokio::sync::Mutex<()>,
     advisor: Arc<Advisor>,
-    /// Directories that each has of its own.
+    /// Directories that each ghost has of its own.
     scratch: Vec<PathBuf>,
 }
 
-/// An instance is being started.
+/// Counts an instance as starting until it is dropped.
 #[derive(Debug)]
 pub struct Starting<'g> {
     count: &'g watch::Sender<usize>,
@@ -73,10 +74,10 @@ impl Drop for Starting<'_> {
 #[derive(Debug, Default)]
 struct Stock {
     ids: Vec<String>,
-    /// Ghosts that are being made.
+    /// Number of ghosts being made.
     making: u64,
-    takings: Takings,
-    /// What the last one took that was made.
+    arrivals: ArrivalWindow,
+    /// Measured memory of the last ghost.
     bytes: Option<u64>,
 }
 
@@ -86,13 +87,13 @@ impl Stock {
     }
 
     fn take(&mut self, now: Instant) -> Option<String> {
-        self.takings.add(now);
+        self.arrivals.add(now);
         self.ids.pop()
     }
 }
 
 impl Ghosts {
-    /// None wait yet. Each is to have `scratch` of its own.
+    /// No ghosts yet. Each will have its own `scratch` directories.
     pub fn new(advisor: Arc<Advisor>, scratch: Vec<PathBuf>) -> Ghosts {
         let trimmed = Mutex::new(Instant::now());
         let (starting, maker) = (watch::Sender::new(0), tokio::sync::Mutex::default());
@@ -100,14 +101,13 @@ impl Ghosts {
         Ghosts { stocks, trimmed, none_until, starting, maker, advisor, scratch }
     }
 
-    /// An instance is being started until this is dropped.
+    /// Counts an instance as starting until the returned value is dropped.
     pub fn starting(&self) -> Starting<'_> {
         self.starting.send_modify(|count| *count += 1);
         Starting { count: &self.starting }
     }
 
-    /// Waits for the moment to make a ghost that nobody waits for: when no instance starts, or after some
-    /// time all the same.
+    /// Waits for the turn to make a ghost in advance: until no instance starts, but not for long.
     async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         let turn = self.maker.lock().await;
         let mut starting = self.starting.subscribe();
@@ -115,7 +115,7 @@ impl Ghosts {
         turn
     }
 
-    /// What one with so much memory is to be.
+    /// The request for a ghost with this memory limit.
     pub fn call(&self, memory_mb: u64) -> GhostCall {
         GhostCall {
             memory_bytes: Some(memory_mb << 20),
@@ -136,65 +136,67 @@ impl Ghosts {
         self.stocks().get(&key).map_or(0, |stock| stock.ids.len() as u64)
     }
 
-    /// How many wait, with any limit of memory.
+    /// How many wait, with any memory limit.
     pub fn all_waiting(&self, node: &str) -> u64 {
         let stocks = self.stocks();
-        let here = stocks.iter().filter(|((of, _), _)| of == node);
+        let here = stocks.iter().filter(|((other, _), _)| other == node);
         here.map(|(_, stock)| stock.ids.len() as u64).sum()
     }
 
-    /// Those that wait on a node, as those see them who need room.
+    /// The ghosts of a node as candidates for eviction.
     pub fn idle(&self, node: &str) -> Vec<Idle> {
         let (mut stocks, now) = (self.stocks(), Instant::now());
-        let here = stocks.iter_mut().filter(|((of, _), _)| of == node);
+        let here = stocks.iter_mut().filter(|((other, _), _)| other == node);
         let idle = here.flat_map(|(_, stock)| {
             let bytes = stock.bytes();
-            stock.takings.idle(&stock.ids, (bytes, SAVES_US), now)
+            stock.arrivals.idle(&stock.ids, Worth { bytes, saves_us: SAVES_US }, now)
         });
         idle.collect()
     }
 
-    /// The names of those that wait on a node.
+    /// The ids of the ghosts on a node.
     pub fn ids(&self, node: &str) -> BTreeSet<String> {
         let stocks = self.stocks();
-        let here = stocks.iter().filter(|((of, _), _)| of == node);
+        let here = stocks.iter().filter(|((other, _), _)| other == node);
         here.flat_map(|(_, stock)| stock.ids.iter().cloned()).collect()
     }
 
-    /// Takes out those of these that wait on a node; with it, what they take, in bytes.
+    /// Removes those of these ghosts that wait on a node; returns them and their bytes.
     pub fn withdraw(&self, node: &str, ids: &BTreeSet<&str>) -> (Vec<Ghost>, u64) {
         let (mut withdrawn, mut bytes) = (Vec::new(), 0);
-        for ((of, _), stock) in &mut *self.stocks() {
-            if of == node {
+        for ((other, _), stock) in &mut *self.stocks() {
+            if other == node {
                 let each = stock.bytes();
-                bytes += withdraw(&mut stock.ids, ids, (node, &mut withdrawn)) * each;
+                let taken = withdraw(&mut stock.ids, ids);
+                bytes += taken.len() as u64 * each;
+                withdrawn.extend(taken.into_iter().map(|id| (node.to_owned(), id)));
             }
         }
         (withdrawn, bytes)
     }
 
-    /// None are made on a node for a moment: its room is for somebody else.
+    /// Makes no ghosts on a node for a moment, as its free memory is meant for an instance.
     pub fn make_none(&self, node: &str) {
         let mut none_until = self.none_until.lock().unwrap_or_else(PoisonError::into_inner);
         none_until.insert(node.to_owned(), Instant::now() + NONE);
     }
 
-    /// Whether any may be made on a node.
+    /// Whether ghosts may be made on a node.
     fn may_make(&self, node: &str) -> bool {
         let none_until = self.none_until.lock().unwrap_or_else(PoisonError::into_inner);
         none_until.get(node).is_none_or(|until| *until <= Instant::now())
     }
 
-    /// Takes one that waits.
+    /// Takes a waiting ghost.
     pub fn take(&self, node: &str, memory_mb: u64) -> Option<String> {
         let mut stocks = self.stocks();
         stocks.entry((node.to_owned(), memory_mb)).or_default().take(Instant::now())
     }
 
-    /// Those of a node have gone.
+    /// Forgets the ghosts of a node, which are gone.
     pub fn forget(&self, node: &str) {
-        for ((of, _), stock) in &mut *self.stocks() {
-            if of == node {
+        for ((other, _), stock) in &mut *self.stocks() {
+            if other == node {
                 stock.ids.clear();
             }
         }
@@ -202,13 +204,13 @@ impl Ghosts {
 
     /// How many should wait.
     fn wanted(&self, key: &(String, u64), stock: &mut Stock, memory: Memory) -> u64 {
-        let burst = stock.takings.burst(Instant::now());
+        let burst = stock.arrivals.burst(Instant::now());
         let facts = EmptyFacts { burst, ghost_bytes: stock.bytes(), memory };
         let about = format!("{}/{}", key.0, key.1);
-        self.advisor.ask(&*self.advisor.policies.empty_ghosts, &about, &facts)
+        self.advisor.decide(&*self.advisor.policies.empty_ghosts, &about, &facts)
     }
 
-    /// How many are to be made, which count as being made from here on.
+    /// How many ghosts to make. They count as being made from now on.
     fn lacking(&self, node: &str, memory_mb: u64, memory: Memory) -> u64 {
         let mut stocks = self.stocks();
         let key = (node.to_owned(), memory_mb);
@@ -219,7 +221,7 @@ impl Ghosts {
         lacking
     }
 
-    /// Takes out those that are more than should wait, now and then.
+    /// Removes surplus ghosts, at intervals.
     fn surplus(&self, nodes: &[NodeFacts]) -> Vec<(String, String)> {
         let mut trimmed = self.trimmed.lock().unwrap_or_else(PoisonError::into_inner);
         if trimmed.elapsed() < TRIM {
@@ -237,7 +239,7 @@ impl Ghosts {
         surplus
     }
 
-    /// One was made, or not: its id, and what it takes in bytes.
+    /// Adds a ghost that was made, with its bytes, or notes that making it failed.
     fn made(&self, node: &str, memory_mb: u64, ghost: Option<(String, u64)>) {
         let mut stocks = self.stocks();
         let stock = stocks.entry((node.to_owned(), memory_mb)).or_default();
@@ -248,13 +250,13 @@ impl Ghosts {
         }
     }
 
-    /// Takes out those that nobody takes.
+    /// Removes ghosts with unusual limits that were not taken for long.
     fn unused(&self) -> Vec<(String, String)> {
         let now = Instant::now();
         let mut unused = Vec::new();
         self.stocks().retain(|(node, memory_mb), stock| {
             let is_used =
-                stock.takings.last().is_some_and(|last| now - last < UNUSED) || stock.making > 0;
+                stock.arrivals.last().is_some_and(|last| now - last < UNUSED) || stock.making > 0;
             if is_used || *memory_mb == USUAL_MB {
                 return true;
             }
@@ -265,25 +267,18 @@ impl Ghosts {
     }
 }
 
-/// Takes those of a node's that are in `ids` out of a stock: how many those are.
-pub fn withdraw(
-    stock: &mut Vec<String>,
-    ids: &BTreeSet<&str>,
-    (node, withdrawn): (&str, &mut Vec<Ghost>),
-) -> u64 {
-    let before = withdrawn.len();
-    let theirs = stock.extract_if(.., |id| ids.contains(id.as_str()));
-    withdrawn.extend(theirs.map(|id| (node.to_owned(), id)));
-    (withdrawn.len() - before) as u64
+/// Removes the ghosts in `ids` from a stock; returns them.
+pub fn withdraw(stock: &mut Vec<String>, ids: &BTreeSet<&str>) -> Vec<String> {
+    stock.extract_if(.., |id| ids.contains(id.as_str())).collect()
 }
 
 /// Makes a ghost.
 pub fn make(node: &str, call: GhostCall) -> Result<GhostState, NodeError> {
-    agent(node, Wish::Container)?.start_ghost(call)
+    connect(node, RequestClass::Container)?.start_ghost(call)
 }
 
-/// Those of the directories that everybody may write to which an instance can have of its own: this
-/// node has them, and nothing that instances need of the node's lies in them.
+/// The world-writable directories that each instance can have of its own: they exist on this node,
+/// and contain nothing of the node that instances need.
 pub fn scratch(needed: &[PathBuf]) -> Vec<PathBuf> {
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let needed: Vec<PathBuf> = needed.iter().flat_map(|path| [path.clone(), real(path)]).collect();
@@ -291,7 +286,7 @@ pub fn scratch(needed: &[PathBuf]) -> Vec<PathBuf> {
         let inside = needed.iter().find(|path| path.starts_with(directory));
         if let Some(path) = inside {
             let (directory, path) = (directory.display(), path.display());
-            tracing::warn!(%directory, needed = %path, "functions share a directory with the node");
+            tracing::warn!(%directory, needed = %path, "functions share a directory with the node, as they need a path in it");
         }
         inside.is_none() && directory.symlink_metadata().is_ok_and(|found| found.is_dir())
     };
@@ -299,14 +294,14 @@ pub fn scratch(needed: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 impl Inner {
-    /// A node as it is now, if it answers and ghosts may be made there.
+    /// The current facts of a node, if it answers and ghosts may be made there.
     fn may_make_on(&self, node: &str) -> Option<NodeFacts> {
         let nodes =
             self.ghosts.may_make(node).then(|| self.table.nodes(Claim::default(), |_| 0))?;
         nodes.into_iter().find(|found| found.name == node)
     }
 
-    /// Has as many ghosts made as should wait.
+    /// Makes as many empty ghosts as should wait.
     pub fn refill(self: &Arc<Inner>, node: &str, memory_mb: u64) {
         let Some(found) = self.may_make_on(node) else { return };
         for _ in 0..self.ghosts.lacking(node, memory_mb, found.memory) {
@@ -319,8 +314,8 @@ impl Inner {
         }
     }
 
-    /// Has as many ghosts with an image made as should wait.
-    pub fn refill_attached(self: &Arc<Inner>, node: &str, wanted: &Wanted) {
+    /// Makes as many ghosts of an image as should wait.
+    pub fn refill_attached(self: &Arc<Inner>, node: &str, wanted: &ImageSpec) {
         let Some(found) = self.may_make_on(node) else { return };
         for _ in 0..self.attached.lacking(&found, &wanted.name, self.images.room()) {
             let (inner, node, wanted) = (Arc::clone(self), node.to_owned(), wanted.clone());
@@ -340,8 +335,8 @@ impl Inner {
         }
     }
 
-    /// Makes a ghost for which nobody waits yet: its id, and what it takes in bytes. What it is expected
-    /// to take is set aside, if that is much.
+    /// Makes a ghost in advance; returns its id and bytes. With `bytes`, that memory is set aside
+    /// for it.
     async fn make_later(
         &self,
         node: &str,
@@ -354,27 +349,27 @@ impl Inner {
             None => None,
         };
         let name = node.to_owned();
-        let made = self.ask(node, move || make(&name, call)).await;
+        let made = self.request(node, move || make(&name, call)).await;
         until_counted(room);
         drop(turn);
         let made =
-            made.inspect_err(|error| tracing::warn!(node, reason = %error, "no ghost is made"));
+            made.inspect_err(|error| tracing::warn!(node, reason = %error, "cannot make a ghost"));
         let GhostState { id, local_bytes, kernel_bytes, .. } = made.ok()?;
         Some((id, local_bytes + kernel_bytes.unwrap_or(0)))
     }
 
-    /// Stops ghosts that nobody is to have.
+    /// Stops ghosts.
     pub async fn stop(&self, ghosts: impl IntoIterator<Item = Ghost>) {
         for (node, id) in ghosts {
             let name = node.clone();
-            let stop = move || agent(&name, Wish::Container)?.stop_ghosts(Some(id));
-            if let Err(error) = self.ask(&node, stop).await {
-                tracing::warn!(node, reason = %error, "a ghost is not stopped");
+            let stop = move || connect(&name, RequestClass::Container)?.stop_ghosts(Some(id));
+            if let Err(error) = self.request(&node, stop).await {
+                tracing::warn!(node, reason = %error, "cannot stop a ghost");
             }
         }
     }
 
-    /// Has ghosts wait where they should, and stops those that nobody takes.
+    /// Makes missing ghosts and stops surplus ones.
     pub fn tend_ghosts(self: &Arc<Inner>) {
         let nodes = self.table.nodes(Claim::default(), |_| 0);
         let surplus = self.ghosts.unused().into_iter().chain(self.ghosts.surplus(&nodes));
@@ -388,7 +383,7 @@ impl Inner {
             tokio::spawn(async move { inner.stop(ghosts).await });
         }
         for node in &self.settings.nodes {
-            // One that has come back has none.
+            // A node that answers again has none.
             if self.ghosts.waiting(node, USUAL_MB) == 0 {
                 self.refill(node, USUAL_MB);
             }
@@ -401,11 +396,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn ghosts_are_made_one_at_a_time_and_not_while_instances_start() {
+    async fn ghosts_are_made_one_at_a_time_and_after_starts() {
         let advisor = Advisor::new(farfork_policy::Settings::default(), None).unwrap();
         let ghosts = Ghosts::new(Arc::new(advisor), Vec::new());
         let soon = Duration::from_millis(1);
-        let turn = timeout(soon, ghosts.turn()).await.expect("nobody starts");
+        let turn = timeout(soon, ghosts.turn()).await.expect("no instance starts");
         assert!(timeout(soon, ghosts.turn()).await.is_err(), "another is being made");
         drop(turn);
         let (one, other) = (ghosts.starting(), ghosts.starting());
@@ -415,11 +410,11 @@ mod tests {
         assert!(timeout(soon, ghosts.turn()).await.is_ok());
         let _always = ghosts.starting();
         assert!(timeout(PATIENCE - soon, ghosts.turn()).await.is_err());
-        assert!(timeout(PATIENCE + soon, ghosts.turn()).await.is_ok(), "it has waited enough");
+        assert!(timeout(PATIENCE + soon, ghosts.turn()).await.is_ok(), "its wait is limited");
     }
 
     #[test]
-    fn what_instances_need_is_not_hidden_from_them() {
+    fn directories_with_needed_files_are_not_private() {
         let all = scratch(&[]);
         assert!(all.contains(&PathBuf::from("/tmp")), "{all:?}");
         assert!(!scratch(&["/tmp/x/bin/python".into()]).contains(&PathBuf::from("/tmp")));
@@ -430,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_burst_has_left_is_stopped_when_it_is_over() {
+    async fn surplus_ghosts_of_a_burst_are_stopped() {
         let advisor = Advisor::new(farfork_policy::Settings::default(), None).unwrap();
         let ghosts = Ghosts::new(Arc::new(advisor), Vec::new());
         let memory = Memory { used_bytes: 0, budget_bytes: 1 << 40 };
@@ -449,13 +444,13 @@ mod tests {
         tokio::time::advance(Duration::from_secs(60)).await;
         let surplus = ghosts.surplus(std::slice::from_ref(&node));
         assert_eq!((surplus.len(), ghosts.waiting("a", USUAL_MB)), (5, 1));
-        // One of another size is stopped when nobody wants it for long.
+        // A ghost with another limit is stopped when none was taken for long.
         assert_eq!(ghosts.all_waiting("a"), 1);
         let (only, uses) = (ghosts.idle("a").remove(0), 5);
         assert_eq!((only.bytes, only.uses_per_hour), (400 << 10, uses));
-        let theirs = BTreeSet::from([&*only.id, "7"]);
-        assert_eq!(ghosts.withdraw("b", &theirs), (vec![], 0));
-        assert_eq!(ghosts.withdraw("a", &theirs).1, 400 << 10);
+        let ids = BTreeSet::from([&*only.id, "7"]);
+        assert_eq!(ghosts.withdraw("b", &ids), (vec![], 0));
+        assert_eq!(ghosts.withdraw("a", &ids).1, 400 << 10);
         assert_eq!(ghosts.all_waiting("a"), 0);
         ghosts.make_none("a");
         assert!(!ghosts.may_make("a") && ghosts.may_make("b"));

@@ -1,29 +1,32 @@
-//! Has instances pause where those at work come to take more of their node than all of them may at once.
+//! Pauses instances where busy ones together may take more memory than is free.
 //!
 //! ```text
-//!  instances begin to work ─► crowded? ─► every 3 ms: what the kernel has charged ─► policy ─► agents
+//!  instances become busy ─► crowded? ─► every 3 ms: what the kernel has charged ─► policy ─►
+//! agents
 //! ```
-//! A thread for each node does this, which waits for nothing but the agent: whoever allocates does not wait
-//! either. Where all may come to their limits at once it only measures, as others need to know that too.
+//! A thread per node does this and waits for nothing but the agent, as instances allocate
+//! meanwhile.
+//! Where all may reach their limits at once it only measures, which other decisions need, too.
 
 use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::ask::{Wish, agent};
+use super::requests::{RequestClass, connect};
+use super::table::PauseChange;
 use super::{Inner, MEASURE, usages};
 
-/// How often it is looked at what instances take that may take more than is free.
+/// Period of measurements on a crowded node.
 const CLOSELY: Duration = Duration::from_millis(3);
 
-/// Looks at nodes for as long as they are used, each by itself: an agent may take its time to answer.
+/// Starts a thread per node, as one agent may answer slowly. They end with `inner`.
 pub fn watch(inner: &Arc<Inner>) -> io::Result<()> {
     inner.settings.nodes.iter().try_for_each(|node| {
         let (inner, node) = (Arc::downgrade(inner), node.clone());
         let watching = move || {
             while let Some(inner) = inner.upgrade() {
-                inner.look_at_growth(&node);
+                inner.check_growth(&node);
                 if inner.table.wait_until_crowded(&node, MEASURE) {
                     thread::sleep(CLOSELY);
                 }
@@ -34,48 +37,49 @@ pub fn watch(inner: &Arc<Inner>) -> io::Result<()> {
 }
 
 impl Inner {
-    /// Measures a node, and has those pause or go on that are to.
-    fn look_at_growth(&self, node: &str) {
+    /// Measures a node, and pauses or resumes instances.
+    fn check_growth(&self, node: &str) {
         if let Some(group) = self.budgets.get(node) {
-            self.table.measured(node, group.used_bytes());
+            self.table.record_measured(node, group.used_bytes());
         }
-        if self.have_pause(node) {
-            // They may take less than they could when they were last looked at, and need not pause then.
+        if self.apply_pauses(node) {
+            // By newer measurements they may need less, and need not pause.
             if let Ok(clones) = usages(node) {
-                self.table.seen(node, Some(clones));
+                self.table.record_usage(node, Some(clones));
             }
-            self.have_pause(node);
+            self.apply_pauses(node);
         }
     }
 
-    /// Asks who is to pause, and tells those that do not yet, or do no more. Whether some pause now that did not.
-    fn have_pause(&self, node: &str) -> bool {
+    /// Decides which instances pause, and pauses or resumes those that change. Returns whether any
+    /// was paused.
+    fn apply_pauses(&self, node: &str) -> bool {
         let Some(mut facts) = self.table.growth(node) else { return false };
         let ghosts = self.attached.idle(node).into_iter().chain(self.ghosts.idle(node));
         facts.idle_bytes += ghosts.map(|ghost| ghost.bytes).sum::<u64>();
         let decision = self.advisor.policies.growth.decide(&facts);
-        // Whoever takes memory does not wait until this is on record.
-        let told = self.tell_who_pauses(node, &decision.choice);
-        // What stays as it is is no decision.
-        if !told.is_empty() {
-            self.advisor.decided(node, &facts, &decision);
+        // Before the decision is recorded, as instances take memory meanwhile.
+        let changed = self.send_pauses(node, &decision.choice);
+        // Without a change, no decision is recorded.
+        if !changed.is_empty() {
+            self.advisor.record(node, &facts, &decision);
         }
-        told.contains(&true)
+        changed.contains(&true)
     }
 
-    /// What those were told that heard it.
-    fn tell_who_pauses(&self, node: &str, ids: &[String]) -> Vec<bool> {
-        let mut told = Vec::new();
-        for (id, pid, paused) in self.table.pause(node, ids) {
-            match agent(node, Wish::Look).and_then(|client| client.pause(pid, paused)) {
-                Ok(()) => told.push(paused),
+    /// Sends pauses and resumes to the agent; returns those that succeeded, true for a pause.
+    fn send_pauses(&self, node: &str, ids: &[String]) -> Vec<bool> {
+        let mut changed = Vec::new();
+        for PauseChange { id, pid, paused } in self.table.pause(node, ids) {
+            match connect(node, RequestClass::Look).and_then(|client| client.pause(pid, paused)) {
+                Ok(()) => changed.push(paused),
                 Err(error) => {
-                    // It may have ended meanwhile. If not, it is told again.
-                    self.table.not_told(id, paused);
-                    tracing::debug!(node, pid, paused, %error, "an instance does not hear whether to pause");
+                    // It may have ended meanwhile. If not, this is retried.
+                    self.table.undo_pause(id, paused);
+                    tracing::debug!(node, pid, paused, %error, "cannot pause or resume an instance");
                 }
             }
         }
-        told
+        changed
     }
 }

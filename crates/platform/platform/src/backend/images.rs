@@ -1,7 +1,7 @@
 //! The pool's images, by name.
 //!
-//! A checkpoint is made by a process of its own: what stops and reads another process is not to take
-//! the gateway with it if it fails.
+//! A checkpoint is made by a process of its own: if code that stops and reads another process
+//! crashes, the gateway must survive.
 
 use std::io;
 use std::process::{Command, Output, Stdio};
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Settings, blocking};
-use crate::scheduler::nodes::{Listed, NodesError};
+use crate::scheduler::nodes::{NodesError, PoolImage};
 
 /// The images of a pool.
 #[derive(Clone, Debug)]
@@ -27,12 +27,12 @@ pub struct Images {
 }
 
 impl Images {
-    /// Those of this pool.
-    pub fn of(pool: Arc<Pool>, settings: Settings) -> Images {
+    /// The images of this pool.
+    pub fn new(pool: Arc<Pool>, settings: Settings) -> Images {
         Images { pool, settings }
     }
 
-    /// How much of the pool is in use.
+    /// The pool's use and size.
     pub fn room(&self) -> Memory {
         self.pool.info().map_or_else(
             |_| Memory::default(),
@@ -43,48 +43,50 @@ impl Images {
         )
     }
 
-    /// How many there are.
+    /// The number of images.
     pub fn count(&self) -> u64 {
         let is_there = |image: &&ImageInfo| image.state == ImageState::Published;
         self.pool.info().map_or(0, |info| info.images.iter().filter(is_there).count() as u64)
     }
 
-    async fn ask<T: Send + 'static>(
+    async fn read_pool<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Pool) -> Result<T, String> + Send + 'static,
+        read: impl FnOnce(&Pool) -> Result<T, String> + Send + 'static,
     ) -> Result<T, NodesError> {
         let pool = Arc::clone(&self.pool);
-        let asked = blocking(move || ask(&pool)).await;
-        let asked = asked.unwrap_or_else(|| Err("the platform ends".to_owned()));
-        asked.map_err(|reason| NodesError::Images { reason })
+        let result = blocking(move || read(&pool)).await;
+        let result = result.unwrap_or_else(|| Err("the platform is shutting down".to_owned()));
+        result.map_err(|reason| NodesError::Images { reason })
     }
 
     /// The image of this name.
     pub async fn find(&self, name: &str) -> Result<Option<Cid>, NodesError> {
         let name = parsed(name)?;
-        self.ask(move |pool| named(pool, &name)).await
+        self.read_pool(move |pool| named(pool, &name)).await
     }
 
     /// The image of this name, if this farfork can read it.
     pub async fn usable(&self, name: &str) -> Result<Option<Cid>, NodesError> {
         let name = parsed(name)?;
-        self.ask(move |pool| Ok(named(pool, &name)?.filter(|cid| Image::read(pool, *cid).is_ok())))
-            .await
+        self.read_pool(move |pool| {
+            Ok(named(pool, &name)?.filter(|cid| Image::read(pool, *cid).is_ok()))
+        })
+        .await
     }
 
-    /// All that have names. One with several stands for each of them.
-    pub async fn list(&self) -> Result<Vec<Listed>, NodesError> {
-        self.ask(|pool| listed(pool).map_err(|error| error.to_string())).await
+    /// All images with names. An image with several names is listed under each.
+    pub async fn list(&self) -> Result<Vec<PoolImage>, NodesError> {
+        self.read_pool(|pool| listed(pool).map_err(|error| error.to_string())).await
     }
 
-    /// Takes a name away, and its image if it has no other.
+    /// Removes a name, and its image if that has no other name.
     pub async fn remove(&self, name: &str) -> Result<(), NodesError> {
         let name = parsed(name)?;
-        self.ask(move |pool| remove(pool, &name)).await
+        self.read_pool(move |pool| remove(pool, &name)).await
     }
 
-    /// Checkpoints a process; which goes on, or ends if that is all it was for. No call pays for an image that
-    /// no clone can start from: it is tried on `node` first.
+    /// Checkpoints a process, which goes on, or is killed with `kill`. The image is verified on `node` first, so
+    /// that no call pays for an image that no clone can start from.
     pub async fn checkpoint(
         &self,
         (pid, node): (i32, &str),
@@ -99,14 +101,16 @@ impl Images {
         if kill {
             command.arg("--kill");
         }
-        // In one argument with its option each: a range is none, whatever it is called.
+        // Option and value in one argument, so that a range is never taken for an option.
         command.args(hot.iter().map(|range| format!("--hot={range}")));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let ended = blocking(move || command.output()).await;
         match ended {
             Some(Ok(output)) if output.status.success() => Ok(()),
-            Some(ended) => Err(told(ended)),
-            None => Err(NodesError::Checkpoint { reason: "the platform ends".to_owned() }),
+            Some(ended) => Err(checkpoint_error(ended)),
+            None => {
+                Err(NodesError::Checkpoint { reason: "the platform is shutting down".to_owned() })
+            }
         }
     }
 }
@@ -121,14 +125,14 @@ fn named(pool: &Pool, name: &ImageName) -> Result<Option<Cid>, String> {
     found.map_err(|error| error.to_string())
 }
 
-fn listed(pool: &Pool) -> Result<Vec<Listed>, CatalogError> {
+fn listed(pool: &Pool) -> Result<Vec<PoolImage>, CatalogError> {
     let named = Catalog::open(pool)?.list()?;
     let images = pool.info()?.images;
-    let of = |cid: Cid| images.iter().find(|image| image.cid == cid.to_string());
+    let find = |cid: Cid| images.iter().find(|image| image.cid == cid.to_string());
     let listed = named.into_iter().filter_map(|(name, cid, _)| {
-        let image = of(cid)?;
+        let image = find(cid)?;
         let (bytes, nodes) = (image.bytes + image.table_bytes, image.pinned_by.len() as u64);
-        Some(Listed { name: name.to_string(), bytes, nodes })
+        Some(PoolImage { name: name.to_string(), bytes, nodes })
     });
     Ok(listed.collect())
 }
@@ -146,15 +150,15 @@ fn remove(pool: &Pool, name: &ImageName) -> Result<(), String> {
     }
 }
 
-/// What the program says of a pool without room.
+/// The program's document about a pool without room.
 #[derive(Deserialize)]
 struct NoRoom {
     asked_bytes: u64,
     free_bytes: u64,
 }
 
-/// Why a checkpoint was not made: refusals, or what was said last.
-fn told(ended: io::Result<Output>) -> NodesError {
+/// Why a checkpoint failed: its refusals, or its error message.
+fn checkpoint_error(ended: io::Result<Output>) -> NodesError {
     let output = match ended {
         Ok(output) => output,
         Err(error) => return NodesError::Checkpoint { reason: farfork_sys::words::of(&error) },
@@ -162,11 +166,11 @@ fn told(ended: io::Result<Output>) -> NodesError {
     if let Ok(NoRoom { asked_bytes, free_bytes }) = serde_json::from_slice(&output.stdout) {
         return NodesError::NoRoom { asked_bytes, free_bytes };
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().trim_start_matches("farfork: ");
+    let message = String::from_utf8_lossy(&output.stderr);
+    let message = message.trim().trim_start_matches("farfork: ");
     let reason = match serde_json::from_slice::<Value>(&output.stdout) {
-        Ok(document) if said.is_empty() => document.to_string(),
-        _ => said.to_owned(),
+        Ok(document) if message.is_empty() => document.to_string(),
+        _ => message.to_owned(),
     };
     NodesError::Checkpoint { reason }
 }

@@ -1,36 +1,39 @@
-//! Nodes for real: the agents of this machine, and the pool that they share.
+//! Real nodes: the agents of this machine, and the pool that they share.
 //!
 //! ```text
-//!  adrift   ghosts that agents have and nobody knows
-//!  ask      how agents are asked, and for how long
-//!  agents   an agent for each emulated node, started again when it ends; it outlives a platform that is killed
-//!  ghosts   containers that wait on each node; attached: those that have an image
-//!  start    ghost + image ─► clone, its connections (network) and its output (pipes)
-//!  images   names of the pool's images; checkpoints are made by a process of their own
-//!  made     which of them this platform has made
-//!  base     the image that a function's first instance is a clone of
-//!  table    which instances there are, and what memory they take
-//!  growth   who of them pauses when those at work take more than all may at once
-//!  frozen   those that have nothing to do stand still
+//!  agents       an agent for each emulated node, restarted when it exits; it outlives a killed
+//! platform
+//!  requests     requests to agents, with time limits
+//!  ghosts       empty ghosts of each node; attached: ghosts with an image
+//!  arrivals     when ghosts were taken
+//!  orphans      ghosts that agents have but the platform does not know
+//!  start        ghost + image ─► clone, its connections (network) and its output (pipes)
+//!  images       the pool's images by name; checkpoints run in a process of their own
+//!  made_images  which of them this platform has made
+//!  base         the image that a function's first instance is a clone of
+//!  table        all instances, and the memory that they take
+//!  growth       pauses busy instances that together may take more than is free
+//!  frozen       freezes idle instances
 //! ```
-//! Invariants: an instance ends with this process, as its clone is no detached one; a ghost is taken for
-//! one instance; no agent is waited for without end, and none by who has to do with another node.
+//! Invariants: an instance ends with this process, as its clone is not detached. A ghost is taken
+//! for one instance. Every request to an agent has a time limit, and blocks no work on another
+//! node.
 
-mod adrift;
 mod agent;
 mod agents;
-mod ask;
+mod arrivals;
 mod attached;
 mod base;
 mod frozen;
 mod ghosts;
 mod growth;
 mod images;
-mod made;
+mod made_images;
 mod network;
+mod orphans;
+mod requests;
 mod start;
 mod table;
-mod takings;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -46,29 +49,29 @@ use farfork_types::wire::{AddressRange, CloneState, Promotion};
 
 use crate::scheduler::Advisor;
 use crate::scheduler::nodes::{
-    Claim, Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Usage,
+    BoxFuture, Claim, NodeGhosts, NodeState, Nodes, NodesError, PoolImage, Start, Started, Usage,
 };
-use adrift::Adrift;
 pub use agents::{Agents, Budgets};
-use ask::{Wish, agent};
 use attached::Attached;
 pub use base::Python;
 use ghosts::Ghosts;
 use images::Images;
-use made::Made;
+use made_images::MadeImages;
 use network::Connector;
+use orphans::OrphanGhosts;
+use requests::{RequestClass, connect};
 use table::Table;
 
-/// How often it is looked at what memory instances take.
+/// Period of measurements of instances.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often it is looked at what memory nodes take.
+/// Period of measurements of nodes.
 const MEASURE: Duration = Duration::from_millis(100);
 
-/// What names of ghosts begin with where instances have names, too.
+/// Prefix of ghosts' names where instances have names, too.
 const GHOST: &str = "ghost-";
 
-/// What the nodes are.
+/// Settings of the nodes.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The program `farfork`.
@@ -79,22 +82,22 @@ pub struct Settings {
     pub nodes: Vec<String>,
     /// Bytes of memory that the instances of a node may take together.
     pub node_memory_bytes: u64,
-    /// One clone of each image in so many is watched, on each node, beginning with the first; none if this
-    /// is 0. What hybrid tiering, promotion and ghosts with an image know of pages comes from these.
+    /// On each node, every how many clones of an image one is profiled, beginning with the first; 0
+    /// for none. Hybrid tiering, promotion and attached ghosts learn about pages from these.
     pub profile_every: u32,
-    /// Where the platform keeps its files: logs of agents, which processes those are, and files of functions.
+    /// The platform's state directory: logs and records of agents, and files of functions.
     pub state: PathBuf,
-    /// For so long agents of a platform that was killed wait for another.
+    /// How long agents of a killed platform wait for the next one.
     pub agents_outlive: Duration,
 }
 
-/// The nodes cannot be had.
+/// The backend cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// An agent does not start.
+    /// An agent cannot be started.
     #[error("cannot start the agent of {node}: {reason}")]
     Agent {
-        /// Which.
+        /// The node.
         node: String,
         /// Why not.
         reason: String,
@@ -102,31 +105,31 @@ pub enum BackendError {
     /// A node's memory cannot be limited.
     #[error("cannot limit the memory of {node} by a cgroup: {reason}")]
     Budget {
-        /// Which.
+        /// The node.
         node: String,
         /// Why not.
         reason: String,
     },
-    /// Agents cannot be told that somebody keeps them.
-    #[error("cannot lock a file in the platform's state: {}", farfork_sys::words::of(.0))]
+    /// The file that shows agents that their platform lives cannot be locked.
+    #[error("cannot lock agents.lock in the platform's state: {}", farfork_sys::words::of(.0))]
     Lock(#[source] io::Error),
     /// The pool cannot be used.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// What connections are made by is not there.
-    #[error("cannot start a thread that connections and memory are seen to by: {}", farfork_sys::words::of(.0))]
+    /// A thread for connections or measurements cannot be started.
+    #[error("cannot start a thread for connections or measurements: {}", farfork_sys::words::of(.0))]
     Connector(#[source] io::Error),
-    /// A runtime cannot be had.
+    /// A base image cannot be made.
     #[error("cannot make the base image of {kind}: {reason}")]
     Base {
-        /// Which.
+        /// The runtime.
         kind: String,
         /// Why not, and what to do.
         reason: String,
     },
 }
 
-/// The nodes. Clones of this are the same.
+/// The nodes. Clones of this value share them.
 #[derive(Clone, Debug)]
 pub struct Backend {
     inner: Arc<Inner>,
@@ -136,11 +139,11 @@ pub struct Backend {
 struct Inner {
     settings: Settings,
     images: Images,
-    made: Arc<Made>,
+    made: Arc<MadeImages>,
     table: Arc<Table>,
     ghosts: Ghosts,
     attached: Attached,
-    adrift: Adrift,
+    orphans: OrphanGhosts,
     connector: Connector,
     budgets: Budgets,
     advisor: Arc<Advisor>,
@@ -149,7 +152,7 @@ struct Inner {
 }
 
 impl Backend {
-    /// Uses the agents of these nodes, which run; has the base image made if it is not there. Functions
+    /// Uses the running agents of these nodes, and makes the base image if it is missing. Functions
     /// need the files `needed` beside Python's.
     pub async fn begin(
         settings: Settings,
@@ -162,15 +165,15 @@ impl Backend {
         needed.extend(python.paths.clone());
         needed.extend([settings.program.clone(), settings.state.clone()]);
         let inner = Inner {
-            made: Arc::new(Made::of(&settings.state)),
-            images: Images::of(pool, settings.clone()),
-            table: Arc::new(Table::of(
+            made: Arc::new(MadeImages::read(&settings.state)),
+            images: Images::new(pool, settings.clone()),
+            table: Arc::new(Table::new(
                 &settings.nodes,
                 settings.node_memory_bytes,
                 advisor.growth(),
             )),
             attached: Attached::new(Arc::clone(&advisor)),
-            adrift: Adrift::default(),
+            orphans: OrphanGhosts::default(),
             ghosts: Ghosts::new(Arc::clone(&advisor), ghosts::scratch(&needed)),
             connector: Connector::start().map_err(BackendError::Connector)?,
             budgets,
@@ -182,8 +185,8 @@ impl Backend {
         for node in &backend.inner.settings.nodes {
             backend.inner.look(node).await;
         }
-        let base = base::have(&backend.inner, python).await?;
-        // Nobody else sets it.
+        let base = base::ensure(&backend.inner, python).await?;
+        // Set only here.
         let _ = backend.inner.base.set(base);
         for node in &backend.inner.settings.nodes {
             backend.inner.refill(node, ghosts::USUAL_MB);
@@ -198,67 +201,69 @@ impl Backend {
 }
 
 impl Inner {
-    /// Looks at what memory the instances of a node take, and whether it answers.
+    /// Measures the instances of a node, and checks whether it answers.
     async fn look(&self, node: &str) {
         let name = node.to_owned();
         match blocking(move || usages(&name)).await {
             Some(Ok(clones)) => {
-                if self.table.seen(node, Some(clones)) {
+                if self.table.record_usage(node, Some(clones)) {
                     tracing::info!(node, "a node answers again");
                 }
-                self.measure_reading(node).await;
+                self.measure_pool(node).await;
             }
             Some(Err(error)) => self.lost(node, &error),
             None => {}
         }
     }
 
-    /// Changes what is on record of images.
-    async fn put_on_record(&self, change: impl FnOnce(&Made) + Send + 'static) {
+    /// Changes the record of made images.
+    async fn record_images(&self, change: impl FnOnce(&MadeImages) + Send + 'static) {
         let made = Arc::clone(&self.made);
         blocking(move || change(&made)).await;
     }
 
-    /// Has a node read a bit of the pool, to see how fast that is.
-    async fn measure_reading(&self, node: &str) {
+    /// Measures how fast a node reads from the pool.
+    async fn measure_pool(&self, node: &str) {
         let (name, pool) = (node.to_owned(), self.settings.pool.clone());
-        let read = self.ask(node, move || agent(&name, Wish::Look)?.read_rate(&pool)).await;
-        let read = read.inspect_err(|error| tracing::debug!(node, %error, "the pool was not read"));
-        self.table.reads(node, read.ok());
+        let read =
+            self.request(node, move || connect(&name, RequestClass::Look)?.read_rate(&pool)).await;
+        let read =
+            read.inspect_err(|error| tracing::debug!(node, %error, "cannot measure the pool"));
+        self.table.record_read_rate(node, read.ok());
     }
 
-    /// A node does not answer, and is not used until it does.
+    /// Stops using a node that does not answer, until it does.
     fn lost(&self, node: &str, error: &NodeError) {
-        if self.table.seen(node, None) {
+        if self.table.record_usage(node, None) {
             tracing::error!(node, %error, "a node does not answer");
         }
         self.ghosts.forget(node);
         self.attached.forget_node(node);
         if matches!(error, NodeError::Socket { .. }) {
-            // It has ended, and its namespace does not as long as something in there is frozen.
+            // The agent has exited, but its namespace does not end while a process in it is frozen.
             farfork_node::thaw_ghosts(&paths::socket(node));
         }
     }
 }
 
-/// What the clones of a node take, by pid.
+/// Measures the clones of a node, by pid.
 fn usages(node: &str) -> Result<BTreeMap<i32, Usage>, NodeError> {
     let usage = |clone: CloneState| {
         let CloneState { pid, local_bytes, pool_bytes, .. } = clone;
         (pid, Usage { local_bytes, pool_bytes })
     };
-    Ok(agent(node, Wish::Look)?.list()?.into_iter().map(usage).collect())
+    Ok(connect(node, RequestClass::Look)?.list()?.into_iter().map(usage).collect())
 }
 
-/// Looks at a node, by itself: no other has to do with how long it takes to answer.
+/// Watches one node, so that a slow one does not delay the others.
 async fn watch(inner: Arc<Inner>, node: String) {
-    let mut looked_for_adrift = Instant::now();
+    let mut looked_for_orphans = Instant::now();
     loop {
         tokio::time::sleep(LOOK).await;
         inner.look(&node).await;
-        if looked_for_adrift.elapsed() >= adrift::LOOK {
-            looked_for_adrift = Instant::now();
-            inner.end_adrift(&node).await;
+        if looked_for_orphans.elapsed() >= orphans::PERIOD {
+            looked_for_orphans = Instant::now();
+            inner.end_orphans(&node).await;
         }
     }
 }
@@ -270,7 +275,7 @@ async fn tend(inner: Arc<Inner>) {
     }
 }
 
-/// Does what blocks where it holds nobody up; nothing if the program is about to end.
+/// Runs blocking work on a thread for it; `None` if the program is about to exit.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
 }
@@ -314,12 +319,12 @@ impl Nodes for Backend {
         self.inner.table.end_work(id);
     }
 
-    fn freeze(&self, id: u64) -> Doing<Result<(), NodesError>> {
+    fn freeze(&self, id: u64) -> BoxFuture<Result<(), NodesError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.freeze(id).await })
     }
 
-    fn thaw(&self, id: u64) -> Doing<Result<(), NodesError>> {
+    fn thaw(&self, id: u64) -> BoxFuture<Result<(), NodesError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.thaw(id).await })
     }
@@ -332,19 +337,19 @@ impl Nodes for Backend {
         NodeGhosts { idle, is_settling: table.has_set_aside(node) }
     }
 
-    fn stop_ghosts(&self, node: &str, ids: &[String]) -> (u64, Doing<()>) {
+    fn stop_ghosts(&self, node: &str, ids: &[String]) -> (u64, BoxFuture<()>) {
         let ids = ids.iter().filter_map(|id| id.strip_prefix(GHOST)).collect();
-        let (mut theirs, attached_bytes) = self.inner.attached.withdraw(node, &ids);
+        let (mut ghosts, attached_bytes) = self.inner.attached.withdraw(node, &ids);
         let (empty, empty_bytes) = self.inner.ghosts.withdraw(node, &ids);
-        theirs.extend(empty);
-        if !theirs.is_empty() {
+        ghosts.extend(empty);
+        if !ghosts.is_empty() {
             self.inner.ghosts.make_none(node);
         }
         let inner = Arc::clone(&self.inner);
-        (attached_bytes + empty_bytes, Box::pin(async move { inner.stop(theirs).await }))
+        (attached_bytes + empty_bytes, Box::pin(async move { inner.stop(ghosts).await }))
     }
 
-    fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {
+    fn start(&self, start: Start) -> BoxFuture<Result<Started, NodesError>> {
         let reservation = self.inner.table.reserve(&start.node, start.claim);
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
@@ -360,37 +365,37 @@ impl Nodes for Backend {
         id: u64,
         image: &str,
         hot: Vec<AddressRange>,
-    ) -> Doing<Result<(), NodesError>> {
+    ) -> BoxFuture<Result<(), NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             let reason = "it has ended".to_owned();
-            let (node, pid) = inner.table.place(id).ok_or(NodesError::Checkpoint { reason })?;
-            let _going = inner.table.keep_going(id);
-            // Before there is one, so that none is forgotten.
+            let (node, pid) = inner.table.location(id).ok_or(NodesError::Checkpoint { reason })?;
+            let _going = inner.table.prevent_pause(id);
+            // Recorded before it is made, so that no image is left unrecorded.
             let name = image.clone();
-            inner.put_on_record(move |made| made.add(&name)).await;
+            inner.record_images(move |made| made.add(&name)).await;
             inner.images.checkpoint((pid, &node), &image, hot, false).await
         })
     }
 
-    fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>> {
+    fn promote(&self, id: u64) -> BoxFuture<Result<u64, NodesError>> {
         let (promoting, inner) = (self.inner.table.promote(id), Arc::clone(&self.inner));
         Box::pin(async move {
             let failed = |reason: &str| NodesError::Promotion { reason: reason.to_owned() };
-            let no_room = "its node has no room, or nobody has looked at it yet";
+            let no_room = "its node has no memory left, or it was not measured yet";
             let promoting = promoting.ok_or_else(|| failed(no_room))?;
             let (node, pid) = (promoting.node.clone(), promoting.pid);
             let pages = Promotion { hot: true, accessed: true, ranges: Vec::new() };
             let name = node.clone();
-            let promote = move || agent(&name, Wish::Promote)?.promote(pid, pages);
-            let promoted = inner.ask(&node, promote).await;
+            let promote = move || connect(&name, RequestClass::Promote)?.promote(pid, pages);
+            let promoted = inner.request(&node, promote).await;
             table::until_counted(promoting);
             let promoted = promoted.map_err(|error| failed(&error.to_string()))?;
             Ok(promoted.promoted_pages)
         })
     }
 
-    fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>> {
+    fn list_images(&self) -> BoxFuture<Result<Vec<PoolImage>, NodesError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.images.list().await })
     }
@@ -399,17 +404,17 @@ impl Nodes for Backend {
         self.inner.made.all()
     }
 
-    fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>> {
+    fn has_image(&self, image: &str) -> BoxFuture<Result<bool, NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move { Ok(inner.images.usable(&image).await?.is_some()) })
     }
 
-    fn remove_image(&self, image: &str) -> Doing<Result<(), NodesError>> {
+    fn remove_image(&self, image: &str) -> BoxFuture<Result<(), NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             inner.stop(inner.attached.forget_image(&image)).await;
             inner.images.remove(&image).await?;
-            inner.put_on_record(move |made| made.remove(&image)).await;
+            inner.record_images(move |made| made.remove(&image)).await;
             Ok(())
         })
     }

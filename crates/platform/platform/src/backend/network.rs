@@ -1,8 +1,8 @@
-//! Connections into the networks of ghosts.
+//! Connections into the network namespaces of ghosts.
 //!
-//! A socket belongs for ever to the network namespace of the thread that makes it. So one thread enters
-//! the namespaces, and makes sockets there; who asked for one connects it from wherever it is. No
-//! container needs an address, a bridge or a route.
+//! A socket belongs for ever to the network namespace of the thread that makes it. So one thread
+//! enters the namespaces and makes sockets there; the requesting task connects them from its own
+//! namespace. No container needs an address, a bridge or a route.
 
 use std::fs::File;
 use std::io;
@@ -19,41 +19,41 @@ use tokio::sync::oneshot;
 
 use crate::scheduler::nodes::{Connect, Stream};
 
-/// Where every action's server listens, in its own network.
+/// The port of every action's server, in its own network namespace.
 const PORT: u16 = 8080;
 
 /// Makes connections.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    wishes: mpsc::Sender<Wish>,
+    requests: mpsc::Sender<SocketRequest>,
 }
 
 #[derive(Debug)]
-struct Wish {
+struct SocketRequest {
     network: Arc<File>,
     made: oneshot::Sender<io::Result<OwnedFd>>,
 }
 
 impl Connector {
-    /// Starts the thread that enters networks; it ends with the last of these.
+    /// Starts the thread that enters namespaces. It ends when the last connector is dropped.
     pub fn start() -> io::Result<Connector> {
-        let (wishes, all) = mpsc::channel::<Wish>();
+        let (requests, all) = mpsc::channel::<SocketRequest>();
         thread::Builder::new().name("networks".to_owned()).spawn(move || {
-            for Wish { network, made } in all {
-                // Who asked may have gone.
+            for SocketRequest { network, made } in all {
+                // The requesting task may have ended.
                 let _ = made.send(make(&network));
             }
         })?;
-        Ok(Connector { wishes })
+        Ok(Connector { requests })
     }
 
-    /// Connects to the server in the network of a process, which is to be another than this one's:
-    /// who listens here is somebody else.
+    /// Makes connections to the server in the network namespace of a process. Refuses this
+    /// process's own namespace, where another program may listen.
     pub fn to(&self, pid: i32) -> io::Result<Connect> {
         let network = Arc::new(File::open(format!("/proc/{pid}/ns/net"))?);
         let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
         if identity(&network)? == identity(&File::open("/proc/self/ns/net")?)? {
-            return Err(io::Error::other("it has no network of its own"));
+            return Err(io::Error::other("it has no network namespace of its own"));
         }
         let connector = self.clone();
         Ok(Box::new(move || {
@@ -63,11 +63,11 @@ impl Connector {
     }
 
     async fn connect(&self, network: Arc<File>) -> io::Result<Stream> {
-        let ended = |()| io::Error::other("the thread that makes sockets has ended");
+        let ended = |()| io::Error::other("the thread that makes sockets panicked");
         let (made, socket) = oneshot::channel();
-        self.wishes.send(Wish { network, made }).map_err(|_| ended(()))?;
+        self.requests.send(SocketRequest { network, made }).map_err(|_| ended(()))?;
         let socket = socket.await.map_err(|_| ended(()))??;
-        // Not connected yet, whatever the type says.
+        // Despite its type, not connected yet.
         let socket = TcpSocket::from_std_stream(TcpStream::from(socket));
         let stream = socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))).await?;
         stream.set_nodelay(true)?;

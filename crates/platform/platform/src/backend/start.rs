@@ -1,4 +1,4 @@
-//! Starting an instance: a ghost becomes a clone, and this holds on to all that is its.
+//! Starting an instance: a ghost becomes a clone, with connections and output.
 
 use std::fs::File;
 use std::io;
@@ -17,28 +17,28 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 use tokio::net::unix::pipe::Receiver;
 
-use super::ask::{Unanswered, Wish, agent};
-use super::attached::Wanted;
+use super::attached::ImageSpec;
+use super::requests::{RequestClass, RequestError, connect};
 use super::table::Reservation;
 use super::{Inner, ghosts};
-use crate::scheduler::nodes::{NodesError, Output, Start, Started, Took};
+use crate::scheduler::nodes::{NodesError, Output, Start, StartTimes, Started};
 
-/// What a clone prints, seen from both sides.
-struct Printed {
-    ours: [OwnedFd; 2],
-    theirs: [OwnedFd; 2],
+/// The pipes of a clone's output.
+struct OutputPipes {
+    readers: [OwnedFd; 2],
+    writers: [OwnedFd; 2],
 }
 
-impl Printed {
-    fn new() -> io::Result<Printed> {
+impl OutputPipes {
+    fn new() -> io::Result<OutputPipes> {
         let [(out, out_end), (err, err_end)] =
             [pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?];
-        Ok(Printed { ours: [out, err], theirs: [out_end, err_end] })
+        Ok(OutputPipes { readers: [out, err], writers: [out_end, err_end] })
     }
 }
 
 impl Inner {
-    /// Starts an instance for which there is room.
+    /// Starts an instance with reserved memory.
     pub async fn start(
         self: Arc<Inner>,
         start: Start,
@@ -48,13 +48,13 @@ impl Inner {
         let node = start.node.clone();
         let failed = |reason: String| NodesError::Start { node: node.clone(), reason };
         let (name, cid) = self.image_of(&start).await?;
-        let printed = Printed::new().map_err(|error| failed(farfork_sys::words::of(&error)))?;
-        let [out, err] = printed.ours.map(receiver);
+        let pipes = OutputPipes::new().map_err(|error| failed(farfork_sys::words::of(&error)))?;
+        let [out, err] = pipes.readers.map(receiver);
         let output = || -> io::Result<[Output; 2]> { Ok([Box::new(out?), Box::new(err?)]) };
         let output = output().map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let starting = self.ghosts.starting();
         let (tiering, memory_mb) = (start.tiering, start.claim.memory_mb);
-        let wanted = Wanted { name: name.clone(), cid, tiering, memory_mb };
+        let wanted = ImageSpec { name: name.clone(), cid, tiering, memory_mb };
         let (attached, waiting) = self.ghost_for(&start, &wanted);
         let call = Restore {
             pool: self.settings.pool.clone(),
@@ -63,9 +63,9 @@ impl Inner {
             tiering: start.tiering,
             name,
             cid,
-            theirs: printed.theirs,
+            output: pipes.writers,
         };
-        let started = self.ask(&node, move || call.run(waiting)).await;
+        let started = self.request(&node, move || call.run(waiting)).await;
         let (clone, container) = started.map_err(|error| self.failed(&node, &error))?;
         drop(starting);
         let was_attached = attached && container.is_none();
@@ -75,10 +75,10 @@ impl Inner {
         let connect = self.connector.to(pid);
         let connect = connect.map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let restore = Duration::from_secs_f64(clone.running.restore_us.max(0.0) / 1e6);
-        let took = Took { whole: begun.elapsed(), container, restore };
+        let took = StartTimes { whole: begun.elapsed(), container, restore };
         if start.image.is_some() {
             self.attached.started(&node, &wanted.name, restore, was_attached);
-            // The call that this instance is for does not wait for it.
+            // In a task, so that the waiting call is not delayed.
             let (inner, node) = (Arc::clone(&self), node.clone());
             tokio::spawn(async move { inner.refill_attached(&node, &wanted) });
         }
@@ -89,9 +89,10 @@ impl Inner {
         Ok(Started { id, took, was_attached, tiering, paused, connect, output, ended })
     }
 
-    /// A ghost that waits, and whether it has the image; has others made in its place.
-    fn ghost_for(self: &Arc<Inner>, start: &Start, wanted: &Wanted) -> (bool, Option<String>) {
-        // The base image is everybody's, and so are ghosts for it.
+    /// Takes a waiting ghost, and starts making others in its place. Returns whether it has the
+    /// image attached, and its id.
+    fn ghost_for(self: &Arc<Inner>, start: &Start, wanted: &ImageSpec) -> (bool, Option<String>) {
+        // For the base image, empty ghosts are used.
         if start.image.is_some() {
             let (taken, stale) = self.attached.take(&start.node, wanted);
             if !stale.is_empty() {
@@ -108,30 +109,32 @@ impl Inner {
         (false, waiting)
     }
 
-    /// Why no instance starts on a node; one that is gone is used no more until it answers. Whether one
-    /// that takes too long for this answers at all is looked at all the time.
-    fn failed(&self, node: &str, error: &Unanswered) -> NodesError {
+    /// The error of a failed start. A node whose agent is gone is not used until it answers. After
+    /// a timeout it stays in use: the regular checks find out whether it answers.
+    fn failed(&self, node: &str, error: &RequestError) -> NodesError {
         let (node, reason) = (node.to_owned(), error.to_string());
         match error {
-            Unanswered::Agent(gone @ (NodeError::Socket { .. } | NodeError::Connection(_))) => {
+            RequestError::Agent(gone @ (NodeError::Socket { .. } | NodeError::Connection(_))) => {
                 self.lost(&node, gone);
                 NodesError::Lost { node, reason }
             }
-            Unanswered::Lost => NodesError::Lost { node, reason },
+            RequestError::Lost => NodesError::Lost { node, reason },
             _ => NodesError::Start { node, reason },
         }
     }
 
     /// The image that an instance is a clone of.
     async fn image_of(&self, start: &Start) -> Result<(String, Cid), NodesError> {
-        // Of any kind: it becomes another program where it has to.
+        // The base image serves all kinds: its server executes another program where necessary.
         let Some(name) = start.image.as_ref().or(self.base.get()) else {
-            let reason = "there is no base image yet".to_owned();
+            let reason = "the base image is not made yet".to_owned();
             return Err(NodesError::Start { node: start.node.clone(), reason });
         };
         match self.images.find(name).await? {
             Some(cid) => Ok((name.clone(), cid)),
-            None => Err(NodesError::Images { reason: format!("{name} is not there any more") }),
+            None => {
+                Err(NodesError::Images { reason: format!("image {name} does not exist any more") })
+            }
         }
     }
 }
@@ -140,25 +143,27 @@ fn receiver(fd: OwnedFd) -> io::Result<Receiver> {
     Receiver::from_owned_fd(fd)
 }
 
-/// What it takes to start a clone.
+/// The parameters of a clone's start.
 struct Restore {
     pool: std::path::PathBuf,
     node: String,
-    /// The ghost that is made if none waits.
+    /// The request for a ghost if none waits.
     fresh: GhostCall,
     tiering: Tiering,
     name: String,
     cid: Cid,
-    theirs: [OwnedFd; 2],
+    output: [OwnedFd; 2],
 }
 
 impl Restore {
-    /// Starts it in a ghost that waits; in a new one if that has gone meanwhile, or none waits.
-    /// With it, how long making a ghost took, if one was made.
+    /// Starts the clone in the waiting ghost, or in a new one if that fails or none waits. Also
+    /// returns how long making a ghost took, if one was made.
     fn run(&self, waiting: Option<String>) -> Result<(StartedClone, Option<Duration>), NodeError> {
         if let Some(ghost) = waiting {
             match self.in_ghost(ghost) {
-                Err(error) => tracing::warn!(node = self.node, reason = %error, "a ghost is lost"),
+                Err(error) => {
+                    tracing::warn!(node = self.node, reason = %error, "cannot start a clone in a waiting ghost; making another")
+                }
                 started => return Ok((started?, None)),
             }
         }
@@ -170,7 +175,7 @@ impl Restore {
 
     fn in_ghost(&self, ghost: String) -> Result<StartedClone, NodeError> {
         let nothing = File::open("/dev/null").map_err(NodeError::Connection)?;
-        let [out, err] = &self.theirs;
+        let [out, err] = &self.output;
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let call = RestoreCall {
             pool: self.pool.clone(),
@@ -185,44 +190,45 @@ impl Restore {
             profile: false,
             timeout_s: DEFAULT_TIMEOUT_S,
         };
-        let agent = agent(&self.node, Wish::Start)?;
+        let agent = connect(&self.node, RequestClass::Start)?;
         agent.restore(call, &[nothing.as_fd(), out.as_fd(), err.as_fd()])
     }
 }
 
-/// Waits for the end of a clone, which ends when this is dropped: its agent sees its caller go.
+/// Waits for the exit of a clone. Dropping this ends the clone, as its agent sees the connection
+/// close.
 async fn end_of(clone: StartedClone, reservation: Reservation) -> Option<String> {
-    let ended = told_end(&clone.client).await;
+    let ended = exit_status(&clone.client).await;
     drop(reservation);
     Some(match ended {
         Ok((_, Some(reason))) => reason,
-        Ok((status, None)) => in_words(ExitStatus::from_raw(status)),
+        Ok((status, None)) => describe(ExitStatus::from_raw(status)),
         Err(error) => farfork_sys::words::of(&error),
     })
 }
 
-/// Hears from the agent how a clone has ended.
-async fn told_end(client: &Client) -> io::Result<(i32, Option<String>)> {
-    // It is a socket of packets, and nothing is read here: only whether something could be.
+/// Receives a clone's exit status from the agent, and the reason if known.
+async fn exit_status(client: &Client) -> io::Result<(i32, Option<String>)> {
+    // This duplicate is only polled for readability; `client` reads the message.
     let socket = UnixStream::from(client.as_fd().try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
     let socket = tokio::net::UnixStream::from_std(socket)?;
     loop {
         socket.readable().await?;
-        let told = socket.try_io(Interest::READABLE, || match client.ended() {
+        let result = socket.try_io(Interest::READABLE, || match client.ended() {
             Err(NodeError::Connection(error)) => Err(error),
             other => other.map_err(|error| io::Error::other(error.to_string())),
         });
-        match told {
+        match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            told => return told,
+            result => return result,
         }
     }
 }
 
-fn in_words(status: ExitStatus) -> String {
+fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(code), _) => format!("it has exited with status {code}"),
+        (Some(code), _) => format!("it exited with status {code}"),
         (None, Some(signal)) => format!("it was killed by signal {signal}"),
         (None, None) => "it has ended".to_owned(),
     }
@@ -233,8 +239,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_told_in_words() {
-        assert_eq!(in_words(ExitStatus::from_raw(9)), "it was killed by signal 9");
-        assert_eq!(in_words(ExitStatus::from_raw(3 << 8)), "it has exited with status 3");
+    fn exit_statuses_are_described() {
+        assert_eq!(describe(ExitStatus::from_raw(9)), "it was killed by signal 9");
+        assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "it exited with status 3");
     }
 }

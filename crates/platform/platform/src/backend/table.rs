@@ -1,9 +1,10 @@
-//! Which instances there are, and what memory of their nodes they take.
+//! All instances, and the memory that they take on their nodes.
 //!
-//! What is at work, or about to be, may come to take all that its limit lets it. As much stays free as lets
-//! all of a node do so, at once or one after the other ([`farfork_policy::growth`]); what has nothing to do takes
-//! what it holds. So a node is never promised to more than can grow in it, and still holds many more instances
-//! than its memory divided by their limits.
+//! A busy or starting instance may take all that its limit allows. As much memory stays free as
+//! lets all busy instances of a node do so, at once or one after the other
+//! ([`farfork_policy::growth`]). An idle instance counts with what it holds. So a node never
+//! promises more than it can give, and still holds many more instances than its memory divided by
+//! their limits.
 
 mod entry;
 
@@ -22,29 +23,41 @@ use super::MEASURE;
 use crate::scheduler::nodes::{Claim, NodeState, Usage};
 use entry::Entry;
 
+/// A change of an instance's pause, to be sent to its agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PauseChange {
+    /// The instance.
+    pub id: u64,
+    /// Its pid.
+    pub pid: i32,
+    /// Whether it is to be paused, or resumed.
+    pub paused: bool,
+}
+
 /// All instances and nodes.
 #[derive(Debug)]
 pub struct Table {
     state: Mutex<State>,
-    /// Instances at work may take more than is free: somebody has to look more often.
+    /// Notified when busy instances may take more than is free, so that a node is measured more
+    /// often.
     crowded: Condvar,
-    /// Tells that a node answers no more, or again.
+    /// Notified when a node stops answering, or answers again.
     turned: watch::Sender<()>,
     next: AtomicU64,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Whether they answer.
+    /// Whether each node answers.
     nodes: BTreeMap<String, bool>,
-    /// Bytes that the kernel had charged to nodes when it was last looked at.
+    /// Bytes that the kernel has charged to nodes, as last measured.
     measured: BTreeMap<String, u64>,
     /// How fast nodes read from the pool.
     reading: BTreeMap<String, Reading>,
     node_memory_bytes: u64,
     growth: Growth,
     instances: BTreeMap<u64, Entry>,
-    /// Nodes and bytes of what else is about to take some.
+    /// Node and bytes of memory set aside.
     set_aside: BTreeMap<u64, (String, u64)>,
 }
 
@@ -52,20 +65,20 @@ struct State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Reading {
     last: u64,
-    /// The fastest that was seen: nobody else will have used the pool then, or few.
+    /// The fastest rate so far, when the pool was presumably idle.
     best: u64,
 }
 
 impl Reading {
-    /// Share of the pool's bandwidth in use, in thousandths. If its requests wait in one queue, which a
-    /// share `r` of the time is not empty, each takes `1 / (1 - r)` of what it takes alone (M/M/1).
+    /// Share of the pool's bandwidth in use, in thousandths. If requests wait in one queue that is
+    /// busy a share `r` of the time, each takes `1 / (1 - r)` times as long as alone (M/M/1).
     fn busy_permille(self) -> u64 {
         1000 - self.last * 1000 / self.best.max(1)
     }
 }
 
 impl State {
-    /// What a node's memory is taken by or promised to.
+    /// A node's memory, taken and promised.
     fn memory(&self, node: &str) -> Memory {
         let promised = self.growth.least_free(self.demands(node));
         let used_bytes = self.taken(node) + promised;
@@ -80,28 +93,28 @@ impl State {
         self.instances.iter().filter(move |(_, entry)| entry.node == node)
     }
 
-    /// What is taken of a node's memory, or about to be, but for what those at work may come to take.
+    /// Bytes of a node's memory that are taken or about to be, without promises to busy instances.
     fn taken(&self, node: &str) -> u64 {
         let here = || self.here(node).map(|(_, entry)| entry);
         let seen = self.measured.get(node).copied();
         let held = seen.unwrap_or_else(|| here().map(Entry::held_if_not_measured).sum());
         let begun: u64 = here().map(|entry| entry.begun_bytes() + entry.promoted_bytes).sum();
-        let others = self.set_aside.values().filter(|(of, _)| of == node);
+        let others = self.set_aside.values().filter(|(other, _)| other == node);
         held + begun + others.map(|(_, bytes)| bytes).sum::<u64>()
     }
 
-    /// What those of a node demand that are at work.
+    /// The demands of a node's busy instances.
     fn demands(&self, node: &str) -> impl Iterator<Item = Demand> {
-        self.here(node).filter(|(_, entry)| entry.is_at_work).map(|(_, entry)| entry.demand())
+        self.here(node).filter(|(_, entry)| entry.is_busy).map(|(_, entry)| entry.demand())
     }
 
-    /// What those hold that have nothing to do.
+    /// Bytes that a node's idle instances hold.
     fn idle_bytes(&self, node: &str) -> u64 {
-        let idle = self.here(node).filter(|(_, entry)| !entry.is_at_work);
+        let idle = self.here(node).filter(|(_, entry)| !entry.is_busy);
         idle.map(|(_, entry)| entry.held_if_not_measured()).sum()
     }
 
-    /// What has to be free on a node for one more instance.
+    /// Bytes that must be free on a node for one more instance.
     fn need(&self, node: &str, claim: Claim) -> u64 {
         let newcomer = Entry::starting(node, claim);
         let before = self.growth.least_free(self.demands(node));
@@ -109,8 +122,8 @@ impl State {
         (newcomer.begun_bytes() + after).saturating_sub(before)
     }
 
-    /// Makes a change if what is taken and promised on a node is no more than it has then, or else takes it
-    /// back. Whether it is made.
+    /// Makes a change, and takes it back if the node's memory would be exceeded. Returns whether it
+    /// fits.
     fn if_it_fits(
         &mut self,
         node: &str,
@@ -130,9 +143,9 @@ impl State {
         self.instances.entry(id).and_modify(change);
     }
 
-    /// Whether those at work on a node may take more than is free, or some pause.
+    /// Whether busy instances on a node may take more than is free, or some are paused.
     fn is_crowded(&self, node: &str) -> bool {
-        if !self.growth.promises_more() {
+        if !self.growth.overcommits() {
             return false;
         }
         if self.here(node).any(|(_, entry)| entry.is_paused()) {
@@ -143,7 +156,7 @@ impl State {
     }
 }
 
-/// An instance's place in the table, given up when this is dropped.
+/// An instance's entry in the table, removed when this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     table: Arc<Table>,
@@ -152,8 +165,8 @@ pub struct Reservation {
 }
 
 impl Table {
-    /// One without instances.
-    pub fn of(nodes: &[String], node_memory_bytes: u64, growth: Growth) -> Table {
+    /// A table without instances.
+    pub fn new(nodes: &[String], node_memory_bytes: u64, growth: Growth) -> Table {
         let nodes = nodes.iter().map(|node| (node.clone(), true)).collect();
         let (measured, reading, instances, set_aside) = Default::default();
         let state =
@@ -167,8 +180,7 @@ impl Table {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets memory aside for an instance that is to be started, which counts as one at work; none if
-    /// there is no room.
+    /// Reserves memory for an instance to be started, which counts as busy; `None` without room.
     pub fn reserve(self: &Arc<Table>, node: &str, claim: Claim) -> Option<Reservation> {
         let (mut state, id) = (self.state(), self.new_id());
         let fits = state.if_it_fits(
@@ -184,22 +196,22 @@ impl Table {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An instance is to have something to do: whether there is room for what it may come to take, and somebody
-    /// to have it go on if it stands still.
+    /// Marks an instance busy. Returns false if there is no room for what it may take, or if it is
+    /// frozen and no agent answers to thaw it.
     pub fn begin_work(&self, id: u64) -> bool {
         let mut state = self.state();
         let Some(entry) = state.instances.get(&id) else { return false };
         if entry.is_frozen && !state.answers(&entry.node) {
             return false;
         }
-        if entry.is_at_work {
+        if entry.is_busy {
             return true;
         }
         let node = entry.node.clone();
         let fits = state.if_it_fits(
             &node,
-            |state| state.change(id, |entry| entry.is_at_work = true),
-            |state| state.change(id, |entry| entry.is_at_work = false),
+            |state| state.change(id, |entry| entry.is_busy = true),
+            |state| state.change(id, |entry| entry.is_busy = false),
         );
         self.look_closer_if_crowded(&state, &node);
         fits
@@ -211,12 +223,13 @@ impl Table {
         }
     }
 
-    /// An instance has nothing to do.
+    /// Marks an instance idle.
     pub fn end_work(&self, id: u64) {
-        self.state().change(id, |entry| entry.is_at_work = false);
+        self.state().change(id, |entry| entry.is_busy = false);
     }
 
-    /// Waits for so long, or until some node becomes crowded; not at all if this one is. Whether it is.
+    /// Waits until any node becomes crowded, at most `longest`; not at all if this node is. Returns
+    /// whether this node is crowded.
     pub fn wait_until_crowded(&self, node: &str, longest: Duration) -> bool {
         let state = self.state();
         if state.is_crowded(node) {
@@ -226,7 +239,7 @@ impl Table {
         waited.unwrap_or_else(PoisonError::into_inner).0.is_crowded(node)
     }
 
-    /// What decides who pauses on a node; nothing if everybody there may come to its limit at once.
+    /// The facts to decide which instances pause; `None` if all may reach their limits at once.
     pub fn growth(&self, node: &str) -> Option<GrowthFacts> {
         let state = self.state();
         state.is_crowded(node).then(|| GrowthFacts {
@@ -236,62 +249,62 @@ impl Table {
         })
     }
 
-    /// Takes in which instances of a node are to pause. Those that have to be told, also by pid, and whether
-    /// they are to pause; one that is starting cannot be told.
-    pub fn pause(&self, node: &str, ids: &[String]) -> Vec<(u64, i32, bool)> {
-        let mut told = Vec::new();
+    /// Sets which instances of a node are paused. Returns the changes to send to the agent. A
+    /// starting instance cannot be paused.
+    pub fn pause(&self, node: &str, ids: &[String]) -> Vec<PauseChange> {
+        let mut changes = Vec::new();
         let mut state = self.state();
         for (id, entry) in state.instances.iter_mut().filter(|(_, entry)| entry.node == node) {
             let paused = ids.contains(&id.to_string());
             if let Some(pid) = entry.pid.filter(|_| entry.is_paused() != paused) {
                 entry.set_paused(paused);
-                told.push((*id, pid, paused));
+                changes.push(PauseChange { id: *id, pid, paused });
             }
         }
-        told
+        changes
     }
 
-    /// An instance could not be told to pause, or to go on.
-    pub fn not_told(&self, id: u64, paused: bool) {
+    /// Undoes a change that could not be sent to the agent.
+    pub fn undo_pause(&self, id: u64, paused: bool) {
         self.state().change(id, |entry| entry.set_paused(!paused));
     }
 
-    /// An instance is about to stand still: its node, and its pid there as seen here. Not if it has something to
-    /// do, pauses, or has ended.
+    /// Marks an idle instance frozen; returns its node and pid. `None` if it is busy, paused or has
+    /// ended.
     pub fn freeze(&self, id: u64) -> Option<(String, i32)> {
         let mut state = self.state();
         let entry = state.instances.get_mut(&id)?;
-        if entry.is_at_work || entry.is_paused() {
+        if entry.is_busy || entry.is_paused() {
             return None;
         }
         entry.is_frozen = true;
         Some((entry.node.clone(), entry.pid?))
     }
 
-    /// Where an instance is, if it has not ended: its node, and its pid as seen here.
-    pub fn place(&self, id: u64) -> Option<(String, i32)> {
+    /// Node and pid of an instance, if it has not ended.
+    pub fn location(&self, id: u64) -> Option<(String, i32)> {
         let state = self.state();
         let entry = state.instances.get(&id)?;
         Some((entry.node.clone(), entry.pid?))
     }
 
-    /// An instance does not stand still.
+    /// Marks an instance as thawed.
     pub fn thawed(&self, id: u64) {
         self.state().change(id, |entry| entry.is_frozen = false);
     }
 
-    /// Has an instance not pause until this is dropped.
-    pub fn keep_going(self: &Arc<Table>, id: u64) -> Going {
+    /// Prevents pauses of an instance until the guard is dropped.
+    pub fn prevent_pause(self: &Arc<Table>, id: u64) -> PauseGuard {
         self.state().change(id, |entry| entry.goes_on = true);
-        Going { table: Arc::clone(self), id }
+        PauseGuard { table: Arc::clone(self), id }
     }
 
-    /// For how long an instance has paused in all.
+    /// How long an instance was paused in all.
     pub fn paused(&self, id: u64) -> Duration {
         self.state().instances.get(&id).map(Entry::paused).unwrap_or_default()
     }
 
-    /// Sets memory aside for what is no instance, until this is dropped; none if there is no room.
+    /// Sets memory aside, not for an instance, until the guard is dropped; `None` without room.
     pub fn set_aside(self: &Arc<Table>, node: &str, bytes: u64) -> Option<SetAside> {
         let (mut state, id) = (self.state(), self.new_id());
         let fits = state.if_it_fits(
@@ -302,13 +315,13 @@ impl Table {
         fits.then(|| SetAside { table: Arc::clone(self), id })
     }
 
-    /// Whether memory of a node is set aside for what is no instance.
+    /// Whether memory of a node is set aside.
     pub fn has_set_aside(&self, node: &str) -> bool {
-        self.state().set_aside.values().any(|(of, bytes)| of == node && *bytes > 0)
+        self.state().set_aside.values().any(|(other, bytes)| other == node && *bytes > 0)
     }
 
-    /// Memory of an instance is to become local, as much as it was last seen to map of the pool. None if
-    /// there is no room, it was not looked at yet, or has ended.
+    /// Reserves memory to promote an instance: as much as it was last seen to map from the pool.
+    /// `None` if there is no room, or the instance was not measured yet or has ended.
     pub fn promote(self: &Arc<Table>, id: u64) -> Option<Promoting> {
         let mut state = self.state();
         let entry = state.instances.get(&id)?;
@@ -322,18 +335,18 @@ impl Table {
         fits.then(|| Promoting { table: Arc::clone(self), id, node, pid })
     }
 
-    /// What an instance was last seen to take.
+    /// The last measured memory of an instance.
     pub fn usage(&self, id: u64) -> Option<Usage> {
         self.state().instances.get(&id)?.usage
     }
 
-    /// Takes in what the clones of a node take, by pid; nothing if it does not answer. Whether that
-    /// is another answer than before.
-    pub fn seen(&self, node: &str, clones: Option<BTreeMap<i32, Usage>>) -> bool {
+    /// Records the memory of a node's clones by pid, or that the node does not answer. Returns
+    /// whether that has changed.
+    pub fn record_usage(&self, node: &str, clones: Option<BTreeMap<i32, Usage>>) -> bool {
         let mut state = self.state();
         let before = state.nodes.insert(node.to_owned(), clones.is_some());
-        let of_node = state.instances.values_mut().filter(|entry| entry.node == node);
-        for entry in of_node {
+        let here = state.instances.values_mut().filter(|entry| entry.node == node);
+        for entry in here {
             let seen = clones.as_ref().and_then(|clones| clones.get(&entry.pid?).copied());
             entry.usage = seen.or(entry.usage);
         }
@@ -352,19 +365,19 @@ impl Table {
     /// Waits until a node does not answer.
     pub async fn until_lost(&self, node: &str) {
         let mut turns = self.turned.subscribe();
-        // The sender is this table's.
+        // The channel is never closed: this table holds the sender.
         while self.answers(node) && turns.changed().await.is_ok() {}
     }
 
-    /// Takes in what the kernel has charged to a node, if it counts that.
-    pub fn measured(&self, node: &str, used_bytes: Option<u64>) {
+    /// Records the bytes that the kernel has charged to a node, if it counts them.
+    pub fn record_measured(&self, node: &str, used_bytes: Option<u64>) {
         if let Some(bytes) = used_bytes {
             self.state().measured.insert(node.to_owned(), bytes);
         }
     }
 
-    /// Takes in how fast a node reads from the pool, in bytes per second, if it could be measured.
-    pub fn reads(&self, node: &str, bytes_per_s: Option<u64>) {
+    /// Records how fast a node reads from the pool, in bytes per second, if measured.
+    pub fn record_read_rate(&self, node: &str, bytes_per_s: Option<u64>) {
         let mut state = self.state();
         let Some(last) = bytes_per_s else {
             state.reading.remove(node);
@@ -374,7 +387,7 @@ impl Table {
         state.reading.insert(node.to_owned(), Reading { last, best });
     }
 
-    /// The nodes that answer, as somebody sees them who needs an instance with this claim.
+    /// The nodes that answer, as facts for an instance with this claim.
     pub fn nodes(&self, claim: Claim, empty_ghosts: impl Fn(&str) -> u64) -> Vec<NodeFacts> {
         let answering = self.survey(empty_ghosts).into_iter().filter(|node| node.answers);
         let state = self.state();
@@ -390,7 +403,7 @@ impl Table {
         answering.map(facts).collect()
     }
 
-    /// All nodes; of ghosts with images it knows nothing.
+    /// All nodes, without their attached ghosts, which this table does not know.
     pub fn survey(&self, empty_ghosts: impl Fn(&str) -> u64) -> Vec<NodeState> {
         let state = self.state();
         let starting = |name: &str| {
@@ -412,20 +425,20 @@ impl Table {
     }
 }
 
-/// An instance that does not pause.
+/// Prevents pauses of an instance until it is dropped.
 #[derive(Debug)]
-pub struct Going {
+pub struct PauseGuard {
     table: Arc<Table>,
     id: u64,
 }
 
-impl Drop for Going {
+impl Drop for PauseGuard {
     fn drop(&mut self) {
         self.table.state().change(self.id, |entry| entry.goes_on = false);
     }
 }
 
-/// Memory that is set aside.
+/// Memory set aside until this is dropped.
 #[derive(Debug)]
 pub struct SetAside {
     table: Arc<Table>,
@@ -438,14 +451,14 @@ impl Drop for SetAside {
     }
 }
 
-/// An instance whose memory becomes local, until this is dropped.
+/// A promotion in progress; its memory is reserved until this is dropped.
 #[derive(Debug)]
 pub struct Promoting {
     table: Arc<Table>,
     id: u64,
     /// Its node.
     pub node: String,
-    /// Its pid, as seen here.
+    /// Its pid.
     pub pid: i32,
 }
 
@@ -455,7 +468,7 @@ impl Drop for Promoting {
     }
 }
 
-/// Something has taken what this keeps by now: drops it as soon as that is measured.
+/// Keeps a reservation until the memory that was taken for it has been measured, and drops it then.
 pub fn until_counted(kept: impl Send + 'static) {
     tokio::spawn(async move {
         tokio::time::sleep(2 * MEASURE).await;
@@ -464,7 +477,7 @@ pub fn until_counted(kept: impl Send + 'static) {
 }
 
 impl Reservation {
-    /// The instance has started.
+    /// Sets the pid of the started instance.
     pub fn started(&self, pid: i32) {
         if let Some(entry) = self.table.state().instances.get_mut(&self.id) {
             entry.pid = Some(pid);

@@ -1,11 +1,11 @@
-//! The system calls of functions, as a seccomp filter.
+//! The seccomp filter of functions.
 //!
-//! A function is an ordinary process of a user without privileges. It has no call that only
-//! privileged processes need, none that reaches other processes, none by which it would have
-//! namespaces of its own, and none that would keep it from being checkpointed. They fail as on a
-//! kernel that does not know them (`ENOSYS`), for which libraries have other ways; so does what
-//! later kernels know. Calls of other architectures end the process. What could reach beyond the
-//! image in the pool's file is refused, too ([`growth`]).
+//! A function is an ordinary process of an unprivileged user. The filter denies calls that need
+//! privileges, calls that reach other processes, calls that make namespaces, and calls that would
+//! keep the process from being checkpointed. They fail as on a kernel that does not know them
+//! (`ENOSYS`), for which libraries have fallbacks; so do calls of later kernels. Calls of other
+//! architectures kill the process. Calls that could map the pool's file beyond the image are
+//! denied, too ([`growth`]).
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -25,10 +25,10 @@ use seccompiler::{
 
 use super::growth;
 
-/// The calls of Linux 6.10, but for those of other architectures.
+/// The calls of Linux 6.10 on this architecture.
 const KNOWN: [RangeInclusive<c_long>; 2] = [0..=libc::SYS_rseq, 424..=libc::SYS_mseal];
 
-/// What reaches into other processes.
+/// Calls that reach into other processes.
 const PROCESSES: &[c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -39,7 +39,8 @@ const PROCESSES: &[c_long] = &[
     libc::SYS_migrate_pages,
     libc::SYS_move_pages,
 ];
-/// What makes or changes namespaces, mounts and roots. Of `clone3` a filter cannot see the flags.
+/// Calls that make or change namespaces, mounts and roots. A filter cannot see the flags of
+/// `clone3`.
 const NAMESPACES: &[c_long] = &[
     libc::SYS_clone3,
     libc::SYS_unshare,
@@ -58,7 +59,7 @@ const NAMESPACES: &[c_long] = &[
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
 ];
-/// What is the machine's and not any process's: the kernel itself, devices, clocks, keys, accounts.
+/// Calls on the machine as a whole: the kernel itself, devices, clocks, keys, accounts.
 const MACHINE: &[c_long] = &[
     libc::SYS_init_module,
     libc::SYS_finit_module,
@@ -94,7 +95,7 @@ const MACHINE: &[c_long] = &[
     libc::SYS_sysfs,
     libc::SYS_ustat,
 ];
-/// What no checkpoint carries.
+/// Calls that make what checkpoints do not carry.
 const NOT_CARRIED: &[c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
@@ -107,12 +108,11 @@ const NOT_CARRIED: &[c_long] = &[
     libc::SYS_landlock_restrict_self,
     libc::SYS_memfd_secret,
 ];
-/// What shows another part of a mapped file.
+/// Calls that map another part of a mapped file.
 const FILES: &[c_long] = &[libc::SYS_remap_file_pages];
 const DENIED: [&[c_long]; 5] = [PROCESSES, NAMESPACES, MACHINE, NOT_CARRIED, FILES];
 
-/// The filter's program as the kernel takes it, `struct sock_filter` after `struct sock_filter`, in
-/// base64.
+/// The filter program for the kernel, an array of `struct sock_filter`, in base64.
 pub fn filter() -> &'static str {
     static FILTER: LazyLock<String> = LazyLock::new(|| {
         let program =
@@ -136,9 +136,9 @@ fn program() -> Result<BpfProgram, BackendError> {
         (libc::SYS_clone, vec![rule(&[is_not_set(0, NEW_NAMESPACES)])?]),
         (libc::SYS_socket, sockets()?),
         (libc::SYS_socketpair, vec![rule(&[is(0, AF_UNIX.unsigned_abs())])?]),
-        // As it is, and asked for what it is.
+        // Only the current personality, and reading it.
         (libc::SYS_personality, vec![rule(&[is(0, 0)])?, rule(&[is(0, u32::MAX)])?]),
-        // By these a process would type on a terminal.
+        // These insert input into a terminal.
         (libc::SYS_ioctl, vec![rule(&[is_not(1, TIOCSTI as u32), is_not(1, TIOCLINUX as u32)])?]),
     ]);
     let filter = SeccompFilter::new(
@@ -161,7 +161,7 @@ const NEW_NAMESPACES: u32 = (CLONE_NEWNS
 
 fn sockets() -> Result<Vec<SeccompRule>, BackendError> {
     let family = |family: i32| rule(&[is(0, family.unsigned_abs())]);
-    // Libraries list their network's interfaces by it.
+    // Libraries list network interfaces by it.
     let routes = [is(0, AF_NETLINK.unsigned_abs()), is(2, NETLINK_ROUTE.unsigned_abs())];
     Ok(vec![family(AF_UNIX)?, family(AF_INET)?, family(AF_INET6)?, rule(&routes)?])
 }
@@ -181,7 +181,7 @@ fn is_not_set(argument: u8, bits: u32) -> Condition {
     (argument, Op::MaskedEq(bits.into()), 0)
 }
 
-/// A call is allowed for which all of these hold.
+/// Allows a call for which all conditions hold.
 fn rule(conditions: &[Condition]) -> Result<SeccompRule, BackendError> {
     let conditions = conditions.iter().map(|(argument, operator, value)| {
         SeccompCondition::new(*argument, Len::Dword, operator.clone(), u64::from(*value))
@@ -201,11 +201,11 @@ mod tests {
         denied.dedup();
         assert_eq!(denied.len(), count);
         let is_known = |call: &c_long| KNOWN.iter().any(|range| range.contains(call));
-        assert!(denied.iter().all(is_known), "nobody else has them anyway");
+        assert!(denied.iter().all(is_known), "others are denied already");
     }
 
     #[test]
-    fn the_program_is_whole_steps_that_a_kernel_takes() {
+    fn the_program_is_valid_for_the_kernel() {
         let bytes = STANDARD.decode(filter()).unwrap();
         assert!(bytes.len().is_multiple_of(8) && bytes.len() / 8 <= 4096, "{}", bytes.len());
         // The last step of any filter of this kind is a return.

@@ -1,4 +1,4 @@
-//! What is put into the folder of a function: the files of an archive, or a program.
+//! The contents of a function's folder: the files of an archive, or a program.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Cursor, Read};
@@ -16,26 +16,26 @@ use super::folder::failed;
 
 /// Most bytes of an archive's files together.
 const MOST_BYTES: u64 = 512 << 20;
-/// Most files and directories of an archive together, with directories that only paths name.
+/// Most files and directories of an archive, including directories that only paths name.
 const MOST_FILES: usize = 65_536;
-/// How an archive begins.
+/// Magic of an archive.
 const ARCHIVE: &[u8] = b"PK\x03\x04";
-/// What a program is called in its folder.
+/// Name of a program in its folder.
 pub const PROGRAM: &str = "exec";
 
-/// What a folder is made of.
+/// The contents of a folder.
 #[derive(Clone, Copy, Debug)]
 pub enum Contents<'c> {
-    /// The files of a zip archive, which is in base64.
+    /// A zip archive in base64.
     Archive(&'c str),
-    /// A program, called [`PROGRAM`] there: a script as it is, or in base64 a script, an ELF program or an
-    /// archive that has it at its top.
+    /// A program that becomes [`PROGRAM`]: a script as text, or in base64 a script, an ELF program,
+    /// or an archive with [`PROGRAM`] at its top.
     Program(&'c str),
 }
 
 impl Contents<'_> {
-    /// Writes them.
-    pub(super) fn put(self, into: &Path) -> Result<(), FolderError> {
+    /// Writes the contents.
+    pub(super) fn write(self, into: &Path) -> Result<(), FolderError> {
         match self {
             Contents::Archive(code) => {
                 let archive = STANDARD.decode(code).map_err(|error| wrong(&error))?;
@@ -58,11 +58,11 @@ fn put_program(code: &str, into: &Path) -> Result<(), FolderError> {
         unpack(&bytes, into, MOST_FILES)?;
         if !program.is_file() {
             return Err(FolderError::Program(format!(
-                "the archive has no file called {PROGRAM} at its top, which would be executed"
+                "the archive has no file {PROGRAM} at its top to execute"
             )));
         }
     }
-    // Not every tool that makes archives has a way to say it.
+    // Not every archiving tool records modes.
     fs::set_permissions(&program, Permissions::from_mode(0o755)).map_err(failed("open", &program))
 }
 
@@ -86,12 +86,12 @@ fn too_many() -> FolderError {
     wrong(&format!("it has more than {MOST_FILES} files and directories"))
 }
 
-/// Makes the files of an archive.
+/// Unpacks an archive.
 struct Unpacker<'u> {
     into: &'u Path,
-    /// So much more they may have.
+    /// Bytes that may still be written.
     bytes_left: u64,
-    /// So many more there may be, with directories.
+    /// Files and directories that may still be made.
     files_left: usize,
 }
 
@@ -100,7 +100,7 @@ impl Unpacker<'_> {
         let name = file.name().map_err(|error| wrong(&error))?.into_owned();
         let refused = |why: &str| wrong(&format!("{name}: {why}"));
         let path =
-            file.enclosed_name().ok_or_else(|| refused("it would lie outside of the folder"))?;
+            file.enclosed_name().ok_or_else(|| refused("its path leads outside of the folder"))?;
         if file.is_symlink() {
             return Err(refused("it is a symbolic link; put the file itself in the archive"));
         }
@@ -111,26 +111,26 @@ impl Unpacker<'_> {
         self.have_directory(path.parent().unwrap_or(self.into))?;
         self.count_one()?;
         let is_program = file.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
-        // Of two files of one name the later counts, as with every unpacker.
+        // Of two files with one name the later wins, as with every unpacker.
         let mut target = File::create(&path).map_err(failed("write", &path))?;
-        // What an archive says of its sizes is not believed.
+        // The sizes in the archive's headers are not trusted.
         let copied = io::copy(&mut file.take(self.bytes_left + 1), &mut target);
         let bytes = copied.map_err(|error| refused(&words::of(&error)))?;
         self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or_else(|| {
-            refused(&format!("with it, there are more than {} MiB", MOST_BYTES >> 20))
+            refused(&format!("the archive's files exceed {} MiB", MOST_BYTES >> 20))
         })?;
         let mode = if is_program { 0o755 } else { 0o644 };
         target.set_permissions(Permissions::from_mode(mode)).map_err(failed("open", &path))
     }
 
-    /// Makes a directory, and those above it, unless they are there.
+    /// Makes a directory and its missing ancestors.
     fn have_directory(&mut self, directory: &Path) -> Result<(), FolderError> {
         let above = directory.ancestors().take_while(|path| *path != self.into);
         let missing: Vec<&Path> = above.take_while(|path| !path.is_dir()).collect();
         for path in missing.into_iter().rev() {
             self.count_one()?;
             fs::create_dir(path).map_err(failed("make", path))?;
-            // Whatever the platform's own umask is.
+            // Independent of the platform's umask.
             fs::set_permissions(path, Permissions::from_mode(0o755))
                 .map_err(failed("open", path))?;
         }
@@ -150,7 +150,7 @@ mod tests {
     use zip::ZipWriter;
     use zip::write::SimpleFileOptions;
 
-    /// Of files at these paths, or directories where they end in a slash.
+    /// An archive with files at these paths, or directories where a path ends in a slash.
     fn archive(paths: impl Iterator<Item = String>) -> Vec<u8> {
         let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
         for path in paths {
@@ -167,7 +167,7 @@ mod tests {
         writer.finish().unwrap().into_inner()
     }
 
-    /// Whether no more are made than may be.
+    /// Whether an archive is unpacked within the limit.
     fn is_taken(archive: &[u8], most_files: usize) -> bool {
         let into = tempfile::tempdir().unwrap();
         match unpack(archive, into.path(), most_files) {

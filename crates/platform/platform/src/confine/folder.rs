@@ -1,8 +1,8 @@
-//! The files of functions that come as archives or programs: a folder for each version, which its user
-//! reads and only the platform writes.
+//! Folders with the files of functions that come as archives or programs: one for each version,
+//! readable by its user and writable by the platform only.
 //!
-//! A folder is there as long as its version is: instances of any node read from it, and so do clones
-//! of the function's image, at the same path.
+//! A folder exists as long as its version: instances on all nodes, and clones of the function's
+//! image, read from it at the same path.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,30 +15,30 @@ use farfork_sys::words;
 
 use super::Contents;
 
-/// There is no folder for a function.
+/// The folder of a function cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// The archive is its owner's affair.
-    #[error("the archive cannot be unpacked: {0}")]
+    /// The archive is invalid; its owner has to mend it.
+    #[error("cannot unpack the archive: {0}")]
     Archive(String),
-    /// The program is its owner's affair.
-    #[error("the program cannot be kept: {0}")]
+    /// The program is invalid; its owner has to mend it.
+    #[error("cannot use the program: {0}")]
     Program(String),
-    /// Functions would not reach their folders.
+    /// Functions could not reach their folders.
     #[error(
-        "functions that come as archives cannot be kept below {}: users of functions may not pass \
-         {}: chmod o+x it, or keep the platform's state elsewhere (--state)", .at.display(),
+        "cannot keep folders of functions in {}: users of functions may not traverse {}; run chmod o+x \
+        on it, or keep the platform's state elsewhere (--state DIR)", .at.display(),
         .closed.display()
     )]
     Closed {
-        /// Where folders were to be.
+        /// The directory of the folders.
         at: PathBuf,
-        /// The directory above it that is for others alone.
+        /// The directory that cannot be traversed.
         closed: PathBuf,
     },
-    /// The place of the folders fails.
+    /// A file operation fails.
     #[error("cannot {doing} {}: {}", .path.display(), words::of(.source))]
-    Place {
+    Io {
         /// What was being done.
         doing: &'static str,
         /// To what.
@@ -50,7 +50,7 @@ pub enum FolderError {
 
 pub(super) fn failed(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> FolderError {
     let path = path.to_owned();
-    move |source| FolderError::Place { doing, path: path.clone(), source }
+    move |source| FolderError::Io { doing, path: path.clone(), source }
 }
 
 /// The folders of all functions.
@@ -60,20 +60,20 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// Those below `at`, which is made if need be.
-    pub fn at(at: PathBuf) -> Result<Folders, FolderError> {
+    /// Opens the directory `at`, which is made if missing.
+    pub fn open(at: PathBuf) -> Result<Folders, FolderError> {
         fs::create_dir_all(&at)
             .and_then(|()| fs::set_permissions(&at, Permissions::from_mode(0o711)))
             .map_err(failed("make", &at))?;
-        match super::closed(&at).map_err(failed("look at", &at))? {
+        match super::not_traversable(&at).map_err(failed("inspect", &at))? {
             Some(closed) => Err(FolderError::Closed { at, closed }),
             None => Ok(Folders { at }),
         }
     }
 
-    /// The folder of what is called `name`, made with these contents if it is not there yet; for members
-    /// of the group `group`.
-    pub fn have(
+    /// Makes sure that the folder `name` exists, with these contents, readable by the group
+    /// `group`.
+    pub fn ensure(
         &self,
         name: &str,
         group: u32,
@@ -83,25 +83,25 @@ impl Folders {
         if folder.exists() {
             return Ok(folder);
         }
-        // Beside it, so that a folder is whole if it is there; by a name that nobody else makes.
+        // Made under a unique name and renamed, so that an existing folder is always complete.
         let mut draft = tempfile::Builder::new();
         let draft =
             draft.prefix(".").permissions(Permissions::from_mode(0o700)).tempdir_in(&self.at);
         let draft = draft.map_err(failed("make a folder in", &self.at))?;
-        contents.put(draft.path())?;
+        contents.write(draft.path())?;
         let opened = chown(draft.path(), None, Some(group))
             .and_then(|()| fs::set_permissions(draft.path(), Permissions::from_mode(0o750)))
             .and_then(|()| fs::rename(draft.path(), &folder));
         match opened {
             Ok(()) => drop(draft.keep()),
-            // Somebody else was faster.
+            // Another thread was faster.
             Err(_) if folder.exists() => {}
             Err(error) => return Err(failed("make", &folder)(error)),
         }
         Ok(folder)
     }
 
-    /// Removes the folder of `name`, if there is one.
+    /// Removes the folder `name`, if it exists.
     pub fn remove(&self, name: &str) -> Result<(), FolderError> {
         let folder = self.path(name);
         match fs::remove_dir_all(&folder) {
@@ -112,7 +112,7 @@ impl Folders {
         }
     }
 
-    /// Removes all folders but those of these names, which a run of the platform before has left.
+    /// Removes all folders except these, as earlier runs of the platform may have left some.
     pub fn keep_only(&self, names: impl Iterator<Item = String>) -> Result<(), FolderError> {
         let kept: BTreeSet<OsString> = names.map(|name| file_name(&name).into()).collect();
         for entry in fs::read_dir(&self.at).map_err(failed("list", &self.at))? {
@@ -130,7 +130,7 @@ impl Folders {
     }
 }
 
-/// Names of images are path-like.
+/// The names of images contain slashes.
 fn file_name(name: &str) -> String {
     name.replace('/', "_")
 }
@@ -161,7 +161,7 @@ mod tests {
     fn bed() -> (tempfile::TempDir, Folders) {
         let bed = tempfile::tempdir().unwrap();
         fs::set_permissions(bed.path(), Permissions::from_mode(0o711)).unwrap();
-        let folders = Folders::at(bed.path().join("code")).unwrap();
+        let folders = Folders::open(bed.path().join("code")).unwrap();
         (bed, folders)
     }
 
@@ -177,14 +177,14 @@ mod tests {
             with(zip, "__main__.py", 0o600, "one");
             with(zip, "bin/tool", 0o700, "two");
         });
-        let folder = folders.have("guest/a:0.0.1-x", group, Contents::Archive(&first)).unwrap();
+        let folder = folders.ensure("guest/a:0.0.1-x", group, Contents::Archive(&first)).unwrap();
         assert_eq!(fs::read_to_string(folder.join("__main__.py")).unwrap(), "one");
         assert_eq!((mode(&folder), folder.metadata().unwrap().gid()), (0o750, group));
         assert_eq!(mode(&folder.join("__main__.py")), 0o644);
         assert_eq!((mode(&folder.join("bin")), mode(&folder.join("bin/tool"))), (0o755, 0o755));
-        let same = folders.have("guest/a:0.0.1-x", group, Contents::Archive("none")).unwrap();
+        let same = folders.ensure("guest/a:0.0.1-x", group, Contents::Archive("none")).unwrap();
         assert_eq!(same, folder);
-        let other = folders.have("guest/b:0.0.1-x", group, Contents::Archive(&first)).unwrap();
+        let other = folders.ensure("guest/b:0.0.1-x", group, Contents::Archive(&first)).unwrap();
         folders.keep_only(["guest/b:0.0.1-x".to_owned()].into_iter()).unwrap();
         assert_eq!((folder.exists(), other.exists()), (false, true));
         folders.remove("guest/b:0.0.1-x").unwrap();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_archive_leaves_nothing() {
+    fn an_invalid_archive_leaves_nothing() {
         let (bed, folders) = bed();
         let up = archive(|zip| with(zip, "../../escaped", 0o644, "x"));
         let link = archive(|zip| {
@@ -202,12 +202,12 @@ mod tests {
         for (wrong, words) in [
             (&*up, "outside"),
             (&*link, "symbolic link"),
-            ("!", "unpacked"),
-            (&*STANDARD.encode("PK"), "unpacked"),
+            ("!", "unpack"),
+            (&*STANDARD.encode("PK"), "unpack"),
         ] {
-            let told =
-                folders.have("guest/a:1", 0, Contents::Archive(wrong)).unwrap_err().to_string();
-            assert!(told.contains(words), "{told}");
+            let message =
+                folders.ensure("guest/a:1", 0, Contents::Archive(wrong)).unwrap_err().to_string();
+            assert!(message.contains(words), "{message}");
         }
         assert_eq!(fs::read_dir(bed.path().join("code")).unwrap().count(), 0);
         assert!(!bed.path().join("escaped").exists());
@@ -222,24 +222,27 @@ mod tests {
         for (name, code) in
             [("text", script), ("base64", &*STANDARD.encode(script)), ("archive", &*inside)]
         {
-            let folder = folders.have(name, group, Contents::Program(code)).unwrap();
+            let folder = folders.ensure(name, group, Contents::Program(code)).unwrap();
             let program = folder.join(PROGRAM);
             assert_eq!(fs::read_to_string(&program).unwrap(), script, "{name}");
             assert_eq!((mode(&folder), mode(&program)), (0o750, 0o755), "{name}");
         }
         let without = archive(|zip| with(zip, "bin/exec", 0o755, script));
-        for (wrong, words) in [("!", "kept"), (&*without, "no file called exec at its top")] {
-            let told = folders.have("wrong", group, Contents::Program(wrong)).unwrap_err();
-            assert!(told.to_string().contains(words), "{told}");
+        for (wrong, words) in [("!", "cannot use"), (&*without, "no file exec at its top")] {
+            let message = folders.ensure("wrong", group, Contents::Program(wrong)).unwrap_err();
+            assert!(message.to_string().contains(words), "{message}");
         }
         assert!(!folders.path("wrong").exists());
     }
 
     #[test]
-    fn a_place_that_others_may_not_pass_is_told() {
+    fn a_directory_that_functions_cannot_traverse_is_refused() {
         let bed = tempfile::tempdir().unwrap();
         fs::set_permissions(bed.path(), Permissions::from_mode(0o700)).unwrap();
-        let told = Folders::at(bed.path().join("a/code")).unwrap_err().to_string();
-        assert!(told.contains(&format!("may not pass {}:", bed.path().display())), "{told}");
+        let message = Folders::open(bed.path().join("a/code")).unwrap_err().to_string();
+        assert!(
+            message.contains(&format!("may not traverse {};", bed.path().display())),
+            "{message}"
+        );
     }
 }

@@ -1,10 +1,10 @@
 //! Refusing every `mremap` that grows.
 //!
-//! A clone maps its image from the pool's file, and the kernel lets a mapping of a file grow over the
-//! file's next pages, which are another tenant's image. No check of the caller prevents that: a
-//! function can run code at any address, and jump to any instruction there is. What lies at an
-//! address may change between a look and the call. So the two lengths alone decide. They are
-//! registers, which nothing changes after the filter has read them. Allocators fall back to copying.
+//! A clone maps its image from the pool's file, and the kernel lets a mapping of a file grow over
+//! the file's next pages, which are another tenant's image. No check of the caller's code or memory
+//! prevents that: a function can run code at any address, jump to any instruction, and change
+//! memory between a check and the call. So the filter decides by the two lengths alone. They are in
+//! registers, which cannot change after the filter has read them. Allocators fall back to copying.
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_K, BPF_LD, BPF_MISC, BPF_RET};
 use libc::{BPF_TAX, BPF_W, BPF_X, ENOMEM, SECCOMP_RET_ERRNO};
@@ -23,7 +23,7 @@ const ARCH_X86_64: u32 = 0xc000_003e;
 const TOO_LONG: u32 = 0x8000;
 const REFUSED: u32 = SECCOMP_RET_ERRNO | ENOMEM.unsigned_abs();
 
-/// Steps to go before the program for all calls.
+/// Instructions that precede the program for all calls.
 pub const STEPS: [sock_filter; PASS] = [
     load(ARCHITECTURE),
     branch(1, BPF_JEQ | BPF_K, ARCH_X86_64, 2, PASS),
@@ -52,7 +52,7 @@ const fn load(offset: u32) -> sock_filter {
     step(BPF_LD | BPF_W | BPF_ABS, offset)
 }
 
-/// A comparison at `here` that goes on at one of two steps.
+/// A conditional jump at `here` to one of two steps.
 const fn branch(here: usize, test: u32, operand: u32, yes: usize, no: usize) -> sock_filter {
     let (jt, jf) = ((yes - here - 1) as u8, (no - here - 1) as u8);
     sock_filter { code: (BPF_JMP | test) as u16, jt, jf, k: operand }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the steps return for a call; nothing where the next program decides.
+    /// The steps' verdict on a call; `None` where the next program decides.
     fn verdict(architecture: u32, number: u32, old: u64, new: u64) -> Option<u32> {
         let word = |offset: u32| match offset {
             NUMBER => number,
@@ -95,7 +95,7 @@ mod tests {
                 at += usize::from(if is_so { step.jt } else { step.jf });
             }
         }
-        assert_eq!(at, PASS, "the next program begins right behind");
+        assert_eq!(at, PASS, "the next program follows");
         None
     }
 

@@ -1,8 +1,8 @@
-//! What a function may do, and which of the node's files it has.
+//! Confinement of functions, and their files.
 //!
-//! An instance is told this before it is given any code, and gives up all else by itself (it is the
-//! operator's program until then): see `farfork.runtime.confinement`. What it has become is in the
-//! function's image, so that a clone is confined before its first instruction.
+//! An instance confines itself before it receives any code; until then it is the operator's program
+//! (`farfork.runtime.confinement`). The confinement is a part of the function's image, so a clone
+//! is confined from its first instruction on.
 
 mod calls;
 mod contents;
@@ -18,22 +18,22 @@ use serde_json::{Value, json};
 pub use contents::{Contents, PROGRAM};
 pub use folder::{FolderError, Folders};
 
-/// Users of functions are numbered from here on: no user of the system's, of a directory's or of
-/// anybody's containers has such a number, and the kernel takes it for an ordinary one.
+/// First user id of functions. Neither systems, directories nor containers use ids this large, and
+/// for the kernel it is an ordinary one.
 const FIRST_USER: u32 = 2_000_000_000;
 /// Open files of an instance.
 const MOST_FILES: u64 = 1024;
 /// Processes and threads of an instance, its init and the clone's supervisor among them.
 pub const MOST_PIDS: u64 = 512;
-/// Directories that everybody may write to on a node: each instance has its own.
+/// World-writable directories of a node: each instance has its own.
 pub const SCRATCH: [&str; 4] = ["/tmp", "/var/tmp", "/dev/shm", "/run/lock"];
 
-/// The user, and the group, that the functions of a namespace are.
+/// The user id and group id of a namespace's functions.
 pub fn user(namespace_number: u32) -> u32 {
     FIRST_USER + namespace_number
 }
 
-/// What an instance is told.
+/// The document that shows an instance how to confine itself.
 pub fn document(user: u32) -> Value {
     json!({
         "user": user,
@@ -43,8 +43,8 @@ pub fn document(user: u32) -> Value {
     })
 }
 
-/// The nearest of a directory and those above it that users of functions may not pass.
-pub fn closed(directory: &Path) -> io::Result<Option<PathBuf>> {
+/// The first of a directory and its ancestors that users of functions may not traverse.
+pub fn not_traversable(directory: &Path) -> io::Result<Option<PathBuf>> {
     for above in directory.ancestors() {
         if above.metadata()?.mode() & 0o001 == 0 {
             return Ok(Some(above.to_owned()));

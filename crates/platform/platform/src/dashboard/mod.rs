@@ -1,14 +1,16 @@
-//! The dashboard: a page that shows what goes on, as it happens.
+//! The dashboard: a page that shows the platform's state live.
 //!
 //! ```text
-//!  /                     the page, which asks for all below
-//!  /dashboard/FILE       its parts: style, scripts, and the library that draws charts
-//!  /dashboard/snapshot   what there is and has been, once, as JSON
-//!  /dashboard/events     the same every second, and decisions as they are made (Server-Sent Events)
+//!  /                     the page, which requests all below
+//!  /dashboard/FILE       its files: style, scripts, and the chart library
+//!  /dashboard/snapshot   the platform's state, once, as JSON
+//!  /dashboard/events     the same every second, and decisions as they are made (Server-Sent
+//! Events)
 //! ```
-//! Invariants: nothing is put together while nobody looks, and for all who look at once; who looks
-//! slowly loses decisions, is told how many, and holds nobody up. Like figures for collectors it is
-//! told without a key: names of namespaces and functions, and nothing of what is in calls.
+//! Invariants: snapshots are taken only while viewers are connected, and all viewers share one. A
+//! slow viewer loses decisions, learns how many, and blocks no other. Like metrics, the dashboard
+//! needs no key: it names namespaces and functions, and contains nothing of calls' arguments or
+//! results.
 
 mod page;
 mod stream;
@@ -25,30 +27,30 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::api::ApiError;
-use crate::scheduler::Watched;
+use crate::scheduler::Observable;
 use crate::scheduler::snapshot::Snapshot;
 use stream::Viewer;
 
-/// So many may look at once.
+/// Most concurrent viewers.
 pub const MOST_VIEWERS: usize = 16;
-/// So many functions are shown to who looks all the time.
+/// Most functions in the snapshots of the event stream.
 const MOST_FUNCTIONS: usize = 100;
-/// What was seen so long ago is told to others who look.
+/// A snapshot of this age is shared with other viewers.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// What people look at.
+/// The dashboard.
 #[derive(Debug)]
 pub struct Dashboard {
-    watched: Arc<dyn Watched>,
+    watched: Arc<dyn Observable>,
     seats: Arc<Semaphore>,
-    /// What was seen last, as JSON, and when.
+    /// The last snapshot as JSON, and its time.
     last: Mutex<Option<(Instant, Arc<str>)>>,
     is_over: watch::Sender<bool>,
 }
 
 impl Dashboard {
-    /// One that shows this.
-    pub fn of(watched: Arc<dyn Watched>) -> Arc<Dashboard> {
+    /// A dashboard of `watched`.
+    pub fn new(watched: Arc<dyn Observable>) -> Arc<Dashboard> {
         let seats = Arc::new(Semaphore::new(MOST_VIEWERS));
         let is_over = watch::Sender::new(false);
         Arc::new(Dashboard { watched, seats, last: Mutex::default(), is_over })
@@ -63,40 +65,40 @@ impl Dashboard {
             .merge(page::router())
     }
 
-    /// Ends what goes on until somebody ends it, so that the platform can.
+    /// Ends all event streams, so that the platform can shut down.
     pub fn end(&self) {
         self.is_over.send_replace(true);
     }
 
-    /// What is to be seen, as JSON of one line. All who look share one look.
-    async fn look(&self) -> Result<Arc<str>, ApiError> {
+    /// The snapshot as one line of JSON, shared by all viewers.
+    async fn shared_snapshot(&self) -> Result<Arc<str>, ApiError> {
         let mut last = self.last.lock().await;
         if let Some((at, text)) = &*last
             && at.elapsed() < FRESH
         {
             return Ok(Arc::clone(text));
         }
-        let mut seen = seen(Arc::clone(&self.watched)).await?;
-        seen.shorten(MOST_FUNCTIONS);
-        let text: Arc<str> = json(&seen)?.into();
+        let mut snapshot = take_snapshot(Arc::clone(&self.watched)).await?;
+        snapshot.shorten(MOST_FUNCTIONS);
+        let text: Arc<str> = json(&snapshot)?.into();
         *last = Some((Instant::now(), Arc::clone(&text)));
         Ok(text)
     }
 }
 
-/// Looks where it holds nobody up.
-async fn seen(watched: Arc<dyn Watched>) -> Result<Snapshot, ApiError> {
-    let seen = tokio::task::spawn_blocking(move || watched.snapshot()).await;
-    seen.map_err(|_| ApiError::Internal("nobody could look".to_owned()))
+/// Takes a snapshot on a thread that may block.
+async fn take_snapshot(watched: Arc<dyn Observable>) -> Result<Snapshot, ApiError> {
+    let snapshot = tokio::task::spawn_blocking(move || watched.snapshot()).await;
+    snapshot.map_err(|_| ApiError::Internal("taking a snapshot failed".to_owned()))
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String, ApiError> {
     serde_json::to_string(value).map_err(|error| ApiError::Internal(error.to_string()))
 }
 
-/// All of it, however many functions there are.
+/// The snapshot with all functions.
 async fn snapshot(State(dashboard): State<Arc<Dashboard>>) -> Result<Response, ApiError> {
-    let text = json(&seen(Arc::clone(&dashboard.watched)).await?)?;
+    let text = json(&take_snapshot(Arc::clone(&dashboard.watched)).await?)?;
     let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
     Ok((headers, text).into_response())
 }
@@ -104,7 +106,7 @@ async fn snapshot(State(dashboard): State<Arc<Dashboard>>) -> Result<Response, A
 async fn events(State(dashboard): State<Arc<Dashboard>>) -> Result<Response, ApiError> {
     let seat = Arc::clone(&dashboard.seats).try_acquire_owned();
     let seat = seat.map_err(|_| {
-        ApiError::TooMany(format!("{MOST_VIEWERS} look at the dashboard already, close one"))
+        ApiError::TooMany(format!("the dashboard has {MOST_VIEWERS} viewers already; close one"))
     })?;
     Ok(Sse::new(Viewer::new(dashboard, seat).stream()).into_response())
 }

@@ -1,4 +1,5 @@
-//! The page and its parts, which are in the program: nothing is built or fetched when it is shown.
+//! The page and its files, which are compiled into the program: nothing is built or fetched at run
+//! time.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::api::ApiError;
 
-/// What the page may do: be made of its own parts and ask its own platform. The icon is a picture.
+/// The page's content security policy: only its own files and its own platform.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -25,7 +26,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-/// The page's name among its parts.
+/// The page's file name.
 const PAGE: &str = "index.html";
 
 macro_rules! parts {
@@ -34,7 +35,7 @@ macro_rules! parts {
     };
 }
 
-/// Name, type and text of each.
+/// Name, media type and text of each file.
 const PARTS: [(&str, &str, &str); 12] = parts![
     "index.html" as HTML,
     "style.css" as CSS,
@@ -50,7 +51,7 @@ const PARTS: [(&str, &str, &str); 12] = parts![
     "uplot/uPlot.min.css" as CSS,
 ];
 
-/// A part, and the mark by which a browser knows that it has it.
+/// A file, and its entity tag.
 #[derive(Debug)]
 struct Part {
     name: &'static str,
@@ -59,14 +60,14 @@ struct Part {
     mark: HeaderValue,
 }
 
-/// Routes of the page and its parts.
+/// The routes of the page and its files.
 pub fn router() -> Router {
     let parts: Arc<[Part]> = PARTS.into_iter().map(part).collect();
     let page = Arc::clone(&parts);
     let answer = |parts: &[Part], name: &str, asked: &HeaderMap| {
         let part = parts.iter().find(|part| part.name == name);
         part.map_or_else(
-            || ApiError::NotFound(format!("the dashboard has no part '{name}'")).into_response(),
+            || ApiError::NotFound(format!("the dashboard has no file '{name}'")).into_response(),
             |part| part.answer(asked),
         )
     };
@@ -83,26 +84,26 @@ pub fn router() -> Router {
 fn part((name, kind, text): (&'static str, &'static str, &'static str)) -> Part {
     let mut mark = String::from("\"");
     for byte in Sha256::digest(text).iter().take(16) {
-        // A string takes all that is written to it.
+        // Writing to a string does not fail.
         let _ = write!(mark, "{byte:02x}");
     }
     mark.push('"');
-    // Digits and quotation marks may stand in a header.
+    // Digits and quotation marks are valid in a header.
     let mark = HeaderValue::from_str(&mark).unwrap_or(HeaderValue::from_static("\"\""));
     Part { name, kind, text, mark }
 }
 
 impl Part {
-    /// The part, unless whoever asks has it.
+    /// The file, or 304 if the browser has this version.
     fn answer(&self, asked: &HeaderMap) -> Response {
-        let is_theirs = asked.get_all(IF_NONE_MATCH).iter().any(|theirs| *theirs == self.mark);
-        let mut response = match is_theirs {
+        let is_cached = asked.get_all(IF_NONE_MATCH).iter().any(|mark| *mark == self.mark);
+        let mut response = match is_cached {
             true => StatusCode::NOT_MODIFIED.into_response(),
             false => ([(CONTENT_TYPE, self.kind)], self.text).into_response(),
         };
         let headers = response.headers_mut();
         headers.insert(ETAG, self.mark.clone());
-        // Kept, and asked about each time: another farfork may have taken the place of this one.
+        // Cached, but revalidated each time: the next farfork may have other files.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_a_browser_has_is_not_sent_again() {
+    fn a_cached_file_is_not_sent_again() {
         let parts: Vec<Part> = PARTS.into_iter().map(part).collect();
         let page = parts.iter().find(|part| part.name == PAGE).unwrap();
         let first = page.answer(&HeaderMap::new());
@@ -138,17 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn the_page_and_its_parts_name_nothing_that_is_not_there() {
+    fn the_page_refers_only_to_files_that_exist() {
         let names: Vec<&str> = PARTS.iter().map(|(name, ..)| *name).collect();
         let own = PARTS.iter().filter(|(name, ..)| !name.starts_with("uplot/"));
         for (name, _, text) in own {
             for rest in text.split("\"/dashboard/").skip(1) {
                 let named = rest.split('"').next().unwrap();
-                let is_told = ["snapshot", "events"].contains(&named);
-                assert!(is_told || names.contains(&named), "{name} names {named}");
+                let is_route = ["snapshot", "events"].contains(&named);
+                assert!(is_route || names.contains(&named), "{name} names {named}");
             }
             let is_elsewhere = text.contains("://") && *name != "icon.svg";
-            assert!(!is_elsewhere, "{name} asks others than the platform");
+            assert!(!is_elsewhere, "{name} refers to another server");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What somebody who looks is told, as Server-Sent Events.
+//! The event stream of a viewer (Server-Sent Events).
 //!
 //! ```text
 //!  hello      [decision, …]   once: the last decisions, the oldest first
 //!  snapshot   {…}             at once, and every second
 //!  decisions  [decision, …]   as they are made
-//!  missed     N               so many decisions were made too fast to be told
+//!  missed     N               number of decisions that were made too fast to be sent
 //! ```
 
 use std::convert::Infallible;
@@ -19,53 +19,54 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use super::Dashboard;
-use crate::scheduler::decisions::{Told, Watch};
+use crate::scheduler::decisions::{Published, Subscription};
 
-/// How often it is told what there is.
+/// Period of snapshots.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Decisions are told together that are made within so long: there may be a thousand in a second.
+/// Decisions within this time are sent together: there may be a thousand per second.
 const GATHERED: Duration = Duration::from_millis(100);
-/// So many of them at most.
+/// Most decisions in one event.
 const MOST_GATHERED: usize = 64;
-/// How soon a browser is to come again that has lost the platform.
-const AGAIN: Duration = Duration::from_secs(1);
+/// After this time a browser reconnects.
+const RECONNECT: Duration = Duration::from_secs(1);
 
-/// Somebody who looks.
+/// A connected viewer.
 #[derive(Debug)]
 pub struct Viewer {
     dashboard: Arc<Dashboard>,
     _seat: OwnedSemaphorePermit,
-    /// Decisions of before, until they are told.
-    past: Option<Vec<Arc<Told>>>,
-    coming: Receiver<Arc<Told>>,
-    /// Decisions that were lost, and of which that is not told yet.
+    /// Past decisions, until they are sent.
+    past: Option<Vec<Arc<Published>>>,
+    upcoming: Receiver<Arc<Published>>,
+    /// Number of lost decisions that was not sent yet.
     missed: u64,
-    /// Until then no decisions are told.
+    /// Until then no decisions are sent.
     quiet: Instant,
     ticks: Interval,
     is_over: watch::Receiver<bool>,
 }
 
-/// What is told next.
+/// What to send next.
 enum Next {
     Snapshot,
-    Decisions(Result<Arc<Told>, RecvError>),
+    Decisions(Result<Arc<Published>, RecvError>),
     End,
 }
 
 impl Viewer {
-    /// Somebody who begins to look, and has a seat for it.
+    /// A viewer with a seat.
     pub fn new(dashboard: Arc<Dashboard>, seat: OwnedSemaphorePermit) -> Viewer {
-        let Watch { past, coming } = dashboard.watched.watch();
+        let Subscription { past, upcoming } = dashboard.watched.subscribe();
         let mut ticks = interval(PERIOD);
-        // Who is slow is not told twice what is past.
+        // A slow viewer does not get missed snapshots later.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let is_over = dashboard.is_over.subscribe();
         let (past, quiet) = (Some(past), Instant::now());
-        Viewer { dashboard, _seat: seat, past, coming, missed: 0, quiet, ticks, is_over }
+        Viewer { dashboard, _seat: seat, past, upcoming, missed: 0, quiet, ticks, is_over }
     }
 
-    /// What they are told, until they go or the platform ends. Nothing is done unless they take it.
+    /// The events until the viewer disconnects or the platform ends. Each is made only when it can
+    /// be sent.
     pub fn stream(self) -> impl Stream<Item = Result<Event, Infallible>> + Send {
         unfold(self, |mut viewer| async move {
             let event = viewer.event().await?;
@@ -75,7 +76,7 @@ impl Viewer {
 
     async fn event(&mut self) -> Option<Event> {
         if let Some(past) = self.past.take() {
-            return Some(told("hello", &past).retry(AGAIN));
+            return Some(event("hello", &past).retry(RECONNECT));
         }
         loop {
             if self.missed > 0 {
@@ -84,23 +85,23 @@ impl Viewer {
             }
             match self.next().await {
                 Next::Snapshot => {
-                    // A platform that cannot look is at its end.
-                    let text = self.dashboard.look().await.ok()?;
+                    // This fails only when the platform is shutting down.
+                    let text = self.dashboard.shared_snapshot().await.ok()?;
                     return Some(Event::default().event("snapshot").data(text));
                 }
-                Next::Decisions(Ok(first)) => return Some(told("decisions", &self.gather(first))),
+                Next::Decisions(Ok(first)) => return Some(event("decisions", &self.gather(first))),
                 Next::Decisions(Err(RecvError::Lagged(missed))) => self.missed = missed,
                 Next::Decisions(Err(RecvError::Closed)) | Next::End => return None,
             }
         }
     }
 
-    /// Decisions that were made meanwhile.
-    fn gather(&mut self, first: Arc<Told>) -> Vec<Arc<Told>> {
+    /// `first` and the decisions that were made meanwhile.
+    fn gather(&mut self, first: Arc<Published>) -> Vec<Arc<Published>> {
         self.quiet = Instant::now() + GATHERED;
         let mut all = vec![first];
         while all.len() < MOST_GATHERED {
-            match self.coming.try_recv() {
+            match self.upcoming.try_recv() {
                 Ok(another) => all.push(another),
                 Err(TryRecvError::Lagged(missed)) => {
                     self.missed = missed;
@@ -113,23 +114,23 @@ impl Viewer {
     }
 
     async fn next(&mut self) -> Next {
-        let Viewer { coming, quiet, ticks, is_over, .. } = self;
+        let Viewer { upcoming, quiet, ticks, is_over, .. } = self;
         let decision = async {
             sleep_until(*quiet).await;
-            coming.recv().await
+            upcoming.recv().await
         };
         tokio::select! {
             biased;
             _ = is_over.wait_for(|is_over| *is_over) => Next::End,
             _ = ticks.tick() => Next::Snapshot,
-            told = decision => Next::Decisions(told),
+            decision = decision => Next::Decisions(decision),
         }
     }
 }
 
-fn told(kind: &str, decisions: &[Arc<Told>]) -> Event {
-    let decisions: Vec<&Told> = decisions.iter().map(|told| &**told).collect();
-    // Of texts, numbers and lists of them there is JSON always, in one line.
+fn event(kind: &str, decisions: &[Arc<Published>]) -> Event {
+    let decisions: Vec<&Published> = decisions.iter().map(|decision| &**decision).collect();
+    // Texts, numbers and lists always serialise, to one line.
     Event::default().event(kind).data(serde_json::to_string(&decisions).unwrap_or_default())
 }
 
@@ -147,11 +148,11 @@ mod tests {
     use super::*;
     use crate::api::ApiError;
     use crate::dashboard::{MOST_VIEWERS, events};
-    use crate::scheduler::Watched;
+    use crate::scheduler::Observable;
     use crate::scheduler::decisions::Decisions;
     use crate::scheduler::snapshot::Snapshot;
 
-    /// Something to look at, which counts how often somebody does.
+    /// An observable that counts its snapshots.
     #[derive(Debug, Default)]
     struct Scene {
         looks: AtomicU64,
@@ -161,7 +162,7 @@ mod tests {
     impl Scene {
         fn decide(&self, count: usize) {
             for _ in 0..count {
-                self.decisions.tell(&Record {
+                self.decisions.publish(&Record {
                     at_ms: 1,
                     about: "g/<b>".to_owned(),
                     question: "checkpoint".to_owned(),
@@ -177,27 +178,27 @@ mod tests {
         }
     }
 
-    impl Watched for Scene {
+    impl Observable for Scene {
         fn snapshot(&self) -> Snapshot {
             let at_ms = 1 + self.looks.fetch_add(1, Ordering::Relaxed);
             Snapshot { at_ms, ..Snapshot::default() }
         }
 
-        fn watch(&self) -> Watch {
-            self.decisions.watch()
+        fn subscribe(&self) -> Subscription {
+            self.decisions.subscribe()
         }
     }
 
     fn scene() -> (Arc<Scene>, Arc<Dashboard>) {
         let scene = Arc::<Scene>::default();
-        (Arc::clone(&scene), Dashboard::of(scene))
+        (Arc::clone(&scene), Dashboard::new(scene))
     }
 
     async fn looked(dashboard: &Arc<Dashboard>) -> Result<Response, ApiError> {
         events(State(Arc::clone(dashboard))).await
     }
 
-    /// The next event: its kind and what it tells; nothing at the end, or if there is none for long.
+    /// Kind and data of the next event; `None` at the end, or if none comes for long.
     async fn next(response: &mut Response) -> Option<(String, Value)> {
         let frame = timeout(Duration::from_secs(5), response.body_mut().frame()).await.ok()??;
         let text = String::from_utf8(frame.unwrap().into_data().unwrap().into()).unwrap();
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_looks_hears_what_was_what_is_and_what_comes() {
+    async fn a_viewer_gets_past_decisions_snapshots_and_new_decisions() {
         let (scene, dashboard) = scene();
         scene.decide(2);
         let mut one = looked(&dashboard).await.unwrap();
@@ -218,39 +219,39 @@ mod tests {
         assert_eq!((kind.as_str(), past[1]["number"].clone()), ("hello", json!(1)));
         assert_eq!((&past[0]["about"], &past[0]["why"]), (&json!("g/<b>"), &json!("a\nline")));
         for look in 1..=3 {
-            let (kind, told) = next(&mut one).await.unwrap();
-            assert_eq!((kind.as_str(), told["at_ms"].clone()), ("snapshot", json!(look)));
+            let (kind, data) = next(&mut one).await.unwrap();
+            assert_eq!((kind.as_str(), data["at_ms"].clone()), ("snapshot", json!(look)));
         }
         scene.decide(3);
-        let (kind, told) = next(&mut one).await.unwrap();
-        assert_eq!((kind.as_str(), told.as_array().unwrap().len()), ("decisions", 3));
-        assert_eq!(told[2]["number"], 4);
+        let (kind, data) = next(&mut one).await.unwrap();
+        assert_eq!((kind.as_str(), data.as_array().unwrap().len()), ("decisions", 3));
+        assert_eq!(data[2]["number"], 4);
         assert_eq!(next(&mut one).await.unwrap().0, "snapshot");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_decisions_are_told_together_and_those_lost_are_counted() {
+    async fn many_decisions_are_sent_together_and_lost_ones_are_counted() {
         let (scene, dashboard) = scene();
         let mut one = looked(&dashboard).await.unwrap();
         for expected in ["hello", "snapshot"] {
             assert_eq!(next(&mut one).await.unwrap().0, expected);
         }
-        let (mut told, mut missed, mut events) = (0, 0, 0);
+        let (mut sent, mut missed, mut events) = (0, 0, 0);
         scene.decide(1000);
-        while told + missed < 1000 {
+        while sent + missed < 1000 {
             match next(&mut one).await.unwrap() {
-                (kind, all) if kind == "decisions" => told += all.as_array().unwrap().len() as u64,
+                (kind, all) if kind == "decisions" => sent += all.as_array().unwrap().len() as u64,
                 (kind, number) if kind == "missed" => missed += number.as_u64().unwrap(),
                 (kind, _) => assert_eq!(kind, "snapshot"),
             }
             events += 1;
         }
-        assert_eq!((told, missed), (256, 744));
+        assert_eq!((sent, missed), (256, 744));
         assert!(events < 20, "{events}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_looks_in_vain_and_all_share_a_look() {
+    async fn snapshots_are_taken_on_demand_and_shared() {
         let (scene, dashboard) = scene();
         advance(Duration::from_secs(60)).await;
         let mut all = Vec::new();
@@ -263,12 +264,12 @@ mod tests {
         assert_eq!(scene.looks(), 0);
         for round in 1..=4 {
             for one in &mut all {
-                let (_, told) = next(one).await.unwrap();
-                assert_eq!(told["at_ms"], round);
+                let (_, data) = next(one).await.unwrap();
+                assert_eq!(data["at_ms"], round);
             }
         }
         assert_eq!(scene.looks(), 4);
-        // Who takes nothing makes no work, and hears one snapshot then, not sixty.
+        // A viewer that reads nothing causes no snapshots, and gets one afterwards, not sixty.
         advance(Duration::from_secs(60)).await;
         assert_eq!(scene.looks(), 4);
         assert_eq!(next(&mut all[0]).await.unwrap().1["at_ms"], 5);
@@ -284,20 +285,20 @@ mod tests {
         }
         let refused = looked(&dashboard).await.unwrap_err();
         assert_eq!(refused.status(), 429);
-        assert!(refused.to_string().contains("16 look at the dashboard already"), "{refused}");
+        assert!(refused.to_string().contains("the dashboard has 16 viewers already"), "{refused}");
         all.pop();
         assert!(looked(&dashboard).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_looks_does_not_keep_the_platform_from_ending() {
+    async fn viewers_do_not_keep_the_platform_from_ending() {
         let (_, dashboard) = scene();
         let mut one = looked(&dashboard).await.unwrap();
         next(&mut one).await.unwrap();
         next(&mut one).await.unwrap();
         dashboard.end();
         assert_eq!(next(&mut one).await, None);
-        // Who comes too late, too.
+        // A viewer that connects late is ended, too.
         let mut late = looked(&dashboard).await.unwrap();
         next(&mut late).await.unwrap();
         assert_eq!(next(&mut late).await, None);

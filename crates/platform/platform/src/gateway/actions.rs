@@ -5,22 +5,22 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::auth::Identity;
-use super::extract::{Asked, Body, Place};
+use super::extract::{Body, PathParams, QueryParams};
 use super::page::Page;
-use super::reply::{Reply, document};
+use super::reply::{self, Reply, document};
 use super::{Gateway, name};
 use crate::api::{Action, ActionPut, ApiError, Name};
 use crate::clock::now_ms;
 
-/// Most bytes of an action: code in base64, and what is said about it.
+/// Most bytes of an action's document, with its code in base64.
 const MOST_BODY_BYTES: usize = 64 << 20;
 
 /// `GET actions`.
 pub async fn list(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place(namespace): Place<String>,
-    Asked(page): Asked<Page>,
+    PathParams(namespace): PathParams<String>,
+    QueryParams(page): QueryParams<Page>,
 ) -> Reply {
     let namespace = identity.opens(&namespace)?;
     let (skip, limit) = page.bounds()?;
@@ -31,7 +31,7 @@ pub async fn list(
     Ok(document(actions.iter().map(Action::summary).collect::<Vec<_>>()))
 }
 
-/// Whether the code is told, too.
+/// Whether the code is returned, too.
 #[derive(Debug, Deserialize)]
 pub struct WithCode {
     #[serde(default = "yes")]
@@ -46,8 +46,8 @@ fn yes() -> bool {
 pub async fn read(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place((namespace, action)): Place<(String, String)>,
-    Asked(WithCode { code }): Asked<WithCode>,
+    PathParams((namespace, action)): PathParams<(String, String)>,
+    QueryParams(WithCode { code }): QueryParams<WithCode>,
 ) -> Reply {
     let (namespace, action) = (identity.opens(&namespace)?, name(&action)?);
     let found = find(&gateway, namespace, &action)?;
@@ -58,13 +58,13 @@ pub async fn read(
     found.with_code(&code).map(document).map_err(|error| ApiError::Internal(error.to_string()))
 }
 
-/// The action, or an error in words.
+/// The action, or an error for the client.
 pub fn find(gateway: &Gateway, namespace: &Name, action: &Name) -> Result<Action, ApiError> {
     let found = gateway.store.action(namespace, action)?;
     found.ok_or_else(|| ApiError::NotFound(format!("action '{action}'")))
 }
 
-/// Whether an action that is there is replaced.
+/// Whether an existing action is replaced.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Overwrite {
@@ -75,8 +75,8 @@ pub struct Overwrite {
 pub async fn put(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place((namespace, action)): Place<(String, String)>,
-    Asked(Overwrite { overwrite }): Asked<Overwrite>,
+    PathParams((namespace, action)): PathParams<(String, String)>,
+    QueryParams(Overwrite { overwrite }): QueryParams<Overwrite>,
     Body(body): Body<MOST_BODY_BYTES>,
 ) -> Reply {
     let (namespace, action) = (identity.opens(&namespace)?.clone(), name(&action)?);
@@ -88,11 +88,11 @@ pub async fn put(
     }
     let names = (&namespace, &action);
     let change = put.apply(names, before.as_ref(), &gateway.runtimes, now_ms())?;
-    let told = match &change.code {
+    let document = match &change.code {
         Some(code) => change.action.with_code(code),
         None => serde_json::to_value(&change.action),
     };
-    let told = told.map_err(|error| ApiError::Internal(error.to_string()))?;
+    let document = document.map_err(|error| ApiError::Internal(error.to_string()))?;
     let version = before.as_ref().map(|before| before.version);
     let Gateway { store, caller, .. } = gateway;
     on_disk(move || {
@@ -103,14 +103,14 @@ pub async fn put(
         Ok(())
     })
     .await?;
-    Ok(document(told))
+    Ok(reply::document(document))
 }
 
 /// `DELETE actions/NAME`.
 pub async fn delete(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place((namespace, action)): Place<(String, String)>,
+    PathParams((namespace, action)): PathParams<(String, String)>,
 ) -> Reply {
     let (namespace, action) = (identity.opens(&namespace)?.clone(), name(&action)?);
     let (Gateway { store, caller, .. }, name) = (gateway, action.clone());
@@ -124,13 +124,13 @@ pub async fn delete(
     Ok(document(deleted))
 }
 
-/// Does what waits for a disk, where it holds nobody up. All of it is done, though who has asked may be
-/// gone before: what is to follow belongs into it.
+/// Runs work that waits for a disk on a thread of its own. It runs to its end even if the client
+/// goes away, so follow-up steps belong into it.
 pub async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, crate::store::StoreError> + Send + 'static,
 ) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => Ok(done?),
-        Err(_) => Err(ApiError::Internal("the store's thread has ended".to_owned())),
+        Err(_) => Err(ApiError::Internal("the store's thread panicked".to_owned())),
     }
 }

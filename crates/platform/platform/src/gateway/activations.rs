@@ -10,24 +10,24 @@ use serde_json::json;
 
 use super::actions::on_disk;
 use super::auth::Identity;
-use super::extract::{Asked, Place};
+use super::extract::{PathParams, QueryParams};
 use super::page::Page;
 use super::reply::{Reply, document, streamed};
 use super::{Gateway, name};
 use crate::api::{Activation, ActivationId, ApiError, Name};
 use crate::store::{Selection, Store};
 
-/// Which activations are listed, and how.
+/// The query parameters of a list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct ListOptions {
     name: Option<String>,
     since: Option<u64>,
     upto: Option<u64>,
     docs: bool,
 }
 
-impl Wanted {
+impl ListOptions {
     fn selection(&self, page: &Page) -> Result<Selection, ApiError> {
         let (skip, limit) = page.bounds()?;
         Ok(Selection {
@@ -44,9 +44,9 @@ impl Wanted {
 pub async fn list(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place(namespace): Place<String>,
-    Asked(page): Asked<Page>,
-    Asked(wanted): Asked<Wanted>,
+    PathParams(namespace): PathParams<String>,
+    QueryParams(page): QueryParams<Page>,
+    QueryParams(wanted): QueryParams<ListOptions>,
 ) -> Reply {
     let namespace = identity.opens(&namespace)?;
     let (store, namespace) = (gateway.store.clone(), namespace.clone());
@@ -64,8 +64,8 @@ pub async fn list(
     Ok(document(found))
 }
 
-/// A list of whole records, each read when the ones before it were taken: all of them may have gigabytes.
-/// Those that were forgotten meanwhile are left out.
+/// A list of whole records, each read when the client has taken the ones before it: together they
+/// may have gigabytes. Records deleted meanwhile are left out.
 fn documents(
     store: Arc<dyn Store>,
     namespace: Name,
@@ -78,12 +78,12 @@ fn documents(
         async move {
             let id = ids.next()?;
             let found = on_disk(move || store.activation(&namespace, id)).await;
-            let (told, is_first) = match found {
+            let (text, is_first) = match found {
                 Ok(Some(activation)) => (element(&activation, is_first), false),
                 Ok(None) => (Ok(Bytes::new()), is_first),
                 Err(error) => (Err(error), is_first),
             };
-            Some((told, (ids, is_first)))
+            Some((text, (ids, is_first)))
         }
     });
     begin.chain(records).chain(stream::once(async { Ok(Bytes::from_static(b"]")) }))
@@ -112,7 +112,7 @@ async fn find(
 pub async fn read(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place(which): Place<(String, String)>,
+    PathParams(which): PathParams<(String, String)>,
 ) -> Reply {
     Ok(document(find(&identity, &gateway, &which).await?))
 }
@@ -121,7 +121,7 @@ pub async fn read(
 pub async fn logs(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place(which): Place<(String, String)>,
+    PathParams(which): PathParams<(String, String)>,
 ) -> Reply {
     Ok(document(json!({ "logs": find(&identity, &gateway, &which).await?.logs })))
 }
@@ -130,7 +130,7 @@ pub async fn logs(
 pub async fn result(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place(which): Place<(String, String)>,
+    PathParams(which): PathParams<(String, String)>,
 ) -> Reply {
     let response = find(&identity, &gateway, &which).await?.response;
     Ok(document(json!({
@@ -154,16 +154,16 @@ mod tests {
         for id in 1..=3 {
             store.finish(Activation::example("hello", id, id as u64)).unwrap();
         }
-        let told = |ids: [u128; 3]| {
+        let streamed = |ids: [u128; 3]| {
             let ids = ids.map(ActivationId).to_vec();
             Box::pin(documents(Arc::clone(&store), Name::guest(), ids))
         };
-        let all: Vec<Bytes> = told([3, 2, 1]).map(Result::unwrap).collect().await;
+        let all: Vec<Bytes> = streamed([3, 2, 1]).map(Result::unwrap).collect().await;
         let all: Vec<Activation> = serde_json::from_slice(&all.concat()).unwrap();
         assert_eq!(all, [3, 2, 1].map(|id| Activation::example("hello", id as u128, id)));
-        let mut slow = told([1, 3, 2]);
+        let mut slow = streamed([1, 3, 2]);
         let mut seen = slow.next().await.unwrap().unwrap().to_vec();
-        // The oldest is asked for first, and forgotten before it is sent.
+        // The oldest is requested first, and deleted before it is sent.
         assert_eq!(store.forget(2).unwrap(), 1);
         while let Some(more) = slow.next().await {
             seen.extend(more.unwrap());

@@ -1,4 +1,4 @@
-//! Who asks.
+//! Authentication of clients.
 
 use axum::extract::FromRequestParts;
 use axum::http::header::AUTHORIZATION;
@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq;
 use super::Gateway;
 use crate::api::{ApiError, Name};
 
-/// A client that has shown a key (HTTP Basic, `USER:SECRET`).
+/// A client with a valid key (HTTP Basic, `USER:SECRET`).
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The namespace that the key opens.
@@ -19,7 +19,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether a namespace of a path is the key's; `_` means that it is.
+    /// Checks that the namespace in a path is the key's; `_` stands for it.
     pub fn opens(&self, namespace: &str) -> Result<&Name, ApiError> {
         if namespace == "_" || namespace == self.namespace.as_str() {
             return Ok(&self.namespace);
@@ -39,7 +39,8 @@ impl FromRequestParts<Gateway> for Identity {
         let header = parts.headers.get(AUTHORIZATION).and_then(|header| header.to_str().ok());
         let (user, secret) = header.and_then(credentials).ok_or(ApiError::Unauthorized)?;
         let key = gateway.store.key(&user)?;
-        // As much is done for a user that is not there.
+        // The same work is done for an unknown user, so that timing does not reveal which users
+        // exist.
         let known = key.as_ref().map_or([0; 32], |key| key.secret_sha256);
         let is_it = has_digest(secret.as_bytes(), &known);
         key.filter(|_| is_it)
@@ -48,7 +49,7 @@ impl FromRequestParts<Gateway> for Identity {
     }
 }
 
-/// Whether a secret that was shown has this SHA-256. The time it takes tells nothing of the right one.
+/// Whether a secret has this SHA-256. Takes constant time, so that timing reveals nothing of it.
 pub fn has_digest(shown: &[u8], sha256: &[u8; 32]) -> bool {
     let hash: [u8; 32] = Sha256::digest(shown).into();
     bool::from(hash.ct_eq(sha256))

@@ -10,25 +10,25 @@ use serde_json::{Map, Value, json};
 
 use super::actions::{find, on_disk};
 use super::auth::Identity;
-use super::extract::{Asked, Body, Place};
+use super::extract::{Body, PathParams, QueryParams};
 use super::reply::{Reply, with_status};
 use super::{Gateway, name};
 use crate::api::{Activation, ActivationId, ApiError};
 use crate::clock::now_ms;
-use crate::scheduler::{Admitted, Call};
-use crate::store::Accepted;
+use crate::scheduler::{Call, CallSlot};
+use crate::store::AcceptedCall;
 use crate::trace::Trace;
 
-/// So long a blocking call is waited for at most; then its id is told.
+/// Longest wait for a blocking call; after it the response is the activation's id.
 pub const MOST_WAITING: Duration = Duration::from_secs(60);
-/// Most bytes of what an action is called with.
+/// Most bytes of a call's arguments.
 pub const MOST_BODY_BYTES: usize = 1 << 20;
 const ID_HEADER: &str = "x-openwhisk-activation-id";
 
-/// How a call is waited for.
+/// The query parameters of a call.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wish {
+pub struct CallOptions {
     blocking: bool,
     result: bool,
     timeout: Option<u64>,
@@ -38,79 +38,80 @@ pub struct Wish {
 pub async fn call(
     identity: Identity,
     State(gateway): State<Gateway>,
-    Place((namespace, action)): Place<(String, String)>,
-    Asked(wish): Asked<Wish>,
+    PathParams((namespace, action)): PathParams<(String, String)>,
+    QueryParams(options): QueryParams<CallOptions>,
     headers: HeaderMap,
     Body(body): Body<MOST_BODY_BYTES>,
 ) -> Reply {
     let asked_ms = now_ms();
     let (namespace, action) = (identity.opens(&namespace)?, name(&action)?);
     let given = arguments(&body)?;
-    let place = gateway.caller.admit(namespace)?;
+    let slot = gateway.caller.admit(namespace)?;
     let action = find(&gateway, namespace, &action)?;
     let id = new_id()?;
     let args = action.parameters.merged(given);
-    let call = Call { id, args, asked_ms, action, trace: Trace::of(&headers) };
-    if !wish.blocking {
+    let call = Call { id, args, asked_ms, action, trace: Trace::from_headers(&headers) };
+    if !options.blocking {
         let Gateway { store, caller, .. } = gateway;
         on_disk(move || {
             store.accept(&accepted(&call))?;
-            drop(caller.call(call, place));
+            drop(caller.call(call, slot));
             Ok(())
         })
         .await?;
         return Ok(late(id));
     }
-    let time = wish.timeout.map_or(MOST_WAITING, Duration::from_millis).min(MOST_WAITING);
-    Ok(match outcome(&gateway, (call, place), time).await? {
-        Some(activation) => finished(&activation, wish.result),
+    let time = options.timeout.map_or(MOST_WAITING, Duration::from_millis).min(MOST_WAITING);
+    Ok(match outcome(&gateway, (call, slot), time).await? {
+        Some(activation) => finished(&activation, options.result),
         None => late(id),
     })
 }
 
-/// Makes a call, and waits for so long for what comes of it. Afterwards it goes on, and its record tells.
+/// Makes a call, and waits up to `time` for its activation. After that the call goes on, and its
+/// activation is in the store when it ends.
 pub async fn outcome(
     gateway: &Gateway,
-    (call, place): (Call, Admitted),
+    (call, slot): (Call, CallSlot),
     time: Duration,
 ) -> Result<Option<Activation>, ApiError> {
     let id = call.id;
-    match tokio::time::timeout(time, gateway.caller.call(call, place)).await {
+    match tokio::time::timeout(time, gateway.caller.call(call, slot)).await {
         Ok(Ok(activation)) => Ok(Some(activation)),
         Ok(Err(_)) => Err(ApiError::Internal(format!("activation '{id}' was lost"))),
         Err(_) => Ok(None),
     }
 }
 
-/// The answer to who has waited as long as anybody may.
+/// The response while a call goes on: its activation's id, to be read later.
 pub fn late(id: ActivationId) -> Response {
-    told(id, 202, &json!({ "activationId": id }))
+    respond(id, 202, &json!({ "activationId": id }))
 }
 
 fn finished(activation: &Activation, only_result: bool) -> Response {
     let status = activation.response.status.status();
     let id = activation.activation_id;
     match only_result {
-        true => told(id, status, &activation.response.result),
-        false => told(id, status, activation),
+        true => respond(id, status, &activation.response.result),
+        false => respond(id, status, activation),
     }
 }
 
-fn told(id: ActivationId, status: u16, value: &impl serde::Serialize) -> Response {
+fn respond(id: ActivationId, status: u16, value: &impl serde::Serialize) -> Response {
     let mut response = with_status(status, value);
-    name_activation(&mut response, id);
+    set_activation_id(&mut response, id);
     response
 }
 
-/// Has an answer tell which activation it comes of.
-pub fn name_activation(response: &mut Response, id: ActivationId) {
+/// Names the activation in a header of the response.
+pub fn set_activation_id(response: &mut Response, id: ActivationId) {
     if let Ok(id) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(ID_HEADER, id);
     }
 }
 
-fn accepted(call: &Call) -> Accepted {
-    Accepted {
+fn accepted(call: &Call) -> AcceptedCall {
+    AcceptedCall {
         id: call.id,
         namespace: call.action.namespace.clone(),
         name: call.action.name.clone(),
@@ -121,19 +122,19 @@ fn accepted(call: &Call) -> Accepted {
     }
 }
 
-/// What the caller gives: an object, or nothing.
+/// The arguments in a body: an object, or nothing.
 fn arguments(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     if body.is_empty() {
         return Ok(Map::new());
     }
     serde_json::from_slice(body)
-        .map_err(|wrong| ApiError::BadRequest(format!("the body is no JSON object: {wrong}")))
+        .map_err(|wrong| ApiError::BadRequest(format!("the body is not a JSON object: {wrong}")))
 }
 
-/// An id that no activation has.
+/// A new random id.
 pub fn new_id() -> Result<ActivationId, ApiError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|_| ApiError::Internal("the kernel gives no random numbers".to_owned()))?;
+        .map_err(|_| ApiError::Internal("the kernel returned no random numbers".to_owned()))?;
     Ok(ActivationId(u128::from_le_bytes(bytes)))
 }

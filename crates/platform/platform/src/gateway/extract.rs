@@ -1,4 +1,4 @@
-//! Parts of requests, refused in OpenWhisk's shape where they are wrong.
+//! Extractors for parts of requests, whose errors have OpenWhisk's shape.
 
 use std::error::Error;
 
@@ -11,35 +11,37 @@ use tower_http::timeout::TimeoutError;
 
 use crate::api::ApiError;
 
-/// What stands in the path.
+/// The parameters in the path.
 #[derive(Debug)]
-pub struct Place<T>(pub T);
+pub struct PathParams<T>(pub T);
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Place<T> {
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParams<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Place<T>, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<PathParams<T>, ApiError> {
         let found = Path::<T>::from_request_parts(parts, state).await;
-        let wrong = |reason: String| ApiError::BadRequest(format!("its path: {reason}"));
-        found.map(|Path(found)| Place(found)).map_err(|rejection| wrong(rejection.body_text()))
+        let wrong = |reason: String| ApiError::BadRequest(format!("invalid path: {reason}"));
+        found.map(|Path(found)| PathParams(found)).map_err(|rejection| wrong(rejection.body_text()))
     }
 }
 
-/// What stands behind the question mark.
+/// The parameters in the query.
 #[derive(Debug)]
-pub struct Asked<T>(pub T);
+pub struct QueryParams<T>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Asked<T>, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<QueryParams<T>, ApiError> {
         let found = Query::<T>::try_from_uri(&parts.uri);
-        let wrong = |reason: String| ApiError::BadRequest(format!("its query: {reason}"));
-        found.map(|Query(found)| Asked(found)).map_err(|rejection| wrong(rejection.body_text()))
+        let wrong = |reason: String| ApiError::BadRequest(format!("invalid query: {reason}"));
+        found
+            .map(|Query(found)| QueryParams(found))
+            .map_err(|rejection| wrong(rejection.body_text()))
     }
 }
 
-/// The body, which may have up to `MOST` bytes; more are not even read if the client says so first.
+/// The body, of up to `MOST` bytes. A longer one is not read if the client announces its length.
 #[derive(Debug)]
 pub struct Body<const MOST: usize>(pub Bytes);
 
@@ -54,13 +56,13 @@ impl<const MOST: usize, S: Send + Sync> FromRequest<S> for Body<MOST> {
             return Err(too_large());
         }
         let read = body::to_bytes(request.into_body(), MOST).await;
-        // It fails for one more reason: a client that has gone, who hears nothing of it.
+        // It also fails for a client that has gone away, which does not read the response.
         read.map(Body)
             .map_err(|error| if is_slow(&error) { ApiError::TooSlow } else { too_large() })
     }
 }
 
-/// Whether a body was waited for for too long.
+/// Whether reading the body timed out.
 fn is_slow(error: &(dyn Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
     causes.any(|cause| cause.is::<TimeoutError>())

@@ -1,17 +1,17 @@
 //! OpenWhisk's REST interface over HTTP.
 //!
 //! ```text
-//!  /metrics                                       figures, for Prometheus
-//!  /api/v1                                        what this is, and which runtimes it has
-//!  /api/v1/namespaces                             those that the key opens: one
+//!  /metrics                                       metrics for Prometheus
+//!  /api/v1                                        version and runtimes
+//!  /api/v1/namespaces                             the namespace of the key
 //!  /api/v1/namespaces/NS/actions[/NAME]           list, create, read, update, delete; POST calls
 //!  /api/v1/namespaces/NS/activations[/ID[/logs|/result]]
-//!  /api/v1/namespaces/NS/{packages,triggers,rules}  none
+//!  /api/v1/namespaces/NS/{packages,triggers,rules}  empty lists
 //!  /api/v1/web/NS/default/NAME[.EXT][/…]          calls a web action
 //! ```
-//! Invariants: nothing but `/api/v1` itself, figures and what web actions answer is told without a key; every error
-//! has OpenWhisk's shape, `{"error", "code"}`; a namespace that a key does not open looks the same whether it is there or not.
-//! The dashboard stands beside this, and is told without a key as figures are.
+//! Invariants: only `/api/v1` itself, metrics, the dashboard and responses of web actions are
+//! served without a key. Every error has OpenWhisk's shape, `{"error", "code"}`. A namespace that a
+//! key does not open looks the same whether it exists or not.
 
 mod actions;
 mod activations;
@@ -35,22 +35,22 @@ use crate::api::{ApiError, Limits, Name, Runtimes};
 use crate::scheduler::{Caller, MOST_CALLS};
 use crate::store::Store;
 use auth::Identity;
-use extract::Place;
+use extract::PathParams;
 use reply::{Reply, document};
 
-/// Where all of OpenWhisk's interface is.
+/// The path of OpenWhisk's interface.
 const PREFIX: &str = "/api/v1";
-/// What figures are told in.
+/// The media type of metrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What requests are answered from.
+/// What the gateway needs to answer requests.
 #[derive(Clone, Debug)]
 pub struct Gateway {
     /// What survives a restart.
     pub store: Arc<dyn Store>,
-    /// The runtimes that there are.
+    /// The available runtimes.
     pub runtimes: Arc<Runtimes>,
-    /// What makes calls.
+    /// Makes calls.
     pub caller: Arc<dyn Caller>,
 }
 
@@ -101,11 +101,11 @@ async fn about(State(gateway): State<Gateway>) -> Response {
     }))
 }
 
-/// Figures in the text format of OpenMetrics. They name namespaces and functions, and tell nothing of
-/// what is in calls; collectors have no key.
+/// Metrics in the text format of OpenMetrics. They need no key, as collectors have none: they name
+/// namespaces and functions, and contain nothing of calls' arguments or results.
 async fn metrics(State(gateway): State<Gateway>) -> Reply {
-    let told = tokio::task::spawn_blocking(move || gateway.caller.metrics()).await;
-    let text = told.map_err(|_| ApiError::Internal("nobody could look".to_owned()))?;
+    let text = tokio::task::spawn_blocking(move || gateway.caller.metrics()).await;
+    let text = text.map_err(|_| ApiError::Internal("collecting metrics failed".to_owned()))?;
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text).into_response())
 }
 
@@ -113,13 +113,13 @@ async fn namespaces(identity: Identity) -> Response {
     document(json!([identity.namespace]))
 }
 
-/// What there is none of, so that clients that list everything get on.
-async fn nothing(identity: Identity, Place(namespace): Place<String>) -> Reply {
+/// An empty list of what farfork does not have, for clients that list everything.
+async fn nothing(identity: Identity, PathParams(namespace): PathParams<String>) -> Reply {
     identity.opens(&namespace)?;
     Ok(document(json!([])))
 }
 
-async fn limits(identity: Identity, Place(namespace): Place<String>) -> Reply {
+async fn limits(identity: Identity, PathParams(namespace): PathParams<String>) -> Reply {
     identity.opens(&namespace)?;
     Ok(document(Limits::of_namespace(MOST_CALLS)))
 }

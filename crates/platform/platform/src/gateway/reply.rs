@@ -1,4 +1,4 @@
-//! Answers.
+//! Responses.
 
 use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::api::ApiError;
 use crate::store::StoreError;
 
-/// What most handlers come to.
+/// The result of most handlers.
 pub type Reply = Result<Response, ApiError>;
 
 /// A document with status 200.
@@ -31,7 +31,8 @@ pub fn with_status(status: u16, value: &impl Serialize) -> Response {
     response
 }
 
-/// A document that is made while it is sent. If that fails its end is missing, which whoever reads it sees.
+/// A document that is made while it is sent. If that fails its end is missing, so the client sees
+/// that it is incomplete.
 pub fn streamed(text: impl Stream<Item = Result<Bytes, ApiError>> + Send + 'static) -> Response {
     let mut response = Response::new(Body::from_stream(text));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -47,7 +48,7 @@ pub fn error(status: u16, words: &str) -> Response {
     coded(status, words, &code)
 }
 
-/// An error with a code by which somebody finds more.
+/// An error with this code, by which more is found in the log.
 pub fn coded(status: u16, words: &str, code: &str) -> Response {
     with_status(status, &json!({ "error": words, "code": code }))
 }
@@ -71,7 +72,7 @@ impl From<StoreError> for ApiError {
             ),
             other => {
                 tracing::error!(reason = %other, "the store failed");
-                ApiError::Internal("the store does not answer; see the platform's log".to_owned())
+                ApiError::Internal("the store failed; see the platform's log".to_owned())
             }
         }
     }

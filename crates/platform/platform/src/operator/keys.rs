@@ -7,39 +7,39 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::{Ask, OperatorError, Shown, Told};
+use super::{KeyInfo, KeyReply, KeyRequest, OperatorError};
 use crate::api::Name;
 use crate::clock::now_ms;
 use crate::store::{Key, Store};
 
-/// Does what is asked for.
-pub fn answer(store: &dyn Store, ask: &Ask) -> Result<Told, OperatorError> {
+/// Handles a request.
+pub fn handle(store: &dyn Store, ask: &KeyRequest) -> Result<KeyReply, OperatorError> {
     Ok(match ask {
-        Ask::Create(namespace) => {
-            let (user, secret) = new()?;
-            keep(store, namespace, &user, &secret)?;
-            Told::Made { user, secret }
+        KeyRequest::Create(namespace) => {
+            let (user, secret) = generate()?;
+            store_key(store, namespace, &user, &secret)?;
+            KeyReply::Made { user, secret }
         }
-        Ask::List(namespace) => {
+        KeyRequest::List(namespace) => {
             let mut keys = store.keys(namespace.as_ref())?;
             keys.sort_by(|a, b| (&a.namespace, a.created_ms).cmp(&(&b.namespace, b.created_ms)));
-            Told::Keys(keys.into_iter().map(shown).collect())
+            KeyReply::Keys(keys.into_iter().map(shown).collect())
         }
-        Ask::Revoke(namespace) => Told::Revoked(store.revoke(namespace)?),
+        KeyRequest::Revoke(namespace) => KeyReply::Revoked(store.revoke(namespace)?),
     })
 }
 
-fn shown(key: Key) -> Shown {
-    Shown { user: key.user, namespace: key.namespace, created_ms: key.created_ms }
+fn shown(key: Key) -> KeyInfo {
+    KeyInfo { user: key.user, namespace: key.namespace, created_ms: key.created_ms }
 }
 
 /// The public and the secret part of a new key.
-fn new() -> Result<(String, String), OperatorError> {
+fn generate() -> Result<(String, String), OperatorError> {
     Ok((random()?, random()? + &random()?))
 }
 
-/// Keeps what is needed to know a key again.
-fn keep(
+/// Stores a key, with only the digest of its secret.
+fn store_key(
     store: &dyn Store,
     namespace: &Name,
     user: &str,
@@ -50,12 +50,13 @@ fn keep(
     Ok(store.put_key(&Key { user, secret_sha256, namespace, created_ms })?)
 }
 
-/// Has a key of the namespace `guest` in the store and in a file for its owner alone.
-pub fn have_guest(store: &dyn Store, guest: &Name, path: &Path) -> Result<(), OperatorError> {
+/// Makes sure that the store has a key of the namespace `guest`, and a file for its owner alone
+/// holds it.
+pub fn ensure_guest_key(store: &dyn Store, guest: &Name, path: &Path) -> Result<(), OperatorError> {
     if opens(store, guest, path)? {
         return Ok(());
     }
-    let place = |source| OperatorError::Place { doing: "write", place: path.to_owned(), source };
+    let place = |source| OperatorError::Io { doing: "write", place: path.to_owned(), source };
     let mut file = fs::OpenOptions::new()
         .create(true)
         .write(true)
@@ -63,12 +64,12 @@ pub fn have_guest(store: &dyn Store, guest: &Name, path: &Path) -> Result<(), Op
         .mode(0o600)
         .open(path)
         .map_err(place)?;
-    let (user, secret) = new()?;
+    let (user, secret) = generate()?;
     writeln!(file, "{user}:{secret}").map_err(place)?;
-    keep(store, guest, &user, &secret)
+    store_key(store, guest, &user, &secret)
 }
 
-/// Whether the key in a file is one of a namespace's.
+/// Whether the key in a file opens a namespace.
 fn opens(store: &dyn Store, namespace: &Name, path: &Path) -> Result<bool, OperatorError> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let Some((user, secret)) = text.trim_end().split_once(':') else { return Ok(false) };
@@ -96,11 +97,11 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_has_one_key_that_only_its_owner_reads() {
+    fn the_guests_key_is_readable_by_its_owner_alone() {
         let directory = tempfile::tempdir().unwrap();
         let store = Embedded::open(&directory.path().join("db")).unwrap();
         let (guest, path) = (name("guest"), directory.path().join("guest.key"));
-        have_guest(&store, &guest, &path).unwrap();
+        ensure_guest_key(&store, &guest, &path).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let (user, secret) = text.trim_end().split_once(':').unwrap();
         assert_eq!((user.len(), secret.len()), (32, 64));
@@ -108,27 +109,27 @@ mod tests {
         let key = store.key(user).unwrap().unwrap();
         let expected: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
         assert_eq!((key.secret_sha256, key.namespace.as_str()), (expected, "guest"));
-        have_guest(&store, &guest, &path).unwrap();
+        ensure_guest_key(&store, &guest, &path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), text, "it stays");
         fs::remove_file(&path).unwrap();
-        have_guest(&store, &guest, &path).unwrap();
-        assert_eq!(store.keys(None).unwrap().len(), 2, "whoever lost it gets another");
-        // As a start leaves it that ended between the file and the store.
+        ensure_guest_key(&store, &guest, &path).unwrap();
+        assert_eq!(store.keys(None).unwrap().len(), 2, "a lost key is replaced");
+        // As a start leaves it that was killed between the file and the store.
         for dead in ["", "a:b\n", &text.replace(secret, user)] {
             fs::write(&path, dead).unwrap();
-            have_guest(&store, &guest, &path).unwrap();
+            ensure_guest_key(&store, &guest, &path).unwrap();
             assert!(opens(&store, &guest, &path).unwrap(), "{dead}");
         }
     }
 
     #[test]
-    fn keys_are_made_listed_and_revoked_by_namespace() {
+    fn keys_are_created_listed_and_revoked_by_namespace() {
         let directory = tempfile::tempdir().unwrap();
         let store = Embedded::open(&directory.path().join("db")).unwrap();
         let mut made = Vec::new();
         for namespace in ["b", "a", "b"] {
-            let Told::Made { user, secret } =
-                answer(&store, &Ask::Create(name(namespace))).unwrap()
+            let KeyReply::Made { user, secret } =
+                handle(&store, &KeyRequest::Create(name(namespace))).unwrap()
             else {
                 panic!("no key was made")
             };
@@ -137,15 +138,18 @@ mod tests {
         }
         made.sort();
         made.dedup();
-        assert_eq!(made.len(), 6, "no two are alike");
-        let list = |namespace: Option<&str>| match answer(&store, &Ask::List(namespace.map(name))) {
-            Ok(Told::Keys(keys)) => keys.iter().map(|key| key.namespace.to_string()).collect(),
+        assert_eq!(made.len(), 6, "all differ");
+        let list = |namespace: Option<&str>| match handle(
+            &store,
+            &KeyRequest::List(namespace.map(name)),
+        ) {
+            Ok(KeyReply::Keys(keys)) => keys.iter().map(|key| key.namespace.to_string()).collect(),
             other => vec![format!("{other:?}")],
         };
         assert_eq!(list(None), ["a", "b", "b"]);
         assert_eq!(list(Some("b")), ["b", "b"]);
-        let revoke = || answer(&store, &Ask::Revoke(name("b"))).unwrap();
-        assert_eq!((revoke(), revoke()), (Told::Revoked(2), Told::Revoked(0)));
+        let revoke = || handle(&store, &KeyRequest::Revoke(name("b"))).unwrap();
+        assert_eq!((revoke(), revoke()), (KeyReply::Revoked(2), KeyReply::Revoked(0)));
         assert_eq!(list(None), ["a"]);
     }
 }

@@ -1,11 +1,11 @@
-//! What only the operator does: keys of namespaces.
+//! Keys of namespaces, which only the operator manages.
 //!
 //! ```text
 //!  farfork keys ── DIR/operator.sock ──► the platform, if one serves this state ──► Store
 //!              └── DIR/store.redb ───────────────────────────── else ──────────────────┘
 //! ```
-//! Whoever may open the socket is the operator: it is its owner's alone. A database has one process that
-//! opens it, which is why a platform that runs is asked.
+//! The socket is accessible to its owner alone, so a process that can open it is the operator's.
+//! Only one process can open the database, which is why a running platform is asked.
 
 mod keys;
 mod socket;
@@ -17,26 +17,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::Name;
 use crate::store::StoreError;
-pub use keys::have_guest;
+pub use keys::ensure_guest_key;
 pub use socket::{Listener, ask};
 
-/// What is asked for.
+/// A request about keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ask {
-    /// A new key.
+pub enum KeyRequest {
+    /// Make a key.
     Create(Name),
-    /// The keys of a namespace, or all.
+    /// List the keys of a namespace, or all.
     List(Option<Name>),
-    /// That no key of a namespace opens anything any more. Its actions stay, as do its instances.
+    /// Revoke all keys of a namespace. Its actions and instances stay.
     Revoke(Name),
 }
 
-/// What is told.
+/// The reply to a [`KeyRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
-    /// The new key. Its secret is kept nowhere, and not told again.
+pub enum KeyReply {
+    /// The new key. Its secret is not stored, and never shown again.
     Made {
         /// The public part.
         user: String,
@@ -44,31 +44,31 @@ pub enum Told {
         secret: String,
     },
     /// Keys, without their secrets.
-    Keys(Vec<Shown>),
-    /// So many keys are no more.
+    Keys(Vec<KeyInfo>),
+    /// How many keys were revoked.
     Revoked(usize),
 }
 
 /// A key in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct KeyInfo {
     /// The public part.
     pub user: String,
-    /// Whose it is.
+    /// Its namespace.
     pub namespace: Name,
     /// When it was made, in milliseconds since 1970.
     pub created_ms: u64,
 }
 
-/// It is not done.
+/// A request about keys failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
-    /// No platform was ever there.
-    #[error("{} holds no platform's state; farfork serve makes it (--state DIR)", .0.display())]
-    Nothing(PathBuf),
+    /// The directory has no platform's state.
+    #[error("{} is not a platform's state directory; name the one of farfork serve by --state DIR", .0.display())]
+    NoState(PathBuf),
     /// A file or socket fails.
     #[error("cannot {doing} {}: {}", .place.display(), farfork_sys::words::of(.source))]
-    Place {
+    Io {
         /// What was being done.
         doing: &'static str,
         /// To what.
@@ -79,13 +79,13 @@ pub enum OperatorError {
     /// The store fails.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The kernel gives no random numbers.
-    #[error("cannot make a key: the kernel gives no random numbers")]
+    /// The kernel returned no random numbers.
+    #[error("cannot make a key: the kernel returned no random numbers")]
     Random,
-    /// The platform ends, or is another version.
-    #[error("the platform that listens at {} has not answered: try again when it has started or ended", .0.display())]
-    Silent(PathBuf),
-    /// The platform cannot.
+    /// The platform is starting or ending, or is of another version.
+    #[error("the platform at {} does not answer; try again when it has started or ended", .0.display())]
+    NoAnswer(PathBuf),
+    /// The platform failed to do it.
     #[error("{0}")]
     Failed(String),
 }

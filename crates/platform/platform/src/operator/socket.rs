@@ -1,4 +1,4 @@
-//! The operator's socket, and who asks there.
+//! The operator's socket: server and client.
 
 use std::fs;
 use std::io;
@@ -11,8 +11,8 @@ use axum::{Json, Router};
 use hyper::body::Bytes;
 use tokio::net::{UnixListener, UnixStream};
 
-use super::keys::answer;
-use super::{Ask, OperatorError, Told};
+use super::keys::handle;
+use super::{KeyReply, KeyRequest, OperatorError};
 use crate::http::Connection;
 use crate::store::{Embedded, Store};
 
@@ -27,12 +27,11 @@ fn path(state: &Path) -> PathBuf {
 }
 
 impl Listener {
-    /// Listens where the state lies, in the place of a platform that was there before. The caller's umask
-    /// leaves the socket to its owner, and no other platform has the state.
-    pub fn at(state: &Path) -> Result<Listener, OperatorError> {
+    /// Listens in the state directory, replacing the socket of an earlier platform. The caller's
+    /// umask limits the socket to its owner, and no other platform has the state.
+    pub fn bind(state: &Path) -> Result<Listener, OperatorError> {
         let path = path(state);
-        let place =
-            |source| OperatorError::Place { doing: "listen at", place: path.clone(), source };
+        let place = |source| OperatorError::Io { doing: "listen at", place: path.clone(), source };
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(place(error)),
             _ => {}
@@ -40,81 +39,84 @@ impl Listener {
         Ok(Listener { listener: UnixListener::bind(&path).map_err(place)? })
     }
 
-    /// Answers until the task ends.
+    /// Answers requests until the task ends.
     pub async fn serve(self, store: Arc<dyn Store>) -> io::Result<()> {
-        let router = Router::new().route("/", post(told)).with_state(store);
+        let router = Router::new().route("/", post(respond)).with_state(store);
         axum::serve(self.listener, router).await
     }
 }
 
-/// What was done, or why not, in words.
-type Outcome = Result<Told, String>;
+/// The reply, or an error message.
+type Outcome = Result<KeyReply, String>;
 
-async fn told(State(store): State<Arc<dyn Store>>, Json(ask): Json<Ask>) -> Json<Outcome> {
-    // It writes to disk, which is not to hold up calls.
-    let told = tokio::task::spawn_blocking(move || answer(&*store, &ask)).await;
-    Json(match told {
-        Ok(told) => told.map_err(|error| error.to_string()),
-        Err(_) => Err("the platform ends".to_owned()),
+async fn respond(
+    State(store): State<Arc<dyn Store>>,
+    Json(ask): Json<KeyRequest>,
+) -> Json<Outcome> {
+    // It writes to disk, which must not block calls.
+    let reply = tokio::task::spawn_blocking(move || handle(&*store, &ask)).await;
+    Json(match reply {
+        Ok(reply) => reply.map_err(|error| error.to_string()),
+        Err(_) => Err("the platform is shutting down".to_owned()),
     })
 }
 
-/// Asks the platform that serves `state`, or the state itself if none does.
-pub fn ask(state: &Path, ask: &Ask) -> Result<Told, OperatorError> {
+/// Sends a request to the platform that serves `state`, or handles it here if none does.
+pub fn ask(state: &Path, ask: &KeyRequest) -> Result<KeyReply, OperatorError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let place = |source| OperatorError::Place { doing: "reach", place: path(state), source };
+    let place = |source| OperatorError::Io { doing: "reach", place: path(state), source };
     match runtime.map_err(place)?.block_on(over_socket(state, ask))? {
-        Some(told) => told.map_err(OperatorError::Failed),
-        None => answer(&open(state)?, ask),
+        Some(reply) => reply.map_err(OperatorError::Failed),
+        None => handle(&open(state)?, ask),
     }
 }
 
 fn open(state: &Path) -> Result<Embedded, OperatorError> {
     let path = state.join("store.redb");
     if !path.exists() {
-        return Err(OperatorError::Nothing(state.to_owned()));
+        return Err(OperatorError::NoState(state.to_owned()));
     }
     Ok(Embedded::open(&path)?)
 }
 
-/// What a platform says; nothing if there is none.
-async fn over_socket(state: &Path, ask: &Ask) -> Result<Option<Outcome>, OperatorError> {
+/// The platform's reply; nothing if none runs.
+async fn over_socket(state: &Path, ask: &KeyRequest) -> Result<Option<Outcome>, OperatorError> {
     let path = path(state);
     let stream = match UnixStream::connect(&path).await {
         Ok(stream) => stream,
         Err(error) => match error.kind() {
-            // One that was killed leaves its socket.
+            // A killed platform leaves its socket.
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
-            _ => return Err(OperatorError::Place { doing: "reach", place: path, source: error }),
+            _ => return Err(OperatorError::Io { doing: "reach", place: path, source: error }),
         },
     };
-    let silent = || OperatorError::Silent(path.clone());
-    let mut connection = Connection::over(stream).await.map_err(|_| silent())?;
-    let body = serde_json::to_vec(ask).map_err(|_| silent())?;
-    let (_, body) = connection.post("/", Bytes::from(body)).await.map_err(|_| silent())?;
-    serde_json::from_slice(&body).map(Some).map_err(|_| silent())
+    let no_answer = || OperatorError::NoAnswer(path.clone());
+    let mut connection = Connection::handshake(stream).await.map_err(|_| no_answer())?;
+    let body = serde_json::to_vec(ask).map_err(|_| no_answer())?;
+    let (_, body) = connection.post("/", Bytes::from(body)).await.map_err(|_| no_answer())?;
+    serde_json::from_slice(&body).map(Some).map_err(|_| no_answer())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn make(state: &Path) -> Result<Told, OperatorError> {
-        ask(state, &Ask::Create("team".parse().unwrap()))
+    fn make(state: &Path) -> Result<KeyReply, OperatorError> {
+        ask(state, &KeyRequest::Create("team".parse().unwrap()))
     }
 
     #[test]
-    fn without_a_platform_the_state_is_asked() {
+    fn without_a_platform_the_state_is_used_directly() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path();
-        assert!(matches!(make(state), Err(OperatorError::Nothing(_))));
+        assert!(matches!(make(state), Err(OperatorError::NoState(_))));
         assert_eq!(fs::read_dir(state).unwrap().count(), 0, "nothing is made");
         drop(Embedded::open(&state.join("store.redb")).unwrap());
-        assert!(matches!(make(state), Ok(Told::Made { .. })));
+        assert!(matches!(make(state), Ok(KeyReply::Made { .. })));
     }
 
     #[test]
-    fn a_platform_that_runs_is_asked_and_one_that_was_killed_is_not() {
+    fn a_running_platform_is_asked_and_a_killed_one_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path();
         let store: Arc<dyn Store> = Arc::new(Embedded::open(&state.join("store.redb")).unwrap());
@@ -122,14 +124,17 @@ mod tests {
         let serving = Arc::clone(&store);
         let listener = {
             let _in_runtime = runtime.enter();
-            Listener::at(state).unwrap()
+            Listener::bind(state).unwrap()
         };
         runtime.spawn(listener.serve(serving));
-        let Ok(Told::Made { user, .. }) = make(state) else { panic!("no key") };
+        let Ok(KeyReply::Made { user, .. }) = make(state) else { panic!("no key") };
         assert!(store.key(&user).unwrap().is_some(), "the platform has it at once");
         drop(runtime);
-        assert!(matches!(make(state), Err(OperatorError::Store(_))), "somebody has the database");
+        assert!(
+            matches!(make(state), Err(OperatorError::Store(_))),
+            "another has the database open"
+        );
         drop(store);
-        assert!(path(state).exists() && matches!(make(state), Ok(Told::Made { .. })));
+        assert!(path(state).exists() && matches!(make(state), Ok(KeyReply::Made { .. })));
     }
 }

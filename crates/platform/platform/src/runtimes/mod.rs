@@ -1,13 +1,13 @@
-//! What serves functions of other kinds than Python.
+//! Servers of functions of other kinds than Python.
 //!
 //! ```text
 //!  base image ─► clone ─► action server ── /init ──► a function in Python
 //!                               └── /launch: confined, then execve ──► Node.js with action.js ── /init
 //!                                                                  └─► a blackbox's own program ── /init
 //! ```
-//! Every instance begins as a clone of the base image, whose server is the operator's. For other kinds it
-//! becomes another program, after it has given up all that a function is not to have: so what confines a
-//! function is the same for all, and nothing of a user's runs before.
+//! Every instance begins as a clone of the base image, whose server is the operator's. For other
+//! kinds it confines itself and then becomes another program. So the confinement is the same for
+//! all kinds, and no code of a user's runs before it.
 
 mod nodejs;
 
@@ -18,35 +18,35 @@ pub use nodejs::{NodeJs, NodeJsError};
 use crate::api::Action;
 use crate::confine;
 
-/// A program that serves an action.
+/// The program that serves an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// It.
+    /// Its path.
     pub program: PathBuf,
-    /// What it is told, beside its own name.
+    /// Its arguments, without its name.
     pub arguments: Vec<String>,
-    /// Where it begins.
+    /// Its working directory.
     pub folder: PathBuf,
 }
 
-/// There is no runtime of a kind.
+/// This machine lacks the runtime of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no runtime for {kind} on this machine")]
+#[error("no runtime for kind {kind} on this machine")]
 pub struct NoRuntime {
-    /// It.
+    /// The kind.
     pub kind: String,
 }
 
-/// The runtimes that are found on this machine, beside Python's.
+/// The runtimes found on this machine, beside Python's.
 #[derive(Clone, Debug, Default)]
-pub struct Others {
-    /// Node.js, if it is there.
+pub struct OtherRuntimes {
+    /// Node.js, if found.
     pub nodejs: Option<NodeJs>,
 }
 
-impl Others {
-    /// What serves an action, whose files are in `folder` if it has any; nothing if that is the server that
-    /// every instance begins with.
+impl OtherRuntimes {
+    /// The server of an action whose files are in `folder`, if it has any. `None` if it is Python's
+    /// server, with which every instance begins.
     pub fn server(
         &self,
         action: &Action,
@@ -56,7 +56,7 @@ impl Others {
         let none = || NoRuntime { kind: kind.clone() };
         match kind.split(':').next() {
             Some("python") => Ok(None),
-            // An action that was made with another version goes on with the one that is there.
+            // An action made with another version is served by the installed one.
             Some("nodejs") => {
                 let nodejs = self.nodejs.as_ref().ok_or_else(none)?;
                 Ok(Some(nodejs.server(action.limits.memory_mb)))
@@ -70,7 +70,7 @@ impl Others {
         }
     }
 
-    /// Files of the node's that functions need.
+    /// Files of the node that functions need.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.nodejs.iter().map(|nodejs| nodejs.program.clone()).collect()
     }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_server() {
-        let others = Others { nodejs: Some(NodeJs::made_up()) };
+        let others = OtherRuntimes { nodejs: Some(NodeJs::for_tests()) };
         let folder = Path::new("/state/code/a");
         assert_eq!(others.server(&action("python", "x"), Some(folder)), Ok(None));
         let blackbox = action("blackbox", "#!/bin/sh");
@@ -103,7 +103,7 @@ mod tests {
         let nodejs = others.server(&action("nodejs", "x"), None).unwrap().unwrap();
         assert!(nodejs.arguments.contains(&"--max-old-space-size=384".to_owned()), "{nodejs:?}");
         assert_eq!(nodejs.folder, Path::new("/"));
-        let told = Others::default().server(&action("nodejs", "x"), None).unwrap_err();
-        assert_eq!(told.to_string(), "there is no runtime for nodejs:20 on this machine");
+        let error = OtherRuntimes::default().server(&action("nodejs", "x"), None).unwrap_err();
+        assert_eq!(error.to_string(), "no runtime for kind nodejs:20 on this machine");
     }
 }

@@ -1,4 +1,4 @@
-//! Asks policies, and keeps a journal of what they decided.
+//! Asks the policies, and writes the decision journal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,66 +18,72 @@ use serde_json::Value;
 use super::decisions::Decisions;
 use crate::clock::now_ms;
 
-/// A journal that is longer begins anew; the one before it is kept.
+/// Beyond this size a new journal is begun; the previous one is kept.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Policies and their journal.
 #[derive(Debug)]
 pub struct Advisor {
-    /// Who is asked.
+    /// The policies.
     pub policies: Policies,
     settings: Settings,
     journal: Mutex<Option<JournalFile>>,
-    /// How often who was asked decided what.
-    pub counts: Family<OfDecision, Counter>,
-    /// What was decided, for those who look.
+    /// Counts of decisions.
+    pub counts: Family<DecisionLabels, Counter>,
+    /// Decisions for viewers.
     pub decisions: Decisions,
 }
 
-/// Decisions that are counted as one.
+/// Labels of the count of decisions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct OfDecision {
+pub struct DecisionLabels {
     policy: &'static str,
-    /// What was decided, in a word; nothing where that is a figure or a list.
+    /// The choice in a word; empty if it is a figure or a list.
     choice: String,
 }
 
-/// A journal in a file.
+/// The file of a decision journal.
 #[derive(Debug)]
 pub struct JournalFile {
     path: PathBuf,
     file: File,
-    /// What its whole lines have.
+    /// Bytes of its complete lines.
     bytes: u64,
-    /// Whether a part of a line may stand after them.
+    /// Whether a part of a line may follow them.
     is_torn: bool,
-    /// Lines that were not written since one was.
+    /// Lines lost since the last successful write.
     lost: u64,
 }
 
 impl JournalFile {
-    /// Goes on with the journal at `path`, or begins it.
+    /// Opens the journal at `path`, which is created if missing.
     pub fn open(path: &Path) -> io::Result<JournalFile> {
         let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
         let bytes = whole_lines(&mut file)?;
-        // What a full disk or the end of the machine has cut off is no decision, and would spoil the next.
+        // Cuts off a partial line of a full disk or a crash, which would spoil the next line.
         file.set_len(bytes)?;
         Ok(JournalFile { path: path.to_owned(), file, bytes, is_torn: false, lost: 0 })
     }
 
-    /// Writes a line if it can. What it cannot is counted, and told once.
-    fn keep(&mut self, settings: Settings, line: io::Result<Line>) {
+    /// Writes a line. Failures are counted, and logged once.
+    fn append(&mut self, settings: Settings, line: io::Result<Line>) {
         match line.and_then(|line| self.write(settings, &line)) {
             Ok(()) => {
                 let lost = std::mem::take(&mut self.lost);
                 if lost > 0 {
-                    tracing::warn!(lost, "the journal is written again; it lacks some decisions");
+                    tracing::warn!(
+                        lost,
+                        "the decision journal is written again; it lacks the lost decisions"
+                    );
                 }
             }
             Err(source) => {
                 if self.lost == 0 {
                     let reason = farfork_sys::words::of(&source);
-                    tracing::error!(reason, "the journal cannot be written; decisions are lost");
+                    tracing::error!(
+                        reason,
+                        "cannot write the decision journal; decisions are lost until this succeeds"
+                    );
                 }
                 self.lost += 1;
             }
@@ -88,7 +94,7 @@ impl JournalFile {
         if self.bytes >= MOST_BYTES {
             self.begin_anew()?;
         }
-        // What stands in a journal is decided again by the settings before it.
+        // Replay needs the settings before any decision.
         if self.bytes == 0 && !matches!(line, Line::Settings { .. }) {
             self.put(&Line::Settings { settings })?;
         }
@@ -97,7 +103,7 @@ impl JournalFile {
 
     fn begin_anew(&mut self) -> io::Result<()> {
         match fs::rename(&self.path, self.path.with_extension("old.jsonl")) {
-            // It was renamed before, and no other could be made.
+            // It was renamed already, when the new file could not be created.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             renamed => renamed?,
         }
@@ -112,7 +118,8 @@ impl JournalFile {
         if self.is_torn {
             self.file.set_len(self.bytes)?;
         }
-        // At once, so that a journal ends with a whole line whoever dies. A full disk takes a part of it.
+        // In one write, so that a killed process leaves complete lines. A full disk may take a part
+        // of it.
         self.is_torn = true;
         self.file.write_all(&text)?;
         self.is_torn = false;
@@ -121,7 +128,7 @@ impl JournalFile {
     }
 }
 
-/// The length of a file up to the end of its last whole line.
+/// The length of a file up to the end of its last complete line.
 fn whole_lines(file: &mut File) -> io::Result<u64> {
     let bytes = file.metadata()?.len();
     let mut last = [b'\n'];
@@ -137,7 +144,7 @@ fn whole_lines(file: &mut File) -> io::Result<u64> {
 }
 
 impl Advisor {
-    /// Policies by their settings, and a journal if decisions are to be kept.
+    /// Makes the policies of these settings; decisions go to the journal, if one is given.
     pub fn new(settings: Settings, mut journal: Option<JournalFile>) -> io::Result<Advisor> {
         if let Some(journal) = &mut journal {
             journal.write(settings, &Line::Settings { settings })?;
@@ -147,53 +154,53 @@ impl Advisor {
         Ok(Advisor { policies, settings, journal, counts, decisions })
     }
 
-    /// How much stays free for instances at work.
+    /// The policy of memory that stays free for busy instances.
     pub fn growth(&self) -> Growth {
         self.settings.growth
     }
 
-    /// For how long instances have nothing to do before they stand still.
+    /// How long instances are idle before they are frozen.
     pub fn freeze_after(&self) -> Duration {
         Duration::from_millis(self.settings.freeze.after_ms)
     }
 
-    /// Asks a policy about somebody.
-    pub fn ask<F: Facts>(&self, policy: &dyn Policy<F>, about: &str, facts: &F) -> F::Choice {
+    /// Decides by a policy, and records the decision.
+    pub fn decide<F: Facts>(&self, policy: &dyn Policy<F>, about: &str, facts: &F) -> F::Choice {
         let decision = policy.decide(facts);
-        self.decided(about, facts, &decision);
+        self.record(about, facts, &decision);
         decision.choice
     }
 
-    /// Counts and keeps what a policy has decided about somebody.
-    pub fn decided<F: Facts>(&self, about: &str, facts: &F, decision: &Decision<F::Choice>) {
-        self.counts.get_or_create(&OfDecision::of::<F>(&decision.choice)).inc();
+    /// Counts, publishes and journals a decision.
+    pub fn record<F: Facts>(&self, about: &str, facts: &F, decision: &Decision<F::Choice>) {
+        self.counts.get_or_create(&DecisionLabels::new::<F>(&decision.choice)).inc();
         let record = Record::new(now_ms(), about, facts, decision).map_err(io::Error::from);
         if let Ok(record) = &record {
-            self.decisions.tell(record);
+            self.decisions.publish(record);
         }
-        self.keep(record);
+        self.append(record);
     }
 
     /// Writes a record to the journal, if there is one.
-    fn keep(&self, record: io::Result<Record>) {
+    fn append(&self, record: io::Result<Record>) {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &mut *journal {
-            file.keep(self.settings, record.map(Line::Record));
+            file.append(self.settings, record.map(Line::Record));
         }
     }
 }
 
-impl OfDecision {
-    fn of<F: Facts>(choice: &F::Choice) -> OfDecision {
+impl DecisionLabels {
+    fn new<F: Facts>(choice: &F::Choice) -> DecisionLabels {
         let choice = match serde_json::to_value(choice) {
             Ok(Value::String(word)) => word,
             Ok(Value::Bool(is_so)) => if is_so { "yes" } else { "no" }.to_owned(),
             Ok(Value::Null) => "none".to_owned(),
-            // A choice with more to it, as which instances go.
+            // A choice with details, such as the instances to evict.
             Ok(Value::Object(with)) => with.keys().next().cloned().unwrap_or_default(),
             _ => String::new(),
         };
-        OfDecision { policy: F::QUESTION, choice }
+        DecisionLabels { policy: F::QUESTION, choice }
     }
 }
 
@@ -210,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_decided_can_be_decided_again() {
+    fn journalled_decisions_can_be_replayed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("decisions.jsonl");
         for _ in 0..2 {
@@ -218,7 +225,7 @@ mod tests {
             let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
             for (calls, expected) in [(1, Timing::NotYet), (16, Timing::Now)] {
                 let facts = CheckpointFacts { calls, ..CheckpointFacts::default() };
-                let choice = advisor.ask(&*advisor.policies.checkpoint, "guest/a", &facts);
+                let choice = advisor.decide(&*advisor.policies.checkpoint, "guest/a", &facts);
                 assert_eq!(choice, expected);
             }
         }
@@ -226,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_is_not_gone_on_with() {
+    fn a_partial_line_is_removed_at_the_next_start() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("decisions.jsonl");
         for cut_off in ["{\"sett", "{\"at_ms\":1,\"ab"] {
@@ -235,12 +242,12 @@ mod tests {
             fs::write(&path, text).unwrap();
             let journal = JournalFile::open(&path).unwrap();
             let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
-            advisor.ask(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+            advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
         }
         assert_eq!(replayed(&path), (2, 0));
     }
 
-    /// An advisor whose journal is at `path`; asked once.
+    /// An advisor with its journal at `path`, after one decision.
     fn asked(path: &Path) -> Advisor {
         let journal = JournalFile::open(path).unwrap();
         let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
@@ -249,29 +256,29 @@ mod tests {
     }
 
     fn ask(advisor: &Advisor) {
-        advisor.ask(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+        advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
     }
 
     fn lost(advisor: &Advisor) -> u64 {
         advisor.journal.lock().unwrap().as_ref().unwrap().lost
     }
 
-    /// Puts another file in the place of a journal's; that.
+    /// Replaces the journal's file; returns the old one.
     fn replace(advisor: &Advisor, file: File) -> File {
         let mut journal = advisor.journal.lock().unwrap();
         std::mem::replace(&mut journal.as_mut().unwrap().file, file)
     }
 
     #[test]
-    fn a_journal_goes_on_when_the_disk_takes_it_again() {
+    fn a_journal_continues_when_the_disk_accepts_writes_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("decisions.jsonl");
         let advisor = asked(&path);
-        // One that takes nothing.
+        // A file that cannot be written.
         let disk = replace(&advisor, File::open(&path).unwrap());
         (0..3).for_each(|_| ask(&advisor));
         assert_eq!(lost(&advisor), 3);
-        // It may have taken a part.
+        // The disk may have taken a part of a line.
         let mut torn = OpenOptions::new().append(true).open(&path).unwrap();
         torn.write_all(b"{\"at_ms\":1,\"ab").unwrap();
         replace(&advisor, disk);
@@ -280,12 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_could_not_begin_anew_does_later() {
+    fn a_failed_rotation_is_retried() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("decisions.jsonl");
         let advisor = asked(&path);
         advisor.journal.lock().unwrap().as_mut().unwrap().bytes = MOST_BYTES;
-        // The old one was moved away, and there was no room for a file.
+        // The old journal was renamed, and creating the new one failed.
         fs::rename(&path, directory.path().join("decisions.old.jsonl")).unwrap();
         fs::create_dir(&path).unwrap();
         ask(&advisor);
@@ -297,13 +304,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_journal_begins_anew_with_its_settings() {
+    fn a_new_journal_begins_with_the_settings() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("decisions.jsonl");
         let mut journal = JournalFile::open(&path).unwrap();
         journal.bytes = MOST_BYTES;
         let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
-        advisor.ask(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+        advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
         assert_eq!(replayed(&path), (1, 0));
         assert!(directory.path().join("decisions.old.jsonl").exists());
         let text = fs::read_to_string(&path).unwrap();

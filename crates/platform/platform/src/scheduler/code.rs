@@ -1,4 +1,4 @@
-//! What the first instance of a function loads, and as whom.
+//! The code that an instance without an image loads, and its user.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,34 +12,34 @@ use crate::runtimes::Server;
 /// The code of a function.
 #[derive(Debug)]
 pub struct Code {
-    /// The user that it runs as.
+    /// The user id that it runs as.
     pub user: u32,
-    /// It.
+    /// Its text or files.
     pub form: Form,
-    /// What serves it, if that is not the server that every instance begins with.
+    /// Its server, if that is not Python's.
     pub server: Option<Server>,
 }
 
-/// How code comes.
+/// The form of code.
 #[derive(Debug)]
 pub enum Form {
-    /// As a text.
+    /// A text.
     Text(String),
-    /// As the files of an archive, or a program, in a folder that its user can read.
+    /// A folder with the files of an archive, or a program, that its user can read.
     Folder(PathBuf),
 }
 
-/// There is no code.
+/// The code cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoCode {
-    /// The platform has none, for a reason that its log tells.
+    /// The platform cannot provide it, for this reason.
     Lost(String),
-    /// The action's owner has sent what is none.
+    /// What the action's owner has sent is invalid.
     Wrong(String),
 }
 
 impl Shared {
-    /// An action as it is now, and its code.
+    /// The current version of an action, and its code.
     pub async fn with_code(&self, action: &Action) -> Result<(Action, Arc<Code>), NoCode> {
         let (namespace, name) = (action.namespace.clone(), action.name.clone());
         let found = self.ask_store(move |store| {
@@ -73,21 +73,22 @@ impl Shared {
         let is_blackbox = action.exec.is_blackbox();
         let had = tokio::task::spawn_blocking(move || {
             let contents = if is_blackbox { Contents::Program } else { Contents::Archive };
-            folders.have(&name, user, contents(&code))
+            folders.ensure(&name, user, contents(&code))
         });
-        let had = had.await.map_err(|_| NoCode::Lost("the platform ends".to_owned()))?;
+        let had =
+            had.await.map_err(|_| NoCode::Lost("the platform is shutting down".to_owned()))?;
         had.map_err(|error| match error {
             FolderError::Archive(_) | FolderError::Program(_) => NoCode::Wrong(error.to_string()),
             error => NoCode::Lost(error.to_string()),
         })
     }
 
-    /// Removes the files of a version that there is no more.
+    /// Removes the files of a version that no longer exists.
     pub async fn remove_folder(&self, action: &Action) {
         let (folders, name) = (self.folders.clone(), image::name(action));
         let removed = tokio::task::spawn_blocking(move || folders.remove(&name)).await;
         if let Ok(Err(error)) = removed {
-            tracing::warn!(%error, "files of a function stay");
+            tracing::warn!(%error, "cannot remove the files of a function");
         }
     }
 }

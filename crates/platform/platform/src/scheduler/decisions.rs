@@ -1,10 +1,10 @@
-//! Decisions as they are made, for those who look.
+//! Decisions as they are made, for viewers.
 //!
 //! ```text
-//!  tell ─► the last ones of each question ─► whoever begins to look
-//!       └► a channel of bounded length ────► whoever looks, who loses the oldest if they are slow
+//!  publish ─► the last decisions of each question ─► new viewers
+//!          └► a channel of bounded length ─────────► viewers; slow ones lose the oldest
 //! ```
-//! Invariant: who begins to look hears of each decision once, from the past or as it comes.
+//! Invariant: a new viewer gets each decision once, as a past or an upcoming one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,49 +14,49 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-/// Decisions of each question that are kept. Of each, so that those made at every call do not take the
-/// place of all others.
+/// Decisions kept per question. Per question, so that those made at every call do not displace all
+/// others.
 const KEPT: usize = 16;
-/// Decisions that somebody who looks may be behind.
+/// Length of the channel.
 const BEHIND: usize = 256;
 
-/// A decision.
+/// A published decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Told {
+pub struct Published {
     /// Its number, from 0 when the platform began.
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Which function, user or node it is about.
+    /// The function, user or node that it is about.
     pub about: String,
-    /// What was asked.
+    /// The question's name.
     pub question: String,
-    /// What was decided.
+    /// The choice.
     pub choice: Value,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// What somebody looks at.
+/// A viewer's decisions.
 #[derive(Debug)]
-pub struct Watch {
+pub struct Subscription {
     /// The last decisions, the oldest first.
-    pub past: Vec<Arc<Told>>,
-    /// Those to come.
-    pub coming: broadcast::Receiver<Arc<Told>>,
+    pub past: Vec<Arc<Published>>,
+    /// New decisions.
+    pub upcoming: broadcast::Receiver<Arc<Published>>,
 }
 
-/// The last decisions.
+/// Publishes decisions, and keeps the last ones.
 #[derive(Debug)]
 pub struct Decisions {
     kept: Mutex<Kept>,
-    sender: broadcast::Sender<Arc<Told>>,
+    sender: broadcast::Sender<Arc<Published>>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
     next: u64,
-    last: BTreeMap<String, VecDeque<Arc<Told>>>,
+    last: BTreeMap<String, VecDeque<Arc<Published>>>,
 }
 
 impl Default for Decisions {
@@ -66,10 +66,10 @@ impl Default for Decisions {
 }
 
 impl Decisions {
-    /// A decision was made.
-    pub fn tell(&self, record: &Record) {
+    /// Publishes a decision.
+    pub fn publish(&self, record: &Record) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = Arc::new(Told {
+        let published = Arc::new(Published {
             number: kept.next,
             at_ms: record.at_ms,
             about: record.about.clone(),
@@ -82,19 +82,19 @@ impl Decisions {
         if last.len() == KEPT {
             last.pop_front();
         }
-        last.push_back(Arc::clone(&told));
-        // Still under the lock, so that nobody begins to look in between. Perhaps nobody looks.
-        let _ = self.sender.send(told);
+        last.push_back(Arc::clone(&published));
+        // Under the lock, so that no viewer subscribes in between. Fails if there is no viewer.
+        let _ = self.sender.send(published);
     }
 
-    /// Begins to look.
-    pub fn watch(&self) -> Watch {
+    /// Subscribes a viewer.
+    pub fn subscribe(&self) -> Subscription {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut past: Vec<_> = kept.last.values().flatten().cloned().collect();
-        let coming = self.sender.subscribe();
+        let upcoming = self.sender.subscribe();
         drop(kept);
-        past.sort_unstable_by_key(|told| told.number);
-        Watch { past, coming }
+        past.sort_unstable_by_key(|decision| decision.number);
+        Subscription { past, upcoming }
     }
 }
 
@@ -115,28 +115,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rare_stays_beside_what_is_frequent() {
+    fn rare_decisions_stay_beside_frequent_ones() {
         let decisions = Decisions::default();
-        decisions.tell(&record("checkpoint", "rare"));
-        (0..100).for_each(|number| decisions.tell(&record("keep-alive", &number.to_string())));
-        let past = decisions.watch().past;
+        decisions.publish(&record("checkpoint", "rare"));
+        (0..100).for_each(|number| decisions.publish(&record("keep-alive", &number.to_string())));
+        let past = decisions.subscribe().past;
         assert_eq!(past.len(), 1 + KEPT);
         assert_eq!((past[0].why.as_str(), past[1].why.as_str()), ("rare", "84"));
         assert!(past.windows(2).all(|two| two[0].number < two[1].number));
     }
 
     #[test]
-    fn each_is_heard_once_and_who_is_slow_hears_how_many_are_lost() {
+    fn each_decision_arrives_once_and_lost_ones_are_counted() {
         let decisions = Decisions::default();
-        decisions.tell(&record("checkpoint", "before"));
-        let Watch { past, mut coming } = decisions.watch();
+        decisions.publish(&record("checkpoint", "before"));
+        let Subscription { past, mut upcoming } = decisions.subscribe();
         assert_eq!(past.len(), 1);
-        assert_eq!(coming.try_recv(), Err(TryRecvError::Empty));
-        decisions.tell(&record("checkpoint", "after"));
-        assert_eq!(coming.try_recv().unwrap().why, "after");
+        assert_eq!(upcoming.try_recv(), Err(TryRecvError::Empty));
+        decisions.publish(&record("checkpoint", "after"));
+        assert_eq!(upcoming.try_recv().unwrap().why, "after");
         let many = BEHIND as u64 + 44;
-        (0..many).for_each(|_| decisions.tell(&record("checkpoint", "much")));
-        assert_eq!(coming.try_recv(), Err(TryRecvError::Lagged(44)));
-        assert_eq!(coming.try_recv().unwrap().number, 2 + 44);
+        (0..many).for_each(|_| decisions.publish(&record("checkpoint", "much")));
+        assert_eq!(upcoming.try_recv(), Err(TryRecvError::Lagged(44)));
+        assert_eq!(upcoming.try_recv().unwrap().number, 2 + 44);
     }
 }

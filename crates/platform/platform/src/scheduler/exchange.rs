@@ -1,4 +1,4 @@
-//! Asking an instance something: over its connection, as long as it lives and time is left.
+//! Requests to an instance over its connection, until it exits or the deadline has passed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use hyper::body::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::call_error::CallError;
 use super::instance::End;
 use super::logs::{Lines, Logs};
 use super::nodes::{Connect, Paused};
-use super::trouble::Trouble;
-use crate::http::{Connection, Silence};
+use crate::http::{Connection, HttpError};
 
-/// How often it is looked whether an instance that pauses at its deadline does so still.
+/// Period of the check whether an instance that was paused at its deadline still is.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// When time is over for an instance; that for which it pauses does not count.
+/// A deadline that is extended by the time for which the instance is paused.
 pub struct Deadline {
     at: Instant,
     paused: Paused,
@@ -24,13 +24,13 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// So long from now.
+    /// A deadline this long from now.
     pub fn after(limit: Duration, paused: &Paused) -> Deadline {
         let (paused, paused_before) = (Arc::clone(paused), paused());
         Deadline { at: Instant::now() + limit, paused, paused_before }
     }
 
-    /// Waits for it.
+    /// Waits until it has passed.
     async fn passed(&self) {
         let mut at = self.at;
         loop {
@@ -39,48 +39,49 @@ impl Deadline {
             if later <= at {
                 return;
             }
-            // It may pause while this is looked at.
+            // It may be paused again meanwhile.
             at = later.max(at + LOOK_AGAIN);
         }
     }
 }
 
-/// What comes of work with an instance, while its lines are read, until it ends or time is over.
-pub async fn watched<T>(
-    work: impl Future<Output = Result<T, Silence>>,
+/// Runs work with an instance while its output is read, until the instance exits or the deadline
+/// has passed.
+pub async fn until_deadline<T>(
+    work: impl Future<Output = Result<T, HttpError>>,
     deadline: &Deadline,
     end: &mut watch::Receiver<Option<End>>,
     logs: &mut Logs,
     lines: &mut Lines,
-) -> Result<T, Trouble> {
+) -> Result<T, CallError> {
     let work = async {
         tokio::select! {
-            // An answer that is there counts, whatever became of the instance.
+            // A complete answer counts even if the instance has exited meanwhile.
             biased;
             answer = work => Ok(answer?),
-            // Nobody else changes it; a sender that is gone has said all.
-            _ = end.wait_for(Option::is_some) => Err(Trouble::Gone),
-            () = deadline.passed() => Err(Trouble::Late),
+            // A dropped sender means that it has exited, too.
+            _ = end.wait_for(Option::is_some) => Err(CallError::Exited),
+            () = deadline.passed() => Err(CallError::TimedOut),
         }
     };
     logs.during(work, lines).await
 }
 
-/// Posts a document, on a new connection if there is none or the server has ended it meanwhile.
+/// Posts a document, on a new connection if there is none or the server has closed it.
 pub async fn exchange(
     connect: &Connect,
     connection: &mut Option<Connection>,
     path: &str,
     body: Bytes,
-) -> Result<(u16, Bytes), Silence> {
+) -> Result<(u16, Bytes), HttpError> {
     if let Some(open) = connection {
         match open.post(path, body.clone()).await {
-            Err(Silence::NotSent) => *connection = None,
+            Err(HttpError::NotSent) => *connection = None,
             other => return other,
         }
     }
-    let stream = connect().await.map_err(|_| Silence::NotSent)?;
-    let made = Connection::over(stream).await?;
+    let stream = connect().await.map_err(|_| HttpError::NotSent)?;
+    let made = Connection::handshake(stream).await?;
     connection.insert(made).post(path, body).await
 }
 
@@ -91,14 +92,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_an_instance_pauses_is_not_its_time() {
+    async fn paused_time_extends_the_deadline() {
         let paused = Arc::new(Mutex::new(Duration::from_secs(7)));
-        let told = Arc::clone(&paused);
-        let told: Paused = Arc::new(move || *told.lock().unwrap());
+        let shared = Arc::clone(&paused);
+        let paused_time: Paused = Arc::new(move || *shared.lock().unwrap());
         let begun = Instant::now();
-        let deadline = Deadline::after(Duration::from_secs(2), &told);
+        let deadline = Deadline::after(Duration::from_secs(2), &paused_time);
         deadline.passed().await;
-        assert_eq!(begun.elapsed(), Duration::from_secs(2), "it paused before that");
+        assert_eq!(begun.elapsed(), Duration::from_secs(2), "earlier pauses do not count");
         *paused.lock().unwrap() += Duration::from_secs(3);
         deadline.passed().await;
         assert_eq!(begun.elapsed(), Duration::from_secs(5));

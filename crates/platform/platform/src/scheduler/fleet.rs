@@ -1,4 +1,4 @@
-//! All instances, as those see them who need room.
+//! All instances, and what can be evicted for others.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,41 +11,41 @@ use tokio::time::Instant;
 
 use crate::api::Name;
 
-/// After so long the kernel has taken back, and the platform has seen, what an instance held that has
-/// ended or has come to have nothing to do.
+/// After this long the kernel has certainly freed, and the platform has measured, what an instance
+/// held that ended or became idle.
 const SETTLED: Duration = Duration::from_secs(3);
-/// Mostly the kernel has taken it back, and the platform has seen it, after so long: until then what has ended
-/// held is neither free nor anything that others would have to make room for.
+/// After this long that is mostly so. Until then memory of ended instances is not free, but nothing
+/// else needs to be evicted for it either.
 const LEAVING: Duration = Duration::from_millis(200);
 
 /// All instances.
 #[derive(Debug, Default)]
 pub struct Fleet {
     state: Mutex<State>,
-    /// Rung when an instance has ended or has nothing to do.
+    /// Notified when an instance has ended or become idle.
     pub room: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<u64, Entry>,
-    /// When an instance of a node has ended last, or has come to have nothing to do.
+    /// When an instance of a node last ended or became idle.
     freed: BTreeMap<String, Instant>,
-    /// What is ending that is no instance, by node and number.
+    /// Bytes of ghosts that are ending, by node and number.
     leaving: BTreeMap<(String, u64), u64>,
-    /// What has ended of late: its node, its bytes, and when.
+    /// What has ended recently: node, bytes and time.
     left: Vec<(String, u64, Instant)>,
     next: u64,
 }
 
-/// What an instance does.
+/// What an instance is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// Something.
+    /// It serves a call.
     Busy,
-    /// Nothing; with it, calls of its function in the last hour for each of its idle instances.
+    /// It is idle; with its share of its function's calls in the last hour.
     Idle { calls_per_hour: u64 },
-    /// Nothing, and since then it is to end.
+    /// It is idle, and was asked at this time to end.
     Ending(Instant),
 }
 
@@ -53,7 +53,7 @@ struct Entry {
     function: (Name, Name),
     node: String,
     bytes: u64,
-    /// What it was last known to hold, in bytes.
+    /// Bytes that it was last seen to hold.
     held_bytes: Option<u64>,
     start_us: u64,
     work: Work,
@@ -68,7 +68,7 @@ impl fmt::Debug for Entry {
 }
 
 impl Work {
-    /// Whether it has something to do. What is told to end and does not is as good as at work.
+    /// Whether it is busy. An instance that was asked to end and has not counts as busy.
     fn is_busy(self) -> bool {
         match self {
             Work::Busy => true,
@@ -79,7 +79,7 @@ impl Work {
 }
 
 impl State {
-    /// What is told to end, or has ended of late: bytes that are not free yet.
+    /// Bytes that are not free yet, of what is ending or has ended recently.
     fn leaving_bytes(&self, node: &str) -> u64 {
         let is_late = |since: &Instant| since.elapsed() < LEAVING;
         let left = self.left.iter().filter(|(of, _, since)| of == node && is_late(since));
@@ -92,7 +92,7 @@ impl State {
         left.chain(others).copied().chain(ending).sum()
     }
 
-    /// Something has ended.
+    /// Notes that something has ended or become idle.
     fn freed(&mut self, node: &str, bytes: u64) {
         let now = Instant::now();
         self.freed.insert(node.to_owned(), now);
@@ -103,59 +103,59 @@ impl State {
     }
 }
 
-/// An instance that is added.
+/// An instance to be added.
 #[derive(Debug)]
-pub struct Newcomer<'a> {
+pub struct NewInstance<'a> {
     /// Its name.
     pub id: u64,
     /// The namespace and name of its action.
     pub function: (Name, Name),
     /// The node that it is on.
     pub node: &'a str,
-    /// What it is expected to take of the node's memory.
+    /// Bytes that it is expected to take of the node's memory.
     pub bytes: u64,
     /// Microseconds that starting it took.
     pub start_us: u64,
 }
 
-/// What is on a node, as those see it who need room.
+/// What is on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Neighbours {
-    /// What has nothing to do.
+pub struct Occupancy {
+    /// What is idle and can be evicted.
     pub idle: Vec<Idle>,
-    /// How many instances have something to do.
+    /// Number of busy instances.
     pub busy: u64,
-    /// What those take that were told to end, as far as the kernel may still count it, in bytes.
+    /// Bytes of what is ending, as far as the kernel may still count them.
     pub leaving_bytes: u64,
-    /// Whether more may be free in a moment, as [`AdmissionFacts::is_settling`] has it.
+    /// Whether more may be free in a moment; see [`AdmissionFacts::is_settling`].
     ///
     /// [`AdmissionFacts::is_settling`]: farfork_policy::admission::AdmissionFacts::is_settling
     pub is_settling: bool,
 }
 
-/// An instance, as those see it who count.
+/// An instance, as metrics count it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resident {
+pub struct InstanceInfo {
     /// Its name.
     pub id: u64,
     /// The namespace and name of its action.
     pub function: (Name, Name),
     /// The node that it is on.
     pub node: String,
-    /// Whether it has nothing to do.
+    /// Whether it is idle.
     pub is_idle: bool,
 }
 
-/// An instance's place among all, given up when this is dropped.
+/// An instance's entry in the fleet, removed when this is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct FleetSlot {
     fleet: Arc<Fleet>,
     id: u64,
     /// The node that it is on.
     pub node: String,
 }
 
-/// What ends that is no instance.
+/// Ghosts that are ending.
 #[derive(Debug)]
 pub struct Leaving {
     fleet: Arc<Fleet>,
@@ -168,15 +168,15 @@ impl Fleet {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an instance, which has something to do.
+    /// Adds an instance, which is busy at first.
     pub fn add(
         self: &Arc<Fleet>,
-        newcomer: Newcomer<'_>,
+        new: NewInstance<'_>,
         evict: impl Fn() + Send + 'static,
-    ) -> Place {
-        let Newcomer { id, function, node, bytes, start_us } = newcomer;
+    ) -> FleetSlot {
+        let NewInstance { id, function, node, bytes, start_us } = new;
         let (node, evict) = (node.to_owned(), Box::new(evict));
-        let place = Place { fleet: Arc::clone(self), id, node: node.clone() };
+        let place = FleetSlot { fleet: Arc::clone(self), id, node: node.clone() };
         let (held_bytes, work) = (None, Work::Busy);
         let entry = Entry { function, node, bytes, held_bytes, start_us, work, evict };
         self.state().entries.insert(id, entry);
@@ -184,18 +184,18 @@ impl Fleet {
     }
 
     /// All instances that have started.
-    pub fn residents(&self) -> Vec<Resident> {
-        let resident = |(id, entry): (&u64, &Entry)| Resident {
+    pub fn instances(&self) -> Vec<InstanceInfo> {
+        let instance = |(id, entry): (&u64, &Entry)| InstanceInfo {
             id: *id,
             function: entry.function.clone(),
             node: entry.node.clone(),
             is_idle: entry.work != Work::Busy,
         };
-        self.state().entries.iter().map(resident).collect()
+        self.state().entries.iter().map(instance).collect()
     }
 
     /// The instances of a node.
-    pub fn on(&self, node: &str) -> Neighbours {
+    pub fn on(&self, node: &str) -> Occupancy {
         let state = self.state();
         let leaving_bytes = state.leaving_bytes(node);
         let here = || state.entries.iter().filter(|(_, entry)| entry.node == node);
@@ -211,11 +211,11 @@ impl Fleet {
         let busy = here().filter(|(_, entry)| entry.work.is_busy()).count() as u64;
         let has_freed = state.freed.get(node).is_some_and(|freed| freed.elapsed() < SETTLED);
         let is_settling = has_freed || leaving_bytes > 0;
-        Neighbours { idle: idle.collect(), busy, leaving_bytes, is_settling }
+        Occupancy { idle: idle.collect(), busy, leaving_bytes, is_settling }
     }
 
-    /// Has the functions of these instances end them, if they still have nothing to do. Names of what is
-    /// no instance are nothing to this.
+    /// Asks the functions of these instances to end them if they are still idle. Ignores names that
+    /// are not instances.
     pub fn evict(&self, ids: &[String]) {
         let mut state = self.state();
         for id in ids {
@@ -229,8 +229,8 @@ impl Fleet {
         }
     }
 
-    /// Something else than an instance is told to end, and has ended when this is dropped.
-    pub fn leaves(self: &Arc<Self>, node: &str, bytes: u64) -> Leaving {
+    /// Counts ghosts as ending, until the returned value is dropped.
+    pub fn leaving(self: &Arc<Self>, node: &str, bytes: u64) -> Leaving {
         let mut state = self.state();
         state.next += 1;
         let key = (node.to_owned(), state.next);
@@ -249,8 +249,8 @@ impl Drop for Leaving {
     }
 }
 
-impl Place {
-    /// It has nothing to do, or has something again; what it takes, as far as that is known.
+impl FleetSlot {
+    /// Marks the instance idle or busy, with the bytes that it holds if known.
     pub fn set_idle(&self, calls_per_hour: Option<u64>, bytes: Option<u64>) {
         let mut state = self.fleet.state();
         let work =
@@ -268,7 +268,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for FleetSlot {
     fn drop(&mut self) {
         let mut state = self.fleet.state();
         let entry = state.entries.remove(&self.id);
@@ -284,7 +284,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test(start_paused = true)]
-    async fn only_those_that_have_nothing_to_do_make_room() {
+    async fn only_idle_instances_can_be_evicted() {
         let fleet = Arc::new(Fleet::default());
         let evicted = Arc::new(AtomicU32::new(0));
         let place = |id: u64, node: &str| {
@@ -293,25 +293,25 @@ mod tests {
                 evicted.fetch_add(1 << (8 * (id - 1)), Ordering::Relaxed);
             };
             let function = ["guest", "a"].map(|name| name.parse().unwrap()).into();
-            fleet.add(Newcomer { id, function, node, bytes: 100, start_us: 7 }, evict)
+            fleet.add(NewInstance { id, function, node, bytes: 100, start_us: 7 }, evict)
         };
         let (first, second, other) = (place(1, "a"), place(2, "a"), place(3, "b"));
-        let busy = |busy, is_settling| Neighbours { busy, is_settling, ..Neighbours::default() };
+        let busy = |busy, is_settling| Occupancy { busy, is_settling, ..Occupancy::default() };
         assert_eq!(fleet.on("a"), busy(2, false));
         first.set_idle(Some(9), Some(50));
         let idle = Idle { id: "1".to_owned(), bytes: 50, saves_us: 7, uses_per_hour: 9 };
-        assert_eq!(fleet.on("a"), Neighbours { idle: vec![idle], ..busy(1, true) });
+        assert_eq!(fleet.on("a"), Occupancy { idle: vec![idle], ..busy(1, true) });
         assert_eq!(fleet.on("b"), busy(1, false));
-        let idle = fleet.residents().into_iter().filter(|resident| resident.is_idle);
+        let idle = fleet.instances().into_iter().filter(|instance| instance.is_idle);
         assert_eq!(
-            idle.map(|resident| (resident.id, resident.node)).collect::<Vec<_>>(),
+            idle.map(|instance| (instance.id, instance.node)).collect::<Vec<_>>(),
             [(1, "a".to_owned())]
         );
         first.set_idle(None, None);
         assert_eq!(fleet.on("a"), busy(2, true));
         fleet.evict(&["2".to_owned(), "99".to_owned(), "x".to_owned()]);
         assert_eq!(evicted.load(Ordering::Relaxed), 1 << 8);
-        assert_eq!(fleet.on("a"), busy(2, true), "it has something to do");
+        assert_eq!(fleet.on("a"), busy(2, true), "it is busy");
         drop(second);
         fleet.evict(&["2".to_owned()]);
         assert_eq!((fleet.on("a").busy, evicted.load(Ordering::Relaxed)), (1, 1 << 8));
@@ -320,11 +320,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_told_to_end_is_leaving_for_a_moment() {
+    async fn what_is_asked_to_end_counts_as_leaving_for_a_moment() {
         let fleet = Arc::new(Fleet::default());
         let place = |id: u64| {
             let function = ["guest", "a"].map(|name| name.parse().unwrap()).into();
-            let place = Newcomer { id, function, node: "a", bytes: 100, start_us: 7 };
+            let place = NewInstance { id, function, node: "a", bytes: 100, start_us: 7 };
             let place = fleet.add(place, || ());
             place.set_idle(Some(1), Some(30));
             place
@@ -336,22 +336,26 @@ mod tests {
         let left: Vec<String> = fleet.on("a").idle.into_iter().map(|idle| idle.id).collect();
         assert_eq!((leaving(), left), (30, vec!["2".to_owned(), "3".to_owned()]));
         drop(first);
-        let (ghost, other) = (fleet.leaves("a", 5), fleet.leaves("b", 1000));
+        let (ghost, other) = (fleet.leaving("a", 5), fleet.leaving("b", 1000));
         assert_eq!((leaving(), fleet.on("b").is_settling), (35, true));
         tokio::time::advance(LEAVING).await;
-        assert_eq!((leaving(), fleet.on("b").leaving_bytes), (5, 1000), "they take their time");
+        assert_eq!(
+            (leaving(), fleet.on("b").leaving_bytes),
+            (5, 1000),
+            "ghosts leave until they have ended"
+        );
         drop((ghost, other));
-        assert_eq!(leaving(), 5, "it is counted yet");
+        assert_eq!(leaving(), 5, "it is still counted");
         tokio::time::advance(LEAVING).await;
         assert_eq!((leaving(), fleet.on("b").is_settling), (0, true));
         tokio::time::advance(SETTLED).await;
-        assert_eq!(fleet.on("b"), Neighbours::default());
+        assert_eq!(fleet.on("b"), Occupancy::default());
         fleet.evict(&["2".to_owned(), "3".to_owned()]);
         second.set_idle(None, None);
         assert_eq!((leaving(), fleet.on("a").busy), (30, 1), "a call came first");
         tokio::time::advance(LEAVING).await;
         assert_eq!((leaving(), fleet.on("a").busy), (0, 2), "it does not end");
         drop((second, third));
-        assert_eq!(leaving(), 60, "what it held at work, too");
+        assert_eq!(leaving(), 60, "including what it held while busy");
     }
 }

@@ -1,12 +1,12 @@
-//! One version of one action: its queue, its instances, its image. One task owns all of it; whatever
-//! takes time is done elsewhere and comes back as a message.
+//! One version of one action: its queue, its instances, its image. One task owns all of it. Slow
+//! work is done in other tasks, whose results come back as messages.
 //!
 //! ```text
-//!              ┌────────────── a call is there ───────────────┐
-//!  starting ──►idle ──► frozen after a while ─────► busy ─────┤ answered well ──► idle
-//!              │ too long, or room is needed         │        └ else ──► gone
+//!              ┌──────────────── a call waits ────────────────┐
+//!  starting ──►idle ──► frozen after a while ─────► busy ─────┤ succeeded ──► idle
+//!              │ window over, or evicted             │        └ failed ──► ended
 //!              ▼                                     ▼ enough calls, no image yet
-//!             gone                              checkpointing ──► idle
+//!            ended                              checkpointing ──► idle
 //! ```
 
 mod imaging;
@@ -25,71 +25,71 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::code::Code;
-use super::instance::{Instance, Spent};
-use super::metrics::{Counted, Way};
+use super::counter::CountGuard;
+use super::image_usage::ImageSlot;
+use super::instance::{CallTimes, Instance};
+use super::metrics::{CallPhases, FunctionCounters};
 use super::nodes::{NodesError, Usage};
 use super::platform::Shared;
 use super::running::Run;
-use super::shelf::Slot;
-use super::tally::Tallied;
-use super::{Admitted, Call, image, snapshot};
+use super::{Call, CallSlot, image, snapshot};
 use crate::api::{Action, Activation};
 use resting::Idle;
 
-/// An instance's memory, a guess until one was looked at.
+/// An instance's memory, until one was measured.
 const GUESSED_BYTES: u64 = 16 << 20;
-/// What a start without an image takes, a guess until there was one.
+/// Duration of a start without an image, until one was measured.
 const GUESSED_COLD_US: u64 = 300_000;
-/// Times that a call is handed to an instance that does not take it.
+/// How often a call is dispatched before it is given up.
 const MOST_TRIES: u32 = 3;
-/// So many clones of an image may not start, one after the other, before it is given up.
+/// After this many failed starts of clones in a row an image is given up.
 const MOST_FAILED_CLONES: u32 = 2;
-/// Calls that are remembered to tell how often there are any.
+/// Calls remembered to compute calls per hour.
 const REMEMBERED_CALLS: usize = 1024;
 const HOUR: Duration = Duration::from_secs(3600);
-/// For so long a call waits for a node that answers.
+/// How long a call waits for a node that answers.
 const NO_NODE: Duration = Duration::from_secs(10);
-/// How soon is looked again whether there is room.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Period of retries while no node has room.
+const RETRY: Duration = Duration::from_millis(100);
 
-/// A call that waits.
+/// A call that waits for an instance.
 #[derive(Debug)]
-pub struct Waiting {
-    /// It.
+pub struct QueuedCall {
+    /// The call.
     pub call: Call,
-    /// Who is told what comes of it; nobody if the caller has gone.
+    /// Receives the activation; closed if the caller has gone away.
     pub answer: oneshot::Sender<Activation>,
-    /// Its place among the calls of its namespace.
-    pub place: Admitted,
-    /// How often it was handed to an instance that did not take it, or found none.
+    /// Its slot among the concurrent calls of its namespace.
+    pub slot: CallSlot,
+    /// How often it was dispatched without success.
     pub tries: u32,
-    /// Since when it waits here.
+    /// When it was queued.
     pub since: Instant,
 }
 
-/// What a function is told by others.
+/// What the platform sends to a function.
 #[derive(Debug)]
-pub enum Told {
-    /// It is called.
-    Called(Box<Waiting>),
-    /// There is no such version any more. It makes the calls that it was told of, and ends.
-    Gone,
+pub enum Command {
+    /// Make a call.
+    Call(Box<QueuedCall>),
+    /// This version no longer exists: make the calls received so far, and end.
+    Retire,
 }
 
-/// What comes of what a function has begun.
+/// Results of a function's background work, and requests of other functions.
 pub enum Message {
-    /// Somebody else needs the room of this instance.
+    /// The memory of this instance is needed.
     Evict(u64),
-    /// Somebody else needs the room of the image.
+    /// The pool's space of the image is needed.
     Reclaim,
     /// An instance has ended.
     Ended(u64),
     /// An instance was started, or not.
     Started { result: Result<Box<Instance>, NodesError>, is_clone: bool },
-    /// A call was made; the instance may make another.
-    Made { instance: Option<Box<Instance>>, run_us: Option<u64>, cold_us: Option<u64> },
-    /// An instance did not take a call.
-    NotTaken(Box<Waiting>),
+    /// A call has ended; with the instance, if it can make another.
+    CallFinished { instance: Option<Box<Instance>>, run_us: Option<u64>, cold_us: Option<u64> },
+    /// A call was not sent to its instance.
+    NotSent(Box<QueuedCall>),
     /// An instance was checkpointed, or not.
     Checkpointed { instance: Option<Box<Instance>>, result: Result<(), NodesError> },
 }
@@ -97,12 +97,12 @@ pub enum Message {
 /// The function's image.
 #[derive(Debug)]
 enum Image {
-    /// There is none; it is not tried again before so many calls were answered.
+    /// There is none, and none is tried before this many calls were answered.
     None { next_after: u64 },
     /// An instance is being checkpointed.
     InTheMaking,
     /// There is one.
-    There(Slot),
+    There(ImageSlot),
 }
 
 /// A function, owned by its task.
@@ -110,27 +110,27 @@ pub struct Function {
     shared: Arc<Shared>,
     /// The version that this schedules.
     version: Action,
-    /// What its calls are made of: that version, or a later one where the code of it was no more.
+    /// The version that calls run: that version, or a later one if its code was gone.
     action: Action,
-    served: Tallied<String>,
-    /// What its calls are counted by.
-    counted: Counted,
-    /// What the journal calls it.
+    served: CountGuard<String>,
+    /// Counters of its calls.
+    counters: FunctionCounters,
+    /// Its name in the journal.
     about: String,
     image_name: String,
-    told: UnboundedReceiver<Told>,
-    /// Whether it is told nothing any more.
-    is_told_all: bool,
+    commands: UnboundedReceiver<Command>,
+    /// Whether all commands were received.
+    is_closed: bool,
     inbox: UnboundedReceiver<Message>,
     outbox: UnboundedSender<Message>,
-    queue: VecDeque<Waiting>,
-    /// The one that was used last is last.
+    queue: VecDeque<QueuedCall>,
+    /// The most recently used is last.
     idle: Vec<Idle>,
-    /// Instances that make a call or are being checkpointed.
+    /// Instances that serve a call or are being checkpointed.
     busy: usize,
     starting: usize,
     image: Image,
-    /// How many clones of it did not start since one did.
+    /// Failed starts of clones since the last success.
     failed_clones: u32,
     /// How many images of it could not be made since one was.
     failed_images: u32,
@@ -141,37 +141,37 @@ pub struct Function {
     recent_calls: VecDeque<Instant>,
     answered: u64,
     last_end: Option<Instant>,
-    /// Most local memory that one of its instances was seen to take, in bytes.
+    /// Most local memory measured of an instance, in bytes.
     local_bytes: Option<u64>,
-    /// Most local memory that a clone was seen to take while memory lived in this tier, in bytes.
+    /// Most local memory measured of a clone under this tiering policy, in bytes.
     clone_bytes: Option<(Tiering, u64)>,
-    /// Most memory that one was seen to have, with what it shares, in bytes.
+    /// Most memory measured of an instance, with pages that it shares, in bytes.
     whole_bytes: Option<u64>,
-    /// What a start without an image took last, with loading the code, in microseconds.
+    /// Duration of the last start without an image, including loading the code, in microseconds.
     cold_us: Option<u64>,
-    /// When it is looked again whether there is room for an instance.
-    look_again: Option<Instant>,
+    /// When to try again to start an instance.
+    retry_at: Option<Instant>,
     is_gone: bool,
-    /// How many calls it has said to wait.
-    said_waiting: usize,
+    /// The number of waiting calls last reported.
+    reported_waiting: usize,
 }
 
 impl Function {
-    /// Begins to schedule a function; it is told what happens by what this returns.
-    pub fn begin(shared: Arc<Shared>, action: Action) -> UnboundedSender<Told> {
-        let (tell, told) = unbounded_channel();
+    /// Starts the task of a function; returns the sender of its commands.
+    pub fn spawn(shared: Arc<Shared>, action: Action) -> UnboundedSender<Command> {
+        let (sender, commands) = unbounded_channel();
         let (outbox, inbox) = unbounded_channel();
         let image_name = image::name(&action);
         let function = Function {
-            counted: shared.metrics.functions.of(&action),
+            counters: shared.metrics.functions.counters(&action),
             about: action.path(),
             served: shared.served.add(&image_name),
             image_name,
             shared,
             version: action.clone(),
             action,
-            told,
-            is_told_all: false,
+            commands,
+            is_closed: false,
             inbox,
             outbox,
             queue: VecDeque::new(),
@@ -192,39 +192,40 @@ impl Function {
             clone_bytes: None,
             whole_bytes: None,
             cold_us: None,
-            look_again: None,
+            retry_at: None,
             is_gone: false,
-            said_waiting: 0,
+            reported_waiting: 0,
         };
-        tokio::spawn(function.live());
-        tell
+        tokio::spawn(function.run());
+        sender
     }
 
-    async fn live(mut self) {
+    async fn run(mut self) {
         self.look_for_image().await;
         while !self.has_ended() {
             let shared = Arc::clone(&self.shared);
             let room = shared.fleet.room.notified();
             let wake = self.wake();
             tokio::select! {
-                // Who has nothing to do any more is known before there is more to do.
+                // Results first: they may make instances idle for the next call.
                 biased;
-                // It has a sender itself.
-                Some(message) = self.inbox.recv() => self.hear(message),
-                told = self.told.recv(), if !self.is_told_all => match told {
-                    Some(Told::Called(waiting)) => self.called(*waiting),
-                    Some(Told::Gone) => self.retire(),
-                    None => self.is_told_all = true,
+                // Never closed, as the function holds a sender.
+                Some(message) = self.inbox.recv() => self.handle(message),
+                command = self.commands.recv(), if !self.is_closed => match command {
+                Some(Command::Call(waiting)) => self.enqueue(*waiting),
+                Some(Command::Retire) => self.retire(),
+                    None => self.is_closed = true,
                 },
                 () = sleep_until(wake) => {}
-                () = room, if self.look_again.is_some() => self.look_again = None,
+                () = room, if self.retry_at.is_some() => self.retry_at = None,
             }
             self.forget_ended();
-            self.go_on().await;
-            // Only now: whom a call has waited for was not idle, however short it may be so.
+            self.dispatch_calls().await;
+            // After dispatching, so that an instance with a short window still serves a waiting
+            // call.
             self.tend_idle();
-            self.forget_code();
-            self.say();
+            self.drop_unneeded_code();
+            self.report();
         }
         if self.is_gone {
             drop(self.served);
@@ -232,16 +233,16 @@ impl Function {
         }
     }
 
-    /// Has those who look see how it stands.
-    fn say(&mut self) {
+    /// Reports waiting calls and the image to the metrics.
+    fn report(&mut self) {
         let waiting = self.queue.len();
-        if waiting != self.said_waiting {
-            self.counted.wait(waiting as i64 - self.said_waiting as i64);
-            self.said_waiting = waiting;
+        if waiting != self.reported_waiting {
+            self.counters.wait(waiting as i64 - self.reported_waiting as i64);
+            self.reported_waiting = waiting;
         }
-        // If it is gone, another version speaks of the function.
+        // If this version is gone, another one reports for the function.
         if !self.is_gone {
-            self.counted.image(match self.image {
+            self.counters.image(match self.image {
                 Image::None { .. } => snapshot::Image::None,
                 Image::InTheMaking => snapshot::Image::Making,
                 Image::There(_) => snapshot::Image::Ready,
@@ -249,36 +250,36 @@ impl Function {
         }
     }
 
-    /// What an earlier run of the platform has left.
+    /// Uses an image that an earlier run of the platform has left.
     async fn look_for_image(&mut self) {
         match self.shared.nodes.has_image(&self.image_name).await {
             Ok(true) => self.use_image(),
             Ok(false) => {}
-            Err(error) => tracing::warn!(about = self.about, %error, "images are not looked at"),
+            Err(error) => tracing::warn!(about = self.about, %error, "cannot look up an image"),
         }
-        // Somebody may have changed the action between a call of it and now.
+        // The action may have changed between the call and now.
         if !self.shared.is_current(&self.action).await {
             self.retire();
         }
     }
 
-    /// Hears what it was told so far, and nothing else.
+    /// Accepts no more commands than those sent so far.
     fn retire(&mut self) {
         self.is_gone = true;
-        self.told.close();
+        self.commands.close();
     }
 
     fn has_ended(&self) -> bool {
-        self.is_gone && self.is_told_all && self.queue.is_empty() && self.busy + self.starting == 0
+        self.is_gone && self.is_closed && self.queue.is_empty() && self.busy + self.starting == 0
     }
 
-    /// When there is something to do though nothing happens.
+    /// When to wake up without a message.
     fn wake(&self) -> Instant {
-        let due = self.idle.iter().map(Idle::due).chain(self.look_again).min();
+        let due = self.idle.iter().map(Idle::due).chain(self.retry_at).min();
         due.unwrap_or_else(|| Instant::now() + HOUR)
     }
 
-    fn hear(&mut self, message: Message) {
+    fn handle(&mut self, message: Message) {
         match message {
             Message::Evict(id) | Message::Ended(id) => {
                 self.idle.retain(|idle| idle.instance.id != id);
@@ -289,14 +290,14 @@ impl Function {
                 self.starting -= 1;
                 self.started(result, is_clone);
             }
-            Message::Made { instance, run_us, cold_us } => {
+            Message::CallFinished { instance, run_us, cold_us } => {
                 self.busy -= 1;
                 self.cold_us = cold_us.or(self.cold_us);
-                self.made(instance, run_us);
+                self.call_finished(instance, run_us);
             }
-            Message::NotTaken(waiting) => {
+            Message::NotSent(waiting) => {
                 self.busy -= 1;
-                self.again(*waiting, "no instance of it takes the call");
+                self.requeue(*waiting, "its instances do not accept the call");
             }
             Message::Checkpointed { instance, result } => {
                 self.busy -= 1;
@@ -306,7 +307,7 @@ impl Function {
         }
     }
 
-    fn called(&mut self, waiting: Waiting) {
+    fn enqueue(&mut self, waiting: QueuedCall) {
         let now = Instant::now();
         if let Some(end) = self.last_end.filter(|_| self.busy == 0 && self.queue.is_empty()) {
             self.gaps.add(millis(now - end));
@@ -327,7 +328,7 @@ impl Function {
         self.recent_calls.len() as u64
     }
 
-    fn made(&mut self, instance: Option<Box<Instance>>, run_us: Option<u64>) {
+    fn call_finished(&mut self, instance: Option<Box<Instance>>, run_us: Option<u64>) {
         self.last_end = Some(Instant::now());
         if let Some(run_us) = run_us {
             self.latency.add(run_us);
@@ -345,82 +346,91 @@ impl Function {
         }
     }
 
-    /// Code may have tens of megabytes, and the store has it, too: it is kept while somebody may load it.
-    fn forget_code(&mut self) {
+    /// Drops the code unless an instance may load it: it may have tens of megabytes, and the store
+    /// has it.
+    fn drop_unneeded_code(&mut self) {
         let lacks_code = |idle: &Idle| !idle.instance.has_code();
         if self.queue.is_empty() && self.starting == 0 && !self.idle.iter().any(lacks_code) {
             self.code = None;
         }
     }
 
-    /// Hands calls to instances, and starts as many as are lacking.
-    async fn go_on(&mut self) {
+    /// Dispatches calls to idle instances, and starts as many instances as are missing.
+    async fn dispatch_calls(&mut self) {
         let limit = Duration::from_millis(self.action.limits.timeout_ms);
         while let Some(waiting) = self.queue.pop_front() {
             let is_awaited = !waiting.answer.is_closed();
-            // What may not begin any more, as the platform ends, is left to its next run.
+            // A call that may not begin any more, as the platform is ending, is left to the next
+            // run.
             let Some(run) = self.shared.running.begin(limit, is_awaited) else { continue };
-            // The one that was used last, so that others become old.
+            // The most recently used, so that the windows of others run out.
             let has_room = |idle: &Idle| self.shared.nodes.begin_work(idle.instance.id);
             let Some(index) = self.idle.iter().rposition(has_room) else {
                 self.queue.push_front(waiting);
                 break;
             };
             let idle = self.idle.remove(index);
-            self.hand(idle.instance, waiting, run);
+            self.dispatch(idle.instance, waiting, run);
         }
         let now = Instant::now();
-        if self.look_again.is_some_and(|at| at > now) && !self.queue.is_empty() {
+        if self.retry_at.is_some_and(|at| at > now) && !self.queue.is_empty() {
             return;
         }
-        self.look_again = None;
+        self.retry_at = None;
         let lacking = self.queue.len().saturating_sub(self.starting);
-        // Soon there is an image, and an instance of it starts sooner than one without.
+        // While the image is made, waiting for a clone is quicker than a cold start.
         if lacking > 0 && !matches!(self.image, Image::InTheMaking) {
             self.start(lacking).await;
         }
     }
 
-    /// Hands a call to an instance.
-    fn hand(&mut self, mut instance: Box<Instance>, mut waiting: Waiting, running: Run) {
+    /// Has an instance make a call.
+    fn dispatch(&mut self, mut instance: Box<Instance>, mut waiting: QueuedCall, running: Run) {
         self.busy += 1;
-        instance.place.set_idle(None, None);
-        // The call may be of a version that was there when it came.
+        instance.slot.set_idle(None, None);
+        // The call may have been accepted for an earlier version.
         waiting.call.action = self.action.clone();
         let (shared, outbox, code) =
             (Arc::clone(&self.shared), self.outbox.clone(), self.code.clone());
-        let counted = self.counted.clone();
+        let counters = self.counters.clone();
         tokio::spawn(async move {
             let (kind, took) = (instance.kind, instance.took);
             let is_awake = instance.thaw(&*shared.nodes).await;
             let waited = waiting.since.elapsed();
-            let made = match is_awake {
-                true => instance.make(&waiting.call, code.as_deref()).await,
+            let outcome = match is_awake {
+                true => instance.call(&waiting.call, code.as_deref()).await,
                 false => None,
             };
-            let Some(made) = made else {
-                // A function that has ended waits for nothing.
-                let _ = outbox.send(Message::NotTaken(Box::new(waiting)));
+            let Some(outcome) = outcome else {
+                // Fails if the function has ended.
+                let _ = outbox.send(Message::NotSent(Box::new(waiting)));
                 return;
             };
-            let Spent { init, run } = made.spent;
-            // What fails may take no time.
-            let well = run.filter(|_| made.is_well);
-            let faults = well.and_then(|run| counted.ran(kind, run));
-            shared.metrics.starts.called(&Way { start: kind, waited, took, init, run, faults });
-            counted.called(&made.response, Some(kind), made.times);
-            let run_us = made.is_well.then_some(made.spent.run_us());
+            let CallTimes { init, run } = outcome.spent;
+            // Failed calls may be short, so they do not count for the extra time.
+            let well = run.filter(|_| outcome.is_well);
+            let faults = well.and_then(|run| counters.ran(kind, run));
+            shared.metrics.starts.called(&CallPhases {
+                start: kind,
+                waited,
+                took,
+                init,
+                run,
+                faults,
+            });
+            counters.called(&outcome.response, Some(kind), outcome.times);
+            let run_us = outcome.is_well.then_some(outcome.spent.run_us());
             let cold_us = init.map(|init| micros(took.whole + init));
-            let instance = made.is_well.then_some(instance);
-            // The caller hears of it later, so that the next call finds the instance.
-            let _ = outbox.send(Message::Made { instance, run_us, cold_us });
-            shared.finish(&counted, waiting, kind, made);
+            let instance = outcome.is_well.then_some(instance);
+            // Before the caller gets its response, so that its next call finds the instance idle.
+            let _ = outbox.send(Message::CallFinished { instance, run_us, cold_us });
+            shared.finish(&counters, waiting, kind, outcome);
             drop(running);
         });
     }
 
-    /// Puts a call back that was not made, or gives it up.
-    fn again(&mut self, mut waiting: Waiting, why: &str) {
+    /// Puts a call back into the queue, or gives it up after too many tries.
+    fn requeue(&mut self, mut waiting: QueuedCall, why: &str) {
         waiting.tries += 1;
         if waiting.tries < MOST_TRIES {
             self.queue.push_front(waiting);
@@ -429,8 +439,8 @@ impl Function {
         }
     }
 
-    fn give_up(&self, waiting: Waiting, why: &str) {
-        self.shared.give_up(&self.counted, waiting, why);
+    fn give_up(&self, waiting: QueuedCall, why: &str) {
+        self.shared.give_up(&self.counters, waiting, why);
     }
 }
 

@@ -5,24 +5,24 @@ use sha2::{Digest, Sha256};
 use crate::api::{Action, Name};
 use crate::store::{Store, StoreError};
 
-/// Most bytes of a part that stand in a name; two names of the longest kind have to fit.
+/// Most bytes of a part of a name: two parts and the rest must fit into the catalog's limit.
 const LONGEST_PART: usize = 60;
 
-/// The name of the image of this version of an action: `NAMESPACE/ACTION:VERSION-DIGEST`. Names of
-/// images have fewer characters than those of actions, so that only the digest tells all apart.
+/// The image name of this version of an action: `NAMESPACE/ACTION:VERSION-DIGEST`. Image names
+/// allow fewer characters than names of actions, so the digest is needed to make them unique.
 pub fn name(action: &Action) -> String {
     let digest = digest(&[
         action.namespace.as_str(),
         action.name.as_str(),
         &action.version.to_string(),
-        // An action that was deleted and made again has its versions again.
+        // An action that was deleted and created again repeats its versions.
         &action.updated_ms.to_string(),
     ]);
     let (user, function) = (user(&action.namespace), part(action.name.as_str()));
     format!("{user}/{function}:{}-{digest}", action.version)
 }
 
-/// The names of the images of all actions, whether they have any or not.
+/// The image names of all actions, whether or not the images exist.
 pub fn names(store: &dyn Store) -> Result<Vec<String>, StoreError> {
     let mut names = Vec::new();
     for namespace in store.namespaces()? {
@@ -31,7 +31,7 @@ pub fn names(store: &dyn Store) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-/// Whose images those of a namespace are.
+/// The image user of a namespace.
 pub fn user(namespace: &Name) -> String {
     let plain = part(namespace.as_str());
     if plain == namespace.as_str() {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_named_by_what_the_catalog_takes() {
+    fn image_names_are_valid_in_the_catalog() {
         let seen = name(&action("guest", "hello", 1));
         assert!(seen.starts_with("guest/hello:0.0.1-"), "{seen}");
         let long = "a b@c".repeat(50);

@@ -1,4 +1,4 @@
-//! One instance: its connection, its output, its calls.
+//! One instance: its connection, output and calls.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,43 +12,43 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use super::call_error::CallError;
 use super::code::Code;
-use super::exchange::{Deadline, exchange, watched};
-use super::fleet::Place;
+use super::exchange::{Deadline, exchange, until_deadline};
+use super::fleet::FleetSlot;
 use super::logs::{Lines, Logs};
-use super::nodes::{Connect, Nodes, NodesError, Paused, Started, Took};
+use super::nodes::{Connect, Nodes, NodesError, Paused, StartTimes, Started};
 use super::prepare::prepare;
-use super::trouble::Trouble;
 use super::{Call, launch, protocol};
 use crate::api::{Action, Outcome, Response, StartKind, Times};
 use crate::clock::now_ms;
 use crate::http::Connection;
 
-/// For how long the reason of an end is waited for when a connection is lost: it is told when the
-/// instance's container is gone, which takes a busy machine a while.
+/// How long to wait for the reason of an exit after a lost connection. It is known when the
+/// container is gone, which takes a while on a busy machine.
 const REASON: Duration = Duration::from_secs(5);
-/// Calls whose times are remembered.
+/// Calls whose durations are remembered.
 const RECENT: usize = 32;
 
-/// An instance. It ends when this is dropped.
+/// An instance. It is ended when this is dropped.
 pub struct Instance {
     /// Its name.
     pub id: u64,
-    /// How its next call comes to it.
+    /// How its next call gets it.
     pub kind: StartKind,
-    /// In which tier its memory lives, if it is a clone of its function's image.
+    /// Its tiering policy, if it is a clone of its function's image.
     tiering: Option<Tiering>,
-    /// Whether what it reads has become local while it ran, or is about to.
+    /// Whether it was promoted, or is about to be.
     pub is_local: Arc<AtomicBool>,
     /// Calls that it has answered.
     pub calls: u64,
-    /// How long the last of them took, in microseconds.
+    /// Durations of the last of them, in microseconds.
     pub recent_us: VecDeque<u64>,
-    /// Where it is.
-    pub place: Place,
-    /// What starting it took.
-    pub took: Took,
-    /// For how long it has paused.
+    /// Its entry in the fleet.
+    pub slot: FleetSlot,
+    /// The times of its start.
+    pub took: StartTimes,
+    /// Returns how long it was paused in all.
     paused: Paused,
     connect: Connect,
     connection: Option<Connection>,
@@ -58,42 +58,42 @@ pub struct Instance {
     is_blackbox: bool,
     end: watch::Receiver<Option<End>>,
     watcher: JoinHandle<()>,
-    /// Has it stand still, if it was told to since it was at work.
+    /// The freeze since its last call, if any.
     freezing: Option<JoinHandle<Result<(), NodesError>>>,
 }
 
-/// An instance has ended.
+/// The exit of an instance, with its reason if known.
 #[derive(Clone, Debug, Default)]
 pub struct End {
     why: Option<String>,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug)]
-pub struct Made {
-    /// The answer.
+pub struct CallOutcome {
+    /// The response.
     pub response: Response,
-    /// What was printed.
+    /// The printed lines.
     pub logs: Vec<String>,
-    /// When.
+    /// The times for the record.
     pub times: Times,
-    /// How long it took inside of the instance.
-    pub spent: Spent,
-    /// Whether the instance may make another.
+    /// The durations inside the instance.
+    pub spent: CallTimes,
+    /// Whether the instance can make another call.
     pub is_well: bool,
 }
 
-/// How long a call took inside of its instance.
+/// The durations of a call inside its instance.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
-    /// Loading the code, if that was done.
+pub struct CallTimes {
+    /// Loading the code, if it was loaded.
     pub init: Option<Duration>,
-    /// The call itself, if there was an answer.
+    /// The call itself, if it was answered.
     pub run: Option<Duration>,
 }
 
-impl Spent {
-    /// Microseconds that the call itself took.
+impl CallTimes {
+    /// Duration of the call itself, in microseconds.
     pub fn run_us(&self) -> u64 {
         let us = self.run.unwrap_or_default().as_micros();
         u64::try_from(us).unwrap_or(u64::MAX)
@@ -107,19 +107,19 @@ impl Drop for Instance {
 }
 
 impl Instance {
-    /// One that was started; `tell` hears of its end.
+    /// A started instance; `on_exit` is called when it has exited.
     pub fn new(
         started: Started,
         kind: StartKind,
-        place: Place,
-        tell: impl FnOnce() + Send + 'static,
+        slot: FleetSlot,
+        on_exit: impl FnOnce() + Send + 'static,
     ) -> Instance {
         let Started { id, took, tiering, paused, connect, output, ended, .. } = started;
         let (ends, end) = watch::channel(None);
         let watcher = tokio::spawn(async move {
             let why = ended.await;
             ends.send_replace(Some(End { why }));
-            tell();
+            on_exit();
         });
         Instance {
             id,
@@ -128,12 +128,12 @@ impl Instance {
             is_local: Arc::default(),
             calls: 0,
             recent_us: VecDeque::new(),
-            place,
+            slot,
             took,
             paused,
             connect,
             connection: None,
-            logs: Logs::of(output),
+            logs: Logs::new(output),
             has_code: kind != StartKind::Cold,
             is_blackbox: false,
             end,
@@ -142,21 +142,21 @@ impl Instance {
         }
     }
 
-    /// Has it stand still until it is to have a call.
+    /// Freezes it until its next call.
     pub fn freeze(&mut self, nodes: &dyn Nodes) {
         self.freezing = Some(tokio::spawn(nodes.freeze(self.id)));
     }
 
-    /// Has it go on if it may stand still; whether it may have a call.
+    /// Thaws it if it may be frozen; returns whether it can serve a call.
     pub async fn thaw(&mut self, nodes: &dyn Nodes) -> bool {
         let Some(freezing) = self.freezing.take() else { return true };
         if let Ok(Err(error)) = freezing.await {
-            // It may have come to pass all the same.
+            // It may have been frozen all the same.
             tracing::debug!(id = self.id, %error, "an instance was not frozen");
         }
         let thawed = nodes.thaw(self.id).await;
         if let Err(error) = &thawed {
-            tracing::warn!(id = self.id, %error, "an instance is lost");
+            tracing::warn!(id = self.id, %error, "an instance is lost: it cannot be thawed");
         }
         thawed.is_ok()
     }
@@ -171,29 +171,29 @@ impl Instance {
         self.has_code
     }
 
-    /// In which tier its memory lives, if it is a clone of its function's image and was not promoted.
+    /// Its tiering policy, if it is a clone of its function's image and was not promoted.
     pub fn tiering(&self) -> Option<Tiering> {
         self.tiering.filter(|_| !self.is_local.load(Ordering::Relaxed))
     }
 
-    /// Whether it reads pages of its function's image where they lie.
+    /// Whether it reads its function's pages from the pool.
     pub fn reads_from_pool(&self) -> bool {
         self.tiering() == Some(Tiering::Mow)
     }
 
-    /// Makes a call; nothing if the instance was not even asked.
-    pub async fn make(&mut self, call: &Call, code: Option<&Code>) -> Option<Made> {
+    /// Makes a call; `None` if nothing was sent to the instance.
+    pub async fn call(&mut self, call: &Call, code: Option<&Code>) -> Option<CallOutcome> {
         let limits = call.action.limits;
         self.is_blackbox = call.action.exec.is_blackbox();
         let mut lines = Lines::new(limits.logs_mb << 20);
         let start_ms = now_ms();
         let wait_ms = start_ms.saturating_sub(call.asked_ms);
-        let mut spent = Spent::default();
+        let mut spent = CallTimes::default();
         let (response, is_whole) = match self.steps(call, code, &mut lines, &mut spent).await {
             Ok(response) => (response, true),
-            Err(Trouble::NotAsked) => return None,
-            Err(trouble) => {
-                let response = self.told(trouble, limits.timeout_ms, &mut lines).await;
+            Err(CallError::NotSent) => return None,
+            Err(error) => {
+                let response = self.failure(error, limits.timeout_ms, &mut lines).await;
                 (response, false)
             }
         };
@@ -206,7 +206,7 @@ impl Instance {
         if is_well {
             self.answered(spent.run_us());
         }
-        Some(Made { response, logs: lines.into_lines(), times, spent, is_well })
+        Some(CallOutcome { response, logs: lines.into_lines(), times, spent, is_well })
     }
 
     fn answered(&mut self, run_us: u64) {
@@ -218,19 +218,19 @@ impl Instance {
         self.kind = StartKind::Warm;
     }
 
-    /// Loads the code if that was not done, and calls it.
+    /// Loads the code if necessary, and calls it.
     async fn steps(
         &mut self,
         call: &Call,
         code: Option<&Code>,
         lines: &mut Lines,
-        spent: &mut Spent,
-    ) -> Result<Response, Trouble> {
+        spent: &mut CallTimes,
+    ) -> Result<Response, CallError> {
         let limit = Duration::from_millis(call.action.limits.timeout_ms);
         if !self.has_code {
             let begun = Instant::now();
-            // Whoever starts one without an image has the code.
-            let code = code.ok_or(Trouble::NotAsked)?;
+            // The function keeps the code as long as an instance may load it.
+            let code = code.ok_or(CallError::NotSent)?;
             let deadline = Deadline::after(limit, &self.paused);
             let failure = self.load(&call.action, code, &deadline, lines).await?;
             spent.init = Some(begun.elapsed());
@@ -242,23 +242,27 @@ impl Instance {
         let begun = Instant::now();
         let deadline = Deadline::after(limit, &self.paused);
         let (status, body) =
-            self.post("/run", protocol::run(call), &deadline, lines).await.map_err(|trouble| {
-                // One that takes nothing after its code is ended by that.
+            self.post("/run", protocol::run(call), &deadline, lines).await.map_err(|error| {
+                // An instance that refuses its first call after loading the code counts as exited.
                 let is_new = spent.init.is_some();
-                if is_new && matches!(trouble, Trouble::NotAsked) { Trouble::Gone } else { trouble }
+                if is_new && matches!(error, CallError::NotSent) {
+                    CallError::Exited
+                } else {
+                    error
+                }
             })?;
         spent.run = Some(begun.elapsed());
         Ok(protocol::ran((status, &body)))
     }
 
-    /// Loads the code; what went wrong, if that is the code's affair.
+    /// Loads the code; returns the failure if the code is at fault.
     async fn load(
         &mut self,
         action: &Action,
         code: &Code,
         deadline: &Deadline,
         lines: &mut Lines,
-    ) -> Result<Option<Response>, Trouble> {
+    ) -> Result<Option<Response>, CallError> {
         if let Some(server) = &code.server {
             let document = protocol::launch(code, server);
             if let Some(failure) = self.launch(document, deadline, lines).await? {
@@ -266,30 +270,30 @@ impl Instance {
             }
         }
         let init = self.post("/init", protocol::init(action, code), deadline, lines).await;
-        let (status, body) = init.map_err(|trouble| match trouble {
-            // Nobody else can take the call instead: the program is its owner's.
-            Trouble::NotAsked if code.server.is_some() => Trouble::Gone,
-            trouble => trouble,
+        let (status, body) = init.map_err(|error| match error {
+            // Not retried elsewhere: the owner's program would fail there, too.
+            CallError::NotSent if code.server.is_some() => CallError::Exited,
+            error => error,
         })?;
         Ok(protocol::initialised((status, &body)))
     }
 
-    /// Has the server become another program, and waits until that listens.
+    /// Makes the server execute another program, and waits until that listens.
     async fn launch(
         &mut self,
         document: Bytes,
         deadline: &Deadline,
         lines: &mut Lines,
-    ) -> Result<Option<Response>, Trouble> {
+    ) -> Result<Option<Response>, CallError> {
         let Instance { connect, connection, logs, end, .. } = self;
         let launching = launch::launch(connect, document);
-        if let Some(failure) = watched(launching, deadline, end, logs, lines).await? {
+        if let Some(failure) = until_deadline(launching, deadline, end, logs, lines).await? {
             return Ok(Some(failure));
         }
-        match watched(launch::listening(connect), deadline, end, logs, lines).await {
+        match until_deadline(launch::listening(connect), deadline, end, logs, lines).await {
             Ok(made) => *connection = Some(made),
-            Err(Trouble::Late) => return Err(Trouble::Deaf),
-            Err(_) => return Err(Trouble::Gone),
+            Err(CallError::TimedOut) => return Err(CallError::NotListening),
+            Err(_) => return Err(CallError::Exited),
         }
         Ok(None)
     }
@@ -300,35 +304,35 @@ impl Instance {
         body: Bytes,
         deadline: &Deadline,
         lines: &mut Lines,
-    ) -> Result<(u16, Bytes), Trouble> {
+    ) -> Result<(u16, Bytes), CallError> {
         let Instance { connect, connection, logs, end, .. } = self;
         let work = exchange(connect, connection, path, body);
-        let answer = watched(work, deadline, end, logs, lines).await;
+        let answer = until_deadline(work, deadline, end, logs, lines).await;
         if self.is_blackbox {
-            // How long it keeps connections, and when it ends them, only it knows.
+            // Only the program knows how long it keeps connections.
             self.connection = None;
         }
         answer
     }
 
-    /// What the caller is told of a call that has no answer.
-    async fn told(&mut self, trouble: Trouble, timeout_ms: u64, lines: &mut Lines) -> Response {
-        if matches!(trouble, Trouble::Gone | Trouble::NotAsked)
-            && let Some(why) = self.reason().await
+    /// The response for a call without an answer.
+    async fn failure(&mut self, error: CallError, timeout_ms: u64, lines: &mut Lines) -> Response {
+        if matches!(error, CallError::Exited | CallError::NotSent)
+            && let Some(why) = self.exit_reason().await
         {
             lines.note("stderr", &format!("The instance has ended: {why}"));
         }
-        Response::failure(Outcome::DeveloperError, &trouble.words(timeout_ms, self.has_code))
+        Response::failure(Outcome::DeveloperError, &error.message(timeout_ms, self.has_code))
     }
 
-    /// Why it has ended, if that comes to be known soon.
-    async fn reason(&mut self) -> Option<String> {
+    /// The reason of its exit, if known soon.
+    async fn exit_reason(&mut self) -> Option<String> {
         let ended = timeout(REASON, self.end.wait_for(Option::is_some)).await;
         ended.ok()?.ok()?.clone()?.why
     }
 
-    /// Gets it ready for its checkpoint: its hooks run, and it has no connection. The addresses of what
-    /// it declares hot.
+    /// Prepares its checkpoint: runs its hooks and closes its connections. Returns the ranges of
+    /// memory that it declares hot.
     pub async fn prepare(&mut self) -> Result<Vec<AddressRange>, String> {
         self.connection = None;
         prepare(&self.connect).await

@@ -1,8 +1,8 @@
-//! Having the server of an instance become another program, which serves the function then.
+//! Making an instance's server execute another program, which then serves the function.
 //!
 //! ```text
-//!  POST /launch ──► the connection is reset: execve    or an answer: why not
-//!  connect, again and again, until the program listens ──► the first connection
+//!  POST /launch ──► the connection is reset by execve    or an answer with the error
+//!  connect, retried until the program listens ──► the first connection
 //! ```
 
 use std::io;
@@ -14,30 +14,30 @@ use tokio::time::sleep;
 use super::nodes::Connect;
 use super::protocol;
 use crate::api::Response;
-use crate::http::{Connection, Silence};
+use crate::http::{Connection, HttpError};
 
-/// How soon it is looked again whether a program listens.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Period of connection attempts.
+const RETRY: Duration = Duration::from_millis(5);
 
-/// Has the server become another program; `document` says which. Why it has not, if that is so.
-pub async fn launch(connect: &Connect, document: Bytes) -> Result<Option<Response>, Silence> {
-    let stream = connect().await.map_err(|_| Silence::NotSent)?;
-    match Connection::over(stream).await?.post("/launch", document).await {
-        // It ends the connection as it begins, or as it dies, which its end tells.
-        Err(Silence::Lost) => Ok(None),
-        Err(silence) => Err(silence),
+/// Makes the server execute the program in `document`. Returns the failure if it refuses.
+pub async fn launch(connect: &Connect, document: Bytes) -> Result<Option<Response>, HttpError> {
+    let stream = connect().await.map_err(|_| HttpError::NotSent)?;
+    match Connection::handshake(stream).await?.post("/launch", document).await {
+        // The connection ends with execve, or with the process, whose exit is seen elsewhere.
+        Err(HttpError::Lost) => Ok(None),
+        Err(error) => Err(error),
         Ok((status, body)) => Ok(Some(protocol::not_launched((status, &body)))),
     }
 }
 
-/// Waits until the program listens: a connection to it.
-pub async fn listening(connect: &Connect) -> Result<Connection, Silence> {
+/// Waits until the program listens; returns a connection to it.
+pub async fn listening(connect: &Connect) -> Result<Connection, HttpError> {
     loop {
         match connect().await {
-            Ok(stream) => return Connection::over(stream).await,
+            Ok(stream) => return Connection::handshake(stream).await,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-            Err(_) => return Err(Silence::NotSent),
+            Err(_) => return Err(HttpError::NotSent),
         }
-        sleep(LOOK_AGAIN).await;
+        sleep(RETRY).await;
     }
 }

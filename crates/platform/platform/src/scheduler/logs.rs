@@ -1,8 +1,8 @@
-//! What an activation prints.
+//! The output of activations.
 //!
-//! An instance prints on two streams, and ends what belongs to an activation by a line on each. What
-//! it prints when it makes no call waits in the streams, and is the next activation's; more than a
-//! stream holds makes it wait.
+//! An instance prints to two streams, and ends an activation's output by a sentinel line on each.
+//! What it prints between calls stays in the streams and belongs to the next activation. When a
+//! stream is full, the instance blocks.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,46 +11,46 @@ use tokio::time::timeout;
 
 use super::nodes::Output;
 
-/// Ends an activation's lines on a stream.
+/// The sentinel.
 const END: &[u8] = b"XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX";
-/// For how long the end is waited for when the answer is there.
+/// How long to wait for the sentinels after the answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The same of a server that may print no end: what it has printed before its answer is there.
+/// The same for a server that may print no sentinels.
 const LITTLE_PATIENCE: Duration = Duration::from_millis(5);
 const NAMES: [&str; 2] = ["stdout", "stderr"];
-/// A longer line is told in pieces of this size.
+/// Longer lines are split into pieces of this size.
 const LONGEST_LINE: u64 = 64 << 10;
-/// What a line takes beside its letters, in memory and in its record: an empty one is not for nothing.
+/// Bytes that a line takes beside its text, in memory and in its record, so that empty lines count.
 const BESIDE: u64 = size_of::<String>() as u64;
 
 /// The two streams of an instance.
 pub struct Logs {
     streams: [BufReader<Output>; 2],
-    /// What was read of lines that have not ended.
+    /// The beginnings of incomplete lines.
     parts: [Vec<u8>; 2],
 }
 
-/// The lines of an activation, as its record has them.
+/// The lines of an activation for its record.
 #[derive(Debug)]
 pub struct Lines {
     lines: Vec<String>,
-    /// What those of the streams take.
+    /// Bytes of the lines from the streams.
     bytes: u64,
     most_bytes: u64,
     is_truncated: bool,
-    /// Whether the end was seen, of each stream.
+    /// Whether each stream's sentinel or end was seen.
     has_ended: [bool; 2],
 }
 
 impl Lines {
-    /// None so far; those beyond `most_bytes` are left out.
+    /// No lines yet; lines beyond `most_bytes` will be dropped.
     pub fn new(most_bytes: u64) -> Lines {
         let (lines, has_ended) = Default::default();
         Lines { lines, bytes: 0, most_bytes, is_truncated: false, has_ended }
     }
 
     fn add(&mut self, stream: usize, text: &[u8]) {
-        // After one that is left out there is none, short as it may be.
+        // After the first dropped line all are dropped, however short.
         if self.is_truncated {
             return;
         }
@@ -62,7 +62,7 @@ impl Lines {
         }
     }
 
-    /// Adds a line of the platform's.
+    /// Adds a line of the platform.
     pub fn note(&mut self, stream: &str, text: &str) {
         self.lines.push(line(stream, text));
     }
@@ -80,32 +80,32 @@ impl Lines {
     }
 }
 
-/// A line as a record has it.
+/// A line in the format of records.
 fn line(stream: &str, text: &str) -> String {
     let time = humantime::format_rfc3339_millis(SystemTime::now());
     format!("{time} {stream}: {text}")
 }
 
 impl Logs {
-    /// Those of an instance that prints on these.
-    pub fn of(output: [Output; 2]) -> Logs {
+    /// The logs of an instance with this output.
+    pub fn new(output: [Output; 2]) -> Logs {
         Logs { streams: output.map(BufReader::new), parts: Default::default() }
     }
 
-    /// Reads lines while work is done; what comes of that.
+    /// Reads lines while work runs; returns the work's result.
     pub async fn during<T>(&mut self, work: impl Future<Output = T>, lines: &mut Lines) -> T {
         let mut work = std::pin::pin!(work);
         tokio::select! {
-            // Lines that are there already are no reason to look at the work later.
+            // The work is polled first, even if lines are ready.
             biased;
             done = &mut work => return done,
             () = self.read(lines) => {}
         }
-        // There is nothing to read any more: the instance has ended, or the end came early.
+        // Nothing is left to read: the instance has exited, or the sentinels came early.
         work.await
     }
 
-    /// Reads what is left of an activation's lines, once its answer is there. Not everybody prints an end.
+    /// Reads the rest of an activation's lines after its answer. Not all servers print sentinels.
     pub async fn rest(&mut self, lines: &mut Lines, may_have_no_end: bool) {
         let patience = if may_have_no_end { LITTLE_PATIENCE } else { PATIENCE };
         if timeout(patience, self.read(lines)).await.is_err() && !may_have_no_end {
@@ -114,7 +114,7 @@ impl Logs {
         }
     }
 
-    /// Reads what was printed before an instance ended.
+    /// Reads what an instance has printed before it exited.
     pub async fn last(&mut self, lines: &mut Lines) {
         let _ = timeout(PATIENCE, self.read(lines)).await;
     }
@@ -141,8 +141,8 @@ impl Logs {
     }
 }
 
-/// Reads up to the end of a line, or of what a line may have; `false` at the end of the stream. What
-/// was read before this is cancelled stands in `into`.
+/// Reads up to the end of a line, or the longest piece of one; returns `false` at the end of the
+/// stream. What was read before a cancellation is kept in `into`.
 async fn piece(from: &mut (impl AsyncBufRead + Unpin), into: &mut Vec<u8>) -> bool {
     loop {
         let Ok(buffer) = from.fill_buf().await else { return false };
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_line_has_beside_its_text_counts_too() {
+    fn the_limit_counts_the_overhead_of_lines() {
         let most_bytes = 1 << 20;
         let held = |text: &[u8]| {
             let mut lines = Lines::new(most_bytes);
@@ -174,7 +174,7 @@ mod tests {
             assert!(last.contains("exceeds the limit of 1048576 bytes"), "{last}");
             all.iter().map(|line| line.len() + size_of::<String>()).sum::<usize>() as u64
         };
-        // Letters that are none become longer ones.
+        // Invalid UTF-8 becomes longer when replaced.
         for text in [&b""[..], b"x", &[0xff; 1000]] {
             let held = held(text);
             assert!(held <= most_bytes && held > most_bytes - 4096, "{text:?}: {held}");

@@ -1,26 +1,30 @@
-//! Calls and instances of functions.
+//! The scheduler of functions: their calls and instances.
 //!
 //! ```text
 //!  Platform ── call ──► Function, one task for each version of an action that is called
-//!                          │  queue ─► instances: start (cold, clone) ─► /init, /run ─► idle ─► gone
+//!                          │  queue ─► instances: start (cold, clone) ─► /init, /run ─► idle ─►
+//! ended
 //!                          │                           └─ after some calls: /prepare, checkpoint
-//!                          ├── asks Policies, each decision goes to the journal and to who looks
-//!                          ├── counts in Metrics, of which a Snapshot is made when somebody looks
+//!                          ├── asks Policies; decisions go to the journal and to viewers
+//!                          ├── counts in Metrics, from which Snapshots are taken
 //!                          └── Nodes: where instances are started, checkpointed and ended
 //! ```
 //! Invariants:
-//! - Every call gets one activation, which is in the store before anybody is told of it.
+//! - Every call gets one activation, which is in the store before its caller gets it.
 //! - An instance serves one call at a time, of one version of one action, for one namespace.
-//! - A call that was sent to an instance is not made again when that ends; one that was not is.
-//! - An instance whose call did not end well ends with it.
+//! - A call that was sent to an instance is not retried; a call that was not sent is.
+//! - An instance whose call failed ends with the call.
 
 mod advisor;
+mod call_error;
 mod code;
+mod counter;
 pub mod decisions;
 mod exchange;
 mod fleet;
 mod function;
 mod image;
+mod image_usage;
 mod instance;
 mod launch;
 mod logs;
@@ -31,10 +35,7 @@ pub mod prepare;
 mod pressure;
 mod protocol;
 mod running;
-mod shelf;
 pub mod snapshot;
-mod tally;
-mod trouble;
 
 use std::fmt::Debug;
 
@@ -43,54 +44,54 @@ use tokio::sync::oneshot;
 
 use crate::api::{Action, Activation, ActivationId, ApiError, Name};
 use crate::trace::Trace;
-use decisions::Watch;
+use counter::{CountGuard, KeyedCounter};
+use decisions::Subscription;
 use snapshot::Snapshot;
-use tally::{Tallied, Tally};
 
 pub use advisor::{Advisor, JournalFile};
 pub use platform::{GRACE, Platform};
 
-/// Most calls of a namespace that wait or are being made.
+/// Most concurrent calls of a namespace, waiting or running.
 pub const MOST_CALLS: usize = 1000;
 
-/// How many calls of a namespace wait or are being made.
-pub type Admission = Tally<Name>;
-/// A call's place among those of its namespace.
-pub type Admitted = Tallied<Name>;
+/// Numbers of concurrent calls, waiting or running, by namespace.
+pub type CallCounts = KeyedCounter<Name>;
+/// A call's slot among those of its namespace.
+pub type CallSlot = CountGuard<Name>;
 
-/// A call to be made.
+/// A call to make.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The activation that it becomes.
     pub id: ActivationId,
-    /// Of what.
+    /// The action.
     pub action: Action,
-    /// With what.
+    /// The arguments.
     pub args: Map<String, Value>,
-    /// When it came, in milliseconds since 1970.
+    /// When it was received, in milliseconds since 1970.
     pub asked_ms: u64,
-    /// Which span of which trace it is.
+    /// Its span in a trace.
     pub trace: Trace,
 }
 
-/// Whoever makes calls.
+/// Makes calls.
 pub trait Caller: Debug + Send + Sync {
-    /// Takes a place for a call of this namespace, or refuses one that would be too many.
-    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError>;
-    /// Makes a call, which has its place until then. What comes of it is in the store before it is told
-    /// here.
-    fn call(&self, call: Call, place: Admitted) -> oneshot::Receiver<Activation>;
-    /// This version of an action is no more, as the action is gone or another now. Calls of it that
-    /// are there already are made.
+    /// Takes a slot for a call of this namespace, or refuses if it has too many.
+    fn admit(&self, namespace: &Name) -> Result<CallSlot, ApiError>;
+    /// Makes a call, which holds its slot until it has ended. The activation is in the store before
+    /// it is sent here.
+    fn call(&self, call: Call, slot: CallSlot) -> oneshot::Receiver<Activation>;
+    /// Retires this version of an action, which was deleted or replaced. Calls received before are
+    /// made.
     fn gone(&self, action: &Action);
-    /// Figures of all this, in the text format of OpenMetrics 1.0.
+    /// All metrics in the text format of OpenMetrics 1.0.
     fn metrics(&self) -> String;
 }
 
-/// Whoever can be looked at.
-pub trait Watched: Debug + Send + Sync {
-    /// What there is, and what has been. It may take a while.
+/// What viewers observe.
+pub trait Observable: Debug + Send + Sync {
+    /// Takes a snapshot. It may block.
     fn snapshot(&self) -> Snapshot;
-    /// The last decisions, and those to come.
-    fn watch(&self) -> Watch;
+    /// The last decisions, and upcoming ones.
+    fn subscribe(&self) -> Subscription;
 }

@@ -10,29 +10,29 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::decisions::Watch;
+use super::counter::KeyedCounter;
+use super::decisions::Subscription;
 use super::fleet::Fleet;
-use super::function::{Function, Told, Waiting};
-use super::instance::{Made, Spent};
-use super::metrics::{Counted, Metrics};
+use super::function::{Command, Function, QueuedCall};
+use super::image_usage::ImageUsage;
+use super::instance::{CallOutcome, CallTimes};
+use super::metrics::{FunctionCounters, Metrics};
 use super::nodes::Nodes;
 use super::running::{Running, Stage};
-use super::shelf::Shelf;
 use super::snapshot::Snapshot;
-use super::tally::Tally;
-use super::{Admission, Admitted, Advisor, Call, Caller, MOST_CALLS, Watched, image, pressure};
+use super::{Advisor, Call, CallCounts, CallSlot, Caller, MOST_CALLS, Observable, image, pressure};
 use crate::api::{
     Action, Activation, ApiError, Exec, Limits, Name, Outcome, Parameters, Response, StartKind,
     Times,
 };
 use crate::clock::now_ms;
 use crate::confine::Folders;
-use crate::runtimes::Others;
-use crate::store::{Accepted, FLUSH, Store, StoreError};
+use crate::runtimes::OtherRuntimes;
+use crate::store::{AcceptedCall, FLUSH, Store, StoreError};
 
-/// For so long clients are waited for at the end, apart from their calls.
+/// How long clients are waited for at shutdown, apart from their calls.
 pub const GRACE: Duration = Duration::from_secs(10);
-/// So long a disk is left alone that took nothing.
+/// Delay after a failed flush.
 const FLUSH_AGAIN: Duration = Duration::from_secs(1);
 
 /// What all functions share.
@@ -40,34 +40,35 @@ const FLUSH_AGAIN: Duration = Duration::from_secs(1);
 pub struct Shared {
     /// What survives a restart.
     pub store: Arc<dyn Store>,
-    /// What instances run on.
+    /// The nodes.
     pub nodes: Arc<dyn Nodes>,
-    /// Who decides.
+    /// The policies.
     pub advisor: Arc<Advisor>,
     /// All instances.
     pub fleet: Arc<Fleet>,
-    /// The images that functions use.
-    pub shelf: Arc<Shelf>,
-    /// What is counted.
+    /// Use of images.
+    pub image_usage: Arc<ImageUsage>,
+    /// Metrics.
     pub metrics: Metrics,
     /// Files of functions.
     pub folders: Folders,
-    /// What serves functions of other kinds than Python.
-    pub others: Others,
-    /// How many tasks versions of functions have, by the names of their images: what there is of a version goes
-    /// when its last task ends, and not before. A call that was looked up before an update may come after it.
-    pub served: Arc<Tally<String>>,
-    /// Calls that are being made.
+    /// Runtimes of other kinds than Python.
+    pub others: OtherRuntimes,
+    /// Number of tasks per version of a function, by image name. A version's image and files are
+    /// removed when its last task ends: a call that was looked up before an update may arrive after
+    /// it.
+    pub served: Arc<KeyedCounter<String>>,
+    /// Running calls.
     pub running: Arc<Running>,
-    /// Calls that wait or are being made.
-    admission: Arc<Admission>,
-    /// Whether something was kept that is not on disk.
+    /// Concurrent calls, waiting or running.
+    call_counts: Arc<CallCounts>,
+    /// Whether the store has something that is not on disk.
     is_dirty: AtomicBool,
     /// When the platform began, in milliseconds since 1970.
     began_ms: u64,
 }
 
-/// The functions of a platform: makes calls.
+/// The functions of a platform; makes their calls.
 #[derive(Debug)]
 pub struct Platform {
     shared: Arc<Shared>,
@@ -77,20 +78,20 @@ pub struct Platform {
 /// A function that has been called.
 #[derive(Debug)]
 struct Known {
-    /// Tells versions apart, also of an action that was deleted and made again.
+    /// Identifies the version, also of an action that was deleted and created again.
     updated_ms: u64,
-    tell: UnboundedSender<Told>,
+    commands: UnboundedSender<Command>,
 }
 
 impl Platform {
-    /// A platform that makes calls, the first of which are those accepted before and not made. Has
-    /// to be called where tasks can be.
+    /// Starts the platform, which first makes the accepted calls of the last run. Must be called
+    /// within a Tokio runtime.
     pub fn begin(
         store: Arc<dyn Store>,
         nodes: Arc<dyn Nodes>,
         advisor: Arc<Advisor>,
         folders: Folders,
-        others: Others,
+        others: OtherRuntimes,
     ) -> Result<Arc<Platform>, StoreError> {
         let fleet = Arc::<Fleet>::default();
         let shared = Arc::new(Shared {
@@ -99,12 +100,12 @@ impl Platform {
             nodes,
             advisor,
             fleet,
-            shelf: Arc::default(),
+            image_usage: Arc::default(),
             folders,
             others,
             served: Arc::default(),
             running: Arc::default(),
-            admission: Arc::default(),
+            call_counts: Arc::default(),
             is_dirty: AtomicBool::new(false),
             began_ms: now_ms(),
         });
@@ -117,19 +118,19 @@ impl Platform {
         Ok(platform)
     }
 
-    /// Removes files and images of versions that an earlier run of the platform could not.
+    /// Removes files and images of old versions that an earlier run of the platform has left.
     fn remove_old(&self) -> Result<(), StoreError> {
-        // In this order: what is made from now on is not among them.
+        // Read before the store, so that images of new versions are not among them.
         let mut old = self.shared.nodes.made_images();
         let names = image::names(&*self.shared.store)?;
         old.retain(|image| !names.contains(image));
         if let Err(error) = self.shared.folders.keep_only(names.into_iter()) {
-            tracing::warn!(%error, "files of functions stay");
+            tracing::warn!(%error, "cannot remove old files of functions");
         }
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             for image in old {
-                tracing::info!(image, "an image goes whose version is no more");
+                tracing::info!(image, "removing the image of an old version");
                 shared.remove_image(&image).await;
             }
         });
@@ -138,12 +139,13 @@ impl Platform {
 
     fn make_accepted(&self) -> Result<(), StoreError> {
         for accepted in self.shared.store.accepted()? {
-            let Accepted { id, namespace, name, args, accepted_ms, trace, .. } = accepted.clone();
+            let AcceptedCall { id, namespace, name, args, accepted_ms, trace, .. } =
+                accepted.clone();
             match self.shared.store.action(&namespace, &name)? {
                 Some(action) => {
-                    let place = self.shared.admission.add(&namespace);
+                    let slot = self.shared.call_counts.add(&namespace);
                     let call = Call { id, action, args, asked_ms: accepted_ms, trace };
-                    drop(self.call(call, place));
+                    drop(self.call(call, slot));
                 }
                 None => {
                     let why = "The action was deleted before the call was made.";
@@ -159,8 +161,8 @@ impl Platform {
         Ok(())
     }
 
-    /// Has no more calls begin than those that clients wait for, and none when these have gone or a while
-    /// is over; waits for those that have begun, and brings to disk what came of them.
+    /// Shuts down: only calls that clients wait for begin, and none once the clients have gone or a
+    /// grace period is over. Waits for running calls, and flushes their activations to disk.
     pub async fn end(&self, mut clients: JoinHandle<()>) {
         let running = &self.shared.running;
         running.enter(Stage::Ending);
@@ -168,14 +170,14 @@ impl Platform {
         running.enter(Stage::Closed);
         let left = running.over().await;
         if left > 0 {
-            tracing::warn!(left, "calls that take longer than they may are given up");
+            tracing::warn!(left, "calls over their time limit are aborted");
         }
-        // Those whose calls have just ended get their answers.
+        // Clients whose calls have just ended get their responses.
         if !have_gone && timeout(GRACE, clients).await.is_err() {
-            tracing::warn!("clients that do not take their answers are left");
+            tracing::warn!("clients that do not read their responses are disconnected");
         }
         if let Err(error) = self.shared.ask_store(|store| store.flush()).await {
-            tracing::error!(%error, "what came of calls is not on disk");
+            tracing::error!(%error, "cannot flush activations to disk");
         }
     }
 
@@ -184,45 +186,45 @@ impl Platform {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the function of an action of a call; an older version of it ends.
-    fn tell(&self, action: Action, waiting: Waiting) {
+    /// Sends a call to the function of its action; retires an older version.
+    fn send(&self, action: Action, waiting: QueuedCall) {
         let mut functions = self.functions();
         let key = (action.namespace.clone(), action.name.clone());
-        let mut told = Told::Called(Box::new(waiting));
+        let mut command = Command::Call(Box::new(waiting));
         if let Some(known) = functions.remove(&key) {
             if known.updated_ms < action.updated_ms {
-                let _ = known.tell.send(Told::Gone);
-            } else if let Err(unsent) = known.tell.send(told) {
-                // It is gone, and hears nothing any more.
-                told = unsent.0;
+                let _ = known.commands.send(Command::Retire);
+            } else if let Err(unsent) = known.commands.send(command) {
+                // Its task has ended.
+                command = unsent.0;
             } else {
                 functions.insert(key, known);
                 return;
             }
         }
         let updated_ms = action.updated_ms;
-        let tell = Function::begin(Arc::clone(&self.shared), action);
-        // It hears at least what it is told first.
-        let _ = tell.send(told);
-        functions.insert(key, Known { updated_ms, tell });
+        let commands = Function::spawn(Arc::clone(&self.shared), action);
+        // A new task receives at least its first command.
+        let _ = commands.send(command);
+        functions.insert(key, Known { updated_ms, commands });
     }
 }
 
 impl Caller for Platform {
-    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError> {
-        self.shared.admission.add_within(namespace, MOST_CALLS).map_err(|calls| {
+    fn admit(&self, namespace: &Name) -> Result<CallSlot, ApiError> {
+        self.shared.call_counts.add_within(namespace, MOST_CALLS).map_err(|calls| {
             self.shared.metrics.starts.refused(namespace);
-            let words = format!("{calls} calls of '{namespace}' wait or are being made already");
+            let words = format!("{calls} calls of '{namespace}' are waiting or running already");
             ApiError::TooMany(words)
         })
     }
 
-    fn call(&self, call: Call, place: Admitted) -> oneshot::Receiver<Activation> {
+    fn call(&self, call: Call, slot: CallSlot) -> oneshot::Receiver<Activation> {
         self.shared.metrics.starts.calls.inc();
         let (answer, receiver) = oneshot::channel();
         let action = call.action.clone();
         let since = Instant::now();
-        self.tell(action, Waiting { call, answer, place, tries: 0, since });
+        self.send(action, QueuedCall { call, answer, slot, tries: 0, since });
         receiver
     }
 
@@ -232,7 +234,7 @@ impl Caller for Platform {
         if let Some(known) = functions.remove(&key) {
             if known.updated_ms > action.updated_ms {
                 functions.insert(key, known);
-            } else if known.tell.send(Told::Gone).is_ok() {
+            } else if known.commands.send(Command::Retire).is_ok() {
                 return;
             }
         }
@@ -247,23 +249,23 @@ impl Caller for Platform {
     }
 }
 
-impl Watched for Platform {
+impl Observable for Platform {
     fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.shared.metrics.snapshot();
         snapshot.version = env!("CARGO_PKG_VERSION").to_owned();
         (snapshot.began_ms, snapshot.at_ms) = (self.shared.began_ms, now_ms());
-        // Those that were called were deployed.
+        // A called function is deployed, so the store need not be read.
         snapshot.has_functions = !snapshot.functions.is_empty() || self.shared.has_functions();
         snapshot
     }
 
-    fn watch(&self) -> Watch {
-        self.shared.advisor.decisions.watch()
+    fn subscribe(&self) -> Subscription {
+        self.shared.advisor.decisions.subscribe()
     }
 }
 
 impl Shared {
-    /// Asks the store something where it holds nobody up.
+    /// Runs a request to the store on a thread that may block.
     pub async fn ask_store<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
@@ -273,9 +275,9 @@ impl Shared {
         asked.unwrap_or_else(|_| Err(StoreError::Conflict))
     }
 
-    /// Whether anybody has deployed a function.
+    /// Whether a function is deployed.
     fn has_functions(&self) -> bool {
-        // Of a store that does not answer nothing is known.
+        // If the store fails, the answer is no.
         let keys = self.store.keys(None).unwrap_or_default();
         let namespaces: HashSet<Name> = keys.into_iter().map(|key| key.namespace).collect();
         namespaces.iter().any(|namespace| {
@@ -283,15 +285,16 @@ impl Shared {
         })
     }
 
-    /// Whether this is the version that there is.
+    /// Whether this is the current version.
     pub async fn is_current(&self, action: &Action) -> bool {
         let (namespace, name) = (action.namespace.clone(), action.name.clone());
         let found = self.ask_store(move |store| store.action(&namespace, &name)).await;
-        // Of a store that does not answer nothing is known.
+        // If the store fails, the version counts as current.
         found.map_or(true, |found| found.is_some_and(|now| now.updated_ms == action.updated_ms))
     }
 
-    /// Removes what there is of a version that is no more; if it has a task, that does so when it ends.
+    /// Removes image, files and metrics of an old version. If it has a task, that does so when it
+    /// ends.
     pub async fn remove_unserved(&self, action: &Action) {
         if self.served.has(&image::name(action)) {
             return;
@@ -301,30 +304,36 @@ impl Shared {
         self.remove_folder(action).await;
     }
 
-    /// Removes an image, if there is one of this name.
+    /// Removes an image, if it exists.
     pub async fn remove_image(&self, image: &str) {
         if let Err(error) = self.nodes.remove_image(image).await {
-            tracing::warn!(image, %error, "an image stays");
+            tracing::warn!(image, %error, "cannot remove an image");
         }
     }
 
-    /// Takes the figures of a version away, unless the action goes on with another.
+    /// Removes the metrics of a version, unless the action has a newer one.
     async fn forget(&self, action: &Action) {
         let (namespace, name) = (action.namespace.clone(), action.name.clone());
         let found = self.ask_store(move |store| store.action(&namespace, &name)).await;
-        // One that was deleted and made again has its versions again.
+        // An action that was deleted and created again repeats its versions.
         let is_it = |now: &Action| now.updated_ms == action.updated_ms;
         let goes_on = |now: Action| is_it(&now) || now.version > action.version;
-        // Of a store that does not answer nothing is known.
+        // If the store fails, they stay.
         if found.is_ok_and(|found| !found.is_some_and(goes_on)) {
             self.metrics.functions.forget(action);
         }
     }
 
-    /// Keeps what came of a call, and tells it.
-    pub fn finish(&self, counted: &Counted, waiting: Waiting, kind: StartKind, made: Made) {
-        let Waiting { call, answer, place, since, .. } = waiting;
-        let Made { response, logs, times, .. } = made;
+    /// Stores the activation of a call, and sends it to the caller.
+    pub fn finish(
+        &self,
+        counters: &FunctionCounters,
+        waiting: QueuedCall,
+        kind: StartKind,
+        outcome: CallOutcome,
+    ) {
+        let QueuedCall { call, answer, slot, since, .. } = waiting;
+        let CallOutcome { response, logs, times, .. } = outcome;
         let outcome = response.status;
         let mut activation = Activation::new(call.id, &call.action, response, logs, (kind, times));
         activation.annotations.set("traceparent", &*call.trace.parent);
@@ -340,57 +349,57 @@ impl Shared {
             "a call has ended"
         );
         let kept = self.store.finish(activation.clone());
-        self.metrics.ended(counted, since.elapsed(), outcome);
+        self.metrics.ended(counters, since.elapsed(), outcome);
         self.metrics.starts.calls.dec();
-        // Whoever hears of it may call again.
-        drop(place);
+        // Before the answer: the caller may call again at once.
+        drop(slot);
         match kept {
             Ok(()) => {
                 self.is_dirty.store(true, Ordering::Release);
-                // A caller may have gone.
+                // The caller may have gone away.
                 let _ = answer.send(activation);
             }
-            // Whoever waits hears that the activation was lost.
+            // A waiting caller gets an error, as the sender is dropped.
             Err(error) => tracing::error!(%error, id = %call.id, "an activation is lost"),
         }
     }
 
-    /// Gives a call up that no instance can be had for.
-    pub fn give_up(&self, counted: &Counted, waiting: Waiting, why: &str) {
+    /// Gives up a call for which no instance can be started.
+    pub fn give_up(&self, counters: &FunctionCounters, waiting: QueuedCall, why: &str) {
         let about = waiting.call.action.path();
-        tracing::error!(about, why, id = %waiting.call.id, "a call is given up");
-        let words = "The platform could not make the call; its log tells why.";
-        self.not_made(counted, waiting, Response::failure(Outcome::InternalError, words));
+        tracing::error!(about, why, id = %waiting.call.id, "a call failed");
+        let words = "The platform could not make the call; its log has the reason.";
+        self.not_made(counters, waiting, Response::failure(Outcome::InternalError, words));
     }
 
     /// Answers a call that is not made.
-    pub fn not_made(&self, counted: &Counted, waiting: Waiting, response: Response) {
+    pub fn not_made(&self, counters: &FunctionCounters, waiting: QueuedCall, response: Response) {
         let now_ms = now_ms();
         let wait_ms = now_ms.saturating_sub(waiting.call.asked_ms);
         let times = Times { start_ms: now_ms, end_ms: now_ms, wait_ms, init_ms: None };
-        counted.called(&response, None, times);
-        let spent = Spent::default();
-        let made = Made { response, logs: Vec::new(), times, spent, is_well: false };
-        self.finish(counted, waiting, StartKind::Cold, made);
+        counters.called(&response, None, times);
+        let spent = CallTimes::default();
+        let outcome = CallOutcome { response, logs: Vec::new(), times, spent, is_well: false };
+        self.finish(counters, waiting, StartKind::Cold, outcome);
     }
 }
 
-/// Brings to disk what came of calls.
+/// Flushes activations to disk, as long as the platform runs.
 async fn flush(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(FLUSH).await;
         if shared.is_dirty.swap(false, Ordering::AcqRel)
             && let Err(error) = shared.ask_store(|store| store.flush()).await
         {
-            tracing::error!(%error, "what came of calls is not on disk");
+            tracing::error!(%error, "cannot flush activations to disk");
             shared.is_dirty.store(true, Ordering::Release);
             tokio::time::sleep(FLUSH_AGAIN).await;
         }
     }
 }
 
-/// What is known of the action of a call that was accepted, and is gone.
-fn deleted(call: &Accepted) -> Action {
+/// A stand-in for the deleted action of an accepted call.
+fn deleted(call: &AcceptedCall) -> Action {
     Action {
         namespace: call.namespace.clone(),
         name: call.name.clone(),

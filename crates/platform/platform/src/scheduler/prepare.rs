@@ -1,4 +1,4 @@
-//! Getting a server ready for its checkpoint: `POST /prepare`, farfork's own.
+//! Preparing a server for its checkpoint: `POST /prepare`, an extension of farfork.
 
 use std::time::Duration;
 
@@ -9,52 +9,52 @@ use tokio::time::timeout;
 
 use super::nodes::Connect;
 
-/// How long the hooks before a checkpoint may take.
+/// Time limit of the before-checkpoint hooks.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Most bytes of the answer.
 const MOST_BYTES: u64 = 1 << 20;
-/// Most ranges that it may declare hot: they become arguments of a command, which takes no more than a few
-/// times as many.
+/// Most ranges that a function may declare hot. They become arguments of a command, whose number
+/// the kernel limits to a few times this.
 const MOST_HOT: usize = 16_384;
 
 const REQUEST: &[u8] = b"POST /prepare HTTP/1.1\r\nHost: action\r\nConnection: close\r\n\
                          Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
 
-/// What the answer tells.
+/// The answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Prepared {
     error: Option<String>,
-    /// Addresses of what the function has declared hot; what stands here is whatever it likes.
+    /// Ranges that the function has declared hot. The texts are untrusted.
     hot: Vec<String>,
 }
 
-/// Has the server run its hooks and end its connections; the addresses of what is declared hot.
+/// Makes the server run its hooks and close its connections; returns the ranges declared hot.
 pub async fn prepare(connect: &Connect) -> Result<Vec<AddressRange>, String> {
     let answer = timeout(PATIENCE, ask(connect)).await;
-    understood(&answer.map_err(|_| "its hooks before a checkpoint take too long")??)
+    parse(&answer.map_err(|_| "its before-checkpoint hooks timed out")??)
 }
 
-/// The server closes the connection last of all, and nothing tells that but the end of the stream.
+/// Reads to the end of the stream, because the server closes the connection as its last step.
 async fn ask(connect: &Connect) -> Result<Vec<u8>, String> {
-    let told = |error: std::io::Error| farfork_sys::words::of(&error);
-    let mut stream = connect().await.map_err(told)?;
-    stream.write_all(REQUEST).await.map_err(told)?;
+    let reason = |error: std::io::Error| farfork_sys::words::of(&error);
+    let mut stream = connect().await.map_err(reason)?;
+    stream.write_all(REQUEST).await.map_err(reason)?;
     let mut answer = Vec::new();
-    stream.take(MOST_BYTES).read_to_end(&mut answer).await.map_err(told)?;
+    stream.take(MOST_BYTES).read_to_end(&mut answer).await.map_err(reason)?;
     Ok(answer)
 }
 
-fn understood(answer: &[u8]) -> Result<Vec<AddressRange>, String> {
+fn parse(answer: &[u8]) -> Result<Vec<AddressRange>, String> {
     let text = String::from_utf8_lossy(answer);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let prepared: Prepared = serde_json::from_str(body).unwrap_or_default();
     match head.split(' ').nth(1) {
         Some("200") => ranges(&prepared.hot),
-        // A server that knows nothing of checkpoints has nothing to do before one.
+        // A server without /prepare needs no preparation.
         Some("404" | "405" | "501") => Ok(Vec::new()),
         status => Err(prepared.error.unwrap_or_else(|| {
-            format!("its server answers to /prepare with status {}", status.unwrap_or("none"))
+            format!("its server answers /prepare with status {}", status.unwrap_or("none"))
         })),
     }
 }
@@ -63,8 +63,8 @@ fn ranges(hot: &[String]) -> Result<Vec<AddressRange>, String> {
     if hot.len() > MOST_HOT {
         return Err(format!("it declares more than {MOST_HOT} ranges of its memory hot"));
     }
-    // It is not told what stands there instead, which may be anything.
-    let range = |text: &String| text.parse().map_err(|_| "what it declares hot is no memory");
+    // The message does not quote the untrusted text.
+    let range = |text: &String| text.parse().map_err(|_| "it declares an invalid range hot");
     hot.iter().map(range).collect::<Result<_, _>>().map_err(str::to_owned)
 }
 
@@ -72,29 +72,32 @@ fn ranges(hot: &[String]) -> Result<Vec<AddressRange>, String> {
 mod tests {
     use super::*;
 
-    fn of(status: &str, body: &str) -> Result<Vec<AddressRange>, String> {
-        understood(format!("HTTP/1.1 {status}\r\nA: b\r\n\r\n{body}").as_bytes())
+    fn parsed(status: &str, body: &str) -> Result<Vec<AddressRange>, String> {
+        parse(format!("HTTP/1.1 {status}\r\nA: b\r\n\r\n{body}").as_bytes())
     }
 
     #[test]
-    fn servers_that_know_nothing_of_it_are_ready() {
+    fn servers_without_prepare_are_ready() {
         let range = AddressRange { process: None, start: 10, end: 11 };
-        assert_eq!(of("200 OK", r#"{"ok": true, "hot": ["a-b"]}"#), Ok(vec![range]));
-        assert_eq!(of("200 OK", "{}"), Ok(vec![]));
-        assert_eq!(of("404 Not Found", "no"), Ok(vec![]));
-        assert_eq!(of("502 Bad", r#"{"error": "a hook failed"}"#), Err("a hook failed".to_owned()));
-        assert!(of("500 Bad", "<html>").unwrap_err().contains("500"));
-        assert!(understood(b"").unwrap_err().contains("none"), "it has just ended");
+        assert_eq!(parsed("200 OK", r#"{"ok": true, "hot": ["a-b"]}"#), Ok(vec![range]));
+        assert_eq!(parsed("200 OK", "{}"), Ok(vec![]));
+        assert_eq!(parsed("404 Not Found", "no"), Ok(vec![]));
+        assert_eq!(
+            parsed("502 Bad", r#"{"error": "a hook failed"}"#),
+            Err("a hook failed".to_owned())
+        );
+        assert!(parsed("500 Bad", "<html>").unwrap_err().contains("500"));
+        assert!(parse(b"").unwrap_err().contains("none"), "it has just exited");
     }
 
     #[test]
-    fn what_is_no_range_gets_no_further() {
+    fn invalid_ranges_are_refused() {
         for wrong in ["--kill", "--name=farfork/python", "1000-2000 --kill", "", "-"] {
             let body = serde_json::json!({ "hot": ["1000-2000", wrong] }).to_string();
-            assert!(of("200 OK", &body).unwrap_err().contains("no memory"), "{wrong}");
+            assert!(parsed("200 OK", &body).unwrap_err().contains("invalid range"), "{wrong}");
         }
         let body = |count: usize| serde_json::json!({ "hot": vec!["1-2"; count] }).to_string();
-        assert_eq!(of("200 OK", &body(MOST_HOT)).unwrap().len(), MOST_HOT);
-        assert!(of("200 OK", &body(MOST_HOT + 1)).unwrap_err().contains("more than 16384"));
+        assert_eq!(parsed("200 OK", &body(MOST_HOT)).unwrap().len(), MOST_HOT);
+        assert!(parsed("200 OK", &body(MOST_HOT + 1)).unwrap_err().contains("more than 16384"));
     }
 }

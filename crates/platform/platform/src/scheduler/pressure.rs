@@ -1,4 +1,4 @@
-//! What goes when memory of a node, or the pool, runs out.
+//! Evictions when a node's memory, or the pool, runs out.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use farfork_policy::Memory;
 use farfork_policy::reclaim::{ImageFacts, ReclaimFacts};
 use farfork_policy::relief::ReliefFacts;
 
-use super::fleet::Neighbours;
+use super::fleet::Occupancy;
 use super::image;
+use super::image_usage::ImageStats;
 use super::nodes::{Claim, NodeGhosts};
 use super::platform::Shared;
-use super::shelf::Use;
 
-/// How often it is looked at whether nodes have room.
+/// Period of the check of nodes' memory.
 const RELIEF: Duration = Duration::from_millis(250);
-/// How often it is looked at whether the pool has.
+/// Period of the check of the pool.
 const RECLAIM: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// What is on a node: instances, and ghosts that wait among what has nothing to do.
-    pub fn neighbours(&self, node: &str) -> Neighbours {
+    /// What is on a node: instances, and waiting ghosts, which count as idle.
+    pub fn occupancy(&self, node: &str) -> Occupancy {
         let mut instances = self.fleet.on(node);
         let NodeGhosts { idle, is_settling } = self.nodes.ghosts(node);
         instances.idle.extend(idle);
@@ -29,12 +29,12 @@ impl Shared {
         instances
     }
 
-    /// Has these neighbours end, if they still have nothing to do.
+    /// Evicts these instances and ghosts if they are still idle.
     pub fn evict(&self, node: &str, ids: &[String]) {
         self.fleet.evict(ids);
         let (bytes, ending) = self.nodes.stop_ghosts(node, ids);
         if bytes > 0 {
-            let leaving = self.fleet.leaves(node, bytes);
+            let leaving = self.fleet.leaving(node, bytes);
             tokio::spawn(async move {
                 ending.await;
                 drop(leaving);
@@ -43,45 +43,46 @@ impl Shared {
     }
 }
 
-/// Has what is idle end where instances at work have come to need its memory.
+/// Evicts what is idle where busy instances have come to need its memory.
 pub async fn relieve(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RELIEF).await;
         for node in shared.nodes.nodes(Claim::default(), None) {
-            let Neighbours { idle, leaving_bytes, .. } = shared.neighbours(&node.name);
+            let Occupancy { idle, leaving_bytes, .. } = shared.occupancy(&node.name);
             let facts = ReliefFacts { memory: node.memory, idle, leaving_bytes };
             let decision = shared.advisor.policies.relief.decide(&facts);
-            // Nothing that ends is nothing to keep on record.
+            // A decision to evict nothing is not recorded.
             if !decision.choice.is_empty() {
-                shared.advisor.decided(&node.name, &facts, &decision);
+                shared.advisor.record(&node.name, &facts, &decision);
                 shared.evict(&node.name, &decision.choice);
             }
         }
     }
 }
 
-/// Has images go where the pool has no room for others.
+/// Removes images when the pool has no room for others.
 pub async fn reclaim(shared: Arc<Shared>) {
     let mut kept_all = None;
     loop {
         tokio::time::sleep(RECLAIM).await;
-        let (pool, wanted_bytes) = (shared.nodes.pool(), shared.shelf.take_wanted());
-        // Whether any is to go is known before it is known which there are.
+        let (pool, wanted_bytes) = (shared.nodes.pool(), shared.image_usage.take_wanted());
+        // A cheap check with one fictitious image, before all images are listed.
         let all = ImageFacts { bytes: pool.used_bytes, ..ImageFacts::default() };
         let facts = ReclaimFacts { pool, wanted_bytes, images: vec![all] };
         if shared.advisor.policies.reclaim.decide(&facts).choice.is_empty() {
             continue;
         }
         for name in chosen(&shared, pool, wanted_bytes, &mut kept_all).await {
-            tracing::info!(image = name, "an image makes room for others");
-            if !shared.shelf.give_up(&name) {
+            tracing::info!(image = name, "removing an image to make room for others");
+            if !shared.image_usage.give_up(&name) {
                 shared.remove_image(&name).await;
             }
         }
     }
 }
 
-/// Which images go; none if nothing is other than when none did last.
+/// The images to remove. Not decided again while the facts are those of the last decision to keep
+/// all.
 async fn chosen(
     shared: &Arc<Shared>,
     pool: Memory,
@@ -91,24 +92,24 @@ async fn chosen(
     let listed = match shared.nodes.list_images().await {
         Ok(listed) => listed,
         Err(error) => {
-            tracing::warn!(%error, "images are not looked at");
+            tracing::warn!(%error, "cannot list images");
             return Vec::new();
         }
     };
-    // The operator's, base images among them, are not the platform's to remove.
+    // Images of the operator, such as base images, must not be removed.
     let own = shared.ask_store(|store| image::names(store)).await;
     let own: BTreeSet<String> = own.unwrap_or_default().into_iter().collect();
     let facts = listed.into_iter().filter(|image| own.contains(&image.name)).map(|image| {
-        let Use { starts_per_hour, saved_us } = shared.shelf.use_of(&image.name);
+        let ImageStats { starts_per_hour, saved_us } = shared.image_usage.stats(&image.name);
         let (name, bytes, nodes) = (image.name, image.bytes, image.nodes);
         ImageFacts { name, bytes, nodes, starts_per_hour, saved_us }
     });
     let facts = ReclaimFacts { pool, wanted_bytes, images: facts.collect() };
-    // Nothing to decide is nothing to keep on record.
+    // Without anything to decide, no decision is recorded.
     if facts.images.is_empty() || kept_all.as_ref() == Some(&facts) {
         return Vec::new();
     }
-    let chosen = shared.advisor.ask(&*shared.advisor.policies.reclaim, "pool", &facts);
+    let chosen = shared.advisor.decide(&*shared.advisor.policies.reclaim, "pool", &facts);
     *kept_all = chosen.is_empty().then_some(facts);
     chosen
 }

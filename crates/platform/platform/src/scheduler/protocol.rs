@@ -1,4 +1,4 @@
-//! OpenWhisk's action protocol: what is posted to an instance, and what its answers mean.
+//! OpenWhisk's action protocol: requests to an instance, and the meaning of its answers.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -13,12 +13,12 @@ use crate::clock::now_ms;
 use crate::confine;
 use crate::runtimes::Server;
 
-/// What of the operator's environment programs see that are launched.
+/// Variables of the operator's environment that launched programs get.
 const KEPT: [&str; 3] = ["PATH", "LANG", "LC_ALL"];
 
-/// What `/init` is posted. Beside OpenWhisk's `value` stands what is our own: whom the server has to
-/// become before it loads anything, if it has not when it was launched, and where the files of an archive
-/// are.
+/// The body of `/init`. Beside OpenWhisk's `value` it has extensions: the confinement to enter
+/// before loading anything, unless the launch has done so, and the folder with the files of an
+/// archive.
 pub fn init(action: &Action, code: &Code) -> Bytes {
     let main = action.exec.main.as_deref().unwrap_or("main");
     let (text, folder) = match &code.form {
@@ -37,14 +37,14 @@ pub fn init(action: &Action, code: &Code) -> Bytes {
         },
     });
     if action.exec.is_blackbox() {
-        // It may be strict.
+        // The program may refuse unknown fields.
         return encoded(&json!({ "value": value }));
     }
     let confinement = code.server.is_none().then(|| confine::document(code.user));
     encoded(&json!({ "value": value, "confinement": confinement, "folder": folder }))
 }
 
-/// What `/launch` is posted: whom the server has to become, and then, which program.
+/// The body of `/launch`: the confinement to enter, and then the program to execute.
 pub fn launch(code: &Code, server: &Server) -> Bytes {
     let variables = KEPT.iter().filter_map(|name| Some((*name, env::var(name).ok()?)));
     let home = ("HOME", confine::SCRATCH[0].to_owned());
@@ -58,8 +58,8 @@ pub fn launch(code: &Code, server: &Server) -> Bytes {
     }))
 }
 
-/// What `/run` is posted; its names become `__OW_…` in the action's environment, and those of the trace
-/// what OpenTelemetry calls them, too.
+/// The body of `/run`. Its fields become `__OW_…` in the action's environment, and the trace also
+/// gets OpenTelemetry's names.
 pub fn run(call: &Call) -> Bytes {
     let Call { action, .. } = call;
     encoded(&json!({
@@ -78,42 +78,42 @@ fn encoded(document: &Value) -> Bytes {
     document.to_string().into()
 }
 
-/// What an answer to `/launch` means, which there is only if the program has not begun.
+/// The failure in an answer to `/launch`, which comes only if the program was not executed.
 pub fn not_launched((_, body): (u16, &[u8])) -> Response {
-    let why = told(body).unwrap_or_else(|| "its program does not begin".to_owned());
+    let why = error_of(body).unwrap_or_else(|| "its program cannot be executed".to_owned());
     let words = format!("The action failed to initialize: {why}.");
     Response::failure(Outcome::DeveloperError, &words)
 }
 
-/// What the answer to `/init` means, if that is a failure.
+/// The failure in the answer to `/init`, if it is one.
 pub fn initialised((status, body): (u16, &[u8])) -> Option<Response> {
     (status != 200).then(|| failure("The action failed to initialize", body))
 }
 
-/// What the answer to `/run` means.
+/// The response in the answer to `/run`.
 pub fn ran((status, body): (u16, &[u8])) -> Response {
     if status != 200 {
         return failure("The action failed", body);
     }
     match serde_json::from_slice(body) {
-        Ok(result @ Value::Object(_)) => Response::of(result),
+        Ok(result @ Value::Object(_)) => Response::from_result(result),
         _ => Response::failure(
             Outcome::DeveloperError,
-            "The action did not return a dictionary: its answer is no JSON object.",
+            "The action did not return a dictionary: its answer is not a JSON object.",
         ),
     }
 }
 
-/// What the server says went wrong, or these words.
+/// A failure with the server's error message, or with this one.
 fn failure(otherwise: &str, body: &[u8]) -> Response {
-    let words = told(body).unwrap_or_else(|| otherwise.to_owned());
+    let words = error_of(body).unwrap_or_else(|| otherwise.to_owned());
     Response::failure(Outcome::DeveloperError, &words)
 }
 
-/// What a server says.
-fn told(body: &[u8]) -> Option<String> {
-    let told = serde_json::from_slice::<Value>(body).ok()?;
-    Some(told["error"].as_str()?.to_owned())
+/// The error message in an answer.
+fn error_of(body: &[u8]) -> Option<String> {
+    let document = serde_json::from_slice::<Value>(body).ok()?;
+    Some(document["error"].as_str()?.to_owned())
 }
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_does_not_load_is_its_owners_affair() {
+    fn code_that_does_not_load_is_a_developer_error() {
         assert_eq!(initialised((200, b"{\"ok\":true}")), None);
         let failed = initialised((502, b"{\"error\":\"no main\"}")).unwrap();
         assert_eq!(failed.result, json!({"error": "no main"}));
@@ -144,11 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_begin_is_its_owners_affair() {
+    fn a_program_that_cannot_be_executed_is_a_developer_error() {
         let failed = not_launched((502, b"{\"error\":\"cannot execute a\"}"));
         assert_eq!(failed.status, Outcome::DeveloperError);
         let words = "The action failed to initialize: cannot execute a.";
         assert_eq!(failed.result, json!({ "error": words }));
-        assert!(not_launched((404, b"")).result.to_string().contains("does not begin"));
+        assert!(not_launched((404, b"")).result.to_string().contains("cannot be executed"));
     }
 }

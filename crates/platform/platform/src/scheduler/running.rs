@@ -1,10 +1,10 @@
-//! Which calls are being made, as those see it who end the platform.
+//! Running calls, and shutdown.
 //!
 //! ```text
-//!  open ── SIGTERM ──► ending: only calls that somebody waits for begin ──► closed: none does
+//!  open ── SIGTERM ──► ending: only calls with a waiting client begin ──► closed: none begins
 //! ```
-//! A call that has begun may have done something, and is not made again. So its end is waited for, and one that
-//! has not begun is left to the next run, if it was accepted.
+//! A call that has begun may have had effects and is not made again, so shutdown waits for its end.
+//! An accepted call that has not begun is left to the next run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,38 +13,38 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// What may come to a call's limit: its instance is ended, and its log read.
+/// Extra time beyond a call's limit, to end its instance and read its log.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// The calls that are being made.
+/// The running calls.
 #[derive(Debug)]
 pub struct Running {
     state: Mutex<State>,
-    /// How many there are.
+    /// Their number.
     count: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     stage: Stage,
-    /// When each is over at the latest.
+    /// When each has ended at the latest.
     calls: BTreeMap<u64, Instant>,
     next: u64,
 }
 
-/// How far the end is.
+/// The stage of shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
-    /// Calls begin as they come.
+    /// All calls begin.
     #[default]
     Open,
-    /// Only those begin that somebody waits for.
+    /// Only calls with a waiting client begin.
     Ending,
-    /// None begins.
+    /// No call begins.
     Closed,
 }
 
-/// A call is being made until this is dropped.
+/// A running call, until this is dropped.
 #[derive(Debug)]
 pub struct Run {
     running: Arc<Running>,
@@ -63,8 +63,8 @@ impl Running {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call begins that may take so long to load its code, and as long again to be made; nothing if it
-    /// must not any more.
+    /// Begins a call, which may take `limit` to load its code and `limit` to run; `None` if it must
+    /// not begin any more.
     pub fn begin(self: &Arc<Running>, limit: Duration, is_awaited: bool) -> Option<Run> {
         let mut state = self.state();
         let may_begin = match state.stage {
@@ -83,12 +83,13 @@ impl Running {
         Some(Run { running: Arc::clone(self), id })
     }
 
-    /// From here on fewer calls begin.
+    /// Enters a stage of shutdown.
     pub fn enter(&self, stage: Stage) {
         self.state().stage = stage;
     }
 
-    /// Waits for the end of all that are being made, for as long as each may take; how many go on then.
+    /// Waits for the end of all running calls, as long as each may take; returns how many still
+    /// run.
     pub async fn over(&self) -> usize {
         let mut count = self.count.subscribe();
         loop {
@@ -96,7 +97,7 @@ impl Running {
             if last <= Instant::now() {
                 return *count.borrow();
             }
-            // Others may have begun then.
+            // Other calls may have begun meanwhile.
             let _ = timeout_at(last, count.wait_for(|count| *count == 0)).await;
         }
     }

@@ -1,7 +1,7 @@
-//! What goes on, in one document: what the dashboard and `farfork top` show.
+//! The platform's state in one document, for the dashboard and `farfork top`.
 //!
-//! Units stand at the end of names: `_ms` is milliseconds, `_bytes` bytes, `_per_s` calls in a second.
-//! What is counted is counted since the platform began, unless it is called recent.
+//! Names end with their unit: `_ms` is milliseconds, `_bytes` bytes, `_per_s` calls per second.
+//! Counts are since the platform began, unless they are recent ones.
 
 use std::collections::BTreeMap;
 
@@ -9,65 +9,65 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::StartKind;
 
-/// What there is, and what has been since the platform began.
+/// A snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The version of farfork.
     pub version: String,
-    /// When this was seen, in milliseconds since 1970.
+    /// When it was taken, in milliseconds since 1970.
     pub at_ms: u64,
     /// When the platform began, in milliseconds since 1970.
     pub began_ms: u64,
-    /// Whether anybody has deployed a function, called or not.
+    /// Whether a function is deployed, called or not.
     pub has_functions: bool,
-    /// Calls that wait or are being made.
+    /// Calls that wait or run.
     pub calls_in_flight: u64,
     /// Of these, calls that wait for an instance.
     pub calls_waiting: u64,
     /// Calls of the last seconds, of all functions.
     pub recent: Recent,
-    /// Calls by how they came to their instance; each kind is there.
+    /// Calls by how they got their instance; all kinds are present.
     pub starts: BTreeMap<StartKind, Starts>,
-    /// Calls that came to no instance, or whose instance failed, or that say themselves that they failed.
+    /// Calls that got no instance, whose instance failed, or that returned an error.
     pub calls_failed: u64,
-    /// Room of the pool that is in use, by images above all.
+    /// Bytes of the pool in use, mostly by images.
     pub pool_used_bytes: u64,
-    /// Room of the pool.
+    /// Size of the pool.
     pub pool_size_bytes: u64,
     /// Images in the pool.
     pub pool_images: u64,
-    /// By their names.
+    /// Nodes by name.
     pub nodes: BTreeMap<String, Node>,
-    /// By `NAMESPACE/NAME`; those that were called.
+    /// Functions that were called, by `NAMESPACE/NAME`.
     pub functions: BTreeMap<String, Function>,
-    /// Functions that were called and are left out, as there are so many.
+    /// Number of called functions that are left out.
     pub functions_omitted: u64,
 }
 
-/// Calls that have ended in the last seconds.
+/// Calls that ended in the last seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recent {
     /// How many.
     pub calls: u64,
     /// Of these, those that failed.
     pub failed: u64,
-    /// In a second.
+    /// Calls per second.
     pub per_s: f64,
-    /// Half of them took no longer, from when the platform had them until their answer was kept;
-    /// nothing without any.
+    /// P50, from the platform's receipt of a call until its activation was stored; `None` without
+    /// calls.
     pub p50_ms: Option<f64>,
-    /// 99 of 100 took no longer.
+    /// P99 of the same.
     pub p99_ms: Option<f64>,
 }
 
-/// Calls that came to their instance in one way.
+/// Calls that got their instance in one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Starts {
     /// How many.
     pub calls: u64,
-    /// Median of the last ones: from when the platform had the call until the function's own code ran.
+    /// Median of the last ones, from the call's receipt until the function's code ran.
     pub wait_ms: Option<f64>,
-    /// Median of the last ones: all of the call.
+    /// Median of the last ones, for the whole call.
     pub whole_ms: Option<f64>,
 }
 
@@ -82,11 +82,11 @@ pub struct Node {
     pub attached_ghosts: u64,
     /// Instances that are being started.
     pub starting: u64,
-    /// What its instances hold of its budget, or are promised.
+    /// Memory that its instances hold or are promised.
     pub memory_bytes: u64,
-    /// What its instances may take together.
+    /// Memory that its instances may take together.
     pub budget_bytes: u64,
-    /// Those that have started.
+    /// Started instances.
     #[serde(flatten)]
     pub instances: Instances,
 }
@@ -100,47 +100,47 @@ pub struct Function {
     pub failed: u64,
     /// Calls that wait for an instance.
     pub waiting: u64,
-    /// Whether there is an image that new instances are clones of.
+    /// The state of its image.
     pub image: Image,
-    /// Why the last one was not made, if it was not.
+    /// Why its last image was not made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_error: Option<String>,
-    /// Calls by how they came to their instance.
+    /// Calls by how they got their instance.
     pub starts: BTreeMap<StartKind, u64>,
-    /// Mean of what the calls took in their instances; nothing without any.
+    /// Mean duration of calls in their instances; `None` without calls.
     pub duration_ms: Option<f64>,
     /// Calls of the last seconds.
     pub recent: Recent,
-    /// All that have started.
+    /// All started instances.
     #[serde(flatten)]
     pub instances: Instances,
     /// The same by node.
     pub nodes: BTreeMap<String, Instances>,
 }
 
-/// Instances, and the memory that they were last seen to take.
+/// Instances, and the memory that was last measured of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instances {
-    /// Those that have nothing to do.
+    /// Idle instances.
     pub idle: u64,
-    /// Those that have.
+    /// Busy instances.
     pub busy: u64,
-    /// Their own memory.
+    /// Their local memory.
     pub local_bytes: u64,
-    /// What they have touched of what they map of the pool; what several map counts for each.
+    /// Touched pages that they map from the pool, counted for each instance.
     pub pool_bytes: u64,
 }
 
-/// Whether a function has an image.
+/// The state of a function's image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Image {
-    /// It has none: new instances load the function's code.
+    /// None: new instances load the function's code.
     #[default]
     None,
     /// An instance is being checkpointed.
     Making,
-    /// It has one: new instances are clones.
+    /// Ready: new instances are clones.
     Ready,
 }
 
@@ -155,8 +155,8 @@ impl Instances {
 }
 
 impl Snapshot {
-    /// Leaves functions out beyond so many: those that were called least of late, and of these those that
-    /// were called least ever.
+    /// Leaves out functions beyond `most`: the least busy, then those with fewest recent calls,
+    /// then those with fewest calls.
     pub fn shorten(&mut self, most: usize) {
         let surplus = self.functions.len().saturating_sub(most);
         if surplus == 0 {
@@ -179,19 +179,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busiest_functions_are_told_where_there_are_many() {
+    fn the_busiest_functions_are_kept() {
         let recent = |calls: u64| Recent { calls, ..Recent::default() };
-        let of = |calls: u64, lately: u64, waiting: u64| Function {
+        let function = |calls: u64, lately: u64, waiting: u64| Function {
             calls,
             waiting,
             recent: recent(lately),
             ..Function::default()
         };
         let functions = [
-            ("g/much", of(900, 0, 0)),
-            ("g/little", of(1, 0, 0)),
-            ("g/lately", of(5, 5, 0)),
-            ("g/waits", of(0, 0, 1)),
+            ("g/much", function(900, 0, 0)),
+            ("g/little", function(1, 0, 0)),
+            ("g/lately", function(5, 5, 0)),
+            ("g/waits", function(0, 0, 1)),
         ];
         let functions = functions.map(|(name, function)| (name.to_owned(), function));
         let whole = Snapshot { functions: functions.into(), ..Snapshot::default() };
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_read_as_it_is_written() {
+    fn a_snapshot_survives_a_round_trip() {
         let mut snapshot = Snapshot::default();
         let starts = Starts { calls: 3, wait_ms: Some(0.25), whole_ms: None };
         snapshot.starts.insert(StartKind::Clone, starts);

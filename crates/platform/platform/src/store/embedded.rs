@@ -12,27 +12,27 @@ use redb::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use self::finished::Finished;
-use super::{Accepted, Key, Selection, Store, StoreError};
+use self::finished::FinishedQueue;
+use super::{AcceptedCall, Key, Selection, Store, StoreError};
 use crate::api::{
     Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, NameError, Version,
 };
 
 type Json = &'static [u8];
 
-/// By name, in the order in which they were first asked for.
+/// Number by name.
 const NAMESPACES: TableDefinition<'_, &str, u32> = TableDefinition::new("namespaces");
 const KEYS: TableDefinition<'_, &str, Json> = TableDefinition::new("keys");
-/// By namespace and name.
+/// Keyed by namespace and name.
 const ACTIONS: TableDefinition<'_, (&str, &str), Json> = TableDefinition::new("actions");
 const CODES: TableDefinition<'_, (&str, &str), &str> = TableDefinition::new("codes");
-/// By time and id.
+/// Keyed by time and id.
 const ACCEPTED: TableDefinition<'_, (u64, u128), Json> = TableDefinition::new("accepted");
-/// When calls were accepted, by id.
+/// The time at which a call was accepted, keyed by id.
 const PENDING: TableDefinition<'_, u128, u64> = TableDefinition::new("pending");
 
-/// Of the file's pages and what is to be written, in bytes. By redb's default a gateway would come to hold 1 GiB: each
-/// record is written once and hardly ever read, and the kernel keeps the file's pages, too.
+/// Bytes of redb's cache. Its default of 1 GiB would be wasted: each record is written once and
+/// hardly ever read, and the kernel caches the file's pages, too.
 const CACHE: usize = 16 << 20;
 
 /// A database in a file.
@@ -40,18 +40,19 @@ const CACHE: usize = 16 << 20;
 pub struct Embedded {
     path: PathBuf,
     database: Database,
-    finished: Finished,
+    finished: FinishedQueue,
 }
 
 impl Embedded {
-    /// Opens the database at `path`, or makes it.
+    /// Opens the database at `path`, which is created if missing.
     pub fn open(path: &Path) -> Result<Embedded, StoreError> {
         let database = Database::builder()
             .set_cache_size(CACHE)
             .create(path)
-            .map_err(failed("be opened", path))?;
-        let store = Embedded { path: path.to_owned(), database, finished: Finished::default() };
-        // Readers find all tables.
+            .map_err(failed("open the store", path))?;
+        let store =
+            Embedded { path: path.to_owned(), database, finished: FinishedQueue::default() };
+        // Readers fail if a table is missing.
         store.write("make tables", Durability::Immediate, |write| {
             write.open_table(NAMESPACES)?;
             write.open_table(KEYS)?;
@@ -116,7 +117,7 @@ impl Embedded {
             write.commit()?;
             Ok(changed)
         };
-        run().map_err(|failure| self.told(doing, failure))
+        run().map_err(|failure| self.store_error(doing, failure))
     }
 
     fn read<T>(
@@ -125,10 +126,10 @@ impl Embedded {
         look: impl FnOnce(&redb::ReadTransaction) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
         let run = || look(&self.database.begin_read()?);
-        run().map_err(|failure| self.told(doing, failure))
+        run().map_err(|failure| self.store_error(doing, failure))
     }
 
-    /// Has readers find what came of calls; it is on disk later.
+    /// Makes finished activations visible to readers. They are on disk after the next flush.
     fn write_finished(&self) -> Result<(), StoreError> {
         self.finished.write(|all| match all {
             [] => Ok(()),
@@ -137,7 +138,7 @@ impl Embedded {
     }
 
     fn keep(&self, all: &[Activation], durability: Durability) -> Result<(), StoreError> {
-        self.write("keep activations", durability, |write| {
+        self.write("store activations", durability, |write| {
             let (mut pending, mut accepted) =
                 (write.open_table(PENDING)?, write.open_table(ACCEPTED)?);
             for activation in all {
@@ -150,7 +151,7 @@ impl Embedded {
         })
     }
 
-    fn told(&self, doing: &'static str, failure: Failure) -> StoreError {
+    fn store_error(&self, doing: &'static str, failure: Failure) -> StoreError {
         match failure {
             Failure::Database(error) => failed(doing, &self.path)(error),
             Failure::Store(error) => error,
@@ -160,7 +161,7 @@ impl Embedded {
 
 impl Store for Embedded {
     fn number(&self, namespace: &Name) -> Result<u32, StoreError> {
-        let known = self.read("look a namespace up", |read| {
+        let known = self.read("look up a namespace", |read| {
             Ok(read.open_table(NAMESPACES)?.get(namespace.as_str())?.map(|found| found.value()))
         })?;
         if let Some(number) = known {
@@ -168,7 +169,7 @@ impl Store for Embedded {
         }
         self.write("number a namespace", Durability::Immediate, |write| {
             let mut table = write.open_table(NAMESPACES)?;
-            // Somebody else may have been faster.
+            // Another thread may have been faster.
             if let Some(found) = table.get(namespace.as_str())? {
                 return Ok(found.value());
             }
@@ -200,7 +201,7 @@ impl Store for Embedded {
     }
 
     fn key(&self, user: &str) -> Result<Option<Key>, StoreError> {
-        self.read("look a key up", |read| {
+        self.read("look up a key", |read| {
             let found = read.open_table(KEYS)?.get(user)?;
             found.map(|found| decoded(KEYS.name(), found.value())).transpose()
         })
@@ -222,20 +223,20 @@ impl Store for Embedded {
     fn revoke(&self, namespace: &Name) -> Result<usize, StoreError> {
         self.write("revoke keys", Durability::Immediate, |write| {
             let mut table = write.open_table(KEYS)?;
-            let mut theirs = Vec::new();
+            let mut users = Vec::new();
             for entry in table.iter()? {
                 let key: Key = decoded("keys", entry?.1.value())?;
-                theirs.extend((key.namespace == *namespace).then_some(key.user));
+                users.extend((key.namespace == *namespace).then_some(key.user));
             }
-            for user in &theirs {
+            for user in &users {
                 table.remove(&**user)?;
             }
-            Ok(theirs.len())
+            Ok(users.len())
         })
     }
 
     fn action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError> {
-        self.read("look an action up", |read| {
+        self.read("look up an action", |read| {
             let found = read.open_table(ACTIONS)?.get((namespace.as_str(), name.as_str()))?;
             found.map(|found| decoded(ACTIONS.name(), found.value())).transpose()
         })
@@ -249,9 +250,9 @@ impl Store for Embedded {
     ) -> Result<Vec<Action>, StoreError> {
         self.read("list actions", |read| {
             let table = read.open_table(ACTIONS)?;
-            let theirs = table.range((namespace.as_str(), "")..)?;
+            let from_namespace = table.range((namespace.as_str(), "")..)?;
             let mut actions = Vec::new();
-            for entry in theirs.skip(skip).take(limit) {
+            for entry in from_namespace.skip(skip).take(limit) {
                 let (key, value) = entry?;
                 if key.value().0 != namespace.as_str() {
                     break;
@@ -272,7 +273,7 @@ impl Store for Embedded {
     fn put_action(&self, change: &Change, before: Option<Version>) -> Result<(), StoreError> {
         let Change { action, code } = change;
         let place = (action.namespace.as_str(), action.name.as_str());
-        self.write("keep an action", Durability::Immediate, |write| {
+        self.write("store an action", Durability::Immediate, |write| {
             let mut actions = write.open_table(ACTIONS)?;
             let found = actions.get(place)?.map(|found| decoded(ACTIONS.name(), found.value()));
             let found: Option<Action> = found.transpose()?;
@@ -297,7 +298,7 @@ impl Store for Embedded {
         })
     }
 
-    fn accept(&self, call: &Accepted) -> Result<(), StoreError> {
+    fn accept(&self, call: &AcceptedCall) -> Result<(), StoreError> {
         self.write("accept a call", Durability::Immediate, |write| {
             let place = (call.accepted_ms, call.id.0);
             write.open_table(ACCEPTED)?.insert(place, &*encoded(call)?)?;
@@ -306,7 +307,7 @@ impl Store for Embedded {
         })
     }
 
-    fn accepted(&self) -> Result<Vec<Accepted>, StoreError> {
+    fn accepted(&self) -> Result<Vec<AcceptedCall>, StoreError> {
         self.write_finished()?;
         self.read("list accepted calls", |read| {
             let table = read.open_table(ACCEPTED)?;
@@ -318,9 +319,9 @@ impl Store for Embedded {
         match self.finished.add(activation) {
             true => Ok(()),
             false => Err(StoreError::Database {
-                doing: "keep an activation",
+                doing: "store an activation",
                 path: self.path.display().to_string(),
-                reason: "it has taken none for a while".to_owned(),
+                reason: "its queue of unwritten activations is full".to_owned(),
             }),
         }
     }
@@ -331,7 +332,7 @@ impl Store for Embedded {
         id: ActivationId,
     ) -> Result<Option<Activation>, StoreError> {
         self.write_finished()?;
-        self.read("look an activation up", |read| activations::find(read, namespace, id))
+        self.read("look up an activation", |read| activations::find(read, namespace, id))
     }
 
     fn activations(
@@ -354,13 +355,13 @@ impl Store for Embedded {
 
     fn forget(&self, before_ms: u64) -> Result<usize, StoreError> {
         self.write_finished()?;
-        self.write("forget activations", Durability::Immediate, |write| {
+        self.write("delete activations", Durability::Immediate, |write| {
             activations::forget(write, before_ms)
         })
     }
 
     fn flush(&self) -> Result<(), StoreError> {
-        // Also of what others have written without.
+        // Durable also for transactions committed without durability.
         self.finished.write(|all| self.keep(all, Durability::Immediate))
     }
 }

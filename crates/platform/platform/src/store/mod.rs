@@ -1,13 +1,14 @@
 //! What survives a restart.
 //!
-//! One contract, [`Store`]; one mechanism so far, [`Embedded`], a database in a file. A store of
-//! a backend takes its place later, so nothing here tells where data lies.
+//! One contract, [`Store`], and one mechanism so far: [`Embedded`], a database in a file. A
+//! cluster's store can take its place, so nothing in the contract depends on where data lies.
 //!
 //! **What is durable when.** Keys, actions and accepted calls are on disk when a method returns: a
-//! client whose non-blocking call was answered by `202` finds its activation, whatever dies. (A blocking call
-//! that takes longer than anybody waits is answered by `202` as well, and is no accepted one.) What came of a
-//! call is seen by everybody at once, and on disk within [`FLUSH`]: a crash of the machine in between loses
-//! records of blocking calls whose callers have their answers, and has a non-blocking call made again.
+//! client whose non-blocking call was answered by `202` finds its activation after any crash. (A
+//! blocking call that takes longer than the gateway waits is answered by `202` as well, but is not
+//! stored as accepted.) The activation of a call is visible at once, and on disk within [`FLUSH`].
+//! A crash of the machine in between loses activations of blocking calls whose callers have their
+//! responses, and a non-blocking call is made again.
 
 mod embedded;
 mod retention;
@@ -25,69 +26,69 @@ use crate::trace::Trace;
 pub use embedded::Embedded;
 pub use retention::forget_old;
 
-/// What came of a call is on disk within this time.
+/// An activation is on disk within this time.
 pub const FLUSH: Duration = Duration::from_millis(100);
 
-/// Why the store does not do something.
+/// An operation of the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The action has changed since it was read, or is there already, or is gone.
-    #[error("the action has changed meanwhile")]
+    /// The action was changed, made or deleted since it was read.
+    #[error("the action has changed since it was read")]
     Conflict,
     /// The database cannot be used.
-    #[error("cannot {doing} in the database {path}: {reason}")]
+    #[error("cannot {doing} (database {path}): {reason}")]
     Database {
         /// What was being done.
         doing: &'static str,
-        /// Where it lies.
+        /// Its path.
         path: String,
         /// Why not.
         reason: String,
     },
-    /// What stands in the database cannot be understood.
-    #[error("a record in the table '{table}' of the database cannot be read: {reason}")]
+    /// A record is invalid.
+    #[error("cannot read a record in table '{table}' of the database: {reason}")]
     Record {
-        /// Where.
+        /// Its table.
         table: &'static str,
         /// Why not.
         reason: String,
     },
 }
 
-/// A key by which a client shows who it is.
+/// A key by which a client authenticates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// The part that is shown in lists.
+    /// The public part.
     pub user: String,
     /// SHA-256 of the secret part.
     pub secret_sha256: [u8; 32],
-    /// Whose it is.
+    /// Its namespace.
     pub namespace: Name,
     /// When it was made, in milliseconds since 1970.
     pub created_ms: u64,
 }
 
-/// A non-blocking call that was accepted, and is to be made.
+/// A non-blocking call that was accepted and has to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Accepted {
+pub struct AcceptedCall {
     /// The activation that it becomes.
     pub id: ActivationId,
-    /// Whose action.
+    /// The action's namespace.
     pub namespace: Name,
-    /// Which.
+    /// The action's name.
     pub name: Name,
-    /// Its version when the call was accepted, by which it is made.
+    /// The action's version when the call was accepted.
     pub version: Version,
-    /// What it is called with.
+    /// The arguments.
     pub args: Map<String, Value>,
     /// When it was accepted, in milliseconds since 1970.
     pub accepted_ms: u64,
-    /// Which span of which trace it is.
+    /// Its span in a trace.
     #[serde(default)]
     pub trace: Trace,
 }
 
-/// Which activations are asked for; the latest come first.
+/// Which activations to list; the latest come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Of this action only.
@@ -96,16 +97,16 @@ pub struct Selection {
     pub since_ms: Option<u64>,
     /// Begun at this time or before.
     pub upto_ms: Option<u64>,
-    /// So many are left out.
+    /// How many to skip.
     pub skip: usize,
-    /// No more than these are told.
+    /// How many to return at most.
     pub limit: usize,
 }
 
 /// What survives a restart.
 pub trait Store: Debug + Send + Sync {
-    /// The number of a namespace, counted from 0: it is given one when somebody asks first, and
-    /// keeps it; no other namespace ever has it.
+    /// The number of a namespace, counted from 0. It is assigned at the first request, kept for
+    /// ever, and never given to another namespace.
     fn number(&self, namespace: &Name) -> Result<u32, StoreError>;
 
     /// All namespaces that have a number.
@@ -117,12 +118,12 @@ pub trait Store: Debug + Send + Sync {
     fn key(&self, user: &str) -> Result<Option<Key>, StoreError>;
     /// All keys, or those of one namespace.
     fn keys(&self, namespace: Option<&Name>) -> Result<Vec<Key>, StoreError>;
-    /// Removes the keys of a namespace; how many there were.
+    /// Removes the keys of a namespace; returns how many.
     fn revoke(&self, namespace: &Name) -> Result<usize, StoreError>;
 
-    /// An action.
+    /// An action, if it exists.
     fn action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError>;
-    /// The actions of a namespace in the order of their names: how many are left out, and told.
+    /// The actions of a namespace in the order of their names, from `skip` on, at most `limit`.
     fn actions(
         &self,
         namespace: &Name,
@@ -131,17 +132,17 @@ pub trait Store: Debug + Send + Sync {
     ) -> Result<Vec<Action>, StoreError>;
     /// The code of an action.
     fn code(&self, namespace: &Name, name: &Name) -> Result<Option<Code>, StoreError>;
-    /// Puts an action in the place of the version `before`, or of none.
+    /// Replaces the version `before` of an action, or adds a new action.
     fn put_action(&self, change: &Change, before: Option<Version>) -> Result<(), StoreError>;
-    /// Removes an action, and tells which it was.
+    /// Removes an action; returns it.
     fn delete_action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError>;
 
-    /// Takes a call to be made, whatever happens.
-    fn accept(&self, call: &Accepted) -> Result<(), StoreError>;
-    /// The calls that are to be made yet, the oldest first.
-    fn accepted(&self) -> Result<Vec<Accepted>, StoreError>;
-    /// Keeps what came of a call, which is not to be made any more. It can be read at once, and is on
-    /// disk after the next [`flush`](Store::flush), which does what takes time.
+    /// Stores a call, which then is made even after a crash.
+    fn accept(&self, call: &AcceptedCall) -> Result<(), StoreError>;
+    /// The calls that have not been made yet, the oldest first.
+    fn accepted(&self) -> Result<Vec<AcceptedCall>, StoreError>;
+    /// Stores the activation of a call, which is not made again. It is readable at once, and on
+    /// disk after the next [`flush`](Store::flush), which does the slow work.
     fn finish(&self, activation: Activation) -> Result<(), StoreError>;
     /// An activation of a namespace.
     fn activation(
@@ -149,21 +150,22 @@ pub trait Store: Debug + Send + Sync {
         namespace: &Name,
         id: ActivationId,
     ) -> Result<Option<Activation>, StoreError>;
-    /// Activations of a namespace, without what is large of them.
+    /// Summaries of a namespace's activations.
     fn activations(
         &self,
         namespace: &Name,
         selection: &Selection,
     ) -> Result<Vec<ActivationSummary>, StoreError>;
-    /// How many activations of a namespace are selected.
+    /// The number of selected activations of a namespace.
     fn count_activations(
         &self,
         namespace: &Name,
         selection: &Selection,
     ) -> Result<usize, StoreError>;
-    /// Forgets activations that began before this time, in milliseconds since 1970: how many, which may be
-    /// fewer than there are, but not none.
+    /// Deletes activations that began before this time, in milliseconds since 1970. Returns how
+    /// many:
+    /// perhaps not all, but at least one if any is that old.
     fn forget(&self, before_ms: u64) -> Result<usize, StoreError>;
-    /// Writes to disk what is not there yet.
+    /// Writes everything to disk.
     fn flush(&self) -> Result<(), StoreError>;
 }

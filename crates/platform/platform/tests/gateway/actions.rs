@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::bed::Bed;
 
 #[test]
-fn an_action_is_created_as_wsk_does_it_and_told_with_its_code() {
+fn an_action_is_created_as_wsk_does_it_and_returned_with_its_code() {
     let bed = Bed::new();
     let exec = json!({"kind": "python:default", "code": "def main(a): return a"});
     let body = json!({"namespace": "_", "name": "hello", "exec": exec,
@@ -20,7 +20,7 @@ fn an_action_is_created_as_wsk_does_it_and_told_with_its_code() {
     let limits = json!({"timeout": 60_000, "memory": 256, "logs": 10, "concurrency": 1});
     assert_eq!(made["limits"], limits);
     assert!(made["updated"].as_u64().is_some_and(|ms| ms > 1_700_000_000_000));
-    assert!(bed.caller.told().is_empty());
+    assert!(bed.caller.recorded().is_empty());
     assert_eq!(bed.get("actions/hello").good(), made);
     assert_eq!(bed.get("actions/hello?code=true").good(), made);
     let without = bed.get("actions/hello?code=false").good();
@@ -30,7 +30,7 @@ fn an_action_is_created_as_wsk_does_it_and_told_with_its_code() {
         let again = bed.guest("PUT", &format!("actions/hello{query}"), body.clone());
         again.assert_error(409, "resource already exists");
     }
-    assert!(bed.caller.told().is_empty());
+    assert!(bed.caller.recorded().is_empty());
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn an_update_may_leave_the_code_out() {
     put(json!({"limits": {"memory": 1}})).assert_error(400, "'memory' is 1 megabytes");
     assert_eq!(bed.get("actions/hello").good()["version"], "0.0.4");
     let gone = ["1", "2", "3"].map(|patch| format!("gone guest/hello 0.0.{patch}"));
-    assert_eq!(bed.caller.told(), gone);
-    // There is nothing to update.
+    assert_eq!(bed.caller.recorded(), gone);
+    // Nothing exists to update.
     let none = bed.guest("PUT", "actions/none?overwrite=true", json!({"limits": {}}));
     none.assert_error(400, "exec");
     bed.get("actions/none").assert_error(404, "'none'");
@@ -60,9 +60,9 @@ fn an_update_may_leave_the_code_out() {
 fn a_deleted_action_is_gone() {
     let bed = Bed::new();
     bed.create("hello");
-    bed.caller.told();
+    bed.caller.recorded();
     assert_eq!(bed.guest("DELETE", "actions/hello", ()).good()["name"], "hello");
-    assert_eq!(bed.caller.told(), ["gone guest/hello 0.0.1"]);
+    assert_eq!(bed.caller.recorded(), ["gone guest/hello 0.0.1"]);
     for method in ["GET", "DELETE", "POST"] {
         bed.guest(method, "actions/hello", ()).assert_error(404, "does not exist");
     }
@@ -70,7 +70,7 @@ fn a_deleted_action_is_gone() {
 }
 
 #[test]
-fn lists_tell_parts_of_what_there_is() {
+fn lists_are_paged() {
     let bed = Bed::new();
     assert_eq!(bed.get("actions").good(), json!([]));
     for name in ["c", "a", "b"] {
@@ -89,11 +89,11 @@ fn lists_tell_parts_of_what_there_is() {
     let one = &bed.get("actions?limit=1").good()[0];
     assert_eq!(one["exec"], json!({"binary": false}));
     assert!(one.get("parameters").is_none() && one["annotations"].is_array(), "{one}");
-    bed.get("actions?limit=201").assert_error(400, "up to 200");
+    bed.get("actions?limit=201").assert_error(400, "at most 200");
 }
 
 #[test]
-fn names_are_taken_as_they_are_encoded() {
+fn encoded_names_are_accepted() {
     let bed = Bed::new();
     let made = bed.create("sp%20ace@x.y");
     assert_eq!(made["name"], "sp ace@x.y");
@@ -101,12 +101,12 @@ fn names_are_taken_as_they_are_encoded() {
     for odd in ["%20a", "a%20", ".x", "-x", "a%2Fb", "%00", "a%0Ab", "%F0%9F%90%B4", "%2e%2e"] {
         let path = format!("actions/{odd}");
         for method in ["GET", "DELETE", "POST"] {
-            bed.guest(method, &path, ()).assert_error(400, "is no name");
+            bed.guest(method, &path, ()).assert_error(400, "invalid name");
         }
-        bed.guest("PUT", &path, json!({})).assert_error(400, "is no name");
+        bed.guest("PUT", &path, json!({})).assert_error(400, "invalid name");
     }
     bed.get("actions/%FF%FE").assert_error(400, "");
-    bed.get(&format!("actions/{}", "a".repeat(257))).assert_error(400, "is no name");
+    bed.get(&format!("actions/{}", "a".repeat(257))).assert_error(400, "invalid name");
     bed.get("actions/package/action").assert_error(404, "no such path");
 }
 
@@ -117,12 +117,12 @@ fn what_cannot_be_executed_is_refused() {
         (json!({"kind": "swift:5", "code": "x"}), "not in the list of runtimes: python:3.11"),
         (json!({"code": "x"}), "no kind"),
         (json!({"kind": "python"}), "no code"),
-        (json!({"kind": "blackbox", "image": "a/b"}), "images of containers"),
+        (json!({"kind": "blackbox", "image": "a/b"}), "container images"),
         (json!({"kind": 3}), "malformed content"),
         (json!("x"), "malformed content"),
     ] {
         let refused = bed.guest("PUT", "actions/a", json!({ "exec": exec }));
         refused.assert_error(400, words);
     }
-    assert!(bed.caller.told().is_empty());
+    assert!(bed.caller.recorded().is_empty());
 }

@@ -20,7 +20,7 @@ fn ids(listed: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn an_activation_is_told_whole_and_in_parts() {
+fn an_activation_is_returned_whole_and_in_parts() {
     let bed = Bed::new();
     bed.create("hello");
     let id = &called(&bed, &[("hello", 5)])[0];
@@ -41,7 +41,7 @@ fn an_activation_is_told_whole_and_in_parts() {
         }
     }
     bed.get(&format!("activations/{}", "0".repeat(32))).assert_error(404, "activation");
-    // Ids are no keys.
+    // Knowing an id is not enough without the key.
     let path = format!("/api/v1/namespaces/_/activations/{id}");
     bed.ask(Some(OTHER), "GET", &path, b"").assert_error(404, "activation");
 }
@@ -64,20 +64,20 @@ fn lists_are_chosen_by_name_and_time() {
     assert_eq!(listed("?since=31&name=a"), Vec::<usize>::new());
     assert_eq!(listed("?upto=9"), Vec::<usize>::new());
     assert_eq!(bed.get("activations?count=true&since=20").good(), json!({"activations": 3}));
-    bed.get("activations?limit=201").assert_error(400, "up to 200");
-    bed.get("activations?name=a%2Fb").assert_error(400, "is no name");
+    bed.get("activations?limit=201").assert_error(400, "at most 200");
+    bed.get("activations?name=a%2Fb").assert_error(400, "invalid name");
     bed.get("activations?since=yesterday").assert_error(400, "query");
 }
 
 #[test]
-fn lists_tell_summaries_unless_documents_are_asked_for() {
+fn lists_have_summaries_unless_documents_are_requested() {
     let bed = Bed::new();
     bed.create("a");
     called(&bed, &[("a", 10)]);
     let summary = &bed.get("activations").good()[0];
     assert!(summary.get("response").is_none() && summary.get("logs").is_none(), "{summary}");
     assert_eq!((&summary["statusCode"], &summary["name"]), (&json!(0), &json!("a")));
-    // As `wsk activation poll` asks again and again.
+    // As `wsk activation poll` requests repeatedly.
     let whole = &bed.get("activations?docs=true&since=0&limit=0").good()[0];
     assert_eq!(whole["response"]["result"], json!({"at": 10}));
     assert!(whole["logs"].is_array());

@@ -1,4 +1,4 @@
-//! Who may ask for what.
+//! Which requests need which key.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::bed::{Bed, GUEST, OTHER};
 const ACTIONS: &str = "/api/v1/namespaces/_/actions";
 
 #[test]
-fn what_this_is_is_told_to_everybody() {
+fn version_and_runtimes_need_no_key() {
     let bed = Bed::new();
     let about = bed.ask(None, "GET", "/api/v1", b"").good();
     assert!(about["build"].is_string() && about["buildno"].is_string(), "{about}");
@@ -16,7 +16,7 @@ fn what_this_is_is_told_to_everybody() {
 }
 
 #[test]
-fn nothing_else_is_told_without_a_key() {
+fn everything_else_needs_a_key() {
     let bed = Bed::new();
     for path in ["/api/v1/namespaces", ACTIONS, "/api/v1/namespaces/guest/activations"] {
         let wrong_secret = "guest-key:secre";
@@ -34,10 +34,10 @@ fn nothing_else_is_told_without_a_key() {
         );
         bed.raw(request.as_bytes()).assert_error(401, "invalid");
     }
-    // Not even whether there is such an action, and nothing is done.
+    // The error does not reveal whether the action exists, and nothing is done.
     bed.ask(None, "PUT", &format!("{ACTIONS}/a"), b"{}").assert_error(401, "invalid");
     bed.ask(None, "POST", &format!("{ACTIONS}/a"), b"{}").assert_error(401, "invalid");
-    assert!(bed.caller.told().is_empty());
+    assert!(bed.caller.recorded().is_empty());
 }
 
 #[test]
@@ -63,29 +63,29 @@ fn a_key_opens_one_namespace() {
         ("GET", "rules"),
         ("GET", "limits"),
     ] {
-        bed.caller.told();
-        // One that is there and one that is not look the same.
+        bed.caller.recorded();
+        // An existing namespace and a missing one look the same.
         for namespace in ["guest", "nobody"] {
             let path = format!("/api/v1/namespaces/{namespace}/{rest}");
             let refused = bed.ask(Some(OTHER), method, &path, b"{}");
             refused.assert_error(403, &format!("not authorized to access '{namespace}'"));
         }
-        assert!(bed.caller.told().is_empty(), "{method} {rest}");
+        assert!(bed.caller.recorded().is_empty(), "{method} {rest}");
     }
 }
 
 #[test]
-fn figures_are_told_to_whoever_collects_them() {
+fn metrics_need_no_key() {
     let bed = Bed::new();
-    let told = bed.ask(None, "GET", "/metrics", b"");
-    let kind = told.header("content-type").unwrap().to_owned();
-    assert_eq!(told.good(), json!("calls_total 7\n# EOF\n"));
+    let answer = bed.ask(None, "GET", "/metrics", b"");
+    let kind = answer.header("content-type").unwrap().to_owned();
+    assert_eq!(answer.good(), json!("calls_total 7\n# EOF\n"));
     assert_eq!(kind, "application/openmetrics-text; version=1.0.0; charset=utf-8");
     bed.ask(None, "POST", "/metrics", b"").assert_error(405, "not allowed");
 }
 
 #[test]
-fn what_there_is_none_of_is_an_empty_list() {
+fn missing_features_are_empty_lists() {
     let bed = Bed::new();
     for what in ["packages", "triggers", "rules"] {
         assert_eq!(bed.get(&format!("{what}?limit=0&skip=0")).good(), json!([]), "{what}");
@@ -93,7 +93,7 @@ fn what_there_is_none_of_is_an_empty_list() {
 }
 
 #[test]
-fn limits_are_those_that_actions_have() {
+fn limits_are_those_of_actions() {
     let bed = Bed::new();
     bed.create("limited");
     let limits = bed.get("limits").good();

@@ -1,4 +1,4 @@
-//! A gateway that serves, and a client that sends what it likes.
+//! A gateway under test, and a raw client.
 
 use std::future::pending;
 use std::io::{Read, Write};
@@ -12,9 +12,9 @@ use base64::engine::general_purpose::STANDARD;
 use farfork_platform::api::{
     Action, Activation, ApiError, Name, Outcome, Response, Runtimes, StartKind, Times,
 };
-use farfork_platform::connections::{self, Patience};
+use farfork_platform::connections::{self, ClientTimeouts};
 use farfork_platform::gateway::{Gateway, router};
-use farfork_platform::scheduler::{Admission, Admitted, Call, Caller};
+use farfork_platform::scheduler::{Call, CallCounts, CallSlot, Caller};
 use farfork_platform::store::{Embedded, Key, Store};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -26,12 +26,12 @@ pub const GUEST: &str = "guest-key:secret";
 /// A key of another namespace.
 pub const OTHER: &str = "other-key:hidden";
 
-/// What a gateway that is not patient waits for clients.
+/// The timeout of an impatient gateway.
 const SOON: Duration = Duration::from_millis(1000);
 /// Longer than that.
 const LATE: Duration = Duration::from_millis(2500);
 
-/// A gateway at work.
+/// A running gateway.
 pub struct Bed {
     address: SocketAddr,
     pub store: Arc<dyn Store>,
@@ -41,39 +41,39 @@ pub struct Bed {
     _directory: tempfile::TempDir,
 }
 
-/// Answers by what is in the arguments; remembers what it is told.
+/// A caller that answers by the arguments, and records its calls.
 #[derive(Debug)]
 pub struct TestCaller {
     store: Arc<dyn Store>,
-    told: Mutex<Vec<String>>,
-    /// How many were let in, and whether nobody is any more.
+    records: Mutex<Vec<String>>,
+    /// How many calls were admitted, and whether no more are.
     pub admitted: AtomicUsize,
     pub is_full: AtomicBool,
-    /// Calls that are never answered: who waits for them must not hear that they were lost.
+    /// The senders of calls that are never answered, kept open so that they do not count as lost.
     kept: Mutex<Vec<oneshot::Sender<Activation>>>,
 }
 
 impl TestCaller {
-    /// What it was told, a line each; forgotten then.
-    pub fn told(&self) -> Vec<String> {
-        std::mem::take(&mut self.told.lock().unwrap())
+    /// Takes the recorded calls, a line each.
+    pub fn recorded(&self) -> Vec<String> {
+        std::mem::take(&mut self.records.lock().unwrap())
     }
 
     fn note(&self, line: String) {
-        self.told.lock().unwrap().push(line);
+        self.records.lock().unwrap().push(line);
     }
 }
 
 impl Caller for TestCaller {
-    fn admit(&self, namespace: &Name) -> Result<Admitted, ApiError> {
+    fn admit(&self, namespace: &Name) -> Result<CallSlot, ApiError> {
         if namespace.as_str() == "crowded" || self.is_full.load(Ordering::Acquire) {
             return Err(ApiError::TooMany("1000 calls are being made already".to_owned()));
         }
         self.admitted.fetch_add(1, Ordering::AcqRel);
-        Ok(Arc::<Admission>::default().add(namespace))
+        Ok(Arc::<CallCounts>::default().add(namespace))
     }
 
-    fn call(&self, call: Call, _: Admitted) -> oneshot::Receiver<Activation> {
+    fn call(&self, call: Call, _: CallSlot) -> oneshot::Receiver<Activation> {
         let (answer, receiver) = oneshot::channel();
         let is_accepted = self.store.accepted().unwrap().iter().any(|other| other.id == call.id);
         self.note(format!("call {} accepted={is_accepted}", call.action.path()));
@@ -83,11 +83,11 @@ impl Caller for TestCaller {
                 self.kept.lock().unwrap().push(answer);
                 return receiver;
             }
-            Some("return") => Response::of(call.args["result"].clone()),
-            Some("fail") => Response::of(json!({ "error": "on purpose" })),
+            Some("return") => Response::from_result(call.args["result"].clone()),
+            Some("fail") => Response::from_result(json!({ "error": "on purpose" })),
             Some("crash") => Response::failure(Outcome::DeveloperError, "it ended"),
             Some("break") => Response::failure(Outcome::InternalError, "no node answers"),
-            _ => Response::of(Value::Object(call.args.clone())),
+            _ => Response::from_result(Value::Object(call.args.clone())),
         };
         let start_ms = call.args.get("at").and_then(Value::as_u64).unwrap_or(call.asked_ms);
         let times = Times { start_ms, end_ms: start_ms + 7, wait_ms: 2, init_ms: Some(5) };
@@ -115,12 +115,12 @@ impl Caller for TestCaller {
     }
 }
 
-/// An answer of the gateway.
+/// A response of the gateway.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
-    /// JSON, or else a text.
+    /// JSON, or a text if it is not JSON.
     pub body: Value,
     /// All that followed the head.
     pub bytes: Vec<u8>,
@@ -133,7 +133,7 @@ impl Answer {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Demands an error in OpenWhisk's shape, without which clients report a broken connection.
+    /// Asserts an error in OpenWhisk's shape. On any other, clients report a broken connection.
     pub fn assert_error(&self, status: u16, words: &str) {
         assert_eq!(self.status, status, "{self:?}");
         let text = self.body["error"].as_str().unwrap_or_else(|| panic!("no error in {self:?}"));
@@ -142,7 +142,7 @@ impl Answer {
         assert_eq!(self.header("content-type"), Some("application/json"), "{self:?}");
     }
 
-    /// The body of an answer that is a success.
+    /// The body of a successful response.
     pub fn good(self) -> Value {
         assert_eq!(self.status, 200, "{self:?}");
         self.body
@@ -151,15 +151,15 @@ impl Answer {
 
 impl Bed {
     pub fn new() -> Bed {
-        Bed::waiting(Patience::default())
+        Bed::waiting(ClientTimeouts::default())
     }
 
     /// A gateway that does not wait for slow clients.
     pub fn impatient() -> Bed {
-        Bed::waiting(Patience { head: SOON, body: SOON, answer: SOON })
+        Bed::waiting(ClientTimeouts { head: SOON, body: SOON, answer: SOON })
     }
 
-    fn waiting(patience: Patience) -> Bed {
+    fn waiting(patience: ClientTimeouts) -> Bed {
         Bed::served(|gateway, listener| {
             let runtime = Runtime::new().unwrap();
             runtime.spawn(async move {
@@ -170,7 +170,7 @@ impl Bed {
         })
     }
 
-    /// A gateway for which it is always later as soon as there is nothing to do.
+    /// A gateway whose clock advances whenever it is idle.
     pub fn in_no_time() -> Bed {
         Bed::served(|gateway, listener| {
             let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
@@ -192,8 +192,9 @@ impl Bed {
             };
             store.put_key(&key).unwrap();
         }
-        let (told, admitted, is_full, kept) = Default::default();
-        let caller = Arc::new(TestCaller { store: store.clone(), told, admitted, is_full, kept });
+        let (records, admitted, is_full, kept) = Default::default();
+        let caller =
+            Arc::new(TestCaller { store: store.clone(), records, admitted, is_full, kept });
         let runtimes =
             Arc::new(Runtimes { python: "3.11".to_owned(), nodejs: None, blackbox: true });
         let gateway = Gateway { store: store.clone(), runtimes, caller: caller.clone() };
@@ -251,7 +252,7 @@ impl Bed {
         self.guest("GET", path, ())
     }
 
-    /// Makes an action that returns its arguments.
+    /// Creates an action that returns its arguments.
     pub fn create(&self, name: &str) -> Value {
         let exec = json!({"kind": "python:default", "code": "def main(args): return args"});
         let body = json!({"namespace": "_", "name": name, "exec": exec});
@@ -259,13 +260,13 @@ impl Bed {
     }
 }
 
-/// Without limits of time, which would be over at once where it is always later.
+/// Serves without timeouts, which would expire at once on that clock.
 async fn serve(gateway: Gateway, listener: TcpListener) {
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     axum::serve(listener, router(gateway)).await.unwrap();
 }
 
-/// What a request carries.
+/// The body of a request.
 pub trait AsBody {
     fn bytes(self) -> Vec<u8>;
 }
@@ -307,7 +308,7 @@ fn parsed(answer: &[u8]) -> Answer {
     Answer { status, headers, body, bytes }
 }
 
-/// The content of chunks, the last of which is empty.
+/// The content of chunks, ended by an empty one.
 fn joined(mut chunks: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     loop {

@@ -9,7 +9,7 @@ use crate::bed::{Answer, Bed};
 fn bed() -> Bed {
     let bed = Bed::new();
     bed.create("hello");
-    bed.caller.told();
+    bed.caller.recorded();
     bed
 }
 
@@ -20,7 +20,7 @@ fn header_of(answer: &Answer) -> String {
 }
 
 #[test]
-fn a_blocking_call_is_answered_by_its_activation() {
+fn a_blocking_call_returns_its_activation() {
     let bed = bed();
     let answer = bed.guest("POST", "actions/hello?blocking=true", json!({"name": "Ada"}));
     let id = header_of(&answer);
@@ -39,11 +39,11 @@ fn a_blocking_call_is_answered_by_its_activation() {
     assert_eq!(annotation("startKind"), Some(json!("cold")));
     assert_eq!(annotation("kind"), Some(json!("python:3.11")));
     assert_eq!(bed.get(&format!("activations/{id}")).good(), activation);
-    assert_eq!(bed.caller.told(), ["call guest/hello accepted=false"]);
+    assert_eq!(bed.caller.recorded(), ["call guest/hello accepted=false"]);
 }
 
 #[test]
-fn only_the_result_is_told_if_that_is_asked_for() {
+fn only_the_result_is_returned_on_request() {
     let bed = bed();
     let answer = bed.guest("POST", "actions/hello?blocking=true&result=true", json!({"n": 1}));
     header_of(&answer);
@@ -53,20 +53,20 @@ fn only_the_result_is_told_if_that_is_asked_for() {
 }
 
 #[test]
-fn a_call_that_nobody_waits_for_is_kept_before_it_is_accepted() {
+fn a_non_blocking_call_is_stored_before_it_is_accepted() {
     let bed = bed();
     for query in ["", "?blocking=false&result=false", "?result=true"] {
         let answer = bed.guest("POST", &format!("actions/hello{query}"), json!({}));
         let id = header_of(&answer);
         assert_eq!((answer.status, &answer.body), (202, &json!({ "activationId": id })));
-        assert_eq!(bed.caller.told(), ["call guest/hello accepted=true"]);
+        assert_eq!(bed.caller.recorded(), ["call guest/hello accepted=true"]);
         assert_eq!(bed.get(&format!("activations/{id}")).good()["name"], "hello");
         assert!(bed.store.accepted().unwrap().is_empty(), "it has been made");
     }
 }
 
 #[test]
-fn what_fails_is_told_by_the_status() {
+fn failures_have_their_status() {
     let bed = bed();
     for (what, status, words) in [
         ("fail", 502, "application error"),
@@ -88,7 +88,7 @@ fn what_fails_is_told_by_the_status() {
 }
 
 #[test]
-fn who_waits_too_long_gets_the_id() {
+fn a_client_that_waits_too_long_gets_the_id() {
     let bed = bed();
     let begun = Instant::now();
     let answer =
@@ -97,12 +97,12 @@ fn who_waits_too_long_gets_the_id() {
     assert!((300..5000).contains(&waited), "{waited}");
     let id = header_of(&answer);
     assert_eq!((answer.status, &answer.body), (202, &json!({ "activationId": id })));
-    // A blocking call is no accepted one: there is nothing of it yet.
+    // A blocking call is not stored before it has ended.
     bed.get(&format!("activations/{id}")).assert_error(404, &id);
 }
 
 #[test]
-fn parameters_of_the_action_come_first_and_the_callers_count_for_more() {
+fn the_callers_arguments_override_the_actions_parameters() {
     let bed = bed();
     let bound = json!({"parameters": [{"key": "a", "value": 1}, {"key": "b", "value": 2}]});
     bed.guest("PUT", "actions/hello?overwrite=true", bound).good();
@@ -113,28 +113,28 @@ fn parameters_of_the_action_come_first_and_the_callers_count_for_more() {
 }
 
 #[test]
-fn a_call_that_is_wrong_is_not_made() {
+fn an_invalid_call_is_not_made() {
     let bed = bed();
     for body in ["[1]", "\"a\"", "{", "null", "{\"a\":1}x", "{\"a\": NaN}", "\u{0}"] {
         let refused = bed.guest("POST", "actions/hello?blocking=true", body);
-        refused.assert_error(400, "no JSON object");
+        refused.assert_error(400, "not a JSON object");
     }
     for query in ["?blocking=perhaps", "?timeout=-1", "?blocking=true&timeout=x"] {
         bed.guest("POST", &format!("actions/hello{query}"), ()).assert_error(400, "query");
     }
-    assert!(bed.caller.told().is_empty());
+    assert!(bed.caller.recorded().is_empty());
 }
 
 #[test]
-fn too_many_at_once_are_told_so_before_any_is_accepted() {
+fn too_many_calls_are_refused_before_any_is_accepted() {
     let bed = Bed::new();
     let exec = json!({"exec": {"kind": "python", "code": "x"}}).to_string();
     let path = "/api/v1/namespaces/_/actions/a";
     bed.ask(Some("crowd:x"), "PUT", path, exec.as_bytes()).good();
-    bed.caller.told();
+    bed.caller.recorded();
     for query in ["", "?blocking=true"] {
         let refused = bed.ask(Some("crowd:x"), "POST", &format!("{path}{query}"), b"{}");
         refused.assert_error(429, "1000 calls");
     }
-    assert!(bed.caller.told().is_empty() && bed.store.accepted().unwrap().is_empty());
+    assert!(bed.caller.recorded().is_empty() && bed.store.accepted().unwrap().is_empty());
 }

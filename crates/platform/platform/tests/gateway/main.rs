@@ -1,5 +1,5 @@
-//! OpenWhisk's REST interface as its clients see it: raw HTTP on a socket, against a store in a file
-//! and a caller that answers as it is told.
+//! OpenWhisk's REST interface as its clients see it: raw HTTP on a socket, against a store in a
+//! file and a stub caller.
 
 mod actions;
 mod activations;

@@ -13,7 +13,7 @@ struct Web {
     bed: Bed,
 }
 
-/// Keys and values as OpenWhisk has them.
+/// Keys and values in OpenWhisk's form.
 fn listed(all: Value) -> Vec<Value> {
     let Value::Object(all) = all else { unreachable!() };
     all.into_iter().map(|(key, value)| json!({"key": key, "value": value})).collect()
@@ -31,12 +31,12 @@ impl Web {
         web
     }
 
-    /// Makes an action with these annotations, or has it have them.
+    /// Creates an action with these annotations, or sets them.
     fn annotate(&self, name: &str, annotations: Value) {
         self.put(name, json!({"annotations": listed(annotations)}));
     }
 
-    /// Makes an action with what is said, or changes it.
+    /// Creates or changes an action.
     fn put(&self, name: &str, said: Value) {
         let Value::Object(said) = said else { unreachable!() };
         let exec = json!({"kind": "python", "code": "def main(args): return args"});
@@ -44,7 +44,7 @@ impl Web {
         put.extend(said);
         let path = format!("actions/{name}?overwrite=true");
         self.bed.guest("PUT", &path, Value::Object(put)).good();
-        self.bed.caller.told();
+        self.bed.caller.recorded();
     }
 
     /// Sends a request to what is below `/api/v1/web/`.
@@ -59,7 +59,7 @@ impl Web {
         self.bed.raw(&[head.as_bytes(), body].concat())
     }
 
-    /// Sends a request to `hello`, whose answer is its arguments.
+    /// Sends a request to `hello`, which returns its arguments.
     fn seen(&self, method: &str, rest: &str, headers: &[(&str, &str)], body: &[u8]) -> Value {
         self.send(method, &format!("guest/default/hello.json{rest}"), headers, body).good()
     }
@@ -68,12 +68,12 @@ impl Web {
         self.send("GET", path, &[], b"")
     }
 
-    /// Has `hello` return this.
+    /// Makes `hello` return this.
     fn returns(&self, extension: &str, result: Value) -> Answer {
         self.does(extension, json!({"do": "return", "result": result}))
     }
 
-    /// Has `hello` do what the arguments say.
+    /// Makes `hello` do what the arguments say.
     fn does(&self, extension: &str, args: Value) -> Answer {
         let json = [("content-type", "application/json")];
         let path = format!("guest/default/hello{extension}");

@@ -1,4 +1,4 @@
-//! Requests that are no good, and clients that misbehave.
+//! Invalid requests, and clients that misbehave.
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
@@ -19,11 +19,11 @@ use tokio::runtime::Runtime;
 
 use crate::bed::{Bed, GUEST};
 
-/// How long clients of these tests wait.
+/// The timeout of these clients.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
-fn malformed_documents_are_told_so() {
+fn malformed_documents_are_refused() {
     let bed = Bed::new();
     for body in ["", "{", "[]", "null", "\"x\"", "{\"exec\": {}} x", "{\"limits\": 7}"] {
         bed.guest("PUT", "actions/a", body).assert_error(400, "malformed content");
@@ -33,11 +33,11 @@ fn malformed_documents_are_told_so() {
     bed.get("actions?limit=-1").assert_error(400, "query");
     let deep = "[".repeat(200_000);
     bed.guest("PUT", "actions/a", deep.as_str()).assert_error(400, "malformed content");
-    assert!(bed.caller.told().is_empty());
+    assert!(bed.caller.recorded().is_empty());
 }
 
 #[test]
-fn paths_and_methods_that_are_not_there_are_told_so() {
+fn unknown_paths_and_methods_are_refused() {
     let bed = Bed::new();
     for path in ["/", "/api", "/api/v2", "/api/v1/x", "/api/v1/namespaces/_/x", "/api/v1/"] {
         bed.ask(Some(GUEST), "GET", path, b"").assert_error(404, "no such path");
@@ -54,11 +54,11 @@ fn paths_and_methods_that_are_not_there_are_told_so() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_and_read_no_further() {
+fn bodies_that_are_too_large_are_refused_unread() {
     let bed = Bed::new();
     bed.create("a");
-    bed.caller.told();
-    // Announced, and not sent: nobody waits for it.
+    bed.caller.recorded();
+    // Announced and not sent: the gateway does not wait for it.
     let announced = |method: &str, bytes: u64| {
         let key = STANDARD.encode(GUEST);
         let request = format!(
@@ -88,11 +88,11 @@ fn what_is_too_large_is_refused_and_read_no_further() {
     // As large as arguments may be.
     let fitting = format!("{{\"a\": \"{}\"}}", "x".repeat((1 << 20) - 9));
     assert_eq!(bed.guest("POST", "actions/a?blocking=true", fitting.as_str()).status, 200);
-    assert_eq!(bed.caller.told().len(), 1);
+    assert_eq!(bed.caller.recorded().len(), 1);
 }
 
 #[test]
-fn clients_that_go_halfway_harm_nobody() {
+fn clients_that_disconnect_halfway_do_no_harm() {
     let bed = Bed::new();
     bed.create("a");
     for part in [
@@ -109,7 +109,7 @@ fn clients_that_go_halfway_harm_nobody() {
 }
 
 #[test]
-fn clients_that_have_said_all_get_their_answers() {
+fn clients_that_close_their_sending_side_get_responses() {
     let bed = Bed::new();
     bed.create("a");
     let mut stream = TcpStream::connect(bed.address()).unwrap();
@@ -122,10 +122,10 @@ fn clients_that_have_said_all_get_their_answers() {
 }
 
 #[test]
-fn accepted_calls_of_clients_that_are_gone_are_made() {
+fn accepted_calls_of_disconnected_clients_are_made() {
     let bed = Bed::new();
     bed.create("a");
-    bed.caller.told();
+    bed.caller.recorded();
     const CALLS: usize = 32;
     for _ in 0..CALLS {
         let mut stream = TcpStream::connect(bed.address()).unwrap();
@@ -134,21 +134,21 @@ fn accepted_calls_of_clients_that_are_gone_are_made() {
     let begun = Instant::now();
     let mut made = 0;
     while made < CALLS && begun.elapsed() < PATIENCE {
-        made += bed.caller.told().len();
+        made += bed.caller.recorded().len();
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!((made, bed.store.accepted().unwrap().len()), (CALLS, 0));
 }
 
-/// Whoever answers a request may be dropped, as hyper does when the client goes.
+/// A handler may be dropped halfway, as hyper does when the client disconnects.
 #[test]
-fn what_was_begun_is_done_though_nobody_waits_for_it() {
+fn begun_requests_complete_after_a_disconnect() {
     let bed = Bed::new();
     bed.create("a");
-    bed.caller.told();
+    bed.caller.recorded();
     let runtime = Runtime::new().unwrap();
     let service = TowerToHyperService::new(router(bed.gateway.clone()));
-    for (method, path, body, told) in [
+    for (method, path, body, expected) in [
         ("POST", "a", "{}", "call guest/a accepted=true"),
         ("PUT", "a?overwrite=true", "{}", "gone guest/a 0.0.1"),
         ("DELETE", "a", "", "gone guest/a 0.0.2"),
@@ -167,10 +167,10 @@ fn what_was_begun_is_done_though_nobody_waits_for_it() {
         let begun = Instant::now();
         let mut heard = Vec::new();
         while heard.is_empty() && begun.elapsed() < PATIENCE {
-            heard = bed.caller.told();
+            heard = bed.caller.recorded();
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(heard, [told]);
+        assert_eq!(heard, [expected]);
     }
 }
 
@@ -184,7 +184,7 @@ fn post(query: &str, body: &str) -> String {
 }
 
 #[test]
-fn clients_that_are_slow_lose_their_connections_and_those_that_wait_do_not() {
+fn slow_clients_lose_their_connections_and_waiting_ones_do_not() {
     let bed = Bed::impatient();
     bed.create("a");
     let key = STANDARD.encode(GUEST);
@@ -194,7 +194,7 @@ fn clients_that_are_slow_lose_their_connections_and_those_that_wait_do_not() {
              Authorization: Basic {key}\r\nContent-Length: {bytes}\r\n\r\n{{"
         )
     };
-    bed.raw(post(50).as_bytes()).assert_error(408, "took too long");
+    bed.raw(post(50).as_bytes()).assert_error(408, "timed out");
     let connected = || {
         let stream = TcpStream::connect(bed.address()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -206,7 +206,7 @@ fn clients_that_are_slow_lose_their_connections_and_those_that_wait_do_not() {
         stream.write_all(part).unwrap();
         stream.read_to_end(&mut Vec::new()).expect("an end of the connection");
     }
-    // One that reads no answer, until there is no room for more of them.
+    // A client that reads no responses, until buffers are full.
     let mut stream = connected();
     let most = 1 << 20;
     let request = post(most) + "\"a\": \"" + &"x".repeat(most - 9) + "\"}";

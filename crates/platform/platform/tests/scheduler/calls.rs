@@ -1,4 +1,4 @@
-//! What comes of calls.
+//! Outcomes of calls.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::world::{World, annotation, kind, name, settle};
 
 #[tokio::test(start_paused = true)]
-async fn the_first_call_is_cold_and_the_next_ones_are_warm() {
+async fn the_first_call_is_cold_and_later_ones_are_warm() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     let first = world.call(&action, json!({})).await;
@@ -21,17 +21,17 @@ async fn the_first_call_is_cold_and_the_next_ones_are_warm() {
     assert_eq!((kind(&second), annotation(&second, "initTime")), ("warm".into(), None));
     assert_eq!(second.response.result["count"], 2);
     assert_eq!(world.nodes.events(), ["cold 1 on node1", "init 1", "run 1", "run 1"]);
-    // It was kept before it was told.
+    // It was stored before the caller got it.
     let kept = world.store.activation(&name("guest"), second.activation_id).unwrap();
     assert_eq!(kept, Some(second));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_printed_stands_in_the_log_of_its_activation() {
+async fn output_is_in_the_log_of_its_activation() {
     let world = World::new();
     let action = world.action("a", "code", json!({"limits": {"logs": 1}}));
     let text = |line: &String| line.split_once("Z ").unwrap().1.to_owned();
-    // Nothing orders the lines of different streams.
+    // Lines of different streams have no order.
     let of = |logs: &[String]| {
         let mut lines: Vec<String> = logs.iter().map(text).collect();
         lines.sort();
@@ -41,13 +41,13 @@ async fn what_is_printed_stands_in_the_log_of_its_activation() {
     assert_eq!(of(&first.logs), ["stdout: called 1"]);
     let raised = world.call(&action, json!({"do": "raise"})).await;
     assert_eq!(of(&raised.logs), ["stderr: Traceback", "stdout: called 2"]);
-    // The end may come without the end of a line.
+    // The sentinel may follow an unfinished line.
     let half = world.call(&action, json!({"do": "half"})).await;
     assert_eq!(of(&half.logs), ["stdout: called 1", "stdout: no end of line"]);
     let chat = world.call(&action, json!({"do": "chat", "lines": 2000})).await;
     let (last, kept) = chat.logs.split_last().unwrap();
     assert!(last.contains("exceeds the limit of 1048576 bytes"), "{last}");
-    // A line has its time and its stream, and what a text takes in memory.
+    // The limit counts time, stream and overhead of a line.
     let takes = |line: &String| line.len() + size_of::<String>();
     let held: usize = kept.iter().map(takes).sum();
     let more = takes(kept.last().unwrap());
@@ -74,7 +74,7 @@ async fn a_call_that_takes_too_long_ends_with_its_instance() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_ends_in_a_call_fails_that_call_alone() {
+async fn an_instance_that_exits_fails_only_its_call() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     world.calls(&action, 1).await;
@@ -84,13 +84,13 @@ async fn an_instance_that_ends_in_a_call_fails_that_call_alone() {
     assert!(died.response.result["error"].as_str().unwrap().contains("exited unexpectedly"));
     assert!(died.logs.iter().any(|line| line.contains("killed by signal 11")), "{:?}", died.logs);
     world.calls(&action, 1).await;
-    // It was made once, whatever it has done.
+    // It was made once.
     let runs = ["run 1", "end 1", "cold 2 on node1", "init 2", "run 2"];
     assert_eq!(world.nodes.events(), runs);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_its_code_does_wrong_is_told_to_its_owner() {
+async fn errors_of_the_code_are_developer_errors() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     for (what, outcome, words, is_kept) in [
@@ -117,7 +117,7 @@ async fn what_its_code_does_wrong_is_told_to_its_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn starts_that_fail_are_tried_again_and_given_up() {
+async fn failed_starts_are_retried_and_given_up() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     world.nodes.state().failing_starts = 2;
@@ -132,17 +132,17 @@ async fn starts_that_fail_are_tried_again_and_given_up() {
 
 /// Several requests may be admitted before the first of them has become a call.
 #[tokio::test(start_paused = true)]
-async fn who_is_admitted_has_a_place_from_then_on() {
+async fn an_admitted_request_holds_a_slot() {
     let world = World::new();
     let admit = || world.platform.admit(&name("guest"));
     let places: Vec<_> = (0..1000).map(|_| admit().unwrap()).collect();
     assert_eq!(admit().unwrap_err().status(), 429);
     drop(places);
-    assert!(admit().is_ok(), "a request that becomes no call gives its place back");
+    assert!(admit().is_ok(), "a request without a call gives its slot back");
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_may_be_so_many_calls_of_a_namespace() {
+async fn concurrent_calls_of_a_namespace_are_limited() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     let waiting: Vec<_> = (0..1000).map(|_| world.begin(&action, json!({"ms": 1}))).collect();
@@ -156,5 +156,5 @@ async fn there_may_be_so_many_calls_of_a_namespace() {
     sleep(Duration::from_millis(1)).await;
     assert!(world.platform.admit(&name("guest")).is_ok());
     let used: Vec<Value> = world.nodes.alive().into_iter().map(Value::from).collect();
-    assert_eq!(used.len(), 8, "as many as there is room for");
+    assert_eq!(used.len(), 8, "as many as have room");
 }

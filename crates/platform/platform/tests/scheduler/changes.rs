@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farfork_platform::api::{ActivationId, Outcome, Version};
 use farfork_platform::scheduler::{Call, Caller};
-use farfork_platform::store::Accepted;
+use farfork_platform::store::AcceptedCall;
 use farfork_platform::trace::Trace;
 use farfork_policy::Settings;
 use serde_json::{Map, json};
@@ -14,7 +14,7 @@ use crate::nodes::TestNodes;
 use crate::world::{World, answered, call, change, kind, name, settle};
 
 #[tokio::test(start_paused = true)]
-async fn new_code_starts_over_and_calls_of_the_old_are_made() {
+async fn an_update_starts_over_and_pending_calls_are_made() {
     let world = World::new();
     let old = world.action("a", "code", json!({}));
     world.calls(&old, 16).await;
@@ -37,30 +37,30 @@ async fn new_code_starts_over_and_calls_of_the_old_are_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_comes_late_finds_what_there_is() {
+async fn a_late_call_runs_the_current_code() {
     let world = World::new();
     let old = world.action("a", "code", json!({}));
     let exec = json!({"exec": {"kind": "python", "code": "new code", "main": "start"}});
     let new = change(Some(&old), "a", exec, 2);
     world.store.put_action(&new, Some(old.version)).unwrap();
     world.platform.gone(&old);
-    // It was looked up before the update, and told to the platform after it.
+    // It was looked up before the update, and sent to the platform after it.
     let made = world.call(&old, json!({})).await;
     assert_eq!(made.response.result["code"], "new code");
-    assert_eq!(made.version, new.action.version, "what is told of it is of the code");
+    assert_eq!(made.version, new.action.version, "its record names the version that ran");
     settle().await;
     assert!(world.nodes.alive().is_empty(), "nothing is kept for a version that is gone");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_an_old_version_takes_nothing_of_the_new_one_away() {
+async fn the_end_of_an_old_version_leaves_the_new_one_alone() {
     let world = World::new();
     let old = world.action("a", "code", json!({}));
     let exec = json!({"exec": {"kind": "python", "code": "new code"}});
     let new = change(Some(&old), "a", exec, 2);
     world.store.put_action(&new, Some(old.version)).unwrap();
     world.platform.gone(&old);
-    // It is made of the new code, and goes on for longer than the new version needs for its image.
+    // It runs the new code, and takes longer than the new version needs for its image.
     let late = world.begin(&old, json!({"ms": 30_000}));
     settle().await;
     world.calls(&new.action, 16).await;
@@ -73,7 +73,7 @@ async fn the_end_of_an_old_version_takes_nothing_of_the_new_one_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_version_has_what_is_its_own_until_its_calls_are_made() {
+async fn an_old_version_keeps_its_files_until_its_calls_have_ended() {
     let world = World::with(TestNodes::new(&[("node1", 600)]), Settings::default());
     let old = world.action("a", "code", json!({}));
     world.calls(&old, 16).await;
@@ -85,7 +85,7 @@ async fn an_old_version_has_what_is_its_own_until_its_calls_are_made() {
     let exec = json!({"exec": {"kind": "python", "code": "new code"}});
     let new = change(Some(&old), "a", exec, 2);
     world.store.put_action(&new, Some(old.version)).unwrap();
-    // A call of the new one comes before who has changed it says so.
+    // A call of the new version arrives before the retirement of the old one.
     let first = world.begin(&new.action, json!({}));
     settle().await;
     world.platform.gone(&old);
@@ -100,7 +100,7 @@ async fn an_old_version_has_what_is_its_own_until_its_calls_are_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_takes_away_what_was_made_of_versions_that_are_no_more() {
+async fn a_restart_removes_images_and_files_of_old_versions() {
     let directory = tempfile::tempdir().unwrap();
     let world = World::new();
     let [old, gone, kept] = ["a", "b", "c"].map(|name| world.action(name, "code", json!({})));
@@ -111,7 +111,7 @@ async fn a_restart_takes_away_what_was_made_of_versions_that_are_no_more() {
     world.nodes.state().images.insert("guest/a:of-another".to_owned());
     assert_eq!(world.nodes.state().images.len(), 4);
     let exec = json!({"exec": {"kind": "python", "code": "new code"}});
-    // The platform is killed before it hears of that.
+    // The platform is killed before it learns of that.
     let new = change(Some(&old), "a", exec, 2);
     world.store.put_action(&new, Some(old.version)).unwrap();
     world.store.delete_action(&gone.namespace, &gone.name).unwrap();
@@ -134,15 +134,15 @@ async fn a_deleted_action_leaves_nothing() {
     world.platform.gone(&action);
     settle().await;
     assert!(world.nodes.alive().is_empty() && world.nodes.state().images.is_empty());
-    // Made again under the same name it is another.
+    // Created again under the same name, it is a new action.
     let again = change(None, "a", json!({"exec": {"kind": "python", "code": "other"}}), 9);
     world.store.put_action(&again, None).unwrap();
     let made = world.call(&again.action, json!({})).await;
     assert_eq!((kind(&made), &made.response.result["code"]), ("cold".into(), &json!("other")));
 }
 
-fn accepted(id: u128, function: &str) -> Accepted {
-    Accepted {
+fn accepted(id: u128, function: &str) -> AcceptedCall {
+    AcceptedCall {
         id: ActivationId(id),
         namespace: name("guest"),
         name: name(function),
@@ -154,21 +154,21 @@ fn accepted(id: u128, function: &str) -> Accepted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_what_has_begun_is_made_and_the_rest_is_left_to_the_next_run() {
+async fn shutdown_finishes_running_calls_and_leaves_the_rest_to_the_next_run() {
     // Room for one instance.
     let world = World::with(TestNodes::new(&[("node1", 300)]), Settings::default());
     let action = world.action("a", "code", json!({}));
     world.calls(&action, 1).await;
-    let tell = |id: u128, ms: u64| {
+    let accept_call = |id: u128, ms: u64| {
         world.store.accept(&accepted(id, "a")).unwrap();
         let args = Map::from_iter([("ms".to_owned(), json!(ms))]);
         let call = Call { id: ActivationId(id), ..call(&action, args) };
         drop(world.platform.call(call, world.platform.admit(&name("guest")).unwrap()));
     };
-    tell(7, 50_000);
+    accept_call(7, 50_000);
     settle().await;
-    // It waits for the instance, and nobody for it.
-    tell(8, 1);
+    // It waits for the instance, and no client waits for it.
+    accept_call(8, 1);
     settle().await;
     world.platform.end(tokio::spawn(async {})).await;
     let found = |id: u128| world.store.activation(&name("guest"), ActivationId(id)).unwrap();
@@ -179,7 +179,7 @@ async fn at_the_end_what_has_begun_is_made_and_the_rest_is_left_to_the_next_run(
     drop(platform);
     let runs = |events: Vec<String>| events.iter().filter(|one| one.starts_with("run")).count();
     assert_eq!(runs(nodes.events()), 2);
-    // Those of before are not there any more.
+    // The earlier instances have ended.
     nodes.state().nodes[0].memory.budget_bytes = 600 << 20;
     let world = World::on(nodes, store, directory, Settings::default());
     settle().await;
@@ -189,7 +189,7 @@ async fn at_the_end_what_has_begun_is_made_and_the_rest_is_left_to_the_next_run(
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_calls_begin_that_clients_wait_for() {
+async fn during_shutdown_calls_with_waiting_clients_begin() {
     let world = World::with(TestNodes::new(&[("node1", 300)]), Settings::default());
     let action = world.action("a", "code", json!({}));
     world.calls(&action, 1).await;
@@ -206,7 +206,7 @@ async fn at_the_end_calls_begin_that_clients_wait_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_makes_the_calls_that_were_accepted_and_finds_images() {
+async fn a_restart_makes_accepted_calls_and_reuses_images() {
     let directory = tempfile::tempdir().unwrap();
     let world = World::new();
     let action = world.action("a", "code", json!({}));
@@ -222,7 +222,7 @@ async fn a_restart_makes_the_calls_that_were_accepted_and_finds_images() {
     let found = |id: u128| world.store.activation(&name("guest"), ActivationId(id)).unwrap();
     let made = found(7).expect("it was made");
     assert_eq!((made.response.status, kind(&made)), (Outcome::Success, "clone".into()));
-    let gone = found(8).expect("it is told of");
+    let gone = found(8).expect("it has a record");
     assert!(gone.response.result["error"].as_str().unwrap().contains("deleted"));
     assert!(world.store.accepted().unwrap().is_empty());
 }

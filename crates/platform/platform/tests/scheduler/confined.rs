@@ -1,4 +1,4 @@
-//! What an instance is told before it loads anything.
+//! The confinement that an instance gets before it loads code.
 
 use std::io::{Cursor, Write};
 use std::path::Path;
@@ -22,17 +22,17 @@ fn archive(text: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_becomes_its_namespaces_user() {
+async fn an_instance_runs_as_its_namespaces_user() {
     let world = World::new();
     assert_eq!(world.store.number(&name("first")).unwrap(), 0, "so that the guest's is another");
     let guest = world.action("a", "code", json!({}));
     world.calls(&guest, 1).await;
-    let told = world.nodes.state().init.clone();
-    assert_eq!(told["confinement"]["user"], 2_000_000_001);
-    assert_eq!(told["confinement"]["group"], told["confinement"]["user"]);
-    assert!(told["confinement"]["filter"].as_str().unwrap().len() > 100);
-    assert!(told["folder"].is_null(), "{told}");
-    assert_eq!(told["value"]["code"], "code");
+    let init = world.nodes.state().init.clone();
+    assert_eq!(init["confinement"]["user"], 2_000_000_001);
+    assert_eq!(init["confinement"]["group"], init["confinement"]["user"]);
+    assert!(init["confinement"]["filter"].as_str().unwrap().len() > 100);
+    assert!(init["folder"].is_null(), "{init}");
+    assert_eq!(init["value"]["code"], "code");
 }
 
 #[tokio::test(start_paused = true)]
@@ -40,11 +40,11 @@ async fn the_files_of_an_archive_live_as_long_as_its_version() {
     let world = World::new();
     let action = world.action("zipped", &archive("one"), json!({}));
     world.calls(&action, 1).await;
-    let told = world.nodes.state().init.clone();
-    assert_eq!(told["value"]["code"], "", "it is in the folder");
-    let folder = Path::new(told["folder"].as_str().unwrap()).to_owned();
+    let init = world.nodes.state().init.clone();
+    assert_eq!(init["value"]["code"], "", "it is in the folder");
+    let folder = Path::new(init["folder"].as_str().unwrap()).to_owned();
     assert_eq!(std::fs::read_to_string(folder.join("main.py")).unwrap(), "one");
-    // A platform that starts again keeps what is of use, and nothing else.
+    // A restarted platform keeps needed folders only.
     let left = folder.with_file_name("guest_gone:0.0.1-x");
     std::fs::create_dir(&left).unwrap();
     let World { nodes, store, directory, .. } = world;
@@ -57,11 +57,11 @@ async fn the_files_of_an_archive_live_as_long_as_its_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_archive_that_is_none_is_its_owners_affair() {
+async fn an_invalid_archive_is_a_developer_error() {
     let world = World::new();
     let action = world.action("wrong", &STANDARD.encode(b"PK\x03\x04 and no more"), json!({}));
     let made = world.call(&action, json!({})).await;
     assert_eq!(made.response.status, Outcome::DeveloperError);
-    assert!(made.response.result["error"].as_str().unwrap().contains("cannot be unpacked"));
+    assert!(made.response.result["error"].as_str().unwrap().contains("cannot unpack"));
     assert!(world.nodes.events().is_empty(), "nothing is started for it");
 }

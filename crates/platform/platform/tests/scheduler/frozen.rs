@@ -1,4 +1,4 @@
-//! Instances that have nothing to do stand still.
+//! Freezing idle instances.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::world::{World, kind, settle};
 
 const AFTER: Duration = Duration::from_secs(2);
 
-/// They stand still after two seconds, and end after a minute.
+/// Idle instances are frozen after two seconds, and end after a minute.
 fn world() -> World {
     let long = ByPressure { long_ms: 60_000, ..ByPressure::default() };
     let settings = Settings {
@@ -25,12 +25,12 @@ fn world() -> World {
     World::with(TestNodes::new(&[("node1", 1100), ("node2", 1100)]), settings)
 }
 
-fn told(world: &World) -> Vec<String> {
+fn requests(world: &World) -> Vec<String> {
     std::mem::take(&mut world.nodes.state().freezer)
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_no_call_for_a_while_stands_still_until_the_next() {
+async fn an_idle_instance_is_frozen_until_its_next_call() {
     let world = world();
     let action = world.action("a", "code", json!({}));
     for _ in 0..3 {
@@ -39,12 +39,12 @@ async fn what_has_no_call_for_a_while_stands_still_until_the_next() {
         let second = world.call(&action, json!({})).await;
         assert_eq!(first.response.result["instance"], second.response.result["instance"]);
         sleep(AFTER - Duration::from_millis(1)).await;
-        assert!(!told(&world).contains(&"freeze 1".to_owned()), "it was called meanwhile");
+        assert!(!requests(&world).contains(&"freeze 1".to_owned()), "it was called meanwhile");
         sleep(AFTER).await;
-        assert_eq!(told(&world), ["freeze 1"], "once is enough");
+        assert_eq!(requests(&world), ["freeze 1"], "once is enough");
     }
     world.call(&action, json!({})).await;
-    assert_eq!(told(&world), ["thaw 1"]);
+    assert_eq!(requests(&world), ["thaw 1"]);
     sleep(Duration::from_secs(59)).await;
     assert_eq!(world.nodes.alive(), [1], "its time is that without it");
     sleep(Duration::from_secs(2)).await;
@@ -52,7 +52,7 @@ async fn what_has_no_call_for_a_while_stands_still_until_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_comes_while_one_is_told_to_waits_for_that() {
+async fn a_call_during_a_freeze_waits_for_its_end() {
     let world = world();
     let action = world.action("a", "code", json!({}));
     world.call(&action, json!({})).await;
@@ -60,14 +60,14 @@ async fn a_call_that_comes_while_one_is_told_to_waits_for_that() {
     while world.nodes.state().freezer.is_empty() {
         sleep(FREEZE / 4).await;
     }
-    assert!(world.nodes.state().frozen.is_empty(), "it does not stand still yet");
+    assert!(world.nodes.state().frozen.is_empty(), "it is not frozen yet");
     is_warm(&world, &action).await;
     sleep(2 * FREEZE).await;
-    assert!(world.nodes.state().frozen.is_empty(), "it was told to go on before it stood still");
+    assert!(world.nodes.state().frozen.is_empty(), "it was thawed before it was frozen");
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_may_stand_still_is_told_to_go_on() {
+async fn an_instance_that_may_be_frozen_is_thawed() {
     let world = world();
     let action = world.action("a", "code", json!({}));
     world.call(&action, json!({})).await;
@@ -76,14 +76,17 @@ async fn one_that_may_stand_still_is_told_to_go_on() {
     is_warm(&world, &action).await;
 }
 
-/// The next call goes to the same instance, which is told to go on.
+/// The next call goes to the same instance, which is thawed.
 async fn is_warm(world: &World, action: &Action) {
     let made = world.call(action, json!({})).await;
-    assert_eq!((&*kind(&made), told(world)), ("warm", vec!["freeze 1".into(), "thaw 1".into()]));
+    assert_eq!(
+        (&*kind(&made), requests(world)),
+        ("warm", vec!["freeze 1".into(), "thaw 1".into()])
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_does_not_go_on_ends_and_its_call_is_anothers() {
+async fn an_instance_that_cannot_be_thawed_ends_and_its_call_is_retried() {
     let world = world();
     let action = world.action("a", "code", json!({}));
     world.call(&action, json!({})).await;

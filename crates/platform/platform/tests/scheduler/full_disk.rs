@@ -1,4 +1,4 @@
-//! A store whose disk takes nothing for a while.
+//! A store whose disk fails for a while.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use farfork_platform::api::{
     Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, Version,
 };
-use farfork_platform::store::{Accepted, Embedded, Key, Selection, Store, StoreError};
+use farfork_platform::store::{AcceptedCall, Embedded, Key, Selection, Store, StoreError};
 use farfork_policy::Settings;
 use serde_json::json;
 use tokio::time::{Duration, sleep};
@@ -15,7 +15,7 @@ use tokio::time::{Duration, sleep};
 use crate::nodes::TestNodes;
 use crate::world::{World, answered, kind};
 
-/// Nothing comes to its disk so many times.
+/// A store whose first flushes fail.
 #[derive(Debug)]
 struct FullDisk {
     store: Embedded,
@@ -93,11 +93,11 @@ impl Store for FullDisk {
         self.store.delete_action(namespace, name)
     }
 
-    fn accept(&self, call: &Accepted) -> Result<(), StoreError> {
+    fn accept(&self, call: &AcceptedCall) -> Result<(), StoreError> {
         self.store.accept(call)
     }
 
-    fn accepted(&self) -> Result<Vec<Accepted>, StoreError> {
+    fn accepted(&self) -> Result<Vec<AcceptedCall>, StoreError> {
         self.store.accepted()
     }
 
@@ -134,9 +134,9 @@ impl Store for FullDisk {
     }
 }
 
-/// Nobody calls anything meanwhile that would have it tried again.
+/// No further call triggers a retry.
 #[tokio::test(start_paused = true)]
-async fn what_came_of_calls_is_written_as_soon_as_the_disk_takes_it() {
+async fn activations_are_flushed_when_the_disk_recovers() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(FullDisk::new(directory.path(), 3));
     let nodes = TestNodes::new(&[("node1", 1100)]);
@@ -149,14 +149,14 @@ async fn what_came_of_calls_is_written_as_soon_as_the_disk_takes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn code_is_read_for_those_who_load_it_and_kept_no_longer() {
+async fn code_is_kept_only_while_instances_load_it() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(FullDisk::new(directory.path(), 0));
     let nodes = TestNodes::new(&[("node1", 1100)]);
     let world = World::on(nodes, Arc::clone(&disk) as _, directory, Settings::default());
     let action = world.action("a", "code", json!({}));
     let codes = || disk.codes.load(Ordering::Acquire);
-    // Several that begin at once have it from each other.
+    // Instances that start at once share it.
     let calls = [(); 3].map(|()| world.begin(&action, json!({})));
     for call in calls {
         assert_eq!(kind(&answered(call).await), "cold");

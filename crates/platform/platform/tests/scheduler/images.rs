@@ -1,4 +1,4 @@
-//! Images that go where the pool has no room.
+//! Removal of images when the pool is full.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::time::sleep;
 use crate::nodes::{IMAGE_BYTES, POOL_BYTES, TestNodes};
 use crate::world::{World, answered, kind, settle};
 
-/// What the operator has in the pool.
+/// The operator's image in the pool.
 const OTHERS: [&str; 2] = ["farfork/python:base", "guest/other:1"];
 
-/// Between the marks is less than an image, which is 62 ‰ of the pool.
+/// The marks are closer than an image, which takes 62 ‰ of the pool.
 fn settings() -> Settings {
     let reclaim = BetweenMarks { high_permille: 900, low_permille: 850 };
     Settings { reclaim, ..Settings::default() }
@@ -41,7 +41,7 @@ async fn with_images_by<const N: usize>(
     (world, actions)
 }
 
-/// Which functions have an image.
+/// The functions with an image.
 fn functions(world: &World) -> Vec<String> {
     let state = world.nodes.state();
     let others = |name: &&String| !OTHERS.contains(&name.as_str());
@@ -49,7 +49,7 @@ fn functions(world: &World) -> Vec<String> {
     state.images.iter().filter(others).map(function).collect()
 }
 
-/// Lets so much of the pool be in use, in thousandths, as long as that takes to be seen.
+/// Sets the pool's use in thousandths, and waits until it is seen.
 async fn filled(world: &World, permille: u64) {
     let images = world.nodes.state().images.len() as u64 * IMAGE_BYTES;
     world.nodes.state().pool_bytes = POOL_BYTES * permille / 1000 - images;
@@ -67,7 +67,7 @@ async fn burst(world: &World, action: &Action) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_one_that_is_started_least_goes_and_no_other() {
+async fn only_the_least_started_image_is_removed() {
     let (world, [first, second]) = with_images(["a", "b"]).await;
     assert_eq!(burst(&world, &first).await, ["clone", "clone", "warm"]);
     filled(&world, 899).await;
@@ -75,8 +75,8 @@ async fn the_one_that_is_started_least_goes_and_no_other() {
     filled(&world, 901).await;
     assert_eq!(functions(&world), ["a"]);
     assert!(OTHERS.iter().all(|name| world.nodes.state().images.contains(*name)));
-    // Its function goes on without, and has one again after as many calls as there were, by an
-    // instance that has answered enough of them.
+    // Its function goes on without, and is checkpointed again after as many calls as it had made,
+    // from an instance that has answered enough of them.
     assert_eq!(burst(&world, &second).await, ["cold", "cold", "warm"]);
     world.calls(&second, 12).await;
     settle().await;
@@ -98,13 +98,13 @@ async fn the_mark_may_be_any() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_clones_live_of_stay() {
+async fn images_with_living_clones_stay() {
     let (world, _) = with_images(["a", "b"]).await;
     let images = world.nodes.state().images.clone();
     world.nodes.state().pinned = images;
     filled(&world, 990).await;
     assert_eq!(functions(&world), ["a", "b"]);
-    // Nothing has changed, so that there is nothing to ask again.
+    // With unchanged facts, no decision is made.
     let asked = world.replay();
     sleep(Duration::from_secs(30)).await;
     assert_eq!(world.replay(), asked);
@@ -114,7 +114,7 @@ async fn those_that_clones_live_of_stay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_of_functions_that_nobody_calls_go_too() {
+async fn images_of_uncalled_functions_are_removed_too() {
     let (world, _) = with_images(["a"]).await;
     let World { nodes, store, directory, .. } = world;
     let later = World::on(nodes, store, directory, settings());
@@ -124,16 +124,16 @@ async fn those_of_functions_that_nobody_calls_go_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_makes_room_for_one_that_is_due() {
+async fn an_image_is_removed_for_one_that_is_due() {
     let (world, _) = with_images(["a", "b"]).await;
     let due = world.action("c", "code", json!({}));
     filled(&world, 800).await;
-    // More than the whole pool has.
+    // More than the whole pool.
     let usage = |megabytes: u64| Some(Usage { local_bytes: 1 << 20, pool_bytes: megabytes << 20 });
     world.nodes.state().usage = usage(1024);
     world.calls(&due, 16).await;
     filled(&world, 800).await;
-    assert_eq!(functions(&world), ["a", "b"], "in vain nobody goes");
+    assert_eq!(functions(&world), ["a", "b"], "none is removed in vain");
     world.nodes.state().usage = None;
     let larger = world.action("d", "code", json!({}));
     world.nodes.state().usage = usage(240);
@@ -146,13 +146,13 @@ async fn another_makes_room_for_one_that_is_due() {
     world.replay();
 }
 
-/// What is in memory of an instance is less than its image takes.
+/// The image takes more than the measured memory of its instance.
 #[tokio::test(start_paused = true)]
-async fn another_makes_room_for_one_that_turns_out_to_be_larger() {
+async fn an_image_is_removed_for_one_that_is_larger_than_expected() {
     let reclaim = BetweenMarks { high_permille: 1000, low_permille: 1000 };
     let (world, _) = with_images_by(Settings { reclaim, ..settings() }, ["a", "b"]).await;
     let due = world.action("c", "code", json!({}));
-    // Less than an image, and more than one is thought to take.
+    // Less than an image takes, but more than expected.
     filled(&world, 960).await;
     world.nodes.state().usage = Some(Usage { local_bytes: 1 << 20, pool_bytes: 10 << 20 });
     world.calls(&due, 16).await;

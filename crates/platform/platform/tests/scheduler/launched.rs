@@ -1,4 +1,4 @@
-//! Instances whose server becomes another program.
+//! Instances whose server executes another program.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,13 +18,13 @@ fn blackbox(world: &World, limits: &Value) -> Action {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_is_launched_once_and_asked_as_openwhisk_does() {
+async fn a_program_is_launched_once_and_gets_openwhisks_requests() {
     let world = World::new();
     let action = blackbox(&world, &json!({}));
     world.nodes.state().deaf_connects = 3;
     let made = world.call(&action, json!({})).await;
     assert_eq!(made.response.status, Outcome::Success, "{made:?}");
-    // Waiting for it is a part of loading it, which takes 300 ms here.
+    // Waiting for it counts as loading, which takes 300 ms here.
     assert!(annotation(&made, "initTime").unwrap().as_u64().unwrap() >= 310, "{made:?}");
     let launch = world.nodes.state().launch.clone();
     let init = world.nodes.state().init.clone();
@@ -70,7 +70,7 @@ async fn a_program_gets_each_call_on_a_connection_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_that_does_not_begin_is_its_owners_affair() {
+async fn a_program_that_cannot_be_executed_is_a_developer_error() {
     let world = World::new();
     let action = blackbox(&world, &json!({}));
     world.nodes.state().failing_launch = Some("cannot execute it");
@@ -79,7 +79,7 @@ async fn a_program_that_does_not_begin_is_its_owners_affair() {
     let words = "The action failed to initialize: cannot execute it.";
     assert_eq!(made.response.result["error"], words);
     settle().await;
-    assert_eq!(world.nodes.events(), ["cold 1 on node1", "launch 1", "end 1"], "once, and no more");
+    assert_eq!(world.nodes.events(), ["cold 1 on node1", "launch 1", "end 1"], "it is not retried");
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,9 +91,9 @@ async fn a_program_that_never_listens_is_given_up_at_its_limit() {
     let made = world.call(&action, json!({})).await;
     assert_eq!(made.response.status, Outcome::DeveloperError);
     let words = made.response.result["error"].as_str().unwrap().to_owned();
-    assert!(words.contains("did not listen at port 8080"), "{words}");
+    assert!(words.contains("did not listen on port 8080"), "{words}");
     assert!(words.contains("5000 milliseconds"), "{words}");
-    // Logs are waited for, too.
+    // Includes the wait for logs.
     assert!(begun.elapsed() < Duration::from_secs(7), "{:?}", begun.elapsed());
     settle().await;
     assert_eq!(world.nodes.alive(), [0; 0]);

@@ -1,5 +1,5 @@
-//! The scheduler on nodes that a test makes up: actions really are called over HTTP, and
-//! print on streams, but time is the test's, and nodes do and fail what it says.
+//! The scheduler on simulated nodes: actions are really called over HTTP and print to streams, but
+//! the test controls the clock and what the nodes do.
 
 mod calls;
 mod changes;

@@ -1,4 +1,4 @@
-//! Made-up nodes: an instance is a small server in this process.
+//! Simulated nodes: an instance is a small server in this process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use farfork_platform::scheduler::nodes::{
-    Claim, Doing, Listed, NodeGhosts, NodeState, Nodes, NodesError, Start, Started, Stream, Took,
-    Usage,
+    BoxFuture, Claim, NodeGhosts, NodeState, Nodes, NodesError, PoolImage, Start, StartTimes,
+    Started, Stream, Usage,
 };
 use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
@@ -29,79 +29,79 @@ use tokio::time::sleep;
 
 pub const END: &str = "XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX\n";
 pub const POOL_BYTES: u64 = 1 << 30;
-/// What each image takes of the pool.
+/// Size of each image.
 pub const IMAGE_BYTES: u64 = 64 << 20;
-/// What each node tells of ghosts with images.
+/// Attached ghosts of each node.
 pub const ATTACHED_GHOSTS: u64 = 3;
-/// What starting and checkpointing take.
+/// Duration of starts and checkpoints.
 pub const START: Duration = Duration::from_millis(5);
 pub const CHECKPOINT: Duration = Duration::from_millis(100);
-/// What freezing takes.
+/// Duration of a freeze.
 pub const FREEZE: Duration = Duration::from_millis(20);
-/// What stopping ghosts takes.
+/// Duration of stopping ghosts.
 pub const STOP: Duration = Duration::from_millis(1500);
 
-/// What the nodes do.
+/// The state of the nodes, and what they are to do.
 #[derive(Debug, Default)]
 pub struct State {
     pub nodes: Vec<NodeFacts>,
-    /// What happened, a word each.
+    /// Events since they were last taken.
     pub events: Vec<String>,
     pub images: BTreeSet<String>,
-    /// Those that were made here.
+    /// Images made here.
     pub made: BTreeSet<String>,
-    /// Those of them that clones live of.
+    /// Images with living clones.
     pub pinned: BTreeSet<String>,
-    /// What is in use of the pool besides them, in bytes.
+    /// Bytes of the pool in use besides.
     pub pool_bytes: u64,
-    /// So many starts fail.
+    /// Number of starts to fail.
     pub failing_starts: u32,
-    /// So many starts come too late for the room that there was.
+    /// Number of starts to lose their room.
     pub full_starts: u32,
-    /// So many starts find no node.
+    /// Number of starts to find their node lost.
     pub lost_starts: u32,
     pub failing_checkpoints: u32,
-    /// Who was told to stand still, and to go on.
+    /// Requests to freeze and thaw.
     pub freezer: Vec<String>,
-    /// Who stands still.
+    /// Frozen instances.
     pub frozen: BTreeSet<u64>,
-    /// So often nobody hears whether one stands still that does.
+    /// Number of freezes that succeed but report a failure.
     pub failing_freezes: u32,
-    /// So often one does not go on.
+    /// Number of thaws to fail.
     pub failing_thaws: u32,
-    /// Whether ghosts wait that have the image of whatever is started.
+    /// Whether every start finds a ghost with its image attached.
     pub has_attached: bool,
-    /// Whether clones are watched, whatever was asked for.
+    /// Whether all clones are profiled.
     pub watches: bool,
-    /// Where ghosts wait; on every node without it.
+    /// The node with ghosts; all nodes if not set.
     pub ghosts_on: Option<String>,
-    /// Ghosts that wait, and what each takes, in bytes.
+    /// Waiting ghosts and their bytes.
     pub ghosts: BTreeMap<String, u64>,
-    /// What those take that are being stopped.
+    /// Bytes of ghosts being stopped.
     ending_bytes: u64,
     /// Whether memory is set aside for a moment.
     pub is_settling: bool,
-    /// How the clones were started.
+    /// Tiering policies of the started clones.
     pub tierings: Vec<Tiering>,
-    /// What is seen of each instance's memory.
+    /// Measured memory of each instance.
     pub usage: Option<Usage>,
-    /// What an instance was last told to load.
+    /// The last /init.
     pub init: Value,
-    /// Which program an instance was last told to become.
+    /// The last /launch.
     pub launch: Value,
-    /// Why it does not, if that is so.
+    /// The error of /launch, if it is to fail.
     pub failing_launch: Option<&'static str>,
-    /// How many connections were made.
+    /// Number of connections made.
     pub connections: u32,
-    /// So often nobody can connect to what it has become.
+    /// Number of connections to a launched program to refuse.
     pub deaf_connects: u32,
     next: u64,
-    /// What an instance holds that has nothing to do, if that is less than it may take.
+    /// Bytes that an idle instance holds, if less than its limit.
     pub held_bytes: Option<u64>,
     alive: BTreeMap<u64, Alive>,
 }
 
-/// An instance, from outside.
+/// An instance as the nodes see it.
 #[derive(Debug)]
 struct Alive {
     node: String,
@@ -136,14 +136,14 @@ impl State {
     }
 }
 
-/// Made-up nodes.
+/// Simulated nodes.
 #[derive(Clone, Debug, Default)]
 pub struct TestNodes {
     state: Arc<Mutex<State>>,
 }
 
 impl TestNodes {
-    /// With nodes that have so many MiB each.
+    /// Nodes with this many MiB each.
     pub fn new(megabytes: &[(&str, u64)]) -> TestNodes {
         let nodes = TestNodes::default();
         let facts = |(name, megabytes): &(&str, u64)| NodeFacts {
@@ -159,29 +159,29 @@ impl TestNodes {
         self.state.lock().unwrap()
     }
 
-    /// What happened since somebody asked last.
+    /// Takes the events.
     pub fn events(&self) -> Vec<String> {
         std::mem::take(&mut self.state().events)
     }
 
-    /// Instances that live.
+    /// Ids of living instances.
     pub fn alive(&self) -> Vec<u64> {
         self.state().alive.keys().copied().collect()
     }
 }
 
-/// An instance, from inside.
+/// An instance's server.
 struct Inside {
     id: u64,
     kills: watch::Sender<Option<String>>,
-    /// Whether it has become another program.
+    /// Whether it has executed another program.
     launches: watch::Sender<bool>,
     state: Mutex<(Option<String>, u64)>,
     output: tokio::sync::Mutex<[DuplexStream; 2]>,
     nodes: TestNodes,
 }
 
-/// Tells the end of an instance, and ends it when it is dropped.
+/// Ends an instance, at the latest when dropped.
 struct Tie(Arc<Inside>);
 
 impl fmt::Debug for Tie {
@@ -204,8 +204,8 @@ impl Inside {
         self.kills.send_replace(Some(why.to_owned()));
     }
 
-    /// Whether nobody can connect now.
-    fn is_deaf(&self) -> bool {
+    /// Whether connections are refused now.
+    fn refuses_connections(&self) -> bool {
         let mut state = self.nodes.state();
         let is_deaf = *self.launches.borrow() && state.deaf_connects > 0;
         state.deaf_connects -= u32::from(is_deaf);
@@ -213,7 +213,7 @@ impl Inside {
     }
 
     async fn print(&self, stream: usize, text: &str) {
-        // Nobody may read any more.
+        // The reader may be gone.
         let _ = self.output.lock().await[stream].write_all(text.as_bytes()).await;
     }
 
@@ -250,7 +250,7 @@ impl Inside {
         (200, json!({"ok": true}))
     }
 
-    /// Becomes another program, by which its connections end.
+    /// Executes another program, which closes its connections.
     async fn launch(&self, body: Value) -> (u16, Value) {
         let failing = {
             let mut state = self.nodes.state();
@@ -263,7 +263,7 @@ impl Inside {
         }
         self.launches.send_replace(true);
         sleep(Duration::from_secs(3600)).await;
-        unreachable!("nobody waits for it");
+        unreachable!("the connection was closed");
     }
 
     async fn run(&self, body: &Value) -> (u16, Value) {
@@ -274,7 +274,7 @@ impl Inside {
             (state.0.clone().expect("code was loaded"), state.1)
         };
         self.nodes.state().events.push(format!("run {}", self.id));
-        assert!(!self.nodes.state().frozen.contains(&self.id), "it stands still");
+        assert!(!self.nodes.state().frozen.contains(&self.id), "it is frozen");
         sleep(Duration::from_millis(args["ms"].as_u64().unwrap_or(10))).await;
         self.print(0, &format!("called {count}\n")).await;
         let (status, answer) = match args["do"].as_str() {
@@ -326,12 +326,12 @@ async fn serve(inside: Arc<Inside>, stream: DuplexStream) {
     tokio::select! {
         _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service) => {}
         _ = ended.wait_for(Option::is_some) => {}
-        // Later connections are those of the program.
+        // Later connections go to the program.
         _ = launches.changed() => {}
     }
 }
 
-/// Fails so often.
+/// Fails as often as counted.
 fn failing(count: &mut u32, doing: &'static str) -> Result<(), NodesError> {
     if *count == 0 {
         return Ok(());
@@ -392,7 +392,7 @@ impl Nodes for TestNodes {
         }
     }
 
-    fn freeze(&self, id: u64) -> Doing<Result<(), NodesError>> {
+    fn freeze(&self, id: u64) -> BoxFuture<Result<(), NodesError>> {
         let nodes = self.clone();
         Box::pin(async move {
             nodes.state().freezer.push(format!("freeze {id}"));
@@ -403,7 +403,7 @@ impl Nodes for TestNodes {
         })
     }
 
-    fn thaw(&self, id: u64) -> Doing<Result<(), NodesError>> {
+    fn thaw(&self, id: u64) -> BoxFuture<Result<(), NodesError>> {
         let nodes = self.clone();
         Box::pin(async move {
             let mut state = nodes.state();
@@ -427,7 +427,7 @@ impl Nodes for TestNodes {
         NodeGhosts { idle, is_settling: state.is_settling }
     }
 
-    fn stop_ghosts(&self, _: &str, ids: &[String]) -> (u64, Doing<()>) {
+    fn stop_ghosts(&self, _: &str, ids: &[String]) -> (u64, BoxFuture<()>) {
         let nodes = self.clone();
         let mut state = self.state();
         let bytes = ids.iter().filter_map(|id| state.ghosts.remove(id)).sum();
@@ -439,7 +439,7 @@ impl Nodes for TestNodes {
         (bytes, ending)
     }
 
-    fn start(&self, start: Start) -> Doing<Result<Started, NodesError>> {
+    fn start(&self, start: Start) -> BoxFuture<Result<Started, NodesError>> {
         let nodes = self.clone();
         let mut state = self.state();
         if state.full_starts > 0 || !state.has_room(&start.node, start.claim.most_bytes()) {
@@ -476,7 +476,7 @@ impl Nodes for TestNodes {
             sleep(START).await;
             let (out, out_end) = duplex(1 << 16);
             let (err, err_end) = duplex(1 << 16);
-            // A clone has the code, and what calls have left.
+            // A clone has the code and the state of earlier calls.
             let code = start.image.is_some().then(|| "cloned".to_owned());
             let inside = Arc::new(Inside {
                 id,
@@ -495,9 +495,9 @@ impl Nodes for TestNodes {
                 was_attached,
                 tiering,
                 paused: Arc::new(|| Duration::ZERO),
-                took: Took { whole: 3 * START, container: START, restore: START },
+                took: StartTimes { whole: 3 * START, container: START, restore: START },
                 connect: Box::new(move || {
-                    if server.is_deaf() {
+                    if server.refuses_connections() {
                         let refused = io::ErrorKind::ConnectionRefused.into();
                         return Box::pin(async { Err(refused) });
                     }
@@ -521,7 +521,7 @@ impl Nodes for TestNodes {
         id: u64,
         image: &str,
         hot: Vec<AddressRange>,
-    ) -> Doing<Result<(), NodesError>> {
+    ) -> BoxFuture<Result<(), NodesError>> {
         let (nodes, image) = (self.clone(), image.to_owned());
         Box::pin(async move {
             sleep(CHECKPOINT).await;
@@ -535,7 +535,7 @@ impl Nodes for TestNodes {
             let used = state.pool_bytes + state.images.len() as u64 * IMAGE_BYTES;
             let free = POOL_BYTES - used;
             if free < IMAGE_BYTES {
-                // A part of it was given before.
+                // A part was allocated before.
                 let given = free / 10 * 9;
                 let (asked_bytes, free_bytes) = (IMAGE_BYTES - given, free - given);
                 return Err(NodesError::NoRoom { asked_bytes, free_bytes });
@@ -546,14 +546,14 @@ impl Nodes for TestNodes {
         })
     }
 
-    fn promote(&self, id: u64) -> Doing<Result<u64, NodesError>> {
+    fn promote(&self, id: u64) -> BoxFuture<Result<u64, NodesError>> {
         self.state().events.push(format!("promote {id}"));
         Box::pin(async { Ok(1) })
     }
 
-    fn list_images(&self) -> Doing<Result<Vec<Listed>, NodesError>> {
+    fn list_images(&self) -> BoxFuture<Result<Vec<PoolImage>, NodesError>> {
         let state = self.state();
-        let listed = |name: &String| Listed {
+        let listed = |name: &String| PoolImage {
             name: name.clone(),
             bytes: IMAGE_BYTES,
             nodes: u64::from(state.pinned.contains(name)),
@@ -566,12 +566,12 @@ impl Nodes for TestNodes {
         self.state().made.iter().cloned().collect()
     }
 
-    fn has_image(&self, image: &str) -> Doing<Result<bool, NodesError>> {
+    fn has_image(&self, image: &str) -> BoxFuture<Result<bool, NodesError>> {
         let has = self.state().images.contains(image);
         Box::pin(async move { Ok(has) })
     }
 
-    fn remove_image(&self, image: &str) -> Doing<Result<(), NodesError>> {
+    fn remove_image(&self, image: &str) -> BoxFuture<Result<(), NodesError>> {
         let mut state = self.state();
         state.images.remove(image);
         state.made.remove(image);

@@ -1,4 +1,4 @@
-//! Where there is no room.
+//! Nodes without room.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::nodes::TestNodes;
 use crate::world::{World, answered, kind, settle};
 
-/// One node with room for so many instances of the default size.
+/// One node with room for this many instances of the default size.
 fn small(instances: u64) -> World {
     // Instances may take 95 % of it.
     let nodes = TestNodes::new(&[("node1", instances * 256 * 100 / 94)]);
@@ -31,23 +31,23 @@ async fn a_call_waits_for_an_instance_that_is_busy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_with_nothing_to_do_makes_room_for_another_functions() {
+async fn an_idle_instance_is_evicted_for_another_function() {
     let world = small(2);
     let [first, second, third] = ["a", "b", "c"].map(|name| world.action(name, "code", json!({})));
-    // One that is used more often is worth more.
+    // A frequently used instance is worth more.
     world.calls(&first, 5).await;
     world.calls(&second, 1).await;
     let begun = Instant::now();
     let made = world.call(&third, json!({})).await;
     assert_eq!((made.response.status, kind(&made)), (Outcome::Success, "cold".into()));
-    assert!(begun.elapsed() < Duration::from_secs(2), "nobody had to become old");
+    assert!(begun.elapsed() < Duration::from_secs(2), "no window had to run out");
     settle().await;
     assert_eq!(world.nodes.alive(), [1, 3]);
     world.replay();
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fits_nowhere_is_refused_in_time() {
+async fn a_call_that_fits_nowhere_is_refused_in_time() {
     let world = small(1);
     let action = world.action("a", "code", json!({"limits": {"memory": 512}}));
     let made = world.call(&action, json!({})).await;
@@ -56,7 +56,7 @@ async fn what_fits_nowhere_is_refused_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ghosts_that_wait_make_room_before_a_call_is_refused() {
+async fn waiting_ghosts_are_evicted_before_a_call_is_refused() {
     let world = small(1);
     world.nodes.state().ghosts = ["ghost x", "ghost y"].map(|id| (id.to_owned(), 20 << 20)).into();
     let action = world.action("a", "code", json!({}));
@@ -67,11 +67,11 @@ async fn ghosts_that_wait_make_room_before_a_call_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_node_is_asked_for_room_that_can_make_it() {
+async fn evictions_happen_on_the_node_where_they_suffice() {
     let nodes = TestNodes::new(&[("node1", 300), ("node2", 300)]);
     nodes.state().ghosts = [("ghost x".to_owned(), 20 << 20)].into();
     {
-        // More is free of one; of the other, what could go makes enough.
+        // One node has more free memory; on the other, evictions free enough.
         let mut state = nodes.state();
         state.ghosts_on = Some("node2".to_owned());
         state.nodes[0].memory.used_bytes = 32 << 20;
@@ -84,7 +84,7 @@ async fn the_node_is_asked_for_room_that_can_make_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_set_aside_for_a_moment_is_waited_for() {
+async fn a_call_waits_for_memory_that_is_set_aside_for_a_moment() {
     let world = small(1);
     {
         let mut state = world.nodes.state();
@@ -101,7 +101,7 @@ async fn what_is_set_aside_for_a_moment_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_does_not_answer_is_waited_for_a_while() {
+async fn a_call_waits_a_while_for_a_node_that_does_not_answer() {
     let world = small(1);
     let action = world.action("a", "code", json!({}));
     let nodes = std::mem::take(&mut world.nodes.state().nodes);
@@ -113,12 +113,12 @@ async fn a_node_that_does_not_answer_is_waited_for_a_while() {
     world.nodes.state().nodes.clear();
     let begun = Instant::now();
     let made = world.call(&other, json!({})).await;
-    assert_eq!(made.response.status, Outcome::InternalError, "there are no nodes");
+    assert_eq!(made.response.status, Outcome::InternalError, "no node answers");
     assert!(begun.elapsed() < Duration::from_secs(12));
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_may_be_idle_where_few_may_work() {
+async fn many_may_be_idle_where_few_may_be_busy() {
     let world = small(2);
     world.nodes.state().held_bytes = Some(8 << 20);
     let actions = ["a", "b", "c", "d"].map(|name| world.action(name, "code", json!({})));
@@ -126,7 +126,7 @@ async fn many_may_be_idle_where_few_may_work() {
         world.calls(action, 1).await;
     }
     settle().await;
-    assert_eq!(world.nodes.alive(), [1, 2, 3, 4], "nobody had to make room");
+    assert_eq!(world.nodes.alive(), [1, 2, 3, 4], "none was evicted");
     let begun = Instant::now();
     let calls = actions.each_ref().map(|action| world.begin(action, json!({"ms": 700})));
     let mut made = Vec::new();
@@ -156,7 +156,7 @@ async fn idle_instances_end_when_a_node_runs_out_of_memory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_instances_end_from_any_mark_on() {
+async fn the_eviction_mark_is_a_setting() {
     let admission = LeastWorthFirst { most_memory_permille: 600, ..LeastWorthFirst::default() };
     let nodes = TestNodes::new(&[("node1", 1024)]);
     let world = World::with(nodes, Settings { admission, ..Settings::default() });
@@ -174,10 +174,10 @@ async fn idle_instances_end_from_any_mark_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_too_late_for_room_waits_and_loses_nothing() {
+async fn a_start_that_lost_its_room_is_retried() {
     let world = small(2);
     let action = world.action("a", "code", json!({}));
-    // More than an instance would be tried that does not start.
+    // More often than a failing start would be retried.
     world.nodes.state().full_starts = 5;
     let made = world.call(&action, json!({})).await;
     assert_eq!((made.response.status, kind(&made)), (Outcome::Success, "cold".into()));

@@ -1,9 +1,9 @@
-//! How many instances there are, of what, and for how long.
+//! How many instances run, of which kind, and how long.
 
 use std::time::Duration;
 
 use farfork_platform::api::{Action, Activation, Outcome};
-use farfork_platform::scheduler::{Caller, Watched};
+use farfork_platform::scheduler::{Caller, Observable};
 use farfork_policy::Settings;
 use farfork_policy::keep_alive::ByPressure;
 use farfork_policy::settings::KeepAlive;
@@ -30,7 +30,7 @@ async fn burst_of_any_outcome(world: &World, action: &Action, count: usize) -> V
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_at_once_have_instances_of_their_own() {
+async fn concurrent_calls_get_their_own_instances() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     let kinds: Vec<String> = burst(&world, &action, 3).await.iter().map(kind).collect();
@@ -40,13 +40,13 @@ async fn calls_at_once_have_instances_of_their_own() {
     assert!(events.iter().any(|event| event.ends_with("on node2")), "{events:?}");
     let kinds: Vec<String> = burst(&world, &action, 3).await.iter().map(kind).collect();
     assert_eq!(kinds, ["warm"; 3]);
-    // One is enough for calls one after the other, and it is the one used last.
+    // One is enough for sequential calls: the most recently used.
     let used = [world.call(&action, json!({})).await, world.call(&action, json!({})).await];
     assert_eq!(used[0].response.result["instance"], used[1].response.result["instance"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_nobody_keeps_makes_the_call_it_was_started_for() {
+async fn an_instance_with_an_empty_window_makes_its_first_call() {
     let at_once = ByPressure { long_ms: 0, short_ms: 0, ..ByPressure::default() };
     let keep_alive = KeepAlive::ByPressure(at_once);
     let settings = Settings { keep_alive, ..Settings::default() };
@@ -62,9 +62,9 @@ async fn an_instance_that_nobody_keeps_makes_the_call_it_was_started_for() {
     }
 }
 
-/// Its next call comes as soon as anybody can see that the one before was made.
+/// The next call comes as soon as the response of the one before is visible.
 #[tokio::test(start_paused = true)]
-async fn whoever_calls_again_at_once_finds_the_instance() {
+async fn an_immediate_next_call_finds_the_instance_idle() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     let platform = world.platform.clone();
@@ -103,7 +103,7 @@ async fn after_the_sixteenth_call_instances_are_clones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_in_a_ghost_with_the_image_is_told_from_one_without() {
+async fn starts_in_attached_ghosts_are_counted_separately() {
     let world = World::new();
     world.nodes.state().has_attached = true;
     let action = world.action("a", "code", json!({}));
@@ -132,7 +132,7 @@ async fn a_call_during_the_checkpoint_waits_for_the_image() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_function_whose_images_fail_stays_cold_and_tells_why() {
+async fn a_function_whose_images_fail_stays_cold_and_reports_why() {
     let world = World::new();
     world.nodes.state().failing_checkpoints = u32::MAX;
     let action = world.action("a", "code", json!({}));
@@ -144,12 +144,12 @@ async fn a_function_whose_images_fail_stays_cold_and_tells_why() {
     assert_eq!(tried(world.nodes.events()), 4, "after 16, 32, 64 and 128 calls, and no more");
     let snapshot = world.platform.snapshot();
     let function = &snapshot.functions["guest/a"];
-    let told = function.image_error.as_deref().unwrap_or_default();
-    assert!(told.contains("on purpose"), "{told:?}");
+    let reported = function.image_error.as_deref().unwrap_or_default();
+    assert!(reported.contains("on purpose"), "{reported:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_an_image_calls_go_on_and_it_is_tried_again_later() {
+async fn after_a_failed_checkpoint_calls_go_on_and_it_is_retried_later() {
     let world = World::new();
     world.nodes.state().failing_checkpoints = 1;
     let action = world.action("a", "code", json!({}));
@@ -174,7 +174,7 @@ async fn an_image_of_which_no_clone_starts_is_given_up() {
     world.nodes.events();
     world.nodes.state().failing_starts = 1;
     world.nodes.state().lost_starts = 1;
-    // One that fails is no reason yet, and a node that does not answer is none at all.
+    // One failure is not enough, and a lost node does not count.
     let mut kinds: Vec<String> = burst(&world, &action, 2).await.iter().map(kind).collect();
     kinds.sort();
     assert_eq!((kinds, world.nodes.state().images.len()), (vec!["clone".into(), "warm".into()], 1));
@@ -192,7 +192,7 @@ async fn a_node_that_is_lost_with_many_starts_costs_no_call() {
     settle().await;
     world.nodes.state().lost_starts = 6;
     burst(&world, &action, 6).await;
-    // Who waits long enough is told.
+    // A call that waits long enough fails.
     world.nodes.state().lost_starts = u32::MAX;
     let other = world.action("b", "code", json!({}));
     for made in burst_of_any_outcome(&world, &other, 2).await {
@@ -201,7 +201,7 @@ async fn a_node_that_is_lost_with_many_starts_costs_no_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_with_nothing_to_do_end_after_a_while() {
+async fn idle_instances_end_after_a_while() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     burst(&world, &action, 2).await;
@@ -217,11 +217,11 @@ async fn instances_with_nothing_to_do_end_after_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_ends_by_itself_is_missed_by_nobody() {
+async fn an_instance_that_exits_while_idle_fails_no_call() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     world.calls(&action, 1).await;
-    // Its call is answered, and then it ends.
+    // It answers its call, and then exits.
     let died = world.call(&action, json!({"do": "die"})).await;
     assert_eq!(died.response.status, Outcome::DeveloperError);
     settle().await;
@@ -230,7 +230,7 @@ async fn an_instance_that_ends_by_itself_is_missed_by_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_of_a_function_that_is_called_in_time_end_sooner() {
+async fn windows_follow_the_gaps_between_calls() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     for _ in 0..18 {
@@ -244,7 +244,7 @@ async fn instances_of_a_function_that_is_called_in_time_end_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_function_near_its_objective_gets_local_copies_unless_the_pool_is_what_is_slow() {
+async fn a_function_near_its_objective_gets_local_copies_unless_the_pool_is_slow() {
     let world = World::new();
     for (name, objective_ms, pool_busy_permille, tiering) in [
         ("near", 11, None, Tiering::Hybrid),
@@ -269,7 +269,7 @@ fn promoted(world: &World) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_watched_gets_its_copies_when_it_has_answered() {
+async fn a_profiled_clone_is_promoted_after_its_call() {
     for (watches, expected) in [(false, &[][..]), (true, &["promote 2"])] {
         let world = World::new();
         world.nodes.state().watches = watches;
@@ -285,7 +285,7 @@ async fn one_that_is_watched_gets_its_copies_when_it_has_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clones_that_run_get_local_copies_once_their_function_comes_near_its_objective() {
+async fn running_clones_are_promoted_when_their_function_comes_near_its_objective() {
     let world = World::new();
     let slo = json!([{"key": "slo-p99-ms", "value": 100}]);
     let action = world.action("slower", "code", json!({ "annotations": slo }));

@@ -1,11 +1,11 @@
-//! What is seen by those who look.
+//! Snapshots and decisions for viewers.
 
 use std::time::Duration;
 
 use farfork_platform::api::{Action, StartKind};
 use farfork_platform::scheduler::nodes::Usage;
 use farfork_platform::scheduler::snapshot::{Function, Image, Instances, Snapshot};
-use farfork_platform::scheduler::{Caller, Watched};
+use farfork_platform::scheduler::{Caller, Observable};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -28,7 +28,7 @@ async fn checkpointed(world: &World) -> Action {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_told_whether_there_is_anything_to_be_seen() {
+async fn a_snapshot_says_whether_functions_are_deployed() {
     let world = World::new();
     let key = farfork_platform::store::Key {
         user: "u".to_owned(),
@@ -54,7 +54,7 @@ async fn it_is_told_whether_there_is_anything_to_be_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_are_told_by_how_they_started_and_what_that_took() {
+async fn calls_are_shown_by_kind_of_start_with_medians() {
     let world = World::new();
     let action = checkpointed(&world).await;
     let calls: Vec<_> = (0..3).map(|_| world.begin(&action, json!({"ms": 50}))).collect();
@@ -82,9 +82,9 @@ async fn calls_are_told_by_how_they_started_and_what_that_took() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_wait_are_told_while_they_do() {
+async fn waiting_calls_are_shown() {
     let world = World::new();
-    // There is room for one instance.
+    // Room for one instance.
     world.nodes.state().nodes.truncate(1);
     world.nodes.state().nodes[0].memory.budget_bytes = 300 << 20;
     let action = world.action("a", "code", json!({}));
@@ -100,7 +100,7 @@ async fn calls_that_wait_are_told_while_they_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_is_told_of_as_it_comes_and_goes() {
+async fn the_state_of_an_image_is_shown() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     world.calls(&action, 15).await;
@@ -119,7 +119,7 @@ async fn an_image_is_told_of_as_it_comes_and_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_are_told_by_node_and_function() {
+async fn instances_are_shown_by_node_and_function() {
     let world = World::new();
     let action = checkpointed(&world).await;
     world.nodes.state().usage = Some(Usage { local_bytes: 1 << 20, pool_bytes: 5 << 20 });
@@ -150,18 +150,18 @@ async fn instances_are_told_by_node_and_function() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn decisions_are_told_as_they_are_made() {
+async fn decisions_are_published_as_they_are_made() {
     let world = World::new();
     let action = world.action("a", "code", json!({}));
     world.calls(&action, 1).await;
-    let mut watch = world.platform.watch();
-    let placed = watch.past.iter().find(|told| told.question == "placement").unwrap();
+    let mut watch = world.platform.subscribe();
+    let placed = watch.past.iter().find(|decision| decision.question == "placement").unwrap();
     assert_eq!((placed.about.as_str(), &placed.choice), ("guest/a", &json!("node1")));
     assert!(!placed.why.is_empty() && placed.at_ms > 0);
     world.calls(&action, 15).await;
     let mut asked = Vec::new();
-    while let Ok(told) = watch.coming.try_recv() {
-        asked.push((told.question.clone(), told.choice.clone()));
+    while let Ok(decision) = watch.upcoming.try_recv() {
+        asked.push((decision.question.clone(), decision.choice.clone()));
     }
     assert_eq!(asked.iter().filter(|(question, _)| question == "checkpoint").count(), 15);
     assert!(asked.contains(&("checkpoint".to_owned(), json!("now"))), "{asked:?}");

@@ -1,4 +1,4 @@
-//! A platform on made-up nodes.
+//! A platform on simulated nodes.
 
 use std::fs::{self, File, Permissions};
 use std::io::BufReader;
@@ -10,7 +10,7 @@ use farfork_platform::api::{
     Action, ActionPut, Activation, ActivationId, Change, Name, Outcome, Runtimes,
 };
 use farfork_platform::confine::Folders;
-use farfork_platform::runtimes::Others;
+use farfork_platform::runtimes::OtherRuntimes;
 use farfork_platform::scheduler::{Advisor, Call, Caller, JournalFile, Platform};
 use farfork_platform::store::{Embedded, Store};
 use farfork_platform::trace::Trace;
@@ -59,17 +59,17 @@ impl World {
     ) -> World {
         let journal = JournalFile::open(&directory.path().join("journal")).unwrap();
         let advisor = Arc::new(Advisor::new(settings, Some(journal)).unwrap());
-        // Functions have to pass it.
+        // Functions have to traverse it.
         fs::set_permissions(directory.path(), Permissions::from_mode(0o711)).unwrap();
-        let folders = Folders::at(directory.path().join("code")).unwrap();
+        let folders = Folders::open(directory.path().join("code")).unwrap();
         let nodes_of_it = Arc::new(nodes.clone());
-        let others = Others::default();
+        let others = OtherRuntimes::default();
         let platform =
             Platform::begin(store.clone(), nodes_of_it, advisor, folders, others).unwrap();
         World { nodes, store, platform, directory }
     }
 
-    /// An action with this code; more of it as a client would say it.
+    /// An action with this code, and with `more` of a client's document.
     pub fn action(&self, name: &str, code: &str, more: Value) -> Action {
         let mut put = json!({"exec": {"kind": "python", "code": code}});
         put.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -88,7 +88,7 @@ impl World {
         answered(self.begin(action, args)).await
     }
 
-    /// Calls one after the other that all succeed.
+    /// Sequential calls, all of which succeed.
     pub async fn calls(&self, action: &Action, count: usize) {
         for _ in 0..count {
             let made = self.call(action, json!({})).await;
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// How many decisions were made, and that all of them would be made again.
+    /// Replays the journal without differences; returns the number of decisions.
     pub fn replay(&self) -> usize {
         let file = File::open(self.directory.path().join("journal")).unwrap();
         let (count, differences) = journal::replay(BufReader::new(file), None).unwrap();
@@ -121,12 +121,12 @@ pub async fn answered(call: Receiver<Activation>) -> Activation {
     timeout(Duration::from_secs(600), call).await.expect("an answer in time").expect("an answer")
 }
 
-/// Lets everything come to rest that does so by itself soon.
+/// Lets background work settle.
 pub async fn settle() {
     sleep(Duration::from_millis(250)).await;
 }
 
-/// What an activation says of itself.
+/// An annotation of an activation.
 pub fn annotation(made: &Activation, key: &str) -> Option<Value> {
     made.annotations.get(key).cloned()
 }

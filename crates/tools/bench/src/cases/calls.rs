@@ -1,4 +1,5 @@
-//! The first call of a process and the warm one after it, and more of them where they are wanted.
+//! The first call of a process, the warm call after it, and further warm calls where a benchmark wants
+//! them.
 
 use super::metric;
 use crate::error::BenchError;
@@ -9,42 +10,53 @@ use crate::stats::median;
 use crate::subject::Subject;
 use crate::usage::{self, Usage};
 
-/// Numbers of requests.
+/// Numbers of the requests to one process.
 #[derive(Clone, Copy, Debug)]
-pub struct Numbers {
-    /// Of the first call.
+pub struct RequestNumbers {
+    /// Number of the first request.
     pub first: u64,
-    /// Of the one after it.
+    /// Number of the second request.
     pub second: u64,
-    /// So many follow, with the numbers after that.
+    /// How many requests follow. Their numbers follow the second's.
     pub later: u64,
 }
 
-/// What they came to.
+/// A process that was requested, with its first call on the way.
+#[derive(Clone, Copy)]
+pub struct Started<'a> {
+    /// Its subject.
+    pub subject: &'a Subject,
+    /// How it was started, as in reports.
+    pub start: &'a str,
+    /// Its requests. The first one has been sent.
+    pub numbers: RequestNumbers,
+    /// When it was requested (see [`now_ns`]).
+    pub requested_ns: u64,
+}
+
+/// Times and memory of the calls.
 pub struct Calls {
     response_us: f64,
     warm_us: f64,
-    /// Of those after the second.
+    /// Times of the calls after the second.
     later_us: Vec<f64>,
     faults: u64,
-    /// After the first.
+    /// Usage after the first call.
     pub used: Usage,
 }
 
 impl Calls {
-    /// Waits for the answer to the first request, which has been sent on its way to a process asked for
-    /// at `started` (see [`now_ns`]), and then makes the second call. `pid_of` tells the process's pid
-    /// from the one that it sees itself.
-    pub fn make(
-        (subject, start): (&Subject, &str),
+    /// Waits for the answer to the first request, and makes the other calls. `pid_of` maps the pid
+    /// that the process reports, in its own namespace, to the one here.
+    pub fn measure(
+        started: Started<'_>,
         connection: &mut Connection,
-        numbers: Numbers,
-        started: u64,
         pid_of: impl FnOnce(i32) -> Result<i32, BenchError>,
     ) -> Result<Calls, BenchError> {
+        let Started { subject, start, numbers, requested_ns } = started;
         let wrong = |error: std::io::Error| subject.wrong(start, &error);
         connection.receive(&*subject.protocol).map_err(wrong)?;
-        let response_us = us_since(started);
+        let response_us = us_since(requested_ns);
         let pid = pid_of(subject.check(connection, numbers.first, start)?)?;
         let used = usage::of(pid);
         let mut warm = |number| {
@@ -62,14 +74,14 @@ impl Calls {
         Ok(Calls { response_us, warm_us, later_us, faults, used })
     }
 
-    /// Leaves out so many page faults that the process had before it was asked for.
+    /// Subtracts the page faults that the process had before it was requested.
     pub fn without_faults(mut self, before: u64) -> Calls {
         self.faults -= before;
         self.used.faults -= before;
         self
     }
 
-    /// Adds what was measured; local memory is what the caller says.
+    /// Adds the values to the samples. The caller determines local memory.
     pub fn record(&self, samples: &mut Samples, case: &str, local_bytes: Option<u64>) {
         samples.add(case, metric::RESPONSE, "us", self.response_us);
         samples.add(case, metric::WARM, "us", self.warm_us);

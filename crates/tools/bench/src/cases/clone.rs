@@ -1,4 +1,4 @@
-//! A clone, asked of the agent as any client asks.
+//! A clone, requested from the agent as by any client.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +8,7 @@ use farfork_node::client::{Client, StartedClone};
 use farfork_types::wire::{InheritedFd, RestoreCall};
 use farfork_types::{Cid, Tiering};
 
-use super::{Bench, Calls, Lane, metric};
+use super::{Bench, Calls, Lane, Started, metric};
 use crate::clones::{self, phase_metric};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns};
@@ -16,37 +16,37 @@ use crate::protocol::Answerer;
 use crate::subject::{LISTEN_FD, Subject, WARM_CALLS};
 use crate::testbed::Testbed;
 
-/// What clone is asked for.
+/// How a clone is started.
 #[derive(Clone, Debug)]
-pub struct Way {
-    /// Its image.
+pub struct CloneOptions {
+    /// The image.
     pub cid: Cid,
-    /// Where that is, if not in the testbed's pool.
+    /// Its pool, if not the testbed's.
     pub pool: Option<PathBuf>,
-    /// When its pages become local.
+    /// The tiering policy.
     pub tiering: Tiering,
     /// The ghost that it is started in.
     pub ghost: Option<String>,
-    /// Whether it is watched, to tell which pages it touches.
+    /// Whether it is a profiling clone.
     pub is_profiled: bool,
     /// Whether it outlives the connection to the agent.
     pub is_detached: bool,
-    /// Page faults that it had while its ghost was made, before it was asked for.
+    /// Page faults that it had while its ghost was created, before it was requested.
     pub faults_before: u64,
 }
 
-/// A clone with a request on its way to it.
-pub struct Asked {
-    /// Where the answer comes.
+/// A clone with a request on the way to it.
+pub struct PendingClone {
+    /// Where the answer arrives.
     pub connection: Connection,
     /// The clone.
     pub clone: StartedClone,
 }
 
-impl Way {
-    /// A clone from scratch of `cid`.
-    pub fn new(cid: Cid, tiering: Tiering) -> Way {
-        Way {
+impl CloneOptions {
+    /// A clone of `cid` from scratch: without a ghost.
+    pub fn new(cid: Cid, tiering: Tiering) -> CloneOptions {
+        CloneOptions {
             cid,
             pool: None,
             tiering,
@@ -57,7 +57,7 @@ impl Way {
         }
     }
 
-    /// Starts the clone, its listening socket being `listener`.
+    /// Starts the clone with `listener` as its listening socket.
     pub fn start(
         &self,
         subject: &Subject,
@@ -82,14 +82,14 @@ impl Way {
         Ok(Client::connect(&testbed.node)?.restore(call, &fds)?)
     }
 
-    /// Sends request `number` to a socket whose accepting end goes to the new clone.
-    pub fn ask(
+    /// Sends request `number` to a new socket, and starts a clone that listens on it.
+    pub fn start_with_request(
         &self,
         subject: &Subject,
         testbed: &Testbed,
         number: u64,
         socket: &str,
-    ) -> Result<Asked, BenchError> {
+    ) -> Result<PendingClone, BenchError> {
         let socket = testbed.socket(socket);
         let (listener, mut connection) =
             Connection::with_listener(&socket).map_err(io("listen at", &socket))?;
@@ -97,17 +97,18 @@ impl Way {
             .send(&*subject.protocol, number, Answerer::Itself)
             .map_err(|error| subject.wrong("clone", &error))?;
         let clone = self.start(subject, testbed, &listener)?;
-        Ok(Asked { connection, clone })
+        Ok(PendingClone { connection, clone })
     }
 }
 
-/// Has a watched clone make different calls, as many as the parent had, so that it is known which pages
-/// clones touch.
+/// Calls a profiling clone as often as the parent was called, with different inputs, to record which
+/// pages clones touch.
 pub fn learn(lane: &mut Lane, testbed: &Testbed) -> Result<(), BenchError> {
-    let way = Way { is_profiled: true, ..Way::new(lane.warm.cid, Tiering::Mow) };
+    let way = CloneOptions { is_profiled: true, ..CloneOptions::new(lane.warm.cid, Tiering::Mow) };
     lane.next_round();
     let (number, subject) = (lane.number(), &lane.subject);
-    let Asked { mut connection, clone } = way.ask(subject, testbed, number, "learn.sock")?;
+    let PendingClone { mut connection, clone } =
+        way.start_with_request(subject, testbed, number, "learn.sock")?;
     connection.receive(&*subject.protocol).map_err(|error| subject.wrong("learning", &error))?;
     subject.check(&connection, number, "learning")?;
     for call in 0..WARM_CALLS {
@@ -115,55 +116,55 @@ pub fn learn(lane: &mut Lane, testbed: &Testbed) -> Result<(), BenchError> {
         subject.call(&mut connection, number, "learning", Answerer::Itself)?;
     }
     drop(connection);
-    // The agent looks at its pages before it ends it.
+    // The agent records its pages before it kills it.
     clones::end(clone, testbed)
 }
 
-/// A clone as farfork starts it by default. Its memory is taken of many that live at the same time.
+/// A clone with the default policy. Its memory is measured in herds of clones.
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
-    let way = Way::new(lane.warm.cid, Tiering::Mow);
+    let way = CloneOptions::new(lane.warm.cid, Tiering::Mow);
     measure_as(lane, bench, &way, "clone", Memory::Elsewhere)
 }
 
-/// A clone that has copies of all its pages before it runs, as if it came from a file: the same plan
-/// and the same agent, so that only the copying differs.
+/// A clone with copies of all its pages before it runs, as if it came from a file. Plan and agent are
+/// the same, so that only the copying differs.
 pub fn measure_copied(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
-    let way = Way::new(lane.warm.cid, Tiering::Copy);
+    let way = CloneOptions::new(lane.warm.cid, Tiering::Copy);
     measure_as(lane, bench, &way, "clone-copy", Memory::Here)
 }
 
-/// A clone that gets a copy of every page that it touches, when it does: what MITOSIS (Wei et al.,
-/// OSDI '23) does with pages of its parent.
+/// A clone that gets a copy of each page when it touches the page. MITOSIS (Wei et al., OSDI '23) does
+/// so with pages of the parent.
 pub fn measure_on_access(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
-    let way = Way::new(lane.warm.cid, Tiering::Moa);
+    let way = CloneOptions::new(lane.warm.cid, Tiering::Moa);
     measure_as(lane, bench, &way, "clone-moa", Memory::Here)
 }
 
-/// Where a clone's local memory is measured.
+/// Where local memory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Of the clones whose time is measured.
+    /// In the clones whose time is measured.
     Here,
-    /// Of others, that live at the same time.
+    /// In a herd of other clones.
     Elsewhere,
 }
 
-/// Measures any clone once, under the name of a case.
+/// Measures a clone once, under the name `start`.
 pub fn measure_as(
     lane: &mut Lane,
     bench: &mut Bench<'_>,
-    way: &Way,
+    way: &CloneOptions,
     start: &str,
     memory: Memory,
 ) -> Result<(), BenchError> {
     let case = lane.subject.case(start);
     let numbers = lane.numbers();
     let subject = &lane.subject;
-    let started = now_ns();
-    let asked = way.ask(subject, bench.testbed, numbers.first, "clone.sock")?;
-    let Asked { mut connection, clone } = asked;
-    let pid = |_| Ok(clone.running.pid);
-    let calls = Calls::make((subject, start), &mut connection, numbers, started, pid)?
+    let requested_ns = now_ns();
+    let PendingClone { mut connection, clone } =
+        way.start_with_request(subject, bench.testbed, numbers.first, "clone.sock")?;
+    let started = Started { subject, start, numbers, requested_ns };
+    let calls = Calls::measure(started, &mut connection, |_| Ok(clone.running.pid))?
         .without_faults(way.faults_before);
     let samples = &mut *bench.samples;
     samples.add(&case, metric::RESTORE, "us", clone.running.restore_us);

@@ -1,32 +1,32 @@
-//! One subject under way.
+//! A subject that is being measured.
 
 use std::rc::Rc;
 
 use farfork_checkpoint::{Target, Terms, checkpoint};
 
-use super::{Numbers, criu};
+use super::{RequestNumbers, criu};
 use crate::error::{BenchError, io};
 use crate::machine::available_bytes;
 use crate::subject::{Subject, Warm};
 use crate::testbed::Testbed;
 
-/// One subject under way.
+/// A subject that is being measured: its warm process, its images, and its requests.
 pub struct Lane {
-    /// What it is.
+    /// The subject.
     pub subject: Subject,
     /// Its warm process, and its image.
     pub warm: Warm,
-    /// What CRIU restores, or why it does not.
+    /// Its CRIU images, or the reason why there are none.
     pub criu: Result<criu::Images, String>,
-    /// Calls of each process after its second, of which most benchmarks need none.
+    /// Calls of each process after its second. Most benchmarks need none.
     pub later_calls: u64,
-    /// Number of the next request, so that no two are equal.
+    /// Number of the last request. Each request has another number.
     next: u64,
 }
 
 impl Lane {
-    /// Starts a subject, warms and checkpoints it, or says why that cannot be: a checkpoint that is
-    /// refused spoils nothing else.
+    /// Starts, warms and checkpoints a subject. The inner error is the reason of a refused checkpoint:
+    /// the other subjects are measured without it.
     pub fn start(
         subject: Subject,
         testbed: &Testbed,
@@ -48,37 +48,37 @@ impl Lane {
         };
         let criu = match criu {
             Ok(program) => criu::Images::make(program, &subject.name, &parent),
-            Err(reason) => Err(format!("no CRIU from version 4 on works here: {reason}")),
+            Err(reason) => Err(format!("CRIU 4 or later does not work here: {reason}")),
         };
         let warm = Warm { parent, forker, cid: made.cid };
         Ok(Ok(Lane { subject, warm, criu, later_calls: 0, next: FIRST }))
     }
 
-    /// The next round's requests take the same work, another than the last round's where the subject
-    /// knows different inputs.
+    /// Begins a round. All its requests have the same input, and another than the last round's if the
+    /// subject has different inputs.
     pub fn next_round(&mut self) {
         self.next = (self.next + 1).next_multiple_of(self.subject.protocol.same_input());
     }
 
-    /// The number of a request.
+    /// The number of the next request.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// Those of a first call and of the ones after it.
-    pub fn numbers(&mut self) -> Numbers {
-        let numbers =
-            Numbers { first: self.number(), second: self.number(), later: self.later_calls };
+    /// The numbers of the requests to one process.
+    pub fn numbers(&mut self) -> RequestNumbers {
+        let (first, second) = (self.number(), self.number());
+        let numbers = RequestNumbers { first, second, later: self.later_calls };
         self.next += numbers.later;
         numbers
     }
 }
 
-/// Later than what it was warmed by.
+/// Greater than the numbers of the calls that warm a subject.
 const FIRST: u64 = 100;
 
-/// Leaves out what the machine has no room for: the process, its image, a cold start and a fork,
+/// Leaves out subjects that the memory is too small for: the process, its image, a cold start, a fork,
 /// and images of CRIU.
 pub fn fitting(subjects: Vec<Subject>, has_criu: bool, notes: &mut Vec<String>) -> Vec<Subject> {
     let images = u64::from(has_criu);
@@ -89,7 +89,7 @@ pub fn fitting(subjects: Vec<Subject>, has_criu: bool, notes: &mut Vec<String>) 
         room = room.saturating_sub(subject.megabytes * (2 + images));
         if !fits {
             notes.push(format!(
-                "{} was not measured: it needs about {needed} MB of memory that is free.",
+                "{} was not measured: it needs about {needed} MB of free memory.",
                 subject.name
             ));
         }

@@ -1,6 +1,6 @@
 //! Local fork: the warm process forks a child that answers.
 
-use super::{Bench, Calls, Lane, metric};
+use super::{Bench, Calls, Lane, Started, metric};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns};
 use crate::protocol::Answerer;
@@ -9,7 +9,7 @@ use crate::usage;
 
 const START: &str = "local-fork";
 
-/// Measures it once.
+/// Measures a local fork once.
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     let case = lane.subject.case(START);
     if let Forking::Impossible(reason) = lane.subject.forking {
@@ -19,7 +19,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
     let numbers = lane.numbers();
     let (subject, warm) = (&lane.subject, &lane.warm);
     let socket = &warm.forker.as_ref().unwrap_or(&warm.parent).socket;
-    let started = now_ns();
+    let requested_ns = now_ns();
     let mut connection = Connection::open(socket).map_err(io("connect to", socket))?;
     connection
         .send(&*subject.protocol, numbers.first, Answerer::ForkedChild)
@@ -32,7 +32,8 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
         child = pid;
         Ok(pid)
     };
-    let calls = Calls::make((subject, START), &mut connection, numbers, started, pid_of)?;
+    let started = Started { subject, start: START, numbers, requested_ns };
+    let calls = Calls::measure(started, &mut connection, pid_of)?;
     drop(connection);
     usage::await_end(child);
     calls.record(bench.samples, &case, Some(calls.used.private + calls.used.page_tables));

@@ -1,8 +1,8 @@
-//! The ways to come to a process that answers, each measured the same way, for all benchmarks.
+//! All ways to start a process, each measured alike, for all benchmarks.
 //!
-//! Invariants: the clock of every case starts before the request's socket is made or connected
-//! to and stops when the answer is in; every answer is checked, outside the clock; between two
-//! cases all processes of the first have gone, and the same pause passes.
+//! Invariants: the clock of every case starts before the request's socket is created or connected to,
+//! and stops when the answer has arrived. Every answer is checked, outside of the clock. Before a case
+//! starts, all processes of the previous case have disappeared, and the same pause has passed.
 
 mod calls;
 pub mod clone;
@@ -14,7 +14,7 @@ pub mod warm;
 
 use std::time::Duration;
 
-pub use calls::{Calls, Numbers};
+pub use calls::{Calls, RequestNumbers, Started};
 pub use lane::{Lane, fitting};
 
 use crate::error::BenchError;
@@ -28,36 +28,35 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Metrics that more than one file names.
 pub mod metric {
     pub use crate::clones::RESTORE;
-    /// The first call: from before its socket is there until its answer is.
+    /// The first call, from before the creation of its socket until its answer has arrived.
     pub const RESPONSE: &str = "request to response";
-    /// Of a clone that waited, before what [`RESTORE`] counts: asking the agent for it.
+    /// The request to the agent for a clone in an attached ghost. [`RESTORE`] follows it.
     pub const ASKED: &str = "request to the message that wakes it";
     /// The second call of the same process.
     pub const WARM: &str = "warm call after it";
-    /// Those of the same process after that, where there are any.
+    /// Further calls of the same process.
     pub const LATER: &str = "warm calls after that, median";
-    /// The difference of the first two.
+    /// [`RESPONSE`] minus [`WARM`].
     pub const EXCESS: &str = "excess of first call";
-    /// What the process has for itself.
+    /// Memory that the process does not share.
     pub const LOCAL: &str = "local memory after one call";
-    /// What it costs the kernel besides.
+    /// Memory of the kernel for it.
     pub const KERNEL: &str = "kernel memory";
-    /// Up to the first answer.
+    /// Page faults until the first answer.
     pub const FIRST_FAULTS: &str = "page faults of first call";
-    /// Up to the second.
+    /// Page faults until the second answer.
     pub const FAULTS: &str = "page faults of both calls";
 }
 
-/// What a case works with.
+/// What a case needs.
 pub struct Bench<'a> {
     /// Where it runs.
     pub testbed: &'a Testbed,
-    /// What it has measured.
+    /// Where its values go.
     pub samples: &'a mut Samples,
 }
 
-/// Measures `rounds` times, after a round that warms files, caches and the agent, and is not
-/// counted.
+/// Measures `rounds` times, after an uncounted round that warms files, caches and the agent.
 pub fn rounds(
     rounds: usize,
     bench: &mut Bench<'_>,
@@ -72,7 +71,7 @@ pub fn rounds(
     Ok(())
 }
 
-/// Lets what was before go to rest.
+/// Waits until the machine is idle again after the previous case.
 pub fn pause() {
     std::thread::sleep(PAUSE);
 }

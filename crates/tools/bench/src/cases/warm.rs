@@ -1,4 +1,4 @@
-//! The warm process itself, back to back and after a time of idleness.
+//! The warm process itself, back to back and after idle time.
 
 use std::time::Duration;
 
@@ -7,37 +7,36 @@ use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns, us_since};
 use crate::protocol::Answerer;
 
-/// So long a warm process has had nothing to do before the call that counts.
+/// Idle time of a warm process before the measured call.
 pub const IDLE: Duration = Duration::from_millis(10);
 
-/// Right after another call.
+/// Measures a call right after another one.
 pub fn busy(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     let (uncounted, number) = (lane.number(), lane.number());
     let mut connection = first_call(lane, uncounted, "warm")?;
-    let started = now_ns();
-    call(lane, bench, &mut connection, number, ("warm", started))
+    let call = MeasuredCall { name: "warm", number, started_ns: now_ns() };
+    call.measure(lane, bench, &mut connection)
 }
 
-/// After a time in which it had nothing to do.
+/// Measures a call after idle time.
 pub fn idle(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     let name = "warm-idle-10ms";
     let (uncounted, number) = (lane.number(), lane.number());
     let mut connection = first_call(lane, uncounted, name)?;
     std::thread::sleep(IDLE);
-    let started = now_ns();
-    call(lane, bench, &mut connection, number, (name, started))
+    let call = MeasuredCall { name, number, started_ns: now_ns() };
+    call.measure(lane, bench, &mut connection)
 }
 
-/// The same, without a connection from before: whoever calls connects first, as to a process that is
-/// started.
+/// The same on a new connection, as with a process that is started.
 pub fn idle_unconnected(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     let name = "warm-unconnected-10ms";
     let (uncounted, number) = (lane.number(), lane.number());
     drop(first_call(lane, uncounted, name)?);
     std::thread::sleep(IDLE);
-    let started = now_ns();
+    let call = MeasuredCall { name, number, started_ns: now_ns() };
     let mut connection = connect(lane)?;
-    call(lane, bench, &mut connection, number, (name, started))
+    call.measure(lane, bench, &mut connection)
 }
 
 fn connect(lane: &Lane) -> Result<Connection, BenchError> {
@@ -45,27 +44,35 @@ fn connect(lane: &Lane) -> Result<Connection, BenchError> {
     Connection::open(socket).map_err(io("connect to", socket))
 }
 
-/// It does not count: after a fork the parent pays for its own pages once more.
+/// An uncounted call: after a local fork the parent takes faults on its own pages.
 fn first_call(lane: &Lane, number: u64, name: &str) -> Result<Connection, BenchError> {
     let mut connection = connect(lane)?;
     lane.subject.call(&mut connection, number, name, Answerer::Itself)?;
     Ok(connection)
 }
 
-fn call(
-    lane: &Lane,
-    bench: &mut Bench<'_>,
-    connection: &mut Connection,
+/// A call whose clock runs.
+struct MeasuredCall<'a> {
+    name: &'a str,
     number: u64,
-    (name, started): (&str, u64),
-) -> Result<(), BenchError> {
-    let subject = &lane.subject;
-    connection
-        .send(&*subject.protocol, number, Answerer::Itself)
-        .and_then(|()| connection.receive(&*subject.protocol))
-        .map_err(|error| subject.wrong(name, &error))?;
-    let response = us_since(started);
-    subject.check(connection, number, name)?;
-    bench.samples.add(&subject.case(name), metric::RESPONSE, "us", response);
-    Ok(())
+    started_ns: u64,
+}
+
+impl MeasuredCall<'_> {
+    fn measure(
+        &self,
+        lane: &Lane,
+        bench: &mut Bench<'_>,
+        connection: &mut Connection,
+    ) -> Result<(), BenchError> {
+        let subject = &lane.subject;
+        connection
+            .send(&*subject.protocol, self.number, Answerer::Itself)
+            .and_then(|()| connection.receive(&*subject.protocol))
+            .map_err(|error| subject.wrong(self.name, &error))?;
+        let response_us = us_since(self.started_ns);
+        subject.check(connection, self.number, self.name)?;
+        bench.samples.add(&subject.case(self.name), metric::RESPONSE, "us", response_us);
+        Ok(())
+    }
 }

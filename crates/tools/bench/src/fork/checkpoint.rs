@@ -8,7 +8,7 @@ use crate::cases::{Bench, Lane};
 use crate::error::BenchError;
 use crate::exchange::{now_ns, us_since};
 
-/// The most that is copied at once; more bytes take several turns.
+/// Largest copy at once. More bytes are copied in several parts.
 const BUFFER: usize = 128 << 20;
 
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
@@ -34,7 +34,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
     Ok(())
 }
 
-/// Time to copy so many bytes between buffers that are present.
+/// Microseconds to copy bytes between buffers that are present in memory.
 fn memcpy(bytes: usize) -> f64 {
     let size = bytes.clamp(1, BUFFER);
     let (from, mut to) = (vec![1u8; size], vec![2u8; size]);

@@ -6,7 +6,7 @@ use crate::samples::Samples;
 use crate::subject::Forking;
 
 const RESTORE_US: f64 = 1000.0;
-/// From this footprint on, the excess of a clone's first call is to be half of a local fork's.
+/// From this footprint on, the goal for the excess of a clone is half of a local fork's.
 const LARGE_MEGABYTES: u64 = 100;
 const LOCAL_SHARE: f64 = 0.10;
 

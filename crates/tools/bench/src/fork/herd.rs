@@ -1,11 +1,10 @@
-//! Many clones at once: what each costs in memory after one call, and how many a second come to
-//! a right answer.
+//! Many clones at once: the memory of each after one call, and how many answer per second.
 
 use std::time::Duration;
 
 use farfork_types::Tiering;
 
-use crate::cases::clone::{Asked, Way};
+use crate::cases::clone::{CloneOptions, PendingClone};
 use crate::cases::{Bench, Lane, metric};
 use crate::clones;
 use crate::error::BenchError;
@@ -16,16 +15,21 @@ const GRACE: Duration = Duration::from_millis(100);
 
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>, count: usize) -> Result<(), BenchError> {
     let case = lane.subject.case("herd");
-    // What the herd before this one left to the kernel is freed after a grace period.
+    // The kernel frees memory of the previous herd after a grace period.
     std::thread::sleep(GRACE);
     let kernel_before = bench.testbed.cgroup.as_ref().and_then(|group| group.kernel_bytes());
     let numbers: Vec<u64> = (0..count).map(|_| lane.number()).collect();
-    let way = Way::new(lane.warm.cid, Tiering::Mow);
+    let way = CloneOptions::new(lane.warm.cid, Tiering::Mow);
     let started = now_ns();
     let mut herd = numbers
         .iter()
         .map(|number| {
-            way.ask(&lane.subject, bench.testbed, *number, &format!("herd-{number}.sock"))
+            way.start_with_request(
+                &lane.subject,
+                bench.testbed,
+                *number,
+                &format!("herd-{number}.sock"),
+            )
         })
         .collect::<Result<Vec<_>, _>>()?;
     for asked in &mut herd {
@@ -33,7 +37,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>, count: usize) -> Result<(
         received.map_err(|error| lane.subject.wrong("herd", &error))?;
     }
     let us = us_since(started);
-    // A wrong answer fails the benchmark, so all that are counted answered rightly.
+    // A wrong answer fails the benchmark, so all counted clones have answered correctly.
     for (asked, number) in herd.iter().zip(&numbers) {
         lane.subject.check(&asked.connection, *number, "herd")?;
     }
@@ -47,10 +51,10 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>, count: usize) -> Result<(
             &case,
             metric::KERNEL,
             "bytes",
-            "mean of a herd, page tables included; counted in batches, so good to some 20 kB",
+            "mean of a herd, with page tables; counted in batches, so precise to about 20 kB",
         );
     } else {
-        let note = "no memory cgroup could be made here";
+        let note = "no memory cgroup could be created";
         bench.samples.note(&case, metric::KERNEL, "bytes", note);
     }
     for (asked, number) in herd.into_iter().zip(numbers) {
@@ -61,7 +65,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>, count: usize) -> Result<(
     Ok(())
 }
 
-fn memory(lane: &Lane, bench: &mut Bench<'_>, herd: &[Asked]) {
+fn memory(lane: &Lane, bench: &mut Bench<'_>, herd: &[PendingClone]) {
     let case = lane.subject.case("clone");
     for asked in herd {
         let used = usage::of(asked.clone.running.pid);

@@ -1,4 +1,4 @@
-//! Clones against what one would do without them: `farfork bench fork`.
+//! Clones against cold starts, CRIU, local forks and warm processes: `farfork bench fork`.
 //!
 //! ```text
 //!  set up   every subject: start, warm, checkpoint
@@ -7,7 +7,7 @@
 //!  rounds   for each subject: checkpoint │ memcpy │ criu dump
 //!  herds    for each subject: many clones at once
 //! ```
-//! What holds for every case is in [`crate::cases`].
+//! The invariants of all cases are in [`crate::cases`].
 
 mod checkpoint;
 mod goals;
@@ -32,12 +32,12 @@ const FOOTPRINTS: [(u64, Touches); 5] = [
     (400, Touches::Scattered),
     (1600, Touches::Clustered),
 ];
-/// How much is measured.
+/// Numbers of repetitions.
 struct Scale {
     rounds: usize,
     checkpoints: usize,
     herds: usize,
-    /// Clones of a herd.
+    /// Clones of one herd.
     herd: usize,
 }
 
@@ -83,7 +83,7 @@ fn scale(options: &Options) -> Scale {
     }
 }
 
-/// Room for every image, the largest of them once more, and what two Python processes take.
+/// Space for all images, a second copy of the largest, and the images of two Python processes.
 fn pool_bytes() -> u64 {
     let largest = FOOTPRINTS.iter().map(|(megabytes, _)| megabytes).max().unwrap_or(&0);
     let sum: u64 = FOOTPRINTS.iter().map(|(megabytes, _)| megabytes).sum();
@@ -104,7 +104,7 @@ fn subjects(testbed: &Testbed, notes: &mut Vec<String>) -> Result<Vec<Subject>, 
             }
         }
         None => notes.push(
-            "The sample function was not measured: run this in farfork's source directory, after \
+            "The sample function was not measured. It needs farfork's source directory, set up by \
              setup/all.sh."
                 .to_owned(),
         ),

@@ -1,4 +1,4 @@
-//! A function under QEMU's user mode, whose accesses go through a model of caches.
+//! A function under QEMU's user mode. Its accesses go through a model of caches.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::OwnedFd;
@@ -14,35 +14,34 @@ use crate::protocol::{Answerer, Protocol};
 use crate::subject::computing_in;
 
 const QEMU: &str = "qemu-x86_64";
-/// All that QEMU knows, but for what its version 7.2 computes wrongly: with fused multiply-adds `cnn`
-/// recognises other things.
+/// All features except FMA, which QEMU 7.2 computes wrongly: `cnn` gives other answers with it.
 const PROCESSOR: &str = "max,-fma";
-/// Beside this program.
+/// A file beside this program.
 const PLUGIN: &str = "libfarfork_caches_qemu.so";
-/// How long QEMU may take until its plugin is there.
-const START: Duration = Duration::from_secs(30);
-/// The largest function takes half a minute for its first call.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Limit of QEMU's start, until its plugin connects.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit of a call. The first call of the largest function takes half a minute.
+const CALL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// An emulated process, and who follows its accesses.
+/// An emulated process, and the plugin that follows its accesses.
 #[derive(Debug)]
 pub struct Emulated {
     name: String,
     _process: Process,
-    function: Lines,
-    plugin: Lines,
+    function: LineConnection,
+    plugin: LineConnection,
 }
 
-/// Two who speak in lines.
+/// A connection on which each line is answered by a line.
 #[derive(Debug)]
-struct Lines {
+struct LineConnection {
     reader: BufReader<UnixStream>,
 }
 
-impl Lines {
-    fn of(stream: UnixStream) -> std::io::Result<Lines> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Lines { reader: BufReader::new(stream) })
+impl LineConnection {
+    fn new(stream: UnixStream) -> std::io::Result<LineConnection> {
+        stream.set_read_timeout(Some(CALL_TIMEOUT))?;
+        Ok(LineConnection { reader: BufReader::new(stream) })
     }
 
     fn ask(&mut self, line: &str) -> std::io::Result<String> {
@@ -55,7 +54,7 @@ impl Lines {
     }
 }
 
-/// Where the plugin is.
+/// The path of the plugin.
 pub fn plugin() -> Result<PathBuf, BenchError> {
     let program = std::env::current_exe().map_err(io("find", "this program"))?;
     let places = program.ancestors().skip(1).take(2).map(|folder| folder.join(PLUGIN));
@@ -67,8 +66,7 @@ pub fn plugin() -> Result<PathBuf, BenchError> {
 }
 
 impl Emulated {
-    /// Starts a command, whose words are given, with last-level caches of these sizes. It answers lines
-    /// with lines.
+    /// Starts a command under QEMU, with last-level caches of these sizes. It answers lines by lines.
     pub fn start(
         name: &str,
         words: &[String],
@@ -84,23 +82,23 @@ impl Emulated {
         command.args(["-cpu", PROCESSOR, "-plugin"]);
         command.arg(format!("{},socket={}", plugin()?.display(), socket.display()));
         command.args(words).envs(computing_in(1)).env("ORT_DISABLE_TELEMETRY", "1");
-        // It names the machine's processor to OpenBLAS, which is another's here.
+        // They describe the real processor to OpenBLAS.
         command.env_remove("OPENBLAS_CORETYPE").env_remove("OPENBLAS_L2_SIZE");
         command.stdin(input).stdout(OwnedFd::from(theirs)).stderr(Stdio::inherit());
         let child = command.spawn().map_err(|error| match error.kind() {
             ErrorKind::NotFound => BenchError::Lacking {
                 doing: "emulate a processor".to_owned(),
-                reason: format!("{QEMU} is not there"),
+                reason: format!("{QEMU} is not installed"),
                 remedy: "apt-get install qemu-user",
             },
             _ => io("start", QEMU)(error),
         })?;
-        // What waits for the emulated process has to see when it ends.
+        // It holds the other end of the connection: without this, reads would not see the process exit.
         drop(command);
         let mut process = Process(child);
         let plugin = accepted(&listener, &mut process, name)?;
-        let lines = |stream| Lines::of(stream).map_err(listening());
-        let (function, plugin) = (lines(ours)?, lines(plugin)?);
+        let connection = |stream| LineConnection::new(stream).map_err(listening());
+        let (function, plugin) = (connection(ours)?, connection(plugin)?);
         let name = name.to_owned();
         let mut emulated = Emulated { name, _process: process, function, plugin };
         emulated.order(&Order::Begin(sizes.to_vec()))?;
@@ -113,26 +111,27 @@ impl Emulated {
         self.function.ask(line).map_err(|error| wrong(&self.name, &error))
     }
 
-    /// Makes a subject's call of this number, whose answer is checked.
+    /// Makes call `number` of a subject, and checks the answer.
     pub fn call(&mut self, protocol: &dyn Protocol, number: u64) -> Result<(), BenchError> {
         let request = protocol.request(number, Answerer::Itself);
         let answer = self.ask(String::from_utf8_lossy(&request).trim_end())?;
         protocol.check(number, answer.as_bytes()).map(drop).map_err(|e| wrong(&self.name, &e))
     }
 
-    /// What a call does, by the caches.
-    pub fn measured(&mut self, protocol: &dyn Protocol, number: u64) -> Result<Seen, BenchError> {
+    /// Makes a call, and returns what it did to the caches.
+    pub fn measure(&mut self, protocol: &dyn Protocol, number: u64) -> Result<Seen, BenchError> {
         self.call(protocol, number)?;
         let seen = self.order(&Order::Take)?;
-        let seen = seen.ok_or_else(|| wrong(&self.name, &"the plugin told nothing"))?;
-        // What a process gives back between calls is not in its image; most of it has to be.
+        let seen = seen.ok_or_else(|| wrong(&self.name, &"the plugin sent no counts"))?;
+        // Pages that the process unmaps between calls are not in its image. If most are missing, the
+        // addresses of process and emulator differ, and the counts mean nothing.
         if 2 * seen.learned_in_image < seen.learned_pages {
-            return Err(wrong(&self.name, &"its memory is not where the emulator has it"));
+            return Err(wrong(&self.name, &"its addresses differ from the emulator's"));
         }
         Ok(seen)
     }
 
-    /// Its memory is its image now, and it goes on on a processor whose caches hold nothing.
+    /// Declares its present memory the image, and empties the caches.
     pub fn checkpoint(&mut self) -> Result<(), BenchError> {
         for order in [Order::Enter(Phase::Ignored), Order::Checkpoint, Order::ClearCaches] {
             self.order(&order)?;
@@ -140,7 +139,7 @@ impl Emulated {
         self.order(&Order::Enter(Phase::Measured)).map(drop)
     }
 
-    /// Which pages are accessed is learned from now on.
+    /// Records from now on which pages are accessed.
     pub fn learn(&mut self) -> Result<(), BenchError> {
         self.order(&Order::Enter(Phase::Learning)).map(drop)
     }
@@ -154,7 +153,7 @@ impl Emulated {
     }
 }
 
-/// Ends with this.
+/// A child process. Dropped, it is killed.
 #[derive(Debug)]
 struct Process(Child);
 
@@ -183,10 +182,10 @@ fn accepted(
             Err(_) => {}
         }
         if let Ok(Some(status)) = process.0.try_wait() {
-            return Err(wrong(name, &format!("QEMU ended with {status}")));
+            return Err(wrong(name, &format!("QEMU exited with {status}")));
         }
-        if begun.elapsed() > START {
-            return Err(wrong(name, &"QEMU's plugin did not come"));
+        if begun.elapsed() > START_TIMEOUT {
+            return Err(wrong(name, &"timed out waiting for QEMU's plugin"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -222,7 +221,7 @@ mod tests {
     "#;
 
     #[test]
-    fn reads_and_writes_of_an_emulated_process_are_told_apart() {
+    fn reads_and_writes_of_an_emulated_process_are_counted_apart() {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("program");
         crate::subject::compile(PROGRAM, &program, &[]).unwrap();

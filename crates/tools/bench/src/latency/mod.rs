@@ -1,13 +1,13 @@
-//! What a slow pool would cost: `farfork bench latency` (CXLfork's figure 9).
+//! The modelled cost of a slow pool: `farfork bench latency` (CXLfork's figure 9).
 //!
 //! ```text
-//!  emulated   each function under QEMU: call ─► learn which pages calls access ─► "checkpoint" ─►
+//!  emulated   each function under QEMU: call ─► record which pages calls access ─► "checkpoint" ─►
 //!             first call, other calls: which lines miss, which pages are copied
 //!  measured   rounds, on this machine's own memory: local fork │ clones: copied, mow, moa, hybrid
 //!  modelled   time of a call, measured + what it reads from the pool × added latency
 //! ```
-//! The pool of this machine is as fast as its memory, and its counters of misses are out of reach. So
-//! misses are counted in an emulated processor, and what they would cost is a model: [`model`].
+//! The pool of this machine is as fast as its memory, and its hardware counters of misses are not
+//! accessible. So misses are counted in an emulated processor, and their cost is modelled: [`model`].
 
 mod emulator;
 mod model;
@@ -22,7 +22,7 @@ use farfork_types::Tiering;
 
 use self::emulator::Emulated;
 pub use self::model::Traffic;
-use crate::cases::clone::{Memory, Way, learn, measure_as};
+use crate::cases::clone::{CloneOptions, Memory, learn, measure_as};
 use crate::cases::{Bench, Lane, fitting, local, pause, rounds};
 use crate::error::{BenchError, io};
 use crate::machine::Machine;
@@ -33,13 +33,12 @@ use crate::subject::{Subject, needed_root, pool_bytes};
 use crate::testbed::Testbed;
 use crate::{Options, progress};
 
-/// Sizes of last-level caches: the one of the machine that CXLfork was measured on, and what a function
-/// may have of one that it shares.
+/// Sizes of last-level caches: that of CXLfork's machine, and the part that a function may have of a
+/// shared one.
 const LAST_LEVELS: [u64; 2] = [64 << 20, 4 << 20];
-/// Calls from which is learned what calls access; a platform has more.
+/// Calls whose accesses are recorded before the checkpoint. A platform has more.
 const LEARNING: u64 = 4;
-/// Warm calls of each process whose median is its sample: one alone depends too much on what else the
-/// machine does.
+/// Warm calls of each process. Their median is its sample: a single call depends too much on other load.
 const LATER_CALLS: u64 = 7;
 /// Clones whose calls are measured.
 const CLONES: [(&str, Tiering); 4] = [
@@ -52,25 +51,25 @@ const CLONES: [(&str, Tiering); 4] = [
 // A round's processes, the fork among them, have the same input.
 const _: () = assert!((CLONES.len() as u64 + 1) * (2 + LATER_CALLS) <= SAME_INPUT);
 
-/// What a function's calls do to caches.
+/// What the calls of a function do to the caches.
 struct Counted {
     first: Seen,
     warm: Vec<Seen>,
 }
 
-/// One function, of which all is known that is emulated.
+/// One function, with its counts.
 struct Function {
     lane: Lane,
     counted: Counted,
 }
 
-/// What calls of functions do to caches, for other benchmarks to model a slow pool.
+/// Counts of several functions, for other benchmarks that model a slow pool.
 #[derive(Default)]
 pub struct Emulation(BTreeMap<String, Counted>);
 
 impl Emulation {
-    /// That of those functions that are wanted.
-    pub fn of(root: &Path, options: &Options) -> Result<Emulation, BenchError> {
+    /// Emulates the selected functions.
+    pub fn run(root: &Path, options: &Options) -> Result<Emulation, BenchError> {
         let place = tempfile::tempdir().map_err(io("make", std::env::temp_dir()))?;
         let count = |subject: Subject| {
             progress(&format!("emulating {}", subject.name));
@@ -81,10 +80,10 @@ impl Emulation {
         subjects.into_iter().map(count).collect::<Result<_, _>>().map(Emulation)
     }
 
-    /// What a clone's first call and a later one read from the pool under a policy, for each function:
-    /// with the smaller of the caches, since clones of many functions share one.
+    /// The traffic to the pool of a clone's first call and of a later one, by function. It is that of the
+    /// smaller cache, because clones of many functions share a cache.
     pub fn traffic(&self, tiering: Tiering) -> impl Iterator<Item = (&str, [Traffic; 2])> {
-        let of = move |seen: &Seen| Traffic::of(seen, LAST_LEVELS.len() - 1, tiering);
+        let of = move |seen: &Seen| Traffic::from_counts(seen, LAST_LEVELS.len() - 1, tiering);
         self.0.iter().map(move |(name, counted)| {
             let later = counted.warm.last().unwrap_or(&counted.first);
             (&**name, [of(&counted.first), of(later)])
@@ -105,7 +104,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     for subject in subjects {
         progress(&format!("emulating {}", subject.name));
         let counted = emulate(&root, &subject, warm, &testbed.path("plugin.sock"))?;
-        let no_criu = Err::<Rc<_>, _>("it is not compared with here".to_owned());
+        let no_criu = Err::<Rc<_>, _>("CRIU is not compared here".to_owned());
         match Lane::start(subject, &testbed, &no_criu)? {
             Ok(mut lane) => {
                 lane.later_calls = LATER_CALLS;
@@ -134,9 +133,9 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     })
 }
 
-const MODELLED: &str = "Rows with a pool's latency in their names are a model: times measured on this \
-    machine, whose pool is as fast as its memory, and what the misses of an emulated processor would add \
-    to them.";
+const MODELLED: &str = "Rows with a pool's latency in their names are modelled: times measured on this \
+    machine, whose pool is as fast as its memory, plus the time for misses counted in an emulated \
+    processor.";
 
 fn one_round(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     let cid = lane.warm.cid;
@@ -145,7 +144,7 @@ fn one_round(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     local::measure(lane, bench)?;
     for (name, tiering) in CLONES {
         pause();
-        measure_as(lane, bench, &Way::new(cid, tiering), name, Memory::Here)?;
+        measure_as(lane, bench, &CloneOptions::new(cid, tiering), name, Memory::Here)?;
     }
     Ok(())
 }
@@ -163,7 +162,7 @@ fn emulate(
         path(&format!("functions/{}", subject.name)),
     ];
     let protocol = &*subject.protocol;
-    // Each with another input.
+    // Each call has another input.
     let number = |call: u64| call * protocol.same_input();
     let mut process = Emulated::start(&subject.name, &words, &LAST_LEVELS, socket)?;
     process.call(protocol, number(0))?;
@@ -171,8 +170,8 @@ fn emulate(
     (1..=LEARNING).try_for_each(|call| process.call(protocol, number(call)))?;
     process.checkpoint()?;
     let first = LEARNING + 1;
-    let mut measured = |call| process.measured(protocol, number(call));
-    let counted = measured(first)?;
-    let warm = (first + 1..=first + warm).map(measured).collect::<Result<_, _>>()?;
+    let mut measure = |call| process.measure(protocol, number(call));
+    let counted = measure(first)?;
+    let warm = (first + 1..=first + warm).map(measure).collect::<Result<_, _>>()?;
     Ok(Counted { first: counted, warm })
 }

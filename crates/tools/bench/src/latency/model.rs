@@ -7,25 +7,25 @@
 use farfork_caches::{PAGE_BYTES, Seen};
 use farfork_types::Tiering;
 
-/// The latency of local memory, in nanoseconds: that of the lowest point of CXLfork's figure 9.
+/// The latency of local memory, in nanoseconds: the lowest point of CXLfork's figure 9.
 pub const LOCAL_NS: f64 = 100.0;
-/// Whoever copies a page reads its lines one after the other, without waiting for each: so many at the
-/// same time. An assumption.
+/// Overlapping misses while a page is copied: its lines are read sequentially and prefetched. An
+/// assumption.
 const COPY_OVERLAP: f64 = 10.0;
 const LINES_OF_PAGE: f64 = (PAGE_BYTES / farfork_caches::LINE_BYTES) as f64;
 
 /// What a call reads from the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
-    /// Lines that it waits for, as they miss the last-level cache.
+    /// Lines that it waits for, because they miss the last-level cache.
     pub lines: u64,
     /// Pages that are copied.
     pub pages: u64,
 }
 
 impl Traffic {
-    /// That of a call under a policy, with one of the caches.
-    pub fn of(seen: &Seen, level: usize, tiering: Tiering) -> Traffic {
+    /// The traffic of a call under a policy, with one of the caches.
+    pub fn from_counts(seen: &Seen, level: usize, tiering: Tiering) -> Traffic {
         let (missed, written, touched) =
             (seen.levels[level].misses, seen.first_written, seen.touched);
         match tiering {
@@ -41,8 +41,8 @@ impl Traffic {
         }
     }
 
-    /// What a pool of that latency adds to a call's time, in microseconds, if so many lines are waited
-    /// for at the same time.
+    /// The time that a pool of this latency adds to a call, in microseconds, with `overlap` overlapping
+    /// misses.
     pub fn added_us(self, latency_ns: f64, overlap: f64) -> f64 {
         let lines = self.lines as f64 / overlap + self.pages as f64 * LINES_OF_PAGE / COPY_OVERLAP;
         lines * (latency_ns - LOCAL_NS) / 1000.0
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn policies_differ_in_what_they_read_and_what_they_copy() {
-        let of = |tiering| Traffic::of(&seen(), 0, tiering);
+        let of = |tiering| Traffic::from_counts(&seen(), 0, tiering);
         assert_eq!(of(Tiering::Mow), Traffic { lines: 34, pages: 11 });
         assert_eq!(of(Tiering::Hybrid), Traffic { lines: 4, pages: 21 });
         assert_eq!(of(Tiering::Moa), Traffic { lines: 0, pages: 23 });
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn local_memory_adds_nothing_and_overlap_divides_what_is_waited_for() {
+    fn local_memory_adds_nothing_and_overlap_divides_the_waiting() {
         let traffic = Traffic { lines: 1000, pages: 10 };
         assert_eq!(traffic.added_us(LOCAL_NS, 1.0), 0.0);
         assert!((traffic.added_us(391.0, 1.0) - 309.624).abs() < 1e-9);

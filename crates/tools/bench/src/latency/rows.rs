@@ -1,4 +1,4 @@
-//! What a report tells: what was counted, and what it would come to.
+//! The rows of a report: counts, and modelled times.
 
 use farfork_types::Tiering;
 
@@ -9,21 +9,20 @@ use crate::goals::Goal;
 use crate::samples::Samples;
 use crate::stats::median;
 
-/// That of the device that CXLfork was measured on, in nanoseconds (section 6).
+/// Latency of CXLfork's device, in nanoseconds (section 6).
 const DEVICE_NS: f64 = 391.0;
-/// The slowest that is looked at, where CXLfork's figure 9 begins.
+/// The largest latency, where CXLfork's figure 9 begins.
 const SLOWEST_NS: f64 = 400.0;
-/// Latencies for each of the caches, from the slowest down to local memory's.
+/// Latencies for each of the caches, from the largest down to that of local memory.
 const LATENCIES_NS: [&[f64]; 2] = [&[SLOWEST_NS, DEVICE_NS, 300.0, 200.0, LOCAL_NS], &[DEVICE_NS]];
-/// So many misses are waited for at the same time: one is the worst there is, and processors find more,
-/// or fetch them ahead.
+/// Numbers of overlapping misses. One is the worst case; processors overlap or prefetch more.
 const OVERLAPS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
-/// What goals are judged by.
+/// The overlap that goals are judged by.
 const WORST_OVERLAP: f64 = OVERLAPS[0];
 const WARM_SHARE: f64 = 1.05;
 const MEMORY_SHARE: f64 = 0.5;
 
-/// Metrics of what was counted.
+/// Metrics of the counts.
 mod metric {
     pub const FIRST_LINES: &str = "first call: lines of the pool that it waits for";
     pub const FIRST_PAGES: &str = "first call: pages copied";
@@ -33,7 +32,7 @@ mod metric {
     pub const WARM: &str = "warm call / local fork's";
 }
 
-/// One function's clones under one policy, with one of the caches.
+/// The clones of one function under one policy, with one of the caches.
 struct Clones<'a> {
     function: &'a Function,
     start: &'static str,
@@ -43,13 +42,13 @@ struct Clones<'a> {
 
 /// Adds the rows of one function.
 pub fn add(function: &Function, samples: &mut Samples) {
-    // With copies of all pages nothing of the pool is needed.
+    // With copies of all pages, calls read nothing from the pool.
     for (start, tiering) in CLONES.into_iter().filter(|(_, tiering)| *tiering != Tiering::Copy) {
         for (level, latencies) in LATENCIES_NS.iter().enumerate() {
             let clones = Clones { function, start, tiering, level };
             clones.add_counts(samples);
             for latency in *latencies {
-                // What takes as long as local memory adds nothing, whatever overlaps.
+                // The latency of local memory adds nothing, with any overlap.
                 let count = if *latency == LOCAL_NS { 1 } else { OVERLAPS.len() };
                 let overlaps = OVERLAPS[..count].iter();
                 overlaps.for_each(|misses| clones.add_times(*latency, *misses, samples));
@@ -65,11 +64,11 @@ impl Clones<'_> {
     }
 
     fn first(&self) -> Traffic {
-        Traffic::of(&self.function.counted.first, self.level, self.tiering)
+        Traffic::from_counts(&self.function.counted.first, self.level, self.tiering)
     }
 
     fn warm(&self) -> Vec<Traffic> {
-        let of = |seen| Traffic::of(seen, self.level, self.tiering);
+        let of = |seen| Traffic::from_counts(seen, self.level, self.tiering);
         self.function.counted.warm.iter().map(of).collect()
     }
 
@@ -83,14 +82,14 @@ impl Clones<'_> {
         }
     }
 
-    /// What a warm call takes longer; the median, as each may come upon a page that none before has.
+    /// The time added to a warm call. It is a median, because a call may touch pages for the first time.
     fn added_warm_us(&self, latency_ns: f64, misses: f64) -> f64 {
         let added: Vec<f64> =
             self.warm().iter().map(|traffic| traffic.added_us(latency_ns, misses)).collect();
         median(&added)
     }
 
-    /// Each round's clone against the same round's fork.
+    /// Adds ratios of each round's clone to the same round's fork.
     fn add_times(&self, latency_ns: f64, misses: f64, samples: &mut Samples) {
         let case = format!("{}/pool of {latency_ns} ns, overlap {misses}", self.case());
         let measured = |samples: &Samples, metric| {
@@ -109,8 +108,8 @@ impl Clones<'_> {
     }
 }
 
-/// By accessed pages, with the worst overlap and the larger cache: warm calls are as fast as with all
-/// memory local, round by round, with half of that memory.
+/// Goals with the policy `hybrid`, the worst overlap and the larger cache: warm calls as fast as with all
+/// memory local, and half of that memory.
 pub fn goals(function: &Function, samples: &Samples) -> [Goal; 2] {
     let subject = &function.lane.subject;
     let values = |start: &str, metric| samples.values(&subject.case(start), metric);

@@ -1,4 +1,4 @@
-//! What is around platforms: functions, their images, and a state to begin with.
+//! The surroundings of platforms: functions, their images, and initial states.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,50 +10,51 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use super::functions::{self, Functions};
-use super::platform::{Platform, Surroundings, open_directory};
+use super::platform::{Platform, PlatformConfig, open_directory};
 use super::replay::{Replayed, replay};
 use super::slow_pool::SlowPool;
-use super::systems::{Beginning, System};
+use super::systems::{StartMode, System};
 use super::trace::Trace;
 use crate::error::{BenchError, io};
 use crate::progress;
-use crate::testbed::Place;
+use crate::testbed::TempPool;
 
 const POOL_BYTES: u64 = 3 << 30;
-/// Room for the base image alone.
+/// Space for the base image alone.
 const SMALL_POOL_BYTES: u64 = 512 << 20;
-/// Memory of each node while images are made.
+/// Memory of each node while images are created.
 const SET_UP_BYTES: u64 = 4 << 30;
-/// As many calls as make an image, at most.
+/// Largest number of calls until a function has an image.
 const WARM_CALLS: usize = 32;
-/// How long the last image may take.
-const IMAGE: Duration = Duration::from_secs(60);
+/// Limit of the creation of an image.
+const IMAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Everything around the platforms.
-pub struct Bed {
+/// The surroundings of the platforms.
+pub struct PorterTestbed {
     root: PathBuf,
     functions: Functions,
     slow: Option<SlowPool>,
     runtime: Runtime,
-    /// With an image of each function, once they are made.
-    pool: Place,
-    /// With the base image alone.
-    small: Place,
-    /// States and sockets of platforms, where functions can read what is theirs.
+    /// The pool with images of all functions.
+    pool: TempPool,
+    /// The pool with the base image alone.
+    small: TempPool,
+    /// States and sockets of platforms, in a directory that functions may enter.
     place: TempDir,
 }
 
-impl Bed {
-    /// Makes all of it, but for images; with a slow pool if that is to be modelled.
-    pub fn new(root: PathBuf, is_slow: bool) -> Result<Bed, BenchError> {
+impl PorterTestbed {
+    /// Creates everything except images. `is_slow` adds the model of a slow pool.
+    pub fn new(root: PathBuf, is_slow: bool) -> Result<PorterTestbed, BenchError> {
         let place = open_directory()?;
         let file = place.path().join("slow-pool.json");
-        let slow = is_slow.then(|| SlowPool::of(&root, &functions::names(), file)).transpose()?;
+        let slow =
+            is_slow.then(|| SlowPool::emulate(&root, &functions::names(), file)).transpose()?;
         let functions = Functions::load(&root, slow.as_ref())?;
-        let (pool, small) = (Place::new(POOL_BYTES)?, Place::new(SMALL_POOL_BYTES)?);
+        let (pool, small) = (TempPool::new(POOL_BYTES)?, TempPool::new(SMALL_POOL_BYTES)?);
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(io("start threads in", place.path()))?;
-        Ok(Bed { root, functions, slow, runtime, pool, small, place })
+        Ok(PorterTestbed { root, functions, slow, runtime, pool, small, place })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -62,7 +63,7 @@ impl Bed {
 
     fn start(&self, system: &System, state: &Path, bytes: u64) -> Result<Platform, BenchError> {
         let pool = if system.has_images() { &self.pool } else { &self.small };
-        Platform::start(&Surroundings {
+        Platform::start(&PlatformConfig {
             python: &self.root.join(".venv/bin/python"),
             pool: pool.pool.path(),
             state,
@@ -72,19 +73,19 @@ impl Bed {
         })
     }
 
-    /// Deploys all functions, and has images made of them for the systems that begin with some. What
-    /// cannot be called ends all here, and not after hours.
+    /// Deploys all functions, and has images created for the systems that start with images. A function
+    /// that fails stops the benchmark here, and not after hours.
     pub fn set_up(&self, systems: &[System]) -> Result<(), BenchError> {
-        for beginning in Beginning::ALL {
-            let Some(system) = systems.iter().find(|one| one.beginning == beginning) else {
+        for start_mode in StartMode::ALL {
+            let Some(system) = systems.iter().find(|one| one.start_mode == start_mode) else {
                 continue;
             };
-            let state = state_of(beginning);
+            let state = state_of(start_mode);
             progress(&format!("setting functions up, {state}"));
             let platform = self.start(system, &self.path(state), SET_UP_BYTES)?;
             self.runtime.block_on(async {
                 for (name, function) in self.functions.iter() {
-                    platform.client.deploy(name, function.action(beginning)).await?;
+                    platform.client.deploy(name, function.action(start_mode)).await?;
                 }
                 match system.has_images() {
                     true => self.warm(&platform).await,
@@ -114,7 +115,7 @@ impl Bed {
 
     async fn await_image(&self, platform: &Platform, name: &str) -> Result<(), BenchError> {
         let begun = Instant::now();
-        while begun.elapsed() < IMAGE {
+        while begun.elapsed() < IMAGE_TIMEOUT {
             let seen = platform.client.snapshot().await?;
             if seen.functions.get(&format!("guest/{name}")).is_some_and(|f| f.image == Image::Ready)
             {
@@ -122,8 +123,8 @@ impl Bed {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let reason = "there is none".to_owned();
-        Err(BenchError::Platform { doing: format!("making an image of {name}"), reason })
+        let reason = format!("timed out after {} s", IMAGE_TIMEOUT.as_secs());
+        Err(BenchError::Platform { doing: format!("creating an image of {name}"), reason })
     }
 
     async fn call_each(&self, platform: &Platform) -> Result<(), BenchError> {
@@ -146,22 +147,22 @@ impl Bed {
         let result = &answer.document()["response"]["result"];
         match answer.status == 200 && example.is_answered_by(result) {
             true => Ok(()),
-            false => Err(BenchError::Platform { doing: doing(), reason: answer.in_words() }),
+            false => Err(BenchError::Platform { doing: doing(), reason: answer.describe() }),
         }
     }
 
-    /// One trace on a platform of its own, which begins with what was set up.
+    /// Replays one trace on a new platform with the initial state of the system.
     pub fn replay(
         &self,
         system: &System,
         bytes: u64,
         trace: &Trace,
     ) -> Result<Replayed, BenchError> {
-        let begin = self.path(state_of(system.beginning));
+        let begin = self.path(state_of(system.start_mode));
         let state = self.path("state");
         copy(&begin, &state)?;
         if let Some(slow) = &self.slow {
-            slow.tell(system)?;
+            slow.write_delays(system)?;
         }
         let platform = self.start(system, &state, bytes)?;
         let replayed = self.runtime.block_on(async {
@@ -174,19 +175,19 @@ impl Bed {
     }
 }
 
-/// The directory of the state that platforms begin with.
-fn state_of(beginning: Beginning) -> &'static str {
-    match beginning {
-        Beginning::Image => "with-images",
-        Beginning::BaseImage => "without",
-        Beginning::Program => "in-containers",
+/// The directory of an initial state.
+fn state_of(start_mode: StartMode) -> &'static str {
+    match start_mode {
+        StartMode::Image => "with-images",
+        StartMode::BaseImage => "without",
+        StartMode::Program => "in-containers",
     }
 }
 
-/// Copies a directory, with what its files are.
+/// Copies a directory with owners, modes and times.
 fn copy(from: &Path, to: &Path) -> Result<(), BenchError> {
     let copied = Command::new("cp").arg("--archive").arg(from).arg(to).status();
     let copied = copied.map_err(io("copy", from))?;
-    let failed = || std::io::Error::other("cp says why");
+    let failed = || std::io::Error::other("cp failed, see its output");
     if copied.success() { Ok(()) } else { Err(io("copy", from)(failed())) }
 }

@@ -1,4 +1,4 @@
-//! Whoever calls the platform, over HTTP.
+//! The HTTP client that calls the platform.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::BenchError;
 
-/// Longer than the platform waits for a call.
-const PATIENCE: Duration = Duration::from_secs(90);
-/// For so long it is asked what became of a call for which it does not wait any more.
+/// Limit of a response: more than the platform waits for a call.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long to poll for the record of a call that the platform waits for no longer.
 pub const LONGEST: Duration = Duration::from_secs(300);
-/// How often.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// Interval of polls.
+const POLL: Duration = Duration::from_millis(200);
 
 /// A client that keeps its connections.
 #[derive(Clone, Debug)]
@@ -33,44 +33,44 @@ pub struct Client {
     authorization: HeaderValue,
 }
 
-/// What the platform says.
+/// A response of the platform.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Of HTTP.
+    /// The HTTP status.
     pub status: u16,
-    /// As it came.
+    /// The body.
     pub body: Bytes,
 }
 
 impl Answer {
-    /// The body, null if that is no JSON.
+    /// The body as JSON. Null if it is invalid.
     pub fn document(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// All of it.
-    pub fn in_words(&self) -> String {
+    /// Status and body as text.
+    pub fn describe(&self) -> String {
         format!("status {}: {}", self.status, String::from_utf8_lossy(&self.body))
     }
 }
 
 impl Client {
-    /// One of the platform at `HOST:PORT`, with a key.
+    /// A client of the platform at `HOST:PORT`, with a key.
     pub fn new(address: &str, key: &str) -> Result<Client, BenchError> {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let authorization = format!("Basic {}", STANDARD.encode(key.trim()));
         let authorization = HeaderValue::try_from(authorization);
         let authorization = authorization.map_err(|error| BenchError::Platform {
-            doing: "being asked".to_owned(),
-            reason: format!("its key is none: {error}"),
+            doing: "reading its key".to_owned(),
+            reason: format!("invalid key: {error}"),
         })?;
         let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
         Ok(Client { http, address: address.to_owned(), authorization })
     }
 
-    /// Asks; in words, why there is no answer.
-    pub async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
+    /// Sends a request. The error is the reason why there is no response.
+    pub async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
         let request = Request::builder()
             .method(method)
             .uri(format!("http://{}{path}", self.address))
@@ -79,45 +79,52 @@ impl Client {
             .body(Full::new(body))
             .map_err(|error| error.to_string())?;
         let answered = async {
-            let answer = self.http.request(request).await.map_err(|error| in_words(&error))?;
+            let answer =
+                self.http.request(request).await.map_err(|error| describe_error(&error))?;
             let status = answer.status().as_u16();
-            let body = answer.into_body().collect().await.map_err(|error| in_words(&error))?;
+            let body =
+                answer.into_body().collect().await.map_err(|error| describe_error(&error))?;
             Ok(Answer { status, body: body.to_bytes() })
         };
-        let late = |_| format!("there is no answer after {} s", PATIENCE.as_secs());
-        timeout(PATIENCE, answered).await.map_err(late)?
+        let late = |_| format!("timed out after {} s", RESPONSE_TIMEOUT.as_secs());
+        timeout(RESPONSE_TIMEOUT, answered).await.map_err(late)?
     }
 
-    /// Asks for what has to be done.
-    async fn good(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, BenchError> {
-        let doing = format!("asked for {method} {path}");
-        let answered = self.ask(method, path, body).await;
+    /// Sends a request that must succeed.
+    async fn must_send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer, BenchError> {
+        let doing = format!("answering {method} {path}");
+        let answered = self.send(method, path, body).await;
         match answered {
             Ok(answer) if answer.status < 300 => Ok(answer),
-            Ok(answer) => Err(BenchError::Platform { doing, reason: answer.in_words() }),
+            Ok(answer) => Err(BenchError::Platform { doing, reason: answer.describe() }),
             Err(reason) => Err(BenchError::Platform { doing, reason }),
         }
     }
 
-    /// Posts a document, and is answered with one.
+    /// Posts a document, and returns the document in the response.
     pub async fn post(&self, path: &str, document: &Value) -> Result<Value, String> {
-        let answer = self.ask(Method::POST, path, document.to_string().into()).await?;
+        let answer = self.send(Method::POST, path, document.to_string().into()).await?;
         match answer.status {
             200 => Ok(answer.document()),
-            _ => Err(answer.in_words()),
+            _ => Err(answer.describe()),
         }
     }
 
-    /// Makes a function.
+    /// Deploys a function.
     pub async fn deploy(&self, function: &str, action: &Value) -> Result<(), BenchError> {
         let path = format!("/api/v1/namespaces/_/actions/{function}?overwrite=true");
-        self.good(Method::PUT, &path, action.to_string().into()).await.map(drop)
+        self.must_send(Method::PUT, &path, action.to_string().into()).await.map(drop)
     }
 
-    /// Calls a function and waits for its activation, also if the platform waits for that no more.
+    /// Calls a function and waits for its activation, also if the platform does not wait any longer.
     pub async fn call(&self, function: &str, args: &Value) -> Result<Answer, String> {
         let path = format!("/api/v1/namespaces/_/actions/{function}?blocking=true");
-        let answer = self.ask(Method::POST, &path, args.to_string().into()).await?;
+        let answer = self.send(Method::POST, &path, args.to_string().into()).await?;
         match (answer.status, answer.document()["activationId"].as_str()) {
             (202, Some(id)) => self.later(id).await,
             _ => Ok(answer),
@@ -129,33 +136,33 @@ impl Client {
         let path = format!("/api/v1/namespaces/_/activations/{id}");
         let asked = async {
             loop {
-                let answer = self.ask(Method::GET, &path, Bytes::new()).await?;
+                let answer = self.send(Method::GET, &path, Bytes::new()).await?;
                 if answer.status != 404 {
                     return Ok(answer);
                 }
-                sleep(ASK_AGAIN).await;
+                sleep(POLL).await;
             }
         };
-        let late = |_| format!("there is no record of it after {} s", LONGEST.as_secs());
+        let late = |_| format!("timed out after {} s waiting for its record", LONGEST.as_secs());
         timeout(LONGEST, asked).await.map_err(late)?
     }
 
-    /// What goes on at the platform.
+    /// The state of the platform.
     pub async fn snapshot(&self) -> Result<Snapshot, BenchError> {
-        let answer = self.good(Method::GET, "/dashboard/snapshot", Bytes::new()).await?;
+        let answer = self.must_send(Method::GET, "/dashboard/snapshot", Bytes::new()).await?;
         serde_json::from_slice(&answer.body).map_err(|error| BenchError::Platform {
-            doing: "asked what goes on".to_owned(),
+            doing: "reporting its state".to_owned(),
             reason: error.to_string(),
         })
     }
 }
 
-/// An error with what it comes from, and without the numbers that errors of the system have.
-fn in_words(error: &(dyn std::error::Error + 'static)) -> String {
+/// An error with its sources. Errors of the system are shown in words, without their number.
+fn describe_error(error: &(dyn std::error::Error + 'static)) -> String {
     let system = error.downcast_ref::<std::io::Error>().map(words::of);
-    let told = system.unwrap_or_else(|| error.to_string());
+    let message = system.unwrap_or_else(|| error.to_string());
     match error.source() {
-        Some(source) => format!("{told}: {}", in_words(source)),
-        None => told,
+        Some(source) => format!("{message}: {}", describe_error(source)),
+        None => message,
     }
 }

@@ -1,4 +1,4 @@
-//! The functions that are called: those of CXLfork's Table 1.
+//! The functions of CXLfork's Table 1.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,19 +7,19 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::slow_pool::SlowPool;
-use super::systems::Beginning;
+use super::systems::StartMode;
 use crate::error::{BenchError, io};
 use crate::progress;
 use crate::protocol::Example;
 use crate::subject::{computing_in, examples};
 
-/// What serves a function that is a program of its own.
+/// The server of a function that is a program of its own.
 const SERVER: &str = "bench/programs/in_container.py";
-/// Different calls of each.
+/// Different calls of each function.
 const EXAMPLES: u64 = 16;
 
-/// Names, with the limit of an instance's memory in megabytes and the objective for 99 of 100 calls in
-/// milliseconds: five times a warm call, and what a clone takes to start.
+/// Names, memory limit of an instance in megabytes, and objective for the P99 in milliseconds: five
+/// warm calls and the start of a clone.
 const FUNCTIONS: [(&str, u64, u64); 10] = [
     ("float", 128, 60),
     ("linpack", 128, 60),
@@ -33,7 +33,7 @@ const FUNCTIONS: [(&str, u64, u64); 10] = [
     ("bert", 900, 700),
 ];
 
-/// Names of all.
+/// The names of all functions.
 pub fn names() -> [&'static str; 10] {
     FUNCTIONS.map(|(name, ..)| name)
 }
@@ -43,7 +43,7 @@ pub struct Functions {
     all: BTreeMap<&'static str, Function>,
 }
 
-/// One of them.
+/// One function.
 pub struct Function {
     /// Code for the runtime's own server.
     code: Value,
@@ -53,27 +53,27 @@ pub struct Function {
 }
 
 impl Function {
-    /// What the platform is sent, so that instances begin as they are to.
-    pub fn action(&self, beginning: Beginning) -> &Value {
-        match beginning {
-            Beginning::Image | Beginning::BaseImage => &self.code,
-            Beginning::Program => &self.program,
+    /// The action to deploy, so that instances start in this mode.
+    pub fn action(&self, start_mode: StartMode) -> &Value {
+        match start_mode {
+            StartMode::Image | StartMode::BaseImage => &self.code,
+            StartMode::Program => &self.program,
         }
     }
 }
 
 impl Functions {
-    /// Reads them below `root`, and has a fresh process of each tell what it answers. They wait for a slow
-    /// pool if there is one.
+    /// Reads the functions below `root`, and gets the expected answers from a fresh process of each.
+    /// `slow` adds the delays of a slow pool.
     pub fn load(root: &Path, slow: Option<&SlowPool>) -> Result<Functions, BenchError> {
         let server = root.join(SERVER);
         let server = fs::read_to_string(&server).map_err(io("read", &server))?;
         let load = |(name, memory, objective): (&'static str, u64, u64)| {
-            progress(&format!("asking a fresh process of {name}"));
+            progress(&format!("getting answers of a fresh process of {name}"));
             let path = root.join("functions").join(name).join("main.py");
             let code = fs::read_to_string(&path).map_err(io("read", path))?;
             let code = slow.map_or(code.clone(), |slow| slow.slowed(name, &code));
-            let code = with_surroundings(root, &code);
+            let code = with_environment(root, &code);
             let action = |kind: &str, code: &str| {
                 json!({
                     "exec": {"kind": kind, "code": code},
@@ -90,32 +90,32 @@ impl Functions {
         Ok(Functions { all })
     }
 
-    /// All, by name.
+    /// All functions, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Function)> {
         self.all.iter().map(|(name, function)| (*name, function))
     }
 
-    /// What call number `number` of a function is asked, and has to answer.
+    /// Input and expected answer of call number `number` of a function.
     pub fn example(&self, name: &str, number: usize) -> Option<&Example> {
         let examples = &self.all.get(name)?.examples;
         examples.get(number % examples.len().max(1))
     }
 }
 
-/// The code, after what tells it where its models lie and in how many threads to compute: functions of
-/// a platform have an environment of their own.
-fn with_surroundings(root: &Path, code: &str) -> String {
+/// The code, preceded by lines that set the environment: directory of the models, and one thread.
+/// Functions of a platform do not inherit the environment of this process.
+fn with_environment(root: &Path, code: &str) -> String {
     let models = ("FARFORK_MODELS", root.join("build/models").display().to_string());
     let variables: BTreeMap<&str, String> = computing_in(1).into_iter().chain([models]).collect();
-    // A dictionary of texts is written in Python as in JSON.
+    // A dictionary of strings has the same syntax in Python as in JSON.
     let variables = json!(variables);
     format!("import os\nos.environ.update({variables})\n{code}")
 }
 
-/// A program that serves the code: a script of the interpreter that platforms have.
+/// A program that serves the code: a script for the platform's interpreter.
 fn program(root: &Path, server: &str, code: &str) -> String {
     let python = root.join(".venv/bin/python");
-    // A text is written in Python as in JSON.
+    // A string has the same syntax in Python as in JSON.
     format!("#!{}\n{server}\n\n_serve({})\n", python.display(), json!(code))
 }
 
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn code_is_told_where_it_is_before_it_begins() {
-        let code = with_surroundings(Path::new("/a \"b\""), "\"\"\"Says.\"\"\"\nimport x\n");
+    fn code_gets_its_environment_before_its_own_lines() {
+        let code = with_environment(Path::new("/a \"b\""), "\"\"\"Says.\"\"\"\nimport x\n");
         let mut lines = code.lines();
         assert_eq!(lines.next(), Some("import os"));
-        let told = lines.next().unwrap();
-        assert!(told.contains(r#""FARFORK_MODELS":"/a \"b\"/build/models""#), "{told}");
-        assert!(told.contains(r#""FARFORK_BERT_THREADS":"1""#), "{told}");
+        let variables = lines.next().unwrap();
+        assert!(variables.contains(r#""FARFORK_MODELS":"/a \"b\"/build/models""#), "{variables}");
+        assert!(variables.contains(r#""FARFORK_BERT_THREADS":"1""#), "{variables}");
         assert_eq!(lines.next(), Some("\"\"\"Says.\"\"\""));
     }
 }

@@ -1,8 +1,8 @@
-//! What the gateway itself costs: `farfork bench gateway`.
+//! The cost of the gateway itself: `farfork bench gateway`.
 //!
-//! A warm call of the smallest function through the gateway, with its key checked and its record kept,
-//! beside the same call posted to the same action server without any platform; and the memory of
-//! functions that nobody calls.
+//! A warm call of the smallest function through the gateway, which checks its key and keeps its record,
+//! is compared with the same call to the same action server without a platform. The memory of deployed
+//! functions without calls is measured, too.
 
 use std::fs;
 use std::path::Path;
@@ -16,31 +16,31 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
 use super::client::Client;
-use super::platform::{Platform, Surroundings, open_directory};
+use super::platform::{Platform, PlatformConfig, open_directory};
 use crate::error::{BenchError, io};
 use crate::goals::Goal;
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::samples::Samples;
 use crate::subject::needed_root;
-use crate::testbed::Place;
+use crate::testbed::TempPool;
 use crate::{Options, progress};
 
 const POOL_BYTES: u64 = 512 << 20;
 const NODE_BYTES: u64 = 1 << 30;
-/// How soon after its start the server of the direct calls listens, at the latest.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Deployed at the same time.
+/// Limit of the start of the server for direct calls.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Functions that are deployed concurrently.
 const AT_ONCE: usize = 8;
-/// How often platforms start; of the first time nothing is measured.
+/// How often platforms start. The first start is not measured.
 const STARTS: usize = 7;
-/// For so long a platform that has started comes to rest.
+/// How long a platform that has started needs to become idle.
 const REST: Duration = Duration::from_secs(2);
 
 const CODE: &str = "def main(args):\n    return {\"name\": args.get(\"name\")}\n";
 
 const OVERHEAD: &str = "through the gateway, less direct";
-const EACH: &str = "memory of the gateway for each function that nobody calls";
+const EACH: &str = "memory of the gateway for each function without calls";
 const MOST_OVERHEAD_US: f64 = 300.0;
 const MOST_BYTES_EACH: f64 = 1024.0;
 
@@ -58,13 +58,13 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         true => Scale { rounds: 200, functions: 500 },
         false => Scale { rounds: 2000, functions: 10_000 },
     };
-    let pool = Place::new(POOL_BYTES)?;
+    let pool = TempPool::new(POOL_BYTES)?;
     let place = open_directory()?;
     let mut samples = Samples::default();
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(io("start threads in", place.path()))?;
-    let bed = Bed { root: &root, pool: &pool, place: &place };
-    progress("calling through the gateway, and without it");
+    let bed = PorterTestbed { root: &root, pool: &pool, place: &place };
+    progress("calling through the gateway, and directly");
     {
         let platform = bed.start("calls")?;
         let server = Server::start(&root)?;
@@ -78,13 +78,13 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
             progress(&format!("deploying {} functions", scale.functions));
             runtime.block_on(deploy(&platform.client, scale.functions))?;
             drop(platform);
-            continue; // What deploying has left is no memory of theirs.
+            continue; // Its memory includes what deploying has left.
         }
         let many = platform.resting_bytes()?;
         let each = (many as f64 - none as f64) / scale.functions as f64;
         samples.add("gateway", EACH, "bytes", each);
     }
-    samples.note("gateway", EACH, "bytes", "of a platform that has started with them");
+    samples.note("gateway", EACH, "bytes", "of a platform that has started with these functions");
     let goals = vec![
         Goal::median(
             format!("a warm call {OVERHEAD}, us"),
@@ -104,15 +104,15 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     })
 }
 
-struct Bed<'a> {
+struct PorterTestbed<'a> {
     root: &'a Path,
-    pool: &'a Place,
+    pool: &'a TempPool,
     place: &'a TempDir,
 }
 
-impl Bed<'_> {
+impl PorterTestbed<'_> {
     fn start(&self, state: &str) -> Result<Platform, BenchError> {
-        Platform::start(&Surroundings {
+        Platform::start(&PlatformConfig {
             python: &self.root.join(".venv/bin/python"),
             pool: self.pool.pool.path(),
             state: &self.place.path().join(state),
@@ -124,19 +124,19 @@ impl Bed<'_> {
 }
 
 impl Platform {
-    /// Memory of the gateway's own when it has nothing to do.
+    /// Anonymous memory of the gateway when it is idle.
     fn resting_bytes(&self) -> Result<u64, BenchError> {
         std::thread::sleep(REST);
         let path = format!("/proc/{}/status", self.pid());
         let status = fs::read_to_string(&path).map_err(io("read", &path))?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        let lacking = || io("read", &path)(std::io::Error::other("it tells no RssAnon"));
+        let lacking = || io("read", &path)(std::io::Error::other("it has no RssAnon"));
         Ok(kibibytes.ok_or_else(lacking)? << 10)
     }
 }
 
-/// The action server alone, which has loaded the same code. Dropped, it ends.
+/// The action server alone, with the same code. Dropped, it is killed.
 struct Server {
     child: Child,
     client: Client,
@@ -164,14 +164,14 @@ impl Drop for Server {
     }
 }
 
-/// One that nobody has at this moment.
+/// A port that is free at this moment.
 fn free_port() -> Result<u16, BenchError> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0");
     let address = listener.and_then(|listener| listener.local_addr());
     address.map(|address| address.port()).map_err(io("find a port at", "127.0.0.1"))
 }
 
-/// Calls both, one after the other, as often as there are rounds.
+/// Calls both alternately, in `rounds` rounds.
 async fn calls(
     gateway: &Client,
     direct: &Client,
@@ -182,7 +182,7 @@ async fn calls(
     let init = json!({"value": {"name": "f", "main": "main", "code": CODE, "binary": false}});
     let begun = Instant::now();
     while let Err(reason) = direct.post("/init", &init).await {
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > START_TIMEOUT {
             return Err(wrong("direct", reason));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -205,7 +205,7 @@ async fn calls(
         if answered != args {
             return Err(wrong("gateway", answered.to_string()));
         }
-        // The first is no warm call.
+        // The first call is not warm.
         if round > 0 {
             samples.add("call", "direct", "us", direct_us);
             samples.add("call", "through the gateway", "us", gateway_us);
@@ -217,12 +217,12 @@ async fn calls(
 
 async fn deploy(client: &Client, count: usize) -> Result<(), BenchError> {
     let mut deploying = JoinSet::new();
-    let lost = |_| super::lost("deploying");
+    let failed = |_| super::task_failed("deploying");
     for number in 0..count {
         if deploying.len() == AT_ONCE
             && let Some(done) = deploying.join_next().await
         {
-            done.map_err(lost)??;
+            done.map_err(failed)??;
         }
         let client = client.clone();
         deploying.spawn(async move {
@@ -231,7 +231,7 @@ async fn deploy(client: &Client, count: usize) -> Result<(), BenchError> {
         });
     }
     while let Some(done) = deploying.join_next().await {
-        done.map_err(lost)??;
+        done.map_err(failed)??;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the autoscaler was to reach (CXLfork §7.2, figure 10).
+//! The goals of the autoscaler (CXLfork §7.2, figure 10).
 
 use super::metric::{P99, P99_OF_FUNCTIONS, PERIOD};
 use super::scenarios::{AMPLE, CROWDED, SCARCE};
@@ -6,16 +6,16 @@ use super::systems::{FARFORK, FULL_COPY, MIGRATE_ON_ACCESS};
 use crate::goals::Goal;
 use crate::samples::Samples;
 
-/// With ample memory, this share of what copying everything takes.
+/// Share of the latency of full copies, with ample memory.
 const AMPLE_SHARE: f64 = 0.3;
-/// With a quarter of it.
+/// The same with a quarter of the memory.
 const SCARCE_SHARE: f64 = 1.0 / 16.0;
-/// Time for each call, where more come than can be answered: half of it is twice the throughput.
+/// Share of the time per call under overload. Half of the time is twice the throughput.
 const PERIOD_SHARE: f64 = 0.5;
 
-/// Holds what was measured against all goals; there are none of systems that were left out.
+/// Judges all goals of the systems that were measured.
 pub fn judge(samples: &Samples) -> Vec<Goal> {
-    // Either each function counts as much as another, or each call.
+    // One metric weighs functions equally, the other weighs calls equally.
     let latencies = [P99_OF_FUNCTIONS, P99].into_iter().flat_map(|metric| {
         [
             (AMPLE, metric, FULL_COPY, AMPLE_SHARE),
@@ -28,8 +28,8 @@ pub fn judge(samples: &Samples) -> Vec<Goal> {
     let goal = |(scenario, metric, rival, limit): (&str, &'static str, &str, f64)| {
         let of = |system: &str| samples.values(&format!("{scenario}/{system}"), metric);
         let (own, others) = (of(FARFORK), of(rival));
-        let words = format!("{scenario}: {metric}, {FARFORK} / {rival}");
-        (!own.is_empty() && !others.is_empty()).then(|| Goal::ratio(words, limit, own, others))
+        let name = format!("{scenario}: {metric}, {FARFORK} / {rival}");
+        (!own.is_empty() && !others.is_empty()).then(|| Goal::ratio(name, limit, own, others))
     };
     latencies.chain(periods).filter_map(goal).collect()
 }
@@ -40,7 +40,7 @@ mod tests {
     use crate::goals::Verdict;
 
     #[test]
-    fn goals_are_those_of_systems_that_were_measured() {
+    fn only_measured_systems_have_goals() {
         let mut samples = Samples::default();
         let mut add = |scenario: &str, system: &str, metric, value: f64| {
             (0..6).for_each(|_| samples.add(&format!("{scenario}/{system}"), metric, "us", value));

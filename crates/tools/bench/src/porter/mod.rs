@@ -1,31 +1,31 @@
 //! The autoscaler under bursts, with its own policies and with others: `farfork bench porter`.
 //!
 //! ```text
-//!  set up   ask a fresh process of each function ─► a platform: deploy, call until all have images
-//!  rounds   for each trace, for each scenario, for each system: a platform with what was set up ─►
+//!  set up   answers of a fresh process of each function ─► a platform: deploy, call until all have images
+//!  rounds   for each trace, for each scenario, for each system: a platform with this initial state ─►
 //!            call each function once ─► replay the trace, open-loop
 //! ```
-//! Systems differ in nothing but the settings of their policies, and those that make no images begin
-//! without any; but for one whose functions are programs of their own, so that each instance executes
-//! an interpreter in a container that is made for it. Every answer is held against that of a fresh
-//! process; a call that fails counts as one that took as long as any may.
+//! Systems differ only in the settings of their policies. Systems that create no images start without
+//! any. The functions of one system are programs of their own, so that each instance executes an
+//! interpreter in a new container. Every answer is compared with that of a fresh process. A failed call
+//! counts with the longest possible latency.
 
 mod bed;
 mod client;
 mod functions;
 pub mod gateway;
 mod goals;
-mod look;
 mod platform;
 mod processors;
 mod replay;
 mod rows;
 mod scenarios;
 mod slow_pool;
+mod state;
 mod systems;
 mod trace;
 
-use self::bed::Bed;
+use self::bed::PorterTestbed;
 use self::systems::System;
 use self::trace::Trace;
 use crate::error::BenchError;
@@ -35,7 +35,7 @@ use crate::samples::Samples;
 use crate::subject::needed_root;
 use crate::{Options, progress};
 
-/// Metrics that other files look for.
+/// Metrics that several files use.
 mod metric {
     pub const P50: &str = "P50";
     pub const P99: &str = "P99";
@@ -43,7 +43,7 @@ mod metric {
     pub const PERIOD: &str = "time for each call that was answered";
 }
 
-/// Runs the benchmark, with a pool that is modelled as slow or with this machine's own.
+/// Runs the benchmark, with the model of a slow pool or without.
 pub fn run(options: &Options, is_slow: bool) -> Result<Report, BenchError> {
     let machine = Machine::this();
     options.check(&systems::NAMES)?;
@@ -54,7 +54,7 @@ pub fn run(options: &Options, is_slow: bool) -> Result<Report, BenchError> {
         files.iter().map(|file| Trace::read(file, &known)).collect::<Result<Vec<_>, _>>()?;
     let systems: Vec<System> =
         systems::all().into_iter().filter(|system| options.wants(system.name)).collect();
-    let bed = Bed::new(root, is_slow)?;
+    let bed = PorterTestbed::new(root, is_slow)?;
     bed.set_up(&systems)?;
     let (rounds, scenarios) = match options.quick {
         true => (1, &scenarios::ALL[2..]),
@@ -68,7 +68,7 @@ pub fn run(options: &Options, is_slow: bool) -> Result<Report, BenchError> {
                 let case = format!("{}/{}", scenario.name, system.name);
                 progress(&format!("round {} of {rounds}, {case}", round + 1));
                 let replayed = bed.replay(system, scenario.node_bytes, &trace)?;
-                notes.extend(replayed.failures().map(|words| format!("{case}: {words}")));
+                notes.extend(replayed.failures().map(|failures| format!("{case}: {failures}")));
                 rows::add(&mut samples, &case, &trace, &replayed);
             }
         }
@@ -84,31 +84,31 @@ pub fn run(options: &Options, is_slow: bool) -> Result<Report, BenchError> {
     })
 }
 
-/// A task that a benchmark has begun has ended by itself.
-fn lost(doing: &str) -> BenchError {
-    let reason = "a task of the benchmark has ended".to_owned();
+/// The error for a panic in a task of the benchmark.
+fn task_failed(doing: &str) -> BenchError {
+    let reason = "a task of the benchmark panicked".to_owned();
     BenchError::Platform { doing: doing.to_owned(), reason }
 }
 
 fn notes(is_slow: bool) -> Vec<String> {
     let pool = if is_slow {
-        "MODELLED: functions wait, in each call of a clone, for as long as a pool of 391 ns would add to it. \
-         That comes from misses counted in an emulated processor (docs/benchmarks.md, latency), with a \
-         cache of 4 MiB and four misses at a time; everything else is measured."
+        "MODELLED: each call of a clone waits for the time that a pool of 391 ns would add. The time is \
+         computed from misses counted in an emulated processor (docs/benchmarks.md, latency), with a cache \
+         of 4 MiB and four overlapping misses. Everything else is measured."
     } else {
-        "Pool and local memory are the same DRAM here: what pages cost in a slower pool is in none of \
-         these figures, and so is what tiering saves."
+        "Pool and local memory are the same DRAM here. The figures contain neither the cost of a slower \
+         pool nor what tiering saves there."
     };
     [
         pool,
-        "cold-start and keep-warm are the same platform without images of functions: their first \
-         instances are clones of the runtime's base image in ghosts that wait, which is faster than a \
-         container that starts an interpreter.",
-        "container-cold-start starts one: runc makes a container when the call comes, and in it an \
-         interpreter is executed, which loads the code. The process that executes it is a clone of the \
-         base image, as the platform begins every program so, and it is connected to anew for each call.",
-        "CRIU is not measured here: it restores no function into a container that waits; full-copy \
-         does what restoring from files in memory does, with farfork's plan.",
+        "cold-start and keep-warm are the same platform without images of functions. Their instances \
+         start as clones of the runtime's base image in waiting ghosts, which is faster than a container \
+         that starts an interpreter.",
+        "container-cold-start starts such a container: when a call arrives, runc creates a container, and \
+         in it an interpreter is executed, which loads the code. As for every program of the platform, the \
+         process that executes it is a clone of the base image. Each call uses a new connection.",
+        "CRIU is not measured here: it cannot restore a function into a waiting container. full-copy does \
+         what a restore from files in memory does, with farfork's plan.",
     ]
     .map(str::to_owned)
     .into()

@@ -1,4 +1,4 @@
-//! A platform that serves: this program, as `farfork serve`.
+//! A running platform: `farfork serve`.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -15,43 +15,43 @@ use tempfile::TempDir;
 use super::client::Client;
 use crate::error::{BenchError, io};
 
-/// How long it may take to end in order.
+/// How long an orderly exit may take.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What to serve, and where.
-pub struct Surroundings<'a> {
-    /// Python that has the package farfork and all that functions import.
+/// Options of the platform.
+pub struct PlatformConfig<'a> {
+    /// Python with the package farfork and everything that functions import.
     pub python: &'a Path,
     /// The pool.
     pub pool: &'a Path,
-    /// Where its state is kept.
+    /// Its state directory.
     pub state: &'a Path,
-    /// Where its agents listen.
+    /// Directory of its agents' sockets.
     pub run: &'a Path,
     /// Memory of each node, in bytes.
     pub node_bytes: u64,
-    /// Who decides.
+    /// Settings of its policies.
     pub policies: &'a Settings,
 }
 
-/// One that serves. Dropped, it ends.
+/// A running platform. Dropped, it is stopped.
 #[derive(Debug)]
 pub struct Platform {
     child: Child,
-    /// Whoever calls it.
+    /// A client of it.
     pub client: Client,
 }
 
 impl Platform {
-    /// Starts it, and waits until it serves.
-    pub fn start(surroundings: &Surroundings<'_>) -> Result<Platform, BenchError> {
-        let Surroundings { python, pool, state, run, node_bytes, policies } = surroundings;
+    /// Starts a platform, and waits until it serves.
+    pub fn start(config: &PlatformConfig<'_>) -> Result<Platform, BenchError> {
+        let PlatformConfig { python, pool, state, run, node_bytes, policies } = config;
         fs::create_dir_all(state).map_err(io("make", *state))?;
         let (file, log) = (state.join("policies.json"), state.join("log"));
         let text = serde_json::to_string(policies).unwrap_or_default();
         fs::write(&file, text).map_err(io("write", &file))?;
         let out = fs::File::create(&log).map_err(io("make", &log))?;
-        let program = std::env::current_exe().map_err(io("find", "this program"))?;
+        let program = crate::program::farfork()?;
         let mut child = Command::new(&program)
             .args(["serve", "--listen", "127.0.0.1:0", "--nodes", "2"])
             .args(["--node-memory", &node_bytes.to_string()])
@@ -69,12 +69,12 @@ impl Platform {
             .stderr(out)
             .spawn()
             .map_err(io("start", program))?;
-        match serving(&mut child, state) {
+        match connect(&mut child, state) {
             Ok(client) => Ok(Platform { child, client }),
             Err(error) => {
                 end(&mut child);
-                let said = fs::read_to_string(&log).unwrap_or_default();
-                let reason = said.lines().last().map_or(error, str::to_owned);
+                let text = fs::read_to_string(&log).unwrap_or_default();
+                let reason = text.lines().last().map_or(error, str::to_owned);
                 Err(BenchError::Platform { doing: "starting".to_owned(), reason })
             }
         }
@@ -82,7 +82,7 @@ impl Platform {
 }
 
 impl Platform {
-    /// The gateway's.
+    /// Pid of the gateway.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -94,14 +94,14 @@ impl Drop for Platform {
     }
 }
 
-/// A client of it, as soon as it tells where it serves.
-fn serving(child: &mut Child, state: &Path) -> Result<Client, String> {
-    let mut told = String::new();
+/// Waits until the platform prints its address, and returns a client.
+fn connect(child: &mut Child, state: &Path) -> Result<Client, String> {
+    let mut line = String::new();
     if let Some(out) = child.stdout.take() {
-        let read = BufReader::new(out).read_line(&mut told);
+        let read = BufReader::new(out).read_line(&mut line);
         read.map_err(|error| farfork_sys::words::of(&error))?;
     }
-    let address = told.trim().strip_prefix("http://").ok_or("it tells no address")?;
+    let address = line.trim().strip_prefix("http://").ok_or("it printed no address")?;
     let key: PathBuf = state.join("guest.key");
     let key = fs::read_to_string(key).map_err(|error| farfork_sys::words::of(&error))?;
     Client::new(address, &key).map_err(|error| error.to_string())
@@ -117,8 +117,8 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// A directory for states and sockets of platforms, where functions can read what is theirs. It is not
-/// below `/tmp`: functions have one of their own.
+/// A directory for states and sockets of platforms, which functions may enter. It is not below `/tmp`,
+/// because functions have a `/tmp` of their own.
 pub fn open_directory() -> Result<TempDir, BenchError> {
     let place = TempDir::with_prefix_in("farfork-bench-", "/run").map_err(io("make", "/run"))?;
     let may_pass = Permissions::from_mode(0o711);

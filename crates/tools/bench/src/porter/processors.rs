@@ -1,4 +1,4 @@
-//! What processors did, as the kernel counts it for all of them.
+//! Load of all processors, as the kernel counts it.
 
 use farfork_sys::proc;
 
@@ -6,23 +6,23 @@ use crate::error::{BenchError, io};
 
 const PATH: &str = "/proc/stat";
 
-/// What processors did over some time, in percent of it.
+/// Load of the processors over some time, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
-    /// They worked, for whomever.
+    /// Time spent on any work of this machine.
     pub busy: f64,
-    /// They had work, and the hypervisor has given their time to somebody else.
+    /// Time that the hypervisor gave to other machines although there was work (steal time).
     pub taken_away: f64,
 }
 
 impl Load {
-    /// They had nothing to give to anybody who waited.
+    /// Time in which a waiting process could not run.
     pub fn not_idle(self) -> f64 {
         self.busy + self.taken_away
     }
 }
 
-/// What they did since the machine was started, in the kernel's ticks.
+/// Counters since boot, in ticks of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticks {
     busy: u64,
@@ -31,17 +31,17 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Those of this moment.
+    /// Reads the counters.
     pub fn now() -> Result<Ticks, BenchError> {
         let text = proc::text(PATH).map_err(io("read", PATH))?;
-        let strange = || io("read", PATH)(std::io::Error::other("it begins with no sum"));
-        Ticks::read(&text).ok_or_else(strange)
+        let invalid = || io("read", PATH)(std::io::Error::other("its first line is not a sum"));
+        Ticks::parse(&text).ok_or_else(invalid)
     }
 
-    /// By the first line, where all processors are added up.
-    fn read(text: &str) -> Option<Ticks> {
+    /// Parses the first line, the sum of all processors.
+    fn parse(text: &str) -> Option<Ticks> {
         let fields = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-        // What guests of this machine took stands behind these, and is in the first two of them.
+        // The fields after these, time of guests, are included in the first two.
         let fields = fields.take(8).map(str::parse).collect::<Result<Vec<u64>, _>>().ok()?;
         let [user, nice, system, idle, io_wait, irq, soft_irq, steal] =
             <[u64; 8]>::try_from(fields).ok()?;
@@ -49,9 +49,9 @@ impl Ticks {
         Some(Ticks { busy, idle: idle + io_wait, taken_away: steal })
     }
 
-    /// What they did after `before`.
+    /// The load between `before` and this.
     pub fn since(self, before: Ticks) -> Load {
-        // Waiting for disks is known to be counted backwards now and then.
+        // The counter of I/O wait can decrease (proc(5)).
         let idle = self.idle.saturating_sub(before.idle);
         let busy = self.busy.saturating_sub(before.busy);
         let taken_away = self.taken_away.saturating_sub(before.taken_away);
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn what_is_neither_idle_nor_taken_away_is_busy() {
-        let before = Ticks::read("cpu  100 20 30 400 50 6 7 80 90 10\ncpu0 1 2 3\n").unwrap();
+        let before = Ticks::parse("cpu  100 20 30 400 50 6 7 80 90 10\ncpu0 1 2 3\n").unwrap();
         assert_eq!(before, Ticks { busy: 163, idle: 450, taken_away: 80 });
         let after = Ticks { busy: 163 + 60, idle: 450 + 20, taken_away: 80 + 20 };
         assert_eq!(after.since(before), Load { busy: 60.0, taken_away: 20.0 });
@@ -75,12 +75,12 @@ mod tests {
         assert_eq!(before.since(after), Load::default(), "time does not go back");
         for none in ["", "cpu0 1 2 3 4 5 6 7 8\n", "cpu  1 2 3 4 5 6 7\n", "cpu  1 2 x 4 5 6 7 8\n"]
         {
-            assert_eq!(Ticks::read(none), None, "{none}");
+            assert_eq!(Ticks::parse(none), None, "{none}");
         }
     }
 
     #[test]
-    fn this_machine_tells_it() {
+    fn this_machine_has_the_counters() {
         assert!(Ticks::now().unwrap().busy > 0);
     }
 }

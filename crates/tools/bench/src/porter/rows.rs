@@ -1,15 +1,15 @@
-//! What came of traces, as rows.
+//! The rows of replayed traces.
 
 use std::time::Duration;
 
-use super::look::Look;
-use super::replay::{Call, LOOK, Record, Replayed};
+use super::replay::{Call, Record, Replayed, STATE_INTERVAL};
+use super::state::PlatformState;
 use super::trace::Trace;
 use super::{client, metric};
 use crate::samples::Samples;
 use crate::stats::percentile;
 
-/// How calls come to their instance: the platform's words, and ours.
+/// Kinds of starts: the platform's name, and the metric.
 const STARTS: [(&str, &str); 4] = [
     ("cold", "cold starts"),
     ("clone", "clones in other ghosts"),
@@ -17,7 +17,7 @@ const STARTS: [(&str, &str); 4] = [
     ("warm", "warm calls"),
 ];
 
-/// What came of one trace becomes one sample of each metric.
+/// Adds one sample of each metric for one trace.
 pub fn add(samples: &mut Samples, case: &str, trace: &Trace, replayed: &Replayed) {
     latencies(samples, case, trace, &replayed.calls);
     let good = replayed.calls.iter().filter(|call| call.outcome.is_ok());
@@ -37,10 +37,10 @@ pub fn add(samples: &mut Samples, case: &str, trace: &Trace, replayed: &Replayed
     samples.add(case, "processors busy", "%", replayed.load.busy);
     samples.add(case, "processors taken away", "%", replayed.load.taken_away);
     times(samples, case, &records);
-    looks(samples, case, &replayed.looks);
+    states(samples, case, &replayed.states);
 }
 
-/// Of all calls, and of each function's.
+/// Latencies of all calls, and of the calls of each function.
 fn latencies(samples: &mut Samples, case: &str, trace: &Trace, calls: &[Call]) {
     let all: Vec<f64> = calls.iter().map(latency_us).collect();
     samples.add(case, metric::P50, "us", percentile(&all, 50));
@@ -57,7 +57,7 @@ fn latencies(samples: &mut Samples, case: &str, trace: &Trace, calls: &[Call]) {
     samples.add(case, metric::P99_OF_FUNCTIONS, "us", mean(&logarithms).exp());
 }
 
-/// Where the time of calls went that were answered; nothing of a trace without any.
+/// Waiting and running times of answered calls. Adds nothing without answered calls.
 fn times(samples: &mut Samples, case: &str, records: &[&Record]) {
     if records.is_empty() {
         return;
@@ -71,34 +71,34 @@ fn times(samples: &mut Samples, case: &str, records: &[&Record]) {
     samples.add(case, "ran, mean", "us", mean(&ran));
 }
 
-fn looks(samples: &mut Samples, case: &str, looks: &[Look]) {
-    for (look, number) in looks.iter().zip(0u32..) {
-        let case = format!("{case}/after {:04.1} s", (LOOK * number).as_secs_f64());
-        samples.add(&case, "local memory", "bytes", look.local_bytes as f64);
+fn states(samples: &mut Samples, case: &str, states: &[PlatformState]) {
+    for (state, number) in states.iter().zip(0u32..) {
+        let case = format!("{case}/after {:04.1} s", (STATE_INTERVAL * number).as_secs_f64());
+        samples.add(&case, "local memory", "bytes", state.local_bytes as f64);
     }
-    let all = |of: fn(&Look) -> f64| -> Vec<f64> { looks.iter().map(of).collect() };
-    let bytes = all(|look| look.local_bytes as f64);
+    let all = |of: fn(&PlatformState) -> f64| -> Vec<f64> { states.iter().map(of).collect() };
+    let bytes = all(|state| state.local_bytes as f64);
     samples.add(case, "local memory, mean", "bytes", mean(&bytes));
     samples.add(case, "local memory, most", "bytes", bytes.into_iter().fold(0.0, f64::max));
-    samples.add(case, "memory promised, mean", "%", mean(&all(|look| look.promised)));
-    samples.add(case, "calls that wait, mean", "count", mean(&all(|look| look.waiting as f64)));
-    let starting = all(|look| look.starting as f64);
+    samples.add(case, "memory promised, mean", "%", mean(&all(|state| state.promised)));
+    samples.add(case, "calls that wait, mean", "count", mean(&all(|state| state.waiting as f64)));
+    let starting = all(|state| state.starting as f64);
     samples.add(case, "instances that start, mean", "count", mean(&starting));
-    let with_calls = looks.iter().filter(|look| look.waiting > 0);
-    let loads: Vec<f64> = with_calls.map(|look| look.load.not_idle()).collect();
-    let share = 100.0 * loads.len() as f64 / looks.len().max(1) as f64;
+    let with_calls = states.iter().filter(|state| state.waiting > 0);
+    let loads: Vec<f64> = with_calls.map(|state| state.load.not_idle()).collect();
+    let share = 100.0 * loads.len() as f64 / states.len().max(1) as f64;
     samples.add(case, "calls wait, of the time", "%", share);
     if !loads.is_empty() {
         samples.add(case, "processors not idle while calls wait", "%", mean(&loads));
     }
 }
 
-/// Zero of none.
+/// The mean. Zero without values.
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// One that failed took as long as any may.
+/// The latency of a call. A failed call counts with the longest possible latency.
 fn latency_us(call: &Call) -> f64 {
     match call.outcome {
         Ok(_) => call.took.as_secs_f64() * 1e6,
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_counts_as_slow_and_not_as_throughput() {
+    fn failed_calls_count_as_slow_and_not_as_throughput() {
         let arrival = |at| Arrival { at: Duration::from_secs(at), function: "f".to_owned() };
         let trace = Trace { arrivals: (0..=4).map(arrival).collect() };
         let record = |start: &str| Record { start: start.to_owned(), ..Record::default() };
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn where_time_went_is_told_of_calls_that_were_answered() {
+    fn times_are_those_of_answered_calls() {
         let trace = Trace {
             arrivals: vec![Arrival { at: Duration::from_secs(9), function: "f".to_owned() }],
         };
@@ -161,7 +161,7 @@ mod tests {
         };
         let calls = vec![call(record(1, 20)), call(Err("no".to_owned())), call(record(3, 40))];
         let busy = |busy| Load { busy, taken_away: 10.0 };
-        let look = |local_bytes, waiting, load| Look {
+        let state = |local_bytes, waiting, load| PlatformState {
             local_bytes,
             promised: 50.0,
             waiting,
@@ -169,9 +169,9 @@ mod tests {
             load,
         };
         let load = busy(70.0);
-        let looks = vec![look(1, 0, busy(20.0)), look(3, 4, busy(85.0))];
+        let states = vec![state(1, 0, busy(20.0)), state(3, 4, busy(85.0))];
         let mut samples = Samples::default();
-        add(&mut samples, "s", &trace, &Replayed { calls, looks, load });
+        add(&mut samples, "s", &trace, &Replayed { calls, states, load });
         let one = |metric: &str| samples.values("s", metric)[0];
         assert_eq!((one("waited, mean"), one("waited, P99"), one("ran, mean")), (2e3, 3e3, 30e3));
         assert_eq!((one("processors busy"), one("processors taken away")), (70.0, 10.0));

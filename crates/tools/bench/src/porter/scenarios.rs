@@ -1,26 +1,26 @@
-//! What platforms are put through: how much memory nodes have, and how many calls come.
+//! Scenarios: memory of the nodes, and number of calls.
 
 use super::systems::System;
 use super::trace::Trace;
 
-/// Memory, and load.
+/// Memory and load.
 pub struct Scenario {
-    /// Its name in reports.
+    /// Name in reports.
     pub name: &'static str,
     /// Memory of each node.
     pub node_bytes: u64,
-    /// How many traces are replayed at once.
+    /// Number of traces that are replayed at once.
     traces: usize,
 }
 
 /// With ample memory.
 pub const AMPLE: &str = "100 % of the memory";
-/// With a quarter of it.
+/// With a quarter of the memory.
 pub const SCARCE: &str = "25 % of the memory";
-/// With a quarter of it, and as many calls as keep two processors busy if every one is warm.
+/// With a quarter of the memory, and as many calls as keep two processors busy if all are warm.
 pub const CROWDED: &str = "25 % of the memory, six traces at once";
 
-/// All of them; the quick ones come last.
+/// All scenarios. Quick runs use the last ones.
 pub const ALL: [Scenario; 4] = [
     Scenario { name: AMPLE, node_bytes: 4 << 30, traces: 1 },
     Scenario { name: "50 % of the memory", node_bytes: 2 << 30, traces: 1 },
@@ -29,13 +29,13 @@ pub const ALL: [Scenario; 4] = [
 ];
 
 impl Scenario {
-    /// What one round replays: its own trace, and as many as are wanted of those that follow.
+    /// The trace of a round: its own trace, merged with the following ones.
     pub fn trace(&self, traces: &[Trace], round: usize) -> Trace {
-        Trace::at_once(traces.iter().cycle().skip(round).take(self.traces))
+        Trace::merged(traces.iter().cycle().skip(round).take(self.traces))
     }
 
-    /// Whether it is of interest how a system does: too many calls would only keep waiting for processors
-    /// where most of them need a cold start.
+    /// Whether a system is measured in this scenario. With too many calls, systems with cold starts would
+    /// only wait for processors.
     pub fn is_for(&self, system: &System) -> bool {
         self.traces == 1 || system.has_images()
     }

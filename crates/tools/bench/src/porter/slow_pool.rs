@@ -1,6 +1,6 @@
-//! A pool that is slower than this machine's memory. What it would add to calls is modelled as in
-//! [`latency`](crate::latency), and waited for in the functions themselves, which keeps a processor busy
-//! as waiting for memory does.
+//! A pool that is slower than this machine's memory. The time that it would add to calls is modelled as in
+//! [`latency`](crate::latency). The functions themselves wait for it in a busy loop, as a processor is
+//! busy while it waits for memory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,13 +16,13 @@ use crate::latency::{Emulation, Traffic};
 
 /// The latency of CXLfork's device (§7.1).
 pub const POOL_NS: f64 = 391.0;
-/// Misses that are waited for at the same time.
+/// Number of overlapping misses.
 const OVERLAP: f64 = 4.0;
 
-/// What makes functions wait.
+/// The code that makes functions wait.
 const PROGRAM: &str = "bench/programs/slow_pool.py";
 
-/// What such a pool adds to calls, and where functions are told of it.
+/// The delays of a slow pool, and the file in which functions read them.
 pub struct SlowPool {
     emulation: Emulation,
     program: String,
@@ -30,38 +30,38 @@ pub struct SlowPool {
 }
 
 impl SlowPool {
-    /// Emulates functions; they are told by `file`, which there is as long as a system is told of.
-    pub fn of(root: &Path, functions: &[&str], file: PathBuf) -> Result<SlowPool, BenchError> {
+    /// Emulates functions to compute their delays. `file` exists while a system with delays runs.
+    pub fn emulate(root: &Path, functions: &[&str], file: PathBuf) -> Result<SlowPool, BenchError> {
         let only = functions.iter().map(|name| (*name).to_owned()).collect();
-        let emulation = Emulation::of(root, &Options { quick: true, only })?;
+        let emulation = Emulation::run(root, &Options { quick: true, only })?;
         let program = root.join(PROGRAM);
         let program = fs::read_to_string(&program).map_err(io("read", &program))?;
         Ok(SlowPool { emulation, program, file })
     }
 
-    /// A function's code, which waits for that pool.
+    /// The code of a function, with the delays.
     pub fn slowed(&self, name: &str, code: &str) -> String {
         let (name, file) = (json!(name), json!(self.file));
-        // Texts are written in Python as in JSON.
+        // Strings have the same syntax in Python as in JSON.
         format!("{code}\n\n{}\n\nmain = _slowed(main, {name}, {file})\n", self.program)
     }
 
-    /// Tells functions of what the pool adds under a system's policies.
-    pub fn tell(&self, system: &System) -> Result<(), BenchError> {
-        let told = match self.added(system) {
+    /// Writes the delays under a system's policies for the functions.
+    pub fn write_delays(&self, system: &System) -> Result<(), BenchError> {
+        let written = match self.delays(system) {
             Some(added) => fs::write(&self.file, added.to_string()),
-            // Functions without images: nothing of theirs lies in the pool.
+            // Functions without images have no pages in the pool.
             None => match fs::remove_file(&self.file) {
                 Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
             },
         };
-        told.map_err(io("tell functions by", &self.file))
+        written.map_err(io("write delays to", &self.file))
     }
 
-    /// Microseconds that are added to the first call of a clone and to a later one, by how its pages are
-    /// mapped; those for each page that is copied before it runs.
-    fn added(&self, system: &System) -> Option<Value> {
+    /// Delays in microseconds: of the first call of a clone and of a later one, by how its pages are
+    /// mapped; and of each page that is copied before the clone runs.
+    fn delays(&self, system: &System) -> Option<Value> {
         let of = |tiering| {
             let one = |name: &str, traffic: [Traffic; 2]| {
                 (name.to_owned(), json!(traffic.map(|traffic| traffic.added_us(POOL_NS, OVERLAP))))
@@ -100,11 +100,11 @@ mod tests {
     }
 
     #[test]
-    fn systems_are_told_of_what_is_theirs() {
+    fn systems_with_images_have_delays() {
         for system in systems::all() {
-            let added = slow_pool().added(&system);
-            assert_eq!(added.is_some(), system.has_images(), "{}", system.name);
-            let page_us = added.map_or(0.0, |added| added["copied_page_us"].as_f64().unwrap());
+            let delays = slow_pool().delays(&system);
+            assert_eq!(delays.is_some(), system.has_images(), "{}", system.name);
+            let page_us = delays.map_or(0.0, |delays| delays["copied_page_us"].as_f64().unwrap());
             // 64 lines, ten at a time, each 291 ns later.
             let expected = if system.name == FULL_COPY { 1.8624 } else { 0.0 };
             assert!((page_us - expected).abs() < 1e-9, "{}: {page_us}", system.name);

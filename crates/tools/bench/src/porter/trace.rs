@@ -1,5 +1,5 @@
 //! Traces of calls, in the format of the Azure Functions trace of 2021: `app, func, end_timestamp,
-//! duration`, in seconds. A call comes at its end less its duration.
+//! duration`, in seconds. A call arrives at its end minus its duration.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use serde::Deserialize;
 
 use crate::error::BenchError;
 
-/// Calls, in the order in which they come.
+/// Calls, in the order of their arrival.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// Each of them.
+    /// The calls.
     pub arrivals: Vec<Arrival>,
 }
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When it comes, after the trace's beginning.
+    /// When it arrives, since the beginning of the trace.
     pub at: Duration,
-    /// Of which function.
+    /// The function.
     pub function: String,
 }
 
@@ -34,7 +34,7 @@ struct Row {
 }
 
 impl Trace {
-    /// Reads a file of calls of functions that are known.
+    /// Reads a file with calls of known functions.
     pub fn read(path: &Path, known: &[&str]) -> Result<Trace, BenchError> {
         let wrong = |reason: String| BenchError::Trace { path: path.to_owned(), reason };
         let mut reader = csv::Reader::from_path(path).map_err(|error| wrong(error.to_string()))?;
@@ -43,29 +43,29 @@ impl Trace {
             let at = Duration::try_from_secs_f64(row.end_timestamp - row.duration);
             let at = at.map_err(|_| wrong(format!("call {number} comes before the beginning")))?;
             if !known.contains(&row.func.as_str()) {
-                return Err(wrong(format!("call {number} is of {}, which is not known", row.func)));
+                return Err(wrong(format!("call {number} is of unknown function {}", row.func)));
             }
             Ok(Arrival { at, function: row.func })
         };
         let arrivals = reader.deserialize().zip(1..).map(arrival);
-        let trace = Trace::of(arrivals.collect::<Result<Vec<Arrival>, BenchError>>()?);
+        let trace = Trace::sorted(arrivals.collect::<Result<Vec<Arrival>, BenchError>>()?);
         if trace.arrivals.is_empty() {
-            return Err(wrong("there is no call in it".to_owned()));
+            return Err(wrong("it has no calls".to_owned()));
         }
         Ok(trace)
     }
 
-    /// The calls of several, which begin together.
-    pub fn at_once<'t>(traces: impl Iterator<Item = &'t Trace>) -> Trace {
-        Trace::of(traces.flat_map(|trace| &trace.arrivals).cloned().collect())
+    /// The calls of several traces that begin together.
+    pub fn merged<'t>(traces: impl Iterator<Item = &'t Trace>) -> Trace {
+        Trace::sorted(traces.flat_map(|trace| &trace.arrivals).cloned().collect())
     }
 
-    fn of(mut arrivals: Vec<Arrival>) -> Trace {
+    fn sorted(mut arrivals: Vec<Arrival>) -> Trace {
         arrivals.sort_by_key(|arrival| arrival.at);
         Trace { arrivals }
     }
 
-    /// Its functions.
+    /// The functions that are called.
     pub fn functions(&self) -> BTreeSet<&str> {
         self.arrivals.iter().map(|arrival| arrival.function.as_str()).collect()
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_come_when_they_began_and_not_when_they_ended() {
+    fn arrivals_are_the_starts_of_calls() {
         let trace = read(
             "app,func,end_timestamp,duration\n\
              a,slow,3.0,2.5\n\
@@ -115,19 +115,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_refused_in_words() {
+    fn invalid_traces_are_refused_with_a_reason() {
         for (text, words) in [
-            ("", "no call"),
-            ("app,func,end_timestamp,duration\n", "no call"),
+            ("", "no calls"),
+            ("app,func,end_timestamp,duration\n", "no calls"),
             ("app,func,end_timestamp,duration\na,f,1.0,x\n", "float"),
             ("app,func,end_timestamp,duration\na,f,1.0\n", "fields"),
             ("app,func,end_timestamp,duration\na,f,1.0,2.0\n", "call 1 comes before"),
             ("app,func,end_timestamp,duration\na,f,NaN,2.0\n", "call 1 comes before"),
-            ("app,func,end_timestamp,duration\na,g,3.0,2.0\n", "of g, which is not known"),
+            ("app,func,end_timestamp,duration\na,g,3.0,2.0\n", "of unknown function g"),
             ("func,duration\nf,1\n", "end_timestamp"),
         ] {
-            let told = read(text).unwrap_err();
-            assert!(told.contains(words), "{told}");
+            let message = read(text).unwrap_err();
+            assert!(message.contains(words), "{message}");
         }
     }
 
@@ -135,7 +135,7 @@ mod tests {
     fn traces_of_the_benchmark_name_its_functions() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../bench/traces");
         let files = files(&directory).unwrap();
-        assert!(files.len() >= 6, "fewer have no interval");
+        assert!(files.len() >= 6, "an interval needs six traces");
         for file in files {
             let trace = Trace::read(&file, &super::super::functions::names()).unwrap();
             assert!(trace.arrivals.len() > 100, "{file:?}");

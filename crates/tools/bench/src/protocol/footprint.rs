@@ -1,5 +1,5 @@
-//! The language of `bench/programs/footprint.c`, and the same arithmetic once more: answers are
-//! compared with what this file computes.
+//! The protocol of `bench/programs/footprint.c`, and its arithmetic again: answers are compared with the
+//! sums computed here.
 
 use super::{Answerer, Protocol};
 use crate::stats::mix;
@@ -7,7 +7,7 @@ use crate::stats::mix;
 const PAGES_PER_MB: u64 = 256;
 const PAGE_WORDS: u64 = 512;
 
-/// How the pages that a request touches lie.
+/// The pattern of pages that a request touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touches {
     /// Reads in runs of 64 pages, writes in runs of 16.
@@ -17,8 +17,8 @@ pub enum Touches {
 }
 
 impl Touches {
-    /// The word of the command line.
-    pub fn word(self) -> &'static str {
+    /// The argument of the program.
+    pub fn argument(self) -> &'static str {
         match self {
             Touches::Clustered => "clustered",
             Touches::Scattered => "scattered",
@@ -33,12 +33,12 @@ impl Touches {
     }
 }
 
-/// A process of so many megabytes.
+/// A process with this many megabytes of data.
 #[derive(Clone, Copy, Debug)]
 pub struct Footprint {
     /// Its size.
     pub megabytes: u64,
-    /// What its requests touch.
+    /// The pages that its requests touch.
     pub touches: Touches,
 }
 
@@ -77,11 +77,11 @@ impl Protocol for Footprint {
     fn check(&self, number: u64, answer: &[u8]) -> Result<i32, String> {
         let word = |at: usize| answer.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
         let (Some(sum), Some(pid)) = (word(0), word(8)) else {
-            return Err(format!("{} bytes are no answer", answer.len()));
+            return Err(format!("truncated answer of {} bytes", answer.len()));
         };
         let (sum, wanted) = (u64::from_le_bytes(sum), self.checksum(number));
         if sum != wanted {
-            return Err(format!("request {number} was answered {sum:x} instead of {wanted:x}"));
+            return Err(format!("request {number}: got {sum:x}, expected {wanted:x}"));
         }
         Ok(u64::from_le_bytes(pid) as i32)
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_sum_and_a_torn_answer_are_seen() {
+    fn wrong_sums_and_truncated_answers_are_errors() {
         let subject = Footprint { megabytes: 1, touches: Touches::Scattered };
         let mut answer = [subject.checksum(7).to_le_bytes(), 42u64.to_le_bytes()].concat();
         assert_eq!(subject.check(7, &answer), Ok(42));

@@ -1,16 +1,15 @@
-//! The language of the Python function runtime, spoken to the sample functions.
+//! The protocol of the Python function runtime, for the sample functions.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Answerer, Protocol};
 
-/// So many requests in a row have the same input: at least as many as all cases of a round need.
+/// Consecutive requests with the same input: at least as many as the cases of a round make.
 pub const SAME_INPUT: u64 = 64;
 const TOLERANCE: f64 = 1e-5;
 
-/// A process that runs one of `functions/`. What a process started afresh has answered, every other
-/// must answer, too.
+/// A process that runs one of `functions/`. Its answers must equal those of a fresh process.
 #[derive(Debug)]
 pub struct Function {
     examples: Vec<Example>,
@@ -19,19 +18,19 @@ pub struct Function {
 /// One call of a function.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Example {
-    /// What it is called with.
+    /// The input.
     pub args: Value,
-    /// What is the same in all answers: some tell how long they took.
+    /// The part of the answer that is the same in all processes. Some answers contain times.
     pub answer: Value,
 }
 
 impl Function {
-    /// One that is asked these, of which there is at least one, over and over.
+    /// A function with these calls, at least one, which are repeated.
     pub fn new(examples: Vec<Example>) -> Function {
         Function { examples }
     }
 
-    /// The bytes of an operation that is no call of the function.
+    /// The bytes of an operation of the runtime.
     pub fn operation(name: &str) -> Vec<u8> {
         line(&json!({"id": name, "op": name}))
     }
@@ -56,14 +55,14 @@ impl Protocol for Function {
 
     fn check(&self, number: u64, answer: &[u8]) -> Result<i32, String> {
         let answer: Value =
-            serde_json::from_slice(answer).map_err(|error| format!("no JSON: {error}"))?;
+            serde_json::from_slice(answer).map_err(|error| format!("invalid JSON: {error}"))?;
         if answer["ok"] != true || answer["id"] != number {
-            return Err(format!("request {number} was answered {answer}"));
+            return Err(format!("request {number}: got {answer}"));
         }
         let example = self.example(number);
         if !example.is_answered_by(&answer["result"]) {
             return Err(format!(
-                "request {number} was answered {}, but {} by a fresh process",
+                "request {number}: got {}, a fresh process answers {}",
                 answer["result"], example.answer
             ));
         }
@@ -76,14 +75,13 @@ impl Protocol for Function {
 }
 
 impl Example {
-    /// Whether this is the answer, numbers within what arithmetic in another order comes to.
+    /// Whether `found` is the expected answer. Numbers may differ by rounding.
     pub fn is_answered_by(&self, found: &Value) -> bool {
         agrees(&self.answer, found)
     }
 }
 
-/// Whether an answer holds all that is wanted, numbers within what arithmetic in another order
-/// comes to.
+/// Whether an answer contains everything that is expected. Numbers may differ by rounding.
 fn agrees(wanted: &Value, found: &Value) -> bool {
     match (wanted, found) {
         (Value::Object(wanted), Value::Object(found)) => wanted
@@ -118,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_held_against_those_of_a_fresh_process() {
+    fn answers_must_equal_those_of_a_fresh_process() {
         let function = function();
         let other = SAME_INPUT;
         assert_eq!(function.check(3, &answer(3, [0.5, 0.25])), Ok(9));

@@ -1,4 +1,4 @@
-//! What a subject is asked and how its answers are judged. One file per subject's language.
+//! The requests to a subject, and the checks of its answers. One file per protocol.
 
 mod footprint;
 mod function;
@@ -6,29 +6,29 @@ mod function;
 pub use footprint::{Footprint, Touches};
 pub use function::{Example, Function, SAME_INPUT};
 
-/// Which process is to answer.
+/// The process that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answerer {
-    /// The one that accepts the connection.
+    /// The process that accepts the connection.
     Itself,
     /// A child that it forks for this connection.
     ForkedChild,
 }
 
-/// The language of a subject. Requests are numbered; equal numbers get equal answers from every
-/// right process, and different numbers can be told from each other.
+/// The protocol of a subject. Requests are numbered. Equal numbers have equal correct answers, and
+/// different numbers have different ones.
 pub trait Protocol: Send + Sync {
     /// The bytes of request `number`.
     fn request(&self, number: u64, answerer: Answerer) -> Vec<u8>;
 
-    /// Whether these bytes are an answer and not just its beginning.
+    /// Whether these bytes are a complete answer.
     fn is_complete(&self, answer: &[u8]) -> bool;
 
-    /// Checks the answer to request `number`; the pid of the process that gave it, as that
-    /// process sees itself.
+    /// Checks the answer to request `number`. Returns the pid of the process that answered, as in its
+    /// own PID namespace.
     fn check(&self, number: u64, answer: &[u8]) -> Result<i32, String>;
 
-    /// So many requests in a row, from a multiple of this number on, take the same work.
+    /// Number of consecutive requests, from a multiple of it on, that have the same input.
     fn same_input(&self) -> u64 {
         1
     }

@@ -10,7 +10,7 @@ use crate::error::{BenchError, io};
 use crate::protocol::{Example, Function};
 use crate::{Options, progress};
 
-/// In megabytes, for room in memory; the exact size is measured.
+/// Footprints in megabytes, rough values for planning memory. The exact size is measured.
 const FOOTPRINTS: [(&str, u64); 13] = [
     ("hello", 12),
     ("float", 12),
@@ -26,7 +26,7 @@ const FOOTPRINTS: [(&str, u64); 13] = [
     ("heat", 60),
     ("embed", 350),
 ];
-/// Those of CXLfork's Table 1, one that writes all of its data, and one more model.
+/// The functions of CXLfork's Table 1, one that writes all of its data, and one more model.
 const OF_THE_PAPERS: [&str; 12] = [
     "float",
     "linpack",
@@ -41,7 +41,7 @@ const OF_THE_PAPERS: [&str; 12] = [
     "heat",
     "embed",
 ];
-/// What tells libraries and functions in how many threads to compute.
+/// Environment variables for the number of threads, of libraries and functions.
 const THREADS: [&str; 4] = [
     "OPENBLAS_NUM_THREADS",
     "FARFORK_CNN_THREADS",
@@ -50,8 +50,8 @@ const THREADS: [&str; 4] = [
 ];
 
 impl Subject {
-    /// One of the functions below `root`, computing in so many threads, that is asked `examples`
-    /// different things. A fresh process is started to learn what it has to answer.
+    /// A function below `root` that uses `threads`, with `examples` different inputs. A fresh process is
+    /// started to get the expected answers.
     pub fn function(
         root: &Path,
         name: &str,
@@ -84,9 +84,8 @@ impl Subject {
         })
     }
 
-    /// Those of the functions that figures of papers are of which are to be measured, each asked
-    /// `examples` different things and computing in one thread, since forks have one. The benchmark may
-    /// have `others`, too.
+    /// The selected functions of the papers, with `examples` inputs each. They use one thread, because a
+    /// fork has only one. `others` are further subjects of the benchmark, which may be selected, too.
     pub fn functions(
         root: &Path,
         options: &Options,
@@ -97,29 +96,28 @@ impl Subject {
         let wanted = OF_THE_PAPERS.iter().filter(|name| options.wants(name));
         wanted
             .map(|name| {
-                progress(&format!("asking a fresh process of {name}"));
+                progress(&format!("getting answers of a fresh process of {name}"));
                 Subject::function(root, name, 1, examples)
             })
             .collect()
     }
 
-    /// The sample function `embed`, computing in so many threads.
+    /// The sample function `embed`, which uses `threads`.
     pub fn embed(root: &Path, threads: usize) -> Result<Subject, BenchError> {
         let subject = Subject::function(root, "embed", threads, EMBED_TEXTS)?;
         Ok(Subject { name: format!("embed-{threads}t"), ..subject })
     }
 }
 
-/// Different requests of `embed`.
+/// Different inputs of `embed`.
 const EMBED_TEXTS: u64 = 64;
 
-/// What tells a process in how many threads to compute.
+/// Environment of a process that computes in `threads`.
 pub fn computing_in(threads: usize) -> Vec<(&'static str, String)> {
     THREADS.map(|variable| (variable, threads.to_string())).into()
 }
 
-/// The first calls of a function below `root`, answered by a fresh process that computes in so many
-/// threads.
+/// The first calls of a function below `root`, answered by a fresh process that uses `threads`.
 pub fn examples(
     root: &Path,
     name: &str,
@@ -138,9 +136,9 @@ pub fn examples(
     let text = String::from_utf8_lossy(&output.stdout);
     let examples: Result<Vec<Example>, _> = text.lines().map(serde_json::from_str).collect();
     let wrong = |reason: String| BenchError::Answer { case: format!("{name}/fresh"), reason };
-    let examples = examples.map_err(|error| wrong(format!("no JSON: {error}")))?;
+    let examples = examples.map_err(|error| wrong(format!("invalid JSON: {error}")))?;
     if output.status.success() && examples.len() as u64 == count {
         return Ok(examples);
     }
-    Err(wrong(format!("it has answered {} of {count} calls", examples.len())))
+    Err(wrong(format!("it answered {} of {count} calls", examples.len())))
 }

@@ -1,4 +1,4 @@
-//! The processes that are measured: how each is started, spoken to and checkpointed.
+//! The measured processes: how each is started, called and checkpointed.
 
 mod function;
 mod program;
@@ -18,22 +18,22 @@ use crate::protocol::{Answerer, Protocol};
 pub use function::{computing_in, examples};
 pub use program::{compile, compile_footprint};
 
-/// Number under which every subject finds its listening socket.
+/// Descriptor of every subject's listening socket.
 pub const LISTEN_FD: i32 = 3;
-/// Calls before a subject counts as warm, the same for all.
+/// Calls after which a subject counts as warm.
 pub const WARM_CALLS: u64 = 16;
 
 /// A kind of process.
 pub struct Subject {
-    /// Its name in reports.
+    /// Name in reports.
     pub name: String,
-    /// Its footprint in megabytes, about.
+    /// Approximate footprint in megabytes.
     pub megabytes: u64,
-    /// Its language.
+    /// Its protocol.
     pub protocol: Box<dyn Protocol>,
     /// How a local fork of it is made.
     pub forking: Forking,
-    /// The operation that makes it ready for a checkpoint, if it wants to know.
+    /// The operation that prepares it for a checkpoint, if it has one.
     prepare: Option<Vec<u8>>,
     arguments: Vec<String>,
     environment: Vec<(&'static str, String)>,
@@ -41,28 +41,28 @@ pub struct Subject {
 
 /// How a local fork of a subject is made.
 pub enum Forking {
-    /// The warm process forks a child when a request says so.
+    /// The warm process forks a child when a request demands it.
     OnRequest,
     /// A second warm process, started by these arguments, forks a child for each connection.
     Server(Vec<String>),
-    /// It cannot be forked, for this reason.
+    /// It cannot be forked. The reason is for reports.
     Impossible(&'static str),
 }
 
-/// A running process of a subject.
+/// A running process of a subject. Dropped, it is killed.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// Where it listens.
+    /// Path of its socket.
     pub socket: PathBuf,
 }
 
-/// The warm process of a subject, and what came of it.
+/// The warm process of a subject, and its image.
 #[derive(Debug)]
 pub struct Warm {
-    /// The process itself, which goes on living.
+    /// The parent. It goes on running.
     pub parent: Server,
-    /// Its second self that forks, where that is another process.
+    /// The second process that forks, for [`Forking::Server`].
     pub forker: Option<Server>,
     /// Its image.
     pub cid: Cid,
@@ -74,7 +74,7 @@ impl Subject {
         self.run(&self.arguments, listener, socket)
     }
 
-    /// The same by another command, which executes what follows its words.
+    /// The same by a command that executes its last arguments.
     pub fn start_by(
         &self,
         command: &[String],
@@ -91,14 +91,14 @@ impl Subject {
         let mapping = FdMapping { parent_fd: fd, child_fd: LISTEN_FD };
         command.fd_mappings(vec![mapping]).map_err(|_| BenchError::Lacking {
             doing: format!("start {}", words[0]),
-            reason: "its listening socket cannot be given to it".to_owned(),
+            reason: "its listening socket cannot be passed".to_owned(),
             remedy: "raise the limit of open files",
         })?;
         let child = command.spawn().map_err(io("start", &words[0]))?;
         Ok(Server { child, socket: socket.to_owned() })
     }
 
-    /// Starts the warm process and its forking twin.
+    /// Starts the warm process, and the second one for [`Forking::Server`].
     pub fn warm(&self, directory: &Path) -> Result<(Server, Option<Server>), BenchError> {
         let parent = self.start_warm(&self.arguments, &directory.join("warm.sock"))?;
         let forker = match &self.forking {
@@ -119,12 +119,12 @@ impl Subject {
         Ok(server)
     }
 
-    /// Has the warm process wait in `accept` with no connection, as an image wants it.
+    /// Prepares the warm process for a checkpoint. It then waits in `accept` without connections.
     pub fn settle(&self, server: &Server) -> Result<(), BenchError> {
         self.settle_at(server.pid(), &server.socket)
     }
 
-    /// The same of any process, which listens at `socket`.
+    /// The same for any process that listens at `socket`.
     pub fn settle_at(&self, pid: i32, socket: &Path) -> Result<(), BenchError> {
         if let Some(prepare) = &self.prepare {
             let mut connection = Connection::open(socket).map_err(io("connect to", socket))?;
@@ -138,7 +138,7 @@ impl Subject {
         Ok(())
     }
 
-    /// One request and its answer, checked; the pid that answered, as it sees itself.
+    /// Sends a request and checks the answer. Returns the pid that answered, as in its PID namespace.
     pub fn call(
         &self,
         connection: &mut Connection,
@@ -164,7 +164,7 @@ impl Subject {
         result.map_err(|reason| self.wrong(case, &reason))
     }
 
-    /// An error of this subject.
+    /// The error for a wrong answer of this subject.
     pub fn wrong(&self, case: &str, reason: &dyn std::fmt::Display) -> BenchError {
         BenchError::Answer { case: self.case(case), reason: reason.to_string() }
     }
@@ -175,7 +175,7 @@ impl Subject {
     }
 }
 
-/// A subject notices after a moment that its client has gone.
+/// Waits until a subject has closed its connection, which takes a moment.
 fn await_no_connection(pid: i32) {
     let begun = Instant::now();
     let sockets = || -> usize {
@@ -189,7 +189,7 @@ fn await_no_connection(pid: i32) {
 }
 
 impl Server {
-    /// Its pid.
+    /// Pid of the process.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
@@ -203,7 +203,7 @@ impl Drop for Server {
     }
 }
 
-/// The directory at or above the current one that holds the sample function, set up.
+/// The source directory of farfork, set up: the current directory or one above it.
 pub fn source_root() -> Option<PathBuf> {
     let here = std::env::current_dir().ok()?;
     let is_root = |path: &&Path| {
@@ -214,16 +214,16 @@ pub fn source_root() -> Option<PathBuf> {
     here.ancestors().find(is_root).map(Path::to_owned)
 }
 
-/// The same, where nothing can be measured without.
+/// The same for benchmarks that cannot run without it.
 pub fn needed_root() -> Result<PathBuf, BenchError> {
     source_root().ok_or_else(|| BenchError::Lacking {
         doing: "measure the sample functions".to_owned(),
-        reason: "they are not below this directory, or not set up".to_owned(),
-        remedy: "run this in farfork's source directory, after setup/all.sh",
+        reason: "this is not farfork's source directory, or it is not set up".to_owned(),
+        remedy: "run setup/all.sh in the source directory, and the benchmark there",
     })
 }
 
-/// Room for an image of each, two more of the largest, and for what is rounded up.
+/// Space for an image of each subject, two more of the largest, and rounding.
 pub fn pool_bytes(subjects: &[Subject]) -> u64 {
     let sum: u64 = subjects.iter().map(|subject| subject.megabytes + 64).sum();
     let largest = subjects.iter().map(|subject| subject.megabytes).max().unwrap_or(0);

@@ -12,11 +12,11 @@ const FOOTPRINT_SOURCE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../bench/programs/footprint.c"));
 
 impl Subject {
-    /// A C program of this size.
+    /// A C program with this many megabytes.
     pub fn footprint(program: &Path, megabytes: u64, touches: Touches) -> Subject {
         let suffix = if touches == Touches::Scattered { "-scattered" } else { "" };
         let program = program.display().to_string();
-        let words = [LISTEN_FD.to_string(), megabytes.to_string(), touches.word().to_owned()];
+        let words = [LISTEN_FD.to_string(), megabytes.to_string(), touches.argument().to_owned()];
         Subject {
             name: format!("c-{megabytes}M{suffix}"),
             megabytes,

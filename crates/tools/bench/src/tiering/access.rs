@@ -1,14 +1,14 @@
-//! Figure 1: what calls do to the memory that a process has when it is warm.
+//! Figure 1: the pages of a warm process that calls read and write.
 //!
 //! ```text
-//!  fresh process, one call ─► image ─► watched clone: the parent, more calls ─► image of it
-//!    ─► one watched child, all calls          what any of them touches
-//!    ─► a watched child for each call         what one of them touches
+//!  fresh process, one call ─► image ─► profiling clone: the parent, more calls ─► image of it
+//!    ─► one profiling child, all calls         pages that any call touches
+//!    ─► a profiling child for each call        pages that one call touches
 //! ```
-//! The parent is a watched clone because only of processes that start as such is it known, page by
-//! page, what they read and write.
+//! The parent is a profiling clone, because reads and writes of each page are known only for these.
 
 use std::fs::File;
+use std::ops::Range;
 
 use farfork_checkpoint::{Target, Terms, checkpoint};
 use farfork_image::format::Image;
@@ -20,7 +20,7 @@ use farfork_types::{Cid, PAGE_BYTES, Tiering};
 
 use super::pages::{Layout, common, windows};
 use crate::cases::Bench;
-use crate::cases::clone::{Asked, Way};
+use crate::cases::clone::{CloneOptions, PendingClone};
 use crate::clones;
 use crate::error::{BenchError, io};
 use crate::exchange::Connection;
@@ -43,21 +43,21 @@ mod metric {
 
 const START: &str = "access";
 
-/// The image of the parent, and what the parent did before.
+/// The image of the parent, and what the parent touched before.
 struct Parent {
     cid: Cid,
-    /// What it has had present of the memory that its clones map from the pool.
+    /// The pages that it had present, of those that its clones map from the pool.
     footprint: PageSet,
     written: PageSet,
 }
 
-/// Looks at `calls` different calls of a function.
+/// Measures the pages that `calls` different calls of a function touch.
 pub fn measure(subject: &Subject, bench: &mut Bench<'_>, calls: u64) -> Result<(), BenchError> {
     let testbed = bench.testbed;
     let first = young(subject, testbed)?;
     let parent = grown(subject, testbed, &first)?;
     let numbers: Vec<u64> = (0..calls).map(|call| call * subject.protocol.same_input()).collect();
-    let (observed, anonymous) = observe(subject, testbed, parent.cid, &numbers)?;
+    let Accesses { observed, anonymous } = observe(subject, testbed, parent.cid, &numbers)?;
     let case = subject.case("access-of-all-calls");
     parent.record(bench, &case, &observed);
     let own = common(&observed.written, &parent.footprint) * PAGE_BYTES;
@@ -73,8 +73,8 @@ pub fn measure(subject: &Subject, bench: &mut Bench<'_>, calls: u64) -> Result<(
     }
     let case = subject.case("access-of-one-call");
     for number in numbers {
-        let (observed, _) = observe(subject, testbed, parent.cid, &[number])?;
-        parent.record(bench, &case, &observed);
+        let accesses = observe(subject, testbed, parent.cid, &[number])?;
+        parent.record(bench, &case, &accesses.observed);
     }
     testbed.pool().remove(parent.cid)?;
     Ok(())
@@ -96,14 +96,14 @@ impl Parent {
     }
 }
 
-/// A process that has been called once.
+/// A process after one call.
 struct Young {
     cid: Cid,
-    /// The addresses of pages that it has had present, from and to.
-    present: Vec<(u64, u64)>,
+    /// The addresses of its present pages.
+    present: Vec<Range<u64>>,
 }
 
-/// Makes it.
+/// Starts and checkpoints such a process.
 fn young(subject: &Subject, testbed: &Testbed) -> Result<Young, BenchError> {
     let socket = testbed.socket("young.sock");
     let (listener, mut connection) =
@@ -112,32 +112,33 @@ fn young(subject: &Subject, testbed: &Testbed) -> Result<Young, BenchError> {
     subject.call(&mut connection, 0, START, Answerer::Itself)?;
     drop(connection);
     subject.settle(&server)?;
-    // Before the checkpoint, which has pages read that the process has not touched.
+    // Before the checkpoint, which makes untouched pages present by reading them.
     let present = present(server.pid())?;
     let target = Target::Process(server.pid());
     let cid = checkpoint(testbed.pool(), target, Terms::default(), &mut |_, _| {})?.cid;
     Ok(Young { cid, present })
 }
 
-/// The pages that a process has present, from and to.
-fn present(pid: i32) -> Result<Vec<(u64, u64)>, BenchError> {
+/// The addresses of a process's present pages.
+fn present(pid: i32) -> Result<Vec<Range<u64>>, BenchError> {
     let path = format!("/proc/{pid}/pagemap");
     let looking = || io("look at the pages of", &path);
     let pagemap = File::open(&path).map_err(looking())?;
     let runs = pages_with_content(&pagemap, 0, USER_END).map_err(looking())?;
-    Ok(runs.into_iter().map(|run| (run.start, run.end)).collect())
+    Ok(runs.into_iter().map(|run| run.start..run.end).collect())
 }
 
-/// No page of a process lies beyond.
+/// End of the user addresses.
 const USER_END: u64 = 0x7fff_ffff_f000;
 
-/// An image of a watched clone of the image `young`, which is removed, after more calls.
+/// An image of a profiling clone of `young` after more calls. The image `young` is removed.
 fn grown(subject: &Subject, testbed: &Testbed, young: &Young) -> Result<Parent, BenchError> {
-    let way = Way { is_profiled: true, ..Way::new(young.cid, Tiering::Mow) };
+    let way = CloneOptions { is_profiled: true, ..CloneOptions::new(young.cid, Tiering::Mow) };
     let before = Image::read(testbed.pool(), young.cid)?.model;
     let number = |call: u64| call * subject.protocol.same_input();
     let name = "parent.sock";
-    let Asked { mut connection, clone } = way.ask(subject, testbed, number(1), name)?;
+    let PendingClone { mut connection, clone } =
+        way.start_with_request(subject, testbed, number(1), name)?;
     finish(subject, &mut connection, number(1))?;
     for call in 2..WARM_CALLS {
         subject.call(&mut connection, number(call), START, Answerer::Itself)?;
@@ -149,8 +150,8 @@ fn grown(subject: &Subject, testbed: &Testbed, young: &Young) -> Result<Parent, 
     let made = checkpoint(testbed.pool(), Target::Process(pid), Terms::default(), &mut |_, _| {})?;
     clones::end(clone, testbed)?;
     let after = Image::read(testbed.pool(), made.cid)?.model;
-    let layout = Layout::of(&after);
-    let moved = |pages| Layout::of(&before).moved(pages, &layout);
+    let layout = Layout::from_model(&after);
+    let moved = |pages| Layout::from_model(&before).moved(pages, &layout);
     let written = moved(&observed.written);
     let mut footprint = layout.pages(&young.present);
     footprint.merge(&written);
@@ -159,17 +160,24 @@ fn grown(subject: &Subject, testbed: &Testbed, young: &Young) -> Result<Parent, 
     Ok(Parent { cid: made.cid, footprint, written })
 }
 
-/// What a watched clone does to its pages in these calls, and its anonymous memory after them, in
-/// bytes.
+/// The accesses of a profiling clone.
+struct Accesses {
+    observed: Observed,
+    /// Anonymous memory after the calls, in bytes.
+    anonymous: u64,
+}
+
+/// Makes calls to a profiling clone, and returns its accesses.
 fn observe(
     subject: &Subject,
     testbed: &Testbed,
     cid: Cid,
     numbers: &[u64],
-) -> Result<(Observed, u64), BenchError> {
-    let way = Way { is_profiled: true, ..Way::new(cid, Tiering::Mow) };
+) -> Result<Accesses, BenchError> {
+    let way = CloneOptions { is_profiled: true, ..CloneOptions::new(cid, Tiering::Mow) };
     let model = Image::read(testbed.pool(), cid)?.model;
-    let Asked { mut connection, clone } = way.ask(subject, testbed, numbers[0], "child.sock")?;
+    let PendingClone { mut connection, clone } =
+        way.start_with_request(subject, testbed, numbers[0], "child.sock")?;
     finish(subject, &mut connection, numbers[0])?;
     for number in &numbers[1..] {
         subject.call(&mut connection, *number, START, Answerer::Itself)?;
@@ -178,10 +186,10 @@ fn observe(
     let anonymous = usage::of(clone.running.pid).anonymous;
     drop(connection);
     clones::end(clone, testbed)?;
-    Ok((observed, anonymous))
+    Ok(Accesses { observed, anonymous })
 }
 
-/// Waits for the answer to a request that is on its way.
+/// Waits for the answer to a request that was sent.
 fn finish(subject: &Subject, connection: &mut Connection, number: u64) -> Result<(), BenchError> {
     let received = connection.receive(&*subject.protocol);
     received.map_err(|error| subject.wrong(START, &error))?;

@@ -1,9 +1,9 @@
-//! Figure 6: making a container, and a cold start in it.
+//! Figure 6: creation of a container, and a cold start in it.
 
 use farfork_node::client::Client;
 
 use super::starts;
-use crate::cases::{Bench, Calls, Lane, pause};
+use crate::cases::{Bench, Calls, Lane, Started, pause};
 use crate::error::{BenchError, io};
 use crate::exchange::{Connection, now_ns, us_since};
 use crate::protocol::Answerer;
@@ -11,35 +11,35 @@ use crate::usage;
 
 const START: &str = "container";
 
-/// Makes one as ghosts are made, and starts the function in its namespaces as one would without
-/// farfork.
+/// Creates a container as for a ghost, and starts the function in its namespaces by exec.
 pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     pause();
     lane.next_round();
     let (numbers, subject) = (lane.numbers(), &lane.subject);
     let case = subject.case(START);
-    let asked = now_ns();
+    let begun_ns = now_ns();
     let ghost = starts::ghost(bench.testbed, None)?;
-    bench.samples.add(&case, "container creation", "us", us_since(asked));
+    bench.samples.add(&case, "container creation", "us", us_since(begun_ns));
     for (phase, us) in &ghost.phases_us {
         bench.samples.add(&case, creation_metric(phase), "us", *us);
     }
     let socket = bench.testbed.socket("container.sock");
-    let started = now_ns();
+    let requested_ns = now_ns();
     let (listener, mut connection) =
         Connection::with_listener(&socket).map_err(io("listen at", &socket))?;
     connection
         .send(&*subject.protocol, numbers.first, Answerer::Itself)
         .map_err(|error| subject.wrong(START, &error))?;
     let server = subject.start_by(&entering(ghost.init_pid), listener, &socket)?;
-    let of_itself = |_| {
+    let pid_of = |_| {
         let child = usage::child_of(server.pid());
         child.ok_or_else(|| subject.wrong(START, &"it is not a child of nsenter"))
     };
-    let calls = Calls::make((subject, START), &mut connection, numbers, started, of_itself)?;
+    let started = Started { subject, start: START, numbers, requested_ns };
+    let calls = Calls::measure(started, &mut connection, pid_of)?;
     calls.record(bench.samples, &case, Some(calls.local_bytes()));
     drop(connection);
-    // The function ends with its namespaces.
+    // The function is killed with its PID namespace.
     Ok(Client::connect(&bench.testbed.node)?.stop_ghosts(Some(ghost.id))?)
 }
 

@@ -41,9 +41,9 @@ fn of_herd(name: &str, samples: &Samples) -> Vec<Goal> {
     let mut goals = vec![each(herd::WHOLE, "from scratch")];
     let in_ghosts = herd::GHOSTS.map(|(case, _)| case).into_iter().chain([herd::WHOLE_IN_GHOSTS]);
     // Not every subject has a whole herd in ghosts.
-    let is_there =
+    let is_measured =
         |case: &&str| !samples.values(&format!("{name}/{case}"), herd::metric::EACH).is_empty();
-    goals.extend(in_ghosts.filter(is_there).map(|case| each(case, "in existing namespaces")));
+    goals.extend(in_ghosts.filter(is_measured).map(|case| each(case, "in existing namespaces")));
     goals.push(of(herd::WHOLE, bytes, HERD_BYTES, herd::metric::LOCAL));
     goals
 }
@@ -78,13 +78,13 @@ fn above_wake_up(function: &Function, samples: &Samples) -> Option<Goal> {
                                wake-up, us",
     );
     let ghost = values(function, samples, start::ATTACHED, metric::RESTORE);
-    // A clone that waits is woken to take its descriptors, and then, sooner than in 10 ms, to start.
+    // A waiting clone is woken twice: for its descriptors, and less than 10 ms later for its start.
     let bare = values(function, samples, start::WAKE_UP_AGAIN, ghosts::WAKE_UP);
     let above: Vec<f64> = ghost.iter().zip(bare).map(|(ghost, bare)| ghost - bare).collect();
     Some(Goal::median(goal, GHOST_ABOVE_WAKE_UP_US, &above))
 }
 
-/// A goal only where the wake-up itself leaves room for it.
+/// A goal only if it exceeds the bare wake-up by enough.
 fn ghost_start(function: &Function, samples: &Samples) -> Option<Goal> {
     let bare = median(values(function, samples, start::WAKE_UP_AGAIN, ghosts::WAKE_UP));
     let goal = name(function, "pre-attached ghost, message to first instruction, us");

@@ -1,9 +1,9 @@
-//! Ten thousand clones of the smallest function, and of the smallest program: how many a second come to
-//! a right answer, what each costs before its first call, and whether they stand in each other's way.
+//! Ten thousand clones of the smallest function, and of the smallest program: how many answer per second,
+//! what each costs before its first call, and whether threads and pools slow each other down.
 //!
-//! Clones are started from scratch, in the network, IPC, UTS namespaces and the cgroup that there are, and
-//! in ghosts, where all namespaces are there. Those from scratch live until the herd is complete, or until
-//! the machine has no room for more: then all of them end, outside the clock, and the herd goes on.
+//! Clones are started from scratch, in the agent's network, IPC and UTS namespaces and cgroup, and in
+//! ghosts, which have all namespaces already. Clones from scratch stay until the herd is complete or the
+//! machine is full. Then all of them are killed, outside of the clock, and the herd continues.
 
 mod ghosts;
 mod memory;
@@ -18,7 +18,7 @@ use farfork_pool::Pool;
 use farfork_types::Tiering;
 use nix::sys::signal::Signal;
 
-use crate::cases::clone::{Asked, Way};
+use crate::cases::clone::{CloneOptions, PendingClone};
 use crate::cases::{Bench, Lane};
 use crate::error::BenchError;
 use crate::exchange::{now_ns, us_since};
@@ -29,18 +29,18 @@ use crate::usage;
 use crate::{Options, progress};
 pub use ghosts::CASES as GHOSTS;
 
-/// The function, and how many different things it is asked.
+/// The function, and its number of different inputs.
 const FUNCTION: &str = "hello";
 const EXAMPLES: u64 = 16;
-/// The program, beside which the function's own work shows.
+/// Size of the program, which is the baseline for the function's own work.
 const PROGRAM_MEGABYTES: u64 = 1;
-/// Names of both.
+/// The names of both.
 pub const SUBJECTS: [&str; 2] = [FUNCTION, "c-1M"];
-/// Between two herds, so that the kernel frees what the first has left.
+/// Pause between two herds, in which the kernel frees memory of the first.
 const GRACE: Duration = Duration::from_millis(200);
 const SECOND_POOL_BYTES: u64 = 256 << 20;
 
-/// Metrics that other files look for.
+/// Metrics that several files use.
 pub mod metric {
     pub const RATE: &str = "clones that answered";
     pub const EACH: &str = "time per clone that answered";
@@ -52,37 +52,39 @@ pub mod metric {
     pub const ALIVE: &str = "alive at once";
 }
 
-/// The case of the whole herd, from scratch.
+/// Case of the whole herd from scratch.
 pub const WHOLE: &str = "herd";
-/// That of the function's whole herd in containers that wait, without an image.
+/// Case of the function's whole herd in empty ghosts.
 pub const WHOLE_IN_GHOSTS: &str = "whole-herd-in-empty-ghosts";
 
-/// How many clones.
+/// Numbers of clones and repetitions.
 pub struct Scale {
     /// Comparisons of one thread and two.
     pub rounds: usize,
-    /// Clones that are asked for before the first answer is read, and those of a comparison.
+    /// Clones that are requested before the first answer is read, and clones of a comparison.
     pub batch: usize,
-    /// Ghosts that wait at once, and how often they are made.
+    /// Ghosts that wait at once.
     pub ghosts: usize,
+    /// How often these ghosts are created.
     pub rounds_of_ghosts: usize,
     /// Clones of the whole herd.
     pub whole: usize,
-    /// Clones of the function's whole herd in ghosts, and how many of these wait at once.
+    /// Clones of the function's whole herd in ghosts.
     pub whole_in_ghosts: usize,
+    /// Ghosts of it that wait at once.
     pub batch_in_ghosts: usize,
-    /// Clones that are looked at before their first call.
+    /// Clones whose memory is measured before their first call.
     pub watched: usize,
 }
 
-/// One herd under way.
+/// A herd that is being measured.
 struct Herd<'a> {
     subject: &'a Subject,
     testbed: &'a Testbed,
     next: u64,
 }
 
-/// Measures all herds. Names of what there were herds of.
+/// Measures all herds. Returns the names of the measured subjects.
 pub fn measure(
     root: &Path,
     bench: &mut Bench<'_>,
@@ -100,7 +102,7 @@ pub fn measure(
     for subject in subjects.into_iter().filter(|subject| options.wants(&subject.name)) {
         let name = subject.name.clone();
         progress(&format!("starting {name}, warming it, checkpointing it into two pools"));
-        let without = Err("it is not compared here".to_owned());
+        let without = Err("CRIU is not compared here".to_owned());
         match Lane::start(subject, bench.testbed, &without)? {
             Ok(lane) => {
                 herds(&lane, bench, scale)?;
@@ -113,7 +115,7 @@ pub fn measure(
 }
 
 fn herds(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchError> {
-    let here = Way { is_detached: true, ..Way::new(lane.warm.cid, Tiering::Mow) };
+    let here = CloneOptions { is_detached: true, ..CloneOptions::new(lane.warm.cid, Tiering::Mow) };
     let there = elsewhere(lane, bench.testbed)?;
     memory::before_first_call(&lane.subject, bench, &here, scale.watched)?;
     let herds = [
@@ -140,25 +142,26 @@ fn herds(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchE
     ghosts::measure(lane, bench, scale)?;
     let mut herd = Herd::new(&lane.subject, bench.testbed);
     whole::from_scratch(&mut herd, bench, scale, &[here.clone(), here])?;
-    // To make all these ghosts takes minutes.
+    // The creation of all these ghosts takes minutes.
     if lane.subject.name == FUNCTION { whole::in_ghosts(lane, bench, scale) } else { Ok(()) }
 }
 
-/// So many clones, about as many in each of these ways.
-fn evenly(ways: &[Way], count: usize) -> Vec<Vec<Way>> {
+/// `count` clones, divided evenly among these options.
+fn evenly(ways: &[CloneOptions], count: usize) -> Vec<Vec<CloneOptions>> {
     let more = |index| usize::from(index < count % ways.len());
-    let part = |(index, way): (usize, &Way)| vec![way.clone(); count / ways.len() + more(index)];
+    let part =
+        |(index, way): (usize, &CloneOptions)| vec![way.clone(); count / ways.len() + more(index)];
     ways.iter().enumerate().map(part).collect()
 }
 
 /// The same warm process, checkpointed into a pool of its own.
-fn elsewhere(lane: &Lane, testbed: &Testbed) -> Result<Way, BenchError> {
+fn elsewhere(lane: &Lane, testbed: &Testbed) -> Result<CloneOptions, BenchError> {
     let path = testbed.pool().path().with_file_name(format!("of-{}", lane.subject.name));
     let pool = Pool::create(&path, SECOND_POOL_BYTES)?;
     lane.subject.settle(&lane.warm.parent)?;
     let target = Target::Process(lane.warm.parent.pid());
     let cid = checkpoint(&pool, target, Terms::default(), &mut |_, _| {})?.cid;
-    Ok(Way { pool: Some(path), is_detached: true, ..Way::new(cid, Tiering::Mow) })
+    Ok(CloneOptions { pool: Some(path), is_detached: true, ..CloneOptions::new(cid, Tiering::Mow) })
 }
 
 impl<'a> Herd<'a> {
@@ -166,26 +169,30 @@ impl<'a> Herd<'a> {
         Herd { subject, testbed, next: 0 }
     }
 
-    /// Starts clones, each with a request of its own, and reads their answers; a thread for each of
-    /// `parts`. Microseconds until the last of them; answers are checked after that.
-    fn batch(&mut self, parts: &[Vec<Way>]) -> Result<(f64, Vec<Asked>), BenchError> {
+    /// Starts clones, each with a request of its own, and reads their answers, in one thread for each of
+    /// `parts`. Returns the microseconds until the last answer, and the clones. Answers are checked
+    /// outside of the clock.
+    fn batch(
+        &mut self,
+        parts: &[Vec<CloneOptions>],
+    ) -> Result<(f64, Vec<PendingClone>), BenchError> {
         let first = self.next;
         let this = &*self;
         let mut numbers = first..;
-        let parts: Vec<Vec<(&Way, u64)>> =
+        let parts: Vec<Vec<(&CloneOptions, u64)>> =
             parts.iter().map(|ways| ways.iter().zip(numbers.by_ref()).collect()).collect();
         let started = now_ns();
-        let asked: Result<Vec<Vec<Asked>>, BenchError> = std::thread::scope(|scope| {
+        let asked: Result<Vec<Vec<PendingClone>>, BenchError> = std::thread::scope(|scope| {
             let threads: Vec<_> =
                 parts.iter().map(|part| scope.spawn(move || this.part(part))).collect();
             threads
                 .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|_| this.lost()))
+                .map(|thread| thread.join().unwrap_or_else(|_| this.thread_failed()))
                 .collect()
         });
         let us = us_since(started);
-        let all: Vec<Asked> = asked?.into_iter().flatten().collect();
-        // A wrong answer fails the benchmark, so all that are counted answered rightly.
+        let all: Vec<PendingClone> = asked?.into_iter().flatten().collect();
+        // A wrong answer fails the benchmark, so all counted clones have answered correctly.
         for (asked, number) in all.iter().zip(first..) {
             self.subject.check(&asked.connection, number, WHOLE)?;
         }
@@ -193,11 +200,11 @@ impl<'a> Herd<'a> {
         Ok((us, all))
     }
 
-    /// What one thread starts.
-    fn part(&self, clones: &[(&Way, u64)]) -> Result<Vec<Asked>, BenchError> {
-        let ask = |(way, number): &(&Way, u64)| {
+    /// The part of one thread.
+    fn part(&self, clones: &[(&CloneOptions, u64)]) -> Result<Vec<PendingClone>, BenchError> {
+        let ask = |(way, number): &(&CloneOptions, u64)| {
             let socket = format!("herd-{number}.sock");
-            let asked = way.ask(self.subject, self.testbed, *number, &socket);
+            let asked = way.start_with_request(self.subject, self.testbed, *number, &socket);
             let _ = std::fs::remove_file(self.testbed.socket(&socket));
             asked
         };
@@ -209,22 +216,22 @@ impl<'a> Herd<'a> {
         Ok(all)
     }
 
-    fn lost(&self) -> Result<Vec<Asked>, BenchError> {
-        Err(self.subject.wrong(WHOLE, &"a thread that started clones has ended"))
+    fn thread_failed(&self) -> Result<Vec<PendingClone>, BenchError> {
+        Err(self.subject.wrong(WHOLE, &"a thread of the benchmark panicked"))
     }
 }
 
-fn end_asked(all: Vec<Asked>, testbed: &Testbed) -> Result<(), BenchError> {
+fn end_asked(all: Vec<PendingClone>, testbed: &Testbed) -> Result<(), BenchError> {
     end(all.into_iter().map(|asked| asked.clone).collect(), testbed)
 }
 
-/// Ends clones and waits until all of them have gone.
+/// Kills clones and waits until all of them have disappeared.
 fn end(all: Vec<StartedClone>, testbed: &Testbed) -> Result<(), BenchError> {
     let mut ending = Vec::new();
     for clone in all {
         let pid = clone.running.pid;
         drop(clone);
-        // One that has ended by itself is not known any more.
+        // A clone that has exited by itself is unknown to the agent.
         let _ = Client::connect(&testbed.node)?.kill(pid, Signal::SIGKILL as i32);
         ending.push(pid);
     }
@@ -238,9 +245,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clones_are_shared_out_and_none_is_left_out() {
-        let ways =
-            [1, 2, 3].map(|id| Way::new(farfork_types::Cid::from_bytes([id; 16]), Tiering::Mow));
+    fn clones_are_divided_evenly_and_completely() {
+        let ways = [1, 2, 3]
+            .map(|id| CloneOptions::new(farfork_types::Cid::from_bytes([id; 16]), Tiering::Mow));
         let of = |count| evenly(&ways, count).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!((of(9), of(11), of(2)), (vec![3, 3, 3], vec![4, 4, 3], vec![1, 1, 0]));
     }

@@ -1,7 +1,7 @@
 //! Where pages lie, and ghosts, on the papers' functions: `farfork bench tiering`.
 //!
 //! ```text
-//!  set up   every function: ask a fresh process ─► start, warm, checkpoint ─► learn of the image
+//!  set up   every function: answers of a fresh process ─► start, warm, checkpoint ─► profile the image
 //!  rounds   for each function: cold │ CRIU │ local fork │ clones: copied, on access, hybrid,
 //!            by default │ in an empty ghost │ in a pre-attached ghost │ warm │ a bare wake-up
 //!  rounds   for each function: container │ cold start in it
@@ -9,8 +9,8 @@
 //!  herds    of the smallest function and program: by one thread │ by two │ by two from two
 //!            pools │ in ghosts │ 10,000 clones from scratch │ 10,000 of the function in ghosts
 //! ```
-//! What holds for every case is in [`crate::cases`]. The calls of one round have the same input, and
-//! rounds have different ones; every function computes in one thread, since forks have one.
+//! The invariants of all cases are in [`crate::cases`]. The calls of one round have the same input, and
+//! different rounds have different inputs. Functions use one thread, because a fork has only one.
 
 mod access;
 mod container;
@@ -32,7 +32,7 @@ use crate::testbed::Testbed;
 use crate::{Options, progress};
 use sleeper::Sleeper;
 
-/// How much is measured.
+/// Numbers of repetitions.
 struct Scale {
     rounds: usize,
     /// Different calls of each function.
@@ -41,10 +41,10 @@ struct Scale {
     herd: herd::Scale,
 }
 
-/// One function under way.
+/// One function that is being measured.
 struct Function {
     lane: Lane,
-    /// What its ghosts' wake-up is held against.
+    /// The bare wake-up that its ghosts are compared with.
     sleeper: Sleeper,
 }
 

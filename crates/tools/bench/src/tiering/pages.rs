@@ -1,6 +1,7 @@
-//! The pages of one process, by the places where its image has them.
+//! The pages of one process, by their places in its image.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use farfork_image::layout::MappedSpan;
 use farfork_image::model::Model;
@@ -11,26 +12,27 @@ const PAGE_SIZE: usize = PAGE_BYTES as usize;
 /// Pages of a chunk of the pool, which holds one window of addresses.
 const WINDOW: u64 = CHUNK_BYTES / PAGE_BYTES;
 
-/// Where the first process of an image has its pages.
+/// Addresses and places of the pages of an image's first process.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// In the order of addresses.
+    /// Sorted by address.
     spans: Vec<MappedSpan>,
 }
 
 impl Layout {
-    /// That of an image.
-    pub fn of(model: &Model) -> Layout {
+    /// The layout of an image.
+    pub fn from_model(model: &Model) -> Layout {
         Layout { spans: model.root().memory.mapped_spans().collect() }
     }
 
     /// The pages at these addresses that clones map from the pool.
-    pub fn pages(&self, runs: &[(u64, u64)]) -> PageSet {
-        let addresses = runs.iter().flat_map(|(start, end)| (*start..*end).step_by(PAGE_SIZE));
+    pub fn pages(&self, runs: &[Range<u64>]) -> PageSet {
+        let addresses = runs.iter().cloned().flat_map(|run| run.step_by(PAGE_SIZE));
         addresses.filter_map(|address| self.place(address)).collect()
     }
 
-    /// The same pages of the same process where another of its images has them, as far as it does.
+    /// The places of the same pages in another image of the same process. Pages that it does not have
+    /// are left out.
     pub fn moved(&self, pages: &PageSet, other: &Layout) -> PageSet {
         let address = |span: &MappedSpan, page| span.address + page * PAGE_BYTES - span.place;
         let addresses = self.spans.iter().flat_map(|span| {
@@ -50,14 +52,14 @@ impl Layout {
     }
 }
 
-/// How many pages two sets have in common.
+/// Number of pages that two sets have in common.
 pub fn common(one: &PageSet, other: &PageSet) -> u64 {
     let mut common = one.clone();
     common.intersect(other);
     common.len()
 }
 
-/// The windows of 2 MiB, which one page table entry can map, that these pages lie in.
+/// The windows of these pages: 2 MiB, which one page table entry can map.
 pub fn windows(pages: &PageSet) -> BTreeSet<u64> {
     pages.runs(0..u64::MAX).flat_map(|run| run.start / WINDOW..=(run.end - 1) / WINDOW).collect()
 }
@@ -89,10 +91,10 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_told_by_address_where_the_pool_is_mapped() {
-        let layout = Layout::of(&model(0x10_0000));
+    fn addresses_are_mapped_to_pages_of_the_image() {
+        let layout = Layout::from_model(&model(0x10_0000));
         let first = 0x10_0000 / PAGE;
-        let found = layout.pages(&[(0, 0x2000), (0x4000, 0x6000), (0x20_1000, 0x30_0000)]);
+        let found = layout.pages(&[0..0x2000, 0x4000..0x6000, 0x20_1000..0x30_0000]);
         assert_eq!(found, PageSet::from_iter([first + 7, first + 10, first + 1]));
     }
 
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn pages_are_found_again_in_another_image() {
         let (one, other) = (model(0x10_0000), model(0x30_0000));
-        let (from, to) = (Layout::of(&one), Layout::of(&other));
+        let (from, to) = (Layout::from_model(&one), Layout::from_model(&other));
         let first = 0x10_0000 / PAGE;
         let pages = PageSet::from_iter([first, first + 8, first + 10, first + 99]);
         let elsewhere = 0x30_0000 / PAGE;

@@ -1,4 +1,4 @@
-//! The bare wake-up: what it takes at least until a process that slept on a socket runs again.
+//! The bare wake-up: the least time until a process that sleeps on a socket runs again.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -15,27 +15,27 @@ use crate::subject::compile;
 
 const SOURCE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../bench/programs/sleeper.c"));
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const ITS_FD: i32 = 3;
 
-/// A process that sleeps on a socket. Dropped, it ends.
+/// A process that sleeps on a socket. Dropped, it is killed.
 #[derive(Debug)]
 pub struct Sleeper {
     child: Child,
     socket: UnixDatagram,
 }
 
-/// Compiles it to `program`.
+/// Compiles its program.
 pub fn compile_to(program: &Path) -> Result<(), BenchError> {
     compile(SOURCE, program, &[])
 }
 
 impl Sleeper {
-    /// Starts one that has touched so many megabytes.
+    /// Starts a process that has touched `megabytes`.
     pub fn start(program: &Path, megabytes: u64) -> Result<Sleeper, BenchError> {
         let failed = |error| io("start", program)(error);
         let (socket, theirs) = UnixDatagram::pair().map_err(failed)?;
-        socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        socket.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
         let mut command = Command::new(program);
         command.args([ITS_FD.to_string(), megabytes.to_string()]).stdin(Stdio::null());
         command
@@ -47,10 +47,9 @@ impl Sleeper {
         Ok(sleeper)
     }
 
-    /// Microseconds from the message to its first instruction: after a time in which neither had
-    /// anything to do, and right after that.
+    /// Microseconds from the message to its first instruction: after idle time, and right after that.
     pub fn wake(&self) -> io::Result<[f64; 2]> {
-        self.wake_at_once()?; // it has slept for a whole round
+        self.wake_at_once()?; // uncounted: it has slept for a whole round
         std::thread::sleep(IDLE);
         Ok([self.wake_at_once()?, self.wake_at_once()?])
     }

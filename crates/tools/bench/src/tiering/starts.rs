@@ -1,11 +1,11 @@
-//! Figures 7 and 8: the same function, started in every way.
+//! Figures 7 and 8: the same function, with every kind of start.
 
 use farfork_node::client::Client;
 use farfork_types::Tiering;
 use farfork_types::wire::{GhostCall, GhostImage, GhostState};
 
 use super::Function;
-use crate::cases::clone::{Memory, Way, measure_as};
+use crate::cases::clone::{CloneOptions, Memory, measure_as};
 use crate::cases::warm::{self, IDLE};
 use crate::cases::{Bench, Lane, cold, criu, local, pause};
 use crate::error::BenchError;
@@ -13,9 +13,9 @@ use crate::exchange::now_ns;
 use crate::testbed::Testbed;
 use crate::usage;
 
-/// The names of cases that other files look for.
+/// Names of cases that several files use.
 pub mod start {
-    /// From scratch.
+    /// A clone from scratch.
     pub const CLONE: &str = "clone";
     pub const COPIED: &str = "clone-copy";
     pub const ON_ACCESS: &str = "clone-moa";
@@ -24,25 +24,25 @@ pub mod start {
     pub const EMPTY_COPIED: &str = "ghost-empty-copy";
     pub const ATTACHED: &str = "ghost-attached";
     pub const WAKE_UP: &str = "bare-wake-up";
-    /// Of a process that was woken just before, as a clone is that waits: to take its descriptors.
+    /// A process that was woken just before, as a waiting clone is, for its descriptors.
     pub const WAKE_UP_AGAIN: &str = "bare-wake-up-again";
 }
 
-/// Metrics that other files look for.
+/// Metrics that several files use.
 pub mod metric {
     pub const WAKE_UP: &str = "message to first instruction";
     pub const GHOST_LOCAL: &str = "local memory while it waits";
     pub const GHOST_KERNEL: &str = "kernel memory while it waits";
 }
 
-/// Starts a function once in every way.
+/// Measures every kind of start once.
 pub fn one_round(function: &mut Function, bench: &mut Bench<'_>) -> Result<(), BenchError> {
     let cid = function.lane.warm.cid;
     let from_scratch = [
-        (start::COPIED, Way::new(cid, Tiering::Copy)),
-        (start::ON_ACCESS, Way::new(cid, Tiering::Moa)),
-        (start::HYBRID, Way::new(cid, Tiering::Hybrid)),
-        (start::CLONE, Way::new(cid, Tiering::Mow)),
+        (start::COPIED, CloneOptions::new(cid, Tiering::Copy)),
+        (start::ON_ACCESS, CloneOptions::new(cid, Tiering::Moa)),
+        (start::HYBRID, CloneOptions::new(cid, Tiering::Hybrid)),
+        (start::CLONE, CloneOptions::new(cid, Tiering::Mow)),
     ];
     let lane = &mut function.lane;
     lane.next_round();
@@ -69,7 +69,7 @@ pub fn one_round(function: &mut Function, bench: &mut Bench<'_>) -> Result<(), B
     Ok(())
 }
 
-/// A clone in a container that was made before, and has waited as long as a warm process waits.
+/// A clone in a ghost that has waited as long as the warm process is idle.
 fn in_ghost(
     lane: &mut Lane,
     bench: &mut Bench<'_>,
@@ -87,11 +87,12 @@ fn in_ghost(
     }
     let faults_before = ghost.pid.map_or(0, |pid| usage::of(pid).faults);
     std::thread::sleep(IDLE);
-    let way = Way { ghost: Some(ghost.id), faults_before, ..Way::new(cid, tiering) };
+    let way =
+        CloneOptions { ghost: Some(ghost.id), faults_before, ..CloneOptions::new(cid, tiering) };
     measure_as(lane, bench, &way, name, Memory::Here)
 }
 
-/// The image of a lane, for a ghost to have.
+/// The image of a lane, for an attached ghost.
 pub fn ghost_image(lane: &Lane, testbed: &Testbed, tiering: Tiering) -> GhostImage {
     GhostImage {
         pool: testbed.pool().path().to_owned(),
@@ -101,7 +102,7 @@ pub fn ghost_image(lane: &Lane, testbed: &Testbed, tiering: Tiering) -> GhostIma
     }
 }
 
-/// Makes a container that waits.
+/// Creates a ghost.
 pub fn ghost(testbed: &Testbed, image: Option<GhostImage>) -> Result<GhostState, BenchError> {
     let call = GhostCall { image, requested_ns: now_ns(), ..GhostCall::default() };
     Ok(Client::connect(&testbed.node)?.start_ghost(call)?)

@@ -1,10 +1,10 @@
-//! Activations, as people read them.
+//! Activations as text.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-/// A document of the platform's.
+/// An activation, as the platform sends it.
 pub(crate) struct Activation(pub(crate) Value);
 
 impl Activation {
@@ -18,12 +18,12 @@ impl Activation {
         self.0["start"].as_u64().unwrap_or_default()
     }
 
-    /// What was printed, a line each.
+    /// What the function printed, by lines.
     pub(crate) fn logs(&self) -> impl Iterator<Item = &str> {
         self.0["logs"].as_array().into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// What is told of its logs for programs.
+    /// The JSON of `farfork logs --json`.
     pub(crate) fn with_logs(&self) -> Value {
         let whole = &self.0;
         json!({
@@ -36,7 +36,7 @@ impl Activation {
         })
     }
 
-    /// One line that tells which it is: `2026-11-21T22:01:02.003Z hello ID success, 12 ms, cold`.
+    /// One line: `2026-11-21T22:01:02.003Z hello ID success, 12 ms, cold`.
     pub(crate) fn head(&self) -> String {
         let time = UNIX_EPOCH + Duration::from_millis(self.start_ms());
         let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
@@ -52,7 +52,7 @@ impl Activation {
     }
 }
 
-/// What a document of the platform's has in its list of annotations.
+/// The value of an annotation in a document of the platform.
 pub(crate) fn annotation<'a>(document: &'a Value, key: &str) -> Option<&'a Value> {
     let all = document["annotations"].as_array()?;
     Some(&all.iter().rev().find(|one| one["key"] == key)?["value"])
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_which_it_is() {
+    fn a_line_has_time_name_id_and_status() {
         let whole = Activation(json!({
             "activationId": "ab", "name": "hello", "start": 1_792_000_000_123_u64, "duration": 12,
             "response": {"status": "success"}, "logs": ["one", "two"],

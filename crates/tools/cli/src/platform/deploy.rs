@@ -12,60 +12,61 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use super::parameters::{Parameters, listed, pairs};
-use super::remote::{Question, Remote, path, web_path};
+use super::remote::{Remote, Request, path, web_path};
 use super::{kind, package};
 use crate::output::print_json;
 use crate::{CommandResult, size, usage_error};
 
 const MIB: u64 = 1 << 20;
 
-/// What to deploy.
+/// The function to deploy.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A file in Python or JavaScript with main(args), a directory or zip archive with __main__.py, index.js or
-    /// package.json on top, or with --kind blackbox a program that speaks OpenWhisk's action interface. With a
-    /// function in Python are sent the packages that a requirements.txt on top names.
+    /// A Python or JavaScript file with main(args); a directory or zip archive with __main__.py,
+    /// index.js or package.json at its top; or, with --kind blackbox, a program with OpenWhisk's action
+    /// interface. The packages in a requirements.txt at the top are sent with a Python function.
     file: PathBuf,
     #[command(flatten)]
     remote: Remote,
-    /// What the function is called; the file's name without it.
+    /// Name of the function. Default: the name of the file.
     #[arg(long)]
     name: Option<String>,
-    /// Runtime, as python:3.11, nodejs:20 or blackbox; without it, what the end of the file's name says, and
-    /// what is in an archive.
+    /// Runtime, e.g. python:3.11, nodejs:20 or blackbox. Default: by the extension of the file, or the
+    /// contents of the archive.
     #[arg(long)]
     kind: Option<String>,
-    /// Python whose pip installs packages; of the platform's version, if any of them is not in Python alone.
+    /// Python whose pip installs packages. It needs the platform's version if a package has compiled
+    /// code.
     #[arg(long, value_name = "PATH", env = "FARFORK_PYTHON", default_value = "python3")]
     python: PathBuf,
-    /// Send no packages, though a requirements.txt names some.
+    /// Ignore requirements.txt.
     #[arg(long)]
     no_packages: bool,
-    /// What is called in it, if that is not main.
+    /// Function to call in the code. Default: main.
     #[arg(long, value_name = "FUNCTION")]
     main: Option<String>,
-    /// Memory that an instance may take, in whole MiB, as 256M.
+    /// Memory limit of an instance, in whole MiB, e.g. 256M.
     #[arg(short, long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
-    /// How long a call may take, in milliseconds.
+    /// Time limit of a call, in milliseconds.
     #[arg(short, long = "timeout-ms", visible_alias = "timeout", value_name = "MS")]
     timeout_ms: Option<u64>,
-    /// The 99th percentile of latency that the function should keep to, in milliseconds.
+    /// Objective for the P99 of latency, in milliseconds.
     #[arg(long, value_name = "MS", value_parser = objective)]
     slo_p99_ms: Option<f64>,
-    /// The mean latency that the function should keep to, in milliseconds.
+    /// Objective for the mean latency, in milliseconds.
     #[arg(long, value_name = "MS", value_parser = objective)]
     slo_mean_ms: Option<f64>,
-    /// Whether plain HTTP calls the function without a key; as it is if this is not said. Only --web is
-    /// --web true; then no request overrides the function's own parameters.
+    /// Let plain HTTP requests call the function without a key. They cannot override the parameters
+    /// that the function was deployed with. --web is --web true. Default: unchanged.
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, default_missing_value = "true")]
     web: Option<Web>,
-    /// Annotation; VALUE is JSON, or else a text. May be given again.
+    /// Annotation. VALUE is JSON, or else a string. May be repeated.
     #[arg(short, long = "annotation", num_args = 2, value_names = ["KEY", "VALUE"], allow_hyphen_values = true)]
     annotation: Vec<String>,
     #[command(flatten)]
     parameters: Parameters,
-    /// Print one JSON document: the function as it is deployed.
+    /// Print one JSON document: the deployed function.
     #[arg(long)]
     json: bool,
 }
@@ -73,18 +74,18 @@ pub(crate) struct Args {
 /// How plain HTTP calls a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Web {
-    /// Fields of query and body are parameters.
+    /// fields of query and body are parameters
     #[value(alias = "yes")]
     True,
-    /// Query and body are parameters as they are.
+    /// query and body are passed unparsed
     Raw,
-    /// Not at all.
+    /// only calls with a key
     #[value(alias = "no")]
     False,
 }
 
 impl Web {
-    /// The annotations that say so.
+    /// The annotations of the function.
     fn annotations(self) -> [(String, Value); 3] {
         let is_open = self != Web::False;
         let is_raw = self == Web::Raw;
@@ -96,12 +97,12 @@ impl Web {
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> CommandResult {
     let (Some(name), Some(kind)) = (name(args), kind(args)) else {
-        let words = "the file's name tells neither what the function is called nor its runtime: \
-                     give them by --name and --kind";
-        return Ok(usage_error(words));
+        let message = "cannot derive name and runtime of the function from the file: use --name and \
+                       --kind";
+        return Ok(usage_error(message));
     };
     if args.memory.is_some_and(|bytes| bytes % MIB != 0 || bytes == 0) {
-        return Ok(usage_error("--memory is in whole MiB: write 256M, not 256"));
+        return Ok(usage_error("invalid --memory (expected whole MiB, e.g. 256M)"));
     }
     let place = path("actions", &name);
     let (code, installed_for) = code(args, &kind)?;
@@ -109,28 +110,28 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     if let Some(annotations) = annotations(args, &place)? {
         document.insert("annotations".to_owned(), annotations.into());
     }
-    let mut made = args
+    let mut deployed = args
         .remote
-        .ask(Question {
+        .send(Request {
             method: Method::PUT,
             path: &format!("{place}?overwrite=true"),
             body: Some(Value::Object(document)),
             doing: &format!("deploying {name}"),
         })?
-        .good()?;
+        .success()?;
     if let Some(version) = installed_for {
-        warn_of_other(&version, &made);
+        warn_of_other_version(&version, &deployed);
     }
     if args.json {
-        // Whoever deploys has it.
-        made["exec"].as_object_mut().map(|exec| exec.remove("code"));
-        print_json(&made)?;
+        // The caller has the code already.
+        deployed["exec"].as_object_mut().map(|exec| exec.remove("code"));
+        print_json(&deployed)?;
     } else {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let [namespace, name, version] =
-            ["namespace", "name", "version"].map(|key| text(&made[key]));
-        println!("{namespace}/{name} {version} {}", text(&made["exec"]["kind"]));
-        if has(&made, "web-export") {
+            ["namespace", "name", "version"].map(|key| text(&deployed[key]));
+        println!("{namespace}/{name} {version} {}", text(&deployed["exec"]["kind"]));
+        if has(&deployed, "web-export") {
             println!("{}", args.remote.url(&web_path(&namespace, &name)));
         }
     }
@@ -138,16 +139,18 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 }
 
 /// Warns if packages were installed for another version of Python than the platform's.
-fn warn_of_other(version: &str, made: &Value) {
-    let kind = made["exec"]["kind"].as_str().unwrap_or_default();
+fn warn_of_other_version(version: &str, deployed: &Value) {
+    let kind = deployed["exec"]["kind"].as_str().unwrap_or_default();
     if kind.strip_prefix("python:").is_some_and(|runs| runs != version) {
-        eprintln!("farfork: packages are those for Python {version}, and it runs as {kind}");
+        eprintln!(
+            "farfork: packages were installed for Python {version}, but the function runs as {kind}"
+        );
     }
 }
 
 /// Whether an annotation of a function is true.
-fn has(made: &Value, key: &str) -> bool {
-    let all = made["annotations"].as_array().into_iter().flatten();
+fn has(deployed: &Value, key: &str) -> bool {
+    let all = deployed["annotations"].as_array().into_iter().flatten();
     all.filter(|one| one["key"] == key).any(|one| one["value"] == true)
 }
 
@@ -160,32 +163,32 @@ fn name(args: &Args) -> Option<String> {
 }
 
 fn kind(args: &Args) -> Option<String> {
-    args.kind.clone().or_else(|| kind::of(&args.file).map(str::to_owned))
+    args.kind.clone().or_else(|| kind::from_file(&args.file).map(str::to_owned))
 }
 
-/// What is said about the function from here on; nothing if that stays as it is. What it said before
-/// and nobody changes now is kept.
+/// The new annotations of the function; `None` if they do not change. Annotations that are not given
+/// keep their values.
 fn annotations(args: &Args, place: &str) -> Result<Option<Vec<Value>>, Box<dyn Error>> {
     let objectives = [("slo-p99-ms", args.slo_p99_ms), ("slo-mean-ms", args.slo_mean_ms)];
     let objectives =
         objectives.into_iter().filter_map(|(key, ms)| Some((key.to_owned(), json!(ms?))));
     let web = args.web.map(Web::annotations).into_iter().flatten();
-    let said: Map<String, Value> = web.chain(pairs(&args.annotation)).chain(objectives).collect();
-    if said.is_empty() {
+    let given: Map<String, Value> = web.chain(pairs(&args.annotation)).chain(objectives).collect();
+    if given.is_empty() {
         return Ok(None);
     }
     let before = args.remote.get(&format!("{place}?code=false"), "looking for the function")?;
     let mut all = Vec::new();
     if before.status != 404 {
-        let kept = before.good()?["annotations"].take();
-        let is_kept = |one: &Value| one["key"].as_str().is_some_and(|key| !said.contains_key(key));
+        let kept = before.success()?["annotations"].take();
+        let is_kept = |one: &Value| one["key"].as_str().is_some_and(|key| !given.contains_key(key));
         all.extend(kept.as_array().into_iter().flatten().filter(|one| is_kept(one)).cloned());
     }
-    all.extend(listed(said));
+    all.extend(listed(given));
     Ok(Some(all))
 }
 
-/// What is not said here stays as it is.
+/// The request's body. Settings that it does not contain stay as they are.
 fn document(args: &Args, kind: &str, code: String) -> Result<Map<String, Value>, Box<dyn Error>> {
     let mut exec = json!({ "kind": kind, "code": code });
     if let Some(main) = &args.main {
@@ -205,8 +208,8 @@ fn document(args: &Args, kind: &str, code: String) -> Result<Map<String, Value>,
     Ok(document)
 }
 
-/// The code as the platform takes it: text, or an archive or program in base64; and for which version of
-/// Python there are packages in it.
+/// The code as the platform takes it (text, or an archive or program in base64), and the version of
+/// Python that its packages are for.
 fn code(args: &Args, kind: &str) -> Result<(String, Option<String>), Box<dyn Error>> {
     let file = &args.file;
     let mut bytes = match file.is_dir() {
@@ -219,7 +222,7 @@ fn code(args: &Args, kind: &str) -> Result<(String, Option<String>), Box<dyn Err
         (bytes, installed_for) = package::with_requirements(bytes, file, &args.python)?;
     }
     let code = match String::from_utf8(bytes) {
-        // An archive may happen to be a text.
+        // An archive can be valid UTF-8.
         Ok(text) if !package::is_archive(text.as_bytes()) => text,
         Ok(archive) => STANDARD.encode(archive),
         Err(archive) => STANDARD.encode(archive.into_bytes()),
@@ -229,7 +232,7 @@ fn code(args: &Args, kind: &str) -> Result<(String, Option<String>), Box<dyn Err
 
 fn objective(text: &str) -> Result<f64, String> {
     let ms = text.parse().ok().filter(|ms: &f64| ms.is_finite() && *ms > 0.0);
-    ms.ok_or_else(|| format!("'{text}' is no time in milliseconds, as 12.5 is"))
+    ms.ok_or_else(|| format!("invalid time '{text}' (expected milliseconds, e.g. 12.5)"))
 }
 
 #[cfg(test)]
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_files_name_tells_its_runtime() {
+    fn the_extension_of_a_file_decides_its_runtime() {
         for (file, kind_of) in [
             ("a/hello.py", Some("python:default")),
             ("hello.js", Some("nodejs:default")),
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_not_sent() {
+    fn settings_not_given_are_not_sent() {
         let file = std::env::temp_dir().join(format!("farfork-deploy-{}.py", std::process::id()));
         fs::write(&file, "def main(a): return a").unwrap();
         let path = file.to_str().unwrap();
@@ -289,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_opened_by_annotations() {
+    fn web_sets_annotations() {
         let of = |words: &[&str]| {
             let web = parsed(&[&["a.py"], words].concat()).web;
             web.map(|web| Value::Object(web.annotations().into_iter().collect()))
@@ -304,12 +307,12 @@ mod tests {
         assert_eq!(of(&["--web", "raw"]), opened(true, true));
         assert_eq!(of(&["--web", "no"]), opened(false, false));
         assert!(Deploy::try_parse_from(["deploy", "a.py", "--web", "maybe"]).is_err());
-        let made = json!({"annotations": [{"key": "a", "value": true}, {"key": "b", "value": 1}]});
-        assert_eq!((has(&made, "a"), has(&made, "b"), has(&json!({}), "a")), (true, false, false));
+        let one = json!({"annotations": [{"key": "a", "value": true}, {"key": "b", "value": 1}]});
+        assert_eq!((has(&one, "a"), has(&one, "b"), has(&json!({}), "a")), (true, false, false));
     }
 
     #[test]
-    fn an_objective_is_a_time() {
+    fn an_objective_is_a_positive_time() {
         assert_eq!(objective("2.5"), Ok(2.5));
         for bad in ["0", "-1", "inf", "NaN", "fast", ""] {
             assert!(objective(bad).is_err(), "{bad}");

@@ -7,14 +7,14 @@ use hyper::Method;
 use serde_json::Value;
 
 use super::activation::annotation;
-use super::remote::{Question, Remote, path};
+use super::remote::{Remote, Request, path};
 use crate::CommandResult;
 use crate::output::print_json;
 
-/// As many as the platform tells at once.
+/// Functions of one request: the platform's maximum.
 const PAGE: usize = 200;
 
-/// What to do with functions; without anything, they are listed.
+/// What to do with functions. The default is to list them.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 enum Command {
     /// List functions.
     List(ListArgs),
-    /// Take functions away. Calls that were accepted are made.
+    /// Delete functions. Calls that were accepted still run.
     Rm(RmArgs),
 }
 
@@ -42,10 +42,10 @@ struct ListArgs {
     json: bool,
 }
 
-/// What to take away.
+/// The functions to delete.
 #[derive(clap::Args)]
 struct RmArgs {
-    /// Names.
+    /// Names of functions.
     #[arg(required = true)]
     names: Vec<String>,
     #[command(flatten)]
@@ -63,10 +63,10 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 
 fn remove(args: &RmArgs) -> CommandResult {
     for name in &args.names {
-        let (path, doing) = (path("actions", name), format!("taking {name} away"));
-        let question = Question { method: Method::DELETE, path: &path, body: None, doing: &doing };
-        let refused = |reason: Box<dyn Error>| format!("cannot take {name} away: {reason}");
-        args.remote.ask(question)?.good().map_err(refused)?;
+        let (path, doing) = (path("actions", name), format!("deleting {name}"));
+        let request = Request { method: Method::DELETE, path: &path, body: None, doing: &doing };
+        let refused = |reason: Box<dyn Error>| format!("cannot delete function {name}: {reason}");
+        args.remote.send(request)?.success().map_err(refused)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -97,8 +97,8 @@ fn all(remote: &Remote) -> Result<Vec<Value>, Box<dyn Error>> {
     let mut all: Vec<Value> = Vec::new();
     loop {
         let path = format!("/api/v1/namespaces/_/actions?limit={PAGE}&skip={}", all.len());
-        let Value::Array(page) = remote.get(&path, "listing functions")?.good()? else {
-            return Err("the platform tells no list of functions".into());
+        let Value::Array(page) = remote.get(&path, "listing functions")?.success()? else {
+            return Err("cannot list functions: the platform's answer is not a list".into());
         };
         let is_last = page.len() < PAGE;
         all.extend(page);

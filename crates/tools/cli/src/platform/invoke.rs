@@ -10,29 +10,29 @@ use serde_json::{Value, json};
 
 use super::activation::Activation;
 use super::parameters::Parameters;
-use super::remote::{Answer, Question, Remote, path};
+use super::remote::{Remote, Request, Response, path};
 use crate::CommandResult;
 use crate::output::print_json;
 use crate::progress::Progress;
 
-/// How often it is looked whether a call that takes long has ended.
-const LOOK: Duration = Duration::from_millis(500);
-/// For so long: a call waits for its instance, and may take five minutes then.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Interval of queries for the record of a long call.
+const POLL: Duration = Duration::from_millis(500);
+/// How long to wait for it: a call waits for its instance, and may take five minutes then.
+const LONGEST: Duration = Duration::from_secs(600);
 
-/// What to call, with what.
+/// The function to call, and its parameters.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The function; /NAMESPACE/NAME if it is not the key's own.
+    /// Name of the function; /NAMESPACE/NAME for a function outside of the key's namespace.
     name: String,
     #[command(flatten)]
     remote: Remote,
     #[command(flatten)]
     parameters: Parameters,
-    /// Print the result alone: what the function has printed goes to stderr without it.
+    /// Print only the result. Without it, what the function printed goes to stderr.
     #[arg(short, long, conflicts_with_all = ["json", "no_wait"])]
     result: bool,
-    /// Do not wait for what comes of it: print the activation's id.
+    /// Do not wait for the result: print the id of the activation.
     #[arg(long)]
     no_wait: bool,
     /// Print one JSON document: the whole activation.
@@ -40,18 +40,18 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the subcommand; fails if the function does.
+/// Runs the subcommand. Fails if the function does.
 pub(crate) fn run(args: &Args) -> CommandResult {
     let path = format!("{}?blocking={}", path("actions", &args.name), !args.no_wait);
-    let answer = args.remote.ask(Question {
+    let response = args.remote.send(Request {
         method: Method::POST,
         path: &path,
         body: Some(Value::Object(args.parameters.all()?)),
         doing: &format!("calling {}", args.name),
     })?;
-    let id = answer.body["activationId"].as_str().map(str::to_owned);
-    // A call that failed was made all the same, and has an activation.
-    let Some(id) = id else { return Err(answer.refusal().into()) };
+    let id = response.body["activationId"].as_str().map(str::to_owned);
+    // A call that failed has an activation, too.
+    let Some(id) = id else { return Err(response.refusal().into()) };
     if args.no_wait {
         match args.json {
             true => print_json(&json!({ "activationId": id }))?,
@@ -59,14 +59,14 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let activation = match answer.status {
-        202 => awaited(args, &id)?,
-        _ => Activation(answer.body),
+    let activation = match response.status {
+        202 => poll(args, &id)?,
+        _ => Activation(response.body),
     };
-    tell(args, &activation)
+    report(args, &activation)
 }
 
-fn tell(args: &Args, activation: &Activation) -> CommandResult {
+fn report(args: &Args, activation: &Activation) -> CommandResult {
     let response = &activation.0["response"];
     if args.json {
         print_json(&activation.0)?;
@@ -79,31 +79,30 @@ fn tell(args: &Args, activation: &Activation) -> CommandResult {
     if response["success"] == true {
         return Ok(ExitCode::SUCCESS);
     }
-    let status = response["status"].as_str().unwrap_or("it has no status");
-    eprintln!("farfork: {} has failed: {status} (activation {})", args.name, activation.id());
+    let status = response["status"].as_str().unwrap_or("unknown status");
+    eprintln!("farfork: {} failed: {status} (activation {})", args.name, activation.id());
     Ok(ExitCode::FAILURE)
 }
 
-/// What comes of a call for which the platform waits no longer.
-fn awaited(args: &Args, id: &str) -> Result<Activation, Box<dyn Error>> {
+/// Waits for the record of a call that the platform has answered with its id alone.
+fn poll(args: &Args, id: &str) -> Result<Activation, Box<dyn Error>> {
     let doing = format!("calling {}", args.name);
     let mut progress = Progress::new(&doing);
     let begun = Instant::now();
-    // A key opens the activations of its own namespace.
+    // Activations belong to the key's own namespace.
     let path = path("activations", id);
-    while begun.elapsed() < PATIENCE {
-        let answer = args.remote.get(&path, &doing)?;
-        match answer {
-            Answer { status: 404, .. } => {}
-            answer => return Ok(Activation(answer.good()?)),
+    while begun.elapsed() < LONGEST {
+        match args.remote.get(&path, &doing)? {
+            Response { status: 404, .. } => {}
+            response => return Ok(Activation(response.success()?)),
         }
         progress.time(begun.elapsed());
-        thread::sleep(LOOK);
+        thread::sleep(POLL);
     }
     drop(progress);
-    let words = format!(
-        "activation {id} has not ended after {} s: farfork logs {id} may tell more later",
-        PATIENCE.as_secs()
+    let message = format!(
+        "timed out after {} s waiting for activation {id}; try \"farfork logs {id}\" later",
+        LONGEST.as_secs()
     );
-    Err(words.into())
+    Err(message.into())
 }

@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use farfork_platform::api::Name;
-use farfork_platform::operator::{Ask, Told, ask};
+use farfork_platform::operator::{KeyReply, KeyRequest, ask};
 use serde::Serialize;
 
 use crate::CommandResult;
 use crate::output::print_json;
 
-/// Where a platform keeps its state.
+/// The platform, by its state directory.
 #[derive(clap::Args)]
-pub(crate) struct Place {
-    /// Where the platform keeps its state, as farfork serve has it.
+pub(crate) struct StateArgs {
+    /// State directory of the platform (farfork serve --state).
     #[arg(long, value_name = "DIR", default_value = "/var/lib/farfork")]
     state: PathBuf,
     /// Print one JSON document.
@@ -25,27 +25,27 @@ pub(crate) struct Place {
 /// What to do with keys.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a key for a namespace, which need not be there yet, and print it: USER:SECRET. The secret is
-    /// kept nowhere.
+    /// Create a key for a namespace, which need not exist yet, and print it: USER:SECRET. The secret
+    /// is not stored.
     Create {
         /// The namespace.
         namespace: Name,
         #[command(flatten)]
-        place: Place,
+        state: StateArgs,
     },
     /// List keys without their secrets.
     List {
-        /// The namespace; all without it.
+        /// The namespace. Default: all namespaces.
         namespace: Option<Name>,
         #[command(flatten)]
-        place: Place,
+        state: StateArgs,
     },
-    /// Have no key of a namespace open anything any more. Its functions stay.
+    /// Revoke all keys of a namespace. Its functions stay.
     Revoke {
         /// The namespace.
         namespace: Name,
         #[command(flatten)]
-        place: Place,
+        state: StateArgs,
     },
 }
 
@@ -56,25 +56,25 @@ struct Revoked {
 
 /// Runs the subcommand.
 pub(crate) fn run(command: &Command) -> CommandResult {
-    let (question, place) = match command {
-        Command::Create { namespace, place } => (Ask::Create(namespace.clone()), place),
-        Command::List { namespace, place } => (Ask::List(namespace.clone()), place),
-        Command::Revoke { namespace, place } => (Ask::Revoke(namespace.clone()), place),
+    let (question, args) = match command {
+        Command::Create { namespace, state } => (KeyRequest::Create(namespace.clone()), state),
+        Command::List { namespace, state } => (KeyRequest::List(namespace.clone()), state),
+        Command::Revoke { namespace, state } => (KeyRequest::Revoke(namespace.clone()), state),
     };
-    match (ask(&place.state, &question)?, place.json) {
-        (Told::Keys(keys), true) => print_json(&keys)?,
-        (Told::Keys(keys), false) => {
+    match (ask(&args.state, &question)?, args.json) {
+        (KeyReply::Keys(keys), true) => print_json(&keys)?,
+        (KeyReply::Keys(keys), false) => {
             for key in keys {
                 let created = UNIX_EPOCH + Duration::from_millis(key.created_ms);
                 let created = humantime::format_rfc3339_seconds(created);
                 println!("{}  {created}  {}", key.user, key.namespace);
             }
         }
-        (Told::Revoked(0), _) => return Err("the namespace has no keys".into()),
-        (Told::Revoked(revoked), true) => print_json(&Revoked { revoked })?,
-        (Told::Revoked(revoked), false) => eprintln!("{revoked} revoked"),
-        (made, true) => print_json(&made)?,
-        (Told::Made { user, secret }, false) => println!("{user}:{secret}"),
+        (KeyReply::Revoked(0), _) => return Err("the namespace has no keys".into()),
+        (KeyReply::Revoked(revoked), true) => print_json(&Revoked { revoked })?,
+        (KeyReply::Revoked(revoked), false) => eprintln!("{revoked} keys revoked"),
+        (created, true) => print_json(&created)?,
+        (KeyReply::Made { user, secret }, false) => println!("{user}:{secret}"),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Which runtime a file is for, if nobody says so.
+//! The runtime of a file, for a function deployed without `--kind`.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,15 +9,15 @@ const PYTHON: &str = "python:default";
 const NODEJS: &str = "nodejs:default";
 const BLACKBOX: &str = "blackbox";
 
-/// The kind of what is in a file, by the end of its name; of an archive or a directory, by what is at its top.
-pub(super) fn of(file: &Path) -> Option<&'static str> {
+/// The kind of a file, by its extension; of an archive or a directory, by the files at its top.
+pub(super) fn from_file(file: &Path) -> Option<&'static str> {
     if file.is_dir() {
         return by_names(|name| file.join(name).is_file());
     }
     match file.extension()?.to_str()? {
         "py" => Some(PYTHON),
         "js" | "mjs" | "cjs" => Some(NODEJS),
-        // What cannot be read here is told when it is sent.
+        // An archive that cannot be read fails later, when it is sent.
         "zip" => Some(in_archive(file).unwrap_or(PYTHON)),
         _ => None,
     }
@@ -46,7 +46,7 @@ mod tests {
     use zip::write::SimpleFileOptions;
 
     #[test]
-    fn a_files_name_and_an_archives_files_tell_its_runtime() {
+    fn extensions_and_files_of_archives_decide_the_runtime() {
         for (name, kind) in [
             ("a/hello.py", Some(PYTHON)),
             ("hello.js", Some(NODEJS)),
@@ -55,7 +55,7 @@ mod tests {
             ("hello.txt", None),
             ("/nowhere/hello.zip", Some(PYTHON)),
         ] {
-            assert_eq!(of(Path::new(name)), kind, "{name}");
+            assert_eq!(from_file(Path::new(name)), kind, "{name}");
         }
         let place = std::env::temp_dir().join(format!("farfork-kind-{}.zip", std::process::id()));
         for (names, kind) in [
@@ -71,7 +71,7 @@ mod tests {
                 archive.write_all(b"x").unwrap();
             }
             archive.finish().unwrap();
-            assert_eq!(of(&place), Some(kind), "{names:?}");
+            assert_eq!(from_file(&place), Some(kind), "{names:?}");
         }
         std::fs::remove_file(&place).unwrap();
     }

@@ -14,37 +14,38 @@ use super::remote::{Remote, encoded, path};
 use crate::CommandResult;
 use crate::output::print_json;
 
-/// Activations that are asked for at once with their logs, which may have megabytes each.
+/// Activations of one request, with their logs: each may have megabytes.
 const PAGE: usize = 20;
-/// The same without logs: as many as the platform tells.
+/// Activations of one request without logs: the platform's maximum.
 const KEYS: usize = 200;
-/// Most that are shown of what has been.
+/// Limit of `--limit`.
 const MOST: u64 = 200;
-/// How often it is looked for new ones.
-const LOOK: Duration = Duration::from_secs(1);
-/// A record is there when its call has ended, and found by when it began, so long before at most.
+/// Interval of queries with `--follow`.
+const POLL: Duration = Duration::from_secs(1);
+/// A record appears when its call ends, and is found by the time of its start. The longest call takes
+/// less than this.
 const LATE_MS: u64 = 310_000;
-/// Most end so soon. The others are looked for now and then.
+/// Most calls take less than this. Each query looks for these.
 const SOON_MS: u64 = 15_000;
-/// In how many looks all of them are looked for once.
+/// One of so many queries looks for all of them.
 const WHOLE: u64 = 10;
 const DOING: &str = "reading logs";
 
-/// When an activation began, and its id.
+/// Start time of an activation, and its id.
 type Key = (u64, String);
 
-/// Which logs to show.
+/// The logs to show.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A function, or the id of an activation; without it, all functions.
+    /// A function, or the id of an activation. Default: all functions.
     #[arg(value_name = "FUNCTION|ID")]
     what: Option<String>,
     #[command(flatten)]
     remote: Remote,
-    /// How many activations are shown, the latest ones.
+    /// Number of activations to show, the latest ones.
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=MOST))]
     limit: u64,
-    /// Go on with those to come.
+    /// Also show new activations, until the command is killed.
     #[arg(short, long, conflicts_with = "json")]
     follow: bool,
     /// Print one JSON document.
@@ -75,9 +76,9 @@ fn is_id(what: &str) -> bool {
     what.len() == 32 && what.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The logs of one activation, as they are.
+/// Prints the logs of one activation.
 fn one(args: &Args, id: &str) -> CommandResult {
-    let found = args.remote.get(&path("activations", id), DOING)?.good()?;
+    let found = args.remote.get(&path("activations", id), DOING)?.success()?;
     let activation = Activation(found);
     if args.json {
         print_json(&[activation.with_logs()])?;
@@ -94,7 +95,7 @@ fn show(activation: &Activation) -> io::Result<()> {
     activation.logs().try_for_each(|line| writeln!(out, "  {line}"))
 }
 
-/// The latest activations, the latest first.
+/// The latest activations, newest first.
 fn latest(args: &Args, limit: usize) -> Result<Vec<Activation>, Box<dyn Error>> {
     let mut all = Vec::new();
     while all.len() < limit {
@@ -113,15 +114,15 @@ fn page(args: &Args, query: &str) -> Result<Vec<Activation>, Box<dyn Error>> {
     let name =
         args.what.as_ref().map_or_else(String::new, |name| format!("&name={}", encoded(name)));
     let path = format!("/api/v1/namespaces/_/activations?{query}{name}");
-    match args.remote.get(&path, DOING)?.good()? {
+    match args.remote.get(&path, DOING)?.success()? {
         Value::Array(all) => Ok(all.into_iter().map(Activation).collect()),
-        _ => Err("the platform tells no list of activations".into()),
+        _ => Err("cannot list activations: the platform's answer is not a list".into()),
     }
 }
 
-/// Shows new ones as they come, until somebody ends this.
+/// Shows new activations until the command is killed.
 fn follow(args: &Args, limit: usize) -> CommandResult {
-    // By the platform's clock, which may be another than the one here.
+    // All times are the platform's: its clock may differ from the one here.
     let mut newest_ms = latest(args, 1)?.first().map_or(0, Activation::start_ms);
     let mut known: BTreeSet<Key> = since(args, newest_ms.saturating_sub(LATE_MS))?;
     let mut new = latest(args, limit)?;
@@ -132,10 +133,10 @@ fn follow(args: &Args, limit: usize) -> CommandResult {
             newest_ms = newest_ms.max(activation.start_ms());
             show(activation)?;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL);
         let back_ms = if round.is_multiple_of(WHOLE) { LATE_MS } else { SOON_MS };
         new = unknown(args, &known, newest_ms.saturating_sub(back_ms))?;
-        // What is asked for no more need not be remembered.
+        // Older keys are not queried again.
         known = known.split_off(&(newest_ms.saturating_sub(LATE_MS), String::new()));
     }
     Ok(ExitCode::SUCCESS)
@@ -145,7 +146,7 @@ fn key(activation: &Activation) -> Key {
     (activation.start_ms(), activation.id().to_owned())
 }
 
-/// Those that have ended since somebody looked last, whole.
+/// The activations that have ended since the last query, with their logs.
 fn unknown(
     args: &Args,
     known: &BTreeSet<Key>,
@@ -153,13 +154,13 @@ fn unknown(
 ) -> Result<Vec<Activation>, Box<dyn Error>> {
     let keys: BTreeSet<Key> = since(args, since_ms)?;
     let whole = |(_, id): &Key| -> Result<Activation, Box<dyn Error>> {
-        let found = args.remote.get(&path("activations", id), DOING)?.good()?;
+        let found = args.remote.get(&path("activations", id), DOING)?.success()?;
         Ok(Activation(found))
     };
     keys.difference(known).map(whole).collect()
 }
 
-/// All that began at this time or later.
+/// The keys of all activations that started at this time or later.
 fn since(args: &Args, since_ms: u64) -> Result<BTreeSet<Key>, Box<dyn Error>> {
     let (mut keys, mut skip) = (BTreeSet::new(), 0);
     loop {

@@ -1,9 +1,9 @@
-//! The platform's own client: `farfork deploy`, `invoke`, `logs`, `functions` and `top`.
+//! The client of the platform: `farfork deploy`, `invoke`, `logs`, `functions`, `keys` and `top`.
 //!
 //! ```text
-//!  kind        which runtime a file is for
-//!  remote      where the platform is, who asks, and asking over HTTP
-//!  view        what goes on by node and function, as top shows it
+//!  kind        the runtime of a file
+//!  remote      URL and key of the platform, and its HTTP requests
+//!  view        the table of nodes and functions that top shows
 //! ```
 
 mod activation;

@@ -1,5 +1,5 @@
-//! Functions of more than one file: a directory becomes an archive, and an archive gets the packages that
-//! its `requirements.txt` names.
+//! Functions of several files: a directory becomes an archive, and an archive gets the packages in its
+//! `requirements.txt`.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -17,7 +17,7 @@ use zip::{ZipArchive, ZipWriter};
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const REQUIREMENTS: &str = "requirements.txt";
-/// What is no part of a function.
+/// Directories that are not packed.
 const LEFT_OUT: [&str; 3] = ["__pycache__", ".git", ".venv"];
 
 /// Whether these are the bytes of a zip archive.
@@ -25,16 +25,16 @@ pub(super) fn is_archive(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PK\x03\x04")
 }
 
-/// An archive of what is in a directory.
+/// Packs a directory into an archive.
 pub(super) fn packed(directory: &Path) -> Result<Vec<u8>> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     add(&mut archive, directory, &HashSet::new())?;
     Ok(archive.finish()?.into_inner())
 }
 
-/// The archive with the packages that its `requirements.txt` names, as pip of `python` installs them; and for
-/// which version of Python, if there is such a list. Packages that it names by path lie in the directory of
-/// which the archive was made, or beside the archive.
+/// Adds the packages in the archive's `requirements.txt`, installed by pip of `python`. Returns also the
+/// version of Python that they are for, if there is such a file. Relative paths in it start at the
+/// packed directory, or at the directory of the archive.
 pub(super) fn with_requirements(
     bytes: Vec<u8>,
     source: &Path,
@@ -55,7 +55,7 @@ pub(super) fn with_requirements(
         true => (&*source, source.join(REQUIREMENTS)),
         false => (source.parent().unwrap_or(&source), written),
     };
-    // A mere name is looked for by the shell's rules.
+    // A name without a slash is left to be looked up in PATH.
     let python = match python.components().count() {
         1 => python.to_owned(),
         _ => absolute(python)?,
@@ -64,12 +64,12 @@ pub(super) fn with_requirements(
     pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
     pip.args(["--no-compile", "--target"]).arg(&packages).arg("--requirement").arg(list);
     pip.current_dir(beside);
-    said(pip, &python)?;
+    output_of(pip, &python)?;
     let mut version = Command::new(&python);
     version.args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]);
-    let version = said(version, &python)?;
+    let version = output_of(version, &python)?;
     let mut archive = ZipWriter::new_append(Cursor::new(bytes))?;
-    // A list may be empty.
+    // The list may be empty.
     if packages.is_dir() {
         add(&mut archive, &packages, &own)?;
     }
@@ -80,21 +80,21 @@ fn file_names(archive: &ZipArchive<impl Read + Seek>) -> Result<Vec<String>> {
     archive.file_names().map(|name| Ok(name?.into_owned())).collect()
 }
 
-/// What a program prints that has to succeed.
-fn said(mut command: Command, python: &Path) -> Result<String> {
+/// Runs a command of Python, which must succeed, and returns its output.
+fn output_of(mut command: Command, python: &Path) -> Result<String> {
     let python = python.display();
     let output = command.output().map_err(|error| {
-        format!("cannot execute {python}: {}; name another by --python", words::of(&error))
+        format!("cannot execute {python}: {}; use another Python (--python)", words::of(&error))
     })?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
         let why = why.trim();
-        return Err(format!("{python} does not install what {REQUIREMENTS} names: {why}").into());
+        return Err(format!("{python} cannot install the packages in {REQUIREMENTS}: {why}").into());
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Adds what is in a directory, but for names that are `taken`.
+/// Adds the files of a directory, except names in `taken`.
 fn add(
     archive: &mut ZipWriter<impl Write + Seek>,
     directory: &Path,
@@ -108,7 +108,8 @@ fn add(
         let entry = entry?;
         let shown = entry.path().display();
         let name = entry.path().strip_prefix(directory)?;
-        let name = name.to_str().ok_or_else(|| format!("the name of {shown} is not in UTF-8"))?;
+        let name =
+            name.to_str().ok_or_else(|| format!("cannot pack {shown}: its name is not UTF-8"))?;
         if !entry.file_type().is_file() || taken.contains(name) {
             continue;
         }
@@ -157,7 +158,7 @@ mod tests {
         let mut text = String::new();
         archive.by_name("lib/a.py").unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "lib/a.py");
-        // Without a list, nothing is asked of any Python.
+        // Without a list, Python is not needed.
         let same = with_requirements(packed.clone(), place.path(), Path::new("/nowhere"));
         assert_eq!(same.unwrap(), (packed, None));
     }

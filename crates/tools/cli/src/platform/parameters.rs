@@ -1,4 +1,4 @@
-//! Parameters and annotations, as people write them: `--param KEY VALUE`, as with `wsk`.
+//! Parameters and annotations of the command line: `--param KEY VALUE`, as with `wsk`.
 
 use std::error::Error;
 use std::fs;
@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 use farfork_sys::words;
 use serde_json::{Map, Value, json};
 
-/// What stands for stdin.
+/// The file name that means stdin.
 const STANDARD: &str = "-";
 
-/// What a function is called with.
+/// Parameters of a call.
 #[derive(clap::Args)]
 pub(crate) struct Parameters {
-    /// Parameter; VALUE is JSON, or else a text. May be given again.
+    /// Parameter. VALUE is JSON, or else a string. May be repeated.
     #[arg(short, long = "param", num_args = 2, value_names = ["KEY", "VALUE"], allow_hyphen_values = true)]
     param: Vec<String>,
-    /// File with parameters, a JSON object; - is stdin. What --param says counts for more.
+    /// File with a JSON object of parameters; - is stdin. --param overrides it.
     #[arg(short = 'P', long, value_name = "FILE")]
     param_file: Option<PathBuf>,
 }
 
 impl Parameters {
-    /// All of them.
+    /// All parameters.
     pub(crate) fn all(&self) -> Result<Map<String, Value>, Box<dyn Error>> {
         let mut all = match &self.param_file {
             Some(path) => object(path)?,
@@ -34,12 +34,12 @@ impl Parameters {
     }
 }
 
-/// Keys and values that stand one after the other.
+/// Pairs of keys and values that alternate.
 pub(crate) fn pairs(words: &[String]) -> impl Iterator<Item = (String, Value)> {
     words.chunks_exact(2).map(|pair| (pair[0].clone(), value(&pair[1])))
 }
 
-/// JSON, or else a text.
+/// JSON, or else a string.
 fn value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }
@@ -61,7 +61,7 @@ fn object(path: &Path) -> Result<Map<String, Value>, String> {
     let text = read
         .map_err(|error| format!("cannot read parameters from {shown}: {}", words::of(&error)))?;
     serde_json::from_str(&text)
-        .map_err(|wrong| format!("{shown} holds no JSON object of parameters: {wrong}"))
+        .map_err(|wrong| format!("invalid parameters in {shown} (expected a JSON object): {wrong}"))
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_json_or_texts() {
+    fn values_are_json_or_strings() {
         let words = ["n", "1", "who", "Ada", "list", "[1, \"a\"]", "quoted", "\"1\"", "none", ""];
         let all: Map<String, Value> = pairs(&words.map(str::to_owned)).collect();
         let expected = json!({"n": 1, "who": "Ada", "list": [1, "a"], "quoted": "1", "none": ""});
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_counts_for_more_than_what_is_read() {
+    fn the_command_line_overrides_the_file() {
         let directory = std::env::temp_dir().join(format!("farfork-params-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join("p.json");
@@ -89,7 +89,7 @@ mod tests {
         let all = with("{\"a\": 1, \"b\": null}").unwrap();
         assert_eq!(Value::Object(all), json!({"a": 2, "b": null}));
         for bad in ["[1]", "{", ""] {
-            assert!(with(bad).unwrap_err().to_string().contains("no JSON object"), "{bad}");
+            assert!(with(bad).unwrap_err().to_string().contains("expected a JSON object"), "{bad}");
         }
         fs::remove_dir_all(&directory).unwrap();
     }

@@ -1,16 +1,16 @@
-//! What goes on by node and by function, as `farfork top` shows it.
+//! The table of nodes and functions that `farfork top` shows.
 
 use farfork_platform::api::StartKind;
 use farfork_platform::scheduler::snapshot::{Function, Instances, Node, Recent, Snapshot};
 
 use crate::size;
 
-/// All of it for people.
+/// The lines of the table.
 pub(crate) fn lines(seen: &Snapshot) -> Vec<String> {
     let Recent { per_s, p50_ms, p99_ms, .. } = seen.recent;
     let mut lines = vec![
         format!(
-            "{} calls in flight, {} of them waiting; of late {per_s:.1} calls/s, P50 {}, P99 {}",
+            "{} calls in flight, {} of them waiting; recently {per_s:.1} calls/s, P50 {}, P99 {}",
             seen.calls_in_flight,
             seen.calls_waiting,
             time(p50_ms),
@@ -28,7 +28,7 @@ pub(crate) fn lines(seen: &Snapshot) -> Vec<String> {
             "NODE", "STATE", "IDLE", "BUSY", "START", "GHOST", "MEMORY OF BUDGET", "LOCAL", "POOL"
         ),
     ];
-    lines.extend(seen.nodes.iter().map(|(name, node)| of_node(name, node)));
+    lines.extend(seen.nodes.iter().map(|(name, node)| node_line(name, node)));
     lines.push(String::new());
     lines.push(format!(
         "{:<28} {:>5} {:>5} {:>10} {:>10} {:>8} {:>7} {:>6} {:>6} {:>6} {:>9} {:>9}",
@@ -45,11 +45,11 @@ pub(crate) fn lines(seen: &Snapshot) -> Vec<String> {
         "MEAN",
         "P99"
     ));
-    lines.extend(seen.functions.iter().map(|(name, function)| of_function(name, function)));
+    lines.extend(seen.functions.iter().map(|(name, function)| function_line(name, function)));
     lines
 }
 
-fn of_node(name: &str, node: &Node) -> String {
+fn node_line(name: &str, node: &Node) -> String {
     let Instances { idle, busy, local_bytes, pool_bytes } = node.instances;
     format!(
         "{name:<12} {:<5} {idle:>5} {busy:>5} {:>6} {:>6} {:>21} {:>10} {:>10}",
@@ -62,7 +62,7 @@ fn of_node(name: &str, node: &Node) -> String {
     )
 }
 
-fn of_function(name: &str, function: &Function) -> String {
+fn function_line(name: &str, function: &Function) -> String {
     let Instances { idle, busy, local_bytes, pool_bytes } = function.instances;
     let starts = |start: StartKind| function.starts.get(&start).copied().unwrap_or(0);
     format!(

@@ -1,4 +1,4 @@
-//! Limiting and counting the memory of clones.
+//! Cgroups that limit and count the memory of clones.
 
 use super::{Finding, Probe, setting, while_doing};
 use crate::Group;
@@ -13,31 +13,31 @@ pub(super) const PROBES: &[Probe] = &[Probe {
     look: cgroup_memory,
 }];
 
-/// Where groups of this process's are made in the hierarchy that has the memory controller.
+/// Where a probe creates a group, in the hierarchy with the memory controller.
 #[derive(Debug, PartialEq)]
-struct Place {
+struct MemoryHierarchy {
     layout: &'static str,
     directory: PathBuf,
 }
 
 fn cgroup_memory() -> Finding {
-    let mounts = setting("/proc/self/mounts").ok_or("/proc/self/mounts cannot be read")?;
+    let mounts = setting("/proc/self/mounts").ok_or("cannot read /proc/self/mounts")?;
     let groups = setting("/proc/self/cgroup").ok_or("this kernel has no cgroups")?;
-    let Place { layout, directory } = find(&mounts, &groups)?;
+    let MemoryHierarchy { layout, directory } = find(&mounts, &groups)?;
     let above = existing(&directory);
     let trial = above.join(format!("farfork-doctor-{}", std::process::id()));
-    fs::create_dir(&trial).map_err(while_doing(&format!("making {}", trial.display())))?;
+    fs::create_dir(&trial).map_err(while_doing(&format!("creating {}", trial.display())))?;
     let limit = ["memory.limit_in_bytes", "memory.max"].map(|name| trial.join(name).exists());
     fs::remove_dir(&trial).map_err(while_doing(&format!("removing {}", trial.display())))?;
     if limit.contains(&true) || can_have_limits(above) {
-        Ok(format!("{layout}: made a group with a memory limit"))
+        Ok(format!("{layout}: created a group with a memory limit"))
     } else {
         Err(format!("{layout}: groups below {} have no memory limit", above.display()))
     }
 }
 
-/// Whether groups below this one of cgroup v2 have memory limits as soon as somebody asks for them. Only
-/// in the root of all may processes be beside such groups.
+/// Whether memory limits can be enabled for groups below this group of cgroup v2. Only the root may have
+/// processes beside such groups.
 fn can_have_limits(group: &Path) -> bool {
     let has = |file: &str| setting(group.join(file)).unwrap_or_default();
     let is_root = !group.join("cgroup.type").exists();
@@ -45,12 +45,12 @@ fn can_have_limits(group: &Path) -> bool {
         && (is_root || has("cgroup.procs").is_empty())
 }
 
-/// In a container the path of the host leads nowhere; then the mount point is our own group.
+/// In a container the host's path does not exist. The mount point is then this process's own group.
 fn existing(directory: &Path) -> &Path {
     directory.ancestors().find(|path| path.is_dir()).unwrap_or(directory)
 }
 
-fn find(mounts: &str, groups: &str) -> Result<Place, String> {
+fn find(mounts: &str, groups: &str) -> Result<MemoryHierarchy, String> {
     let mount = |kind: &str, option: &str| {
         mounts.lines().find_map(|line| {
             let fields: Vec<_> = line.split(' ').collect();
@@ -68,12 +68,12 @@ fn find(mounts: &str, groups: &str) -> Result<Place, String> {
     };
     let join = |target: PathBuf, path: Option<&str>| target.join(path.unwrap_or_default());
     match (mount("cgroup", "memory"), mount("cgroup2", "")) {
-        (Some(v1), v2) => Ok(Place {
+        (Some(v1), v2) => Ok(MemoryHierarchy {
             layout: if v2.is_some() { "hybrid (memory on v1)" } else { "cgroup v1" },
             directory: join(v1, group("memory")),
         }),
-        // Beside this process's own: a group that has processes has no groups with limits below it.
-        (None, Some(v2)) => Ok(Place {
+        // Beside this process's own group: a group with processes cannot have groups with limits below it.
+        (None, Some(v2)) => Ok(MemoryHierarchy {
             layout: "cgroup v2",
             directory: join(v2, group("").and_then(|path| Some(path.rsplit_once('/')?.0))),
         }),
@@ -88,12 +88,12 @@ mod tests {
     const V1: &str = "cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0";
     const V2: &str = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0";
 
-    fn place(layout: &'static str, directory: &str) -> Result<Place, String> {
-        Ok(Place { layout, directory: directory.into() })
+    fn place(layout: &'static str, directory: &str) -> Result<MemoryHierarchy, String> {
+        Ok(MemoryHierarchy { layout, directory: directory.into() })
     }
 
     #[test]
-    fn limits_can_be_had_where_no_process_is_in_the_way() {
+    fn limits_can_be_enabled_below_groups_without_processes() {
         let directory = tempfile::tempdir().unwrap();
         let group = directory.path();
         let write = |file: &str, text: &str| fs::write(group.join(file), text).unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_layouts_are_told_apart() {
+    fn the_three_layouts_are_distinguished() {
         let groups = "4:memory:/agent\n0::/service";
         let hybrid = format!("{V1}\n{V2}");
         assert_eq!(find(V1, groups), place("cgroup v1", "/sys/fs/cgroup/memory/agent"));

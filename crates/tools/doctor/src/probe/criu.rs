@@ -1,4 +1,4 @@
-//! CRIU, which benchmarks compare farfork with.
+//! CRIU, for comparisons in benchmarks.
 
 use super::{Finding, Probe, while_doing};
 use crate::Group;
@@ -8,7 +8,7 @@ pub(super) const PROBES: &[Probe] = &[Probe {
     id: "criu",
     group: Group::Later,
     needed_for: "comparing with CRIU in benchmarks; farfork itself never calls it",
-    advice: "build CRIU 4 or later from source if you want the comparison",
+    advice: "run setup/criu.sh, or build CRIU 4 or later, if you want the comparison",
     look: criu,
 }];
 
@@ -17,7 +17,7 @@ const OLDEST_MAJOR: u32 = 4;
 fn criu() -> Finding {
     let version = output(&["--version"])?;
     let version = version.lines().find_map(|line| line.strip_prefix("Version: "));
-    let version = version.ok_or("criu --version names no version")?;
+    let version = version.ok_or("criu --version prints no version")?;
     let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
     if major.is_none_or(|major| major < OLDEST_MAJOR) {
         return Err(format!("CRIU {version} is older than {OLDEST_MAJOR}"));
@@ -33,5 +33,8 @@ fn output(arguments: &[&str]) -> Result<String, String> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let complaint = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{name}: {}", complaint.lines().last().unwrap_or("failed without a word").trim()))
+    Err(format!(
+        "{name}: {}",
+        complaint.lines().last().unwrap_or("failed without a message").trim()
+    ))
 }

@@ -1,4 +1,4 @@
-//! Watching and batching system calls.
+//! Seccomp and io_uring.
 
 use super::raw::{answer_system_call, in_child, io_uring, listen_to_system_call};
 use super::{Finding, Probe, setting, while_doing};
@@ -9,7 +9,7 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "seccomp_user_notification",
         group: Group::Better,
-        needed_for: "exact MADV_DONTNEED and mremap in clones of guarded images",
+        needed_for: "exact MADV_DONTNEED and mremap in clones that have a supervisor",
         advice: "use Linux 5.19 or later with CONFIG_SECCOMP_FILTER",
         look: seccomp_user_notification,
     },
@@ -22,7 +22,7 @@ pub(super) const PROBES: &[Probe] = &[
     },
 ];
 
-/// Lets a child answer a system call of a grandchild with a value the kernel never returns.
+/// Answers a system call of a thread with a value that the kernel never returns.
 fn seccomp_user_notification() -> Finding {
     const MADE_UP: i64 = 424_242;
     in_child(|| {
@@ -34,12 +34,12 @@ fn seccomp_user_notification() -> Finding {
         let seen = i64::from(nix::unistd::getppid().as_raw());
         match supervisor.join() {
             Ok(answered) => answered.map_err(while_doing("answering a system call"))?,
-            Err(_) => return Err("the supervising thread died".into()),
+            Err(_) => return Err("the supervisor's thread panicked".into()),
         }
         if seen == MADE_UP {
-            Ok("answered a system call in the caller's stead".into())
+            Ok("answered a system call in a supervisor".into())
         } else {
-            Err(format!("the caller saw {seen} where the supervisor said {MADE_UP}"))
+            Err(format!("the caller got {seen}, the supervisor answered {MADE_UP}"))
         }
     })
 }
@@ -48,7 +48,7 @@ fn io_uring_enabled() -> Finding {
     let held = setting("/proc/sys/kernel/io_uring_disabled")
         .map_or(String::new(), |value| format!(" (kernel.io_uring_disabled = {value})"));
     match io_uring() {
-        Ok(()) => Ok(format!("made a ring{held}")),
-        Err(error) => Err(format!("making a ring: {}{held}", words::of(&error))),
+        Ok(()) => Ok(format!("created a ring{held}")),
+        Err(error) => Err(format!("creating a ring: {}{held}", words::of(&error))),
     }
 }

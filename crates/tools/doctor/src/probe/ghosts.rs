@@ -11,21 +11,21 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "runc",
         group: Group::Ghosts,
-        needed_for: "making the containers of ghosts",
+        needed_for: "the containers of ghosts",
         advice: "apt-get install runc (setup/system.sh does)",
         look: runc,
     },
     Probe {
         id: "container_namespaces",
         group: Group::Ghosts,
-        needed_for: "a network, System V IPC and a host name of a ghost's own",
+        needed_for: "network, System V IPC and host name of a ghost",
         advice: "run as root; in a container, allow unshare in the seccomp profile",
         look: || in_child(namespaces),
     },
     Probe {
         id: "container_root",
         group: Group::Ghosts,
-        needed_for: "showing a ghost the files of its node",
+        needed_for: "the root file system of a ghost",
         advice: "run as root; in a container, allow mount in the seccomp profile",
         look: || in_child(root),
     },
@@ -33,31 +33,31 @@ pub(super) const PROBES: &[Probe] = &[
 
 fn runc() -> Finding {
     let output = Command::new("runc").arg("--version").output().map_err(|error| match error {
-        error if error.kind() == io::ErrorKind::NotFound => "it is not installed".to_owned(),
-        error => while_doing("running it")(error),
+        error if error.kind() == io::ErrorKind::NotFound => "runc is not installed".to_owned(),
+        error => while_doing("running runc")(error),
     })?;
     let text = String::from_utf8_lossy(&output.stdout);
     let version = text.lines().next().unwrap_or_default().trim();
     if output.status.success() && version.starts_with("runc version ") {
         return Ok(version.to_owned());
     }
-    Err(format!("it does not tell its version ({})", output.status))
+    Err(format!("runc --version prints no version ({})", output.status))
 }
 
 fn namespaces() -> Finding {
     let wanted = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
-    unshare(wanted).map_err(while_doing("making network, IPC and UTS namespaces"))?;
-    Ok("made network, IPC and UTS namespaces".to_owned())
+    unshare(wanted).map_err(while_doing("creating network, IPC and UTS namespaces"))?;
+    Ok("created network, IPC and UTS namespaces".to_owned())
 }
 
-/// As it is done for a ghost, in a mount namespace that ends with this child.
+/// Mounts / as for a ghost, in a mount namespace that ends with this child.
 fn root() -> Finding {
     use nix::mount::{MsFlags, mount};
     let nothing = None::<&str>;
-    unshare(CloneFlags::CLONE_NEWNS).map_err(while_doing("making a mount namespace"))?;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(while_doing("creating a mount namespace"))?;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
-        .map_err(while_doing("keeping mounts to it"))?;
+        .map_err(while_doing("making its mounts private"))?;
     mount(Some("/"), "/proc", nothing, MsFlags::MS_REC | MsFlags::MS_BIND, nothing)
-        .map_err(while_doing("mounting / in another place"))?;
-    Ok("mounted / in another place".to_owned())
+        .map_err(while_doing("bind-mounting /"))?;
+    Ok("bind-mounted /".to_owned())
 }

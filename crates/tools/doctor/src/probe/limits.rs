@@ -1,4 +1,4 @@
-//! How many processes and open files there may be.
+//! Limits of processes and open files.
 
 use super::{Finding, Probe, setting};
 use crate::Group;
@@ -25,10 +25,10 @@ pub(super) const PROBES: &[Probe] = &[
 ];
 
 fn pid_max() -> Finding {
-    let text = setting("/proc/sys/kernel/pid_max").ok_or("kernel.pid_max cannot be read")?;
+    let text = setting("/proc/sys/kernel/pid_max").ok_or("cannot read kernel.pid_max")?;
     match text.parse::<u64>() {
         Ok(most) if most >= ENOUGH_PIDS => Ok(format!("{most} process and thread ids")),
-        _ => Err(format!("there are only {text} process and thread ids")),
+        _ => Err(format!("only {text} process and thread ids")),
     }
 }
 
@@ -36,6 +36,6 @@ fn open_files() -> Finding {
     match getrlimit(Resource::Nofile).maximum {
         Some(most) if most < ENOUGH_FILES => Err(format!("the hard limit is {most} open files")),
         Some(most) => Ok(format!("the hard limit is {most} open files")),
-        None => Ok("there is no limit".into()),
+        None => Ok("no hard limit".into()),
     }
 }

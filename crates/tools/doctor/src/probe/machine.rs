@@ -24,26 +24,26 @@ pub(super) const PROBES: &[Probe] = &[
         id: "avx512",
         group: Group::Better,
         needed_for: "images whose process was started on a machine with AVX-512",
-        advice: "make and restore images on machines with the same processor features",
+        advice: "checkpoint and restore on machines with the same processor features",
         look: || cpu_features(&["avx512f", "avx512bw", "avx512vl"]),
     },
     Probe {
         id: "amx",
         group: Group::Better,
         needed_for: "images whose process was started on a machine with AMX",
-        advice: "make and restore images on machines with the same processor features",
+        advice: "checkpoint and restore on machines with the same processor features",
         look: || cpu_features(&["amx_tile"]),
     },
     Probe {
         id: "vdso_getrandom",
         group: Group::Better,
-        needed_for: "fast random numbers in user space, whose state each clone gets fresh",
-        advice: "nothing: without it random numbers come from the system call, which is safe",
+        needed_for: "fast random numbers in user space; clones get a fresh state",
+        advice: "nothing: without it programs use the system call",
         look: vdso_getrandom,
     },
 ];
 
-/// Kernel, architecture and processor, in words.
+/// Kernel, architecture and processor, as text.
 pub(crate) fn name() -> String {
     let kernel = rustix::system::uname();
     let cpu = cpuinfo("model name").unwrap_or_else(|| "unknown processor".to_owned());

@@ -1,4 +1,4 @@
-//! What a pool can lie on.
+//! Media of pools.
 
 use super::raw::{HUGE_BYTES, Mapping};
 use super::{Finding, Probe, setting, while_doing};
@@ -16,21 +16,21 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "tmpfs_huge_pages",
         group: Group::Better,
-        needed_for: "attaching to a pool in time that grows by 2 MiB steps, not by pages",
+        needed_for: "mapping a pool by entries of 2 MiB, so that clones start faster",
         advice: "run as root on a kernel with CONFIG_TRANSPARENT_HUGEPAGE; free some memory",
         look: tmpfs_huge_pages,
     },
     Probe {
         id: "hugetlbfs_pages",
         group: Group::Later,
-        needed_for: "clones of processes that use such pages (MAP_HUGETLB); pools use tmpfs",
+        needed_for: "clones of processes with MAP_HUGETLB memory; pools use tmpfs",
         advice: "reserve pages with sysctl vm.nr_hugepages=N",
         look: hugetlbfs_pages,
     },
     Probe {
         id: "dax_file_system",
         group: Group::Later,
-        needed_for: "a pool on persistent or CXL memory that has a file system",
+        needed_for: "a pool on persistent or CXL memory with a file system",
         advice: "ndctl create-namespace --mode fsdax, mkfs.ext4, mount -o dax=always; or keep the \
                  pool on tmpfs",
         look: dax_file_system,
@@ -46,20 +46,20 @@ pub(super) const PROBES: &[Probe] = &[
 
 const TRIAL_BYTES: usize = 2 * HUGE_BYTES;
 
-/// Fills a file on a tmpfs that is mounted nowhere and maps it as a clone would.
+/// Maps a file on a detached tmpfs as a clone would.
 fn tmpfs_huge_pages() -> Finding {
-    let tmpfs = detached_tmpfs().map_err(while_doing("making a tmpfs with huge=always"))?;
+    let tmpfs = detached_tmpfs().map_err(while_doing("creating a tmpfs with huge=always"))?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let file = openat(&tmpfs, "trial", flags, Mode::RUSR | Mode::WUSR)
         .map_err(while_doing("creating a file on it"))?;
     fallocate(&file, FallocateFlags::empty(), 0, TRIAL_BYTES as u64)
         .map_err(while_doing("allocating 4 MiB on it"))?;
     let mapping =
-        Mapping::of(file.as_fd(), TRIAL_BYTES).map_err(while_doing("mapping that file"))?;
+        Mapping::from_file(file.as_fd(), TRIAL_BYTES).map_err(while_doing("mapping that file"))?;
     mapping.populate_read().map_err(while_doing("populating that mapping"))?;
     match huge_kib(&mapping)? {
-        kib if kib * 1024 == TRIAL_BYTES => Ok(format!("all {kib} KiB of a file mapped huge")),
-        kib => Err(format!("only {kib} of {} KiB of a file mapped huge", TRIAL_BYTES / 1024)),
+        kib if kib * 1024 == TRIAL_BYTES => Ok(format!("mapped {kib} KiB of a file by huge pages")),
+        kib => Err(format!("mapped only {kib} of {} KiB by huge pages", TRIAL_BYTES / 1024)),
     }
 }
 
@@ -70,7 +70,7 @@ fn detached_tmpfs() -> rustix::io::Result<OwnedFd> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
-/// How much of a mapping the kernel maps by 2 MiB entries.
+/// How many KiB of a mapping the kernel maps by entries of 2 MiB.
 fn huge_kib(mapping: &Mapping) -> Result<usize, String> {
     let smaps =
         fs::read_to_string("/proc/self/smaps").map_err(while_doing("reading its mappings"))?;
@@ -91,7 +91,7 @@ fn hugetlbfs_pages() -> Finding {
     let total = count("nr_hugepages").ok_or("this kernel has no hugetlbfs with 2 MiB pages")?;
     let free = count("free_hugepages").unwrap_or_default();
     if free == "0" || free.is_empty() {
-        Err(format!("{total} pages of 2 MiB are reserved, none is free"))
+        Err(format!("none of {total} pages of 2 MiB is free"))
     } else {
         Ok(format!("{free} of {total} pages of 2 MiB are free"))
     }
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn ordinary_memory_is_not_mapped_huge() {
         let file = tempfile_in_shm();
-        let mapping = Mapping::of(file.as_fd(), 4096).unwrap();
+        let mapping = Mapping::from_file(file.as_fd(), 4096).unwrap();
         mapping.populate_read().unwrap();
         assert_eq!(huge_kib(&mapping), Ok(0));
     }

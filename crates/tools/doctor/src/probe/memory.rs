@@ -30,7 +30,7 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "procmap_query",
         group: Group::Required,
-        needed_for: "zeros after MADV_DONTNEED in clones, and making their pages local",
+        needed_for: "zeros after MADV_DONTNEED in clones, and promotion of their pages",
         advice: "use Linux 6.11 or later",
         look: procmap_query,
     },
@@ -79,7 +79,7 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "userfaultfd_poison",
         group: Group::Later,
-        needed_for: "telling a clone that a far page is lost",
+        needed_for: "signalling to a clone that a far page is lost",
         advice: NEWER,
         look: || userfaultfd(POISON, "UFFDIO_POISON"),
     },
@@ -131,13 +131,13 @@ fn process_madvise() -> Finding {
         .populate_write_as_a_process()
         .map_err(while_doing("asking for pages of this process by process_madvise"))?;
     match populated == PAGES * PAGE_BYTES {
-        true => Ok("populates pages of the process that asks".into()),
-        false => Err(format!("asked for {} bytes, and got {populated}", PAGES * PAGE_BYTES)),
+        true => Ok("populated pages of the calling process".into()),
+        false => Err(format!("populated {populated} of {} bytes", PAGES * PAGE_BYTES)),
     }
 }
 
 fn userfaultfd(feature: u64, name: &str) -> Finding {
-    let features = raw::userfaultfd_features().map_err(while_doing("making a userfaultfd"))?;
+    let features = raw::userfaultfd_features().map_err(while_doing("creating a userfaultfd"))?;
     if features & feature == feature {
         Ok(format!("offers {name}"))
     } else {
@@ -154,7 +154,7 @@ fn transparent_huge_pages() -> Finding {
     }
 }
 
-/// The word in brackets, by which the kernel marks the choice that holds.
+/// The word in brackets: the kernel's mark of the current choice.
 fn chosen(text: &str) -> Option<&str> {
     text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
 }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_that_supplies_pages_in_one_call_is_seen_to() {
+    fn process_madvise_is_available_from_linux_6_13_on() {
         let release = nix::sys::utsname::uname().unwrap().release().to_string_lossy().into_owned();
         let mut numbers = release.split('.').map_while(|part| part.parse::<u32>().ok());
         let version = (numbers.next(), numbers.next());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feature_no_kernel_has_is_a_no() {
+    fn an_unknown_feature_is_not_available() {
         if userfaultfd(0, "").is_ok() {
             assert!(userfaultfd(1 << 63, "time travel").unwrap_err().contains("time travel"));
         }

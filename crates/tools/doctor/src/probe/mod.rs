@@ -1,4 +1,4 @@
-//! One file per family of probes; what needs `unsafe` is in [`raw`].
+//! One file per family of probes. `unsafe` code is in [`raw`].
 
 mod cgroups;
 mod criu;
@@ -21,15 +21,15 @@ use std::io;
 
 pub(crate) use machine::name as machine_name;
 
-/// `Ok`: available, and what was seen. `Err`: not available, and why not. Both in words.
+/// `Ok`: available, and what was found. `Err`: not available, and why not.
 type Finding = Result<String, String>;
 
-/// How to find out about one capability.
+/// A probe of one capability.
 pub(crate) struct Probe {
     id: &'static str,
     group: Group,
     needed_for: &'static str,
-    /// What to do where it is missing.
+    /// What to do if it is missing.
     advice: &'static str,
     look: fn() -> Finding,
 }
@@ -69,12 +69,12 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Probe> {
     families.into_iter().flatten()
 }
 
-/// Reads a one-value file of `/proc` or `/sys`; `None` where the kernel does not have it.
+/// Reads a file of `/proc` or `/sys`. `None` if the kernel does not have it.
 fn setting(path: impl AsRef<std::path::Path>) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// Turns an error into "what was being done: why not".
+/// Turns an error into "what was being done: why it failed".
 fn while_doing<E: Into<io::Error>>(doing: &str) -> impl FnOnce(E) -> String {
     move |error| format!("{doing}: {}", words::of(&error.into()))
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_probe_has_its_own_id_and_words() {
+    fn every_probe_has_its_own_id_and_texts() {
         let mut ids: Vec<_> = all().map(|probe| probe.id).collect();
         ids.sort_unstable();
         assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "two probes share an id: {ids:?}");
@@ -107,9 +107,9 @@ mod tests {
         assert_eq!((capability.found.as_str(), capability.advice), ("no warp drive", Some("wait")));
     }
 
-    /// Refuses each probe the system call that it is about, as a container's filter would.
+    /// Denies each probe its system call, as the seccomp filter of a container would.
     #[test]
-    fn a_refused_system_call_is_a_no() {
+    fn a_denied_system_call_is_not_available() {
         for (id, number) in [
             ("ptrace", libc::SYS_ptrace),
             ("rseq_configuration", libc::SYS_ptrace),

@@ -1,4 +1,4 @@
-//! Namespaces, and thread ids of our choice in them.
+//! Namespaces, and chosen thread ids in them.
 
 use super::raw::{clone_with_tid, in_child};
 use super::users::with_rights;
@@ -21,7 +21,7 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "clone3_set_tid",
         group: Group::Required,
-        needed_for: "giving threads the ids that glibc has cached",
+        needed_for: "giving threads the ids that glibc caches",
         advice: AS_ROOT,
         look: || with_rights(clone3_set_tid),
     },
@@ -42,15 +42,15 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "time_namespace",
         group: Group::Better,
-        needed_for: "a monotonic clock that goes on where the parent's stood, on any node",
+        needed_for: "a monotonic clock that continues from the parent's, on any node",
         advice: "use a kernel with CONFIG_TIME_NS; without it CLOCK_MONOTONIC may jump in clones",
         look: time_namespace,
     },
 ];
 
 fn enter(namespace: CloneFlags, name: &str) -> Finding {
-    unshare(namespace).map_err(while_doing(&format!("making a {name} namespace")))?;
-    Ok(format!("made a {name} namespace"))
+    unshare(namespace).map_err(while_doing(&format!("creating a {name} namespace")))?;
+    Ok(format!("created a {name} namespace"))
 }
 
 /// Runs `work` as the first process of a new PID namespace.
@@ -63,7 +63,7 @@ fn in_pid_namespace(work: fn() -> Finding) -> Finding {
 
 fn pid_namespace() -> Finding {
     in_pid_namespace(|| match std::process::id() {
-        1 => Ok("made a PID namespace and ran its pid 1".into()),
+        1 => Ok("created a PID namespace and ran its pid 1".into()),
         other => Err(format!("the first process of a new PID namespace has pid {other}")),
     })
 }
@@ -84,8 +84,8 @@ fn time_namespace() -> Finding {
             .map_err(while_doing("setting the offset of its clock"))?;
         let before = clock_gettime(ClockId::Monotonic).tv_sec;
         in_child(|| match clock_gettime(ClockId::Monotonic).tv_sec - before {
-            AHEAD_SECONDS.. => Ok("moved a child's monotonic clock ahead".into()),
-            _ => Err("the clock of a new time namespace did not move".into()),
+            AHEAD_SECONDS.. => Ok("set a child's monotonic clock ahead".into()),
+            _ => Err("the clock of a new time namespace was not set".into()),
         })
     })
 }

@@ -18,7 +18,7 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "cap_sys_ptrace",
         group: Group::Required,
-        needed_for: "freezing and reading processes of other users",
+        needed_for: "stopping and reading processes of other users",
         advice: AS_ROOT,
         look: ptrace,
     },
@@ -33,7 +33,7 @@ pub(super) const PROBES: &[Probe] = &[
         id: "cap_sys_resource",
         group: Group::Better,
         needed_for: "restoring limits above the hard limits of this process",
-        advice: "raise the hard limits of farfork itself: clones then stay below them",
+        advice: "raise the hard limits of farfork itself, so that clones stay below them",
         look: || held(Capability::CAP_SYS_RESOURCE),
     },
     Probe {
@@ -53,26 +53,26 @@ fn held(capability: Capability) -> Finding {
     }
 }
 
-/// Says whether the capability is only dropped, or out of reach even for root.
+/// The reason: the capability was dropped, or it is outside of the bounding set.
 fn not_held(capability: Capability) -> String {
     match caps::has_cap(None, CapSet::Bounding, capability) {
-        Ok(false) => format!("{capability} is outside the bounding set: even root lacks it here"),
+        Ok(false) => format!("{capability} is outside of the bounding set: root lacks it, too"),
         _ => format!("this process does not hold {capability}"),
     }
 }
 
-/// A user without root has the right over clones in the agent's user namespace.
+/// Without root, the agent has the capability over clones in its user namespace.
 fn ptrace() -> Finding {
     let own_only = |found| format!("{found}: your own processes can be checkpointed");
     let found = with_rights(|| held(Capability::CAP_SYS_PTRACE))?;
     Ok(if is_needed() { own_only(found) } else { found })
 }
 
-/// The kernel takes CAP_SYS_ADMIN as well.
+/// The kernel accepts CAP_SYS_ADMIN as well.
 fn checkpoint_restore() -> Finding {
     held(Capability::CAP_CHECKPOINT_RESTORE).or_else(|reason| {
         held(Capability::CAP_SYS_ADMIN)
-            .map(|_| "not held, but CAP_SYS_ADMIN stands in for it".to_owned())
+            .map(|_| "not held, but CAP_SYS_ADMIN replaces it".to_owned())
             .map_err(|_| reason)
     })
 }
@@ -83,7 +83,7 @@ mod tests {
     use crate::probe::raw::in_child;
 
     #[test]
-    fn a_dropped_capability_is_a_no() {
+    fn a_dropped_capability_is_not_available() {
         let after_dropping = in_child(|| {
             caps::drop(None, CapSet::Effective, Capability::CAP_CHOWN).unwrap();
             held(Capability::CAP_CHOWN)

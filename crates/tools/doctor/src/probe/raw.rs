@@ -1,8 +1,8 @@
-//! The system calls of the probes that no safe wrapper has.
+//! The system calls of the probes that have no safe wrapper.
 //!
-//! - A child process made here reports through a pipe, is killed after [`CHILD_SECONDS`], and
-//!   leaves by `_exit`: it never runs the parent's destructors or flushes the parent's buffers.
-//! - Memory mapped here is unmapped on drop and never handed out as a reference.
+//! - A child process started here reports through a pipe, is killed after [`CHILD_SECONDS`], and exits
+//!   by `_exit`: it never runs the parent's destructors or flushes the parent's buffers.
+//! - Memory mapped here is unmapped on drop and never returned as a reference.
 #![allow(unsafe_code, reason = "raw system calls, one documented function each")]
 
 use super::Finding;
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// After this a child that hangs is killed by its own alarm.
+/// After this time a child that hangs is killed by its own alarm.
 const CHILD_SECONDS: u32 = 10;
 /// Unit in which the kernel maps huge pages.
 pub(super) const HUGE_BYTES: usize = 2 << 20;
@@ -26,7 +26,7 @@ fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Runs `work` in a forked child and hands back what it found.
+/// Runs `work` in a forked child and returns its finding.
 pub(super) fn in_child(work: impl FnOnce() -> Finding) -> Finding {
     let (mut reader, writer) = io::pipe().map_err(super::while_doing("making a pipe"))?;
     let child = fork(|| {
@@ -35,10 +35,10 @@ pub(super) fn in_child(work: impl FnOnce() -> Finding) -> Finding {
             Ok(text) => ('+', text),
             Err(text) => ('-', text),
         };
-        // Where the parent has gone, nobody is left to tell.
+        // Fails if the parent is dead.
         let _ = write!(writer, "{mark}{text}");
     })
-    .map_err(super::while_doing("forking a child for the probe"))?;
+    .map_err(super::while_doing("forking a child"))?;
     let mut answer = String::new();
     let read = reader.read_to_string(&mut answer);
     let end = waitpid(child, None);
@@ -47,9 +47,9 @@ pub(super) fn in_child(work: impl FnOnce() -> Finding) -> Finding {
         (Some(("+", text)), _) => Ok(text.to_owned()),
         (Some((_, text)), _) => Err(text.to_owned()),
         (None, Ok(WaitStatus::Signaled(_, signal, _))) => {
-            Err(format!("the child that tried it was killed by {signal}"))
+            Err(format!("the child of the probe was killed by {signal}"))
         }
-        (None, _) => Err("the child that tried it went without an answer".to_owned()),
+        (None, _) => Err("the child of the probe exited without an answer".to_owned()),
     }
 }
 
@@ -71,7 +71,7 @@ fn fork(work: impl FnOnce()) -> io::Result<Pid> {
     Ok(Pid::from_raw(pid as i32))
 }
 
-/// A child that does nothing until it is dropped, which kills it.
+/// A child that waits until it is dropped, which kills it.
 pub(super) struct IdleChild(Pid);
 
 impl IdleChild {
@@ -92,13 +92,13 @@ impl IdleChild {
 
 impl Drop for IdleChild {
     fn drop(&mut self) {
-        // The child may be gone already; then there is nothing left to do.
+        // The child may be dead already.
         let _ = kill(self.0, Signal::SIGKILL);
         let _ = waitpid(self.0, None);
     }
 }
 
-/// Asks for a child whose thread id is `tid` in this PID namespace, and checks that it got it.
+/// Starts a child with thread id `tid` in this PID namespace, and checks its id.
 pub(super) fn clone_with_tid(tid: i32) -> io::Result<()> {
     let wanted = [tid];
     // SAFETY: an all-zero clone_args asks for a plain fork-like clone.
@@ -143,12 +143,20 @@ pub(super) fn rseq_configuration(tracee: Pid) -> io::Result<(u64, u32)> {
     checked(written).map(|_| (found.pointer, found.length))
 }
 
-/// Whether two descriptors of two processes are one open file.
-pub(super) fn same_open_file(a: (Pid, i32), b: (Pid, i32)) -> io::Result<bool> {
+/// A descriptor of a process.
+#[derive(Clone, Copy)]
+pub(super) struct Descriptor {
+    pub(super) pid: Pid,
+    pub(super) fd: i32,
+}
+
+/// Whether two descriptors are one open file.
+pub(super) fn same_open_file(a: Descriptor, b: Descriptor) -> io::Result<bool> {
     const KCMP_FILE: libc::c_int = 0;
     // SAFETY: kcmp takes numbers only.
-    let order =
-        unsafe { libc::syscall(libc::SYS_kcmp, a.0.as_raw(), b.0.as_raw(), KCMP_FILE, a.1, b.1) };
+    let order = unsafe {
+        libc::syscall(libc::SYS_kcmp, a.pid.as_raw(), b.pid.as_raw(), KCMP_FILE, a.fd, b.fd)
+    };
     checked(order).map(|order| order == 0)
 }
 
@@ -168,7 +176,7 @@ impl Mapping {
         Self::new(bytes, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
 
-    pub(super) fn of(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+    pub(super) fn from_file(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
         Self::new(bytes, libc::MAP_PRIVATE, file.as_raw_fd())
     }
 
@@ -189,7 +197,7 @@ impl Mapping {
         Ok(Self { address, bytes })
     }
 
-    /// Gives back what lies around the given part, which then belongs to the caller.
+    /// Unmaps everything around the given part, which then belongs to the caller.
     fn keep_only(self, address: usize, bytes: usize) {
         let (start, end) = (self.address, self.address + self.bytes);
         std::mem::forget(self);
@@ -207,12 +215,12 @@ impl Mapping {
         unsafe { ((self.address + page * PAGE_BYTES) as *mut u8).write_volatile(1) };
     }
 
-    /// Populates all of it, writable, by the call that takes a process; how many bytes are.
+    /// Populates the mapping for writing, by process_madvise. Returns the number of populated bytes.
     pub(super) fn populate_write_as_a_process(&self) -> io::Result<usize> {
         let own = nix::unistd::getpid().as_raw();
-        // SAFETY: makes a descriptor, which is owned below.
+        // SAFETY: returns a descriptor, which is owned below.
         let process = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, own, 0) })?;
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the call above returned this new descriptor, and nothing else owns it.
         let process = unsafe { OwnedFd::from_raw_fd(process as i32) };
         let all = libc::iovec { iov_base: self.address as *mut _, iov_len: self.bytes };
         // SAFETY: populating changes no byte of this mapping; the kernel reads the one range.
@@ -251,7 +259,7 @@ fn mapped(address: *mut libc::c_void) -> io::Result<usize> {
     if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address as usize) }
 }
 
-/// Makes a userfaultfd that also serves faults of the kernel, and returns its feature bits.
+/// Creates a userfaultfd that also serves faults of the kernel, and returns its feature bits.
 pub(super) fn userfaultfd_features() -> io::Result<u64> {
     const UFFDIO_API: libc::Ioctl = libc::_IOWR::<Api>(0xaa, 0x3f);
     #[repr(C)]
@@ -262,7 +270,7 @@ pub(super) fn userfaultfd_features() -> io::Result<u64> {
     }
     // SAFETY: userfaultfd takes flags only.
     let fd = checked(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) })?;
-    // SAFETY: the call above returned this new descriptor, which nobody else owns.
+    // SAFETY: the call above returned this new descriptor, and nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let mut api = Api { api: 0xaa, features: 0, ioctls: 0 };
     // SAFETY: the kernel reads and writes one `Api`.
@@ -270,18 +278,18 @@ pub(super) fn userfaultfd_features() -> io::Result<u64> {
     Ok(api.features)
 }
 
-/// Puts a filter on this process that hands every call of `number` to the returned listener.
+/// Installs a filter in this process that sends every call of `number` to the returned listener.
 ///
-/// Cannot be undone: only for a child that is about to exit.
+/// It cannot be undone: use it only in a child that is about to exit.
 pub(super) fn listen_to_system_call(number: libc::c_long) -> io::Result<OwnedFd> {
     let flags =
         libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let fd = filter_system_call(number, libc::SECCOMP_RET_USER_NOTIF, flags)?;
-    // SAFETY: with that flag the call returns a new descriptor, which nobody else owns.
+    // SAFETY: with that flag the call returns a new descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Refuses every call of `number` from now on. Cannot be undone.
+/// Denies every call of `number` from now on. It cannot be undone.
 #[cfg(test)]
 pub(super) fn deny_system_call(number: libc::c_long) -> io::Result<()> {
     filter_system_call(number, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0).map(drop)
@@ -305,7 +313,7 @@ fn filter_system_call(number: libc::c_long, action: u32, flags: u64) -> io::Resu
     })
 }
 
-/// Answers the next call that reaches the listener with `value`.
+/// Answers the next call at the listener with `value`.
 pub(super) fn answer_system_call(listener: &OwnedFd, value: i64) -> io::Result<()> {
     // SAFETY: both are plain numbers, for which all zeros is a value; the kernel wants them so.
     let (mut call, mut answer): (libc::seccomp_notif, libc::seccomp_notif_resp) =
@@ -319,14 +327,14 @@ pub(super) fn answer_system_call(listener: &OwnedFd, value: i64) -> io::Result<(
     checked(unsafe { libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_SEND, &answer) }.into()).map(drop)
 }
 
-/// Makes and drops an io_uring of one entry.
+/// Creates and drops an io_uring with one entry.
 pub(super) fn io_uring() -> io::Result<()> {
     /// `struct io_uring_params` is 120 bytes; all zeros asks for the defaults.
     const PARAMS_BYTES: usize = 120;
     let mut params = [0u64; PARAMS_BYTES / 8];
     // SAFETY: the kernel reads and writes PARAMS_BYTES at `params`.
     let fd = checked(unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) })?;
-    // SAFETY: the call returned this new descriptor, which nobody else owns.
+    // SAFETY: the call returned this new descriptor, and nothing else owns it.
     drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
     Ok(())
 }
@@ -341,13 +349,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_childs_answer_comes_back() {
+    fn the_finding_of_a_child_is_returned() {
         assert_eq!(in_child(|| Ok("fine".into())), Ok("fine".into()));
         assert_eq!(in_child(|| Err("broken".into())), Err("broken".into()));
     }
 
     #[test]
-    fn a_child_that_dies_is_a_no() {
+    fn a_child_that_dies_is_an_error() {
         let killed = in_child(|| {
             kill(Pid::this(), Signal::SIGKILL).unwrap();
             Ok(String::new())

@@ -1,4 +1,4 @@
-//! Which sockets belong together.
+//! Finding the peer of a socket.
 
 use super::{Finding, Probe, while_doing};
 use crate::Group;
@@ -46,7 +46,7 @@ fn unix_diag() -> Finding {
     if u64::from(peer) == inode(&right)? {
         Ok("found the other end of a socket pair".into())
     } else {
-        Err(format!("the kernel named socket {peer} as the peer, which it is not"))
+        Err(format!("the kernel reported socket {peer} as the peer, which is wrong"))
     }
 }
 
@@ -77,11 +77,11 @@ fn peer_in(answer: &[u8]) -> Result<u32, String> {
     let mut at = HEADER_BYTES + MESSAGE_BYTES;
     while let (Some(length), Some(kind)) = (half(at), half(at + 2)) {
         if kind == UNIX_DIAG_PEER {
-            return word(at + 4).ok_or_else(|| "the kernel's answer is cut off".to_owned());
+            return word(at + 4).ok_or_else(|| "the kernel's answer is truncated".to_owned());
         }
         at += usize::from(length.max(4)).next_multiple_of(4);
     }
-    Err("the kernel's answer names no peer".into())
+    Err("the kernel's answer has no peer".into())
 }
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_message_is_told_in_words() {
+    fn an_error_message_is_shown_in_words() {
         let mut answer = [0u8; 36];
         answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
         answer[16..20].copy_from_slice(&(-libc::ENOENT).to_ne_bytes());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_peer_is_a_no() {
+    fn an_answer_without_a_peer_is_an_error() {
         assert!(peer_in(&[0; 32]).unwrap_err().contains("no peer"));
     }
 }

@@ -1,6 +1,6 @@
-//! Looking into another process.
+//! Reading the state of another process.
 
-use super::raw::{IdleChild, in_child, rseq_configuration, same_open_file};
+use super::raw::{Descriptor, IdleChild, in_child, rseq_configuration, same_open_file};
 use super::{Finding, Probe, setting, while_doing};
 use crate::Group;
 use nix::sys::ptrace;
@@ -17,14 +17,14 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "ptrace",
         group: Group::Required,
-        needed_for: "freezing a process that is not our child and reading its registers",
+        needed_for: "stopping a process that is not our child and reading its registers",
         advice: UNHIDE,
         look: || trace(registers),
     },
     Probe {
         id: "yama_ptrace_scope",
         group: Group::Required,
-        needed_for: "attaching to processes that did not ask for it",
+        needed_for: "attaching to processes that are not our children",
         advice: "boot with kernel.yama.ptrace_scope below 3 (3 cannot be lowered while running)",
         look: yama_ptrace_scope,
     },
@@ -38,20 +38,20 @@ pub(super) const PROBES: &[Probe] = &[
     Probe {
         id: "pidfd_getfd",
         group: Group::Required,
-        needed_for: "looking at the open files of the process",
+        needed_for: "reading the state of the process's open files",
         advice: UNHIDE,
         look: copied_descriptor,
     },
     Probe {
         id: "kcmp",
         group: Group::Required,
-        needed_for: "telling which descriptors share one open file",
+        needed_for: "finding descriptors that share one open file",
         advice: "use a kernel with CONFIG_KCMP; in a container, allow kcmp in the seccomp profile",
         look: kcmp,
     },
 ];
 
-/// Seizes and stops an idle process from its sibling, which is not its parent, and looks at it.
+/// Seizes and stops an idle process from a sibling, which is not its parent, and reads its state.
 fn trace(look: fn(Pid) -> io::Result<String>) -> Finding {
     let idle = IdleChild::start().map_err(while_doing("starting a child"))?;
     let tracee = idle.pid();
@@ -61,10 +61,10 @@ fn trace(look: fn(Pid) -> io::Result<String>) -> Finding {
         ptrace::interrupt(tracee).map_err(while_doing("stopping it"))?;
         match waitpid(tracee, None) {
             Ok(WaitStatus::PtraceEvent(..) | WaitStatus::Stopped(..)) => {}
-            other => return Err(format!("the process did not stop but gave {other:?}")),
+            other => return Err(format!("the process did not stop: {other:?}")),
         }
         let seen = look(tracee).map_err(while_doing("reading its state"))?;
-        ptrace::detach(tracee, None).map_err(while_doing("letting it go"))?;
+        ptrace::detach(tracee, None).map_err(while_doing("detaching from it"))?;
         Ok(format!("stopped a process that is not our child and read {seen}"))
     })
 }
@@ -82,7 +82,7 @@ fn rseq(tracee: Pid) -> io::Result<String> {
 fn yama_ptrace_scope() -> Finding {
     match setting("/proc/sys/kernel/yama/ptrace_scope").as_deref() {
         None => Ok("Yama is not in this kernel".into()),
-        Some("3") => Err("ptrace_scope is 3: nobody may attach".into()),
+        Some("3") => Err("ptrace_scope is 3: no process may attach".into()),
         Some(scope) => Ok(format!("ptrace_scope is {scope}: CAP_SYS_PTRACE may attach")),
     }
 }
@@ -116,15 +116,16 @@ fn inode(fd: impl AsFd) -> Result<u64, String> {
 
 fn kcmp() -> Finding {
     with_copied_descriptor(|child, reader, copy| {
-        let theirs = (child.pid(), reader.as_raw_fd());
+        let inherited = Descriptor { pid: child.pid(), fd: reader.as_raw_fd() };
         let same = |fd: i32| {
-            same_open_file((Pid::this(), fd), theirs).map_err(while_doing("comparing descriptors"))
+            same_open_file(Descriptor { pid: Pid::this(), fd }, inherited)
+                .map_err(while_doing("comparing descriptors"))
         };
         let other = std::fs::File::open("/dev/null").map_err(while_doing("opening /dev/null"))?;
         if same(copy.as_raw_fd())? && !same(other.as_raw_fd())? {
-            Ok("tells shared open files from separate ones".into())
+            Ok("distinguished shared and separate open files".into())
         } else {
-            Err("it mixes up shared and separate open files".into())
+            Err("did not distinguish shared and separate open files".into())
         }
     })
 }

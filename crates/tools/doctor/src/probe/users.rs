@@ -1,5 +1,5 @@
-//! What is missing without root. Checkpoints need no right of their own then; clones live in a
-//! user namespace of the agent's.
+//! What users without root can do. Their checkpoints need no capability, and their clones are in a user
+//! namespace of the agent.
 
 use super::raw::{Mapping, PAGE_BYTES, clone_with_tid, in_child};
 use super::{Finding, Probe, while_doing};
@@ -8,7 +8,7 @@ use caps::{CapSet, Capability};
 use nix::sched::{CloneFlags, unshare};
 use std::fs;
 
-const AS_ROOT: &str = "run farfork and its node agent as root where that is needed";
+const AS_ROOT: &str = "run farfork and its node agent as root if you need it";
 
 pub(super) const PROBES: &[Probe] = &[
     Probe {
@@ -36,26 +36,26 @@ pub(super) const PROBES: &[Probe] = &[
     },
 ];
 
-/// Whether this process lacks the right to make namespaces, so that it needs one of its own first.
+/// Whether this process lacks the capability to create namespaces, so that it needs a user namespace.
 pub(super) fn is_needed() -> bool {
     !caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false)
 }
 
-/// Moves this process to a user namespace that has its own ids, and all capabilities.
+/// Moves this process to a new user namespace with its own ids and all capabilities.
 pub(super) fn user_namespace() -> Finding {
     let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
-    unshare(CloneFlags::CLONE_NEWUSER).map_err(while_doing("making a user namespace"))?;
+    unshare(CloneFlags::CLONE_NEWUSER).map_err(while_doing("creating a user namespace"))?;
     let map = |file: &str, text: String| {
         fs::write(format!("/proc/self/{file}"), text)
-            .map_err(while_doing("giving it the ids of this process"))
+            .map_err(while_doing("mapping the ids of this process"))
     };
     map("setgroups", "deny".to_owned())?;
     map("uid_map", format!("{uid} {uid} 1"))?;
     map("gid_map", format!("{gid} {gid} 1"))?;
-    Ok("made one that has the ids of this process".to_owned())
+    Ok("created one with the ids of this process".to_owned())
 }
 
-/// What `look` finds, in a user namespace where this process can have no other right.
+/// Runs a probe, in a user namespace if this process lacks capabilities.
 pub(super) fn with_rights(look: fn() -> Finding) -> Finding {
     if !is_needed() {
         return look();
@@ -67,7 +67,7 @@ pub(super) fn with_rights(look: fn() -> Finding) -> Finding {
     .map_err(|reason| format!("without root, in a user namespace: {reason}"))
 }
 
-/// Looks at a page of shared anonymous memory by the only name that it has.
+/// Opens a page of shared anonymous memory by the only path that it has.
 fn map_files() -> Finding {
     let page = Mapping::shared(PAGE_BYTES).map_err(while_doing("mapping a shared page"))?;
     let at = page.addresses();
@@ -76,10 +76,10 @@ fn map_files() -> Finding {
     Ok("opened shared memory under /proc/PID/map_files".to_owned())
 }
 
-/// A free number: that of a child that has just ended.
+/// Uses a free pid: that of a child that has just exited.
 fn same_pid() -> Finding {
     let free = in_child(|| Ok(std::process::id().to_string()))?;
-    let tid = free.parse().map_err(|_| format!("a process had the id {free}"))?;
+    let tid = free.parse().map_err(|_| format!("invalid pid {free}"))?;
     clone_with_tid(tid).map_err(while_doing("starting a process with a chosen id"))?;
     Ok(format!("started a process with id {tid} in this PID namespace"))
 }
@@ -91,7 +91,7 @@ mod tests {
 
     const NOBODY: u32 = 65534;
 
-    /// Gives up every capability, as a process that is not root is without.
+    /// Drops every capability, as a process without root has none.
     fn without_capabilities(look: fn() -> Finding) -> Finding {
         in_child(|| {
             caps::clear(None, CapSet::Effective).map_err(|error| error.to_string())?;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn without_capabilities_some_of_it_is_a_no() {
+    fn without_capabilities_some_of_it_is_not_available() {
         assert!(without_capabilities(|| Ok(is_needed().to_string())).is_ok_and(|is| is == "true"));
         for look in [map_files, same_pid] {
             let reason = without_capabilities(look).expect_err("needs a capability");
@@ -109,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn a_user_namespace_brings_capabilities() {
+    fn a_user_namespace_has_capabilities() {
         let found = in_child(|| {
             if geteuid().is_root() {
                 setresgid(NOBODY.into(), NOBODY.into(), NOBODY.into()).unwrap();
                 setresuid(NOBODY.into(), NOBODY.into(), NOBODY.into()).unwrap();
-                // A process that was executed as this user would be.
+                // As for a process that was executed by this user.
                 nix::sys::prctl::set_dumpable(true).unwrap();
             }
             assert!(is_needed());

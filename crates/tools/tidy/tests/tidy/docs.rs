@@ -1,4 +1,4 @@
-//! Documents that do not point into the void.
+//! Documents name files that exist, and the changelog has a place for the next change.
 
 use crate::tree::{Complaint, File, Tree};
 
@@ -38,7 +38,7 @@ pub fn reading_order(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// A place for what the next change has to say.
+/// The section for the next change.
 pub fn changelog(tree: &Tree) -> Vec<Complaint> {
     let changelog = tree.file("CHANGELOG.md").unwrap_or(File { path: "CHANGELOG.md", text: "" });
     let is_section = |line: &str| line.starts_with("## ") && is_heading(line, "unreleased");

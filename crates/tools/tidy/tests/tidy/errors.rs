@@ -1,14 +1,14 @@
-//! Messages tell the kernel's answer in words, not by its number: `Errno` and `io::Error` print
-//! one (`EPERM: …`, `… (os error 1)`), so that they never stand in a message as they are.
+//! Messages show errors of the kernel in words, without their number. `Errno` and `io::Error` print a
+//! number (`EPERM: …`, `… (os error 1)`), so a message must not contain them as they are.
 
 use crate::tree::{Complaint, File, Tree};
 use syn::visit::{self, Visit};
 
 /// Values of these types print a number.
 const NUMBERED: &[&str] = &["io::Error", "Errno"];
-/// What an error is called where its type is not to be seen.
+/// Names of errors in format strings, where the type is unknown.
 const NAMES: &[&str] = &["{error}", "{errno}", "{err}", "{e}"];
-/// Errors of ours and of parsers may be printed, and main prints nothing else.
+/// Files that print only errors of farfork and of parsers.
 const EXEMPT: &[&str] =
     &["crates/tools/cli/src/main.rs", "crates/tools/cli/src/pool.rs", "crates/tools/bench/"];
 
@@ -20,18 +20,18 @@ pub fn rule(tree: &Tree) -> Vec<Complaint> {
 }
 
 fn check(file: &File<'_>) -> Vec<Complaint> {
-    // A file that does not parse is the size rule's business.
+    // The rule of sizes reports files that do not parse.
     let Ok(parsed) = syn::parse_file(file.text) else { return Vec::new() };
     let mut messages = Messages { found: Vec::new() };
     messages.visit_file(&parsed);
-    let told =
+    let complaint =
         |(line, what): (usize, String)| file.complaint(line, what + ": use farfork_sys::words::of");
     let named = file.lines().filter(|_| !EXEMPT.iter().any(|path| file.path.starts_with(path)));
     let named = named.filter_map(|(line, text)| {
         let name = NAMES.iter().find(|name| text.contains(**name))?;
         Some((line, format!("a message with {name} may show an error number")))
     });
-    messages.found.into_iter().chain(named).map(told).collect()
+    messages.found.into_iter().chain(named).map(complaint).collect()
 }
 
 struct Messages {
@@ -97,8 +97,8 @@ mod tests {
             }
             let sample = error("\"no: {0}\"", &format!("(#[from] {kind})"));
             assert_complains(rule, &[(path, &sample)], "shows an error number");
-            let told = error("\"no: {}\", words::of(source)", &named);
-            assert_accepts(rule, &[(path, &told)]);
+            let in_words = error("\"no: {}\", words::of(source)", &named);
+            assert_accepts(rule, &[(path, &in_words)]);
         }
         let ours = error("\"no: {source}\"", "{ source: PoolError }");
         assert_accepts(rule, &[(path, &ours)]);

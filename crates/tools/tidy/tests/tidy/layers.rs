@@ -1,10 +1,10 @@
-//! Layers are crates, and dependencies point down: a crate uses crates of lower layers only.
+//! Crates form layers, and dependencies point down: a crate uses only crates of lower layers.
 
 use crate::manifests::dependencies;
 use crate::tree::{Complaint, File, Tree};
 use toml::Table;
 
-/// From the bottom up; crates of one layer do not know each other.
+/// From the bottom up. Crates of one layer do not depend on each other.
 const LAYERS: &[&[&str]] = &[
     &["types", "caches"],
     &["sys", "policy"],
@@ -15,8 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["checkpoint", "restore", "doctor"],
     &["node"],
     &["platform"],
-    &["bench"],
-    &["cli"],
+    &["bench", "cli"],
     &["tests", "tidy", "fuzz"],
 ];
 
@@ -31,7 +30,7 @@ pub fn rule(tree: &Tree) -> Vec<Complaint> {
 }
 
 fn check(file: &File<'_>) -> Vec<Complaint> {
-    // A manifest that does not parse, or that has no package, is the manifest rule's business.
+    // The rule of manifests reports manifests that do not parse.
     let Ok(manifest) = file.text.parse::<Table>() else { return Vec::new() };
     let name = manifest.get("package").and_then(|package| package.get("name")?.as_str());
     let Some(name) = name else { return Vec::new() };
@@ -40,7 +39,7 @@ fn check(file: &File<'_>) -> Vec<Complaint> {
     };
     let ours = dependencies(&manifest).into_iter().map(|(name, _)| name);
     ours.filter(|dependency| dependency.starts_with("farfork-"))
-        // Tests of a crate may ask for it with other features.
+        // Tests of a crate may depend on it with other features.
         .filter(|dependency| dependency != name)
         .filter(|dependency| layer(dependency).is_none_or(|other| other >= own))
         .map(|dependency| {

@@ -1,4 +1,4 @@
-//! Every crate says what it is for, and every dependency is one exact version named in the root.
+//! Every crate has a description, and every dependency has one exact version, named in the root.
 
 use crate::tree::{Complaint, File, Tree};
 use toml::{Table, Value};
@@ -85,7 +85,7 @@ mod tests {
     const PACKAGE: &str = "[package]\nname = \"a\"\ndescription = \"The letter A.\"\n";
 
     #[test]
-    fn a_crate_that_does_not_say_what_it_is_for_is_seen() {
+    fn a_crate_without_a_description_is_seen() {
         for description in ["", "description = \"\"\n", "description = \"\"\"a\nb\"\"\"\n"] {
             let manifest = format!("[package]\nname = \"a\"\n{description}");
             assert_complains(rule, &[("crates/a/Cargo.toml", &manifest)], "no description");

@@ -250,7 +250,7 @@ fn circles_of(modules: &Modules) -> Vec<Complaint> {
     complaints
 }
 
-/// Whether one module lies inside of the other: they are one thing, told in several files.
+/// Whether one module lies inside of the other: they are one thing, in several files.
 fn is_family(one: &Path, other: &Path) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }

@@ -1,4 +1,4 @@
-//! Files and functions short enough to read in one go.
+//! Files and functions are short.
 
 use crate::tree::{Complaint, File, Tree};
 use proc_macro2::Span;

@@ -1,4 +1,4 @@
-//! The files that the rules look at, and what the rules say.
+//! The files that the rules read, and their complaints.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ pub type Rule = fn(&Tree) -> Vec<Complaint>;
 #[derive(Debug)]
 pub struct Complaint {
     pub path: String,
-    /// Counted from one; zero means the whole file.
+    /// Counted from one. Zero means the whole file.
     pub line: usize,
     pub what: String,
 }
@@ -44,11 +44,11 @@ impl File<'_> {
     }
 }
 
-/// Text files by path from the root; files that are not UTF-8 count as empty.
+/// Text files by path from the root. Files that are not UTF-8 count as empty.
 pub struct Tree(BTreeMap<String, String>);
 
 impl Tree {
-    /// What git tracks; every file but build products where there is no git.
+    /// All files that git tracks. Without git, all files except build products.
     pub fn tracked() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
         let paths = tracked_by_git(&root).unwrap_or_else(|| walk(&root, Path::new("")));
@@ -106,7 +106,7 @@ fn walk(root: &Path, below: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Asserts that a rule complains about a sample, in these words.
+/// Asserts that a rule complains about a sample, with these words.
 #[track_caller]
 pub fn assert_complains(rule: Rule, files: &[(&str, &str)], words: &str) {
     let complaints = rule(&Tree::of(files));

@@ -1,6 +1,6 @@
-//! `unsafe` stands in few files, which say why, and every block says why it is sound.
+//! `unsafe` is allowed in few files, with a reason, and every block has a SAFETY comment.
 //!
-//! Clippy checks the second part as well, but not in crates outside the workspace.
+//! Clippy checks the second part, too, but not in crates outside of the workspace.
 
 use crate::manifests::stand_alone;
 use crate::tree::{Complaint, File, Tree};
@@ -14,7 +14,7 @@ pub fn rule(tree: &Tree) -> Vec<Complaint> {
     sources.flat_map(|file| check(&file, is_free(&file))).collect()
 }
 
-/// Sources of crates outside of the workspace whose root allows unsafe code to all its modules.
+/// Sources of crates outside of the workspace that allow unsafe code in all modules.
 fn allowed_as_a_whole(tree: &Tree) -> Vec<String> {
     let folders = stand_alone(tree).into_iter().map(|folder| folder + "/src/");
     let allows = |folder: &String| {
@@ -29,7 +29,7 @@ const ALLOW_ALL: &str = "#![allow(unsafe_code";
 const ALLOW_ITEM: &str = "#[allow(unsafe_code";
 
 fn check(file: &File<'_>, is_allowed: bool) -> Vec<Complaint> {
-    // A file that does not parse is the size rule's business.
+    // The rule of sizes reports files that do not parse.
     let Ok(parsed) = syn::parse_file(file.text) else { return Vec::new() };
     let mut found = Unsafety::default();
     found.visit_file(&parsed);
@@ -66,7 +66,7 @@ fn has_reason(lines: &[&str], line: usize) -> bool {
     attribute.contains("reason = \"") || attribute.contains("// ") || above.starts_with("// ")
 }
 
-/// Whether the comment right above the line, or on it, gives the reason.
+/// Whether a SAFETY comment stands right above the line, or on it.
 fn explained(lines: &[&str], line: usize) -> bool {
     let is_comment = |text: &&&str| {
         let text = text.trim_start();
@@ -78,7 +78,7 @@ fn explained(lines: &[&str], line: usize) -> bool {
 
 struct Block {
     line: usize,
-    /// Lines at which a comment about this block may end: its own, or that of what encloses it.
+    /// Lines that may follow the comment: the block's own, or that of the enclosing statement or item.
     starts: Vec<usize>,
 }
 
@@ -179,7 +179,7 @@ mod tests {
     fn the_comment_may_stand_above_the_block_or_what_encloses_it() {
         for code in [
             "fn a() {\n    // SAFETY: fine.\n    unsafe { b() }\n}",
-            "fn a() {\n    // SAFETY: fine,\n    // as is well known.\n    let c =\n        unsafe { b() };\n}",
+            "fn a() {\n    // SAFETY: fine,\n    // in two lines.\n    let c =\n        unsafe { b() };\n}",
             "fn a() {\n    match c {\n        // SAFETY: fine.\n        1 => unsafe { b() },\n    }\n}",
             "// SAFETY: fine.\nunsafe impl Send for A {}",
             "// SAFETY: fine.\n#[cfg(unix)]\nunsafe impl Send for A {}",

@@ -1,5 +1,5 @@
-//! What must not stand in a tracked file. The words are put together here so that this file does
-//! not contain them.
+//! Words that tracked files must not contain. They are put together here so that this file does not
+//! contain them.
 
 use crate::tree::{Complaint, File, Tree};
 
@@ -11,7 +11,7 @@ const UNFINISHED: &[&str] = &[
     concat!("#[", "ignore"),
 ];
 
-/// Where a path of one machine begins.
+/// Beginnings of paths of one machine.
 const MACHINE_PATHS: &[&str] =
     &[concat!("/wo", "rk"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
@@ -40,7 +40,7 @@ pub fn unfinished(tree: &Tree) -> Vec<Complaint> {
     )
 }
 
-/// No path or package mirror of the machine it was written on.
+/// No path or package mirror of a developer's machine.
 pub fn machine(tree: &Tree) -> Vec<Complaint> {
     let is_lock = |file: &File<'_>| LOCK_FILES.iter().any(|name| file.path.ends_with(name));
     each_line(
@@ -88,7 +88,7 @@ fn each_line(
     complaints
 }
 
-/// Whether `word` stands in `line` with no letter or digit next to its letters.
+/// Whether `line` contains `word` without a letter or digit beside its letters.
 fn has_word(line: &str, word: &str) -> bool {
     let is_letter = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -99,7 +99,7 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Whether an absolute path in `line` begins with `path`.
+/// Whether `line` contains an absolute path that begins with `path`.
 fn has_path(line: &str, path: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || "._-}~*)".contains(c);
     line.match_indices(path).any(|(at, _)| {

@@ -1,4 +1,4 @@
-//! What is known of one instance.
+//! The entry of one instance.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use tokio::time::Instant;
 
 use crate::scheduler::nodes::{Claim, Usage};
 
-/// One instance.
+/// An instance.
 #[derive(Debug)]
 pub struct Entry {
-    /// Where it is.
+    /// Its node.
     pub node: String,
-    /// As seen here, once it has started.
+    /// Its pid, once it has started.
     pub pid: Option<i32>,
-    /// What it was last seen to take.
+    /// Its last measured memory.
     pub usage: Option<Usage>,
-    /// Whether it has something to do, or is starting.
-    pub is_at_work: bool,
-    /// What of it is becoming local, in bytes.
+    /// Whether it is busy or starting.
+    pub is_busy: bool,
+    /// Bytes that are being promoted.
     pub promoted_bytes: u64,
-    /// Whether it must not pause.
+    /// Whether it must not be paused.
     pub goes_on: bool,
-    /// Whether it stands still as it has nothing to do, or may.
+    /// Whether it is frozen, or may be.
     pub is_frozen: bool,
     claim: Claim,
     paused_since: Option<Instant>,
@@ -30,13 +30,13 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// One that is to be started.
+    /// An instance to be started.
     pub fn starting(node: &str, claim: Claim) -> Entry {
         Entry {
             node: node.to_owned(),
             pid: None,
             usage: None,
-            is_at_work: true,
+            is_busy: true,
             promoted_bytes: 0,
             goes_on: false,
             is_frozen: false,
@@ -46,55 +46,56 @@ impl Entry {
         }
     }
 
-    /// What it demands when it is at work. What it was last seen to hold, or is expected to; what it is
-    /// promoted by it could have taken itself.
+    /// Its demand while busy. It counts as holding what was last measured, or is expected, plus
+    /// what is being promoted, which is a part of its limit.
     pub fn demand(&self) -> Demand {
         let held = self.usage.map_or(self.claim.first_bytes(), |usage| usage.local_bytes);
         let held_bytes = held + self.promoted_bytes;
         Demand { held_bytes, headroom_bytes: self.claim.most_bytes().saturating_sub(held_bytes) }
     }
 
-    /// What it is about to take, until that was seen.
+    /// Bytes that it is about to take, until measured.
     pub fn begun_bytes(&self) -> u64 {
         match self.usage {
-            None if self.is_at_work => self.claim.first_bytes(),
+            None if self.is_busy => self.claim.first_bytes(),
             _ => 0,
         }
     }
 
-    /// What it takes of a node whose memory nobody measures, but for what it is about to take.
+    /// Bytes that it holds if the kernel does not count the node's memory, without what it is about
+    /// to take.
     pub fn held_if_not_measured(&self) -> u64 {
         match self.usage {
-            None if self.is_at_work => 0,
-            // One that has not been looked at yet counts as if it held all that it may.
+            None if self.is_busy => 0,
+            // Without a measurement it counts as holding all that it may.
             None => self.claim.most_bytes(),
             Some(usage) => usage.local_bytes,
         }
     }
 
-    /// As the policy sees it that decides who pauses; nothing if it has nothing to do.
+    /// The facts for the decision which instances pause; `None` if it is idle.
     pub fn worker(&self, id: u64) -> Option<Worker> {
-        self.is_at_work.then(|| Worker {
+        self.is_busy.then(|| Worker {
             id: id.to_string(),
             demand: self.demand(),
             is_paused: self.is_paused(),
-            // One that stands still is told to go on before it has anything to do.
+            // A frozen one is thawed before its call, which a pause would undo.
             goes_on: self.goes_on || self.is_frozen || self.pid.is_none(),
         })
     }
 
-    /// Whether it pauses.
+    /// Whether it is paused.
     pub fn is_paused(&self) -> bool {
         self.paused_since.is_some()
     }
 
-    /// It pauses from now on, or does no more.
+    /// Pauses or resumes it.
     pub fn set_paused(&mut self, paused: bool) {
         self.paused_before = self.paused();
         self.paused_since = paused.then(Instant::now);
     }
 
-    /// For how long it has paused in all.
+    /// How long it was paused in all.
     pub fn paused(&self) -> Duration {
         let now = self.paused_since.map(|since| since.elapsed());
         self.paused_before + now.unwrap_or_default()

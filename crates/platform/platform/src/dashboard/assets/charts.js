@@ -1,21 +1,21 @@
-// What has been since the page was opened, drawn by uPlot.
+// Charts of the time since the page was opened, drawn by uPlot.
 /* global uPlot */
 
 import { total } from "/dashboard/figures.js";
 import { clock, time } from "/dashboard/words.js";
 
-/** So long it is kept, in seconds; and so much time is drawn at least. */
+/** Seconds that are kept, and that are drawn at least. */
 const KEPT_S = 300;
 const LEAST_S = 60;
 const HEIGHT = 190;
 const MIB = 1024 * 1024;
 
-/** Between two lines of a scale: what is counted has no halves. */
+/** Distances between lines of a scale. Counts have no halves. */
 const STEPS = [1, 2, 5].flatMap((step) => [0, 1, 2, 3, 4, 5, 6].map((power) => step * 10 ** power)).sort((a, b) => a - b);
 
 const rounded = (value) => (value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en"));
 
-/** Each chart: where it is, how its figures read, and its lines: label, colour, dashes, figure. */
+/** Each chart: its element, the format of its figures, and its lines: label, colour, dashes, figure. */
 const CHARTS = [
   {
     id: "chart-calls",
@@ -33,26 +33,26 @@ const CHARTS = [
     words: time,
     isLogarithmic: true,
     lines: [
-      ["99 of 100", "--bad", [], (seen) => seen.recent.p99_ms],
-      ["half", "--clone", [], (seen) => seen.recent.p50_ms],
+      ["P99", "--bad", [], (seen) => seen.recent.p99_ms],
+      ["P50", "--clone", [], (seen) => seen.recent.p50_ms],
     ],
   },
   {
     id: "chart-instances",
     words: (value) => String(Math.round(value)),
     lines: [
-      ["at work", "--clone", [], (seen) => total(seen, "busy")],
+      ["busy", "--clone", [], (seen) => total(seen, "busy")],
       ["idle", "--warm", [], (seen) => total(seen, "idle")],
       ["starting", "--cold", [6, 3], (seen) => total(seen, "starting")],
-      ["calls that wait", "--bad", [2, 2], (seen) => seen.calls_waiting],
+      ["waiting calls", "--bad", [2, 2], (seen) => seen.calls_waiting],
     ],
   },
   {
     id: "chart-memory",
     words: rounded,
     lines: [
-      ["their own", "--clone", [], (seen) => total(seen, "local_bytes") / MIB],
-      ["mapped of the pool", "--warm", [], (seen) => total(seen, "pool_bytes") / MIB],
+      ["own", "--clone", [], (seen) => total(seen, "local_bytes") / MIB],
+      ["mapped from the pool", "--warm", [], (seen) => total(seen, "pool_bytes") / MIB],
       ["pool in use", "--ghost", [6, 3], (seen) => seen.pool_used_bytes / MIB],
     ],
   },
@@ -68,7 +68,7 @@ export class Charts {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
   }
 
-  /** What comes next does not follow on what was. */
+  /** Breaks the lines: the next figures do not follow on the last ones. */
   interrupt() {
     if (this.#before !== null) {
       const at = this.#before.at_ms / 1000 + 0.5;
@@ -77,7 +77,7 @@ export class Charts {
     this.#before = null;
   }
 
-  /** Draws what was seen now, too. */
+  /** Adds a snapshot and draws it. */
   add(seen) {
     if (this.#before !== null && seen.at_ms <= this.#before.at_ms) return;
     const rates = perSecond(this.#before, seen);
@@ -102,7 +102,7 @@ export class Charts {
   }
 }
 
-/** Calls in a second between two looks, by start. */
+/** Calls per second between two snapshots, by start. */
 function perSecond(before, seen) {
   const rates = { warm: null, clone: null, ghost: null, cold: null, failed: null };
   if (before === null) return rates;
@@ -124,7 +124,7 @@ function options({ words, isLogarithmic, lines }, width) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
-  const told = (value) => (value == null ? "–" : words(value));
+  const shown = (value) => (value == null ? "–" : words(value));
   const upward = (plot, least, most) => [0, Math.max(1, (most ?? 0) * 1.1)];
   return {
     width,
@@ -146,7 +146,7 @@ function options({ words, isLogarithmic, lines }, width) {
         stroke: colour(name),
         width: 2,
         points: { show: false },
-        value: (plot, value) => told(value),
+        value: (plot, value) => shown(value),
       })),
     ],
   };

@@ -1,21 +1,21 @@
-// What policies decide.
+// The policies' decisions.
 
 import { fill } from "/dashboard/tables.js";
 import { bytes, clock, count, several, time } from "/dashboard/words.js";
 
-/** Lines that are kept. */
+/** Most lines. */
 const MOST = 200;
 
-/** Of each question: what it asks, and what its choice means. */
+/** For each question: its text, and the meaning of its choice. */
 const QUESTIONS = {
   "checkpoint": ["Checkpoint it now?", (when) => TIMINGS[when] ?? when],
   "keep-alive": ["How long may an idle instance stay?", (ms) => time(ms)],
   "empty-ghosts": ["How many empty ghosts wait?", (number) => count(number)],
   "attached-ghosts": ["How many ghosts with an image wait?", (number) => count(number)],
   "placement": ["Where does an instance start?", (node) => node ?? "nowhere yet"],
-  "admission": ["No room: what now?", admitted],
-  "relief": ["Who ends, as memory runs out?", (ids) => several(ids.length, "idle instance")],
-  "reclaim": ["Which images go?", (names) => (names.length > 0 ? names.join(", ") : "none")],
+  "admission": ["No room: how to proceed?", admitted],
+  "relief": ["Which end, as memory runs out?", (ids) => several(ids.length, "idle instance")],
+  "reclaim": ["Which images are removed?", (names) => (names.length > 0 ? names.join(", ") : "none")],
   "tiering": ["When do pages become local?", (name) => TIERINGS[name] ?? name],
 };
 const TIMINGS = { "now": "yes", "not-yet": "not yet", "no-room": "the pool has no room" };
@@ -31,7 +31,7 @@ function admitted(choice) {
   return { start: "start it", wait: "wait", refuse: "refuse the call" }[choice] ?? String(choice);
 }
 
-/** What was decided, in words; as it came where it is not known. */
+/** The choice in words; unknown choices as JSON. */
 function decided({ question, choice }) {
   try {
     return QUESTIONS[question][1](choice);
@@ -40,22 +40,22 @@ function decided({ question, choice }) {
   }
 }
 
-/** Ghosts are of a node, and of a limit of memory in megabytes. */
+/** Empty ghosts belong to a node and a memory limit in megabytes. */
 function about({ question, about }) {
   return question === "empty-ghosts" ? about.replace(/\/(\d+)$/, ", of $1 MB") : about;
 }
 
-/** Numbers of bytes in a reason, in larger units. */
+/** A reason with bytes in larger units. */
 function reason(why) {
   return why.replace(/\b(\d{5,}) bytes\b/g, (_, number) => bytes(Number(number)));
 }
 
-/** The list of them. */
+/** The table of decisions. */
 export class Decisions {
   #table;
   #missedPlace;
   #which;
-  /** By what makes them equal; the latest is last. */
+  /** Keyed by question, subject and choice; the latest is last. */
   #lines = new Map();
   #missed = 0;
   #isPaused = false;
@@ -71,19 +71,19 @@ export class Decisions {
     pause.addEventListener("click", () => {
       this.#isPaused = !this.#isPaused;
       pause.setAttribute("aria-pressed", String(this.#isPaused));
-      pause.textContent = this.#isPaused ? "Go on" : "Pause";
+      pause.textContent = this.#isPaused ? "Resume" : "Pause";
       this.#later();
     });
   }
 
-  /** Begins anew with these. */
+  /** Replaces all decisions. */
   begin(all) {
     this.#lines.clear();
     this.#missed = 0;
     this.add(all);
   }
 
-  /** These were made. */
+  /** Adds new decisions. */
   add(all) {
     for (const one of all) {
       const key = JSON.stringify([one.question, one.about, one.choice]);
@@ -96,13 +96,13 @@ export class Decisions {
     this.#later();
   }
 
-  /** So many were made that nobody told of. */
+  /** Counts decisions that were made but not received. */
   miss(more) {
     this.#missed += more;
     this.#later();
   }
 
-  /** Draws once, however many come before that. */
+  /** Draws once per frame, however many decisions arrive. */
   #later() {
     if (this.#isDue || this.#isPaused) return;
     this.#isDue = true;
@@ -122,6 +122,6 @@ export class Decisions {
     };
     fill(this.#table, lines.map(row));
     this.#missedPlace.textContent =
-      this.#missed > 0 ? `${several(this.#missed, "decision")} came too fast to be shown here.` : "";
+      this.#missed > 0 ? `${several(this.#missed, "decision")} were made too fast to be shown here.` : "";
   }
 }

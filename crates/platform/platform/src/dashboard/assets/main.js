@@ -1,4 +1,4 @@
-// Puts together what the platform tells and where it is shown.
+// Connects the event stream with the parts of the page.
 
 import { Charts } from "/dashboard/charts.js";
 import { Decisions } from "/dashboard/decisions.js";
@@ -10,13 +10,13 @@ import { clock, time } from "/dashboard/words.js";
 const at = (id) => document.getElementById(id);
 const charts = new Charts();
 const decisions = new Decisions(at("decisions"), at("which"), at("pause"), at("missed"));
-/** What was seen last. */
+/** The last snapshot. */
 let latest = null;
 
-/** How the connection stands; said only when it changes, as it is read out. */
+/** Shows the state of the connection; only when it changes, as screen readers read it out. */
 function state(word, words) {
   const place = at("status");
-  if (word !== "live" && latest !== null) words += ` Shown is how it was at ${clock(latest.at_ms)}.`;
+  if (word !== "live" && latest !== null) words += ` This page shows the state at ${clock(latest.at_ms)}.`;
   if (place.dataset.state === word && place.textContent === words) return;
   if (word !== "live") charts.interrupt();
   place.dataset.state = word;
@@ -25,9 +25,9 @@ function state(word, words) {
 }
 
 function snapshot(seen) {
-  // Another farfork has taken the place of that which this page is of.
+  // The page is of another version of farfork.
   if (latest !== null && latest.version !== seen.version) return location.reload();
-  // What is counted begins anew with the platform.
+  // Counters begin anew with the platform.
   if (latest !== null && latest.began_ms !== seen.began_ms) charts.interrupt();
   latest = seen;
   at("about").textContent = `version ${seen.version}, up for ${time(seen.at_ms - seen.began_ms)}`;
@@ -40,17 +40,17 @@ function snapshot(seen) {
   charts.add(seen);
 }
 
-/** What to do where there is nothing to be seen yet. */
+/** What to do while no function was called. */
 function empty(seen) {
   const isEmpty = Object.keys(seen.functions).length === 0;
   at("empty").hidden = !isEmpty;
   if (!isEmpty) return;
   const where = location.host === "127.0.0.1:3233" ? "" : ` --url ${location.origin}`;
   const call = `farfork invoke${where} hello --param name Ada`;
-  const title = seen.has_functions ? "No function was called yet" : "No function is deployed yet";
+  const title = seen.has_functions ? "No function has been called yet" : "No function is deployed yet";
   const words = seen.has_functions
-    ? "Functions are deployed, and nobody has called one since the platform began. To list and call them:"
-    : "To deploy one and call it, on the machine of the platform:";
+    ? "Functions are deployed, but none has been called since the platform began. To list and call them:"
+    : "To deploy and call one, on the platform’s machine:";
   const commands = seen.has_functions
     ? [`farfork functions${where}`, `farfork invoke${where} NAME`]
     : ["echo 'def main(args): return {\"hello\": args.get(\"name\")}' >hello.py", `farfork deploy${where} hello.py`, call];

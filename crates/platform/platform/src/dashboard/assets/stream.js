@@ -1,15 +1,15 @@
-// What the platform tells, and whether it does.
+// The event stream, and whether it is alive.
 
 const URL = "/dashboard/events";
-/** Without news for so long, something is wrong; there is some every second. */
+/** Events come every second. After this long without one, the connection counts as lost. */
 const LATE_MS = 5000;
-/** So long a page that nobody sees goes on. */
+/** A hidden page disconnects after this long. */
 const UNSEEN_MS = 60_000;
 const AGAIN_MS = 2000;
 
-/** Hears what the platform tells from now on. `hear` has a function for each kind of event, and `state`, which
- * is told how the connection stands, in a word and in words. */
-export function follow(hear) {
+/** Follows the event stream. `handlers` has a function for each kind of event, and `state`, which gets the
+* state of the connection as a word and as a sentence. */
+export function follow(handlers) {
   let source = null;
   let latest = 0;
 
@@ -19,8 +19,8 @@ export function follow(hear) {
     for (const kind of ["hello", "snapshot", "decisions", "missed"]) {
       source.addEventListener(kind, (event) => {
         latest = Date.now();
-        hear.state("live", "Live: what the platform does now");
-        hear[kind](JSON.parse(event.data));
+        handlers.state("live", "Live");
+        handlers[kind](JSON.parse(event.data));
       });
     }
     source.addEventListener("error", () => lost());
@@ -33,37 +33,37 @@ export function follow(hear) {
 
   async function lost() {
     if (source === null) return;
-    hear.state("lost", "Connection lost: the platform does not answer. Trying again …");
-    // Otherwise the browser tries again itself.
+    handlers.state("lost", "Connection lost: the platform does not answer. Reconnecting …");
+    // Otherwise the browser reconnects by itself.
     if (source.readyState !== EventSource.CLOSED) return;
     close();
     const words = await refusal();
-    if (words !== null) hear.state("refused", words);
+    if (words !== null) handlers.state("refused", words);
     setTimeout(() => source ?? open(), AGAIN_MS);
   }
 
   setInterval(() => {
     if (source === null || Date.now() - latest < LATE_MS) return;
-    hear.state("lost", "Connection lost: nothing is heard of the platform. Trying again …");
+    handlers.state("lost", "Connection lost: no data from the platform. Reconnecting …");
     close();
     open();
   }, 1000);
 
-  // Seats are few, and are for those who look.
+  // Seats are few; a hidden page gives its own back.
   let unseen = 0;
   document.addEventListener("visibilitychange", () => {
     clearTimeout(unseen);
     if (document.hidden) unseen = setTimeout(close, UNSEEN_MS);
     else if (source === null) open();
   });
-  // Browsers keep pages that were left for a while, and their connections with them.
+  // Browsers keep pages in a cache after navigation, with their connections.
   addEventListener("pagehide", close);
   addEventListener("pageshow", () => source ?? open());
 
   open();
 }
 
-/** Why the platform tells nothing, in its own words; null if it does not say. */
+/** The platform's message why it refuses the stream, or null. */
 async function refusal() {
   const stop = new AbortController();
   try {

@@ -1,17 +1,17 @@
-// Tables, whose rows stay in place from one look to the next.
+// Tables, whose rows stay in place from one snapshot to the next.
 
 import { bytes, count, rate, several, time } from "/dashboard/words.js";
 
 const STARTS = [
-  ["cold", "A new instance that loads the function’s code: there is no image yet."],
-  ["clone", "A new instance that starts as a copy of the function’s image."],
-  ["ghost", "The same in a container that had the image already."],
-  ["warm", "An instance that was there and had nothing to do."],
+  ["cold", "A new instance that loads the function’s code, as there is no image yet."],
+  ["clone", "A new instance that starts as a clone of the function’s image."],
+  ["ghost", "The same in a container with the image attached in advance."],
+  ["warm", "An idle instance."],
 ];
 const IMAGES = { none: "none yet", making: "being made", ready: "ready" };
 
-/** Makes the rows of a table be these, each a key and its cells. A cell is a text, or has a `text` and a
- * `share` from 0 to 1 that is drawn as a bar, or a `state` that style knows. All texts are only ever texts. */
+/** Fills a table with rows, each a key and its cells. A cell is a text, or has a `text` and either a `share`
+* from 0 to 1 that is drawn as a bar, or a `state` for the style sheet. Texts are never parsed as HTML. */
 export function fill(table, rows) {
   const body = table.tBodies[0];
   const heads = table.tHead.rows[0].cells;
@@ -51,7 +51,7 @@ function put(place, cell) {
   place.lastElementChild.textContent = text;
 }
 
-/** A bar, whose inner part is as long as its share. */
+/** A bar; its inner part shows the share. */
 export function bar() {
   const bar = document.createElement("div");
   bar.className = "bar";
@@ -59,7 +59,7 @@ export function bar() {
   return bar;
 }
 
-/** What calls found when they came. */
+/** Starts by kind. */
 export function starts(table, seen) {
   const row = ([kind, words]) => {
     const { calls, wait_ms, whole_ms } = seen.starts[kind];
@@ -68,7 +68,7 @@ export function starts(table, seen) {
   fill(table, STARTS.map(row));
 }
 
-/** Nodes by their names. */
+/** Nodes by name. */
 export function nodes(table, seen) {
   const row = ([name, node]) => {
     const { memory_bytes: promised, budget_bytes: budget } = node;
@@ -80,7 +80,7 @@ export function nodes(table, seen) {
   fill(table, Object.entries(seen.nodes).map(row));
 }
 
-/** Functions, those that were called most first; and how many are not shown. */
+/** Functions, the most called first, and how many are not shown. */
 export function functions(table, more, seen) {
   const all = Object.entries(seen.functions);
   all.sort(([a, one], [b, other]) => other.calls - one.calls || (a < b ? -1 : 1));
@@ -96,5 +96,5 @@ export function functions(table, more, seen) {
   };
   fill(table, all.map(row));
   const omitted = seen.functions_omitted;
-  more.textContent = omitted > 0 ? `${several(omitted, "function")} more, less busy than these, are not shown here.` : "";
+  more.textContent = omitted > 0 ? `${several(omitted, "function")} more, less busy ones, are not shown here.` : "";
 }

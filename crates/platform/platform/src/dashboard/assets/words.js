@@ -1,4 +1,4 @@
-// Figures as people read them.
+// Figures in readable form.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
@@ -12,13 +12,13 @@ export function several(number, thing) {
   return `${count(number)} ${thing}${number === 1 ? "" : "s"}`;
 }
 
-/** Three digits, and none after them that nobody needs. */
+/** Three significant digits, without trailing zeros. */
 function short(number) {
   const digits = number >= 100 ? 0 : number >= 10 ? 1 : 2;
   return String(Number(number.toFixed(digits)));
 }
 
-/** Bytes, in the unit of which there is at least one. */
+/** Bytes in the largest unit that gives at least 1. */
 export function bytes(number) {
   let unit = 0;
   while (number >= 1024 && unit + 1 < UNITS.length) {
@@ -28,7 +28,7 @@ export function bytes(number) {
   return `${short(number)} ${UNITS[unit]}`;
 }
 
-/** Milliseconds, in seconds or minutes if they are many; a dash if there are none. */
+/** Milliseconds, shown in ms, s, min or h; a dash for null. */
 export function time(ms) {
   if (ms === null || ms === undefined) return "–";
   if (ms < 1000) return `${short(ms)} ms`;
@@ -36,7 +36,7 @@ export function time(ms) {
   return ms < 7_200_000 ? `${short(ms / 60_000)} min` : `${short(ms / 3_600_000)} h`;
 }
 
-/** Calls in a second. */
+/** Calls per second. */
 export function rate(perSecond) {
   return perSecond < 10 ? perSecond.toFixed(1) : count(Math.round(perSecond));
 }

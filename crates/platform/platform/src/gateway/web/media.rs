@@ -1,8 +1,8 @@
-//! Kinds of content: what extensions and media types mean.
+//! Media types and extensions.
 
 use mime::{Mime, Name};
 
-/// How a result is told, by the end of the action's name in the path.
+/// How a result is returned, by the extension of the action's name in the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// `.http`, or none: status, headers and body as the result says.
@@ -26,25 +26,25 @@ impl Extension {
         (".text", Extension::Text),
     ];
 
-    /// The action's name, and how its result is told. An end that means nothing is a part of the name.
+    /// The action's name and its extension. An unknown extension is a part of the name.
     pub fn split(name: &str) -> (&str, Extension) {
         let known = |(end, extension)| Some((name.strip_suffix(end)?, extension));
         Extension::ALL.into_iter().find_map(known).unwrap_or((name, Extension::Http))
     }
 }
 
-/// Whether content of this kind is JSON.
+/// Whether this media type is JSON.
 pub fn is_json(kind: &Mime) -> bool {
     let is_it = kind.type_() == mime::APPLICATION && kind.subtype() == mime::JSON;
     is_it || kind.suffix() == Some(mime::JSON)
 }
 
-/// Whether content of this kind is the fields of a form.
+/// Whether this media type is a form.
 pub fn is_form(kind: &Mime) -> bool {
     kind.essence_str() == mime::APPLICATION_WWW_FORM_URLENCODED.essence_str()
 }
 
-/// Whether content of this kind is a text; all other content is bytes, which JSON has in base64.
+/// Whether this media type is text. All other content is bytes, which JSON holds in base64.
 pub fn is_text(kind: &Mime) -> bool {
     const TEXTS: [Name<'static>; 2] = [mime::XML, mime::JAVASCRIPT];
     let is_known = |name: Name<'_>| TEXTS.contains(&name);
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_extension_is_the_last_one_that_means_something() {
+    fn an_extension_is_the_last_known_one() {
         for (text, name, extension) in [
             ("a", "a", Extension::Http),
             ("a.http", "a", Extension::Http),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart() {
+    fn media_types_are_classified() {
         for (kind, json, text) in [
             ("application/json", true, true),
             ("application/json; charset=utf-8", true, true),

@@ -1,4 +1,4 @@
-//! Web actions: actions that are called without a key by plain HTTP, as OpenWhisk has them.
+//! Web actions: OpenWhisk's actions that plain HTTP calls without a key.
 //!
 //! ```text
 //!  HTTP ─► Target ─► exported? ─► OPTIONS? ─► require-whisk-auth ─► admission ─► request: arguments
@@ -6,10 +6,10 @@
 //!  HTTP ◄─ cors ◄─ response: by the extension ◄───────────── activation ◄───────────────────┘
 //! ```
 //! Invariants:
-//! - Actions that are not exported, and those that are not there, look the same.
-//! - Nothing of a body is read before its sender may call the action.
-//! - The activation belongs to the action's namespace, whoever calls.
-//! - Nothing that a function returns decides where its answer ends.
+//! - Actions that are not exported look the same as actions that do not exist.
+//! - A body is read only if its sender may call the action.
+//! - The activation belongs to the action's namespace, whichever client calls.
+//! - Nothing that a function returns decides where its response ends.
 
 mod cors;
 mod media;
@@ -30,20 +30,20 @@ use sha2::{Digest, Sha256};
 use super::Gateway;
 use super::auth::{Identity, has_digest};
 use super::calls::{MOST_BODY_BYTES, MOST_WAITING, late, new_id, outcome};
-use super::extract::{Body, Place};
+use super::extract::{Body, PathParams};
 use super::reply::Reply;
 use crate::api::{Action, ApiError, Name};
 use crate::clock::now_ms;
 use crate::scheduler::Call;
 use crate::trace::Trace;
 use media::Extension;
-use request::{Asked, arguments};
+use request::{WebRequest, arguments};
 
-/// What the package is called of actions that are in none.
+/// The package of actions without one.
 const NO_PACKAGE: &str = "default";
-/// What a request shows that an action wants to be asked with.
+/// The header with the secret that an action requires.
 const AUTH_HEADER: &str = "x-require-whisk-auth";
-/// The annotation that says what a request has to show.
+/// The annotation that requires a key or a secret.
 const AUTH: &str = "require-whisk-auth";
 
 /// The routes below a namespace and a package.
@@ -66,7 +66,7 @@ fn methods() -> MethodRouter<Gateway> {
     on(all.into_iter().fold(MethodFilter::GET, MethodFilter::or), call)
 }
 
-/// Which action a path means, as it is written there.
+/// The action in a path, as written there.
 #[derive(Debug, Deserialize)]
 struct Target {
     namespace: String,
@@ -76,7 +76,7 @@ struct Target {
 
 async fn call(
     State(gateway): State<Gateway>,
-    Place(target): Place<Target>,
+    PathParams(target): PathParams<Target>,
     request: Request,
 ) -> Reply {
     let (name, extension) = Extension::split(&target.action);
@@ -93,9 +93,9 @@ async fn call(
     Ok(response)
 }
 
-/// The action that is meant, if it may be called here.
+/// The action, if it is exported.
 fn exported(gateway: &Gateway, target: &Target, name: &str) -> Result<Action, ApiError> {
-    let unknown = || ApiError::NotFound("there is no web action of this name".to_owned());
+    let unknown = || ApiError::NotFound("no web action has this name".to_owned());
     let names = (target.namespace.parse::<Name>(), name.parse::<Name>());
     let (Ok(namespace), Ok(name), NO_PACKAGE) = (names.0, names.1, &*target.package) else {
         return Err(unknown());
@@ -104,7 +104,7 @@ fn exported(gateway: &Gateway, target: &Target, name: &str) -> Result<Action, Ap
     found.filter(|action| action.annotations.is_set("web-export")).ok_or_else(unknown)
 }
 
-/// Calls an action, and tells what comes of it.
+/// Calls an action, and returns its response.
 async fn answer(
     gateway: &Gateway,
     action: Action,
@@ -114,35 +114,38 @@ async fn answer(
     let asked_ms = now_ms();
     let (mut parts, body) = request.into_parts();
     let user = caller(gateway, &action, &mut parts).await?;
-    // Nobody takes a place by sending slowly.
+    // Checked before the body is read, but not held while it is: a slow sender must not hold a
+    // slot.
     drop(gateway.caller.admit(&action.namespace)?);
     let request = Request::from_parts(parts.clone(), body);
     let Body(body) = Body::<MOST_BODY_BYTES>::from_request(request, gateway).await?;
-    // Others may have come while it was read, which may take as long as its sender likes.
-    let place = gateway.caller.admit(&action.namespace)?;
-    let given = arguments(&action, &Asked { parts: &parts, body: &body, user: user.as_ref() })?;
+    // Other calls may have been admitted while the body was read.
+    let slot = gateway.caller.admit(&action.namespace)?;
+    let given =
+        arguments(&action, &WebRequest { parts: &parts, body: &body, user: user.as_ref() })?;
     let id = new_id()?;
     let args = action.parameters.merged(given);
-    let call = Call { id, args, asked_ms, action, trace: Trace::of(&parts.headers) };
-    Ok(match outcome(gateway, (call, place), MOST_WAITING).await? {
-        Some(activation) => response::of(&activation, extension),
+    let call = Call { id, args, asked_ms, action, trace: Trace::from_headers(&parts.headers) };
+    Ok(match outcome(gateway, (call, slot), MOST_WAITING).await? {
+        Some(activation) => response::from_activation(&activation, extension),
         None => late(id),
     })
 }
 
-/// Who calls, if the action wants keys; an error if the request does not show what it wants.
+/// The namespace of the caller's key, if the action requires keys; an error if the request lacks
+/// what the action requires.
 async fn caller(
     gateway: &Gateway,
     action: &Action,
     parts: &mut Parts,
 ) -> Result<Option<Name>, ApiError> {
-    // A browser that asks what it may send shows nothing yet.
+    // A browser's preflight request carries no secrets yet.
     let is_preflight = parts.method == Method::OPTIONS;
     match action.annotations.get(AUTH) {
         None | Some(Value::Bool(false)) => Ok(None),
         Some(Value::Bool(true)) => {
             let shown = Identity::from_request_parts(parts, gateway).await;
-            // The key may be another namespace's, and is nothing for the function.
+            // The key may be another namespace's, so the function must not see it.
             parts.headers.remove(AUTHORIZATION);
             match shown {
                 Err(_) if is_preflight => Ok(None),
@@ -158,7 +161,7 @@ fn shows(parts: &Parts, secret: &Value) -> bool {
     let secret = match secret {
         Value::String(secret) => secret.clone(),
         Value::Number(secret) => secret.to_string(),
-        // Whoever wrote that wanted it closed.
+        // An invalid value: the owner wanted it closed.
         _ => return false,
     };
     let shown = parts.headers.get(AUTH_HEADER);

@@ -1,4 +1,4 @@
-//! What a web action is called with: the request, as JSON.
+//! The arguments of a web action: the request as JSON.
 
 use axum::http::header::{CONTENT_TYPE, COOKIE};
 use axum::http::request::Parts;
@@ -18,22 +18,22 @@ const PATH: &str = "__ow_path";
 const USER: &str = "__ow_user";
 const QUERY: &str = "__ow_query";
 const BODY: &str = "__ow_body";
-/// What the platform says, and no request.
+/// Parameters that only the platform sets.
 const RESERVED: [&str; 6] = [METHOD, HEADERS, PATH, USER, QUERY, BODY];
-/// A request of which it is known who sends it.
+/// An authenticated request.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct WebRequest<'a> {
     /// All but the body.
     pub parts: &'a Parts,
     /// The body.
     pub body: &'a [u8],
-    /// Whose key it came with, if the action wants one.
+    /// The namespace of its key, if the action requires one.
     pub user: Option<&'a Name>,
 }
 
-/// What an action is called with, beside its own parameters. Fields of the body count for more than those
-/// of the query; neither may be what the platform says, nor what the action has bound for good.
-pub fn arguments(action: &Action, asked: &Asked<'_>) -> Result<Map<String, Value>, ApiError> {
+/// The arguments of the call, without the action's own parameters. Fields of the body override
+/// those of the query. Neither may set what the platform sets, or final parameters of the action.
+pub fn arguments(action: &Action, asked: &WebRequest<'_>) -> Result<Map<String, Value>, ApiError> {
     let mut args = context(asked);
     let mut put = |key: &str, value: Value| drop(args.insert(key.to_owned(), value));
     let query = asked.parts.uri.query().unwrap_or_default();
@@ -42,7 +42,7 @@ pub fn arguments(action: &Action, asked: &Asked<'_>) -> Result<Map<String, Value
         put(BODY, opaque(asked)?);
         return Ok(args);
     }
-    let mut given = fields("its query", query.as_bytes())?;
+    let mut given = fields("the query", query.as_bytes())?;
     match content(asked)? {
         Some(Value::Object(fields)) => given.extend(fields),
         Some(other) => put(BODY, other),
@@ -53,7 +53,7 @@ pub fn arguments(action: &Action, asked: &Asked<'_>) -> Result<Map<String, Value
     Ok(args)
 }
 
-fn context(asked: &Asked<'_>) -> Map<String, Value> {
+fn context(asked: &WebRequest<'_>) -> Map<String, Value> {
     let parts = asked.parts;
     let mut context = Map::from_iter([
         (METHOD.to_owned(), parts.method.as_str().to_lowercase().into()),
@@ -66,59 +66,59 @@ fn context(asked: &Asked<'_>) -> Map<String, Value> {
     context
 }
 
-/// Each header as one text: what stands in several is a list.
+/// Each header as one text; repeated headers become a list.
 fn headers(headers: &HeaderMap) -> Map<String, Value> {
-    let of = |name: &HeaderName| {
+    let joined = |name: &HeaderName| {
         let all = headers.get_all(name).iter();
         let all: Vec<_> = all.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
         all.join(if name == COOKIE { "; " } else { ", " })
     };
-    headers.keys().map(|name| (name.as_str().to_owned(), of(name).into())).collect()
+    headers.keys().map(|name| (name.as_str().to_owned(), joined(name).into())).collect()
 }
 
-/// What follows the action's name, as it was sent. The router has taken away what stands before it.
+/// What follows the action's name, as sent. The router has removed what stands before it.
 fn rest(path: &str) -> &str {
     path.match_indices('/').nth(1).map_or("", |(at, _)| &path[at..])
 }
 
-/// What the body is, unless there is none: JSON, the fields of a form, or content that nobody looks into.
-fn content(asked: &Asked<'_>) -> Result<Option<Value>, ApiError> {
+/// The body, if there is one: JSON, the fields of a form, or opaque content.
+fn content(asked: &WebRequest<'_>) -> Result<Option<Value>, ApiError> {
     let kind = kind(asked);
     if asked.body.is_empty() {
         return Ok(None);
     }
     if is_json(&kind) {
-        let wrong = |reason| ApiError::BadRequest(format!("the body is no JSON: {reason}"));
+        let wrong = |reason| ApiError::BadRequest(format!("the body is not JSON: {reason}"));
         return serde_json::from_slice(asked.body).map(Some).map_err(wrong);
     }
     if is_form(&kind) {
-        return fields("the form in its body", asked.body).map(|all| Some(Value::Object(all)));
+        return fields("the form in the body", asked.body).map(|all| Some(Value::Object(all)));
     }
     opaque(asked).map(Some)
 }
 
-/// The body as a text, or in base64 if it is none, or JSON.
-fn opaque(asked: &Asked<'_>) -> Result<Value, ApiError> {
+/// The body as text, or in base64 if it is JSON or not text.
+fn opaque(asked: &WebRequest<'_>) -> Result<Value, ApiError> {
     let kind = kind(asked);
     if !is_text(&kind) || is_json(&kind) {
         return Ok(STANDARD.encode(asked.body).into());
     }
     let text = std::str::from_utf8(asked.body);
-    let wrong = |_| ApiError::BadRequest(format!("the body is '{kind}' and not in UTF-8"));
+    let wrong = |_| ApiError::BadRequest(format!("the body is '{kind}' but not UTF-8"));
     text.map(Value::from).map_err(wrong)
 }
 
-/// What the body is said to be; bytes, if nothing is said that can be understood.
-fn kind(asked: &Asked<'_>) -> Mime {
-    let said = asked.parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    said.and_then(|said| said.parse().ok()).unwrap_or(mime::APPLICATION_OCTET_STREAM)
+/// The media type of the body; bytes if there is none or an invalid one.
+fn kind(asked: &WebRequest<'_>) -> Mime {
+    let kind = asked.parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.and_then(|kind| kind.parse().ok()).unwrap_or(mime::APPLICATION_OCTET_STREAM)
 }
 
-/// Fields as URLs and forms have them; of equal keys the last counts.
+/// Fields of a query or form; of equal keys the last counts.
 fn fields(place: &str, text: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    // The parser would put other letters in the place of those that are none.
+    // The parser would replace invalid letters.
     if percent_decode(text).decode_utf8().is_err() {
-        return Err(ApiError::BadRequest(format!("{place} is not in UTF-8")));
+        return Err(ApiError::BadRequest(format!("{place} is not UTF-8")));
     }
     let all = form_urlencoded::parse(text);
     Ok(all.map(|(key, value)| (key.into_owned(), value.into_owned().into())).collect())
@@ -128,9 +128,9 @@ fn refuse(action: &Action, given: &Map<String, Value>) -> Result<(), ApiError> {
     let is_final = action.annotations.is_set("final");
     let is_taken = |key: &str| RESERVED.contains(&key) || is_final && action.parameters.binds(key);
     match given.keys().find(|key| is_taken(key)) {
-        Some(_) => Err(ApiError::BadRequest(
-            "it gives a parameter that the action or the platform has bound for good".to_owned(),
-        )),
+        Some(_) => {
+            Err(ApiError::BadRequest("it sets a parameter that is final or reserved".to_owned()))
+        }
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! What a web action's result is as an answer of HTTP.
+//! A web action's result as an HTTP response.
 
 use axum::body::Body;
 use axum::http::header::{
@@ -15,14 +15,14 @@ use serde_json::{Map, Value};
 
 use super::media::{Extension, is_json, is_text};
 use crate::api::{Activation, Outcome};
-use crate::gateway::calls::name_activation;
+use crate::gateway::calls::set_activation_id;
 use crate::gateway::reply::coded;
 
 const HTML: &str = "text/html; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-/// The connection is between the platform and the client.
+/// Headers of the connection, which are the platform's to set.
 const CONNECTIONS_OWN: [HeaderName; 8] = [
     CONNECTION,
     CONTENT_LENGTH,
@@ -38,55 +38,56 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
-/// Most headers that a result may have: clients take some hundred, and a map of them ends the program beyond
+/// Most headers of a result. Clients accept about a hundred, and a `HeaderMap` panics beyond
 /// 32,768.
 const MOST_HEADERS: usize = 256;
-/// Most letters of a header's name that a message repeats.
+/// Most letters of a header's name that a message quotes.
 const MOST_SHOWN: usize = 64;
 
-/// Why a result is no answer.
+/// Why a result cannot be an HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Unfit {
-    /// Parts of it are not what they are in an answer of HTTP.
-    #[error("The action's result is no HTTP response: {0}.")]
+enum ResultError {
+    /// A part of it is invalid.
+    #[error("The action's result is not an HTTP response: {0}.")]
     Http(&'static str),
-    /// One of its headers is none.
+    /// One of its headers is invalid.
     #[error(
-        "The action's result is no HTTP response: {0:?} is no header with a text, number or boolean, \
-         or a list of them, in one line."
+        "The action's result is not an HTTP response: header {0:?} needs a text, number or boolean, \
+        or a list of them, without line breaks."
     )]
     Header(String),
-    /// It is of another kind than its caller wants.
-    #[error("The action's result is no {0}.")]
+    /// It is of another kind than the extension requires.
+    #[error("The action's result is not {0}.")]
     Kind(&'static str),
-    /// What its caller wants of it is not there.
+    /// The value that the extension requires is missing.
     #[error("The action's result has neither 'body' nor 'text'.")]
     Missing,
 }
 
-/// The answer to a call that has ended.
-pub fn of(activation: &Activation, extension: Extension) -> Response {
+/// The response of a call that has ended.
+pub fn from_activation(activation: &Activation, extension: Extension) -> Response {
     let id = activation.activation_id;
     let outcome = activation.response.status;
     let refused = |status, words: &str| coded(status, words, &id.to_string());
     let mut response = match outcome {
         Outcome::Success | Outcome::ApplicationError => answer(activation, extension)
-            .unwrap_or_else(|unfit| {
-                let status = if unfit == Unfit::Missing { 404 } else { 400 };
-                refused(status, &unfit.to_string())
+            .unwrap_or_else(|error| {
+                let status = if error == ResultError::Missing { 404 } else { 400 };
+                refused(status, &error.to_string())
             }),
-        // What went wrong is the owner's affair, who finds it by the code.
-        Outcome::DeveloperError | Outcome::InternalError => {
-            refused(outcome.status(), "The action failed; its activation tells its owner why.")
-        }
+        // The reason is for the owner only, who finds it by the code.
+        Outcome::DeveloperError | Outcome::InternalError => refused(
+            outcome.status(),
+            "The action failed; its owner finds the reason in the activation.",
+        ),
     };
-    name_activation(&mut response, id);
+    set_activation_id(&mut response, id);
     response
 }
 
-fn answer(activation: &Activation, extension: Extension) -> Result<Response, Unfit> {
+fn answer(activation: &Activation, extension: Extension) -> Result<Response, ResultError> {
     let result = &activation.response.result;
-    let (told, full, empty) = match activation.response.status {
+    let (value, full, empty) = match activation.response.status {
         Outcome::ApplicationError => {
             let error = &result["error"];
             let status = status(error)?.unwrap_or(StatusCode::BAD_REQUEST);
@@ -95,29 +96,30 @@ fn answer(activation: &Activation, extension: Extension) -> Result<Response, Unf
         _ => (result, StatusCode::OK, StatusCode::NO_CONTENT),
     };
     match extension {
-        Extension::Http => http(told, full, empty),
-        other => value(told, other).map(|(kind, text)| content(full, kind, text)),
+        Extension::Http => http(value, full, empty),
+        other => value_for(value, other).map(|(kind, text)| content(full, kind, text)),
     }
 }
 
-/// A value of the result, as an extension wants it.
-fn value(result: &Value, extension: Extension) -> Result<(&'static str, String), Unfit> {
+/// The value of the result that an extension selects.
+fn value_for(result: &Value, extension: Extension) -> Result<(&'static str, String), ResultError> {
     let text = |key, kind, words| {
         let found = property(result, key).and_then(Value::as_str);
-        found.map(|text| (kind, text.to_owned())).ok_or(Unfit::Kind(words))
+        found.map(|text| (kind, text.to_owned())).ok_or(ResultError::Kind(words))
     };
     match extension {
-        Extension::Html => text("html", HTML, "HTML: it is a text in 'body' or 'html'"),
-        Extension::Svg => text("svg", SVG, "SVG: it is a text in 'body' or 'svg'"),
-        Extension::Text => Ok((TEXT, shown(property(result, "text").ok_or(Unfit::Missing)?))),
+        Extension::Html => text("html", HTML, "HTML: 'body' or 'html' must be a text"),
+        Extension::Svg => text("svg", SVG, "SVG: 'body' or 'svg' must be a text"),
+        Extension::Text => Ok((TEXT, shown(property(result, "text").ok_or(ResultError::Missing)?))),
         Extension::Json | Extension::Http => match result {
             Value::Object(_) | Value::Array(_) => Ok((JSON, result.to_string())),
-            _ => Err(Unfit::Kind("object or list")),
+            _ => Err(ResultError::Kind("an object or a list")),
         },
     }
 }
 
-/// `body`, or what is called as the extension; a result that is no object is that itself.
+/// `body`, or the field named like the extension; a result that is not an object is the value
+/// itself.
 fn property<'a>(result: &'a Value, key: &str) -> Option<&'a Value> {
     match result {
         Value::Object(fields) => fields.get("body").or_else(|| fields.get(key)),
@@ -137,8 +139,8 @@ fn content(status: StatusCode, kind: &'static str, text: String) -> Response {
 }
 
 /// `{"statusCode", "headers", "body"}`, with these statuses if it names none.
-fn http(result: &Value, full: StatusCode, empty: StatusCode) -> Result<Response, Unfit> {
-    let fields = result.as_object().ok_or(Unfit::Http("it is no object"))?;
+fn http(result: &Value, full: StatusCode, empty: StatusCode) -> Result<Response, ResultError> {
+    let fields = result.as_object().ok_or(ResultError::Http("it is not an object"))?;
     let named = status(result)?;
     let mut headers = headers(fields)?;
     let kind = headers.remove(CONTENT_TYPE);
@@ -158,8 +160,8 @@ fn is_something(body: &Value) -> bool {
     !body.is_null() && body.as_str() != Some("")
 }
 
-/// The status that a result names. Those below 200 are no end of an answer.
-fn status(result: &Value) -> Result<Option<StatusCode>, Unfit> {
+/// The status that a result names. Statuses below 200 do not end a response.
+fn status(result: &Value) -> Result<Option<StatusCode>, ResultError> {
     let Some(named) = result.get("statusCode") else { return Ok(None) };
     let number = match named {
         Value::Number(number) => number.as_f64().filter(|number| number.fract() == 0.0),
@@ -168,23 +170,23 @@ fn status(result: &Value) -> Result<Option<StatusCode>, Unfit> {
     };
     let number = number.filter(|number| (200.0..600.0).contains(number));
     let status = number.and_then(|number| StatusCode::from_u16(number as u16).ok());
-    let wrong = Unfit::Http("'statusCode' is no whole number from 200 to 599");
+    let wrong = ResultError::Http("'statusCode' is not an integer from 200 to 599");
     status.map(Some).ok_or(wrong)
 }
 
-/// The headers of a result, without what is not for a function to say.
-fn headers(fields: &Map<String, Value>) -> Result<HeaderMap, Unfit> {
+/// The headers of a result, without those of the connection.
+fn headers(fields: &Map<String, Value>) -> Result<HeaderMap, ResultError> {
     let mut headers = HeaderMap::new();
     match fields.get("headers") {
         None => {}
         Some(Value::Object(all)) => {
             for (name, value) in all {
-                let wrong = || Unfit::Header(name.chars().take(MOST_SHOWN).collect());
+                let wrong = || ResultError::Header(name.chars().take(MOST_SHOWN).collect());
                 let named = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
                 append(&mut headers, &named, value, &wrong)?;
             }
         }
-        Some(_) => return Err(Unfit::Http("'headers' is no object")),
+        Some(_) => return Err(ResultError::Http("'headers' is not an object")),
     }
     for name in CONNECTIONS_OWN {
         headers.remove(name);
@@ -197,8 +199,8 @@ fn append(
     headers: &mut HeaderMap,
     name: &HeaderName,
     value: &Value,
-    wrong: &impl Fn() -> Unfit,
-) -> Result<(), Unfit> {
+    wrong: &impl Fn() -> ResultError,
+) -> Result<(), ResultError> {
     let text = match value {
         Value::Array(all) => {
             return all.iter().try_for_each(|one| append(headers, name, one, wrong));
@@ -209,28 +211,32 @@ fn append(
     };
     let value = HeaderValue::try_from(text.into_bytes()).map_err(|_| wrong())?;
     if headers.len() == MOST_HEADERS {
-        return Err(Unfit::Http("it has more than 256 headers"));
+        return Err(ResultError::Http("it has more than 256 headers"));
     }
     headers.append(name, value);
     Ok(())
 }
 
-/// The body of an answer, and what it is.
-fn body_of(body: &Value, said: Option<HeaderValue>) -> Result<(HeaderValue, Vec<u8>), Unfit> {
+/// The body of a response, and its content type.
+fn body_of(body: &Value, said: Option<HeaderValue>) -> Result<(HeaderValue, Vec<u8>), ResultError> {
     let otherwise = if body.is_string() { HTML } else { JSON };
     let said = said.unwrap_or(HeaderValue::from_static(otherwise));
     let kind = said.to_str().ok().and_then(|kind| kind.parse::<Mime>().ok());
-    let kind = kind.ok_or(Unfit::Http("its content type is no media type"))?;
+    let kind = kind.ok_or(ResultError::Http("its content type is not a media type"))?;
     let bytes = match body {
         Value::String(text) => bytes_of(text, &kind)?,
         _ if is_json(&kind) => body.to_string().into_bytes(),
-        _ => return Err(Unfit::Http("'body' is no text, and its content type not JSON")),
+        _ => {
+            return Err(ResultError::Http(
+                "'body' is not a text, and its content type is not JSON",
+            ));
+        }
     };
     Ok((with_charset(said, &kind), bytes))
 }
 
-/// What a text is of this kind: itself, or bytes in base64. JSON may be either.
-fn bytes_of(text: &str, kind: &Mime) -> Result<Vec<u8>, Unfit> {
+/// The bytes of a text: itself, or decoded base64, by its media type. JSON may be either.
+fn bytes_of(text: &str, kind: &Mime) -> Result<Vec<u8>, ResultError> {
     let decoded = || BASE64.decode(text).ok();
     let is_document = |bytes: &Vec<u8>| serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
     if is_json(kind) {
@@ -239,10 +245,10 @@ fn bytes_of(text: &str, kind: &Mime) -> Result<Vec<u8>, Unfit> {
     if is_text(kind) {
         return Ok(text.as_bytes().to_vec());
     }
-    decoded().ok_or(Unfit::Http("'body' is not in base64, as content of its type has to be"))
+    decoded().ok_or(ResultError::Http("'body' is not base64, which its content type requires"))
 }
 
-/// Texts go out in UTF-8, whatever browsers would guess.
+/// Texts are UTF-8. Without a charset, browsers would guess.
 fn with_charset(said: HeaderValue, kind: &Mime) -> HeaderValue {
     if kind.type_() != mime::TEXT || kind.get_param(mime::CHARSET).is_some() {
         return said;

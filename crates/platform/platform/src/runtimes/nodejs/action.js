@@ -1,34 +1,37 @@
 "use strict";
-// Serves one action of OpenWhisk's over HTTP: node [--expose-gc] action.js [PORT]
+// Serves one OpenWhisk action over HTTP: node [--expose-gc] action.js [PORT]
 //
-//     POST /init     {"value": {"name", "main", "code", "env"}, "folder"}   once, before all else
+//     POST /init     {"value": {"name", "main", "code", "env"}, "folder"}   once, first
 //     POST /run      {"value": {...}, "activation_id", "deadline", ...}     a result, or {"error"}
 //     POST /prepare                                                         farfork's own: see below
 //
 // Invariants:
 // - Environment and working directory are the same at the beginning of every activation.
-// - Without a connection the process waits for one: so it is checkpointed. `/prepare` readies it, and
-//   ends its connection; who asked sees that end last.
-// - A clone draws other numbers than its siblings before it answers its first call (see draws.js).
-// - Status 200 means that the function has answered; 502 that its code failed, which is its owner's
-//   affair; 400, 403, 404 and 413 that the call was wrong.
-// - What an activation has printed is out, and ended by END on both streams, before its answer is.
+// - The process is checkpointed while it has no connection and waits for one. `/prepare` gets it
+// ready
+//   and closes its connection last of all.
+// - A clone draws other random numbers than its siblings before it answers its first call
+// (random.js).
+// - Status 200 means that the function has answered; 502 that its code failed, which its owner has
+// to
+//   mend; 400, 403, 404 and 413 that the request was wrong.
+// - Both streams have all that an activation printed, and END, before its response is sent.
 const http = require("node:http");
 const { text } = require("node:stream/consumers");
 
-const draws = require("./draws.js");
+const random = require("./random.js");
 const { Listening } = require("./listening.js");
 const { load } = require("./load.js");
 const { end, show } = require("./output.js");
-const { Surroundings, variables } = require("./surroundings.js");
+const { Environment, variables } = require("./environment.js");
 
 const MAX_BODY_BYTES = 64 << 20;
 const collect = globalThis.gc;
-globalThis.gc = undefined; // it is no business of functions, and cannot be deleted
+globalThis.gc = undefined; // not for functions; the property cannot be deleted
 
 const calls = new Map(Object.entries({ "/init": init, "/run": run, "/prepare": prepare }));
 let action;
-let surroundings;
+let environment;
 let isBroken;
 
 async function init({ value, folder }) {
@@ -41,24 +44,24 @@ async function init({ value, folder }) {
     await end();
     return [502, `The action failed to initialize: ${error}`];
   }
-  surroundings = new Surroundings();
+  environment = new Environment();
   return [200, { ok: true }];
 }
 
 async function run(body) {
   if (!action) return [403, "The action is not initialized: /init comes first."];
   if (isBroken) return [502, isBroken];
-  surroundings.restore();
+  environment.restore();
   Object.assign(process.env, contextOf(body));
   const answer = await made(body.value ?? {});
   await end();
   return answer;
 }
 
-// What an activation is told of itself, by OpenWhisk's names. By two of them OpenTelemetry finds the span
-// that this call is.
+// The activation's context by OpenWhisk's names. OpenTelemetry finds the call's span by two of
+// them.
 function contextOf({ value, ...context }) {
-  const own = Object.entries(context).map(([name, told]) => [`__OW_${name.toUpperCase()}`, told]);
+  const own = Object.entries(context).map(([name, value]) => [`__OW_${name.toUpperCase()}`, value]);
   const trace = ["traceparent", "tracestate"].filter((name) => context[name]);
   return variables(Object.fromEntries([...own, ...trace.map((name) => [name.toUpperCase(), context[name]])]));
 }
@@ -74,13 +77,13 @@ async function made(args) {
   try {
     return result(await promised);
   } catch (error) {
-    // It has said so itself: that is a result.
+    // A rejection with another value is the function's own error result.
     if (error instanceof Error) show(error);
     return result({ error: error instanceof Error ? described(error) : error || {} });
   }
 }
 
-// Where it came from stands in the log: results may be anybody's to read.
+// Without the stack, which is in the log: results may be public.
 function described({ name, message, ...more }) {
   return { name, message, ...more };
 }
@@ -93,14 +96,14 @@ function result(value = {}) {
   try {
     return [200, JSON.stringify(value)];
   } catch (error) {
-    return [502, `The action returned no JSON: ${error.message}`];
+    return [502, `The action's result is not JSON: ${error.message}`];
   }
 }
 
 // Gets ready for a checkpoint.
 function prepare() {
   try {
-    draws.prepare();
+    random.prepare();
   } catch (error) {
     return [502, `Clones of this process would draw the same random numbers: ${error.message}`];
   }
@@ -111,7 +114,7 @@ function prepare() {
 
 async function answer(request) {
   const call = request.method === "POST" && calls.get(request.url);
-  if (!call) return [404, `There is no such call; use POST and one of ${[...calls.keys()].join(", ")}.`];
+  if (!call) return [404, `Unknown request; use POST and one of ${[...calls.keys()].join(", ")}.`];
   if (Number(request.headers["content-length"]) > MAX_BODY_BYTES) {
     return [413, `The body is longer than ${MAX_BODY_BYTES} bytes.`];
   }
@@ -119,23 +122,23 @@ async function answer(request) {
   try {
     body = JSON.parse((await text(request)) || "{}");
   } catch (error) {
-    return [400, `The body is no JSON: ${error.message}`];
+    return [400, `The body is not JSON: ${error.message}`];
   }
-  if (body === null || typeof body !== "object") return [400, "The body is no JSON object."];
+  if (body === null || typeof body !== "object") return [400, "The body is not a JSON object."];
   return call(body);
 }
 
 async function serve(request, response) {
-  const [status, told] = await answer(request);
-  const body = typeof told === "string" && status === 200 ? told : JSON.stringify(status === 200 ? told : { error: told });
+  const [status, result] = await answer(request);
+  const body = typeof result === "string" && status === 200 ? result : JSON.stringify(status === 200 ? result : { error: result });
   const isLast = request.url === "/prepare" || status === 413;
   const headers = { "Content-Type": "application/json", "Content-Length": Buffer.byteLength(body) };
   response.writeHead(status, isLast ? { ...headers, Connection: "close" } : headers);
-  // Closed by this process when its end is seen, and not a moment later.
+  // Closed from this side as soon as the response is out.
   response.end(body, () => isLast && request.socket.destroy());
 }
 
-// Calls may come after any time, on connections of any age.
+// Calls may come at any time, on connections of any age.
 const forever = { keepAliveTimeout: 0, requestTimeout: 0, headersTimeout: 0, connectionsCheckingInterval: 2 ** 31 - 1 };
 const server = http.createServer(forever, serve);
 const listening = new Listening(server);
@@ -143,9 +146,9 @@ server.on("connection", () => {
   if (!listening.isOther()) return;
   listening.remember();
   try {
-    draws.renew();
+    random.renew();
   } catch (error) {
-    isBroken = `becoming a clone: ${error}`;
+    isBroken = `This clone cannot draw random numbers of its own: ${error}`;
   }
 });
 server.listen(Number(process.argv[2] ?? 8080), "127.0.0.1", () => listening.remember());

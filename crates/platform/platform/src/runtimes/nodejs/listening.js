@@ -1,6 +1,7 @@
 "use strict";
-// The socket a process listens on, by which a clone learns that it is one: it finds another one in its place,
-// and is told nothing else; even its pid is its parent's.
+// The listening socket, by which a process detects that it is a clone: a clone has another socket
+// than its
+// parent. Nothing else differs; even the pid is the same.
 const fs = require("node:fs");
 
 class Listening {
@@ -11,17 +12,17 @@ class Listening {
     this.#server = server;
   }
 
-  // Takes the socket as this process's own.
+  // Remembers the socket of this process.
   remember() {
     this.#remembered = this.#identity();
   }
 
-  // Whether there is another than the remembered one.
+  // Whether the socket is not the remembered one.
   isOther() {
     return this.#identity() !== this.#remembered;
   }
 
-  // Machines number sockets and networks independently of each other.
+  // Inode numbers are unique within one machine and network only.
   #identity() {
     const { ino } = fs.fstatSync(this.#server._handle.fd);
     const boot = fs.readFileSync("/proc/sys/kernel/random/boot_id", "utf8");

@@ -1,5 +1,5 @@
 "use strict";
-// Loads an action: a text, or the files of an archive. CommonJS and ES modules are taken.
+// Loads an action: a text, or the files of an archive; CommonJS or an ES module.
 const fs = require("node:fs");
 const { createRequire } = require("node:module");
 const os = require("node:os");
@@ -8,7 +8,7 @@ const { pathToFileURL } = require("node:url");
 const vm = require("node:vm");
 
 const NAME = /^[\p{ID_Start}$_][\p{ID_Continue}$]*$/u;
-// What is said of code that is an ES module and is read as if it were none.
+// Matches the syntax errors of an ES module that is compiled as CommonJS.
 const IS_MODULE = /\b(import|export|await)\b/;
 const PARAMETERS = ["exports", "require", "module", "__filename", "__dirname"];
 
@@ -17,7 +17,7 @@ async function load({ name = "action", main, code }, folder) {
   const called = main || "main";
   const found = folder ? await inFolder(folder, called) : await inText(name, code, called);
   if (typeof found !== "function") {
-    throw new Error(`the code has no function ${called}: define or export it, or name another`);
+    throw new Error(`the code has no function ${called}: define or export it, or name another by main`);
   }
   return found;
 }
@@ -29,13 +29,13 @@ async function inFolder(folder, main) {
   try {
     entry = require.resolve(folder);
   } catch {
-    throw new Error("the archive has no index.js at its top, and no package.json that names another file");
+    throw new Error("the archive has neither index.js at its top nor a package.json that names another file");
   }
   return exported(await import(pathToFileURL(entry)), main);
 }
 
 async function inText(name, code, main) {
-  if (typeof code !== "string" || code === "") throw new Error("there is no code");
+  if (typeof code !== "string" || code === "") throw new Error("the code is empty");
   let run;
   try {
     run = compiled(name, code, main);
@@ -50,7 +50,7 @@ async function inText(name, code, main) {
   return found ?? exported({ default: module.exports }, main);
 }
 
-// What is called so at the top of the code need not be exported.
+// A function at the top of the code need not be exported.
 function compiled(name, code, main) {
   const tail = NAME.test(main) ? `return typeof ${main} === "undefined" ? undefined : ${main};` : "";
   return vm.compileFunction(`${code}\n${tail}`, PARAMETERS, {
@@ -59,7 +59,7 @@ function compiled(name, code, main) {
   });
 }
 
-// Only files are modules. It is read at once and not needed again.
+// Only files can be imported as modules. The file is not needed after that.
 async function importText(name, code) {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), "action-"));
   const file = path.join(folder, `${path.basename(name)}.mjs`);
@@ -71,7 +71,7 @@ async function importText(name, code) {
   }
 }
 
-// What a module exports by a name, or by names within names. A module that is itself a function is main.
+// A module's export by a name, or by a dotted path. A module that is a function itself is main.
 function exported(module, main) {
   const within = (from) => main.split(".").reduce((value, key) => value?.[key], from);
   const whole = main === "main" && typeof module.default === "function" ? module.default : undefined;

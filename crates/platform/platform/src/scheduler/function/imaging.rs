@@ -25,11 +25,11 @@ impl Function {
             image_bytes: self.whole_bytes.unwrap_or(GUESSED_BYTES),
         };
         let advisor = &self.shared.advisor;
-        match advisor.ask(&*advisor.policies.checkpoint, &self.about, &facts) {
+        match advisor.decide(&*advisor.policies.checkpoint, &self.about, &facts) {
             Timing::Now => true,
             Timing::NotYet => false,
             Timing::NoRoom => {
-                self.shared.shelf.want(facts.image_bytes);
+                self.shared.image_usage.want(facts.image_bytes);
                 false
             }
         }
@@ -44,7 +44,7 @@ impl Function {
         let outbox = self.outbox.clone();
         let give_up = move || drop(outbox.send(Message::Reclaim));
         let saved_us = self.cold_us.unwrap_or(GUESSED_COLD_US);
-        self.image = Image::There(self.shared.shelf.put(&self.image_name, saved_us, give_up));
+        self.image = Image::There(self.shared.image_usage.put(&self.image_name, saved_us, give_up));
         self.code = None;
     }
 
@@ -78,13 +78,13 @@ impl Function {
         // What it was given before it asked for more is free again.
         let needed = asked_bytes + free_now.saturating_sub(free_bytes);
         self.whole_bytes = self.whole_bytes.max(Some(needed));
-        self.shared.shelf.want(needed);
+        self.shared.image_usage.want(needed);
         free_now < needed
     }
 
     pub(super) fn checkpointed(&mut self, result: Result<(), NodesError>) {
         self.shared.metrics.starts.checkpointed(result.is_ok());
-        self.counted.image_error(result.as_ref().err().map(ToString::to_string));
+        self.counters.image_error(result.as_ref().err().map(ToString::to_string));
         match result {
             Ok(()) => {
                 tracing::info!(about = self.about, image = self.image_name, "checkpointed");

@@ -1,4 +1,4 @@
-//! Instances that have nothing to do: how long they stay, and that they stand still meanwhile.
+//! Idle instances: how long they stay, and when they are frozen.
 
 use std::time::Duration;
 
@@ -9,48 +9,48 @@ use tokio::time::Instant;
 use super::Function;
 use crate::scheduler::instance::Instance;
 
-/// An instance that waits for its next call.
+/// An idle instance.
 pub(super) struct Idle {
     pub instance: Box<Instance>,
-    /// Then it stands still, if it does not yet.
+    /// When to freeze it, if it is not frozen.
     freeze_at: Option<Instant>,
-    /// Then it ends.
+    /// When to end it.
     until: Instant,
 }
 
 impl Idle {
-    /// When something is to be done about it.
+    /// When the next of these is due.
     pub fn due(&self) -> Instant {
         self.freeze_at.map_or(self.until, |at| at.min(self.until))
     }
 }
 
 impl Function {
-    /// Has an instance wait for calls, for a while.
+    /// Makes an instance idle, for a while.
     pub(super) fn rest(&mut self, instance: Option<Box<Instance>>) {
         let Some(instance) = instance.filter(|instance| !instance.has_ended()) else { return };
-        let node = self.node(&instance.place.node);
+        let node = self.node(&instance.slot.node);
         let facts = IdleFacts {
             memory: node.as_ref().map(|node| node.memory).unwrap_or_default(),
             has_image: self.has_image(),
             gaps: self.gaps.gaps(),
         };
         let advisor = &self.shared.advisor;
-        let window_ms = advisor.ask(&*advisor.policies.keep_alive, &self.about, &facts);
+        let window_ms = advisor.decide(&*advisor.policies.keep_alive, &self.about, &facts);
         let freeze_after = advisor.freeze_after();
         if let Some(node) = node.filter(|_| window_ms > 0 && !self.is_gone) {
-            // While it is at work there is room for what it may take.
+            // While it counts as busy, room for what it may take is set aside.
             self.promote(&instance, &node);
         }
         self.shared.nodes.end_work(instance.id);
         let now = Instant::now();
         let (freeze_at, until) = (Some(now + freeze_after), now + Duration::from_millis(window_ms));
         let calls = self.calls_per_hour() / (self.idle.len() as u64 + 1);
-        instance.place.set_idle(Some(calls), self.local_bytes);
+        instance.slot.set_idle(Some(calls), self.local_bytes);
         self.idle.push(Idle { instance, freeze_at, until });
     }
 
-    /// A node as it is now, if it answers.
+    /// The current facts of a node, if it answers.
     fn node(&self, name: &str) -> Option<NodeFacts> {
         let nodes = self.shared.nodes.nodes(self.claim(), None);
         nodes.into_iter().find(|found| found.name == name)
@@ -60,7 +60,7 @@ impl Function {
         self.idle.retain(|idle| !idle.instance.has_ended());
     }
 
-    /// Ends those whose time is over, and has those stand still that had nothing to do for a while.
+    /// Ends idle instances whose window is over, and freezes those that are due.
     pub(super) fn tend_idle(&mut self) {
         let now = Instant::now();
         let is_gone = self.is_gone && self.queue.is_empty();

@@ -1,4 +1,4 @@
-//! In which tier the memory of instances lives: of those that start, and of those that run.
+//! Tiering policies of starting instances, and promotion of running ones.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,15 +12,15 @@ use crate::api::Parameters;
 use crate::scheduler::instance::Instance;
 
 impl Function {
-    /// In which tier the memory of an instance is to live that starts on a node, if that answers.
+    /// The tiering policy for an instance that starts on a node.
     pub(super) fn tiering_on(&mut self, node: Option<&NodeFacts>) -> Tiering {
         if let Some(node) = node {
-            self.tiering = self.ask_for_tiering(node);
+            self.tiering = self.decide_tiering(node);
         }
         self.tiering
     }
 
-    fn ask_for_tiering(&self, node: &NodeFacts) -> Tiering {
+    fn decide_tiering(&self, node: &NodeFacts) -> Tiering {
         let facts = TieringFacts {
             current: self.tiering,
             latency: self.latency.latency(),
@@ -29,21 +29,21 @@ impl Function {
             pool_busy_permille: node.pool_busy_permille,
         };
         let advisor = &self.shared.advisor;
-        advisor.ask(&*advisor.policies.tiering, &self.about, &facts)
+        advisor.decide(&*advisor.policies.tiering, &self.about, &facts)
     }
 
-    /// Has an instance that waits for its next call get local copies of what it reads from the pool, where
-    /// another would start with some: a function that comes near its objective need not wait until one has
-    /// to start.
+    /// Promotes an idle instance that reads from the pool, if a new instance would start with local
+    /// copies: a function near its objective need not wait until one has to start.
     pub(super) fn promote(&mut self, instance: &Instance, node: &NodeFacts) {
         let may_change = self.tiering != Tiering::Mow
             || objective(&self.action.annotations) != Objective::default();
-        // One that has answered nothing has touched nothing. Nothing to decide is nothing to keep on record.
+        // An instance without calls has touched nothing. Without anything to decide, no decision is
+        // recorded.
         if !may_change || instance.calls == 0 || !instance.reads_from_pool() {
             return;
         }
-        // A node without room says nothing of others.
-        if self.ask_for_tiering(node) != Tiering::Hybrid {
+        // Without `hybrid` here, the function's policy stays: other nodes may have room.
+        if self.decide_tiering(node) != Tiering::Hybrid {
             return;
         }
         self.tiering = Tiering::Hybrid;
@@ -53,7 +53,7 @@ impl Function {
         tokio::spawn(async move {
             match promoting.await {
                 Ok(pages @ 1..) => tracing::info!(about, pages, "promoted"),
-                // Nothing is known of its pages yet, or there is no room: later, perhaps.
+                // Its pages are not known yet, or the node has no room: retried after a later call.
                 Ok(0) => is_local.store(false, Ordering::Relaxed),
                 Err(error) => {
                     is_local.store(false, Ordering::Relaxed);
@@ -64,7 +64,7 @@ impl Function {
     }
 }
 
-/// The objective that stands in an action's annotations, in milliseconds there.
+/// The objective in an action's annotations, which are in milliseconds.
 fn objective(annotations: &Parameters) -> Objective {
     let us = |key: &str| {
         let ms = annotations.get(key)?.as_f64().filter(|ms| *ms > 0.0)?;
@@ -79,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn objectives_stand_in_annotations() {
+    fn objectives_are_read_from_annotations() {
         let all = Parameters::from_iter([("slo-p99-ms", json!(2.5)), ("slo-mean-ms", json!("1"))]);
         let expected = Objective { mean_us: None, p99_us: Some(2500) };
         assert_eq!(objective(&all), expected);

@@ -1,6 +1,6 @@
-//! Each function's calls, by the names and labels of OpenWhisk's user metrics.
+//! Metrics of each function's calls, with the names and labels of OpenWhisk's user metrics.
 //!
-//! The figures of an action go on when it is updated, and begin anew when it is deleted and made again.
+//! Updating an action continues its metrics; deleting it and creating it again resets them.
 
 mod encode;
 mod rows;
@@ -18,10 +18,10 @@ use super::{signed, times};
 use crate::api::{Action, Name, Outcome, Response, StartKind, Times, Version};
 use crate::scheduler::snapshot::Image;
 
-/// Calls of a function that are remembered, if they are recent.
+/// Recent calls remembered per function.
 const REMEMBERED: usize = 1024;
 
-/// Upper bounds of the buckets of sizes, in bytes: up to the longest result that is kept.
+/// Upper bounds of the buckets of sizes, in bytes: up to the longest result.
 const BOUNDS_BYTES: [f64; 8] =
     [64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0];
 
@@ -29,18 +29,18 @@ const STARTS: [StartKind; 4] = StartKind::ALL;
 const OUTCOMES: [Outcome; 4] =
     [Outcome::Success, Outcome::ApplicationError, Outcome::DeveloperError, Outcome::InternalError];
 
-/// Whose figures: namespace and action.
-type Whose = (Name, Name);
-/// A runtime, and megabytes of memory.
+/// Namespace and action.
+type FunctionKey = (Name, Name);
+/// Runtime, and memory limit in megabytes.
 type Shape = (String, u64);
 
-/// The figures of functions that were called.
+/// The metrics of called functions.
 #[derive(Debug, Default)]
 pub struct Functions {
-    all: Mutex<BTreeMap<Whose, Entry>>,
+    all: Mutex<BTreeMap<FunctionKey, Entry>>,
 }
 
-/// The figures of a function, and which version of it was called last.
+/// The metrics of a function, and the version that was last called.
 #[derive(Debug)]
 struct Entry {
     updated_ms: u64,
@@ -56,9 +56,9 @@ struct Figures {
     inits: Histogram,
     durations: Histogram,
     sizes: Histogram,
-    /// Sum of the durations, which the histogram keeps to itself.
+    /// Sum of the durations, which the histogram does not expose.
     duration_ms: Counter,
-    /// The limit of its instances, in megabytes.
+    /// The memory limit of its instances, in megabytes.
     memory_mb: Gauge,
     outcomes: [Counter; OUTCOMES.len()],
     starts: [Counter; STARTS.len()],
@@ -83,7 +83,7 @@ impl Default for Figures {
             memory_mb: Gauge::default(),
             outcomes: Default::default(),
             starts: Default::default(),
-            recent: Window::of(REMEMBERED),
+            recent: Window::new(REMEMBERED),
             waiting: Gauge::default(),
             image: Mutex::default(),
             image_error: Mutex::default(),
@@ -93,41 +93,41 @@ impl Default for Figures {
 
 /// Counts the calls of one version of a function.
 #[derive(Clone, Debug)]
-pub struct Counted {
+pub struct FunctionCounters {
     figures: Arc<Figures>,
     calls: Counter,
     warm_runs: Arc<WarmRuns>,
 }
 
-impl Counted {
-    /// A call has ended; without a start it never came to an instance.
+impl FunctionCounters {
+    /// Counts an ended call; without a start if it got no instance.
     pub fn called(&self, response: &Response, start: Option<StartKind>, times: Times) {
         self.calls.inc();
         self.figures.count(response, start, times);
     }
 
-    /// A call took so long in its instance: how much longer a new one took than those that are warm, if
-    /// that is known.
+    /// Records a call's duration. For the first call of a new instance, returns how much longer it
+    /// took than warm calls, if known.
     pub fn ran(&self, start: StartKind, run: Duration) -> Option<Duration> {
         self.warm_runs.add(run, start == StartKind::Warm)
     }
 
-    /// What came of a call is kept, so long after the platform had the call.
+    /// Records a call's whole duration, from its receipt until its activation was stored.
     pub fn ended(&self, took: Duration, outcome: Outcome) {
         self.figures.recent.add(took, outcome == Outcome::Success);
     }
 
-    /// So many more calls wait for an instance, or fewer.
+    /// Adds to the number of waiting calls.
     pub fn wait(&self, more: i64) {
         self.figures.waiting.inc_by(more);
     }
 
-    /// Why the last image of the function was not made, if it was not.
+    /// Sets why the last image of the function was not made.
     pub fn image_error(&self, reason: Option<String>) {
         *self.figures.image_error.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
-    /// What is known of the function's image.
+    /// Sets the state of the function's image.
     pub fn image(&self, image: Image) {
         *self.figures.image.lock().unwrap_or_else(PoisonError::into_inner) = image;
     }
@@ -145,13 +145,13 @@ impl Figures {
             self.cold_starts.inc();
             self.inits.observe(seconds(init_ms));
         }
-        for (of, counter) in OUTCOMES.into_iter().zip(&self.outcomes) {
-            if of == response.status {
+        for (outcome, counter) in OUTCOMES.into_iter().zip(&self.outcomes) {
+            if outcome == response.status {
                 counter.inc();
             }
         }
-        for (of, counter) in STARTS.into_iter().zip(&self.starts) {
-            if Some(of) == start {
+        for (kind, counter) in STARTS.into_iter().zip(&self.starts) {
+            if Some(kind) == start {
                 counter.inc();
             }
         }
@@ -164,21 +164,22 @@ impl Figures {
 }
 
 impl Functions {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Whose, Entry>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<FunctionKey, Entry>> {
         // Every step leaves the table valid.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What counts the calls of this version of an action.
-    pub fn of(&self, action: &Action) -> Counted {
+    /// The counters for this version of an action.
+    pub fn counters(&self, action: &Action) -> FunctionCounters {
         let fresh = || {
             let (updated_ms, version) = (action.updated_ms, action.version);
             Entry { updated_ms, version, figures: Arc::default() }
         };
         let mut all = self.all();
-        let entry = all.entry(whose(action)).or_insert_with(fresh);
+        let entry = all.entry(key(action)).or_insert_with(fresh);
         if action.updated_ms > entry.updated_ms {
-            // Versions go on in an update, and begin anew in another action of the same name.
+            // An update raises the version. A new action of the same name begins with the first
+            // version.
             let figures = match action.version > entry.version {
                 true => Arc::clone(&entry.figures),
                 false => Arc::default(),
@@ -189,24 +190,24 @@ impl Functions {
         figures.memory_mb.set(signed(action.limits.memory_mb));
         let shape = (action.exec.kind.clone(), action.limits.memory_mb);
         let calls = figures.shapes().entry(shape).or_default().clone();
-        Counted { figures, calls, warm_runs: Arc::default() }
+        FunctionCounters { figures, calls, warm_runs: Arc::default() }
     }
 
-    /// This action was deleted; one that was made since in its place keeps its figures.
+    /// Removes the metrics of a deleted action, unless it was created again since.
     pub fn forget(&self, action: &Action) {
         let mut all = self.all();
-        if all.get(&whose(action)).is_some_and(|entry| entry.updated_ms <= action.updated_ms) {
-            all.remove(&whose(action));
+        if all.get(&key(action)).is_some_and(|entry| entry.updated_ms <= action.updated_ms) {
+            all.remove(&key(action));
         }
     }
 
-    /// All of them, as they are now.
-    fn list(&self) -> Vec<(Whose, Arc<Figures>)> {
-        let told = |(whose, entry): (&Whose, &Entry)| (whose.clone(), Arc::clone(&entry.figures));
-        self.all().iter().map(told).collect()
+    /// All metrics.
+    fn list(&self) -> Vec<(FunctionKey, Arc<Figures>)> {
+        let pair = |(key, entry): (&FunctionKey, &Entry)| (key.clone(), Arc::clone(&entry.figures));
+        self.all().iter().map(pair).collect()
     }
 }
 
-fn whose(action: &Action) -> Whose {
+fn key(action: &Action) -> FunctionKey {
     (action.namespace.clone(), action.name.clone())
 }

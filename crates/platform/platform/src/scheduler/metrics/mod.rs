@@ -1,17 +1,16 @@
-//! Figures for Prometheus: OpenWhisk's names where they fit, `farfork_…` for the rest.
+//! Metrics for Prometheus: OpenWhisk's names where they fit, `farfork_…` for the rest.
 //!
 //! ```text
 //!  functions  each function's calls
-//!  starts     how calls came to instances, by phase; instances and checkpoints, done and failed
-//!  recent     calls of the last seconds, for those who look
-//!  presence   instances, nodes and pool, which are looked at when somebody asks
+//!  starts     starts by phase; instances and checkpoints, done and failed
+//!  recent     calls of the last seconds, for viewers
+//!  gauges     instances, nodes and pool, read at each request
 //! ```
-//! Invariants: a function has series from its first call since the start on, and none once it was
-//! deleted; what a call is counted by is looked up once for each version, so that counting it adds
-//! to a few numbers.
+//! Invariants: a function has series from its first call on until it is deleted. Counters are
+//! looked up once per version, so that counting a call only increments a few numbers.
 
 mod functions;
-mod presence;
+mod gauges;
 mod recent;
 mod starts;
 
@@ -32,22 +31,22 @@ use super::fleet::Fleet;
 use super::nodes::Nodes;
 use super::snapshot::Snapshot;
 use crate::api::{Outcome, StartKind};
-pub use functions::{Counted, Functions};
-use presence::Presence;
+pub use functions::{FunctionCounters, Functions};
+use gauges::Gauges;
 use recent::Window;
-pub use starts::{Starts, Way};
+pub use starts::{CallPhases, Starts};
 
-/// Upper bounds of the buckets of all times, in seconds: from a fraction of a restore to the longest
-/// that a call may take.
+/// Upper bounds of the buckets of times, in seconds: from a fraction of a restore to the longest
+/// time limit of a call.
 const BOUNDS_S: [f64; 19] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0, 300.0,
 ];
 
-/// Calls of all functions that are remembered, if they are recent.
+/// Recent calls remembered, of all functions.
 const REMEMBERED: usize = 8192;
 
-/// All figures.
+/// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     /// Of functions.
@@ -56,35 +55,35 @@ pub struct Metrics {
     pub starts: Starts,
     recent: Window,
     failed: Counter,
-    presence: Presence,
+    gauges: Gauges,
     registry: Registry,
 }
 
 impl Metrics {
-    /// Nothing is counted yet.
+    /// Metrics without any counts.
     pub fn new(nodes: &Arc<dyn Nodes>, fleet: &Arc<Fleet>, advisor: &Advisor) -> Metrics {
         let functions = Arc::new(Functions::default());
         let starts = Starts::default();
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(OfFunctions(Arc::clone(&functions))));
+        registry.register_collector(Box::new(FunctionsCollector(Arc::clone(&functions))));
         starts.register(&mut registry);
         registry.register("farfork_decisions", "Decisions of policies", advisor.counts.clone());
-        let presence = Presence { nodes: Arc::clone(nodes), fleet: Arc::clone(fleet) };
-        registry.register_collector(Box::new(presence.clone()));
-        let (recent, failed) = (Window::of(REMEMBERED), Counter::default());
-        Metrics { functions, starts, recent, failed, presence, registry }
+        let gauges = Gauges { nodes: Arc::clone(nodes), fleet: Arc::clone(fleet) };
+        registry.register_collector(Box::new(gauges.clone()));
+        let (recent, failed) = (Window::new(REMEMBERED), Counter::default());
+        Metrics { functions, starts, recent, failed, gauges, registry }
     }
 
-    /// What came of a call is kept, so long after the platform had the call.
-    pub fn ended(&self, counted: &Counted, took: Duration, outcome: Outcome) {
+    /// Records a call's whole duration, from its receipt until its activation was stored.
+    pub fn ended(&self, counters: &FunctionCounters, took: Duration, outcome: Outcome) {
         self.recent.add(took, outcome == Outcome::Success);
-        counted.ended(took, outcome);
+        counters.ended(took, outcome);
         if outcome != Outcome::Success {
             self.failed.inc();
         }
     }
 
-    /// What there is, and what has been.
+    /// Takes a snapshot.
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot {
             calls_in_flight: u64::try_from(self.starts.calls.get()).unwrap_or(0),
@@ -96,24 +95,24 @@ impl Metrics {
         };
         let waiting = snapshot.functions.values().map(|function| function.waiting);
         snapshot.calls_waiting = waiting.sum();
-        self.presence.look(&mut snapshot);
+        self.gauges.look(&mut snapshot);
         snapshot
     }
 
-    /// All of them, in the text format of OpenMetrics 1.0.
+    /// All metrics in the text format of OpenMetrics 1.0.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        // A string takes all that is written to it.
+        // Writing to a string does not fail.
         let _ = encode(&mut text, &self.registry);
         text
     }
 }
 
-/// What the registry owns of functions' figures.
+/// Collects the metrics of functions for the registry.
 #[derive(Debug)]
-struct OfFunctions(Arc<Functions>);
+struct FunctionsCollector(Arc<Functions>);
 
-impl Collector for OfFunctions {
+impl Collector for FunctionsCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.0.encode(encoder)
     }
@@ -140,7 +139,7 @@ fn gauge<'s>(
     encoder.encode_descriptor(name, help, unit, MetricType::Gauge)
 }
 
-/// What a gauge can tell.
+/// A value in the range of gauges.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

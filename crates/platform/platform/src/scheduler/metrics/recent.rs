@@ -1,7 +1,7 @@
-//! Calls of late: how many, and what they took.
+//! Recent calls: their number and durations.
 //!
-//! What is added to is short and bounded, so that it costs a call next to nothing; figures are made of
-//! it when somebody looks.
+//! Adding a call is cheap, as the records are short and bounded. Figures are computed when
+//! requested.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,12 +13,12 @@ use crate::scheduler::snapshot::{Recent, Starts};
 
 /// Calls that ended longer ago are not recent.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Calls of one way to an instance of which medians are told, however long ago they were.
+/// Calls per kind of start that medians are computed from, of any age.
 const LAST: usize = 128;
-/// Warm calls of a function that others are held against.
+/// Warm calls of a function that first calls are compared with.
 const LAST_RUNS: usize = 32;
 
-/// Calls of the last seconds. If they are more than can be remembered, of fewer seconds.
+/// Calls of the last seconds; of fewer seconds if they are more than can be remembered.
 #[derive(Debug)]
 pub struct Window {
     /// The oldest first.
@@ -34,8 +34,8 @@ struct Ended {
 }
 
 impl Window {
-    /// One that remembers so many calls.
-    pub fn of(most: usize) -> Window {
+    /// A window that remembers up to `most` calls.
+    pub fn new(most: usize) -> Window {
         Window { calls: Mutex::default(), most }
     }
 
@@ -48,7 +48,7 @@ impl Window {
         calls
     }
 
-    /// A call has ended.
+    /// Adds an ended call.
     pub fn add(&self, took: Duration, is_good: bool) {
         let mut calls = self.calls();
         if calls.len() == self.most {
@@ -57,11 +57,11 @@ impl Window {
         calls.push_back(Ended { at: Instant::now(), took, is_good });
     }
 
-    /// What they come to.
+    /// Their figures.
     pub fn look(&self) -> Recent {
         let calls = self.calls();
         let span = match calls.front() {
-            // Those before the oldest one are not known.
+            // Calls before the oldest remembered one are not known.
             Some(oldest) if calls.len() == self.most => oldest.at.elapsed(),
             _ => WINDOW,
         };
@@ -75,26 +75,26 @@ impl Window {
     }
 }
 
-/// Calls that came to their instance in one way.
+/// Calls that got their instance in one way.
 #[derive(Debug, Default)]
-pub struct OneWay {
-    state: Mutex<Way>,
+pub struct StartStats {
+    state: Mutex<StartHistory>,
 }
 
 #[derive(Debug, Default)]
-struct Way {
+struct StartHistory {
     calls: u64,
-    /// Of the last ones, until the function ran and until the end.
+    /// Durations of the last ones, until the function ran and until the end.
     last: VecDeque<[Duration; 2]>,
 }
 
-impl OneWay {
-    fn state(&self) -> MutexGuard<'_, Way> {
-        // Every step leaves it valid.
+impl StartStats {
+    fn state(&self) -> MutexGuard<'_, StartHistory> {
+        // Every step leaves the state valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call has ended: how long it took until the function ran, and in all.
+    /// Adds an ended call: its duration until the function ran, and in all.
     pub fn add(&self, waited: Duration, whole: Duration) {
         let mut state = self.state();
         state.calls += 1;
@@ -104,28 +104,28 @@ impl OneWay {
         state.last.push_back([waited, whole]);
     }
 
-    /// What they come to.
+    /// Their figures.
     pub fn look(&self) -> Starts {
         let state = self.state();
         let (calls, last) = (state.calls, state.last.clone());
         drop(state);
-        let median = |of: usize| {
-            let [median] = quantiles(last.iter().map(|times| times[of]).collect(), [50]);
+        let median = |index: usize| {
+            let [median] = quantiles(last.iter().map(|times| times[index]).collect(), [50]);
             median
         };
         Starts { calls, wait_ms: median(0), whole_ms: median(1) }
     }
 }
 
-/// How long calls of a version of a function took in instances that had made one before.
+/// Durations of warm calls of a version of a function.
 #[derive(Debug, Default)]
 pub struct WarmRuns(Mutex<VecDeque<Duration>>);
 
 impl WarmRuns {
-    /// A call took so long in an instance that had made one before, or had not. Of the latter: how much
-    /// longer than the median of the former, if there were any.
+    /// Adds a warm call's duration. For a first call, returns how much longer it took than the
+    /// median of warm calls, if there were any.
     pub fn add(&self, run: Duration, is_warm: bool) -> Option<Duration> {
-        // Every step leaves them valid.
+        // Every step leaves the list valid.
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if is_warm {
             last.truncate(LAST_RUNS - 1);
@@ -139,7 +139,7 @@ impl WarmRuns {
     }
 }
 
-/// The smallest times that so many of a hundred do not exceed, in milliseconds.
+/// Percentiles by nearest rank, in milliseconds.
 fn quantiles<const N: usize>(mut times: Vec<Duration>, percents: [usize; N]) -> [Option<f64>; N] {
     times.sort_unstable();
     percents.map(|percent| {
@@ -156,8 +156,8 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[tokio::test(start_paused = true)]
-    async fn recent_is_what_ended_in_the_last_seconds() {
-        let window = Window::of(1000);
+    async fn recent_calls_are_those_of_the_last_seconds() {
+        let window = Window::new(1000);
         assert_eq!(window.look(), Recent::default());
         (1..=100).for_each(|ms| window.add(ms * MS, ms <= 90));
         advance(WINDOW - MS).await;
@@ -172,8 +172,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_more_calls_than_are_remembered_the_rate_is_still_right() {
-        let window = Window::of(100);
+    async fn the_rate_is_right_with_more_calls_than_are_remembered() {
+        let window = Window::new(100);
         for _ in 0..500 {
             window.add(MS, true);
             advance(MS).await;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_run_is_held_against_the_last_warm_ones() {
+    fn a_first_call_is_compared_with_the_last_warm_ones() {
         let runs = WarmRuns::default();
         assert_eq!(runs.add(9 * MS, false), None);
         for run in [1, 5, 2] {
@@ -198,8 +198,8 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_those_of_the_last_calls_of_their_way() {
-        let way = OneWay::default();
+    fn medians_are_those_of_the_last_calls_of_their_kind() {
+        let way = StartStats::default();
         assert_eq!(way.look(), Starts::default());
         way.add(900 * MS, 900 * MS);
         way.add(2 * MS, 3 * MS);

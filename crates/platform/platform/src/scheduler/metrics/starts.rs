@@ -1,11 +1,11 @@
-//! How calls came to instances, and what that took, by phase.
+//! Starts by kind, and their duration by phase.
 //!
 //! ```text
 //!  call ─ queue ─► platform ─ container ─ restore ─► init ─► faults ─ run
 //!                  └── of a new instance only ──┘    cold    new
 //! ```
-//! Page faults take their time within the first run of an instance, and nothing tells how much: `faults`
-//! is what that run took longer than warm ones of its function.
+//! Page faults happen within the first call of an instance, where their time cannot be measured
+//! directly: `faults` is how much longer that call took than warm calls of its function.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,60 +17,60 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::recent::OneWay;
+use super::recent::StartStats;
 use super::{times, word};
 use crate::api::{Name, StartKind};
-use crate::scheduler::nodes::Took;
+use crate::scheduler::nodes::StartTimes;
 use crate::scheduler::snapshot;
 
-/// What the calls and instances of all functions are counted by.
+/// Counters of calls and instances of all functions.
 #[derive(Debug)]
 pub struct Starts {
-    /// Calls that wait or are being made.
+    /// Calls that wait or run.
     pub calls: Gauge,
-    ways: BTreeMap<StartKind, OneWay>,
-    phases: Family<OfPhase, Histogram, fn() -> Histogram>,
-    instances: Family<OfStart, Counter>,
-    checkpoints: Family<OfResult, Counter>,
-    refusals: Family<OfNamespace, Counter>,
+    ways: BTreeMap<StartKind, StartStats>,
+    phases: Family<PhaseLabels, Histogram, fn() -> Histogram>,
+    instances: Family<StartLabels, Counter>,
+    checkpoints: Family<ResultLabels, Counter>,
+    refusals: Family<NamespaceLabels, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfPhase {
+struct PhaseLabels {
     start: &'static str,
     phase: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfStart {
+struct StartLabels {
     start: &'static str,
     result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfResult {
+struct ResultLabels {
     result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfNamespace {
+struct NamespaceLabels {
     namespace: String,
 }
 
-/// What a call's way was.
+/// The phases of a call.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
-    /// How it came to its instance.
+pub struct CallPhases {
+    /// How it got its instance.
     pub start: StartKind,
-    /// From when the platform had it until the instance had it.
+    /// From its receipt until it was sent to the instance.
     pub waited: Duration,
-    /// What starting the instance took.
-    pub took: Took,
-    /// What loading the code took, if that was done.
+    /// The times of the instance's start.
+    pub took: StartTimes,
+    /// Loading the code, if it was loaded.
     pub init: Option<Duration>,
-    /// What the call itself took, if there was an answer.
+    /// The call itself, if it was answered.
     pub run: Option<Duration>,
-    /// Of this, what it took longer than warm ones, if the instance was new and that is known.
+    /// Of this, how much longer it took than warm calls, for a new instance and if known.
     pub faults: Option<Duration>,
 }
 
@@ -78,17 +78,17 @@ impl Default for Starts {
     fn default() -> Starts {
         let (calls, instances, checkpoints, refusals) = Default::default();
         let phases = Family::new_with_constructor(times as fn() -> Histogram);
-        let ways = StartKind::ALL.map(|start| (start, OneWay::default())).into();
+        let ways = StartKind::ALL.map(|start| (start, StartStats::default())).into();
         Starts { calls, ways, phases, instances, checkpoints, refusals }
     }
 }
 
 impl Starts {
-    /// A call has ended that was handed to an instance.
-    pub fn called(&self, way: &Way) {
-        let Way { start, waited, took, init, run, faults } = *way;
+    /// Records a call that was dispatched to an instance.
+    pub fn called(&self, way: &CallPhases) {
+        let CallPhases { start, waited, took, init, run, faults } = *way;
         let observe = |phase: &'static str, time: Duration| {
-            let labels = OfPhase { start: word(start), phase };
+            let labels = PhaseLabels { start: word(start), phase };
             self.phases.get_or_create(&labels).observe(time.as_secs_f64());
         };
         if start == StartKind::Warm {
@@ -111,37 +111,37 @@ impl Starts {
         }
     }
 
-    /// How calls came to instances, and what that took of late.
+    /// The figures of each kind of start.
     pub fn look(&self) -> BTreeMap<StartKind, snapshot::Starts> {
         self.ways.iter().map(|(start, one)| (*start, one.look())).collect()
     }
 
-    /// An instance was started, or not.
+    /// Counts the start of an instance, or its failure.
     pub fn started(&self, start: StartKind, is_done: bool) {
-        let labels = OfStart { start: word(start), result: result(is_done) };
+        let labels = StartLabels { start: word(start), result: result(is_done) };
         self.instances.get_or_create(&labels).inc();
     }
 
-    /// An instance was checkpointed, or not.
+    /// Counts a checkpoint, or its failure.
     pub fn checkpointed(&self, is_done: bool) {
-        self.checkpoints.get_or_create(&OfResult { result: result(is_done) }).inc();
+        self.checkpoints.get_or_create(&ResultLabels { result: result(is_done) }).inc();
     }
 
-    /// A call was one too many of its namespace.
+    /// Counts a call that was refused because its namespace had too many.
     pub fn refused(&self, namespace: &Name) {
-        let labels = OfNamespace { namespace: namespace.to_string() };
+        let labels = NamespaceLabels { namespace: namespace.to_string() };
         self.refusals.get_or_create(&labels).inc();
     }
 
-    /// Has a registry tell them; all but OpenWhisk's below its prefix.
+    /// Registers the metrics: farfork's below a prefix, and OpenWhisk's.
     pub fn register(&self, registry: &mut Registry) {
         let refusals = self.refusals.clone();
-        let help = "Calls refused as there were too many of their namespace";
+        let help = "Calls refused because their namespace had too many concurrent calls";
         registry.register("openwhisk_action_limit_concurrent", help, refusals);
         let own = registry.sub_registry_with_prefix("farfork");
-        let help = "Calls by phase and by how they came to their instance";
+        let help = "Duration of calls by phase and by how they got their instance";
         own.register_with_unit("call_phase", help, Unit::Seconds, self.phases.clone());
-        own.register("calls_in_flight", "Calls that wait or are being made", self.calls.clone());
+        own.register("calls_in_flight", "Calls waiting or running", self.calls.clone());
         own.register("instance_starts", "Starts of instances", self.instances.clone());
         own.register("checkpoints", "Checkpoints of instances", self.checkpoints.clone());
     }

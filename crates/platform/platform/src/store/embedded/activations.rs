@@ -1,6 +1,6 @@
-//! Records of activations: whole, and in short for lists, which would read megabytes of logs otherwise.
+//! Records of activations, and their summaries: without these, lists would read megabytes of logs.
 //!
-//! Invariant: each record has its summary and its entries in the indexes, of the same transaction.
+//! Invariant: a record, its summary and its entries in the indexes are written in one transaction.
 
 use redb::{
     ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle,
@@ -11,21 +11,21 @@ use super::super::Selection;
 use super::{Failure, Json, decoded, encoded};
 use crate::api::{Activation, ActivationId, ActivationSummary, Name};
 
-/// By namespace, start and id.
+/// Keyed by namespace, start and id.
 const ACTIVATIONS: TableDefinition<'_, (&str, u64, u128), Json> =
     TableDefinition::new("activations");
-/// By the same.
+/// The same key.
 const SUMMARIES: TableDefinition<'_, (&str, u64, u128), Json> =
     TableDefinition::new("summaries-of-activations");
-/// When those of a namespace with an id began, and when they were accepted.
+/// The start of an activation, keyed by namespace and id.
 const STARTS: TableDefinition<'_, (&str, u128), u64> = TableDefinition::new("starts");
-/// By namespace, action, start and id.
+/// Keyed by namespace, action, start and id.
 const OF_ACTION: TableDefinition<'_, (&str, &str, u64, u128), ()> =
     TableDefinition::new("activations-of-action");
-/// So many are forgotten at once: others wait meanwhile.
+/// Deletions per transaction, which other writers wait for.
 const MOST_FORGOTTEN: usize = 256;
 
-/// Has all tables be there, with summaries also of what a farfork has written that made none.
+/// Creates missing tables, and summaries of records that an older farfork has written without.
 pub fn open(write: &WriteTransaction) -> Result<(), Failure> {
     write.open_table(STARTS)?;
     write.open_table(OF_ACTION)?;
@@ -73,7 +73,7 @@ pub fn find(
     found.map(|found| decoded(ACTIVATIONS.name(), found.value())).transpose()
 }
 
-/// What is told of those that are selected, in short.
+/// Summaries of the selected records.
 pub fn list(
     read: &ReadTransaction,
     namespace: &Name,
@@ -104,12 +104,12 @@ pub fn count(
     Ok(count)
 }
 
-/// Tells start and id of those that are selected, the latest first.
+/// Calls `visit` with start and id of each selected record, the latest first.
 fn select(
     read: &ReadTransaction,
     namespace: &Name,
     selection: &Selection,
-    mut tell: impl FnMut(u64, u128) -> Result<(), Failure>,
+    mut visit: impl FnMut(u64, u128) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let namespace = namespace.as_str();
     let (since, upto) = (selection.since_ms.unwrap_or(0), selection.upto_ms.unwrap_or(u64::MAX));
@@ -119,21 +119,22 @@ fn select(
     }
     let Some(name) = selection.name.as_ref().map(Name::as_str) else {
         let summaries = read.open_table(SUMMARIES)?;
-        let theirs = summaries.range((namespace, since, 0)..=(namespace, upto, u128::MAX))?;
-        return theirs.rev().skip(skip).take(limit).try_for_each(|entry| {
+        let found = summaries.range((namespace, since, 0)..=(namespace, upto, u128::MAX))?;
+        return found.rev().skip(skip).take(limit).try_for_each(|entry| {
             let (_, start, id) = entry?.0.value();
-            tell(start, id)
+            visit(start, id)
         });
     };
     let index = read.open_table(OF_ACTION)?;
-    let theirs = index.range((namespace, name, since, 0)..=(namespace, name, upto, u128::MAX))?;
-    theirs.rev().skip(skip).take(limit).try_for_each(|entry| {
+    let found = index.range((namespace, name, since, 0)..=(namespace, name, upto, u128::MAX))?;
+    found.rev().skip(skip).take(limit).try_for_each(|entry| {
         let (_, _, start, id) = entry?.0.value();
-        tell(start, id)
+        visit(start, id)
     })
 }
 
-/// Forgets some of those that began before this time, of any namespace: how many.
+/// Deletes records of any namespace that began before this time, up to [`MOST_FORGOTTEN`]; returns
+/// how many.
 pub fn forget(write: &WriteTransaction, before_ms: u64) -> Result<usize, Failure> {
     let mut summaries = write.open_table(SUMMARIES)?;
     let mut old: Vec<ActivationSummary> = Vec::new();
@@ -184,12 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn whole_records_are_not_looked_at_for_lists_nor_to_forget_them() {
+    fn lists_and_deletions_do_not_read_whole_records() {
         let (_directory, store) = some();
         let spoilt = store.write("spoil records", Durability::Immediate, |write| {
             let mut activations = write.open_table(ACTIVATIONS)?;
             for id in 1..=3 {
-                activations.insert(("guest", id as u64 * 10, id), &b"no record"[..])?;
+                activations.insert(("guest", id as u64 * 10, id), &b"invalid"[..])?;
             }
             Ok(())
         });
@@ -208,21 +209,21 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_without_summaries_is_listed() {
+    fn records_without_summaries_are_listed() {
         let (directory, store) = some();
         let before = store.activations(&Name::guest(), &selections()[0]).unwrap();
         assert_eq!(before[2], Activation::example("a", 1, 10).summary());
         let take_away = |write: &WriteTransaction| Ok(write.delete_table(SUMMARIES)?);
-        store.write("be of before", Durability::Immediate, take_away).unwrap();
+        store.write("downgrade", Durability::Immediate, take_away).unwrap();
         drop(store);
         let store = Embedded::open(&directory.path().join("db")).unwrap();
         assert_eq!(store.activations(&Name::guest(), &selections()[0]).unwrap(), before);
-        // Those that such a farfork has forgotten are not.
+        // Records that such a farfork has deleted are not listed.
         let lose = |write: &WriteTransaction| {
             write.open_table(ACTIVATIONS)?.remove(("guest", 30, 3))?;
             Ok(())
         };
-        store.write("be of before", Durability::Immediate, lose).unwrap();
+        store.write("downgrade", Durability::Immediate, lose).unwrap();
         drop(store);
         let store = Embedded::open(&directory.path().join("db")).unwrap();
         assert_eq!(store.activations(&Name::guest(), &selections()[0]).unwrap(), before[1..]);

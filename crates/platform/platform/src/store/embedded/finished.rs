@@ -1,23 +1,23 @@
-//! What came of calls, on its way to the database: a transaction for each would take longer than many a
-//! call.
+//! Activations on their way to the database. A transaction for each would take longer than many
+//! calls.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::api::Activation;
 
-/// As many wait for a database that takes nothing.
+/// Longest queue while the database does not accept writes.
 const MOST: usize = 10_000;
 
-/// What waits to be written.
+/// Activations that wait to be written.
 #[derive(Debug, Default)]
-pub struct Finished {
+pub struct FinishedQueue {
     waiting: Mutex<Vec<Activation>>,
-    /// Held while some of it is being written.
+    /// Held during a write.
     writing: Mutex<()>,
 }
 
-impl Finished {
-    /// Adds one; not if the database has taken none for long.
+impl FinishedQueue {
+    /// Adds an activation; returns false if the queue is full.
     pub fn add(&self, activation: Activation) -> bool {
         let mut waiting = self.waiting();
         let has_room = waiting.len() < MOST;
@@ -27,8 +27,8 @@ impl Finished {
         has_room
     }
 
-    /// Has all that waits written; what is not goes on waiting. All that was added before is in the
-    /// database when this returns, whoever has written it.
+    /// Writes all that waits; what was not written stays in the queue. After success, everything
+    /// added before this call is in the database, also what another thread has written.
     pub fn write<E>(&self, write: impl FnOnce(&[Activation]) -> Result<(), E>) -> Result<(), E> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let some = std::mem::take(&mut *self.waiting());
@@ -64,12 +64,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_written_goes_on_waiting_in_its_order() {
-        let finished = Finished::default();
+    fn a_failed_write_keeps_the_queue_in_order() {
+        let finished = FinishedQueue::default();
         assert!([1, 2].map(activation).into_iter().all(|one| finished.add(one)));
         let full = finished.write(|all| {
             assert_eq!(ids(all), [1, 2]);
-            assert!(finished.add(activation(3)), "nobody waits for a disk to add");
+            assert!(finished.add(activation(3)), "adding does not wait for the disk");
             Err("the disk is full")
         });
         assert_eq!(full, Err("the disk is full"));
@@ -85,8 +85,8 @@ mod tests {
     }
 
     #[test]
-    fn no_more_wait_than_can_be_held() {
-        let finished = Finished::default();
+    fn the_queue_is_bounded() {
+        let finished = FinishedQueue::default();
         assert!((0..MOST).all(|id| finished.add(activation(id as u128))));
         assert!(!finished.add(activation(0)));
         finished.write(|_| Ok::<_, ()>(())).unwrap();
@@ -94,9 +94,9 @@ mod tests {
     }
 
     #[test]
-    fn who_has_nothing_to_write_waits_for_who_writes() {
+    fn a_write_of_nothing_waits_for_a_running_write() {
         let (finished, is_written) =
-            (Arc::new(Finished::default()), Arc::new(AtomicBool::new(false)));
+            (Arc::new(FinishedQueue::default()), Arc::new(AtomicBool::new(false)));
         finished.add(activation(1));
         let (begin, begun) = channel();
         let writer = thread::spawn({

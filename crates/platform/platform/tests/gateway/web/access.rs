@@ -1,4 +1,4 @@
-//! Who may call what.
+//! Which clients may call which web actions.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -19,14 +19,14 @@ fn basic(key: &str) -> String {
 }
 
 #[test]
-fn anybody_calls_it_and_its_owner_has_the_record() {
+fn calls_need_no_key_and_the_owner_has_the_record() {
     let web = Web::new();
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let parent = format!("00-{trace}-00f067aa0ba902b7-01");
     let answer = web.send("GET", HELLO, &[("traceparent", &parent)], b"");
     let id = answer.header("x-openwhisk-activation-id").unwrap().to_owned();
     assert_eq!(answer.good()["__ow_method"], "get");
-    assert_eq!(web.bed.caller.told(), ["call guest/hello accepted=false"]);
+    assert_eq!(web.bed.caller.recorded(), ["call guest/hello accepted=false"]);
     let record = web.bed.get(&format!("activations/{id}")).good();
     assert_eq!((&record["namespace"], &record["subject"]), (&json!("guest"), &json!("guest")));
     let annotations = record["annotations"].as_array().unwrap();
@@ -35,7 +35,7 @@ fn anybody_calls_it_and_its_owner_has_the_record() {
 }
 
 #[test]
-fn what_is_not_exported_is_not_there() {
+fn actions_that_are_not_exported_do_not_exist() {
     let web = Web::new();
     web.put("plain", json!({}));
     web.annotate("closed", json!({"web-export": false}));
@@ -60,7 +60,7 @@ fn what_is_not_exported_is_not_there() {
     ] {
         for method in ["GET", "POST", "OPTIONS"] {
             let answer = web.send(method, path, &[], b"");
-            answer.assert_error(404, "no web action of this name");
+            answer.assert_error(404, "no web action has this name");
             assert_eq!(answer.header("access-control-allow-origin"), None, "{path}");
             said.push(answer.body["error"].clone());
         }
@@ -69,27 +69,27 @@ fn what_is_not_exported_is_not_there() {
     assert_eq!(said.len(), 1, "{said:?}");
     web.get("guest/default").assert_error(404, "no such path");
     web.get("guest/default/%FF").assert_error(400, "path");
-    assert!(web.bed.caller.told().is_empty());
+    assert!(web.bed.caller.recorded().is_empty());
 }
 
 #[test]
-fn every_method_but_those_for_proxies_calls() {
+fn all_methods_except_those_for_proxies_call() {
     let web = Web::new();
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
         assert_eq!(web.seen(method, "", &[], b"")["__ow_method"], method.to_lowercase());
     }
-    web.bed.caller.told();
+    web.bed.caller.recorded();
     let head = web.send("HEAD", HELLO, &[], b"");
     assert_eq!((head.status, head.bytes.len()), (200, 0));
-    assert_eq!(web.bed.caller.told().len(), 1);
+    assert_eq!(web.bed.caller.recorded().len(), 1);
     for method in ["TRACE", "FETCH", "get"] {
         web.send(method, HELLO, &[], b"").assert_error(405, "method");
     }
-    assert!(web.bed.caller.told().is_empty());
+    assert!(web.bed.caller.recorded().is_empty());
 }
 
 #[test]
-fn a_key_is_wanted_if_the_action_says_so() {
+fn a_key_is_required_if_the_action_says_so() {
     let web = Web::new();
     web.annotate("hello", json!({"web-export": true, "require-whisk-auth": true}));
     let wrong = [basic("guest-key:wrong"), basic("nobody:secret"), "Bearer x".to_owned()];
@@ -102,17 +102,17 @@ fn a_key_is_wanted_if_the_action_says_so() {
         assert!(answer.header("www-authenticate").unwrap().starts_with("Basic realm="));
         assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
     }
-    assert!(web.bed.caller.told().is_empty());
+    assert!(web.bed.caller.recorded().is_empty());
     for (key, user) in [(GUEST, "guest"), (OTHER, "other")] {
         let seen = web.seen("GET", "", &[("authorization", &basic(key))], b"");
         assert_eq!(seen["__ow_user"], user);
         assert!(seen["__ow_headers"].get("authorization").is_none(), "{seen}");
     }
-    assert_eq!(web.bed.caller.told(), ["call guest/hello accepted=false"; 2]);
+    assert_eq!(web.bed.caller.recorded(), ["call guest/hello accepted=false"; 2]);
 }
 
 #[test]
-fn a_header_is_wanted_if_the_action_says_so() {
+fn a_secret_is_required_if_the_action_says_so() {
     let web = Web::new();
     let status = |wanted: serde_json::Value, shown: Option<&str>| {
         web.annotate("hello", json!({"web-export": true, "require-whisk-auth": wanted}));
@@ -137,7 +137,7 @@ fn a_header_is_wanted_if_the_action_says_so() {
 }
 
 #[test]
-fn a_key_that_nobody_wants_is_the_functions_affair() {
+fn a_key_that_is_not_required_is_passed_to_the_function() {
     let web = Web::new();
     for key in [basic(GUEST), "Bearer x".to_owned()] {
         let seen = web.seen("GET", "", &[("authorization", &key)], b"");
@@ -155,7 +155,7 @@ fn pages_of_any_origin_may_call() {
     web.annotate("hello", json!({"web-export": true, "require-whisk-auth": true}));
     let known = web.send("OPTIONS", HELLO, &[], b"");
     let wanted = web.send("OPTIONS", HELLO, &asked, b"");
-    assert!(web.bed.caller.told().is_empty(), "nobody needs the function for that");
+    assert!(web.bed.caller.recorded().is_empty(), "preflights do not call the function");
     web.annotate("hello", json!({"web-export": true}));
     let called = web.send("GET", HELLO, &asked, b"");
     let wrong = web.send("GET", &format!("{HELLO}?__ow_path=a"), &[], b"");
@@ -174,7 +174,7 @@ fn pages_of_any_origin_may_call() {
 }
 
 #[test]
-fn a_function_may_say_itself_who_may_call() {
+fn a_function_may_set_cors_headers_itself() {
     let web = Web::new();
     let secured =
         [json!({}), json!({"require-whisk-auth": true}), json!({"require-whisk-auth": "x"})];
@@ -191,7 +191,7 @@ fn a_function_may_say_itself_who_may_call() {
         assert_eq!(seen["__ow_headers"].get("authorization").is_none(), is_wanted);
     }
     assert_eq!(web.get(HELLO).status, 401, "only that is open");
-    // Without the annotation, what it says counts for more, and stands there once.
+    // Without the annotation, its header overrides the platform's, and is sent once.
     web.annotate("hello", json!({"web-export": true}));
     let own = json!({"Access-Control-Allow-Origin": "https://a.example"});
     let answer = web.returns("", json!({ "headers": own }));
@@ -202,20 +202,20 @@ fn a_function_may_say_itself_who_may_call() {
 }
 
 #[test]
-fn too_many_at_once_are_told_so() {
+fn too_many_calls_are_refused() {
     let web = Web::new();
     let exec = json!({"kind": "python", "code": "x"});
     let annotations = listed(json!({"web-export": true}));
     let put = json!({"exec": exec, "annotations": annotations}).to_string();
     let path = "/api/v1/namespaces/_/actions/a";
     web.bed.ask(Some("crowd:x"), "PUT", path, put.as_bytes()).good();
-    web.bed.caller.told();
+    web.bed.caller.recorded();
     web.get("crowded/default/a").assert_error(429, "1000 calls");
-    assert!(web.bed.caller.told().is_empty());
+    assert!(web.bed.caller.recorded().is_empty());
 }
 
 #[test]
-fn who_was_let_in_before_the_body_came_may_be_one_too_many_after_it() {
+fn calls_are_admitted_again_after_the_body_was_read() {
     let web = Web::new();
     let mut stream = TcpStream::connect(web.bed.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -225,17 +225,17 @@ fn who_was_let_in_before_the_body_came_may_be_one_too_many_after_it() {
     let caller = &web.bed.caller;
     let begun = Instant::now();
     while caller.admitted.load(Ordering::Acquire) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "nobody asks whether there is room");
+        assert!(begun.elapsed() < Duration::from_secs(60), "it was not admitted again");
         std::thread::sleep(Duration::from_millis(5));
     }
     caller.is_full.store(true, Ordering::Release);
     stream.write_all(b"late").unwrap();
     Bed::answer(stream).assert_error(429, "1000 calls");
-    assert!(caller.told().is_empty(), "it is not made");
+    assert!(caller.recorded().is_empty(), "it is not made");
 }
 
 #[test]
-fn who_waits_too_long_gets_the_id() {
+fn a_client_that_waits_too_long_gets_the_id() {
     let web = Web::on(Bed::in_no_time());
     let answer = web.does("", json!({"do": "wait"}));
     let id = answer.header("x-openwhisk-activation-id").unwrap();

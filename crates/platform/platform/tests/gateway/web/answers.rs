@@ -1,4 +1,4 @@
-//! What a result is as an answer of HTTP.
+//! Results as HTTP responses.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
 
 #[test]
-fn a_result_says_status_headers_and_body() {
+fn a_result_sets_status_headers_and_body() {
     let web = Web::new();
     for (result, status, kind, body) in [
         (json!({"body": "<p>ä</p>"}), 200, Some(HTML), "<p>ä</p>"),
@@ -38,12 +38,12 @@ fn a_result_says_status_headers_and_body() {
 }
 
 #[test]
-fn a_body_is_what_its_content_type_says() {
+fn a_body_is_encoded_by_its_content_type() {
     let web = Web::new();
     let returned = |kind: &str, body: Value| {
         web.returns("", json!({"headers": {"Content-Type": kind}, "body": body}))
     };
-    for (kind, body, told, bytes) in [
+    for (kind, body, expected, bytes) in [
         ("image/png", json!("iVBORwD/"), "image/png", &b"\x89PNG\0\xff"[..]),
         ("application/octet-stream", json!("YQ"), "application/octet-stream", b"a"),
         ("image/svg+xml", json!("PHN2Zy8+"), "image/svg+xml", b"<svg/>"),
@@ -58,23 +58,23 @@ fn a_body_is_what_its_content_type_says() {
     ] {
         let answer = returned(kind, body);
         assert_eq!(answer.status, 200, "{answer:?}");
-        assert_eq!(answer.header("content-type"), Some(told));
+        assert_eq!(answer.header("content-type"), Some(expected));
         assert_eq!(answer.bytes, bytes, "{kind}");
     }
     for (kind, body, words) in [
-        ("image/png", json!("no base64!"), "not in base64"),
-        ("image/png", json!([1]), "no text"),
-        ("text/plain", json!({"a": 1}), "no text"),
-        ("xyzbar", json!("a"), "no media type"),
-        ("", json!("a"), "no media type"),
-        ("image/ä", json!("a"), "no media type"),
+        ("image/png", json!("no base64!"), "not base64"),
+        ("image/png", json!([1]), "not a text"),
+        ("text/plain", json!({"a": 1}), "not a text"),
+        ("xyzbar", json!("a"), "not a media type"),
+        ("", json!("a"), "not a media type"),
+        ("image/ä", json!("a"), "not a media type"),
     ] {
         returned(kind, body).assert_error(400, words);
     }
 }
 
 #[test]
-fn headers_may_be_several_and_of_several_kinds() {
+fn headers_may_have_several_values_and_types() {
     let web = Web::new();
     let headers = json!({
         "Set-Cookie": ["a=1; Path=/", "b=2"], "X-Number": 17, "x-bool": true, "x-none": [],
@@ -93,7 +93,7 @@ fn headers_may_be_several_and_of_several_kinds() {
     let first = json!({"headers": {"content-type": ["text/css", "text/plain"]}, "body": "x"});
     let first = web.returns("", first);
     assert_eq!(first.header("content-type"), Some("text/css; charset=utf-8"));
-    // The platform's own stands there, and once.
+    // The platform's own header is sent, once.
     let claimed = web.returns("", json!({"headers": {"X-OpenWhisk-Activation-Id": ["a", "b"]}}));
     let ids = claimed.headers.iter().filter(|(name, _)| name == "x-openwhisk-activation-id");
     let ids: Vec<_> = ids.map(|(_, value)| value.len()).collect();
@@ -101,7 +101,7 @@ fn headers_may_be_several_and_of_several_kinds() {
 }
 
 #[test]
-fn what_is_no_answer_of_http_is_told_in_words() {
+fn invalid_responses_are_explained() {
     let web = Web::new();
     for code in [
         json!(99),
@@ -122,10 +122,10 @@ fn what_is_no_answer_of_http_is_told_in_words() {
         json!(65736),
     ] {
         for status in [json!({"statusCode": code}), json!({"statusCode": code, "body": "x"})] {
-            web.returns("", status).assert_error(400, "'statusCode' is no whole number");
+            web.returns("", status).assert_error(400, "'statusCode' is not an integer");
         }
         let error = json!({"error": {"statusCode": code}});
-        web.returns(".json", error).assert_error(400, "'statusCode' is no whole number");
+        web.returns(".json", error).assert_error(400, "'statusCode' is not an integer");
     }
     for (name, value) in [
         ("x-a", json!("a\r\nX-Injected: 1")),
@@ -143,25 +143,26 @@ fn what_is_no_answer_of_http_is_told_in_words() {
         (&"a".repeat(100_000), json!("1")),
     ] {
         let answer = web.returns("", json!({"headers": {name: value}, "body": "x"}));
-        answer.assert_error(400, "is no header");
+        answer.assert_error(400, "needs a text, number or boolean");
         assert_eq!(answer.header("x-injected"), None);
         assert!(answer.bytes.len() < 500, "{}", answer.bytes.len());
         assert!(answer.header("x-openwhisk-activation-id").is_some());
     }
     for headers in [json!([]), json!("a: b"), json!(null), json!(1)] {
-        web.returns("", json!({ "headers": headers })).assert_error(400, "'headers' is no object");
+        web.returns("", json!({ "headers": headers }))
+            .assert_error(400, "'headers' is not an object");
     }
     let many: Vec<u8> = vec![1; 300];
     web.returns("", json!({"headers": {"x-a": many}})).assert_error(400, "more than 256");
     let names = (0..40_000).map(|number| (format!("x-{number}"), json!(1)));
     let many = Value::Object(names.collect());
     web.returns("", json!({ "headers": many })).assert_error(400, "more than 256");
-    let words = "no HTTP response: it is no object";
+    let words = "not an HTTP response: it is not an object";
     web.returns("", json!([1])).assert_error(400, words);
 }
 
 #[test]
-fn where_an_answer_ends_is_not_for_a_function_to_say() {
+fn a_function_cannot_set_where_its_response_ends() {
     let web = Web::new();
     let path = "/api/v1/web/guest/default/hello";
     for (headers, body, status) in [
@@ -195,7 +196,7 @@ fn where_an_answer_ends_is_not_for_a_function_to_say() {
 }
 
 #[test]
-fn extensions_say_what_is_wanted_of_a_result() {
+fn extensions_select_a_value_of_the_result() {
     let web = Web::new();
     let text = Some("text/plain; charset=utf-8");
     let pretty = "{\n  \"a\": 1\n}";
@@ -215,7 +216,7 @@ fn extensions_say_what_is_wanted_of_a_result() {
         (".text", json!({"text": {"a": 1}}), text, pretty),
         (".text", json!({"text": null}), text, "null"),
         (".text", json!({"text": 1.5}), text, "1.5"),
-        // What follows in the path is for the function.
+        // The rest of the path is passed to the function.
         (".text/a/b", json!({"text": "a"}), text, "a"),
     ] {
         let answer = web.returns(extension, result.clone());
@@ -224,18 +225,18 @@ fn extensions_say_what_is_wanted_of_a_result() {
         assert!(answer.header("x-openwhisk-activation-id").is_some());
     }
     for (extension, result, status, words) in [
-        (".html", json!({"a": 1}), 400, "no HTML"),
-        (".html", json!({"html": 1}), 400, "no HTML"),
-        (".svg", json!({"svg": ["a"]}), 400, "no SVG"),
+        (".html", json!({"a": 1}), 400, "not HTML"),
+        (".html", json!({"html": 1}), 400, "not HTML"),
+        (".svg", json!({"svg": ["a"]}), 400, "not SVG"),
         (".text", json!({"a": 1}), 404, "neither 'body' nor 'text'"),
-        (".json", json!("a"), 400, "no object or list"),
+        (".json", json!("a"), 400, "not an object or a list"),
     ] {
         web.returns(extension, result).assert_error(status, words);
     }
 }
 
 #[test]
-fn what_a_function_fails_with_is_told_as_it_says() {
+fn a_functions_error_is_its_response() {
     let web = Web::new();
     for (extension, error, status, body) in [
         ("", json!({"statusCode": 404, "body": "none"}), 404, "none"),
@@ -253,18 +254,18 @@ fn what_a_function_fails_with_is_told_as_it_says() {
         assert_eq!(answer.bytes, body.as_bytes(), "{extension} {error}");
         assert!(answer.header("x-openwhisk-activation-id").is_some());
     }
-    web.returns("", json!({"error": "no"})).assert_error(400, "it is no object");
-    web.returns(".json", json!({"error": "no"})).assert_error(400, "no object or list");
-    web.returns(".html", json!({"error": {"a": 1}})).assert_error(400, "no HTML");
+    web.returns("", json!({"error": "no"})).assert_error(400, "it is not an object");
+    web.returns(".json", json!({"error": "no"})).assert_error(400, "not an object or a list");
+    web.returns(".html", json!({"error": {"a": 1}})).assert_error(400, "not HTML");
 }
 
 #[test]
-fn why_a_function_broke_is_its_owners_affair() {
+fn only_the_owner_sees_why_a_function_failed() {
     let web = Web::new();
     for (what, status) in [("crash", 502), ("break", 500)] {
         for extension in ["", ".json", ".html", ".text"] {
             let answer = web.does(extension, json!({ "do": what }));
-            answer.assert_error(status, "tells its owner why");
+            answer.assert_error(status, "finds the reason in the activation");
             let id = answer.header("x-openwhisk-activation-id").unwrap();
             assert_eq!(answer.body["code"], id);
             assert_eq!(web.bed.get(&format!("activations/{id}")).good()["name"], "hello");

@@ -1,4 +1,4 @@
-//! What a function is called with.
+//! The arguments of web actions.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ const FORM: [(&str, &str); 1] = [("content-type", "application/x-www-form-urlenc
 const TEXT: [(&str, &str); 1] = [("content-type", "text/plain")];
 const HELLO: &str = "guest/default/hello.json";
 
-/// What is no part of the context.
+/// The arguments without the context.
 fn given(mut seen: Value) -> Value {
     let fields = seen.as_object_mut().unwrap();
     for key in ["__ow_method", "__ow_headers", "__ow_path"] {
@@ -19,7 +19,7 @@ fn given(mut seen: Value) -> Value {
 }
 
 #[test]
-fn the_request_is_told() {
+fn the_request_is_passed_to_the_function() {
     let web = Web::new();
     let seen = web.seen("PUT", "/a%20b/../c//d?x=%20", &[("X-One", "1"), ("x-one", "2")], b"");
     assert_eq!(seen["__ow_method"], "put");
@@ -36,7 +36,7 @@ fn the_request_is_told() {
 }
 
 #[test]
-fn a_body_counts_for_more_than_a_query_and_that_for_more_than_the_action() {
+fn a_body_overrides_the_query_and_the_query_the_action() {
     let web = Web::new();
     let all = json!({"a": "action", "b": "action", "c": "action", "d": "action"});
     web.put("hello", json!({"parameters": listed(all)}));
@@ -53,24 +53,24 @@ fn a_body_counts_for_more_than_a_query_and_that_for_more_than_the_action() {
 }
 
 #[test]
-fn what_is_final_is_not_overridden() {
+fn final_parameters_are_not_overridden() {
     let web = Web::new();
     let parameters = listed(json!({"a": 1, "b": null}));
     web.put("hello", json!({ "parameters": parameters }));
     assert_eq!(given(web.seen("GET", "?a=2", &[], b"")), json!({"a": "2", "b": null}));
     web.annotate("hello", json!({"web-export": true, "final": true}));
-    web.bed.caller.told();
+    web.bed.caller.recorded();
     let path = format!("{HELLO}?a=2");
-    web.get(&path).assert_error(400, "bound for good");
-    web.send("POST", HELLO, &JSON, b"{\"a\": 1}").assert_error(400, "bound for good");
-    web.send("POST", HELLO, &FORM, b"c=1&a=").assert_error(400, "bound for good");
-    assert!(web.bed.caller.told().is_empty());
+    web.get(&path).assert_error(400, "final or reserved");
+    web.send("POST", HELLO, &JSON, b"{\"a\": 1}").assert_error(400, "final or reserved");
+    web.send("POST", HELLO, &FORM, b"c=1&a=").assert_error(400, "final or reserved");
+    assert!(web.bed.caller.recorded().is_empty());
     let seen = given(web.seen("POST", "?b=2", &JSON, b"{\"c\": 3}"));
     assert_eq!(seen, json!({"a": 1, "b": "2", "c": 3}));
 }
 
 #[test]
-fn nobody_says_what_the_platform_says() {
+fn reserved_parameters_cannot_be_set() {
     let web = Web::new();
     for key in ["method", "headers", "path", "user", "body", "query"] {
         let key = format!("__ow_{key}");
@@ -82,17 +82,17 @@ fn nobody_says_what_the_platform_says() {
             web.send("POST", HELLO, &JSON, body.as_bytes()),
             web.send("POST", HELLO, &FORM, form.as_bytes()),
         ] {
-            answer.assert_error(400, "bound for good");
+            answer.assert_error(400, "final or reserved");
         }
     }
-    assert!(web.bed.caller.told().is_empty());
+    assert!(web.bed.caller.recorded().is_empty());
     assert_eq!(web.seen("GET", "?__ow_other=1", &[], b"")["__ow_other"], "1");
 }
 
 #[test]
-fn other_bodies_are_told_as_they_are() {
+fn other_bodies_are_passed_unchanged() {
     let web = Web::new();
-    for (kind, body, told) in [
+    for (kind, body, expected) in [
         ("text/plain", "grüße".as_bytes(), json!("grüße")),
         ("text/html; charset=utf-8", b"<p>", json!("<p>")),
         ("application/xml", b"<a/>", json!("<a/>")),
@@ -104,7 +104,7 @@ fn other_bodies_are_told_as_they_are() {
         ("no kind at all", b"abc", json!("YWJj")),
     ] {
         let seen = web.seen("POST", "?a=1", &[("content-type", kind)], body);
-        assert_eq!(given(seen), json!({"a": "1", "__ow_body": told}), "{kind}");
+        assert_eq!(given(seen), json!({"a": "1", "__ow_body": expected}), "{kind}");
     }
     assert_eq!(given(web.seen("POST", "", &[], b"abc")), json!({"__ow_body": "YWJj"}));
     for headers in [&JSON, &FORM, &TEXT] {
@@ -113,14 +113,14 @@ fn other_bodies_are_told_as_they_are() {
 }
 
 #[test]
-fn raw_requests_are_left_as_they_are() {
+fn raw_requests_are_passed_unchanged() {
     let web = Web::new();
     web.put("hello", json!({"parameters": listed(json!({"a": 1}))}));
     web.annotate("hello", json!({"web-export": true, "raw-http": true, "final": true}));
     let seen = web.seen("GET", "?a=%20&&b=+&__ow_user=x", &[], b"");
     let query = "a=%20&&b=+&__ow_user=x";
     assert_eq!(given(seen), json!({"a": 1, "__ow_query": query, "__ow_body": ""}));
-    for (kind, body, told) in [
+    for (kind, body, expected) in [
         ("application/json", &b"{\"name\":\"Jane\"}"[..], "eyJuYW1lIjoiSmFuZSJ9"),
         ("application/vnd.api+json", b"{", "ew=="),
         ("application/x-www-form-urlencoded", b"a=%20&__ow_body", "a=%20&__ow_body"),
@@ -128,32 +128,32 @@ fn raw_requests_are_left_as_they_are() {
         ("image/png", b"\xff\0", "/wA="),
     ] {
         let seen = web.seen("POST", "", &[("content-type", kind)], body);
-        assert_eq!(given(seen), json!({"a": 1, "__ow_query": "", "__ow_body": told}), "{kind}");
+        assert_eq!(given(seen), json!({"a": 1, "__ow_query": "", "__ow_body": expected}), "{kind}");
     }
 }
 
 #[test]
-fn what_is_malformed_is_refused() {
+fn malformed_requests_are_refused() {
     let web = Web::new();
     let deep = "[".repeat(200_000);
     for body in ["{", "{\"a\": 1}x", "{\"a\": NaN}", "\u{0}", &deep] {
-        web.send("POST", HELLO, &JSON, body.as_bytes()).assert_error(400, "no JSON");
+        web.send("POST", HELLO, &JSON, body.as_bytes()).assert_error(400, "not JSON");
     }
     for form in [&b"a=%FF"[..], b"a=\xff", b"%C3=1", b"a=%ED%A0%80"] {
-        web.send("POST", HELLO, &FORM, form).assert_error(400, "not in UTF-8");
+        web.send("POST", HELLO, &FORM, form).assert_error(400, "not UTF-8");
     }
-    web.send("POST", HELLO, &TEXT, b"\xff").assert_error(400, "not in UTF-8");
+    web.send("POST", HELLO, &TEXT, b"\xff").assert_error(400, "not UTF-8");
     for query in ["a=%FF", "%C3=1", "a=%C3&b=%A4"] {
-        web.get(&format!("{HELLO}?{query}")).assert_error(400, "query is not in UTF-8");
+        web.get(&format!("{HELLO}?{query}")).assert_error(400, "query is not UTF-8");
     }
     web.get("guest/default/hello/%FF").assert_error(400, "path");
-    assert!(web.bed.caller.told().is_empty());
-    // An escape that is none is what it says.
+    assert!(web.bed.caller.recorded().is_empty());
+    // An invalid escape is taken literally.
     assert_eq!(
         given(web.seen("GET", "?a=%zz&%=1&=2", &[], b"")),
         json!({"a": "%zz", "%": "1", "": "2"})
     );
-    // Headers of other encodings are taken for what can be made of them.
+    // Headers in other encodings are decoded as far as possible.
     let mut request = format!("GET /api/v1/web/{HELLO} HTTP/1.1\r\nHost: x\r\n").into_bytes();
     request.extend(b"Connection: close\r\nX-Name: J\xfcrgen\r\n\r\n");
     let seen = web.bed.raw(&request).good();
@@ -161,18 +161,18 @@ fn what_is_malformed_is_refused() {
 }
 
 #[test]
-fn a_path_leads_nowhere_else() {
+fn paths_do_not_escape() {
     let web = Web::new();
     for rest in ["/../../../../metrics", "/%2e%2e/%2e%2e/other", "/..%2F..%2F", "/../hello"] {
         assert_eq!(web.seen("GET", rest, &[], b"")["__ow_path"], rest);
     }
     for path in ["guest/default/../hello", "guest/default/%2e%2e/x", "guest/../default/hello"] {
-        web.get(path).assert_error(404, "no web action of this name");
+        web.get(path).assert_error(404, "no web action has this name");
     }
 }
 
 #[test]
-fn what_is_too_large_is_refused() {
+fn requests_that_are_too_large_are_refused() {
     let web = Web::new();
     let announced = format!(
         "POST /api/v1/web/{HELLO} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
@@ -192,7 +192,7 @@ fn what_is_too_large_is_refused() {
     }
     chunked.extend(b"0\r\n\r\n");
     web.bed.raw(&chunked).assert_error(413, "larger than allowed");
-    assert!(web.bed.caller.told().is_empty());
+    assert!(web.bed.caller.recorded().is_empty());
     let fitting = vec![b'a'; 1 << 20];
     let seen = web.seen("POST", "", &TEXT, &fitting);
     assert_eq!(seen["__ow_body"].as_str().unwrap().len(), 1 << 20);

@@ -1,4 +1,4 @@
-//! The command `criu`: which one, and what it needs around it.
+//! The program `criu`, with a tmpfs and a cache for it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,44 +10,45 @@ use farfork_pool::mount_tmpfs;
 use nix::mount::{MntFlags, umount2};
 
 const OLDEST_MAJOR: u32 = 4;
-/// Where setup/criu.sh writes the words that start the CRIU it unpacked, one a line: at or above
-/// the current directory.
+/// Where setup/criu.sh writes the command of the CRIU it unpacked, one word a line: at or above the
+/// current directory.
 const UNPACKED: &str = "build/criu/command";
-/// What CRIU remembers of the kernel, so as not to ask again at every start.
+/// CRIU's cache of the kernel's features.
 const CACHE: &str = "/run/criu.kdat";
-/// Fills the cache on a tmpfs of its own, the only place where CRIU keeps it, and prints it.
+/// Fills the cache on a temporary tmpfs and prints it: CRIU writes it only to a tmpfs.
 const FILL_CACHE: &str =
     "mount -t tmpfs criu /run && \"$@\" check >/dev/null 2>&1 && cat /run/criu.kdat";
 
-/// A CRIU that works here, and a tmpfs for its images. Dropped, all of it goes.
+/// A CRIU that works here, and a tmpfs for its images. Dropped, it removes the tmpfs and the cache.
 #[derive(Debug)]
 pub struct Program {
-    /// Its version, as it says it.
+    /// Its version, as it prints it.
     pub version: String,
-    /// Where images lie.
+    /// Directory of its images.
     pub images: PathBuf,
-    words: Vec<OsString>,
+    command: Vec<OsString>,
     has_made_cache: bool,
 }
 
 impl Program {
-    /// Looks for a CRIU and mounts a tmpfs of `bytes` at `images`, or says why there is none.
+    /// Looks for a CRIU that works, and mounts a tmpfs of `bytes` at `images`. The error is the reason
+    /// for the report.
     pub fn find(images: PathBuf, bytes: u64) -> Result<Program, String> {
-        let (words, version) = match (working(vec!["criu".into()]), unpacked()) {
+        let (command, version) = match (working(vec!["criu".into()]), unpacked()) {
             (Ok(found), _) => found,
-            (Err(_), Some(words)) => working(words)?,
+            (Err(_), Some(command)) => working(command)?,
             (Err(reason), None) => return Err(reason),
         };
         fs::create_dir(&images)
-            .map_err(|error| format!("{} cannot be made: {error}", images.display()))?;
+            .map_err(|error| format!("cannot create {}: {error}", images.display()))?;
         mount_tmpfs(&images, bytes).map_err(|error| error.to_string())?;
-        let has_made_cache = !Path::new(CACHE).exists() && fill_cache(&words);
-        Ok(Program { version, images, words, has_made_cache })
+        let has_made_cache = !Path::new(CACHE).exists() && fill_cache(&command);
+        Ok(Program { version, images, command, has_made_cache })
     }
 
-    /// The words that start it.
-    pub fn words(&self) -> &[OsString] {
-        &self.words
+    /// The command that starts it, by words.
+    pub fn command(&self) -> &[OsString] {
+        &self.command
     }
 }
 
@@ -66,10 +67,10 @@ fn unpacked() -> Option<Vec<OsString>> {
     Some(text.lines().map(OsString::from).collect())
 }
 
-/// The same words, and the version, if this CRIU is young enough and works on this kernel.
+/// The command and its version, if this CRIU is recent enough and works on this kernel.
 fn working(words: Vec<OsString>) -> Result<(Vec<OsString>, String), String> {
     let text = String::from_utf8_lossy(&run(&words, "--version")?.stdout).into_owned();
-    let version = version(&text).ok_or("criu --version names no version")?;
+    let version = version(&text).ok_or("criu --version prints no version")?;
     let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
     if major.is_none_or(|major| major < OLDEST_MAJOR) {
         return Err(format!("CRIU {version} is older than {OLDEST_MAJOR}"));
@@ -91,8 +92,8 @@ fn run(words: &[OsString], argument: &str) -> Result<Output, String> {
     if output.status.success() { Ok(output) } else { Err(format!("criu {argument} fails")) }
 }
 
-/// Where `/run` is no tmpfs, CRIU reads its cache there but does not keep it there: without this
-/// each of its runs would probe the kernel anew, which takes longer than a small restore.
+/// Where `/run` is not a tmpfs, CRIU reads a cache there but does not write it. Without this, each run
+/// would probe the kernel anew, which takes longer than a small restore.
 fn fill_cache(words: &[OsString]) -> bool {
     let filled = Command::new("unshare")
         .args(["--mount", "sh", "-c", FILL_CACHE, "sh"])
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_or_a_failing_criu_is_told_from_a_working_one() {
+    fn an_old_or_a_failing_criu_is_refused() {
         let answers = |version: &str, check: &str| {
             working(script(&format!(
                 "case $1 in --version) echo 'Version: {version}';; check) {check};; esac"

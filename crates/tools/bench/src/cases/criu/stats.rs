@@ -1,12 +1,12 @@
-//! The statistics that a dump leaves beside its images: two words of magic, a length, and a
-//! message in the wire format of protocol buffers.
+//! The statistics that a dump writes beside its images: two magic words, a length, and a message in
+//! the wire format of protocol buffers.
 
-/// What CRIU says of its own dump.
+/// CRIU's statistics of a dump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpStats {
-    /// How long the process stood still, in microseconds.
+    /// How long the process was frozen, in microseconds.
     pub frozen_us: u64,
-    /// How many pages were written.
+    /// Number of pages written.
     pub pages: u64,
 }
 
@@ -16,7 +16,7 @@ const FROZEN_TIME: u64 = 2;
 const PAGES_WRITTEN: u64 = 7;
 
 impl DumpStats {
-    /// Reads the file `stats-dump`; nothing if it is not understood.
+    /// Parses the file `stats-dump`. `None` if it is invalid.
     pub fn parse(file: &[u8]) -> Option<DumpStats> {
         let [.., (_, Value::Bytes(dump))] = fields(file.get(HEADER..)?)?
             .into_iter()
@@ -42,7 +42,7 @@ enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message, of the two kinds that these statistics have.
+/// The fields of a message. Only the two wire types of these statistics are supported.
 fn fields(mut rest: &[u8]) -> Option<Vec<(u64, Value<'_>)>> {
     let mut fields = Vec::new();
     while !rest.is_empty() {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statistics_are_read_and_torn_ones_are_not() {
+    fn statistics_are_parsed_and_truncated_ones_are_refused() {
         let message = [0x08, 0x05, 0x10, 0xac, 0x02, 0x18, 0x01, 0x38, 0x80, 0x30];
         let mut file = vec![0; HEADER];
         file.extend([0x0a, message.len() as u8]);

@@ -1,4 +1,4 @@
-//! Herds in containers that wait: every namespace is there before a clone is asked for.
+//! Herds in ghosts: all namespaces exist before a clone is requested.
 
 use std::time::{Duration, Instant};
 
@@ -6,20 +6,20 @@ use farfork_node::client::Client;
 use farfork_types::Tiering;
 
 use super::{Herd, Scale, end_asked, evenly, metric};
-use crate::cases::clone::Way;
+use crate::cases::clone::CloneOptions;
 use crate::cases::{Bench, Lane};
 use crate::error::BenchError;
 use crate::progress;
 use crate::testbed::Testbed;
 use crate::tiering::starts;
 
-/// Names of the cases, and whether ghosts have the image already.
+/// Names of the cases, and whether ghosts are attached.
 pub const CASES: [(&str, bool); 2] =
     [("herd-in-empty-ghosts", false), ("herd-in-attached-ghosts", true)];
-/// Threads that make them, and that start clones.
+/// Threads that create ghosts, and that start clones.
 const THREADS: usize = 2;
-/// How long containers may take to go.
-const LEAVE: Duration = Duration::from_secs(60);
+/// Limit of the end of all containers.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts a batch of clones in ghosts, again and again.
 pub fn measure(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), BenchError> {
@@ -46,39 +46,40 @@ pub fn measure(lane: &Lane, bench: &mut Bench<'_>, scale: &Scale) -> Result<(), 
     Ok(())
 }
 
-/// Makes ghosts, and tells for each thread in which of them it starts clones.
+/// Creates ghosts. Returns the options of the clones in them, by thread.
 pub fn made(
     lane: &Lane,
     testbed: &Testbed,
     has_image: bool,
     count: usize,
-) -> Result<Vec<Vec<Way>>, BenchError> {
-    let way = Way { is_detached: true, ..Way::new(lane.warm.cid, Tiering::Mow) };
+) -> Result<Vec<Vec<CloneOptions>>, BenchError> {
+    let way = CloneOptions { is_detached: true, ..CloneOptions::new(lane.warm.cid, Tiering::Mow) };
     let image = has_image.then(|| starts::ghost_image(lane, testbed, way.tiering));
     let one = || {
         let ghost = starts::ghost(testbed, image.clone())?;
-        Ok(Way { ghost: Some(ghost.id), ..way.clone() })
+        Ok(CloneOptions { ghost: Some(ghost.id), ..way.clone() })
     };
-    let part =
-        |ways: Vec<Way>| ways.iter().map(|_| one()).collect::<Result<Vec<Way>, BenchError>>();
+    let part = |ways: Vec<CloneOptions>| {
+        ways.iter().map(|_| one()).collect::<Result<Vec<CloneOptions>, BenchError>>()
+    };
     let parts = evenly(&vec![way.clone(); THREADS], count);
     let subject = &lane.subject;
     std::thread::scope(|scope| {
         let start = |ways| scope.spawn(move || part(ways));
         let threads: Vec<_> = parts.into_iter().map(start).collect();
-        let lost = || Err(subject.wrong("ghosts", &"a thread that made them has ended"));
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lost())).collect()
+        let failed = || Err(subject.wrong("ghosts", &"a thread of the benchmark panicked"));
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| failed())).collect()
     })
 }
 
-/// Waits until all containers have gone.
+/// Waits until all containers have disappeared.
 pub fn await_none(lane: &Lane, testbed: &Testbed) -> Result<(), BenchError> {
     let begun = Instant::now();
-    while begun.elapsed() < LEAVE {
+    while begun.elapsed() < END_TIMEOUT {
         if Client::connect(&testbed.node)?.ghosts()?.is_empty() {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    Err(lane.subject.wrong("ghosts", &"containers stay when their clones have ended"))
+    Err(lane.subject.wrong("ghosts", &"timed out waiting for the end of their containers"))
 }

@@ -1,25 +1,25 @@
-//! What clones take of the machine before anybody calls them.
+//! The memory of clones before their first call.
 
 use super::{GRACE, WHOLE, end, metric};
-use crate::cases::clone::Way;
+use crate::cases::clone::CloneOptions;
 use crate::cases::{Bench, metric as common};
 use crate::error::{BenchError, io};
 use crate::exchange::listen;
 use crate::subject::Subject;
 use crate::usage;
 
-/// Starts so many clones that are not called, and looks at what each has.
+/// Starts clones that are not called, and measures the memory of each.
 pub fn before_first_call(
     subject: &Subject,
     bench: &mut Bench<'_>,
-    way: &Way,
+    way: &CloneOptions,
     count: usize,
 ) -> Result<(), BenchError> {
     let (testbed, case) = (bench.testbed, subject.case(WHOLE));
     std::thread::sleep(GRACE);
     let kernel = || testbed.cgroup.as_ref().and_then(|group| group.kernel_bytes());
     let before = kernel();
-    // Nobody connects, so that none of them has anything to do.
+    // No client connects, so that all clones stay idle.
     let socket = testbed.socket("quiet.sock");
     let quiet = |_| {
         let listener = listen(&socket).map_err(io("listen at", &socket))?;
@@ -47,10 +47,10 @@ pub fn before_first_call(
         (Some(before), Some(after)) => {
             let each = after.saturating_sub(before) as f64 / count as f64;
             samples.add(&case, common::KERNEL, "bytes", each);
-            let note = "mean of a herd before its first call, page tables and init included";
+            let note = "mean of a herd before its first call, with page tables and inits";
             samples.note(&case, common::KERNEL, "bytes", note);
         }
-        _ => samples.note(&case, common::KERNEL, "bytes", "no memory cgroup could be made here"),
+        _ => samples.note(&case, common::KERNEL, "bytes", "no memory cgroup could be created"),
     }
     end(clones, testbed)
 }

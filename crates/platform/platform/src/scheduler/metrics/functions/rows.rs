@@ -1,4 +1,4 @@
-//! Functions' figures for those who look.
+//! Functions' metrics for snapshots.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -8,7 +8,7 @@ use crate::api::Outcome;
 use crate::scheduler::snapshot::Function;
 
 impl Functions {
-    /// All of them by `NAMESPACE/NAME`, without their instances.
+    /// All functions by `NAMESPACE/NAME`, without their instances.
     pub fn rows(&self) -> BTreeMap<String, Function> {
         let all = self.list().into_iter();
         all.map(|((namespace, name), of)| (format!("{namespace}/{name}"), of.row())).collect()

@@ -1,4 +1,4 @@
-//! What people are told who call `farfork` in a way that it cannot follow.
+//! Errors of `farfork` that need no process, image or platform.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,15 +8,15 @@ use std::process::{Command, Output};
 
 use farfork_pool::{PinFile, Pool};
 
-/// A directory for agents of nobody else's. Dropped, it is removed.
-struct Place(PathBuf);
+/// A directory for agents and pools of one test. Dropped, it is removed.
+struct TestDirectory(PathBuf);
 
-impl Place {
-    fn make(name: &str) -> Place {
-        let place =
-            std::env::temp_dir().join(format!("farfork-words-{name}-{}", std::process::id()));
-        fs::create_dir_all(&place).expect("a directory");
-        Place(place)
+impl TestDirectory {
+    fn create(name: &str) -> TestDirectory {
+        let path =
+            std::env::temp_dir().join(format!("farfork-errors-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a directory");
+        TestDirectory(path)
     }
 
     fn farfork(&self, arguments: &[&str]) -> Output {
@@ -28,12 +28,12 @@ impl Place {
 
     fn fails(&self, arguments: &[&str], status: i32, words: &[&str]) -> String {
         let output = self.farfork(arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {message}");
         for word in words {
-            assert!(said.contains(word), "{arguments:?}: no '{word}' in: {said}");
+            assert!(message.contains(word), "{arguments:?}: no '{word}' in: {message}");
         }
-        said
+        message
     }
 
     fn path(&self, name: &str) -> String {
@@ -41,7 +41,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -54,7 +54,7 @@ fn is_mounted(directory: &Path) -> bool {
 
 #[test]
 fn a_pool_of_an_impossible_size_leaves_nothing() {
-    let place = Place::make("size");
+    let place = TestDirectory::create("size");
     let pool = place.path("new/deep/pool");
     for (size, bytes) in [("99999999G", "107374181326258176 bytes"), ("1M", "2097152 bytes")] {
         let words = ["cannot make a pool of", bytes, "at least 6291456 and less than"];
@@ -64,11 +64,11 @@ fn a_pool_of_an_impossible_size_leaves_nothing() {
 }
 
 #[test]
-fn a_pool_is_made_where_it_hides_nothing() {
+fn a_tmpfs_is_mounted_where_it_hides_nothing() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: only root mounts anything");
     }
-    let place = Place::make("mount");
+    let place = TestDirectory::create("mount");
     let (empty, new) = (place.0.join("empty"), place.0.join("new"));
     fs::create_dir(&empty).expect("a directory");
     let create = |path: &str, more: &[&str]| {
@@ -92,13 +92,13 @@ fn a_pool_is_made_where_it_hides_nothing() {
     assert!(!is_mounted(&empty) && !is_mounted(&new));
 }
 
-/// As `/dev/shm` is: what others put there later would be in the pool's file system.
+/// `/dev/shm` is a mount point. A mount on it would hide what other processes put there.
 #[test]
 fn nothing_is_mounted_on_a_mount_point() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: only root mounts anything");
     }
-    let place = Place::make("point");
+    let place = TestDirectory::create("point");
     let point = place.0.join("point");
     fs::create_dir(&point).expect("a directory");
     let mount = |arguments: &[&str]| {
@@ -107,17 +107,17 @@ fn nothing_is_mounted_on_a_mount_point() {
     };
     mount(&["mount", "-t", "tmpfs", "-o", "mode=1777", "test"]);
     let create = ["pool", "create", &place.path("point/pool"), "--size", "8M", "--mount"];
-    let said = place.fails(&create, 1, &["a file system is mounted there"]);
+    let message = place.fails(&create, 1, &["a file system is mounted there"]);
     let output = place.farfork(&create[..5]);
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     let count = mounts.matches(&format!(" {} ", point.display())).count();
     mount(&["umount"]);
-    assert!(output.status.success() && count == 1, "{said} {output:?}");
+    assert!(output.status.success() && count == 1, "{message} {output:?}");
 }
 
 #[test]
-fn a_node_has_a_name_that_leads_nowhere_else() {
-    let place = Place::make("names");
+fn invalid_names_of_nodes_are_refused() {
+    let place = TestDirectory::create("names");
     let victim = place.0.join("victim.sock");
     fs::write(&victim, "something").expect("a file");
     for name in ["../victim", "", ".", "a/b"] {
@@ -128,8 +128,8 @@ fn a_node_has_a_name_that_leads_nowhere_else() {
 }
 
 #[test]
-fn nobody_is_listed_of_a_node_that_is_not_there() {
-    let place = Place::make("ps");
+fn an_unknown_node_cannot_be_listed() {
+    let place = TestDirectory::create("ps");
     place.fails(&["ps", "--node", "nothere"], 1, &["no node nothere"]);
     for arguments in [&["ps"][..], &["ps", "--node", "local"]] {
         assert!(place.farfork(arguments).status.success(), "{arguments:?}");
@@ -137,9 +137,9 @@ fn nobody_is_listed_of_a_node_that_is_not_there() {
 }
 
 #[test]
-fn a_signal_is_given_as_to_kill() {
-    let place = Place::make("kill");
-    // There is no agent: the call itself was right.
+fn kill_takes_a_signal_before_the_pid_or_as_an_option() {
+    let place = TestDirectory::create("kill");
+    // There is no agent, so a valid call fails, too.
     for arguments in [&["kill", "-9", "77"][..], &["kill", "77"], &["kill", "77", "--signal", "9"]]
     {
         place.fails(arguments, 1, &["cannot reach the node agent"]);
@@ -151,8 +151,8 @@ fn a_signal_is_given_as_to_kill() {
 }
 
 #[test]
-fn a_node_is_forgotten_unless_it_lives_or_never_was() {
-    let place = Place::make("forget");
+fn a_node_is_removed_unless_it_is_alive_or_unknown() {
+    let place = TestDirectory::create("forget");
     let (path, pins) = (place.path("pool"), place.0.join("pins"));
     let pool = Pool::create(Path::new(&path), 8 << 20).expect("a pool");
     let row = pool.register_node("gone", &PinFile::open(&pins).expect("a pin file"));
@@ -161,29 +161,30 @@ fn a_node_is_forgotten_unless_it_lives_or_never_was() {
     place.fails(&call, 1, &["node gone", "lives"]);
     drop(row);
     let output = place.farfork(&call);
-    let said = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
-    assert!(said.contains("has forgotten node gone: 1 rows with 0 pins"), "{said}");
+    let removed = format!("removed node gone from the pool at {path}: 1 rows with 0 pins");
+    assert!(text.contains(&removed), "{text}");
     place.fails(&call, 1, &["has no node gone"]);
     drop(pool);
-    Pool::destroy(Path::new(&path)).expect("nobody uses it");
+    Pool::destroy(Path::new(&path)).expect("it is unused");
 }
 
-/// Where everybody may make the directory that a user's pool and agents are looked for in.
+/// In `/dev/shm` any user can create the directory of another user's pool and agents.
 #[test]
-fn what_a_stranger_made_is_not_believed() {
+fn directories_created_by_another_user_are_refused() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: only root makes something in the name of another user");
+        return println!("skipped: only root creates files of another user");
     }
-    let place = Place::make("stranger");
+    let place = TestDirectory::create("stranger");
     let user = 300_000 + std::process::id();
-    let own = Stranger(PathBuf::from(format!("/dev/shm/farfork-{user}")));
+    let own = SharedDirectory(PathBuf::from(format!("/dev/shm/farfork-{user}")));
     fs::create_dir_all(own.0.join("run")).expect("a directory");
     let pool = own.0.join("embedded");
     drop(Pool::create(&pool, 8 << 20).expect("a pool"));
     std::os::unix::fs::chown(&pool, Some(user), Some(user)).expect("a pool given away");
     let binary = place.0.join("farfork");
-    fs::copy(env!("CARGO_BIN_EXE_farfork"), &binary).expect("a copy that everybody can execute");
+    fs::copy(env!("CARGO_BIN_EXE_farfork"), &binary).expect("a copy that every user can execute");
     let farfork = |arguments: &[&str]| {
         let mut command = Command::new(&binary);
         for variable in ["FARFORK_RUN", "FARFORK_POOL", "FARFORK_NODE", "XDG_RUNTIME_DIR"] {
@@ -194,12 +195,9 @@ fn what_a_stranger_made_is_not_believed() {
     };
     for arguments in [&["pool", "info"][..], &["pool", "check"], &["kill", "-9", "77"]] {
         let output = farfork(arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
+        let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
-        assert!(
-            said.contains("belongs to another user, or is open to others"),
-            "{arguments:?}: {said}"
-        );
+        assert!(message.contains("or open to others"), "{arguments:?}: {message}");
     }
     std::os::unix::fs::chown(&own.0, Some(user), Some(user)).expect("a directory given away");
     let opened = fs::Permissions::from_mode(0o770);
@@ -208,23 +206,23 @@ fn what_a_stranger_made_is_not_believed() {
     fs::set_permissions(&own.0, fs::Permissions::from_mode(0o700)).expect("a private directory");
     let output = farfork(&["pool", "info"]);
     assert!(output.status.success(), "{output:?}");
-    Pool::destroy(&pool).expect("nobody uses it");
+    Pool::destroy(&pool).expect("it is unused");
 }
 
 /// A directory in shared memory. Dropped, it is removed.
-struct Stranger(PathBuf);
+struct SharedDirectory(PathBuf);
 
-impl Drop for Stranger {
+impl Drop for SharedDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// As of an agent that somebody has stopped: it takes connections, and says nothing.
+/// A stopped agent accepts connections (the kernel does) and never answers.
 #[test]
-fn an_agent_that_says_nothing_is_not_waited_for_without_end() {
+fn queries_of_a_stopped_agent_time_out() {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
-    let place = Place::make("silent");
+    let place = TestDirectory::create("silent");
     fs::create_dir(place.0.join("run")).expect("a directory");
     let agent = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
     let address = SocketAddrUnix::new(place.0.join("run/stands.sock")).expect("an address");
@@ -239,9 +237,9 @@ fn an_agent_that_says_nothing_is_not_waited_for_without_end() {
 }
 
 #[test]
-fn only_what_is_missing_is_asked_for() {
-    let place = Place::make("usage");
-    let said = place.fails(&["checkpoint", "--pid", "77"], 2, &["--name <NAME>"]);
-    assert!(!said.contains("--pool <"), "{said}");
+fn errors_of_usage_name_the_missing_option() {
+    let place = TestDirectory::create("usage");
+    let message = place.fails(&["checkpoint", "--pid", "77"], 2, &["--name <NAME>"]);
+    assert!(!message.contains("--pool <"), "{message}");
     place.fails(&["restore", "a/b", "--count", "0"], 2, &["--count"]);
 }

@@ -1,11 +1,11 @@
 "use strict";
 // Environment and working directory.
 
-class Surroundings {
+class Environment {
   #environment = { ...process.env };
   #directory = process.cwd();
 
-  // Undoes what was changed since.
+  // Undoes later changes.
   restore() {
     for (const name of Object.keys(process.env)) {
       if (!(name in this.#environment)) delete process.env[name];
@@ -14,12 +14,12 @@ class Surroundings {
     try {
       process.chdir(this.#directory);
     } catch {
-      // Nothing better is at hand where it has been removed.
+      // It was removed: the current directory stays.
     }
   }
 }
 
-// As variables of an environment are: texts.
+// Values as environment variables: texts.
 function variables(values = {}) {
   const texts = Object.entries(values).map(([name, value]) => {
     return [name, typeof value === "string" ? value : JSON.stringify(value)];
@@ -27,4 +27,4 @@ function variables(values = {}) {
   return Object.fromEntries(texts);
 }
 
-module.exports = { Surroundings, variables };
+module.exports = { Environment, variables };

@@ -1,8 +1,8 @@
-//! Names of images that this platform has made of functions, in a file of its state.
+//! Names of images that this platform has made, in a file of its state.
 //!
-//! A platform that is killed after an update or a deletion may leave the image of a version that nobody can
-//! call. The next one knows it by this file: images that others have put into the pool, under whatever name,
-//! are never its to remove.
+//! A platform that is killed after an update or a deletion may leave the image of an old version.
+//! The next one finds it by this file. Without it, images of others in the pool could not be
+//! distinguished, and these must never be removed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,23 +10,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The images that were made and not removed yet, or are being made.
+/// The names of images that were made and not removed, or are being made.
 #[derive(Debug)]
-pub struct Made {
+pub struct MadeImages {
     file: PathBuf,
     names: Mutex<BTreeSet<String>>,
 }
 
-impl Made {
-    /// Those that are on record in a platform's state.
-    pub fn of(state: &Path) -> Made {
+impl MadeImages {
+    /// Reads the names in a platform's state.
+    pub fn read(state: &Path) -> MadeImages {
         let file = state.join("images");
         let names = read(&file).unwrap_or_else(|error| {
             let (file, error) = (file.display(), farfork_sys::words::of(&error));
-            tracing::warn!(%file, error, "it is not known which images were made");
+            tracing::warn!(%file, error, "cannot read which images were made; old ones stay");
             BTreeSet::new()
         });
-        Made { file, names: Mutex::new(names) }
+        MadeImages { file, names: Mutex::new(names) }
     }
 
     fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
@@ -34,12 +34,12 @@ impl Made {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of them.
+    /// All names.
     pub fn all(&self) -> Vec<String> {
         self.names().iter().cloned().collect()
     }
 
-    /// An image of this name is about to be made.
+    /// Adds a name, before its image is made.
     pub fn add(&self, name: &str) {
         let mut names = self.names();
         if names.insert(name.to_owned()) {
@@ -47,7 +47,7 @@ impl Made {
         }
     }
 
-    /// There is no image of this name any more.
+    /// Removes a name, after its image was removed.
     pub fn remove(&self, name: &str) {
         let mut names = self.names();
         if names.remove(name) {
@@ -57,11 +57,11 @@ impl Made {
 
     fn write(&self, names: &BTreeSet<String>) {
         let text: String = names.iter().map(|name| format!("{name}\n")).collect();
-        // Whoever reads it sees all of one state.
+        // Renamed into place, so that a reader sees a complete file.
         let new = self.file.with_extension("new");
         if let Err(error) = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.file)) {
             let (file, error) = (self.file.display(), farfork_sys::words::of(&error));
-            tracing::warn!(%file, error, "an image may stay if this platform is killed");
+            tracing::warn!(%file, error, "cannot record which images were made; one may stay if the platform is killed");
         }
     }
 }
@@ -79,16 +79,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_is_known_to_the_next_one() {
+    fn names_survive_a_restart() {
         let state = tempfile::tempdir().unwrap();
-        let made = Made::of(state.path());
+        let made = MadeImages::read(state.path());
         assert!(made.all().is_empty());
         ["guest/b:1", "guest/a:1", "guest/c:1"].iter().for_each(|name| made.add(name));
         made.remove("guest/b:1");
         made.remove("guest/x:1");
-        let next = Made::of(state.path());
+        let next = MadeImages::read(state.path());
         assert_eq!(next.all(), ["guest/a:1", "guest/c:1"]);
         fs::write(state.path().join("images"), [0xff]).unwrap();
-        assert!(Made::of(state.path()).all().is_empty());
+        assert!(MadeImages::read(state.path()).all().is_empty());
     }
 }

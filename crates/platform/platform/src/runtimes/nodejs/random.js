@@ -1,20 +1,24 @@
 "use strict";
-// Random numbers that a clone does not share with its siblings, which begin with the same memory.
+// Random numbers that differ between clones, which begin with the same memory.
 //
-// What OpenSSL draws from (for node:crypto, Web Crypto, keys, TLS) has a state in memory, which nothing in
-// JavaScript can renew. So it draws from the processor instead, which has no state that a clone could share:
-// openssl.cnf says so, and has to when Node.js starts. Two caches in Node.js are filled anew by emptying them.
-// `Math.random` of V8 has a state, too, and is replaced by numbers from the same source.
+// OpenSSL's generator (for node:crypto, Web Crypto, keys, TLS) has a state in memory that
+// JavaScript cannot
+// renew. So OpenSSL draws from the processor instead, which has no state that clones could share.
+// This is
+// set in openssl.cnf, as it must be set when Node.js starts. Two caches in Node.js are refilled by
+// emptying
+// them. V8's `Math.random` has a state, too, and is replaced by numbers from the same source.
 //
-// Out of reach: `Math.random` of worker threads and other contexts (node:vm), generators in native modules and
-// WebAssembly, and V8's seed of hashes.
+// Not covered: `Math.random` of worker threads and other contexts (node:vm), generators in native
+// modules and
+// WebAssembly, and V8's hash seed.
 const { randomFillSync, randomInt, randomUUID } = require("node:crypto");
 
 const CACHED_INTEGERS = 1024;
 const CACHED_UUIDS = 128;
 const isFromProcessor = process.execArgv.some((option) => option.startsWith("--openssl-config="));
 
-// Two for each number.
+// Two words for each number.
 const words = new Uint32Array(512);
 let next = words.length;
 
@@ -29,12 +33,12 @@ function random() {
 }
 Math.random = random;
 
-// Throws where clones would draw the same.
+// Throws where clones would draw the same numbers.
 function prepare() {
   if (!isFromProcessor) throw new Error("OpenSSL has no engine rdrand here");
 }
 
-// Makes a clone draw for itself.
+// Discards what the clone has inherited.
 function renew() {
   next = words.length;
   for (let left = CACHED_UUIDS; left > 0; left -= 1) randomUUID();

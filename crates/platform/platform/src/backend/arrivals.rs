@@ -1,26 +1,35 @@
-//! When ghosts were taken.
+//! When ghosts were taken, to predict how many to make.
 
 use std::collections::VecDeque;
 
 use farfork_policy::admission::Idle;
 use tokio::time::{Duration, Instant};
 
-/// For so long bursts are remembered.
+/// How long bursts are remembered.
 const LATE: Duration = Duration::from_secs(60);
 /// The time that it takes to make a container.
 const MAKING: Duration = Duration::from_millis(100);
 const HOUR: Duration = Duration::from_secs(3600);
-/// As many are remembered at most.
+/// Most arrivals remembered.
 const MOST: usize = 1024;
 
-/// When ghosts of a kind were taken, or would have been had any waited.
+/// What a waiting ghost takes and saves.
+#[derive(Clone, Copy, Debug)]
+pub struct Worth {
+    /// Bytes that it takes.
+    pub bytes: u64,
+    /// Microseconds that it saves when it is used.
+    pub saves_us: u64,
+}
+
+/// When starts needed a ghost of one kind, whether one waited or not.
 #[derive(Clone, Debug, Default)]
-pub struct Takings {
+pub struct ArrivalWindow {
     taken: VecDeque<Instant>,
 }
 
-impl Takings {
-    /// One is taken now.
+impl ArrivalWindow {
+    /// Adds an arrival.
     pub fn add(&mut self, now: Instant) {
         self.taken.push_back(now);
         if self.taken.len() > MOST {
@@ -28,12 +37,12 @@ impl Takings {
         }
     }
 
-    /// When the last one was.
+    /// The last arrival.
     pub fn last(&self) -> Option<Instant> {
         self.taken.back().copied()
     }
 
-    /// How many were in the last hour, as far as they are remembered.
+    /// Arrivals in the last hour, as far as they are remembered.
     pub fn in_last_hour(&mut self, now: Instant) -> u64 {
         while self.taken.front().is_some_and(|at| now - *at > HOUR) {
             self.taken.pop_front();
@@ -41,19 +50,15 @@ impl Takings {
         self.taken.len() as u64
     }
 
-    /// The ghosts that wait, as those see them who need room: what each takes, and what it saves when it is
-    /// used. They share what was taken of them; each counts once if that was less.
-    pub fn idle(
-        &mut self,
-        ids: &[String],
-        (bytes, saves_us): (u64, u64),
-        now: Instant,
-    ) -> Vec<Idle> {
+    /// Waiting ghosts as candidates for eviction. They share the arrivals of the last hour, and
+    /// each counts for one use at least if there was any.
+    pub fn idle(&mut self, ids: &[String], worth: Worth, now: Instant) -> Vec<Idle> {
         let uses_per_hour = self.in_last_hour(now).div_ceil(ids.len().max(1) as u64);
+        let Worth { bytes, saves_us } = worth;
         ids.iter().map(|id| Idle { id: id.clone(), bytes, saves_us, uses_per_hour }).collect()
     }
 
-    /// Most that were taken within the time it takes to make one, of late.
+    /// The largest recent burst: arrivals within the time that making a container takes.
     pub fn burst(&self, now: Instant) -> u64 {
         let begun = self.taken.partition_point(|at| now - *at > LATE);
         let late = self.taken.iter().skip(begun);
@@ -70,28 +75,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bursts_are_counted_within_the_time_that_making_takes() {
-        let mut takings = Takings::default();
+    fn bursts_are_counted_within_the_time_to_make_a_container() {
+        let mut arrivals = ArrivalWindow::default();
         let begun = Instant::now();
         let at = |ms: u64| begun + Duration::from_millis(ms);
-        assert_eq!(takings.burst(begun), 0);
+        assert_eq!(arrivals.burst(begun), 0);
         for ms in [0, 50, 99, 300, 350, 380, 400, 401] {
-            takings.add(at(ms));
+            arrivals.add(at(ms));
         }
-        assert_eq!(takings.burst(at(500)), 4);
-        assert_eq!(takings.burst(at(60_351)), 3, "the others were long ago");
-        assert_eq!(takings.burst(at(70_000)), 0);
-        assert_eq!(takings.last(), Some(at(401)));
+        assert_eq!(arrivals.burst(at(500)), 4);
+        assert_eq!(arrivals.burst(at(60_351)), 3, "the others were long ago");
+        assert_eq!(arrivals.burst(at(70_000)), 0);
+        assert_eq!(arrivals.last(), Some(at(401)));
     }
 
     #[test]
-    fn an_hour_is_remembered_and_no_more_than_many() {
-        let mut takings = Takings::default();
+    fn arrivals_are_kept_for_an_hour_and_bounded() {
+        let mut arrivals = ArrivalWindow::default();
         let begun = Instant::now();
         let at = |s: u64| begun + Duration::from_secs(s);
-        [0, 10, 3000].into_iter().for_each(|s| takings.add(at(s)));
-        assert_eq!([3000, 3605, 7000].map(|s| takings.in_last_hour(at(s))), [3, 2, 0]);
-        (0..2000).for_each(|_| takings.add(at(7000)));
-        assert_eq!(takings.in_last_hour(at(7000)), 1024);
+        [0, 10, 3000].into_iter().for_each(|s| arrivals.add(at(s)));
+        assert_eq!([3000, 3605, 7000].map(|s| arrivals.in_last_hour(at(s))), [3, 2, 0]);
+        (0..2000).for_each(|_| arrivals.add(at(7000)));
+        assert_eq!(arrivals.in_last_hour(at(7000)), 1024);
     }
 }

@@ -1,8 +1,8 @@
-"""A function's process: its calls, its checkpoints, and how a clone becomes itself.
+"""The lifecycle of a function's process: calls, checkpoints, and becoming a clone.
 
 Invariants:
-- Before a call is made, a clone has noticed that it is one, has drawn a fresh
-  identity and has run the after-restore hooks, once.
+- Before its first call, a clone has detected that it is one, drawn a fresh identity
+  and run the after-restore hooks, once.
 - A clone whose after-restore failed answers every call with that error.
 """
 
@@ -18,8 +18,8 @@ from farfork.protocol import Message
 from farfork.runtime import process
 
 
-class Life:
-    """The life of a process that serves one function on one listening socket."""
+class Lifecycle:
+    """The lifecycle of a process that serves one function on one listening socket."""
 
     def __init__(self, listener: Listener) -> None:
         self.generation = 0
@@ -28,23 +28,23 @@ class Life:
         self._broken: str | None = None
 
     def notice_clone(self) -> None:
-        """If the listener was exchanged, become a clone: count, renew, run the hooks."""
+        """If the socket was replaced, this is a clone: count, renew, run the hooks."""
         if self._listener.is_other():
             self._listener.remember()
             self.generation += 1
-            if not self.is_prepared:  # else it was done for all clones at once
+            if not self.is_prepared:  # otherwise prepare() has done it for all clones
                 loader.keep_files()
             self.is_prepared = False
-            self._attempt("becoming a clone", identity.renew, hooks.run_after)
+            self._attempt("cannot renew a clone", identity.renew, hooks.run_after)
 
     def call(self, function: loader.Function, args: dict[str, Any], request_id: Any) -> Message:
-        """Call `function`; returns its result with measurements, or what went wrong."""
+        """Call `function`; returns its result with measurements, or the error."""
         if self._listener.is_other_inode():
             self.notice_clone()
         if self.is_prepared:
-            # The parent lives on after its checkpoint: reopen what the hooks closed.
+            # The parent goes on after its checkpoint: reopen what the hooks closed.
             self.is_prepared = False
-            self._attempt("resuming after a checkpoint", hooks.run_after)
+            self._attempt("cannot resume after a checkpoint", hooks.run_after)
         if self._broken:
             return {"ok": False, "error": self._broken}
         start_ns = time.perf_counter_ns()
@@ -60,21 +60,21 @@ class Life:
                 "pid": process.pid(),
                 "generation": self.generation,
             }
-        process.flush_output()  # its log is complete before its answer is out
+        process.flush_output()  # the log is complete before the answer is sent
         return answer
 
     def prepare(self) -> Message:
-        """Run the before-checkpoint hooks and get ready; the caller drops every connection then."""
+        """Run the before-checkpoint hooks and get ready; the caller must then close connections."""
         try:
             hooks.run_before()
         except hooks.HookError as error:
             return failure(error)
         identity.get_ready()
         loader.keep_files()
-        process.flush_output()  # each clone would print what is still buffered
+        process.flush_output()  # otherwise each clone would print what is buffered
         self.is_prepared = True
-        # Frozen objects are never traversed again: a clone's collections write
-        # to no page that it shares with its siblings.
+        # Frozen objects are never traversed again, so a clone's collections do not
+        # write to shared pages.
         gc.collect()
         gc.freeze()
         return {
@@ -88,7 +88,7 @@ class Life:
         try:
             for step in steps:
                 step()
-        except Exception as error:  # poisoned: half an identity is worse than none
+        except Exception as error:  # poisoned: a half-renewed clone must not serve
             self._broken = f"{doing}: {error}; fix the hook, or discard this process"
             print(self._broken, file=sys.stderr, flush=True)
 

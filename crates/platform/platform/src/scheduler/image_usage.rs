@@ -1,4 +1,4 @@
-//! The images of functions, as those see them who need room in the pool.
+//! Use of functions' images, to decide which to remove.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Starts of an image that are remembered.
+/// Starts remembered per image.
 const REMEMBERED: usize = 1024;
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// The images that functions start clones of.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct ImageUsage {
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<String, Entry>,
-    /// Room for which somebody waits, in bytes.
+    /// Bytes needed for an image that did not fit.
     wanted_bytes: u64,
 }
 
 struct Entry {
     starts: VecDeque<Instant>,
     saved_us: u64,
-    /// Asks its function to do without it.
+    /// Asks its function to give it up.
     give_up: Box<dyn Fn() + Send>,
 }
 
@@ -37,74 +37,74 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// What an image is good for.
+/// What an image saves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Use {
-    /// Clones of it that were started in the last hour.
+pub struct ImageStats {
+    /// Starts of clones in the last hour.
     pub starts_per_hour: u64,
-    /// What a start without it takes longer, in microseconds.
+    /// Microseconds that a start takes longer without it.
     pub saved_us: u64,
 }
 
-/// The place of an image that a function uses, given up when this is dropped.
+/// A function's use of its image, until this is dropped.
 #[derive(Debug)]
-pub struct Slot {
-    shelf: Arc<Shelf>,
+pub struct ImageSlot {
+    image_usage: Arc<ImageUsage>,
     name: String,
 }
 
-impl Shelf {
+impl ImageUsage {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every step leaves the table valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A function uses an image of its own.
+    /// Registers a function's use of its image.
     pub fn put(
-        self: &Arc<Shelf>,
+        self: &Arc<ImageUsage>,
         name: &str,
         saved_us: u64,
         give_up: impl Fn() + Send + 'static,
-    ) -> Slot {
+    ) -> ImageSlot {
         let entry = Entry { starts: VecDeque::new(), saved_us, give_up: Box::new(give_up) };
         self.state().entries.insert(name.to_owned(), entry);
-        Slot { shelf: Arc::clone(self), name: name.to_owned() }
+        ImageSlot { image_usage: Arc::clone(self), name: name.to_owned() }
     }
 
-    /// What the image of this name is good for: for nothing if no function uses it.
-    pub fn use_of(&self, name: &str) -> Use {
+    /// What an image saves: nothing if no function uses it.
+    pub fn stats(&self, name: &str) -> ImageStats {
         let mut state = self.state();
-        let Some(entry) = state.entries.get_mut(name) else { return Use::default() };
+        let Some(entry) = state.entries.get_mut(name) else { return ImageStats::default() };
         let now = Instant::now();
         while entry.starts.front().is_some_and(|at| now - *at > HOUR) {
             entry.starts.pop_front();
         }
-        Use { starts_per_hour: entry.starts.len() as u64, saved_us: entry.saved_us }
+        ImageStats { starts_per_hour: entry.starts.len() as u64, saved_us: entry.saved_us }
     }
 
-    /// Has the function that uses this image do without it; whether there is one.
+    /// Asks the function that uses this image to give it up; returns false if none uses it.
     pub fn give_up(&self, name: &str) -> bool {
         let state = self.state();
         let entry = state.entries.get(name);
         entry.inspect(|entry| (entry.give_up)()).is_some()
     }
 
-    /// An image of so many bytes would be made if there were room.
+    /// Notes that an image of this size did not fit.
     pub fn want(&self, bytes: u64) {
         let mut state = self.state();
         state.wanted_bytes = state.wanted_bytes.max(bytes);
     }
 
-    /// The most that was wanted since somebody asked last, in bytes.
+    /// The largest size noted since the last call, in bytes.
     pub fn take_wanted(&self) -> u64 {
         std::mem::take(&mut self.state().wanted_bytes)
     }
 }
 
-impl Slot {
-    /// A clone of it is started.
+impl ImageSlot {
+    /// Counts a start of a clone.
     pub fn start(&self) {
-        if let Some(entry) = self.shelf.state().entries.get_mut(&self.name) {
+        if let Some(entry) = self.image_usage.state().entries.get_mut(&self.name) {
             entry.starts.push_back(Instant::now());
             if entry.starts.len() > REMEMBERED {
                 entry.starts.pop_front();
@@ -113,9 +113,9 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ImageSlot {
     fn drop(&mut self) {
-        self.shelf.state().entries.remove(&self.name);
+        self.image_usage.state().entries.remove(&self.name);
     }
 }
 
@@ -125,38 +125,38 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_started_long_ago_counts_no_more() {
-        let shelf = Arc::<Shelf>::default();
-        let slot = shelf.put("a", 9, || {});
+    async fn only_starts_of_the_last_hour_count() {
+        let image_usage = Arc::<ImageUsage>::default();
+        let slot = image_usage.put("a", 9, || {});
         slot.start();
         tokio::time::advance(HOUR / 2).await;
         slot.start();
-        assert_eq!(shelf.use_of("a"), Use { starts_per_hour: 2, saved_us: 9 });
+        assert_eq!(image_usage.stats("a"), ImageStats { starts_per_hour: 2, saved_us: 9 });
         tokio::time::advance(HOUR / 2 + Duration::from_secs(1)).await;
-        assert_eq!(shelf.use_of("a").starts_per_hour, 1);
-        assert_eq!(shelf.use_of("b"), Use::default());
+        assert_eq!(image_usage.stats("a").starts_per_hour, 1);
+        assert_eq!(image_usage.stats("b"), ImageStats::default());
     }
 
     #[test]
-    fn who_uses_an_image_is_asked_to_do_without() {
-        let shelf = Arc::<Shelf>::default();
+    fn the_function_is_asked_to_give_up_its_image() {
+        let image_usage = Arc::<ImageUsage>::default();
         let asked = Arc::new(AtomicU32::new(0));
         let counts = Arc::clone(&asked);
-        let slot = shelf.put("a", 0, move || {
+        let slot = image_usage.put("a", 0, move || {
             counts.fetch_add(1, Ordering::Relaxed);
         });
-        assert!(shelf.give_up("a") && !shelf.give_up("b"));
+        assert!(image_usage.give_up("a") && !image_usage.give_up("b"));
         drop(slot);
-        assert!(!shelf.give_up("a"));
+        assert!(!image_usage.give_up("a"));
         assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
     #[test]
-    fn the_most_that_is_wanted_is_told_once() {
-        let shelf = Shelf::default();
+    fn the_largest_wanted_size_is_returned_once() {
+        let image_usage = ImageUsage::default();
         for bytes in [3, 7, 5] {
-            shelf.want(bytes);
+            image_usage.want(bytes);
         }
-        assert_eq!((shelf.take_wanted(), shelf.take_wanted()), (7, 0));
+        assert_eq!((image_usage.take_wanted(), image_usage.take_wanted()), (7, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! What there is: instances, nodes, and the pool.
+//! Gauges of instances, nodes and the pool.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,9 +14,9 @@ use crate::scheduler::fleet::Fleet;
 use crate::scheduler::nodes::{NodeState, Nodes};
 use crate::scheduler::snapshot::{Instances, Node, Snapshot};
 
-/// Looks at it.
+/// Reads the gauges.
 #[derive(Clone, Debug)]
-pub struct Presence {
+pub struct Gauges {
     /// Nodes and pool.
     pub nodes: Arc<dyn Nodes>,
     /// Instances.
@@ -25,30 +25,25 @@ pub struct Presence {
 
 /// The instances of a function on a node, by namespace, action and node.
 type Groups = BTreeMap<(Name, Name, String), Instances>;
-type OfNode = (&'static str, &'static str, Option<Unit>, fn(&NodeState) -> u64);
-type OfGroup = (&'static str, fn(&Instances) -> u64);
+type NodeGauge = (&'static str, &'static str, Option<Unit>, fn(&NodeState) -> u64);
+type GroupGauge = (&'static str, fn(&Instances) -> u64);
 
-const OF_NODE: [OfNode; 8] = [
+const NODE_GAUGES: [NodeGauge; 8] = [
     ("farfork_node_up", "Whether a node answers.", None, |node| u64::from(node.answers)),
-    ("farfork_node_ghosts", "Empty ghosts that wait.", None, |node| node.ghosts),
+    ("farfork_node_ghosts", "Empty ghosts waiting.", None, |node| node.ghosts),
     (
         "farfork_node_attached_ghosts",
-        "Ghosts that wait with an image of a function.",
+        "Ghosts waiting with a function's image attached.",
         None,
         |node| node.attached_ghosts,
     ),
-    ("farfork_node_instances_starting", "Instances that are being started.", None, |node| {
-        node.starting
+    ("farfork_node_instances_starting", "Instances being started.", None, |node| node.starting),
+    ("farfork_node_instances_paused", "Instances paused until memory is free.", None, |node| {
+        node.paused
     }),
     (
-        "farfork_node_instances_paused",
-        "Instances that pause until there is memory for what they may come to take.",
-        None,
-        |node| node.paused,
-    ),
-    (
         "farfork_node_memory",
-        "Memory that a node's instances hold, and that is promised to those at work.",
+        "Memory that a node's instances hold or are promised.",
         Some(Unit::Bytes),
         |node| node.memory.used_bytes,
     ),
@@ -60,33 +55,33 @@ const OF_NODE: [OfNode; 8] = [
     ),
     (
         "farfork_node_pool_read_bytes_per_second",
-        "What one processor of a node reads from the pool, caches left aside; 0 if that is not known.",
+        "Rate at which one processor of a node reads from the pool, without caches; 0 if not measured.",
         None,
         |node| node.pool_read_bytes_per_s.unwrap_or(0),
     ),
 ];
-const STATES: [OfGroup; 2] = [("idle", |group| group.idle), ("busy", |group| group.busy)];
-const TIERS: [OfGroup; 2] =
+const STATES: [GroupGauge; 2] = [("idle", |group| group.idle), ("busy", |group| group.busy)];
+const TIERS: [GroupGauge; 2] =
     [("local", |group| group.local_bytes), ("pool", |group| group.pool_bytes)];
 
-impl Presence {
+impl Gauges {
     fn groups(&self) -> Groups {
         let mut groups = Groups::new();
-        for resident in self.fleet.residents() {
-            let (namespace, action) = resident.function;
-            let group = groups.entry((namespace, action, resident.node)).or_default();
-            match resident.is_idle {
+        for instance in self.fleet.instances() {
+            let (namespace, action) = instance.function;
+            let group = groups.entry((namespace, action, instance.node)).or_default();
+            match instance.is_idle {
                 true => group.idle += 1,
                 false => group.busy += 1,
             }
-            let usage = self.nodes.usage(resident.id).unwrap_or_default();
+            let usage = self.nodes.usage(instance.id).unwrap_or_default();
             group.local_bytes += usage.local_bytes;
             group.pool_bytes += usage.pool_bytes;
         }
         groups
     }
 
-    /// Adds it to what is known of calls.
+    /// Adds the gauges to a snapshot.
     pub fn look(&self, snapshot: &mut Snapshot) {
         let pool = self.nodes.pool();
         (snapshot.pool_used_bytes, snapshot.pool_size_bytes) = (pool.used_bytes, pool.budget_bytes);
@@ -107,7 +102,7 @@ impl Presence {
             if let Some(node) = snapshot.nodes.get_mut(&node) {
                 node.instances.add(group);
             }
-            // One that was deleted may still have some.
+            // A deleted function may still have instances.
             if let Some(function) = snapshot.functions.get_mut(&format!("{namespace}/{action}")) {
                 function.instances.add(group);
                 function.nodes.entry(node).or_default().add(group);
@@ -116,26 +111,26 @@ impl Presence {
     }
 }
 
-impl Collector for Presence {
+impl Collector for Gauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let nodes = self.nodes.survey();
-        for (name, help, unit, of) in OF_NODE {
+        for (name, help, unit, value) in NODE_GAUGES {
             let mut family = gauge(&mut encoder, (name, help), unit.as_ref())?;
             for node in &nodes {
                 let labels = [("node", node.name.as_str())];
-                family.encode_family(&labels)?.encode_gauge(&signed(of(node)))?;
+                family.encode_family(&labels)?.encode_gauge(&signed(value(node)))?;
             }
         }
         let groups = self.groups();
-        let about = ("farfork_instances", "Instances that are there.");
+        let about = ("farfork_instances", "Instances that have started.");
         by_group(&mut encoder, &groups, about, None, ("state", STATES))?;
-        let help = "Memory of instances: their own, and what they map of the pool.";
+        let help = "Memory of instances: local, and mapped from the pool.";
         let about = ("farfork_instance_memory", help);
         by_group(&mut encoder, &groups, about, Some(&Unit::Bytes), ("tier", TIERS))?;
         let pool = self.nodes.pool();
-        let used = ("farfork_pool_used", "Room of the pool that is in use.");
+        let used = ("farfork_pool_used", "Space of the pool in use.");
         gauge(&mut encoder, used, Some(&Unit::Bytes))?.encode_gauge(&signed(pool.used_bytes))?;
-        let size = ("farfork_pool_size", "Room of the pool.");
+        let size = ("farfork_pool_size", "Size of the pool.");
         gauge(&mut encoder, size, Some(&Unit::Bytes))?.encode_gauge(&signed(pool.budget_bytes))
     }
 }
@@ -145,7 +140,7 @@ fn by_group(
     groups: &Groups,
     about: (&str, &str),
     unit: Option<&Unit>,
-    (key, parts): (&'static str, [OfGroup; 2]),
+    (key, parts): (&'static str, [GroupGauge; 2]),
 ) -> fmt::Result {
     if groups.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What the kernel does not allow without root is said in words, with what to do.
+//! Messages about what the kernel does not allow without root, with what to do.
 
 use std::process::Output;
 
@@ -108,7 +108,7 @@ fn a_policy_that_supplies_pages() -> Outcome {
     parent.must_pass()
 }
 
-/// A reset takes CAP_NET_ADMIN: the clone reads the end of the stream, and its caller is told.
+/// A reset needs CAP_NET_ADMIN: the clone reads the end of the stream, and its caller gets a message.
 fn a_connection_that_ends() -> Outcome {
     let user = User::new()?;
     let mut parent = user.start("tcp_reset")?;

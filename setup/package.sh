@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Builds a wheel and a Debian package below build/package. Both carry the release build of the program.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=$PWD/build/package
+root=$out/root
+python=.venv/bin/python
+rm -rf "$out"
+mkdir -p "$out"
+
+cargo build --release --package farfork-cli --bin farfork
+program=${CARGO_TARGET_DIR:-$PWD/target}/release/farfork
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' python/pyproject.toml)
+# The oldest C library that the program runs with.
+glibc=$(objdump --dynamic-syms "$program" | grep -o 'GLIBC_2\.[0-9]*' | sort --version-sort --unique | tail -1)
+
+echo "packaging: wheel for ${glibc/_/ } and later"
+stripped=$out/farfork
+strip --strip-debug -o "$stripped" "$program"
+FARFORK_WHEEL_PROGRAM=$stripped FARFORK_WHEEL_PLATFORM="manylinux_2_${glibc#GLIBC_2.}_x86_64" \
+    "$python" -m pip wheel --quiet --no-deps --no-build-isolation --disable-pip-version-check \
+    --wheel-dir "$out" ./python
+
+echo "packaging: Debian package"
+install -D --mode 755 "$stripped" "$root/usr/bin/farfork"
+"$stripped" generate "$root/usr/share"
+gzip --best --no-name "$root"/usr/share/man/man1/*
+modules=$root/usr/lib/python3/dist-packages
+mkdir -p "$modules"
+cp -r python/farfork python/snapshot_restore_py "$modules"
+find "$modules" -name __pycache__ -prune -exec rm -r {} +
+install -D --mode 644 packaging/farfork.service "$root/lib/systemd/system/farfork.service"
+install -D --mode 644 LICENSE "$root/usr/share/doc/farfork/copyright"
+mkdir "$root/DEBIAN"
+sed "s/@VERSION@/$version/; s/@DEPENDS@/libc6 (>= ${glibc#GLIBC_})/" packaging/control >"$root/DEBIAN/control"
+dpkg-deb --build --root-owner-group "$root" "$out/farfork_${version}_amd64.deb" >/dev/null
+
+rm -rf "$root" "$stripped"
+ls -l "$out"
