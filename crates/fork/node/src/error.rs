@@ -325,7 +325,7 @@ pub enum NodeError {
     Connection(io::Error),
     /// The agent did not answer in time.
     #[error(
-        "the node agent did not answer within {} s; it hangs, or was stopped (SIGSTOP, a debugger)",
+        "the node agent does not answer within {} s; it hangs, or was stopped (SIGSTOP, a debugger)",
         .0.as_secs()
     )]
     Late(Duration),

@@ -197,7 +197,7 @@ fn directories_created_by_another_user_are_refused() {
         let output = farfork(arguments);
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
-        assert!(message.contains("or open to others"), "{arguments:?}: {message}");
+        assert!(message.contains("or is open to others"), "{arguments:?}: {message}");
     }
     std::os::unix::fs::chown(&own.0, Some(user), Some(user)).expect("a directory given away");
     let opened = fs::Permissions::from_mode(0o770);
