@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  session or group ─┬─ its leader is a member                    kept
-//!                    ├─ its leader has ended, nobody outside      kept, under the id it has
-//!                    │  of the tree is in it
+//!                    ├─ its leader is dead, and no process        kept, under the id it has
+//!                    │  outside of the tree is in it
 //!                    └─ else it comes from outside                0: the clone's own surroundings
 //! ```
 //! Invariant: no more than one session and one group come from outside, so that processes that were
