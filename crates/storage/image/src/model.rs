@@ -143,6 +143,11 @@ impl Model {
         })
     }
 
+    /// Whether it has several processes.
+    pub fn is_tree(&self) -> bool {
+        self.members.len() > 1
+    }
+
     /// The process that a clone is known by: the ancestor of the others.
     ///
     /// # Panics

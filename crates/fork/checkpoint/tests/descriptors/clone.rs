@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use farfork_image::compile::arena::Arena;
-use farfork_image::compile::descriptors::{ops, spare};
+use farfork_image::compile::descriptors::ops;
+use farfork_image::compile::fd_layout::FdLayout;
 use farfork_image::compile::{Subject, externals};
 use farfork_image::model::Model;
 use farfork_plan::protocol::{SLOT_EXTERNAL, SLOTS};
@@ -25,9 +26,10 @@ impl Clone {
     /// Makes the descriptors of `model`; `supply` gives one for each external number.
     pub fn make(model: &Model, supply: impl Fn() -> OwnedFd) -> Clone {
         let mut arena = Arena::new();
-        let halves = ops(Subject::root(model), &mut arena);
+        let fds = FdLayout::compute(model);
+        let halves = ops(Subject::root(model, &fds), &mut arena);
         let compiled = [halves.early, halves.late].concat();
-        let spare = spare(model);
+        let spare = fds.spare;
         let plan = arena.finish(PlanHeader::default());
         let supplied: Vec<OwnedFd> = externals(model).iter().map(|_| supply()).collect();
         // SAFETY: the child makes system calls only, on memory that was made before the fork.

@@ -18,7 +18,7 @@ use farfork_plan::{FileRange, Op, TraitRange, What, Window, nr, traits};
 
 use super::arena::Arena;
 use super::place::Opener;
-use super::{Placement, Subject, family, mounts, place, shared};
+use super::{Placement, Subject, mounts, place, shared};
 use crate::model::{Backing, FileStamp, Member, Memory, Region};
 use crate::mounts::on_node;
 
@@ -84,7 +84,7 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
     let member = subject.member;
     let opener = Opener::new(member, arena);
     let mut compiler = Compiler { member, placement, ops: Vec::new(), opener };
-    if !family::has_several(subject.model) {
+    if !subject.model.is_tree() {
         compiler.ops.extend(mounts::ops(&subject.model.mounts, arena));
     }
     let (start, bytes) = member.memory.vdso;

@@ -4,10 +4,11 @@ pub mod arena;
 mod credentials;
 pub mod descriptors;
 pub mod family;
+pub mod fd_layout;
 pub mod filters;
 mod frame;
-mod held;
 mod ipc;
+mod meeting;
 mod memory;
 mod mounts;
 mod place;
@@ -20,7 +21,8 @@ use farfork_plan::{MEMBER_SHIFT, MemberPlan, PLAN_MAGIC, PlanHeader};
 
 use crate::model::{Member, Model};
 use arena::Arena;
-pub use descriptors::{Supplied, externals, replaceables, supplied};
+use fd_layout::FdLayout;
+pub use fd_layout::{Supplied, externals, replaceables, supplied};
 
 /// Where each chunk of a model's segments lies in the pool: offsets, multiples of the chunk size.
 pub type Placement = [u64];
@@ -34,12 +36,14 @@ pub struct Subject<'m> {
     pub member: &'m Member,
     /// Its place among the members.
     pub index: usize,
+    /// Descriptor numbers of the whole image.
+    pub fds: &'m FdLayout,
 }
 
 impl<'m> Subject<'m> {
     /// The ancestor of all processes of `model`.
-    pub fn root(model: &'m Model) -> Subject<'m> {
-        Subject { model, member: model.root(), index: 0 }
+    pub fn root(model: &'m Model, fds: &'m FdLayout) -> Subject<'m> {
+        Subject { model, member: model.root(), index: 0, fds }
     }
 }
 
@@ -47,11 +51,12 @@ impl<'m> Subject<'m> {
 ///
 /// The result is deterministic, so an image that moves to other chunks is compiled anew.
 pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
+    let fds = FdLayout::compute(model);
     let mut arena = Arena::new();
     let mut members = Vec::new();
     let (mut windows, mut files, mut traits) = (Vec::new(), Vec::new(), Vec::new());
     for (index, member) in model.members.iter().enumerate() {
-        let subject = Subject { model, member, index };
+        let subject = Subject { model, member, index, fds: &fds };
         let memory = memory::compile(subject, placement, &mut arena);
         let tag = (index as u64) << MEMBER_SHIFT;
         windows.extend(memory.windows(tag));
@@ -59,7 +64,7 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         traits.extend(memory.traits(tag));
         let process = process::compile(subject, &mut arena);
         let threads = threads::compile(subject, &mut arena);
-        let settle = family::settle(model, index, &mut arena);
+        let settle = family::settle(subject, &mut arena);
         members.push(MemberPlan {
             memory_ops: arena.ops(&memory.ops),
             task_ops: arena.ops(&process.early),
@@ -77,8 +82,7 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         });
     }
     windows.sort_by_key(|window| window.pool_offset);
-    let births = family::births(model, placement, &mut arena);
-    let spare = descriptors::spare(model);
+    let births = family::births(model, &fds, placement, &mut arena);
     let header = PlanHeader {
         magic: PLAN_MAGIC,
         bytes: 0,
@@ -87,8 +91,8 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         windows: arena.table(&windows),
         files: arena.table(&files),
         traits: arena.table(&traits),
-        spare_fd: spare.start,
-        spare_count: spare.end - spare.start,
+        spare_fd: fds.spare.start,
+        spare_count: fds.spare.len() as u32,
         is_pid_one: u32::from(model.root().process.pid == 1),
         has_own_ipc: u32::from(model.has_own_ipc),
     };

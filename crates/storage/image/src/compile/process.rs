@@ -5,7 +5,7 @@ use farfork_plan::{Op, What, nr};
 use super::arena::Arena;
 use super::descriptors::Halves;
 use super::place::Opener;
-use super::{Subject, descriptors, family, place, scheduling};
+use super::{Subject, descriptors, place, scheduling};
 use crate::model::{Member, PosixTimer};
 
 /// Slot for the working directory; descriptors of the process are made later.
@@ -15,7 +15,7 @@ const SLOT_DIRECTORY: u8 = 249;
 pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Halves {
     let member = subject.member;
     let mut ops = Vec::new();
-    if !family::has_several(subject.model) {
+    if !subject.model.is_tree() {
         ops.extend(leadership(member));
     }
     ops.extend(directory(member, arena));

@@ -18,13 +18,13 @@ mod system_v;
 #[cfg(test)]
 mod tests;
 
-use farfork_plan::protocol::{OWN_FDS, SLOT_POOL};
+use farfork_plan::protocol::SLOT_POOL;
 use farfork_plan::{Op, What, nr, window};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
 use super::arena::Arena;
-use super::held::{Held, shared_objects};
-use super::{Placement, Subject, descriptors, family, ipc};
+use super::fd_layout::{FdLayout, ObjectFds};
+use super::{Placement, Subject, ipc};
 use crate::model::{
     Backing, Member, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SharedObject,
 };
@@ -42,7 +42,7 @@ struct Compiler<'m, 'a> {
     placement: &'m Placement,
     arena: &'a mut Arena,
     ops: Vec<Op>,
-    numbers: Numbers,
+    numbers: &'m ObjectFds,
     /// The part of the content that is mapped from the pool: first address and address after the
     /// last.
     mapped: (u64, u64),
@@ -52,16 +52,16 @@ struct Compiler<'m, 'a> {
 /// Compiles the shared objects of `subject`, whose windows lie at `placement`.
 pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -> Vec<Op> {
     let model = subject.model;
-    let held = Held::of(model).objects;
-    let mut compiler = Compiler::of(subject, placement, arena);
-    if !family::has_several(model) {
+    let shared = &subject.fds.root.objects;
+    let mut compiler = Compiler::new(subject, placement, arena);
+    if !model.is_tree() {
         compiler.ops = ipc::ops(model, compiler.arena);
     }
     for index in system_v::in_order(model) {
         let object = &model.objects[index as usize];
-        if held.contains(&index) {
-            compiler.map_held(index, object);
-        } else if !family::has_several(model) || compiler.is_used(subject.member, index) {
+        if shared.contains(&index) {
+            compiler.map_shared(index, object);
+        } else if !model.is_tree() || compiler.is_used(subject.member, index) {
             compiler.object(index, object);
         }
     }
@@ -71,79 +71,37 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
 }
 
 /// Compiles the objects that the root makes for several members, before it forks any.
-pub fn held_ops(model: &Model, held: &Held, placement: &Placement, arena: &mut Arena) -> Vec<Op> {
-    let mut compiler = Compiler::of(Subject::root(model), placement, arena);
+pub fn root_ops(
+    model: &Model,
+    fds: &FdLayout,
+    placement: &Placement,
+    arena: &mut Arena,
+) -> Vec<Op> {
+    let mut compiler = Compiler::new(Subject::root(model, fds), placement, arena);
     compiler.ops = ipc::ops(model, compiler.arena);
-    for index in system_v::in_order(model).filter(|index| held.objects.contains(index)) {
+    for index in system_v::in_order(model).filter(|index| fds.root.objects.contains(index)) {
         compiler.make(index, &model.objects[index as usize]);
     }
     compiler.unmap_part();
     compiler.ops
 }
 
-/// Seals the objects of several members; everyone must have mapped them.
-pub fn held_seals(model: &Model) -> Vec<Op> {
-    let numbers = Numbers::of(model);
-    let held = Held::of(model).objects;
-    let sealed = held.iter().map(|index| (*index, &model.objects[*index as usize]));
+/// Seals the objects of several members; all of these must have mapped them.
+pub fn root_seals(model: &Model, fds: &FdLayout) -> Vec<Op> {
+    let sealed = fds.root.objects.iter().map(|index| (*index, &model.objects[*index as usize]));
     let sealed = sealed.filter(|(_, object)| object.seals != 0 && !object.is_anonymous());
     let seal = |(index, object): (u32, &SharedObject)| {
-        let args = [numbers.number(index).into(), libc::F_ADD_SEALS as u64, object.seals.into()];
+        let args =
+            [fds.objects.number(index).into(), libc::F_ADD_SEALS as u64, object.seals.into()];
         Op::new(What::SharedMemory, libc::SYS_fcntl as u32, &args)
     };
     sealed.map(seal).collect()
 }
 
-/// Descriptor numbers of the objects of a model.
-pub struct Numbers {
-    /// By object: its number, and whether a descriptor or another process refers to it.
-    of: Vec<(u32, bool)>,
-}
-
-impl Numbers {
-    /// The numbers at the end of the restorer's own run; objects that no descriptor refers to
-    /// share the first.
-    pub fn of(model: &Model) -> Numbers {
-        let externals = descriptors::supplied(model).len() as u32;
-        let first = descriptors::spare(model).start + OWN_FDS + 2 * externals;
-        let mut next = first;
-        let number = |is_held: bool| {
-            next += u32::from(is_held);
-            if is_held { (next, true) } else { (first, false) }
-        };
-        Numbers { of: kept(model).into_iter().map(number).collect() }
-    }
-
-    /// How many numbers objects take.
-    pub fn count(model: &Model) -> u32 {
-        let held = kept(model).into_iter().filter(|is_held| *is_held).count() as u32;
-        held + u32::from(!model.objects.is_empty())
-    }
-
-    /// The number of an object.
-    pub fn number(&self, object: u32) -> u32 {
-        self.of[object as usize].0
-    }
-}
-
-/// Of each object, whether a descriptor or another process refers to it.
-fn kept(model: &Model) -> Vec<bool> {
-    let mut held = vec![false; model.objects.len()];
-    for object in shared_objects(model) {
-        held[object as usize] = true;
-    }
-    for file in &model.files {
-        if let OpenFile::Object { object, .. } = file {
-            held[*object as usize] = true;
-        }
-    }
-    held
-}
-
 impl<'m, 'a> Compiler<'m, 'a> {
-    fn of(subject: Subject<'m>, placement: &'m Placement, arena: &'a mut Arena) -> Self {
+    fn new(subject: Subject<'m>, placement: &'m Placement, arena: &'a mut Arena) -> Self {
         let (model, memory) = (subject.model, &subject.member.memory);
-        let (ops, numbers) = (Vec::new(), Numbers::of(model));
+        let (ops, numbers) = (Vec::new(), &subject.fds.objects);
         Compiler { model, memory, placement, arena, ops, numbers, mapped: (0, 0), detail: 0 }
     }
 
@@ -164,13 +122,13 @@ impl<'m, 'a> Compiler<'m, 'a> {
             }
             self.map(index, fd, false);
         }
-        if !self.numbers.of[index as usize].1 {
+        if !self.numbers.is_kept(index) {
             self.push(libc::SYS_close, &[fd]);
         }
     }
 
     /// Maps an object that is there already.
-    fn map_held(&mut self, index: u32, object: &SharedObject) {
+    fn map_shared(&mut self, index: u32, object: &SharedObject) {
         self.detail = self.arena.detail(&object.words());
         if let ObjectKind::SystemV(segment) = &object.kind {
             return self.attach(index, segment);
@@ -342,14 +300,6 @@ impl<'m, 'a> Compiler<'m, 'a> {
 }
 
 impl Region {
-    /// The shared object under it.
-    pub(crate) fn object(&self) -> Option<u32> {
-        match self.backing {
-            Backing::Object { object, .. } => Some(object),
-            _ => None,
-        }
-    }
-
     /// Whether writes through it may reach a shared object.
     fn is_written_through(&self) -> bool {
         matches!(self.backing, Backing::Object { is_shared: true, is_writable: true, .. })

@@ -51,7 +51,7 @@ fn ops(subject: Subject<'_>, thread: &Thread, is_leader: bool, arena: &mut Arena
         let args = [libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0];
         ops.push(Op::new(What::Credentials, libc::SYS_prctl as u32, &args));
     }
-    if is_leader && family::has_several(subject.model) {
+    if is_leader && subject.model.is_tree() {
         ops.push(family::follow_parent());
     } else {
         ops.extend(after_credentials(thread));

@@ -43,6 +43,16 @@ pub struct Region {
     pub traits: RegionTraits,
 }
 
+impl Region {
+    /// The shared object under it.
+    pub(crate) fn object(&self) -> Option<u32> {
+        match self.backing {
+            Backing::Object { object, .. } => Some(object),
+            _ => None,
+        }
+    }
+}
+
 /// What lies under a mapping.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Backing {

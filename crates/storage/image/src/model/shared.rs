@@ -67,6 +67,11 @@ pub struct ObjectExtent {
 }
 
 impl SharedObject {
+    /// Whether processes attach it by its id.
+    pub(crate) fn is_system_v(&self) -> bool {
+        matches!(self.kind, ObjectKind::SystemV(_))
+    }
+
     /// First address of windows that hold the content of shared objects, above user space.
     pub const AREA: u64 = 1 << 56;
 

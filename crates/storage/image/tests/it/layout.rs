@@ -271,3 +271,9 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_same_model_gives_the_same_plan() {
+    let (model, placement) = (crate::common::model(), [1, 5, 9].map(|chunk| chunk * CHUNK_BYTES));
+    assert_eq!(compile(&model, &placement), compile(&model, &placement));
+}

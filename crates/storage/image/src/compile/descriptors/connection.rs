@@ -39,7 +39,7 @@ impl Compiler<'_> {
             .filter_map(|(index, file)| {
                 let OpenFile::Socket(socket) = file else { return None };
                 let SocketRole::Established(connection) = &socket.role else { return None };
-                let own = self.first(index).filter(|_| self.held.number(index).is_none());
+                let own = self.first(index).filter(|_| self.root_fds.number(index).is_none());
                 Some((index, own?, &**socket, &**connection))
             })
             .collect();
@@ -61,7 +61,7 @@ impl Compiler<'_> {
     }
 
     fn take(&mut self, fd: u32) {
-        let args = [fd.into(), libc::F_DUPFD_CLOEXEC as u64, self.spare.start.into()];
+        let args = [fd.into(), libc::F_DUPFD_CLOEXEC as u64, self.fds.spare.start.into()];
         let op = self.op(libc::SYS_fcntl, &args).store(self.slots.made);
         self.ops.push(op);
     }

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 
 use super::simulate::{Table, Thing};
 use super::tests::{check_table, models};
-use super::{Held, Subject, held_ops, ops, spare, supplied};
+use super::{Subject, ops, root_ops};
 use crate::compile::arena::Arena;
+use crate::compile::fd_layout::{FdLayout, supplied, users};
 use crate::model::{EpollWatch, Member, Model, OpenFile};
 
 /// Tells what the caller supplies from numbers of descriptors.
@@ -64,17 +65,17 @@ fn settle(watch: &mut EpollWatch, epoll: u32, members: &[Member]) -> bool {
 }
 
 fn check(model: &Model) {
-    let held = Held::of(model);
+    let fds = &FdLayout::compute(model);
     let mut arena = Arena::new();
-    let first = held_ops(model, &held, &mut arena);
+    let first = root_ops(model, fds, &mut arena);
     let members = model.members.iter().enumerate();
     let own: Vec<_> = members
-        .map(|(index, member)| whole(ops(Subject { model, member, index }, &mut arena)))
+        .map(|(index, member)| whole(ops(Subject { model, member, index, fds }, &mut arena)))
         .collect();
     let memory = arena.finish(PlanHeader::default());
-    let supplied: Vec<u32> = (0..supplied(model).len() as u32).map(|at| SUPPLIED + at).collect();
+    let supplied: Vec<u32> = (0..fds.supplied.len() as u32).map(|at| SUPPLIED + at).collect();
     let mut root =
-        Table::new(spare(model), &supplied, 0, &memory, 0, supplied.iter().copied().collect());
+        Table::new(fds.spare.clone(), &supplied, 0, &memory, 0, supplied.iter().copied().collect());
     root.hold(&first);
     let made_before = root.things.len();
     let mut descriptions = BTreeMap::new();
@@ -84,7 +85,7 @@ fn check(model: &Model) {
         check_member(model, index, &table);
         for descriptor in &model.members[index].descriptors {
             let thing = table.fds[&descriptor.fd].thing;
-            let is_shared = held.number(descriptor.file).is_some();
+            let is_shared = fds.root.number(descriptor.file).is_some();
             let is_external = matches!(table.things[thing], Thing::External(_));
             assert_eq!(is_shared, thing < made_before && !is_external);
             if is_shared {
@@ -92,11 +93,11 @@ fn check(model: &Model) {
             }
         }
     }
-    // What two have is held, or from outside, or a handle of a process.
+    // What two have is made by the root, or from outside, or a handle of a process.
     for file in 0..model.files.len() as u32 {
         let exempt = is_made_apart(&model.files[file as usize]);
-        let users = super::held::users(model, file).count();
-        assert!(users < 2 || exempt || held.number(file).is_some());
+        let count = users(model, file).count();
+        assert!(count < 2 || exempt || fds.root.number(file).is_some());
     }
 }
 
@@ -126,7 +127,7 @@ fn check_member(model: &Model, index: usize, table: &Table<'_>) {
 /// Whether `index` is the first that has the instance or group `wanted`, which is like no other.
 fn is_first(model: &Model, index: usize, wanted: &OpenFile) -> bool {
     let file = model.files.iter().position(|file| file == wanted).unwrap() as u32;
-    super::held::users(model, file).next() == Some(index)
+    users(model, file).next() == Some(index)
 }
 
 proptest! {

@@ -25,7 +25,7 @@ impl Compiler<'_> {
                 self.opened(open, *offset);
             }
             OpenFile::Object { object, flags, offset } => {
-                let made = self.objects.number(*object);
+                let made = self.fds.objects.number(*object);
                 self.opened(reopen(made, *flags), *offset);
             }
             OpenFile::Event { count, flags, is_semaphore } => {

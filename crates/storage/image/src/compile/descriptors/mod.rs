@@ -5,7 +5,7 @@
 //!            free at the     the restorer's own,        free too
 //!            start           the external ones
 //!
-//!  held        (see `held`) dup3 from the number where the root made it
+//!  shared      (see `fd_layout::root_fds`) dup3 from the number where the root made it
 //!  one file    create ─► lowest free number ─► MOVE_FD to its first number ─► dup3 to the others
 //!  two ends    create ─► second end ─► F_DUPFD at spare_fd or above ─► each placed like one file
 //!  socket      of the caller's, if supplied, or create ─► options ─► bind ─► listen or connect
@@ -33,7 +33,6 @@ mod pair;
 #[cfg(test)]
 mod simulate;
 mod socket;
-mod supplied;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -41,20 +40,15 @@ mod unnamed;
 mod watches;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
-use farfork_plan::protocol::{OWN_FDS, SLOT_EXTERNAL};
+use farfork_plan::protocol::SLOT_EXTERNAL;
 use farfork_plan::{Op, What, nr, stage};
 
 use super::arena::Arena;
-use super::held::{self, Held};
+use super::fd_layout::{FdLayout, InFlight, LAST_STREAM, RootFds, users};
 use super::place::Opener;
-use super::shared::Numbers;
-use super::{Subject, family};
+use super::{Subject, meeting};
 use crate::model::{Descriptor, Member, Model, OpenFile};
-pub use in_flight::InFlight;
-use supplied::LAST_STREAM;
-pub use supplied::{Supplied, externals, replaceables, supplied};
 pub use terminal::is_slave;
 
 /// Status flags that `F_SETFL` sets.
@@ -69,14 +63,12 @@ struct Compiler<'m> {
     numbers: BTreeMap<u32, Vec<&'m Descriptor>>,
     ops: Vec<Op>,
     opener: Opener,
-    /// What the caller supplies or may supply, in the order of the slots.
-    supplied: Vec<Supplied>,
-    spare: Range<u32>,
-    objects: Numbers,
-    held: &'m Held,
+    fds: &'m FdLayout,
+    /// What is there already, made by the root.
+    root_fds: &'m RootFds,
     /// Whether this is the root, which leaves the others what the caller supplied.
-    is_holding: bool,
-    in_flight: InFlight,
+    is_root: bool,
+    in_flight: &'m InFlight,
     /// Socket pairs to be filled when all files are made: the first end that was met, the other.
     late: Vec<(u32, Option<u32>)>,
     slots: Temporaries,
@@ -113,21 +105,18 @@ fn is_late(file: &OpenFile) -> bool {
 
 /// Compiles the descriptors of `subject`; they must be made after memory and before threads.
 pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Halves {
-    let Subject { model, member, .. } = subject;
-    let held = Held::of(model);
+    let Subject { model, member, fds, .. } = subject;
+    let nothing = InFlight::default();
     // Of several processes, the root makes what is in flight.
-    let in_flight = match family::has_several(model) {
-        true => InFlight::default(),
-        false => InFlight::of(model, &member.descriptors),
-    };
+    let in_flight = if model.is_tree() { &nothing } else { &fds.in_flight };
     let all = in_flight.beside(&member.descriptors);
-    let mut compiler = Compiler::of(subject, &all, &held, in_flight, arena);
+    let mut compiler = Compiler::new(subject, &all, &fds.root, in_flight, arena);
     compiler.make_all(|file| !is_late(file));
     compiler.slaves();
     compiler.control();
     let early = std::mem::take(&mut compiler.ops);
     compiler.make_all(is_late);
-    compiler.leave_held();
+    compiler.close_root_fds();
     compiler.watches();
     compiler.late_messages();
     compiler.connections();
@@ -139,40 +128,17 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Halves {
 }
 
 /// Compiles what the root makes for several members, before it forks any.
-pub fn held_ops(model: &Model, held: &Held, arena: &mut Arena) -> Vec<Op> {
-    let nothing = Held::default();
-    let in_flight = InFlight::of(model, &held.descriptors);
-    let all = in_flight.beside(&held.descriptors);
-    let mut compiler = Compiler::of(Subject::root(model), &all, &nothing, in_flight, arena);
-    compiler.is_holding = true;
+pub fn root_ops(model: &Model, fds: &FdLayout, arena: &mut Arena) -> Vec<Op> {
+    let (nothing, in_flight) = (RootFds::default(), &fds.in_flight);
+    let all = in_flight.beside(&fds.root.descriptors);
+    let mut compiler = Compiler::new(Subject::root(model, fds), &all, &nothing, in_flight, arena);
+    compiler.is_root = true;
     compiler.make_all(|_| true);
     compiler.slaves();
     compiler.control();
     compiler.late_messages();
     compiler.connections();
     compiler.ops
-}
-
-/// The restorer's own run of numbers, from 3 on, which no process of the parents has: those of
-/// the init and of ends put aside, each descriptor of a request twice while it is moved, those of
-/// shared objects, of descriptors in flight, and of held files.
-pub fn spare(model: &Model) -> Range<u32> {
-    let supplied = 2 * supplied(model).len() as u32;
-    let count =
-        OWN_FDS + supplied + Numbers::count(model) + InFlight::count(model) + Held::count(model);
-    let start = spare_run(model, count);
-    start..start + count
-}
-
-/// The lowest run of `count` numbers from 3 on that the parent left free: it may have used the
-/// highest number there is.
-fn spare_run(model: &Model, count: u32) -> u32 {
-    let all = model.members.iter().flat_map(|member| &member.descriptors);
-    let mut taken: Vec<u32> = all.map(|descriptor| descriptor.fd).collect();
-    taken.sort_unstable();
-    taken
-        .into_iter()
-        .fold(3, |start, fd| if fd < start + count { start.max(fd + 1) } else { start })
 }
 
 fn numbers(descriptors: &[Descriptor]) -> BTreeMap<u32, Vec<&Descriptor>> {
@@ -191,15 +157,14 @@ fn temporaries(externals: usize) -> Temporaries {
 }
 
 impl<'m> Compiler<'m> {
-    fn of(
+    fn new(
         subject: Subject<'m>,
         descriptors: &'m [Descriptor],
-        held: &'m Held,
-        in_flight: InFlight,
+        root_fds: &'m RootFds,
+        in_flight: &'m InFlight,
         arena: &'m mut Arena,
     ) -> Compiler<'m> {
-        let Subject { model, member, index } = subject;
-        let supplied = supplied(model);
+        let Subject { model, member, index, fds } = subject;
         Compiler {
             model,
             member,
@@ -208,12 +173,10 @@ impl<'m> Compiler<'m> {
             arena,
             numbers: numbers(descriptors),
             ops: Vec::new(),
-            slots: temporaries(supplied.len()),
-            supplied,
-            spare: spare(model),
-            objects: Numbers::of(model),
-            held,
-            is_holding: false,
+            slots: temporaries(fds.supplied.len()),
+            fds,
+            root_fds,
+            is_root: false,
             in_flight,
             late: Vec::new(),
             detail: 0,
@@ -225,42 +188,42 @@ impl<'m> Compiler<'m> {
             if !self.numbers.contains_key(&file) || !is_wanted(open) {
                 continue;
             }
-            match self.held.number(file) {
-                Some(number) => self.take_held(file, number),
+            match self.root_fds.number(file) {
+                Some(number) => self.take_from_root(file, number),
                 None => self.file(file),
             }
         }
         self.opener.resume(&mut self.ops);
     }
 
-    /// Gives the numbers of a file to what is held at `number`.
-    fn take_held(&mut self, file: u32, number: u32) {
+    /// Gives the numbers of a file to what the root has made at `number`.
+    fn take_from_root(&mut self, file: u32, number: u32) {
         self.name(file, &self.model.files[file as usize]);
         for own in self.numbers[&file].clone() {
             self.push(libc::SYS_dup3, &[number.into(), own.fd.into(), cloexec(own)]);
         }
     }
 
-    /// Lets go of what is held: nobody else's file shall stay open, and the kernel drops a
-    /// process's locks with any descriptor of the file.
-    fn leave_held(&mut self) {
-        let first = self.held.descriptors.first().map(|own| own.fd);
+    /// Closes the numbers at which the root has made files. No process keeps a file of another open,
+    /// and the kernel drops a process's locks when it closes any descriptor of the file.
+    fn close_root_fds(&mut self) {
+        let first = self.root_fds.descriptors.first().map(|own| own.fd);
         if let Some(first) = first {
             self.detail = 0;
-            self.push(libc::SYS_close_range, &[first.into(), (self.spare.end - 1).into(), 0]);
+            self.push(libc::SYS_close_range, &[first.into(), (self.fds.spare.end - 1).into(), 0]);
         }
     }
 
-    /// Nothing that others do to be made may be told to watches of places.
+    /// Waits for the other processes, so that watches of places report nothing that these do to be made.
     fn await_others(&mut self) {
-        if family::has_several(self.model) && self.model.files.iter().any(watches::is_told) {
-            self.ops.push(family::meet(stage::OPENED, family::living(self.model)));
+        if self.model.is_tree() && self.model.files.iter().any(watches::watches_places) {
+            self.ops.push(meeting::meet(stage::OPENED, meeting::living(self.model)));
         }
     }
 
     /// Whether this is the member that sets up what several have.
     fn comes_first(&self, file: u32) -> bool {
-        held::users(self.model, file).next() == Some(self.index)
+        users(self.model, file).next() == Some(self.index)
     }
 
     /// The first number of a file that has one.
@@ -311,7 +274,7 @@ impl<'m> Compiler<'m> {
         let own = self.numbers[&file].clone();
         for descriptor in &own {
             match self.slot_of(file, descriptor.fd) {
-                Some(slot) if self.is_holding => {
+                Some(slot) if self.is_root => {
                     let args = [slot.into(), descriptor.fd.into(), cloexec(descriptor)];
                     self.ops.push(self.op(libc::SYS_dup3, &args).slot_arg(0));
                 }
@@ -325,7 +288,7 @@ impl<'m> Compiler<'m> {
 
     /// The slot of what the caller supplies for number `fd` of `file`.
     fn slot_of(&self, file: u32, fd: u32) -> Option<u8> {
-        let mut own = self.supplied.iter().enumerate().filter(|(_, own)| own.file == file);
+        let mut own = self.fds.supplied.iter().enumerate().filter(|(_, own)| own.file == file);
         let first = own.clone().next()?;
         let exact = own.find(|(_, own)| own.fd == fd && fd <= LAST_STREAM);
         Some(SLOT_EXTERNAL + exact.unwrap_or(first).0 as u8)

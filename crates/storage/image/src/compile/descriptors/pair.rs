@@ -4,7 +4,7 @@
 use farfork_plan::{Op, What, nr};
 
 use super::Compiler;
-use super::in_flight::is_late;
+use crate::compile::fd_layout::has_fds_in_flight;
 use crate::model::{Descriptor, Message, OpenFile, SocketOption};
 
 /// What a pipe has unless it was changed.
@@ -77,7 +77,7 @@ impl Compiler<'_> {
     fn place_pair(&mut self, first: Option<u32>, second: Option<u32>) {
         let (made, from, aside) = (self.slots.made, self.slots.second, self.slots.aside);
         if let Some(second) = second {
-            let args = [from.into(), libc::F_DUPFD_CLOEXEC as u64, self.spare.start.into()];
+            let args = [from.into(), libc::F_DUPFD_CLOEXEC as u64, self.fds.spare.start.into()];
             let op = self.op(libc::SYS_fcntl, &args).slot_arg(0).store(aside);
             self.ops.push(op);
             self.push_on(from, libc::SYS_close, &[]);
@@ -105,7 +105,7 @@ impl Compiler<'_> {
         let OpenFile::SocketPair { kind, .. } = &self.model.files[file as usize] else { return };
         self.make_pair(nr::SOCKETPAIR, &[libc::AF_UNIX as u64, (*kind).into()]);
         let ends = [Some(file), partner].into_iter().flatten();
-        if !ends.into_iter().any(|end| is_late(&self.model.files[end as usize])) {
+        if !ends.into_iter().any(|end| has_fds_in_flight(&self.model.files[end as usize])) {
             self.fill_sockets(file, partner);
             return self.place_pair(Some(file), partner);
         }

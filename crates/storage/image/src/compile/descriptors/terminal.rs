@@ -6,7 +6,7 @@ use std::path::Path;
 use farfork_plan::{Op, What};
 
 use super::make::open_flags;
-use super::{Compiler, LATER, family};
+use super::{Compiler, LATER};
 use crate::model::{OpenFile, Terminal};
 
 /// `TCSETS2`.
@@ -64,7 +64,7 @@ impl Compiler<'_> {
         for (index, file) in model.files.iter().enumerate() {
             let OpenFile::TerminalSlave { terminal, flags } = file else { continue };
             let (index, terminal) = (index as u32, *terminal);
-            if self.held.number(index).is_some() {
+            if self.root_fds.number(index).is_some() {
                 continue;
             }
             let is_master = |file: &OpenFile| is_master(file, terminal);
@@ -101,12 +101,12 @@ impl Compiler<'_> {
             let slave = number(self, &|file| is_slave(file, index));
             let master = number(self, &|file| is_master(file, index));
             let (Some(slave), Some(master)) = (slave, master) else { continue };
-            if self.held.find(model, |file| is_slave(file, index)).is_some() {
+            if self.root_fds.find(model, |file| is_slave(file, index)).is_some() {
                 continue;
             }
             // Several processes have it before their births.
             let is_ours = terminal.session != 0 && terminal.session == self.member.process.pid;
-            if is_ours && !family::has_several(model) {
+            if is_ours && !model.is_tree() {
                 self.push(libc::SYS_ioctl, &[slave.into(), libc::TIOCSCTTY, 0]);
             }
             if terminal.is_exclusive {

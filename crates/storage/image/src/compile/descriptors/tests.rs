@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use farfork_plan::PlanHeader;
 use proptest::prelude::*;
 
-use super::in_flight::InFlight;
 use super::simulate::{Made, Open, Table, Thing};
-use super::{Subject, Supplied, externals, ops, replaceables, spare, supplied};
+use super::{Subject, ops};
 use crate::compile::arena::Arena;
+use crate::compile::fd_layout::{FdLayout, Supplied, externals, replaceables};
 use crate::model::{
     Descriptor, EpollWatch, FanotifyMark, FileIdentity, InotifyWatch, Lock, LockKind, Member,
     Message, Model, Notice, OpenFile, Socket, SocketFile, SocketOption, SocketRole, Terminal,
@@ -264,16 +264,17 @@ fn with_watches(mut model: Model, pairs: &[(usize, usize)]) -> Model {
 /// Of what the caller may supply, every other is left out; `leave` says which of two.
 fn check(model: &Model, gap: u32, leave: bool) {
     let mut arena = Arena::new();
-    let halves = ops(Subject::root(model), &mut arena);
+    let fds = FdLayout::compute(model);
+    let halves = ops(Subject::root(model, &fds), &mut arena);
     let compiled = [halves.early, halves.late].concat();
     let memory = arena.finish(PlanHeader::default());
     let replaceable = numbers_of(replaceables(model));
     let left_out = replaceable.into_iter().enumerate();
     let left_out = left_out.filter(|(index, _)| (index % 2 == 0) == leave).map(|(_, fd)| fd);
-    let external = numbers_of(supplied(model));
-    let flying = InFlight::count(model);
+    let external = numbers_of(fds.supplied.clone());
+    let flying = fds.in_flight.count();
     let left_out = left_out.collect();
-    let mut table = Table::new(spare(model), &external, flying, &memory, gap, left_out);
+    let mut table = Table::new(fds.spare.clone(), &external, flying, &memory, gap, left_out);
     table.run(&compiled);
     check_table(model, &table, |number| {
         model.root().descriptors.iter().find(|own| own.fd == number).unwrap().file

@@ -16,8 +16,8 @@ const OF_IGNORED: u32 = libc::FAN_MARK_IGNORED_SURV_MODIFY | FAN_MARK_IGNORE;
 /// Linux 6.0.
 const FAN_MARK_IGNORE: u32 = 0x400;
 
-/// Whether it is told of anything.
-pub fn is_told(file: &OpenFile) -> bool {
+/// Whether it watches any place.
+pub fn watches_places(file: &OpenFile) -> bool {
     match file {
         OpenFile::Inotify { watches, .. } => !watches.is_empty(),
         OpenFile::Fanotify { marks, .. } => !marks.is_empty(),

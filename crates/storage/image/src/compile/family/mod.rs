@@ -17,8 +17,9 @@ use farfork_plan::{Birth, Op, What, nr, stage};
 
 use super::arena::Arena;
 use super::descriptors::is_slave;
-use super::held::Held;
-use super::{Placement, descriptors, mounts, shared};
+use super::fd_layout::{FdLayout, RootFds};
+use super::meeting::{living, meet};
+use super::{Placement, Subject, descriptors, mounts, shared};
 use crate::model::{Member, Model, Terminal};
 pub use arrange::Misplaced;
 use arrange::{Step, arrange};
@@ -37,23 +38,23 @@ pub fn check(members: &[Member]) -> Result<(), Misplaced> {
     arrange(members).map(|_| ())
 }
 
-/// Whether an image has processes that wait for each other.
-pub fn has_several(model: &Model) -> bool {
-    model.members.len() > 1
-}
-
 /// Compiles how the processes of `model` are born. The root begins with what all of them need.
-pub fn births(model: &Model, placement: &Placement, arena: &mut Arena) -> Vec<Birth> {
-    if !has_several(model) {
+pub fn births(
+    model: &Model,
+    fds: &FdLayout,
+    placement: &Placement,
+    arena: &mut Arena,
+) -> Vec<Birth> {
+    if !model.is_tree() {
         return Vec::new();
     }
-    let held = Held::of(model);
     let mut first = mounts::ops(&model.mounts, arena);
-    first.extend(shared::held_ops(model, &held, placement, arena));
-    first.extend(descriptors::held_ops(model, &held, arena));
+    first.extend(shared::root_ops(model, fds, placement, arena));
+    first.extend(descriptors::root_ops(model, fds, arena));
     // No model is valid that cannot be arranged.
     let births = arrange(&model.members).unwrap_or_default();
-    let mut compiler = Compiler { model, held: &held, arena, births: &births, ops: Vec::new() };
+    let root_fds = &fds.root;
+    let mut compiler = Compiler { model, root_fds, arena, births: &births, ops: Vec::new() };
     let mut compiled = Vec::new();
     for (index, birth) in births.iter().enumerate() {
         compiler.ops = if index == 0 { std::mem::take(&mut first) } else { Vec::new() };
@@ -68,7 +69,7 @@ pub fn births(model: &Model, placement: &Placement, arena: &mut Arena) -> Vec<Bi
 
 struct Compiler<'m> {
     model: &'m Model,
-    held: &'m Held,
+    root_fds: &'m RootFds,
     arena: &'m mut Arena,
     births: &'m [arrange::Birth],
     ops: Vec<Op>,
@@ -145,7 +146,7 @@ impl Compiler<'_> {
     /// Of the terminals of the session that `leader` leads, which are held and have a slave open.
     fn terminals(&mut self, leader: u32, request: fn(&Terminal, &mut Arena) -> Option<[u64; 2]>) {
         for (index, terminal) in (0u32..).zip(&self.model.terminals) {
-            let slave = self.held.find(self.model, |file| is_slave(file, index));
+            let slave = self.root_fds.find(self.model, |file| is_slave(file, index));
             let (Some(slave), true) = (slave, terminal.session == leader) else { continue };
             if let Some([request, argument]) = request(terminal, self.arena) {
                 let args = [slave.into(), request, argument];
@@ -206,16 +207,16 @@ pub fn follow_parent() -> Op {
     Op::new(What::Attribute, libc::SYS_prctl as u32, &args)
 }
 
-/// Compiles what member `index` does when all else of it is made.
-pub fn settle(model: &Model, index: usize, arena: &mut Arena) -> Vec<Op> {
-    if !has_several(model) {
+/// Compiles what a member does when all else of it is made.
+pub fn settle(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
+    let Subject { model, member, index, fds } = subject;
+    if !model.is_tree() {
         return Vec::new();
     }
-    let member = &model.members[index];
     let mut ops = vec![meet(stage::READY, living(model))];
     if index == 0 {
-        // By now everybody has mapped what may no longer be mapped.
-        ops.extend(shared::held_seals(model));
+        // By now all processes have mapped what may no longer be mapped.
+        ops.extend(shared::root_seals(model, fds));
     }
     ops.extend(await_stopped(model, index, arena));
     let signal = member.threads.first().map_or(0, |thread| thread.parent_death_signal);
@@ -230,16 +231,6 @@ pub fn settle(model: &Model, index: usize, arena: &mut Arena) -> Vec<Op> {
         ops.push(meet(stage::SETTLED, if index == 0 { others } else { 0 }));
     }
     ops
-}
-
-/// How many members have not ended.
-pub fn living(model: &Model) -> usize {
-    model.members.iter().filter(|member| member.kinship.ended.is_none()).count()
-}
-
-/// Waits until `count` members have arrived at a stage; 0 is not to wait.
-pub fn meet(stage: u64, count: usize) -> Op {
-    Op::new(What::Kinship, nr::MEET, &[stage, count as u64])
 }
 
 /// Waits until children have stopped that were stopped, and forgets that they told so. Whether the

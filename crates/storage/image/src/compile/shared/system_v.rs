@@ -31,11 +31,6 @@ pub fn in_order(model: &Model) -> impl Iterator<Item = u32> {
 }
 
 impl SharedObject {
-    /// Whether processes attach it by its id.
-    pub(crate) fn is_system_v(&self) -> bool {
-        matches!(self.kind, ObjectKind::SystemV(_))
-    }
-
     /// The segment, if it lasts only as long as it is attached.
     pub(crate) fn removed(&self) -> Option<&SystemVSegment> {
         match &self.kind {

@@ -1,7 +1,7 @@
-//! Where things go that do not last, and numbers that must not collide.
+//! Where things go that do not last.
 
 use super::*;
-use crate::model::{Descriptor, Member, RegionTraits};
+use crate::model::RegionTraits;
 
 fn object() -> SharedObject {
     let kind = ObjectKind::Memfd(b"m".to_vec());
@@ -38,25 +38,6 @@ fn a_hole_touches_nothing() {
 }
 
 #[test]
-fn objects_with_descriptors_have_a_number_of_their_own() {
-    let held = |object| OpenFile::Object { object, flags: 2, offset: 0 };
-    let model = Model {
-        objects: vec![object(); 5],
-        files: vec![held(3), held(1), held(3)],
-        members: vec![Member {
-            descriptors: (0..3).map(|fd| Descriptor { fd, file: fd, cloexec: false }).collect(),
-            ..Member::default()
-        }],
-        ..Model::default()
-    };
-    assert_eq!(Numbers::count(&model), 3);
-    let first = 3 + OWN_FDS;
-    let numbers: Vec<u32> = (0..5).map(|index| Numbers::of(&model).number(index)).collect();
-    assert_eq!(numbers, [first, first + 1, first, first + 2, first]);
-    assert_eq!(Numbers::count(&empty()), 0);
-}
-
-#[test]
 fn content_is_mapped_in_runs_of_neighbouring_chunks() {
     let extent = |offset, bytes, stored| ObjectExtent { offset, bytes, stored };
     let area = SharedObject::AREA;
@@ -78,7 +59,9 @@ fn content_is_mapped_in_runs_of_neighbouring_chunks() {
     model.content.windows = (0..4).map(window).collect();
     model.content.segments = crate::layout::content(&model.content.windows, 0);
     let c = CHUNK_BYTES;
-    let ops = compile(Subject::root(&model), &[8 * c, 9 * c, 4 * c, 5 * c], &mut Arena::new());
+    let fds = FdLayout::compute(&model);
+    let ops =
+        compile(Subject::root(&model, &fds), &[8 * c, 9 * c, 4 * c, 5 * c], &mut Arena::new());
     let told = |number: u32, args: &[usize]| -> Vec<Vec<u64>> {
         let own = ops.iter().filter(|op| op.nr == number);
         own.map(|op| args.iter().map(|index| op.args[*index]).collect()).collect()

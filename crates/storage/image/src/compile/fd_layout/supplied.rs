@@ -28,7 +28,7 @@ pub struct Supplied {
 pub fn externals(model: &Model) -> Vec<Supplied> {
     let mut found = all(model, |file| matches!(file, OpenFile::External { .. }));
     let is_stream = |own: &Supplied| own.fd <= LAST_STREAM;
-    // A file that is somebody's standard stream is supplied as that.
+    // A file that is a standard stream of some process is supplied as that.
     let streams: BTreeSet<u32> =
         found.iter().filter(|own| is_stream(own)).map(|own| own.file).collect();
     let mut seen = BTreeSet::new();

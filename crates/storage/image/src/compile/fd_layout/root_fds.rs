@@ -1,18 +1,12 @@
-//! What several processes of an image refer to. The root makes it before it forks anyone, and
-//! keeps it at numbers of the restorer's own run, from which each process takes it.
+//! Descriptors that several processes of a tree refer to. The root makes them before it forks, at numbers
+//! of the restorer's own run, from which each process takes them.
 //!
-//! ```text
-//!  spare run   OWN_FDS │ what the caller supplied, twice │ objects │ in flight │ held files
-//! ```
-//! Held are whole families of files, since one cannot be made without the others: both ends of a
-//! pipe or pair, master and slaves of a terminal, all that have one file without a name open. What
-//! the caller supplies needs no holding: every process has a copy of its slots.
+//! Files that cannot be made one without the other belong together: both ends of a pipe or pair, master
+//! and slaves of a terminal, all descriptions of one file without a name. What the caller supplies is not
+//! among them: every process has a copy of its slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farfork_plan::protocol::OWN_FDS;
-
-use super::{descriptors, family};
 use crate::model::{Descriptor, Message, Model, OpenFile, Region, SocketRole};
 
 /// Files that cannot be made apart.
@@ -25,43 +19,40 @@ enum Kin {
     Unnamed(u32),
 }
 
-/// Held files and objects of an image.
+/// Files and objects that the root of a tree makes for several processes.
 #[derive(Debug, Default)]
-pub struct Held {
-    /// One for each held file, with its number in the spare run.
+pub struct RootFds {
+    /// One for each of these files, with its number in the spare run.
     pub descriptors: Vec<Descriptor>,
     /// Objects that several processes refer to.
     pub objects: BTreeSet<u32>,
 }
 
-impl Held {
-    /// What of `model` has to be held; nothing if it has one process.
-    pub fn of(model: &Model) -> Held {
-        let mut held = Held::unnumbered(model);
-        let first = first_number(model);
-        for (descriptor, fd) in held.descriptors.iter_mut().zip(first..) {
-            descriptor.fd = fd;
-        }
-        held
-    }
-
-    /// How many numbers held files take.
-    pub fn count(model: &Model) -> u32 {
-        Held::unnumbered(model).descriptors.len() as u32
-    }
-
-    /// The same, without numbers.
-    pub fn unnumbered(model: &Model) -> Held {
-        if !family::has_several(model) {
-            return Held::default();
+impl RootFds {
+    /// What of `model` the root makes; nothing if it has one process.
+    pub fn unnumbered(model: &Model) -> RootFds {
+        if !model.is_tree() {
+            return RootFds::default();
         }
         let files = files(model);
         let objects = objects(model, &files);
         let descriptor = |file| Descriptor { fd: 0, file, cloexec: true };
-        Held { descriptors: files.into_iter().map(descriptor).collect(), objects }
+        RootFds { descriptors: files.into_iter().map(descriptor).collect(), objects }
     }
 
-    /// The number at which a file is held.
+    /// Gives numbers from `first` on.
+    pub fn number_from(&mut self, first: u32) {
+        for (descriptor, fd) in self.descriptors.iter_mut().zip(first..) {
+            descriptor.fd = fd;
+        }
+    }
+
+    /// How many numbers they take.
+    pub fn count(&self) -> u32 {
+        self.descriptors.len() as u32
+    }
+
+    /// The number at which the root has a file.
     pub fn number(&self, file: u32) -> Option<u32> {
         self.descriptors.iter().find(|own| own.file == file).map(|own| own.fd)
     }
@@ -71,18 +62,6 @@ impl Held {
         let mut own = self.descriptors.iter();
         own.find(|own| alike(&model.files[own.file as usize])).map(|own| own.fd)
     }
-}
-
-/// Objects that several members refer to.
-pub fn shared_objects(model: &Model) -> BTreeSet<u32> {
-    if family::has_several(model) { objects(model, &files(model)) } else { BTreeSet::new() }
-}
-
-fn first_number(model: &Model) -> u32 {
-    let externals = descriptors::supplied(model).len() as u32;
-    let objects = super::shared::Numbers::count(model);
-    let in_flight = descriptors::InFlight::count(model);
-    descriptors::spare(model).start + OWN_FDS + 2 * externals + objects + in_flight
 }
 
 /// Members that have a descriptor of `file`.
